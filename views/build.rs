@@ -1,5 +1,4 @@
-//! Writes OpenAI's vocabularies as tables in which the program searches where they lie: nothing is read in, or built, when
-//! it starts.
+//! Writes OpenAI's vocabularies as tables that are searched in place: nothing is parsed or built at start-up.
 
 #[path = "src/tokens/hash.rs"]
 mod hash;
@@ -20,7 +19,7 @@ fn main() {
     }
 }
 
-/// `tokens::vocabulary` says how it is read.
+/// The format is described in `tokens::vocabulary`.
 fn table(tokens: &[Vec<u8>]) -> Vec<u8> {
     let mut slots = vec![0u32; (tokens.len() * 5 / 4).next_power_of_two()];
     let mut starts = vec![0u32];

@@ -1,67 +1,67 @@
-//! What is known of an operation without running it.
+//! Metadata of an operation.
 
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 
-/// What is known of an operation without running it. Its description is the doc comment of its struct.
+/// Metadata of an operation. Its description is the doc comment of its struct.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
     /// The operation's id in OpenAPI, and the tool's name in MCP.
     pub name: &'static str,
-    /// A few words for people: what a button would say.
+    /// Short title for people, such as the label of a button.
     pub title: &'static str,
-    /// What it is about.
+    /// Subject of the operation.
     pub noun: Noun,
-    /// How it is asked over HTTP.
+    /// HTTP method.
     pub method: Method,
     /// Its path below `/api/v1`; `{…}` names a field of the request.
     pub path: &'static str,
     /// The same operation under another name and path.
     pub alias: Option<(&'static str, &'static str)>,
-    /// What the caller must be.
-    pub role: Role,
-    /// How much work it is.
+    /// Minimum role of the caller.
+    pub role: KeyRole,
+    /// Amount of work.
     pub work: Work,
-    /// The status of a success.
+    /// HTTP status of a success.
     pub status: u16,
-    /// What a success answers, in a sentence.
+    /// Description of a successful answer, in a sentence.
     pub answer: &'static str,
     /// Whether the field `idempotency_key` comes from the header `Idempotency-Key`.
     pub once: bool,
     /// Whether the field `expected_seq` comes from the header `If-Match`.
     pub if_match: bool,
-    /// What the status 200 means, where something was there already under the same key.
+    /// Meaning of the status 200 if something already existed under the same key.
     pub repeated: Option<&'static str>,
     /// Whether the answer has a version (`ETag`).
     pub versioned: bool,
     /// Whether repeating it changes nothing.
     pub idempotent: bool,
-    /// Whether it takes away what cannot be brought back, or touches keys.
+    /// Whether it removes something irrecoverably, or touches keys.
     pub destructive: bool,
-    /// Whether a model may be asked for it.
+    /// Whether it may call a model.
     pub asks_model: bool,
-    /// Whether an agent gets it as a tool without asking for more.
+    /// Whether agents get it as a tool by default.
     pub in_default_toolset: bool,
-    /// Whether HTTP answers it by a handler of its own, because bytes are streamed.
+    /// Whether HTTP has a separate handler for it, because bytes are streamed.
     pub streams: bool,
 }
 
-/// How an operation is asked over HTTP.
+/// HTTP method of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// Reads.
     Get,
-    /// Does something.
+    /// Performs an action.
     Post,
     /// Sets something.
     Put,
     /// Changes something.
     Patch,
-    /// Takes something away.
+    /// Removes something.
     Delete,
 }
 
 impl Method {
-    /// As HTTP writes it.
+    /// The name in HTTP.
     pub const fn as_str(self) -> &'static str {
         match self {
             Method::Get => "GET",
@@ -78,7 +78,7 @@ impl Method {
     }
 }
 
-/// How much work an operation is: where a server runs it.
+/// Amount of work of an operation, which determines where a server runs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// Does not block, except through [`Asker::blocking`](crate::Asker::blocking).
@@ -87,18 +87,18 @@ pub enum Work {
     Blocking,
     /// The same, with an answer that may be large.
     Page,
-    /// Needs much memory or processor.
+    /// Needs much memory or processor time.
     Large,
 }
 
 macro_rules! nouns {
     ($($(#[doc = $text:literal])+ $name:ident $word:literal),+ $(,)?) => {
-        /// What operations are about: the tags of the description, and the tool sets of MCP.
+        /// Subjects of operations: the tags of the description, and the tool sets of MCP.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Noun { $($(#[doc = $text])+ $name),+ }
 
         impl Noun {
-            /// Each, in the order of the description.
+            /// All subjects, in the order of the description.
             pub const ALL: &[Noun] = &[$(Noun::$name),+];
 
             /// The tag, and the name of the tool set.
@@ -106,7 +106,7 @@ macro_rules! nouns {
                 match self { $(Noun::$name => $word),+ }
             }
 
-            /// What it is about, in a sentence.
+            /// Description in a sentence.
             pub fn text(self) -> &'static str {
                 match self { $(Noun::$name => concat!($($text),+).trim_start()),+ }
             }
@@ -115,35 +115,35 @@ macro_rules! nouns {
 }
 
 nouns!(
-    /// Begin, find, change, fork, delete.
+    /// Create, find, change, fork, delete.
     Conversations "conversations",
     /// Append, stream, read, supersede, erase.
     Turns "turns",
-    /// The log itself, as pages or live.
+    /// The log itself, in pages or live.
     Events "events",
-    /// What a conversation needs to go on: pins, approvals, what is pending.
+    /// The minimum that a conversation needs to continue: pins, approvals, pending items.
     State "state",
-    /// What was learned from what was said.
+    /// Facts learned from conversations.
     Facts "facts",
-    /// Finding again what was said and learned.
+    /// Search over turns and facts.
     Recall "recall",
-    /// What a model is given: context, projection, compaction.
+    /// Input of a model: context, projection, compaction.
     Context "context",
-    /// Answers of models.
+    /// Model replies.
     Generations "generations",
     /// Large or non-text payloads.
     Assets "assets",
-    /// In, out, and proof.
+    /// Import, export and verification.
     Transfer "transfer",
-    /// Who may ask, of the caller's own tenant.
+    /// Access keys of the caller's own tenant.
     Keys "keys",
-    /// How much the caller's tenant stores, and how much it may.
+    /// Storage used by the caller's tenant, and its quotas.
     Usage "usage",
 );
 
 impl About {
-    /// What an operation is about, its name, its path, its title, and what a success answers. By its method it is for readers or for
-    /// writers.
+    /// Subject, name, path, title, and description of a successful answer. The method determines whether it is
+    /// for readers or for writers.
     pub const fn new(
         method: Method,
         noun: Noun,
@@ -159,7 +159,7 @@ impl About {
             method,
             path,
             alias: None,
-            role: if matches!(method, Method::Get) { Role::Reader } else { Role::Writer },
+            role: if matches!(method, Method::Get) { KeyRole::Reader } else { KeyRole::Writer },
             work: Work::Blocking,
             status: 200,
             answer,
@@ -175,37 +175,37 @@ impl About {
         }
     }
 
-    /// Also under another name and path.
+    /// Also available under another name and path.
     pub const fn also(self, name: &'static str, path: &'static str) -> About {
         About { alias: Some((name, path)), ..self }
     }
 
-    /// It changes nothing, although it is no GET.
+    /// It changes nothing, although it is not a GET.
     pub const fn reads(self) -> About {
-        About { role: Role::Reader, idempotent: true, ..self }
+        About { role: KeyRole::Reader, idempotent: true, ..self }
     }
 
     /// For admins only.
     pub const fn admin(self) -> About {
-        About { role: Role::Admin, ..self }
+        About { role: KeyRole::Admin, ..self }
     }
 
-    /// What it takes away cannot be brought back, or it touches keys.
+    /// It removes something irrecoverably, or touches keys.
     pub const fn destructive(self) -> About {
-        About { role: Role::Admin, destructive: true, ..self }
+        About { role: KeyRole::Admin, destructive: true, ..self }
     }
 
-    /// How much work it is.
+    /// Amount of work.
     pub const fn work(self, work: Work) -> About {
         About { work, ..self }
     }
 
-    /// Something new is there afterwards.
+    /// It creates something.
     pub const fn creates(self) -> About {
         About { status: 201, ..self }
     }
 
-    /// It is only begun when the answer comes.
+    /// It has only started when the answer comes.
     pub const fn begins(self) -> About {
         About { status: 202, ..self }
     }
@@ -215,7 +215,7 @@ impl About {
         About { once: true, ..self }
     }
 
-    /// What it answers, with the status 200, where something was there already under the same key.
+    /// Meaning of the status 200 if something already existed under the same key.
     pub const fn repeated(self, text: &'static str) -> About {
         About { repeated: Some(text), ..self }
     }
@@ -225,7 +225,7 @@ impl About {
         About { versioned: true, ..self }
     }
 
-    /// Only if nothing changed since it was read.
+    /// It is refused if anything changed since it was read.
     pub const fn if_match(self) -> About {
         About { if_match: true, ..self }
     }
@@ -235,22 +235,22 @@ impl About {
         About { idempotent: true, ..self }
     }
 
-    /// A model may be asked for it.
+    /// It may call a model.
     pub const fn asks_model(self) -> About {
         About { asks_model: true, ..self }
     }
 
-    /// An agent gets it as a tool without asking for more.
+    /// Agents get it as a tool by default.
     pub const fn for_agents(self) -> About {
         About { in_default_toolset: true, ..self }
     }
 
-    /// HTTP answers it by a handler of its own.
+    /// HTTP has a separate handler for it.
     pub const fn streams(self) -> About {
         About { streams: true, ..self }
     }
 
-    /// The names of the fields in a path, in order.
+    /// Names of the fields in a path, in order.
     pub fn fields_of(path: &str) -> impl Iterator<Item = &str> {
         path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
     }

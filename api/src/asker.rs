@@ -1,6 +1,6 @@
-//! Who an operation is run for.
+//! The caller of an operation.
 
-use everturn::{Commit, Tenant};
+use everturn::{Commit, ConversationHandle, Tenant};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -10,38 +10,38 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Who an operation is run for, and how.
+/// The caller of an operation, and how to run it.
 #[derive(Clone)]
 pub struct Asker {
-    /// Whose conversations.
+    /// Tenant of the caller.
     pub tenant: Tenant,
-    /// Whether nobody is asked for a key as long as there is none: the first must then be an admin's.
+    /// Whether the server requires no key as long as there is none: the first one must then be an admin's.
     pub is_keyless: bool,
-    /// Where blocking work is done.
+    /// Where to run blocking work.
     pub threads: Threads,
-    /// Told how far a long operation is: how many events, turns or whatever it counts are done.
+    /// Called with the progress of a long operation: the number of events, turns or other items done.
     pub progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
 }
 
-/// Where blocking work is done.
+/// Where to run blocking work.
 #[derive(Clone, Copy)]
 pub enum Threads {
     /// On the thread that runs the operation.
     Here,
-    /// Wherever this function takes it.
+    /// Wherever this function runs it.
     Elsewhere(fn(Box<dyn FnOnce() + Send>) -> Elsewhere),
 }
 
-/// Work that is done elsewhere.
+/// Work that runs elsewhere.
 pub type Elsewhere = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 impl Asker {
-    /// Somebody who may block the thread.
+    /// A caller that may block the thread.
     pub fn here(tenant: Tenant) -> Asker {
         Asker { tenant, is_keyless: false, threads: Threads::Here, progress: None }
     }
 
-    /// Does work that blocks, where it may.
+    /// Runs blocking work on a suitable thread.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Tenant) -> Result<T, Error> + Send + 'static,
@@ -53,7 +53,7 @@ impl Asker {
         let tenant = self.tenant.clone();
         let (sender, receiver) = std::sync::mpsc::channel();
         elsewhere(Box::new(move || {
-            // Nobody waits for it any more if this fails.
+            // If this fails, the caller no longer waits.
             let _ = sender.send(work(&tenant));
         }))
         .await?;
@@ -62,7 +62,7 @@ impl Asker {
         })
     }
 
-    /// The answer to what is being written. Where that is quick, this thread does it.
+    /// Waits for a commit. If it is quick, on this thread.
     pub async fn committed<T: 'static>(&self, commit: Commit<T>) -> Result<T, Error> {
         match self.threads {
             Threads::Here => commit.wait(),
@@ -71,7 +71,7 @@ impl Asker {
         }
     }
 
-    /// Has something written that takes a look at the disk first.
+    /// Runs a write that has to read the disk first.
     pub async fn writing<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Tenant) -> Result<Commit<T>, Error> + Send + 'static,
@@ -80,12 +80,12 @@ impl Asker {
         self.committed(commit).await
     }
 
-    /// The conversation that is meant.
-    pub fn id(&self, name: &ConversationName) -> Result<ConversationId, Error> {
-        name.id(&self.tenant)
+    /// Resolves the name of a conversation.
+    pub fn conversation(&self, name: &ConversationName) -> Result<ConversationHandle, Error> {
+        name.find(&self.tenant)
     }
 
-    /// Tells how far a long operation is.
+    /// Reports the progress of a long operation.
     pub fn progress(&self) -> impl FnMut(u64) + use<> {
         let progress = self.progress.clone();
         move |done| {
@@ -96,18 +96,16 @@ impl Asker {
     }
 }
 
-/// What a conversation is called in a request.
+/// Name of a conversation in a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ConversationName(pub String);
 
 impl ConversationName {
-    /// The conversation that is meant.
-    pub fn id(&self, tenant: &Tenant) -> Result<ConversationId, Error> {
-        match self.0.parse() {
-            Ok(id) => Ok(id),
-            Err(_) => tenant.resolve(&self.0),
-        }
+    /// The conversation of this name. Only what is not a whole id is looked up.
+    pub fn find(&self, tenant: &Tenant) -> Result<ConversationHandle, Error> {
+        let id = self.0.parse().or_else(|_| tenant.resolve(&self.0))?;
+        Ok(tenant.conversation(id))
     }
 }
 

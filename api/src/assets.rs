@@ -1,4 +1,4 @@
-//! Assets: large or non-text payloads and their descriptors. Their bytes go over HTTP by themselves.
+//! Assets: large or non-text payloads and their descriptors. Their bytes are transferred separately over HTTP.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page};
 use everturn_core::Error;
@@ -17,10 +17,10 @@ pub struct ListAssets {
 impl Operation for ListAssets {
     type Answer = Page<Asset>;
     const ABOUT: About =
-        About::new(Method::Get, Noun::Assets, "list_assets", "/assets", "List assets", "All of them.");
+        About::new(Method::Get, Noun::Assets, "list_assets", "/assets", "List assets", "The whole list.");
 
     async fn run(self, asker: &Asker) -> Result<Page<Asset>, Error> {
-        asker.tenant.assets(asker.id(&self.conversation)?).map(Page::whole)
+        asker.conversation(&self.conversation)?.assets().list().map(Page::whole)
     }
 }
 
@@ -31,15 +31,15 @@ pub struct GetAsset {
     /// The asset's id.
     #[schemars(example = &"asset_01JD0000000000000000000000")]
     pub asset: String,
-    /// The conversation, where several have an imported asset of this id.
+    /// The conversation, needed if several have an imported asset with this id.
     pub conversation: Option<ConversationName>,
 }
 
 impl GetAsset {
-    /// The asset that is meant.
+    /// Finds the asset.
     pub fn find(&self, asker: &Asker) -> Result<Asset, Error> {
         match &self.conversation {
-            Some(name) => asker.tenant.asset_in(asker.id(name)?, &self.asset),
+            Some(name) => asker.conversation(name)?.assets().get(&self.asset),
             None => asker.tenant.asset(&self.asset),
         }
     }

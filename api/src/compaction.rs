@@ -1,4 +1,4 @@
-//! Older turns give way to a checkpoint.
+//! Compaction: older turns are replaced by a checkpoint.
 
 use crate::conversations::version;
 use crate::given::split;
@@ -10,14 +10,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Summarizes the oldest turns of a conversation into a checkpoint that contexts use instead. Nothing is removed: the history
-/// keeps every turn, unless the conversation's retention asks for its words to be erased.
+/// Summarizes the oldest turns of a conversation into a checkpoint that contexts use instead. Nothing is
+/// removed: the history keeps every turn, unless the conversation's retention asks for its content to be
+/// erased.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"keep_last": 1, "extractive": true}))]
 pub struct Compact {
     /// The conversation.
     pub conversation: ConversationName,
-    /// How to compact.
+    /// Options.
     #[serde(flatten)]
     pub options: CompactOptions,
 }
@@ -31,17 +32,17 @@ impl Operation for Compact {
         "compact",
         "/conversations/{conversation}/compact",
         "Compact a conversation",
-        "What it did, or would do.",
+        "The compaction that was made, or would be made.",
     )
     .asks_model()
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Compacted, Error> {
-        asker.tenant.compact(asker.id(&self.conversation)?, self.options)
+        asker.conversation(&self.conversation)?.compaction().compact(self.options)
     }
 }
 
-/// Takes the last compaction back.
+/// Reverts the last compaction.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevertCompaction {
@@ -56,12 +57,12 @@ impl Operation for RevertCompaction {
         Noun::Context,
         "revert_compaction",
         "/conversations/{conversation}/compact/revert",
-        "Take the last compaction back",
-        "The conversation, with the checkpoint before it.",
+        "Revert the last compaction",
+        "The conversation, with the previous checkpoint in force.",
     );
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.tenant.revert_compaction(asker.id(&self.conversation)?)
+        asker.conversation(&self.conversation)?.compaction().revert()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -76,11 +77,11 @@ impl Operation for RevertCompaction {
 pub struct Summarize {
     /// The conversation.
     pub conversation: ConversationName,
-    /// The first place; by default the beginning.
+    /// First `seq`; by default the beginning.
     pub from_seq: Option<u64>,
-    /// The last place; by default the end.
+    /// Last `seq`; by default the end.
     pub to_seq: Option<u64>,
-    /// What to tell the model beside the rules.
+    /// Additional instructions for the model.
     pub style: Option<String>,
 }
 
@@ -99,11 +100,11 @@ impl Operation for Summarize {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Summary, Error> {
-        let id = asker.id(&self.conversation)?;
+        let chat = asker.conversation(&self.conversation)?;
         let to_seq = match self.to_seq {
             Some(seq) => seq,
-            None => asker.tenant.get(id)?.head.seq,
+            None => chat.get()?.head.seq,
         };
-        asker.tenant.summarize(id, self.from_seq.unwrap_or(1), to_seq, self.style.as_deref())
+        chat.compaction().summarize(self.from_seq.unwrap_or(1), to_seq, self.style.as_deref())
     }
 }

@@ -1,4 +1,4 @@
-//! What a model call is given.
+//! Context of a model call.
 
 use crate::given::split;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation};
@@ -12,53 +12,55 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// How a context is built. Everything but the budget may be left out.
+/// Options of a context. Everything but the budget may be left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContextRequest {
-    /// Most tokens. A generation may leave it out: then it is what the model takes, less the room for its answer.
+    /// Maximum number of tokens. Optional for a generation: by default the model's limit, less the room for its
+    /// reply.
     pub token_budget: Option<u64>,
-    /// Most turns of the tail.
+    /// Maximum number of turns in the tail.
     pub last_n: Option<usize>,
-    /// Whose view: these actors' turns are the assistant's, the others' the user's.
+    /// Point of view: turns of these actors are the assistant's, those of others the user's.
     #[serde(default)]
     pub participants: Vec<String>,
-    /// How the tail is projected: a policy's name, or options.
+    /// Projection of the tail: the name of a policy, or options.
     pub projection: Option<Value>,
-    /// Which sections, and how much of the room each may fill: `{"facts": false, "recalled": {"share": 0.3}}`.
+    /// Sections to include, and the share of the room that each may fill: `{"facts": false, "recalled":
+    /// {"share": 0.3}}`.
     #[schemars(with = "Option<serde_json::Map<String, Value>>")]
     pub sections: Option<Value>,
     /// Instructions for this call, after the system prompt.
     pub instructions: Option<String>,
-    /// Texts of yours: a work board, a memory, a scratchpad. The most important first.
+    /// Additional texts: a work board, a memory, a scratchpad. The most important first.
     #[serde(default)]
     pub digests: Vec<Digest>,
-    /// What is asked now, as messages of any shape.
+    /// New input, as messages of any shape.
     #[serde(default)]
     pub input: Vec<Raw>,
-    /// Content blocks that go with it: images, files.
+    /// Content blocks of the input: images, files.
     #[serde(default)]
     pub attachments: Vec<Raw>,
-    /// The schemas of the tools that are sent along.
+    /// Schemas of the tools that are sent along.
     #[serde(default)]
     pub tools: Vec<Raw>,
-    /// Whose shape the messages get; `neutral` by default.
+    /// Provider whose message shape to use; `neutral` by default.
     pub provider: Option<Provider>,
-    /// Which model will read it; decides how tokens are counted.
+    /// Model that will read it; determines how tokens are counted.
     pub model: Option<String>,
-    /// What is recalled for it from further back than the tail: `{"turns": 5, "facts": 10}`.
+    /// Turns and facts to recall from before the tail: `{"turns": 5, "facts": 10}`.
     pub recall: Option<RecallRequest>,
-    /// As it was when the log ended here.
+    /// As of this `seq`.
     pub at_seq: Option<u64>,
 }
 
 impl ContextRequest {
-    /// Whether it says what a generation knows better.
+    /// Whether it sets a field that a generation determines itself.
     pub(crate) fn says_what_follows(&self) -> bool {
         !self.input.is_empty() || self.provider.is_some() || self.model.is_some()
     }
 
-    /// As the engine takes it.
+    /// Converts it to the engine's options.
     pub fn into_options(self) -> Result<ContextOptions, Error> {
         Ok(ContextOptions {
             last_n: self.last_n,
@@ -79,14 +81,14 @@ impl ContextRequest {
     }
 }
 
-/// Builds what the next model call needs of a conversation, inside a token budget: system prompt, summary, pins and the
-/// newest turns, with what it costs and what was left out. Nothing is written.
+/// Builds the context of the next model call of a conversation, inside a token budget: system prompt, summary,
+/// pins and the newest turns, with token counts and what was left out. Nothing is written.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"token_budget": 8000, "provider": "openai-chat", "input": [{"role": "user", "content": "And then?"}]}))]
 pub struct BuildContext {
     /// The conversation.
     pub conversation: ConversationName,
-    /// How it is built.
+    /// Options of the context.
     #[serde(flatten)]
     pub request: ContextRequest,
 }
@@ -106,29 +108,29 @@ impl Operation for BuildContext {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Context, Error> {
-        asker.tenant.build_context(asker.id(&self.conversation)?, &self.request.into_options()?)
+        asker.conversation(&self.conversation)?.contexts().build(&self.request.into_options()?)
     }
 }
 
-/// Builds a context and records its receipt, because it is going to be used.
+/// Builds a context and records its receipt, for a context that will be used.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"token_budget": 8000, "provider": "openai-chat", "input": [{"role": "user", "content": "And then?"}]}))]
 pub struct RecordContext {
     /// The conversation.
     pub conversation: ConversationName,
-    /// How it is built.
+    /// Options of the context.
     #[serde(flatten)]
     pub request: ContextRequest,
 }
 split!(RecordContext { conversation: ConversationName } request);
 
-/// A context, and the place of its receipt.
+/// A context, and the `seq` of its receipt.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RecordedContext {
     /// The context.
     #[serde(flatten)]
     pub context: Context,
-    /// The place of the receipt.
+    /// `seq` of the receipt.
     pub recorded_seq: u64,
 }
 
@@ -152,14 +154,14 @@ impl Operation for RecordContext {
         "record_context",
         "/conversations/{conversation}/contexts",
         "Build a context and record its receipt",
-        "The context, and the place of its receipt.",
+        "The context, and the `seq` of its receipt.",
     )
     .creates();
 
     async fn run(self, asker: &Asker) -> Result<RecordedContext, Error> {
-        let id = asker.id(&self.conversation)?;
-        let context = asker.tenant.build_context(id, &self.request.into_options()?)?;
-        let recorded_seq = asker.tenant.record_receipt(id, &context)?.seq;
+        let chat = asker.conversation(&self.conversation)?;
+        let context = chat.contexts().build(&self.request.into_options()?)?;
+        let recorded_seq = chat.contexts().record(&context)?.seq;
         Ok(RecordedContext { context, recorded_seq })
     }
 
@@ -168,13 +170,13 @@ impl Operation for RecordContext {
     }
 }
 
-/// Makes a context again from its receipt, byte for byte.
+/// Rebuilds a context from its receipt, byte for byte.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayContext {
     /// The conversation.
     pub conversation: ConversationName,
-    /// The place of the receipt.
+    /// `seq` of the receipt.
     pub seq: u64,
 }
 
@@ -185,11 +187,11 @@ impl Operation for ReplayContext {
         Noun::Context,
         "replay_context",
         "/conversations/{conversation}/contexts/{seq}",
-        "Make a context again",
-        "As the model saw it.",
+        "Rebuild a context",
+        "The context as the model saw it.",
     );
 
     async fn run(self, asker: &Asker) -> Result<Context, Error> {
-        asker.tenant.replay_context(asker.id(&self.conversation)?, self.seq)
+        asker.conversation(&self.conversation)?.contexts().replay_at(self.seq)
     }
 }

@@ -1,10 +1,10 @@
-//! Conversations: begin, find, change, fork, end.
+//! Conversations: create, find, change, fork, delete.
 
 use crate::given::present;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
-use everturn::{Change, ListQuery, NewConversation};
+use everturn::{Change, ForkOptions, ListQuery, NewConversation};
 use everturn_core::Error;
-use everturn_core::conversation::{Conversation, Retention, Settings, State, SystemPrompt, Tombstone};
+use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings, SystemPrompt, Tombstone};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
@@ -13,30 +13,31 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Begins a conversation. Everything may be left out.
+/// Creates a conversation. Every field is optional.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"title": "Trip to Lisbon", "system_prompt": "You plan trips.", "metadata": {"project": "holidays"}}))]
 pub struct CreateConversation {
     /// An id of your choice; by default a new one.
     pub id: Option<ConversationId>,
-    /// For people.
+    /// Title for people.
     pub title: Option<String>,
-    /// Whose it is within the tenant.
+    /// Owner within the tenant.
     pub owner: Option<String>,
-    /// Whatever you keep here.
+    /// Metadata of your choice.
     #[serde(default)]
     pub metadata: BTreeMap<String, Raw>,
-    /// Seconds after the last change until it is deleted.
+    /// Time to live: seconds after the last change until it is deleted.
     pub ttl: Option<u64>,
-    /// How long content is kept.
+    /// Retention of content.
     pub retention: Option<Retention>,
-    /// `compaction`, `budget`, `facts`, `redaction`.
+    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`.
     #[serde(default)]
     pub policy: BTreeMap<String, Raw>,
-    /// Session-level instructions.
+    /// Instructions for the whole conversation.
     pub system_prompt: Option<String>,
-    /// A text of your choice: the same request under the same key is done once, also after a restart.
+    /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
+    /// restart.
     pub idempotency_key: Option<String>,
 }
 
@@ -67,8 +68,8 @@ impl Operation for CreateConversation {
             ..Settings::default()
         };
         let new = NewConversation { settings, idempotency_key: self.idempotency_key, id: self.id };
-        let id = asker.committed(asker.tenant.create(new)).await?.id;
-        asker.blocking(move |tenant| tenant.get(id)).await
+        let chat = asker.committed(asker.tenant.create(new)).await?;
+        asker.blocking(move |_| chat.get()).await
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -80,12 +81,12 @@ impl Operation for CreateConversation {
     }
 }
 
-/// A conversation's version: where its log ends.
+/// A conversation's version: the `seq` of its last event.
 pub(crate) fn version(conversation: &Conversation) -> String {
     conversation.head.seq.to_string()
 }
 
-/// Where a conversation can be read.
+/// URL path of a conversation.
 pub(crate) fn place(conversation: &Conversation) -> String {
     format!("/conversations/{}", conversation.id)
 }
@@ -94,13 +95,13 @@ pub(crate) fn place(conversation: &Conversation) -> String {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListConversations {
-    /// Only those whose title contains this.
+    /// Only those whose title contains this text.
     pub query: Option<String>,
     /// Only those in this state.
-    pub state: Option<State>,
-    /// The `next` of the page before.
+    pub state: Option<Lifecycle>,
+    /// Cursor: the `next` of the previous page.
     pub after: Option<String>,
-    /// At most this many; 50 by default.
+    /// Maximum number of entries; 50 by default.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: Option<usize>,
 }
@@ -128,19 +129,19 @@ impl Operation for ListConversations {
     }
 }
 
-/// Where the next page of conversations begins, as text.
+/// The cursor of the next page of conversations, as text.
 pub fn cursor_text((updated, id): (Timestamp, ConversationId)) -> String {
     format!("{updated}/{id}")
 }
 
-/// The place that such a text names.
+/// Parses such a cursor.
 pub fn cursor(text: &str) -> Result<(Timestamp, ConversationId), Error> {
     let wrong = || Error::invalid("list.after", "`after` is not the `next` of a page; copy it from there");
     let (updated, id) = text.split_once('/').ok_or_else(wrong)?;
     Ok((updated.parse().map_err(|_| wrong())?, id.parse().map_err(|_| wrong())?))
 }
 
-/// Finds the conversation that a person means.
+/// Resolves a name to a conversation.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResolveConversation {
@@ -157,11 +158,11 @@ impl Operation for ResolveConversation {
         "resolve_conversation",
         "/conversations/resolve",
         "Find a conversation by its name",
-        "The one that is meant.",
+        "The conversation.",
     );
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.tenant.get(asker.tenant.resolve(&self.name)?)
+        asker.tenant.conversation(asker.tenant.resolve(&self.name)?).get()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -185,13 +186,13 @@ impl Operation for GetConversation {
         "get_conversation",
         "/conversations/{conversation}",
         "Read a conversation's settings",
-        "As it is now.",
+        "The conversation as it is now.",
     )
     .versioned()
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.tenant.get(asker.id(&self.conversation)?)
+        asker.conversation(&self.conversation)?.get()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -199,38 +200,38 @@ impl Operation for GetConversation {
     }
 }
 
-/// Changes settings and state, in one step. A field that is absent stays as it is; one that is null goes.
+/// Changes settings and state, in one step. An absent field is left as it is; null removes it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"title": "Lisbon in May", "metadata": {"project": null}}))]
 pub struct ChangeConversation {
     /// The conversation.
     pub conversation: ConversationName,
-    /// For people.
+    /// Title for people.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub title: Option<Option<String>>,
-    /// Whose it is within the tenant.
+    /// Owner within the tenant.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub owner: Option<Option<String>>,
-    /// Merged key by key; null removes a key.
+    /// Metadata, merged key by key; null removes a key.
     #[serde(default)]
     pub metadata: BTreeMap<String, Raw>,
-    /// Seconds after the last change until it is deleted.
+    /// Time to live: seconds after the last change until it is deleted.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Option<u64>>,
-    /// How long content is kept.
+    /// Retention of content.
     pub retention: Option<Retention>,
-    /// Merged key by key; null removes a key.
+    /// Policies by name, merged key by key; null removes a key.
     #[serde(default)]
     pub policy: BTreeMap<String, Raw>,
-    /// Session-level instructions.
+    /// Instructions for the whole conversation.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<Option<String>>,
-    /// Where it is in its life: `archived` puts it away, `active` brings it back, `closed` ends it for good.
-    pub state: Option<State>,
-    /// Why the state changes.
+    /// Lifecycle state: `archived` puts it away, `active` resumes it, `closed` ends it for good.
+    pub state: Option<Lifecycle>,
+    /// Reason for the change of state.
     pub reason: Option<String>,
-    /// Refuse if the log does not end here any more: somebody changed it since it was read.
+    /// Refuse unless this is the `seq` of the last event: otherwise the conversation changed since it was read.
     pub expected_seq: Option<u64>,
 }
 
@@ -242,7 +243,7 @@ impl Operation for ChangeConversation {
         "change_conversation",
         "/conversations/{conversation}",
         "Change a conversation's settings",
-        "As it is now.",
+        "The conversation as it is now.",
     )
     .versioned()
     .if_match()
@@ -251,7 +252,7 @@ impl Operation for ChangeConversation {
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
         let name = self.conversation.clone();
-        let id = asker.blocking(move |tenant| name.id(tenant)).await?;
+        let chat = asker.blocking(move |tenant| name.find(tenant)).await?;
         let settings = Settings {
             title: self.title,
             owner: self.owner,
@@ -264,8 +265,8 @@ impl Operation for ChangeConversation {
         };
         let change =
             Change { settings, state: self.state, reason: self.reason, expected_seq: self.expected_seq };
-        asker.committed(asker.tenant.change(id, change)).await?;
-        asker.blocking(move |tenant| tenant.get(id)).await
+        asker.committed(chat.update(change)).await?;
+        asker.blocking(move |_| chat.get()).await
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -273,13 +274,13 @@ impl Operation for ChangeConversation {
     }
 }
 
-/// Deletes a conversation whole. A tombstone stays, so that audit can tell deleted from lost.
+/// Deletes a whole conversation. A tombstone stays, so that an audit can tell deletion from loss.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeleteConversation {
     /// The conversation.
     pub conversation: ConversationName,
-    /// Why; kept in the tombstone.
+    /// Reason; kept in the tombstone.
     #[schemars(example = &"test data")]
     pub reason: Option<String>,
 }
@@ -292,26 +293,27 @@ impl Operation for DeleteConversation {
         "delete_conversation",
         "/conversations/{conversation}",
         "Delete a conversation",
-        "The tombstone that stays.",
+        "The tombstone.",
     )
     .destructive();
 
     async fn run(self, asker: &Asker) -> Result<Tombstone, Error> {
-        let id = asker.id(&self.conversation)?;
-        asker.tenant.delete(id, self.reason.as_deref().unwrap_or("on request")).wait()
+        let chat = asker.conversation(&self.conversation)?;
+        chat.delete(self.reason.as_deref().unwrap_or("on request")).wait()
     }
 }
 
-/// Forks a conversation: a new one that shares the history up to a place.
+/// Forks a conversation: creates a new one that shares the history up to a `seq`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"at_seq": 1}))]
 pub struct ForkConversation {
     /// The conversation.
     pub conversation: ConversationName,
-    /// The last event that both share; by default the newest.
+    /// `seq` of the last shared event; by default the newest.
     pub at_seq: Option<u64>,
-    /// A text of your choice: the same request under the same key is done once, also after a restart.
+    /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
+    /// restart.
     pub idempotency_key: Option<String>,
 }
 
@@ -330,9 +332,8 @@ impl Operation for ForkConversation {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        let id = asker.id(&self.conversation)?;
-        let fork = asker.tenant.fork_once(id, self.at_seq, self.idempotency_key).wait()?;
-        asker.tenant.get(fork.id)
+        let options = ForkOptions { at_seq: self.at_seq, idempotency_key: self.idempotency_key };
+        asker.conversation(&self.conversation)?.fork(options).wait()?.get()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -344,7 +345,7 @@ impl Operation for ForkConversation {
     }
 }
 
-/// Starts over: a new conversation with the same settings that names this one; this one is closed.
+/// Starts over: creates a new conversation with the same settings that refers to this one, and closes this one.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResetConversation {
@@ -360,13 +361,12 @@ impl Operation for ResetConversation {
         "reset_conversation",
         "/conversations/{conversation}/reset",
         "Start a conversation over",
-        "The new one.",
+        "The new conversation.",
     )
     .creates();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        let new = asker.tenant.reset(asker.id(&self.conversation)?)?;
-        asker.tenant.get(new.id)
+        asker.conversation(&self.conversation)?.reset()?.get()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -391,7 +391,7 @@ impl Operation for ListTombstones {
         "list_tombstones",
         "/tombstones",
         "List deleted conversations",
-        "All of them.",
+        "The whole list.",
     );
 
     async fn run(self, asker: &Asker) -> Result<Page<Tombstone>, Error> {

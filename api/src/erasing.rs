@@ -1,4 +1,4 @@
-//! Erasing what was said. Envelopes and hashes stay, so that the chain still verifies.
+//! Erasing content. Envelopes and hashes stay, so that the chain still verifies.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation};
 use everturn::ErasedActor;
@@ -10,16 +10,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Erases the words of a turn. Its envelope and hash stay, so that the chain still verifies.
+/// Erases the content of a turn. Its envelope and hash stay, so that the chain still verifies.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"reason": "asked by the customer", "by": "dpo"}))]
 pub struct EraseTurn {
     /// The turn's id.
     pub turn: TurnId,
-    /// Why; kept in the log.
+    /// Reason; kept in the log.
     pub reason: String,
-    /// On whose behalf; kept in the log.
+    /// Person or program on whose behalf it is erased; kept in the log.
     pub by: Option<String>,
 }
 
@@ -30,7 +30,7 @@ impl Operation for EraseTurn {
         Noun::Turns,
         "erase_turn",
         "/turns/{turn}/erase",
-        "Erase a turn's words",
+        "Erase a turn's content",
         "What stays.",
     )
     .destructive()
@@ -38,24 +38,27 @@ impl Operation for EraseTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let tenant = &asker.tenant;
-        tenant.erase(tenant.conversation_of(self.turn)?, self.turn, self.by, &self.reason).wait()?;
+        tenant
+            .conversation(tenant.conversation_of(self.turn)?)
+            .erase(self.turn, self.by, &self.reason)
+            .wait()?;
         tenant.turn(self.turn)
     }
 }
 
-/// Erases the words of events that are no turns: notes, pins, facts, imported lines. Of an event that set title, metadata
-/// or system prompt, those are unset.
+/// Erases the content of events that are not turns: notes, pins, facts, imported lines. If an event set the
+/// title, metadata or system prompt, those are unset.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"seqs": [7], "reason": "asked by the customer", "by": "dpo"}))]
 pub struct EraseEvents {
     /// The conversation.
     pub conversation: ConversationName,
-    /// Places of events that are no turns.
+    /// `seq` of each event to erase. Turns are erased by their id.
     pub seqs: Vec<u64>,
-    /// Why; kept in the log.
+    /// Reason; kept in the log.
     pub reason: String,
-    /// On whose behalf; kept in the log.
+    /// Person or program on whose behalf they are erased; kept in the log.
     pub by: Option<String>,
 }
 
@@ -66,30 +69,30 @@ impl Operation for EraseEvents {
         Noun::Events,
         "erase_events",
         "/conversations/{conversation}/events/erase",
-        "Erase the words of events",
+        "Erase the content of events",
         "The conversation as it is now.",
     )
     .destructive()
     .idempotent();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        let id = asker.id(&self.conversation)?;
-        asker.tenant.erase_events(id, &self.seqs, self.by, &self.reason)?;
-        asker.tenant.get(id)
+        let chat = asker.conversation(&self.conversation)?;
+        chat.erase_events(&self.seqs, self.by, &self.reason)?;
+        chat.get()
     }
 }
 
-/// Erases everything that an actor said, in all conversations of the tenant, with everything that was derived from it. Takes
-/// as long as reading the log once; repeating it is harmless and finishes what was cut off.
+/// Erases everything that an actor wrote, in all conversations of the tenant, with everything derived from it.
+/// Takes as long as reading the log once; repeating it is harmless and completes an interrupted run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"actor": "ana", "reason": "asked by the customer", "by": "dpo"}))]
 pub struct EraseActor {
-    /// Everything that this actor said goes.
+    /// Actor whose content is erased.
     pub actor: String,
-    /// Why; kept in the log.
+    /// Reason; kept in the log.
     pub reason: String,
-    /// On whose behalf; kept in the log.
+    /// Person or program on whose behalf it is erased; kept in the log.
     pub by: Option<String>,
 }
 
@@ -100,7 +103,7 @@ impl Operation for EraseActor {
         Noun::Events,
         "erase_actor",
         "/erase",
-        "Erase everything that an actor said",
+        "Erase everything that an actor wrote",
         "How much was erased.",
     )
     .destructive()

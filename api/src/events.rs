@@ -1,4 +1,4 @@
-//! The log itself, as pages. A server also sends it live.
+//! The log itself, in pages. A server also streams it live.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
 use everturn::Tenant;
@@ -11,25 +11,26 @@ use serde_json::json;
 
 /// Reads the log, or follows it.
 ///
-/// With `Accept: text/event-stream` everything from `from` on is sent, then what comes, without a gap and without a
-/// repeat. `id:` is the place to resume after, to be sent back as `Last-Event-ID`; it may be inside a turn. `resume_from`
-/// is the same as a number for `from`, where open turns begin anew. `event:` is one of
+/// With `Accept: text/event-stream`, everything from `from` on is sent, then new events as they come, without
+/// gaps and without repetition. `id:` is the position to resume after, to be sent back as `Last-Event-ID`; it
+/// may be inside a turn. `resume_from` is the same as a number for `from`; open turns then start over. `event:`
+/// is one of
 /// `event` (data: an event of the log),
-/// `chunk` (a piece of an open turn: `turn`, `turn_seq`, `offset` in bytes, `text`),
-/// `lagged` (the reader was too slow and is let go: `resume_from`),
-/// `deleted` (the conversation is gone),
-/// `stopping` (the server stops: `resume_from`) or
+/// `chunk` (a chunk of an open turn: `turn`, `turn_seq`, `offset` in bytes, `text`),
+/// `lagged` (the reader was too slow and is disconnected: `resume_from`),
+/// `deleted` (the conversation was deleted),
+/// `stopping` (the server is shutting down: `resume_from`) or
 /// `error` (a problem).
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListEvents {
     /// The conversation.
     pub conversation: ConversationName,
-    /// The first event that is wanted; 1 by default.
+    /// `seq` of the first event; 1 by default.
     #[serde(default, deserialize_with = "everturn_core::json::place")]
     #[schemars(range(min = 1))]
     pub from: Option<u64>,
-    /// At most this many, 50 by default; a live stream has no limit.
+    /// Maximum number of events, 50 by default; a live stream has no limit.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: Option<usize>,
 }
@@ -48,13 +49,11 @@ impl Operation for ListEvents {
     .streams();
 
     async fn run(self, asker: &Asker) -> Result<Page<Event>, Error> {
-        let id = asker.id(&self.conversation)?;
+        let chat = asker.conversation(&self.conversation)?;
         let from = self.from.unwrap_or(1).max(1);
-        let data = asker.tenant.events(id, from - 1, self.limit.unwrap_or(50))?;
+        let data = chat.log().read(from - 1, self.limit.unwrap_or(50))?;
         let next = match data.last() {
-            Some(last) if !asker.tenant.events(id, last.seq, 1)?.is_empty() => {
-                Some((last.seq + 1).to_string())
-            }
+            Some(last) if !chat.log().read(last.seq, 1)?.is_empty() => Some((last.seq + 1).to_string()),
             _ => None,
         };
         Ok(Page { data, next })
@@ -68,12 +67,12 @@ impl Operation for ListEvents {
 pub struct AppendEvent {
     /// The conversation.
     pub conversation: ConversationName,
-    /// What happened: `tool.started`, `tool.finished`, or a kind of your own. Kinds that change turns or conversations
-    /// have their own operations.
+    /// Kind of the event: `tool.started`, `tool.finished`, or one of your own. Kinds that change turns or
+    /// conversations have their own operations.
     pub kind: String,
-    /// Who did it.
+    /// Actor that caused it.
     pub actor: Option<String>,
-    /// Kept byte for byte.
+    /// Body, kept byte for byte.
     pub body: Raw,
 }
 
@@ -92,7 +91,7 @@ impl Operation for AppendEvent {
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let append = move |tenant: &Tenant| {
-            Ok(tenant.append_event(self.conversation.id(tenant)?, &self.kind, self.actor, self.body))
+            Ok(self.conversation.find(tenant)?.append_event(&self.kind, self.actor, self.body))
         };
         asker.writing(append).await
     }

@@ -1,22 +1,23 @@
-//! Facts: what was learned from what was said.
+//! Facts learned from conversations.
 
 use crate::given::split;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page};
-use everturn::{Correction, ExtractOptions, Extraction, FactQuery, NewFact};
+use everturn::{ConversationHandle, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
-use everturn_core::id::{ConversationId, FactId};
+use everturn_core::id::FactId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Lists what was learned in a conversation, in the order in which it was taken down, with what a fork inherited: subject,
-/// predicate, object, how sure, and the turns that say so. `recall` finds facts by what they are about.
+/// Lists the facts of a conversation, in the order in which they were recorded, including those that a fork
+/// inherited: subject, predicate, object, confidence, and the supporting turns. `recall` searches facts by
+/// subject.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ListFacts {
     /// The conversation.
     pub conversation: ConversationName,
-    /// Which facts.
+    /// Filter.
     #[serde(flatten)]
     pub query: FactQuery,
 }
@@ -35,12 +36,12 @@ impl Operation for ListFacts {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Page<Fact>, Error> {
-        Ok(asker.tenant.facts(asker.id(&self.conversation)?, self.query)?.into())
+        Ok(asker.conversation(&self.conversation)?.facts().list(self.query)?.into())
     }
 }
 
-/// Adds a fact to a conversation. One that is known is not added twice; one that says something else of the same subject and
-/// predicate takes the place of the older one, which stays readable.
+/// Adds a fact to a conversation. A known fact is not added twice; a fact with another object for the same
+/// subject and predicate supersedes the older one, which stays readable.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"subject": "Ana", "predicate": "prefers", "object": "window seats", "by": "ana"}))]
 pub struct AddFact {
@@ -67,17 +68,17 @@ impl Operation for AddFact {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Fact, Error> {
-        asker.tenant.add_fact(asker.id(&self.conversation)?, self.new)
+        asker.conversation(&self.conversation)?.facts().add(self.new)
     }
 }
 
-/// Lets a model read turns and keeps the facts that they support.
+/// Has a model read turns, and stores the facts that they support.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"from": 1}))]
 pub struct ExtractFacts {
     /// The conversation.
     pub conversation: ConversationName,
-    /// Which turns to read.
+    /// Turns to read.
     #[serde(flatten)]
     pub options: ExtractOptions,
 }
@@ -90,13 +91,13 @@ impl Operation for ExtractFacts {
         Noun::Facts,
         "extract_facts",
         "/conversations/{conversation}/facts/extract",
-        "Let a model read turns for facts",
-        "What was kept, and what was dropped and why.",
+        "Extract facts with a model",
+        "The facts that were stored, and the number dropped, by reason.",
     )
     .asks_model();
 
     async fn run(self, asker: &Asker) -> Result<Extraction, Error> {
-        asker.tenant.extract_facts(asker.id(&self.conversation)?, self.options)
+        asker.conversation(&self.conversation)?.facts().extract(self.options)
     }
 }
 
@@ -124,20 +125,23 @@ impl Operation for GetFact {
     }
 }
 
-/// The conversation that is meant.
-fn home(asker: &Asker, fact: FactId, named: Option<&ConversationName>) -> Result<ConversationId, Error> {
-    named.map_or_else(|| asker.tenant.fact_home(fact), |name| asker.id(name))
+/// The conversation that a request names, or the one that a fact was learned in.
+fn home(asker: &Asker, fact: FactId, named: Option<&ConversationName>) -> Result<ConversationHandle, Error> {
+    match named {
+        Some(name) => asker.conversation(name),
+        None => Ok(asker.tenant.conversation(asker.tenant.fact_home(fact)?)),
+    }
 }
 
-/// Corrects a fact: a new one takes its place, the old one stays readable.
+/// Corrects a fact: a new one supersedes it, and the old one stays readable.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"object": "aisle seats", "by": "ana"}))]
 pub struct CorrectFact {
     /// The fact's id.
     pub fact: FactId,
-    /// The conversation to do it in, for a fact that a fork inherited; by default the one that it was learned in.
+    /// Conversation to write to, for a fact that a fork inherited; by default the one that it was learned in.
     pub conversation: Option<ConversationName>,
-    /// What is to be different.
+    /// Changed fields.
     #[serde(flatten)]
     pub correction: Correction,
 }
@@ -151,26 +155,26 @@ impl Operation for CorrectFact {
         "correct_fact",
         "/facts/{fact}",
         "Correct a fact",
-        "The fact that takes its place.",
+        "The fact that supersedes it.",
     );
 
     async fn run(self, asker: &Asker) -> Result<Fact, Error> {
-        let id = home(asker, self.fact, self.conversation.as_ref())?;
-        asker.tenant.correct_fact(id, self.fact, self.correction)
+        let chat = home(asker, self.fact, self.conversation.as_ref())?;
+        chat.facts().correct(self.fact, self.correction)
     }
 }
 
-/// Takes a fact back. It stays readable for whoever asks for those too; erasing its turns removes its words.
+/// Retracts a fact. It is returned only on request; erasing its turns removes its text.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RetractFact {
     /// The fact's id.
     pub fact: FactId,
-    /// The conversation to do it in, for a fact that a fork inherited; by default the one that it was learned in.
+    /// Conversation to write to, for a fact that a fork inherited; by default the one that it was learned in.
     pub conversation: Option<ConversationName>,
-    /// Who takes it back.
+    /// Actor that retracts it.
     pub by: Option<String>,
-    /// Why.
+    /// Reason.
     pub reason: Option<String>,
 }
 
@@ -181,12 +185,12 @@ impl Operation for RetractFact {
         Noun::Facts,
         "retract_fact",
         "/facts/{fact}",
-        "Take a fact back",
+        "Retract a fact",
         "The fact, retracted.",
     );
 
     async fn run(self, asker: &Asker) -> Result<Fact, Error> {
-        let id = home(asker, self.fact, self.conversation.as_ref())?;
-        asker.tenant.retract_fact(id, self.fact, self.by, self.reason)
+        let chat = home(asker, self.fact, self.conversation.as_ref())?;
+        chat.facts().retract(self.fact, self.by, self.reason)
     }
 }

@@ -1,4 +1,4 @@
-//! Answers of models.
+//! Generations: replies of models.
 
 use crate::context::ContextRequest;
 use crate::turns::{TurnInput, new_turns};
@@ -15,52 +15,55 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Appends the input, asks a model, and appends its answer.
+/// Appends the input, calls a model, and appends its reply.
 ///
-/// With `stream` the answer comes as server-sent events: `started` (`id` of the generation, `turn`, `input`,
-/// `receipt_seq`), `delta` (`type` is `text`, `thinking`, `refusal` or `call`), then `done` (as without `stream`) or
-/// `error` (a problem). Closing the connection does not stop it; its turn can be followed with the conversation's events.
+/// With `stream` the reply is sent as server-sent events: `started` (`id` of the generation, `turn`, `input`,
+/// `receipt_seq`), `delta` (`type` is `text`, `thinking`, `refusal` or `call`), then `done` (as without
+/// `stream`) or `error` (a problem). Closing the connection does not stop the generation; its turn can be
+/// followed with the conversation's events.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"input": [{"role": "user", "content": "And then?"}], "max_output_tokens": 500}))]
 pub struct Generate {
     /// The conversation.
     pub conversation: ConversationName,
-    /// What is said first. Without any, the model answers what the log ends with.
+    /// New turns to append first. Without any, the model replies to the end of the log.
     #[serde(default)]
     pub input: Vec<TurnInput>,
-    /// Refuse unless the log ends here.
+    /// Refuse unless this is the `seq` of the last event.
     pub expected_seq: Option<u64>,
-    /// The configured model, by name.
+    /// Name of the configured model.
     pub model: Option<String>,
-    /// The model that the provider is asked for, instead of the configured one.
+    /// Model to request from the provider, instead of the configured one.
     pub served_model: Option<String>,
-    /// What the model is given. `input`, `provider`, `model` and `at_seq` follow from the rest and are left out here.
+    /// Options of the context. `input`, `provider`, `model` and `at_seq` follow from the rest and are left out
+    /// here.
     pub context: Option<ContextRequest>,
-    /// Most tokens of the answer.
+    /// Maximum number of tokens of the reply.
     pub max_output_tokens: Option<u64>,
-    /// How freely the model chooses its words.
+    /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// Further fields of the request to the provider.
+    /// Additional fields of the request to the provider.
     #[serde(default)]
     pub extra: BTreeMap<String, Raw>,
-    /// Who answers.
+    /// Actor of the reply.
     pub actor: Option<String>,
-    /// Whatever is to be kept with the answer.
+    /// Metadata to store with the reply.
     #[serde(default)]
     pub metadata: BTreeMap<String, Raw>,
-    /// Also while another answer runs in the conversation.
+    /// Allow it while another generation runs in the conversation.
     #[serde(default)]
     pub parallel: bool,
-    /// Send the answer as it comes.
+    /// Stream the reply.
     #[serde(default)]
     pub stream: bool,
-    /// A text of your choice: the same request under the same key is done once, also after a restart.
+    /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
+    /// restart.
     pub idempotency_key: Option<String>,
 }
 
 impl Generate {
-    /// Begins it.
+    /// Starts the generation.
     pub async fn begin(self, asker: &Asker) -> Result<Generating, Error> {
         let context = self.context.unwrap_or_default();
         if context.says_what_follows() {
@@ -83,11 +86,11 @@ impl Generate {
             whole: false,
         };
         let name = self.conversation;
-        let id = match name.0.parse() {
-            Ok(id) => id,
-            Err(_) => asker.blocking(move |tenant| name.id(tenant)).await?,
+        let chat = match name.0.parse() {
+            Ok(id) => asker.tenant.conversation(id),
+            Err(_) => asker.blocking(move |tenant| name.find(tenant)).await?,
         };
-        asker.tenant.generate(id, options).await
+        chat.generate(options).await
     }
 }
 
@@ -98,8 +101,8 @@ impl Operation for Generate {
         Noun::Generations,
         "generate",
         "/conversations/{conversation}/generate",
-        "Have a model answer",
-        "The answer, complete and durable; or as it comes.",
+        "Generate a model reply",
+        "The reply, complete and durable; or streamed.",
     )
     .asks_model()
     .once()
@@ -112,62 +115,62 @@ impl Operation for Generate {
                 return Ok(GeneratedAnswer::new(&generating, *generated));
             }
         }
-        Err(Error::busy("store.closed", "the store was closed before the answer was whole; ask again"))
+        Err(Error::busy("store.closed", "the store was closed before the reply was complete; ask again"))
     }
 }
 
-/// What a model answered.
+/// A model reply.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Generated")]
 pub struct GeneratedAnswer {
-    /// The generation.
+    /// Id of the generation.
     pub id: GenerationId,
-    /// What was asked, as it was appended.
+    /// The input, as appended.
     pub input: Vec<Turn>,
-    /// What was answered: complete, and durable.
+    /// The reply: complete and durable turns.
     pub turns: Vec<Turn>,
-    /// The words of the answer.
+    /// Text of the reply.
     pub text: String,
-    /// The words of a refusal, where the provider keeps it apart.
+    /// Text of a refusal, if the provider reports it separately.
     pub refusal: Option<String>,
-    /// The tools it calls.
+    /// Tool calls.
     pub calls: Vec<Call>,
-    /// `stop`, `length`, `tool_calls`, `content_filter`, or the provider's word.
+    /// `stop`, `length`, `tool_calls`, `content_filter`, or another value of the provider.
     pub finish: String,
-    /// What it cost.
+    /// Token counts.
     pub tokens: GeneratedTokens,
-    /// All that the provider says about what it cost.
+    /// Usage as reported by the provider.
     pub usage: Option<Raw>,
-    /// The model that answered.
+    /// Model that replied.
     pub model: String,
-    /// The place of the receipt: what the model was given.
+    /// `seq` of the receipt, which records the context.
     pub receipt_seq: u64,
 }
 
 /// A tool call.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Call {
-    /// Its id, where the provider gives one.
+    /// Id, if the provider gives one.
     pub id: Option<String>,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// JSON, unless the model erred.
+    /// Arguments: JSON, unless the model made a mistake.
     pub arguments: String,
 }
 
-/// What an answer cost.
+/// Token counts of a reply.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GeneratedTokens {
-    /// What went in.
+    /// Tokens of the prompt.
     pub prompt: Option<u64>,
-    /// What came out.
+    /// Tokens of the completion.
     pub completion: Option<u64>,
     /// Tokens of the prompt that came from the provider's cache.
     pub cached: Option<u64>,
 }
 
 impl GeneratedAnswer {
-    /// A generation that is done.
+    /// The reply of a finished generation.
     pub fn new(generating: &Generating, generated: Generated) -> GeneratedAnswer {
         let ModelReply { text, refusal, calls, finish, tokens, usage, model, .. } = generated.answer;
         let calls = calls.into_iter();
@@ -219,13 +222,13 @@ impl Operation for ListGenerations {
     );
 
     async fn run(self, asker: &Asker) -> Result<Page<GenerationStatus>, Error> {
-        let id = asker.tenant.get(asker.id(&self.conversation)?)?.id;
-        let running = asker.tenant.running_generations(id);
+        let id = asker.conversation(&self.conversation)?.get()?.id;
+        let running = asker.tenant.generations().running(id);
         Ok(Page::whole(running))
     }
 }
 
-/// Shows where a generation is. Those that ended are remembered for a while.
+/// Shows the status of a generation. Finished ones are remembered for a while.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetGeneration {
@@ -240,17 +243,17 @@ impl Operation for GetGeneration {
         Noun::Generations,
         "get_generation",
         "/generations/{generation}",
-        "Show where a generation is",
-        "Where it is.",
+        "Show the status of a generation",
+        "The status.",
     )
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<GenerationStatus, Error> {
-        asker.tenant.generation(self.generation)
+        asker.tenant.generations().status(self.generation)
     }
 }
 
-/// Asks a generation to stop. Its turn ends as aborted and keeps what was said so far.
+/// Stops a generation. Its turn ends as aborted and keeps the text so far.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopGeneration {
@@ -266,38 +269,44 @@ impl Operation for StopGeneration {
         "stop_generation",
         "/generations/{generation}/stop",
         "Stop a generation",
-        "It was asked; the end follows.",
+        "The request to stop was accepted; the generation ends soon.",
     )
     .begins()
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<GenerationStatus, Error> {
-        asker.tenant.stop_generation(self.generation)
+        asker.tenant.generations().stop(self.generation)
     }
 }
 
-/// A model that can be asked.
+/// A configured model.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Model {
-    /// What it is called here.
+    /// Name in the configuration.
     pub name: String,
-    /// What its server calls it.
+    /// Name at its provider.
     pub model: String,
 }
 
-/// Lists the models that can be asked.
+/// Lists the configured models.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListModels {}
 
 impl Operation for ListModels {
     type Answer = Page<Model>;
-    const ABOUT: About =
-        About::new(Method::Get, Noun::Generations, "list_models", "/models", "List models", "All of them.")
-            .work(Work::Quick);
+    const ABOUT: About = About::new(
+        Method::Get,
+        Noun::Generations,
+        "list_models",
+        "/models",
+        "List models",
+        "The whole list.",
+    )
+    .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Page<Model>, Error> {
-        let models = asker.tenant.models().into_iter();
+        let models = asker.tenant.generations().models().into_iter();
         Ok(Page::whole(models.map(|(name, model)| Model { name, model }).collect()))
     }
 }

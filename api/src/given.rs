@@ -1,7 +1,7 @@
-//! How a request is read: fields from the path, the query and headers, then those of a JSON body, into one struct.
+//! Reading a request: fields from the path, the query and headers, then those of a JSON body, into one struct.
 //!
-//! The body is read straight from its text, so that fields which are [`Raw`](everturn_core::json::Raw) keep their bytes;
-//! nothing takes a detour through a value.
+//! The body is read straight from its text, so that [`Raw`](everturn_core::json::Raw) fields keep their bytes;
+//! nothing is parsed into a generic value first.
 
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -16,40 +16,40 @@ use std::fmt;
 /// A request as it arrived.
 #[derive(Default)]
 pub struct Given<'a> {
-    /// Fields that stand in the path.
+    /// Fields in the path.
     pub path: Vec<(String, String)>,
-    /// Fields that stand in the query; a name may be there several times.
+    /// Fields in the query; a name may occur several times.
     pub query: Vec<(String, String)>,
-    /// Fields that came as headers.
+    /// Fields from headers.
     pub headers: Vec<(String, String)>,
     /// The JSON text of the body; empty for an empty object.
     pub body: &'a str,
 }
 
-/// Where in a request something is wrong.
+/// Part of a request that contains an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// In the path.
+    /// The path.
     Path,
-    /// In the query.
+    /// The query.
     Query,
-    /// In a header.
+    /// A header.
     Header,
-    /// In the body.
+    /// The body.
     Body,
 }
 
-/// Why a request cannot be read.
+/// Error in a request.
 #[derive(Debug)]
 pub struct Wrong {
-    /// Where.
+    /// Part that contains it.
     pub part: Part,
-    /// In words.
+    /// Message.
     pub text: String,
 }
 
 impl Given<'_> {
-    /// Reads it as `T`.
+    /// Parses it as `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Wrong> {
         let fields = gather(self);
         let has_query = !self.query.is_empty();
@@ -58,14 +58,15 @@ impl Given<'_> {
         let mut body = serde_json::Deserializer::from_str(text);
         let read = T::deserialize(Fields { fields, part: &part, body: &mut body });
         read.and_then(|read| body.end().map(|()| read)).map_err(|e| {
-            // A field that is missing or unknown is in none of them: it is looked for where the others are.
+            // A missing or unknown field is in none of them: it is attributed to the part with the other
+            // fields.
             let rest = if self.body.is_empty() && has_query { Part::Query } else { Part::Body };
             Wrong { part: part.get().unwrap_or(rest), text: e.to_string() }
         })
     }
 }
 
-/// The fields before the body: values of one name are together.
+/// The fields before the body, grouped by name.
 fn gather<'a>(given: &'a Given<'_>) -> Vec<(Part, &'a str, Vec<&'a str>)> {
     let parts = [(Part::Path, &given.path), (Part::Header, &given.headers), (Part::Query, &given.query)];
     let mut fields: Vec<(Part, &str, Vec<&str>)> = Vec::new();
@@ -100,7 +101,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Fields<'_, D> {
     }
 }
 
-/// Gives a visitor the fields before those of the body.
+/// Presents the fields before those of the body to a visitor.
 struct Chained<'a, V> {
     fields: Vec<(Part, &'a str, Vec<&'a str>)>,
     part: &'a Cell<Option<Part>>,
@@ -152,7 +153,7 @@ where
     }
 }
 
-/// A value that was written as text: read as what it is wanted for.
+/// A value written as text: parsed as the type that is wanted.
 struct Text<'a, E> {
     values: Vec<&'a str>,
     error: std::marker::PhantomData<E>,
@@ -162,7 +163,7 @@ impl<'a, E: serde::de::Error> Text<'a, E> {
     fn one(&self) -> Result<&'a str, E> {
         match self.values[..] {
             [value] => Ok(value),
-            _ => Err(E::custom("a field is there twice")),
+            _ => Err(E::custom("a field is given twice")),
         }
     }
 }
@@ -241,7 +242,7 @@ impl<'de, E: serde::de::Error> SeqAccess<'de> for Texts<'_, E> {
     }
 }
 
-/// Reads an object as two: the fields that are named go to the one, all others to the other. Unlike `serde(flatten)` the
+/// Parses an object as two: the named fields go to one, all others to the other. Unlike `serde(flatten)`, the
 /// others keep their bytes, and an unknown field is refused.
 pub fn split_fields<'de, D, A, B>(deserializer: D, names: &'static [&'static str]) -> Result<(A, B), D::Error>
 where
@@ -297,14 +298,14 @@ impl<'de, M: MapAccess<'de>> MapAccess<'de> for Others<'_, M> {
     }
 }
 
-/// For a field that may be null: `None` only if it is absent.
+/// For a nullable field: `None` only if it is absent.
 pub fn present<'de, D: Deserializer<'de>, T: serde::Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// Reads a request whose last field holds all fields that are not named: `split!(Struct { named } rest)`.
+/// Parses a request whose last field holds all fields that are not named: `split!(Struct { named } rest)`.
 macro_rules! split {
     ($name:ident { $($field:ident: $type:ty),+ } $rest:ident) => {
         impl<'de> serde::Deserialize<'de> for $name {

@@ -1,55 +1,62 @@
-//! Keys: who may ask, of the caller's own tenant.
+//! Access keys of the caller's own tenant.
 
 use crate::{About, Asker, Method, Noun, Operation, Page};
 use everturn::NewKey;
 use everturn_core::Error;
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::id::KeyId;
 use everturn_core::time::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Makes a key for the caller's tenant. Its words are in this answer and nowhere else.
+/// Creates a key for the caller's tenant. The secret is in this answer and nowhere else.
 ///
-/// A server without keys asks nobody for one; from the first key on it asks everybody, so the first must be an admin's.
+/// A server without keys requires none; from the first key on it requires one of every caller, so the first
+/// must be an admin's.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"role": "admin", "label": "my laptop"}))]
 pub struct CreateKey {
-    /// `reader`, `writer` or `admin`.
-    pub role: Role,
-    /// For people: who has it, and what for.
+    /// Role: `reader`, `writer` or `admin`.
+    pub role: KeyRole,
+    /// Note for people, such as the holder and the purpose.
     #[schemars(example = &"the build bot")]
     pub label: Option<String>,
-    /// When it ends by itself, RFC 3339.
+    /// Time after which it is no longer accepted, RFC 3339.
     pub expires: Option<Timestamp>,
 }
 
-/// A key that was just made.
+/// A new key.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MadeKey {
     /// The key.
     #[serde(flatten)]
     pub key: AccessKey,
-    /// The words to send as `Authorization: Bearer`. They are shown this once.
+    /// The key to send as `Authorization: Bearer`. It is shown only once.
     #[schemars(example = &"et_01JD0000000000000000000000_5f0c…")]
     pub secret: String,
 }
 
 impl Operation for CreateKey {
     type Answer = MadeKey;
-    const ABOUT: About =
-        About::new(Method::Post, Noun::Keys, "create_key", "/keys", "Make a key", "The key, and its words.")
-            .creates()
-            .destructive();
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::Keys,
+        "create_key",
+        "/keys",
+        "Create a key",
+        "The key, and its secret.",
+    )
+    .creates()
+    .destructive();
 
     async fn run(self, asker: &Asker) -> Result<MadeKey, Error> {
-        if self.role != Role::Admin && asker.is_keyless {
-            let text = "from the first key on every request needs one, so the first must be an admin's; make that first";
+        if self.role != KeyRole::Admin && asker.is_keyless {
+            let text = "from the first key on every request needs one, so the first must be an admin's; create that one first";
             return Err(Error::conflict("key.first", text));
         }
-        let tenant = asker.tenant.tenant().to_string();
+        let tenant = asker.tenant.name().to_string();
         let new = NewKey { tenant, role: self.role, label: self.label, expires: self.expires };
         let (key, secret) = asker.tenant.keys().create(new)?;
         Ok(MadeKey { key, secret })
@@ -67,11 +74,11 @@ impl Operation for ListKeys {
         About::new(Method::Get, Noun::Keys, "list_keys", "/keys", "List keys", "Oldest first.").destructive();
 
     async fn run(self, asker: &Asker) -> Result<Page<AccessKey>, Error> {
-        asker.tenant.keys().list(asker.tenant.tenant().as_str()).map(Page::whole)
+        asker.tenant.keys().list(asker.tenant.name().as_str()).map(Page::whole)
     }
 }
 
-/// Takes a key back. It opens nothing from now on; its record stays.
+/// Revokes a key. It is no longer accepted; its record stays.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeKey {
@@ -86,12 +93,12 @@ impl Operation for RevokeKey {
         Noun::Keys,
         "revoke_key",
         "/keys/{key}",
-        "Take a key back",
-        "The key, as it is kept.",
+        "Revoke a key",
+        "The revoked key.",
     )
     .destructive();
 
     async fn run(self, asker: &Asker) -> Result<AccessKey, Error> {
-        asker.tenant.keys().revoke(asker.tenant.tenant().as_str(), self.key)
+        asker.tenant.keys().revoke(asker.tenant.name().as_str(), self.key)
     }
 }

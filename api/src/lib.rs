@@ -1,15 +1,15 @@
-//! What can be asked.
+//! The operations of the API.
 //!
-//! An [`Operation`] is one struct: the request, with the type of its answer, its role, its route and the function that
-//! runs it. [`TABLE`] lists them all. The REST routes, the OpenAPI description, the MCP tools, the access tests and the
-//! client of the command line are loops over that table, so that a new field is written once, and a new operation is a
-//! struct here and a row there.
+//! An [`Operation`] is one struct: the request, with the type of its answer, its role, its route and the
+//! function that runs it. [`TABLE`] lists them all. The REST routes, the OpenAPI description, the MCP tools,
+//! the access tests and the client of the command line are loops over that table, so that a new field is
+//! written once, and a new operation is a struct here and a row there.
 //!
-//! What it is not: it knows no HTTP, no MCP and no arguments of a program, and it decides nothing about conversations
+//! This crate knows no HTTP, no MCP and no command-line arguments, and it decides nothing about conversations
 //! (the engine does).
 //!
-//! Reading order: [`Operation`] and [`About`]; a file of operations, such as `facts`; [`table`] for what is done with all
-//! of them; [`given`] for how a request is read, and [`sent`] for how it is written.
+//! Reading order: [`Operation`] and [`About`]; a file of operations, such as `facts`; [`table`] for what all of
+//! them have in common; [`given`] for reading a request, and [`sent`] for writing one.
 
 mod about;
 mod asker;
@@ -44,28 +44,28 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Something that can be asked of a tenant's conversations: the fields of the struct are the request.
+/// An operation on a tenant's conversations: the fields of the struct are the request.
 pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sized + 'static {
-    /// What is answered.
+    /// Type of the answer.
     type Answer: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 
-    /// Its name, its route, and who may ask.
+    /// Name, route and role.
     const ABOUT: About;
 
-    /// Does it.
+    /// Runs the operation.
     fn run(self, asker: &Asker) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
 
-    /// The status over HTTP.
+    /// HTTP status of an answer.
     fn status(_answer: &Self::Answer) -> u16 {
         Self::ABOUT.status
     }
 
-    /// The version of the answer, for `ETag`.
+    /// Version of the answer, for `ETag`.
     fn tag(_answer: &Self::Answer) -> Option<String> {
         None
     }
 
-    /// Where something new can be read; `path` is the one that was asked.
+    /// URL path of something new; `path` is the one of the request.
     fn location(_path: &str, _answer: &Self::Answer) -> Option<String> {
         None
     }

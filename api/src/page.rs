@@ -1,20 +1,20 @@
-//! Parts of lists.
+//! Pages of lists.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Page_{T}")]
 pub struct Page<T> {
     /// The entries.
     pub data: Vec<T>,
-    /// Where the next part begins; null at the end.
+    /// Cursor of the next page; null at the end.
     pub next: Option<String>,
 }
 
 impl<T> Page<T> {
-    /// A list that is always whole.
+    /// A list that always fits one page.
     pub fn whole(data: Vec<T>) -> Page<T> {
         Page { data, next: None }
     }

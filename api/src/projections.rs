@@ -1,4 +1,4 @@
-//! Which slice of a transcript the next request sees.
+//! Projection: the messages of a transcript that the next request sees.
 
 use crate::given::split;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// What the next request sees, and what was decided on the way there, byte for byte.
+/// A view and the decisions behind it, byte for byte.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(with = "projection::View<'static>")]
 pub struct View(pub Raw);
 
-/// Projects a transcript that is given: shows which messages the next request would see. Nothing is kept.
+/// Projects a given transcript: shows which messages the next request would see. Nothing is stored.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"transcript": [{"role": "user", "content": "hi"}], "options": {"policy": "clean_tool_repair"}}))]
 pub struct ProjectTranscript {
     /// A list of messages, or a transcript value.
     pub transcript: Raw,
-    /// A policy's name, or options.
+    /// The name of a policy, or options.
     pub options: Option<Value>,
 }
 
@@ -49,7 +49,7 @@ impl Operation for ProjectTranscript {
     }
 }
 
-/// How to project: `policy` (a name, or several), and what each takes.
+/// Options of a projection: `policy` (a name, or several), and the options of each.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ProjectionOptions(pub Map<String, Value>);
@@ -74,14 +74,14 @@ impl JsonSchema for ProjectionOptions {
     }
 }
 
-/// Shows which messages of a conversation the next request would see under a policy, such as without failed tool calls, and
-/// what that saves. Nothing is written.
+/// Shows which messages of a conversation the next request would see under a policy, such as without failed
+/// tool calls, and how much that saves. Nothing is written.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"policy": "clean_tool_repair"}))]
 pub struct ProjectConversation {
     /// The conversation.
     pub conversation: ConversationName,
-    /// How to project.
+    /// Options of the projection.
     #[serde(flatten)]
     pub options: ProjectionOptions,
 }
@@ -103,30 +103,30 @@ impl Operation for ProjectConversation {
 
     async fn run(self, asker: &Asker) -> Result<View, Error> {
         let options = options(&Value::Object(self.options.0))?;
-        Ok(View(asker.tenant.project(asker.id(&self.conversation)?, &options)?.result))
+        Ok(View(asker.conversation(&self.conversation)?.contexts().project(&options)?.result))
     }
 }
 
-/// Projects a conversation and records the decision, because the view is going to be used.
+/// Projects a conversation and records the decision, for a view that will be used.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"policy": "clean_tool_repair"}))]
 pub struct RecordProjection {
     /// The conversation.
     pub conversation: ConversationName,
-    /// How to project.
+    /// Options of the projection.
     #[serde(flatten)]
     pub options: ProjectionOptions,
 }
 split!(RecordProjection { conversation: ConversationName } options);
 
-/// A view, and the place of its record, which only a `Location` says.
+/// A view, and the `seq` of its record, which is only in the `Location` header.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "View", into = "View")]
 #[schemars(with = "View")]
 pub struct RecordedView {
     /// The view.
     pub view: View,
-    /// The place of its record.
+    /// `seq` of the record.
     pub seq: u64,
 }
 
@@ -150,14 +150,14 @@ impl Operation for RecordProjection {
         "record_projection",
         "/conversations/{conversation}/projections",
         "Project a conversation and record it",
-        "The view; `Location` is where it can be made again.",
+        "The view; it can be rebuilt from the path in `Location`.",
     )
     .creates()
     .work(Work::Large);
 
     async fn run(self, asker: &Asker) -> Result<RecordedView, Error> {
         let options = options(&Value::Object(self.options.0))?;
-        let (view, event) = asker.tenant.project_turn(asker.id(&self.conversation)?, &options)?;
+        let (view, event) = asker.conversation(&self.conversation)?.contexts().project_turn(&options)?;
         Ok(RecordedView { view: View(view.result), seq: event.seq })
     }
 
@@ -166,13 +166,13 @@ impl Operation for RecordProjection {
     }
 }
 
-/// Makes the messages of a recorded view again, byte for byte.
+/// Rebuilds the messages of a recorded view, byte for byte.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayProjection {
     /// The conversation.
     pub conversation: ConversationName,
-    /// The place of the record.
+    /// `seq` of the record.
     pub seq: u64,
 }
 
@@ -183,12 +183,12 @@ impl Operation for ReplayProjection {
         Noun::Context,
         "replay_projection",
         "/conversations/{conversation}/projections/{seq}",
-        "Make a projection again",
+        "Rebuild a projection",
         "The messages.",
     )
     .work(Work::Large);
 
     async fn run(self, asker: &Asker) -> Result<Page<Raw>, Error> {
-        asker.tenant.replay_projection(asker.id(&self.conversation)?, self.seq).map(Page::whole)
+        asker.conversation(&self.conversation)?.contexts().replay_projection(self.seq).map(Page::whole)
     }
 }

@@ -1,4 +1,4 @@
-//! How a request is written, for a client over HTTP. What is raw keeps its bytes.
+//! Writing a request, for a client over HTTP. Raw values keep their bytes.
 
 use crate::{About, Operation};
 use everturn_core::Error;
@@ -10,25 +10,25 @@ use std::fmt;
 /// A request over HTTP.
 #[derive(Debug)]
 pub struct Sent {
-    /// The segments of the path below `/api/v1`, not escaped.
+    /// Segments of the path below `/api/v1`, not escaped.
     pub path: Vec<String>,
     /// The query, not escaped.
     pub query: Vec<(String, String)>,
     /// `Idempotency-Key`.
     pub idempotency_key: Option<String>,
-    /// `If-Match`: where the log ended when it was read.
+    /// `If-Match`: the `seq` of the last event when it was read.
     pub if_match: Option<String>,
     /// The JSON text of the body.
     pub body: Option<String>,
 }
 
 impl Sent {
-    /// An operation as a request.
+    /// Converts an operation to a request.
     pub fn new<O: Operation>(operation: &O) -> Result<Sent, Error> {
         let about = O::ABOUT;
         let mut fields: Vec<(String, Raw)> = Raw::of(operation)?.read::<Object>().unwrap_or_default().0;
         fields.retain(|(_, value)| value.get() != "null" || about.method.has_body());
-        // The other path, where the fields for it are there.
+        // The alternative path, if its fields are set.
         let has = |name: &str| fields.iter().any(|(field, value)| field == name && value.get() != "null");
         let alias = about.alias.map(|(_, path)| path).filter(|path| About::fields_of(path).all(&has));
         let mut take = |name: &str| {
@@ -64,7 +64,7 @@ impl Sent {
     }
 }
 
-/// A text without its quotes, or a number as it is.
+/// A string without its quotes, or a number as it is.
 fn plain(value: &Raw) -> String {
     value.read::<String>().unwrap_or_else(|| value.get().to_string())
 }

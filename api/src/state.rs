@@ -1,4 +1,4 @@
-//! What a conversation needs to go on: checkpoint, pins, what is pending.
+//! State of a conversation: checkpoint, pins, pending items.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
 use everturn::Tenant;
@@ -11,13 +11,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Reads what a conversation needs to go on: its checkpoint, its pins, and what is pending.
+/// Reads the minimum that a conversation needs to continue: its checkpoint, pins, and pending items.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetState {
     /// The conversation.
     pub conversation: ConversationName,
-    /// As it was when the log ended here.
+    /// As of this `seq`.
     pub at: Option<u64>,
 }
 
@@ -28,31 +28,31 @@ impl Operation for GetState {
         Noun::State,
         "get_state",
         "/conversations/{conversation}/state",
-        "Read what a conversation needs to go on",
+        "Read the state of a conversation",
         "The state.",
     )
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<State, Error> {
-        let id = asker.id(&self.conversation)?;
+        let chat = asker.conversation(&self.conversation)?;
         match self.at {
-            Some(seq) => asker.tenant.state_at(id, seq),
-            None => asker.tenant.state(id),
+            Some(seq) => chat.state().at(seq),
+            None => chat.state().read(),
         }
     }
 }
 
-/// Pins a truth: every prompt says it until it is unpinned, whatever is summarized.
+/// Pins a value: every prompt contains it until it is unpinned, whatever is summarized.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"value": "Answer in Portuguese."}))]
 pub struct Pin {
     /// The conversation.
     pub conversation: ConversationName,
-    /// What the truth is called.
+    /// Name of the pin.
     #[schemars(example = &"language")]
     pub name: String,
-    /// The truth: a text, or any JSON of up to 4 KiB.
+    /// Value: a text, or any JSON of up to 4 KiB.
     pub value: Raw,
 }
 
@@ -71,18 +71,18 @@ impl Operation for Pin {
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let pin =
-            move |tenant: &Tenant| Ok(tenant.pin(self.conversation.id(tenant)?, &self.name, self.value));
+            move |tenant: &Tenant| Ok(self.conversation.find(tenant)?.state().pin(&self.name, self.value));
         asker.writing(pin).await
     }
 }
 
-/// Takes a pin away.
+/// Removes a pin.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Unpin {
     /// The conversation.
     pub conversation: ConversationName,
-    /// What the truth is called.
+    /// Name of the pin.
     #[schemars(example = &"language")]
     pub name: String,
 }
@@ -94,39 +94,39 @@ impl Operation for Unpin {
         Noun::State,
         "unpin",
         "/conversations/{conversation}/pins/{name}",
-        "Take a pin away",
-        "The event that took it away.",
+        "Remove a pin",
+        "The event that removed it.",
     )
     .work(Work::Quick)
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let unpin = move |tenant: &Tenant| {
-            let id = self.conversation.id(tenant)?;
-            if !tenant.state(id)?.pins.contains_key(&self.name) {
+            let chat = self.conversation.find(tenant)?;
+            if !chat.state().read()?.pins.contains_key(&self.name) {
                 let text = format!("nothing is pinned as {:?}; the state shows the pins", clip(&self.name));
                 return Err(Error::not_found("pin.absent", text));
             }
-            Ok(tenant.unpin(id, &self.name))
+            Ok(chat.state().unpin(&self.name))
         };
         asker.writing(unpin).await
     }
 }
 
-/// Asks for an approval: a question that somebody must answer before work goes on.
+/// Requests an approval: a question that must be answered before work continues.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"approval_id": "appr-2", "tool_call_id": "call_7", "tool_name": "send_mail", "question": "Send it?"}))]
 pub struct RequestApproval {
     /// The conversation.
     pub conversation: ConversationName,
-    /// Pairs question and answer.
+    /// Id that pairs request and answer.
     pub approval_id: String,
-    /// The call that waits for it.
+    /// Id of the call that waits for it.
     pub tool_call_id: Option<String>,
-    /// Its tool.
+    /// Name of the tool.
     pub tool_name: Option<String>,
-    /// For people.
+    /// Question for people.
     pub question: Option<String>,
 }
 
@@ -137,8 +137,8 @@ impl Operation for RequestApproval {
         Noun::State,
         "request_approval",
         "/conversations/{conversation}/approvals",
-        "Ask for an approval",
-        "The event that asks.",
+        "Request an approval",
+        "The event that requests it.",
     )
     .creates()
     .work(Work::Quick);
@@ -152,7 +152,7 @@ impl Operation for RequestApproval {
                 question: self.question,
                 state: None,
             };
-            Ok(tenant.request_approval(self.conversation.id(tenant)?, request))
+            Ok(self.conversation.find(tenant)?.state().request_approval(request))
         };
         asker.writing(ask).await
     }
@@ -179,18 +179,19 @@ impl Operation for ResolveApproval {
         "resolve_approval",
         "/conversations/{conversation}/approvals/{approval}/resolve",
         "Answer an approval",
-        "The event that answers.",
+        "The event that resolves it.",
     )
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let resolve = move |tenant: &Tenant| {
-            let (id, approval) = (self.conversation.id(tenant)?, &self.approval);
-            if !tenant.state(id)?.pending_approvals.iter().any(|pending| pending.approval_id == *approval) {
+            let (chat, approval) = (self.conversation.find(tenant)?, &self.approval);
+            if !chat.state().read()?.pending_approvals.iter().any(|pending| pending.approval_id == *approval)
+            {
                 let text = format!("no approval {:?} waits; the state shows what does", clip(approval));
                 return Err(Error::not_found("approval.absent", text));
             }
-            Ok(tenant.resolve_approval(id, approval, self.state))
+            Ok(chat.state().resolve_approval(approval, self.state))
         };
         asker.writing(resolve).await
     }

@@ -1,4 +1,4 @@
-//! Turns that come in pieces: open, chunks, commit or abort.
+//! Streamed turns: open, chunks, commit or abort.
 
 use crate::given::split;
 use crate::turns::TurnInput;
@@ -11,13 +11,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Opens a turn whose text will come in chunks. One that is silent for ten minutes is ended as interrupted.
+/// Opens a turn whose text is sent in chunks. After ten minutes without a chunk it is ended as interrupted.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"actor": "planner", "model": "gpt-5"}))]
 pub struct OpenTurn {
     /// The conversation.
     pub conversation: ConversationName,
-    /// How it begins.
+    /// The new turn.
     #[serde(flatten)]
     pub new: NewStream,
 }
@@ -30,7 +30,7 @@ impl Operation for OpenTurn {
         Noun::Turns,
         "open_turn",
         "/conversations/{conversation}/turns/open",
-        "Open a turn that comes in chunks",
+        "Open a streamed turn",
         "The pending turn.",
     )
     .creates()
@@ -39,28 +39,29 @@ impl Operation for OpenTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let OpenTurn { conversation, new } = self;
-        let open = move |tenant: &Tenant| Ok(tenant.append_open(conversation.id(tenant)?, new));
+        let open = move |tenant: &Tenant| Ok(conversation.find(tenant)?.open(new));
         asker.writing(open).await
     }
 }
 
-/// Adds to an open turn: shown at once, durable within a quarter of a second.
+/// Appends a chunk to an open turn: shown at once, durable within a quarter of a second.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"delta": "Lisbon, ", "offset": 0}))]
 pub struct AppendChunk {
     /// The turn's id.
     pub turn: TurnId,
-    /// The piece.
+    /// Text of the chunk.
     pub delta: String,
-    /// Bytes of the turn's text before it: a repeated chunk then changes nothing, and a missing one is noticed.
+    /// Length of the turn's text before it, in bytes: a repeated chunk then changes nothing, and a missing one
+    /// is detected.
     pub offset: Option<u64>,
 }
 
-/// How long the text of a turn is.
+/// Length of a turn's text.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Length {
-    /// Bytes of the turn's text, this piece included: the next one's offset.
+    /// Length of the turn's text in bytes, this chunk included: the offset of the next one.
     pub length: u64,
 }
 
@@ -71,25 +72,26 @@ impl Operation for AppendChunk {
         Noun::Turns,
         "append_chunk",
         "/turns/{turn}/chunks",
-        "Add to an open turn",
-        "It is taken.",
+        "Append a chunk to an open turn",
+        "The chunk was accepted.",
     );
 
     async fn run(self, asker: &Asker) -> Result<Length, Error> {
         let tenant = &asker.tenant;
         let conversation = tenant.turn(self.turn)?.conversation;
-        let length = tenant.append_chunk(conversation, self.turn, self.offset, &self.delta)?;
+        let length =
+            tenant.conversation(conversation).open_turn(self.turn).chunk(self.offset, &self.delta)?;
         Ok(Length { length })
     }
 }
 
-/// Ends an open turn. Without words, what came in chunks is its content; words given here replace it.
+/// Commits an open turn. Without content, the chunks are its content; content given here replaces it.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"tokens": {"prompt": 812, "completion": 5}}))]
 pub struct CommitTurn {
     /// The turn's id.
     pub turn: TurnId,
-    /// What is said, and what is kept with it.
+    /// Final content and metadata.
     #[serde(flatten)]
     pub last: TurnInput,
 }
@@ -102,29 +104,30 @@ impl Operation for CommitTurn {
         Noun::Turns,
         "commit_turn",
         "/turns/{turn}/commit",
-        "End an open turn",
+        "Commit an open turn",
         "The turn, complete and durable.",
     )
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let (turn, last) = (self.turn, self.last.into_turn()?);
-        let end =
-            move |tenant: &Tenant| Ok(tenant.append_commit(tenant.turn(turn)?.conversation, turn, last));
+        let end = move |tenant: &Tenant| {
+            Ok(tenant.conversation(tenant.turn(turn)?.conversation).open_turn(turn).commit(last))
+        };
         asker.writing(end).await
     }
 }
 
-/// Gives an open turn up. What was said so far is kept.
+/// Aborts an open turn. The text so far is kept.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"reason": "the user stopped it"}))]
 pub struct AbortTurn {
     /// The turn's id.
     pub turn: TurnId,
-    /// Why; kept with the turn.
+    /// Reason; kept with the turn.
     pub reason: String,
-    /// The turn that takes its place.
+    /// The turn that supersedes it.
     pub replacement: Option<TurnId>,
 }
 
@@ -135,7 +138,7 @@ impl Operation for AbortTurn {
         Noun::Turns,
         "abort_turn",
         "/turns/{turn}/abort",
-        "Give an open turn up",
+        "Abort an open turn",
         "The turn, aborted.",
     )
     .work(Work::Quick);
@@ -143,7 +146,7 @@ impl Operation for AbortTurn {
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let abort = move |tenant: &Tenant| {
             let conversation = tenant.turn(self.turn)?.conversation;
-            Ok(tenant.append_abort(conversation, self.turn, &self.reason, self.replacement))
+            Ok(tenant.conversation(conversation).open_turn(self.turn).abort(&self.reason, self.replacement))
         };
         asker.writing(abort).await
     }

@@ -10,36 +10,36 @@ use everturn_core::Error;
 use schemars::{Schema, SchemaGenerator};
 use std::pin::Pin;
 
-/// An operation, whatever its type.
+/// An operation of any type.
 pub struct Row {
-    /// What is known of it.
+    /// Metadata of the operation.
     pub about: About,
-    /// The shape of the request, with the doc comment of its struct as its description.
+    /// Schema of the request, with the doc comment of its struct as its description.
     pub request: fn(&mut SchemaGenerator) -> Schema,
-    /// The shape of the answer.
+    /// Schema of the answer.
     pub answer: fn(&mut SchemaGenerator) -> Schema,
-    /// Reads a request.
+    /// Parses a request.
     pub read: fn(&Given<'_>) -> Result<Box<dyn Request>, Wrong>,
 }
 
-/// A request that was read.
+/// A parsed request.
 pub trait Request: Send {
-    /// Does it. `path` is the one that was asked, below `/api/v1`.
+    /// Runs it. `path` is the one of the request, below `/api/v1`.
     fn run(self: Box<Self>, asker: Asker, path: String) -> Running;
 }
 
-/// An operation that is being run.
+/// A running operation.
 pub type Running = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
 
-/// What an operation answered.
+/// The answer of an operation.
 pub struct Reply {
     /// The answer as JSON.
     pub json: Vec<u8>,
     /// The status over HTTP.
     pub status: u16,
-    /// The answer's version, for `ETag`.
+    /// Version of the answer, for `ETag`.
     pub tag: Option<String>,
-    /// Where something new can be read.
+    /// URL path of something new.
     pub location: Option<String>,
 }
 
@@ -65,7 +65,7 @@ const fn row<O: Operation>() -> Row {
 }
 
 impl Row {
-    /// The operation of this name.
+    /// The operation with this name.
     pub fn named(name: &str) -> Option<&'static Row> {
         TABLE.iter().find(|row| row.about.name == name)
     }

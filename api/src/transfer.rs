@@ -1,4 +1,5 @@
-//! In, out, and proof. Whole files go over HTTP as streams; as a tool, their text is in the request or the answer.
+//! Import, export and verification. Whole files are streamed over HTTP; as a tool, their text is in the request
+//! or the answer.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
 use everturn::{Doctor, Format, Imported};
@@ -9,18 +10,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// More than this is no answer for a model to read.
+/// Maximum size of an export that a model can read as an answer.
 const EXPORT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Exports a conversation as a file; as a tool up to 1 MiB of it. Each format but `markdown` and `html` can be imported again.
+/// Exports a conversation as a file; as a tool up to 1 MiB of it. All formats except `markdown` and `html` can
+/// be imported again.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Export {
     /// The conversation.
     pub conversation: ConversationName,
-    /// `jsonl` (the default of a download) has everything, verifies offline and can be imported again; `transcript` is a
-    /// transcript value. `openai-chat`, `openai-responses`, `anthropic` and `gemini` are the messages of a request;
-    /// `markdown` (the default of a tool) and `html` are for people.
+    /// `jsonl` (the default of a download) contains everything, verifies offline and can be imported again;
+    /// `transcript` is a transcript value. `openai-chat`, `openai-responses`, `anthropic` and `gemini` are the
+    /// messages of a request; `markdown` (the default of a tool) and `html` are for people.
     pub format: Option<Format>,
 }
 
@@ -43,17 +45,17 @@ impl Operation for Export {
         "export",
         "/conversations/{conversation}/export",
         "Export a conversation",
-        "The file. One that ends early is cut off, not complete.",
+        "The file. One that ends early is incomplete.",
     )
     .work(Work::Large)
     .streams()
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<ExportedText, Error> {
-        let id = asker.id(&self.conversation)?;
+        let chat = asker.conversation(&self.conversation)?;
         let format = self.format.unwrap_or(Format::Markdown);
         let mut file = Within { bytes: Vec::new(), overflows: false };
-        let written = asker.tenant.export(id, format, &mut file, &mut |_| {});
+        let (id, written) = (chat.id(), chat.export(format, &mut file, &mut |_| {}));
         if file.overflows {
             let text = format!(
                 "the conversation is larger than {EXPORT_BYTES_MAX} bytes as {format}; read its turns, or write the file \
@@ -67,7 +69,7 @@ impl Operation for Export {
     }
 }
 
-/// A file that must not grow too large.
+/// A writer with a maximum size.
 struct Within {
     bytes: Vec<u8>,
     overflows: bool,
@@ -88,15 +90,15 @@ impl io::Write for Within {
     }
 }
 
-/// Takes over conversations from a file: an export, a session file, a transcript value, what Claude Code, Codex or Gemini
-/// CLI left on disk, or messages as providers take them; its content tells which. Importing a file again adds only what is
-/// new.
+/// Imports conversations from a file: an export, a session file, a transcript value, a session of Claude Code,
+/// Codex or Gemini CLI, or messages in a provider's format; the format is detected. Importing a file again adds
+/// only what is new.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Import {
     /// The whole text of the file.
     pub content: String,
-    /// Tells one conversation from another where the content does not: a list of messages has no session id.
+    /// Distinguishes conversations where the content does not: a list of messages has no session id.
     pub name: Option<String>,
 }
 
@@ -108,7 +110,7 @@ impl Operation for Import {
         "import",
         "/import",
         "Import a conversation",
-        "What was taken over.",
+        "What was imported.",
     )
     .idempotent()
     .streams()
@@ -119,7 +121,7 @@ impl Operation for Import {
     }
 }
 
-/// Proves that a conversation is what was written: walks its hash chain and tells whether it holds.
+/// Verifies that a conversation is unchanged: walks its hash chain and reports whether it is intact.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Verify {
@@ -129,32 +131,32 @@ pub struct Verify {
     pub head: Option<String>,
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
     /// The conversation.
     pub conversation: ConversationId,
-    /// Whether it holds.
+    /// Whether the chain is intact.
     pub ok: bool,
-    /// Events that were checked.
+    /// Number of events checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<u64>,
-    /// Bodies that are erased: counted, not an error.
+    /// Number of erased bodies. They are not errors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub erased: Option<u64>,
-    /// Where the log ends.
+    /// End of the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head: Option<Head>,
-    /// If a head was asked for: whether the chain contains it.
+    /// Whether the chain contains the given head; absent if none was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contains_head: Option<bool>,
-    /// What is wrong.
+    /// Problems found.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
 
 impl Verdict {
-    /// The report; what is wrong with the chain is an error.
+    /// The report; a problem with the chain is an error.
     pub fn into_report(self) -> Result<Report, Error> {
         match (self.events, self.erased, self.head) {
             (Some(events), Some(erased), Some(head)) => {
@@ -173,16 +175,16 @@ impl Operation for Verify {
         "verify",
         "/conversations/{conversation}/verify",
         "Verify a conversation",
-        "What was found; `ok` says whether it holds.",
+        "The result; `ok` says whether the chain is intact.",
     )
     .work(Work::Large)
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Verdict, Error> {
-        let conversation = asker.id(&self.conversation)?;
+        let chat = asker.conversation(&self.conversation)?;
         let head: Option<Hash> = self.head.as_deref().map(str::parse).transpose()?;
         let nothing = Verdict {
-            conversation,
+            conversation: chat.id(),
             ok: false,
             events: None,
             erased: None,
@@ -190,10 +192,10 @@ impl Operation for Verify {
             contains_head: None,
             problems: Vec::new(),
         };
-        match asker.tenant.verify_with(conversation, head, &mut asker.progress()) {
+        match chat.log().verify_with(head, &mut asker.progress()) {
             Ok(report) => {
                 let ok = report.contains_head != Some(false);
-                let text = "the log does not contain that head: it was cut or rewritten, or the head is of another one";
+                let text = "the log does not contain that head: it was truncated or rewritten, or the head belongs to another log";
                 Ok(Verdict {
                     ok,
                     events: Some(report.events),
@@ -204,15 +206,15 @@ impl Operation for Verify {
                     ..nothing
                 })
             }
-            // That the chain is broken is what was asked for.
+            // A broken chain is a result, not an error.
             Err(Error::Corrupt(found)) => Ok(Verdict { problems: vec![found.text], ..nothing }),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Checks everything of this tenant: chains, bodies, assets. The database is read from end to end, so one check runs at a
-/// time, whoever asks.
+/// Checks everything of this tenant: chains, bodies, assets. The database is read from end to end, so only one
+/// check runs at a time on the server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckStore {}
@@ -225,7 +227,7 @@ impl Operation for CheckStore {
         "doctor",
         "/doctor",
         "Check everything",
-        "What was found; nothing is wrong if `findings` is empty.",
+        "The findings; none if nothing is wrong.",
     )
     .admin()
     .work(Work::Large);

@@ -24,44 +24,44 @@ pub struct TurnInput {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<BTreeMap<String, Raw>>")]
     pub message: Option<Raw>,
-    /// In which role.
+    /// Role of the actor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// A text, or blocks. Kept byte for byte.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub content: Option<Raw>,
-    /// Calls, as OpenAI writes them.
+    /// Tool calls, in OpenAI's format.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Raw>,
-    /// Which call a turn of role `tool` answers.
+    /// Id of the call that a turn with the role `tool` answers.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub tool_call_id: Option<Raw>,
-    /// Who speaks.
+    /// Actor that speaks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// Who may see it.
+    /// Audience.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
-    /// Tokens that the provider counted.
+    /// Token counts reported by the provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
-    /// Which model said it.
+    /// Model that produced it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Through which client or importer it came.
+    /// Client or importer that it came through.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
-    /// Whatever else is to be kept with it.
+    /// Metadata to store with it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, Raw>,
-    /// When it was said, where that is not now.
+    /// Time at which it was said, if not now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub occurred_at: Option<Timestamp>,
 }
 
 impl TurnInput {
-    /// As the engine takes it. Without any words the message is empty.
+    /// Converts it to the engine's type. Without content the message is empty.
     pub fn into_turn(self) -> Result<NewTurn, Error> {
         let role = self.role.map(|role| Raw::of(&role)).transpose()?;
         let fields = [
@@ -99,7 +99,7 @@ impl TurnInput {
 impl TryFrom<NewTurn> for TurnInput {
     type Error = Error;
 
-    /// What is no JSON cannot be sent, and is refused as the engine would.
+    /// Invalid JSON cannot be sent, and is refused as the engine would.
     fn try_from(turn: NewTurn) -> Result<TurnInput, Error> {
         let message = match turn.message.is_empty() {
             true => None,
@@ -119,24 +119,25 @@ impl TryFrom<NewTurn> for TurnInput {
     }
 }
 
-/// Turns as the engine takes them; what is wrong names its place.
+/// Converts turns to the engine's type; an error names the index of the turn.
 pub(crate) fn new_turns(turns: Vec<TurnInput>) -> Result<Vec<NewTurn>, Error> {
     let turns = turns.into_iter().enumerate();
     turns.map(|(n, turn)| turn.into_turn().map_err(|e| e.at(format!("turns[{n}]")))).collect()
 }
 
-/// Appends turns to a conversation, in one step and for good: all of them, or none. Nothing is ever overwritten.
+/// Appends turns to a conversation, atomically and durably: all of them, or none. Nothing is ever overwritten.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"turns": [{"role": "user", "content": "Where did we leave off?", "actor": "ana"}]}))]
 pub struct AppendTurns {
     /// The conversation.
     pub conversation: ConversationName,
-    /// In order.
+    /// Turns in order.
     pub turns: Vec<TurnInput>,
-    /// Refuse unless the log ends here.
+    /// Refuse unless this is the `seq` of the last event.
     pub expected_seq: Option<u64>,
-    /// A text of your choice: the same request under the same key is done once, also after a restart.
+    /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
+    /// restart.
     pub idempotency_key: Option<String>,
 }
 
@@ -148,11 +149,11 @@ impl Operation for AppendTurns {
         "append_turns",
         "/conversations/{conversation}/turns",
         "Append turns",
-        "They are appended, and durable.",
+        "The turns, appended and durable.",
     )
     .creates()
     .once()
-    .repeated("They had been, under the same key.")
+    .repeated("The turns of the first request with the same key.")
     .work(Work::Quick)
     .for_agents();
 
@@ -162,14 +163,14 @@ impl Operation for AppendTurns {
             AppendOptions { expected_seq: self.expected_seq, idempotency_key: self.idempotency_key };
         let name = self.conversation;
         let commit = match name.0.parse() {
-            Ok(id) => match asker.tenant.append_unless_blocking(id, turns, options) {
+            Ok(id) => match asker.tenant.conversation(id).append_all(turns).with(options).try_submit() {
                 Ok(commit) => commit,
-                Err((turns, options)) => {
-                    asker.blocking(move |tenant| Ok(tenant.append(id, turns, options))).await?
-                }
+                Err(append) => asker.blocking(move |_| Ok(append.submit())).await?,
             },
             Err(_) => {
-                asker.blocking(move |tenant| Ok(tenant.append(name.id(tenant)?, turns, options))).await?
+                let append =
+                    move |tenant: &Tenant| Ok(name.find(tenant)?.append_all(turns).with(options).submit());
+                asker.blocking(append).await?
             }
         };
         asker.committed(commit).await
@@ -180,13 +181,13 @@ impl Operation for AppendTurns {
     }
 }
 
-/// Reads what was said in a conversation, word for word, summarized turns included; oldest first, or newest first with
+/// Reads the turns of a conversation verbatim, summarized ones included; oldest first, or newest first with
 /// `order` = `desc`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ListTurns {
     /// The conversation.
     pub conversation: ConversationName,
-    /// Which part of the history.
+    /// Range and filter.
     #[serde(flatten)]
     pub query: HistoryQuery,
 }
@@ -206,7 +207,7 @@ impl Operation for ListTurns {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Page<Entry>, Error> {
-        Ok(asker.tenant.history(asker.id(&self.conversation)?, self.query)?.into())
+        Ok(asker.conversation(&self.conversation)?.history(self.query)?.into())
     }
 }
 
@@ -216,7 +217,7 @@ impl Operation for ListTurns {
 pub struct GetTurn {
     /// The turn's id.
     pub turn: TurnId,
-    /// A fork, to read the turn as it was where the fork left.
+    /// A fork, to read the turn as of its fork point.
     pub conversation: Option<ConversationName>,
 }
 
@@ -227,19 +228,19 @@ impl Operation for GetTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         match &self.conversation {
-            Some(name) => asker.tenant.turn_in(asker.id(name)?, self.turn),
+            Some(name) => asker.conversation(name)?.turn(self.turn),
             None => asker.tenant.turn(self.turn),
         }
     }
 }
 
-/// Says something else instead of a turn. The old turn stays: history shows the chain, prompts use its newest end.
+/// Supersedes a turn with a new one. The old turn stays: the history shows both, prompts use the newest.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
 pub struct SupersedeTurn {
     /// The turn's id.
     pub turn: TurnId,
-    /// What is said instead.
+    /// The new turn.
     #[serde(flatten)]
     pub with: TurnInput,
 }
@@ -252,7 +253,7 @@ impl Operation for SupersedeTurn {
         Noun::Turns,
         "supersede_turn",
         "/turns/{turn}/supersede",
-        "Say something else instead",
+        "Supersede a turn",
         "The new turn.",
     )
     .creates()
@@ -260,8 +261,9 @@ impl Operation for SupersedeTurn {
 
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let (turn, with) = (self.turn, self.with.into_turn()?);
-        let supersede =
-            move |tenant: &Tenant| Ok(tenant.supersede(tenant.turn(turn)?.conversation, turn, with));
+        let supersede = move |tenant: &Tenant| {
+            Ok(tenant.conversation(tenant.turn(turn)?.conversation).supersede(turn, with))
+        };
         asker.writing(supersede).await
     }
 }

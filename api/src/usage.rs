@@ -1,4 +1,4 @@
-//! How much a tenant stores, and how much it may.
+//! Storage used by a tenant, and its quotas.
 
 use crate::{About, Asker, Method, Noun, Operation};
 use everturn::Quota;
@@ -6,45 +6,51 @@ use everturn_core::Error;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Reads what the caller's tenant has stored, and its quotas.
+/// Reads the storage used by the caller's tenant, and its quotas.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetUsage {}
 
-/// What a tenant has stored.
+/// Storage used by a tenant.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StorageUsage {
-    /// Conversations.
+    /// Number of conversations.
     pub conversations: u64,
-    /// Turns; those that a fork inherited count once.
+    /// Number of turns; inherited ones count once.
     pub turns: u64,
-    /// Bytes of events. What was erased does not count.
+    /// Size of events in bytes, without erased content.
     pub bytes: u64,
-    /// Assets.
+    /// Number of assets.
     pub assets: u64,
-    /// Bytes of assets.
+    /// Size of assets in bytes.
     pub asset_bytes: u64,
-    /// Keys that are neither revoked nor expired.
+    /// Number of keys that are neither revoked nor expired.
     pub keys: u64,
-    /// How much it may store; null: any number.
+    /// Quotas; null means no limit.
     pub quotas: Quota,
 }
 
 impl Operation for GetUsage {
     type Answer = StorageUsage;
-    const ABOUT: About =
-        About::new(Method::Get, Noun::Usage, "get_usage", "/usage", "Read usage and quotas", "The numbers.");
+    const ABOUT: About = About::new(
+        Method::Get,
+        Noun::Usage,
+        "get_usage",
+        "/usage",
+        "Read usage and quotas",
+        "Usage and quotas.",
+    );
 
     async fn run(self, asker: &Asker) -> Result<StorageUsage, Error> {
         let tenant = &asker.tenant;
-        let usage = tenant.tenant_usage()?;
+        let usage = tenant.usage()?;
         Ok(StorageUsage {
             conversations: usage.conversations,
             turns: usage.turns,
             bytes: usage.bytes,
             assets: usage.assets,
             asset_bytes: usage.asset_bytes,
-            keys: tenant.keys().count_valid(tenant.tenant())?,
+            keys: tenant.keys().count_valid(tenant.name())?,
             quotas: tenant.quota(),
         })
     }

@@ -1,9 +1,10 @@
-//! Counts what a call allocates. The reference's binary includes this file too, so that both sides count alike.
+//! Counts the allocations of a call. The reference's binary includes this file too, so that both sides count
+//! alike.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// How many allocations a call makes, and of how many bytes together. Only this thread may be at work.
+/// The number of allocations of a call, and their total size in bytes. Only this thread may be running.
 pub fn of<T>(call: impl FnOnce() -> T) -> (u64, u64) {
     COUNT.store(0, Relaxed);
     BYTES.store(0, Relaxed);
@@ -14,7 +15,7 @@ pub fn of<T>(call: impl FnOnce() -> T) -> (u64, u64) {
     (COUNT.load(Relaxed), BYTES.load(Relaxed))
 }
 
-/// The allocator of the shipped binary, which also counts while it is asked to. While it is not, that costs one load.
+/// The allocator of the shipped binary, which also counts when enabled. When disabled, that costs one load.
 pub struct Counting(pub mimalloc::MiMalloc);
 
 static ON: AtomicBool = AtomicBool::new(false);

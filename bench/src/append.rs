@@ -5,7 +5,7 @@ use crate::figures::{Samples, rate, time};
 use crate::place::{self, Place};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{AppendOptions, NewTurn, Tenant};
+use everturn::{NewTurn, Tenant};
 use everturn_core::id::ConversationId;
 use futures_util::future::try_join_all;
 use std::fs::File;
@@ -18,15 +18,16 @@ const TURN_BYTES: usize = 1024;
 const WRITERS: usize = 64;
 const PREALLOCATED_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Appends before anything is measured, so that the write-ahead log has its size: from then on SQLite writes over it.
+/// Number of appends before anything is measured, so that the write-ahead log has its final size: from then on
+/// SQLite overwrites it.
 const WARM_UP: usize = 2000;
 
-/// How many rounds are tried for one that counts, on a machine where others work too.
+/// Maximum number of attempts for a valid round, on a machine with other load.
 const TRIES: usize = 3;
 
-/// One kind of text, and how fast it was appended.
+/// One kind of text, and its append rate.
 struct Subject {
-    /// How the rows name it.
+    /// Its name in the rows.
     name: &'static str,
     text: String,
     single: Samples,
@@ -35,7 +36,7 @@ struct Subject {
     tasks: Samples,
 }
 
-/// Texts of equal length. One letter outside ASCII is enough to send a careless search down its slow path, and few
+/// Texts of equal length. One non-ASCII letter is enough to send a careless search down its slow path, and few
 /// conversations do without.
 fn subjects() -> [Subject; 2] {
     let ascii = Words::default().text(TURN_BYTES);
@@ -115,7 +116,6 @@ pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
     Ok(if enough { rows } else { rows.into_iter().map(Row::disturbed).collect() })
 }
 
-/// What some rounds measured.
 struct Rounds {
     count: usize,
     floor: Samples,
@@ -157,7 +157,7 @@ fn alone(subject: &Subject, floor: &Samples, growing: &Samples, floor_latency: &
     ]
 }
 
-/// The rows of many writers. The faster way is the one that counts.
+/// The rows of many writers. The faster way counts.
 fn together(subject: &Subject) -> [Row; 3] {
     let Subject { name, single, threads, tasks, .. } = subject;
     let better = if threads.median() > tasks.median() { threads } else { tasks };
@@ -175,11 +175,11 @@ fn compare(what: &str, these: &Samples, those: &Samples, name: &str) -> Row {
 }
 
 fn append(scope: &Tenant, id: ConversationId, text: &str) -> Result<()> {
-    scope.append(id, vec![NewTurn::user(text)], AppendOptions::default()).wait()?;
+    scope.conversation(id).append(NewTurn::user(text)).wait()?;
     Ok(())
 }
 
-/// Does something again and again for a while: how often in a second.
+/// Repeats a step for a while, and returns its rate per second.
 fn repeat(slice: Duration, latency: &mut Samples, mut step: impl FnMut() -> Result<()>) -> Result<f64> {
     let started = Instant::now();
     let (mut count, mut before) = (0, Duration::ZERO);
@@ -228,7 +228,7 @@ fn as_tasks(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Duration)
     let writers = ids.iter().map(|id| async move {
         let mut count = 0;
         while started.elapsed() < slice {
-            scope.append(*id, vec![NewTurn::user(text)], AppendOptions::default()).await?;
+            scope.conversation(*id).append(NewTurn::user(text)).await?;
             count += 1;
         }
         Ok::<i32, everturn::Error>(count)
@@ -237,17 +237,17 @@ fn as_tasks(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Duration)
     Ok(f64::from(counts.iter().sum::<i32>()) / started.elapsed().as_secs_f64())
 }
 
-/// What any durable append costs at least: as many bytes written to a file, and synced.
+/// Lower bound of any durable append: the same number of bytes written to a file, and synced.
 struct Floor {
     file: File,
     at: u64,
-    /// Where to begin again.
+    /// Offset at which to start over.
     end: Option<u64>,
     bytes: [u8; TURN_BYTES],
 }
 
 impl Floor {
-    /// A file whose blocks are all written before: a sync then has no metadata to carry.
+    /// A file with all blocks already written: a sync then has no metadata to write.
     fn preallocated(path: &Path) -> Result<Floor> {
         let mut floor = Floor { end: Some(PREALLOCATED_BYTES), ..Floor::growing(path)? };
         let block = [1; 64 * 1024];

@@ -1,8 +1,8 @@
-//! The appends and pages of one tenant while another one attacks the server, against the same on a quiet server,
-//! and the memory of the server meanwhile.
+//! The appends and pages of one tenant while another one attacks the server, against the same on a quiet
+//! server, and the memory of the server meanwhile.
 //!
-//! The server is a process of its own with its default settings. The attacker is another process, so that the threads
-//! that measure do nothing else.
+//! The server is a process of its own with its default settings. The attacker is another process, so that the
+//! measuring threads do nothing else.
 
 use crate::corpus::Words;
 use crate::figures::{Samples, bytes, time};
@@ -10,8 +10,8 @@ use crate::place::Place;
 use crate::programs::{Client, Program};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{AppendOptions, Everturn, NewKey, NewTurn, Options};
-use everturn_core::access::Role;
+use everturn::{Everturn, NewConversation, NewKey, NewTurn, Options};
+use everturn_core::access::KeyRole;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const TURN_BYTES: usize = 1024;
-/// Turns of the attacker's conversation, and bytes of each.
+/// Number of turns of the attacker's conversation, and bytes of each.
 const LARGE_TURNS: usize = 25;
 const LARGE_BYTES: usize = 2 * 1024 * 1024;
 const BAR: f64 = 5.0;
@@ -71,15 +71,15 @@ fn fill(place: &Place, name: &str) -> Result<[String; 3]> {
     let options = Options { index: false, auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with(&format!("sqlite:{}", place.file(name).display()), options)?;
     let key = |tenant: &str| {
-        let new = NewKey { tenant: tenant.into(), role: Role::Admin, label: None, expires: None };
+        let new = NewKey { tenant: tenant.into(), role: KeyRole::Admin, label: None, expires: None };
         store.keys().create(new).map(|(_, key)| key)
     };
     let (modest, greedy) = (key("modest")?, key("greedy")?);
     let scope = store.tenant("greedy")?;
-    let conversation = scope.create(Default::default()).wait()?.id;
+    let conversation = scope.create(NewConversation::default()).wait()?.id();
     for _ in 0..LARGE_TURNS {
         let turn = NewTurn::user(&"x".repeat(LARGE_BYTES));
-        scope.append(conversation, vec![turn], AppendOptions::default()).wait()?;
+        scope.conversation(conversation).append(turn).wait()?;
     }
     Ok([modest, greedy, conversation.to_string()])
 }
@@ -103,7 +103,7 @@ async fn modestly(server: &Program, key: &str, time: Duration) -> Result<Samples
             client.http(&request).await?;
             times.push_time(sent.elapsed());
         }
-        // A tenant with a moment to think, so that the attacked time has as many samples as the quiet one.
+        // A pause, so that the attacked period has as many samples as the quiet one.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(times)
@@ -141,13 +141,13 @@ impl Attacker {
 
 impl Drop for Attacker {
     fn drop(&mut self) {
-        // It has ended already, or must.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The attack itself, until the process is ended.
+/// The attack itself, until the process is killed.
 pub fn attack(attack: &str, address: SocketAddr, key: &str, conversation: &str) -> Result<()> {
     let in_conversation = |rest: &str| format!("/api/v1/conversations/{conversation}/{rest}");
     let head = |method: &str, path: &str, more: &str| {
@@ -156,7 +156,7 @@ pub fn attack(attack: &str, address: SocketAddr, key: &str, conversation: &str) 
         )
         .into_bytes()
     };
-    // It stands for a machine somewhere else: what it costs must not be missing here.
+    // It stands for a remote machine: its own cost must not reduce the server's share of this one.
     // SAFETY: takes three numbers and touches no memory of ours.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
     let mut held = Vec::new();
@@ -189,7 +189,7 @@ pub fn attack(attack: &str, address: SocketAddr, key: &str, conversation: &str) 
             for mut stream in std::mem::take(&mut held) {
                 let piece = piece.clone();
                 std::thread::spawn(move || {
-                    // As much as the server takes.
+                    // As much as the server accepts.
                     let _ = stream.write_all(&piece);
                     let _ = stream.read(&mut [0; 1]);
                 });
@@ -219,7 +219,7 @@ pub fn attack(attack: &str, address: SocketAddr, key: &str, conversation: &str) 
     }
 }
 
-/// Opens connections, sends the same on each, and reads nothing. The server may let some of them go.
+/// Opens connections, sends the same on each, and reads nothing. The server may close some of them.
 fn hold(held: &mut Vec<TcpStream>, count: usize, address: SocketAddr, request: &[u8]) {
     for _ in 0..count {
         if let Ok(mut stream) = TcpStream::connect(address) {
@@ -229,7 +229,7 @@ fn hold(held: &mut Vec<TcpStream>, count: usize, address: SocketAddr, request: &
     }
 }
 
-/// Threads that each ask, read the answer to its end, and ask again.
+/// Threads that each send a request, read the answer to its end, and repeat.
 fn again_and_again(threads: usize, address: SocketAddr, request: Vec<u8>) {
     for _ in 0..threads {
         let request = request.clone();

@@ -9,7 +9,7 @@ use everturn::{Everturn, Options};
 use std::fs::{self, File};
 use std::time::Instant;
 
-/// Rounds: each writes everything three times.
+/// Number of rounds: each writes everything three times.
 const ROUNDS: usize = 5;
 
 pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {

@@ -16,7 +16,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
     let mut last: [Vec<TurnId>; 2] = Default::default();
     for side in [0, 1] {
         let query = HistoryQuery { limit: scale.rounds, order: Order::Descending, ..HistoryQuery::default() };
-        let page = scopes[side].history(conversations[side], query)?;
+        let page = scopes[side].conversation(conversations[side]).history(query)?;
         last[side] = page
             .data
             .iter()
@@ -32,14 +32,14 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
     for turns in short_turns.iter().zip(long_turns).map(|(short, long)| [short, long]) {
         for side in [0, 1] {
             let (scope, id) = (&scopes[side], conversations[side]);
-            let head = scope.get(id)?.head.seq;
+            let head = scope.conversation(id).get()?.head.seq;
             let began = Instant::now();
-            scope.fork(id, head).wait()?;
+            scope.conversation(id).fork(head).wait()?;
             forks[side].push_time(began.elapsed());
         }
         for side in [0, 1] {
             let began = Instant::now();
-            scopes[side].erase(conversations[side], *turns[side], None, "measured").wait()?;
+            scopes[side].conversation(conversations[side]).erase(*turns[side], None, "measured").wait()?;
             erasures[side].push_time(began.elapsed());
         }
     }

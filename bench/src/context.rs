@@ -9,9 +9,9 @@ use everturn::ContextOptions;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Contexts of one conversation before it is the other's turn.
+/// Number of contexts of one conversation before switching to the other.
 const BUILT: usize = 20;
-/// What spec 7 names.
+/// The budget in spec 7.
 const BUDGET: u64 = 8000;
 
 pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
@@ -28,7 +28,9 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
                 let mut batch = Samples::default();
                 for _ in 0..BUILT {
                     let started = Instant::now();
-                    let context = black_box(scopes[side].build_context(filled.conversations[0], &options)?);
+                    let context = black_box(
+                        scopes[side].conversation(filled.conversations[0]).contexts().build(&options)?,
+                    );
                     batch.push_time(started.elapsed());
                     let used = context.tokens.used;
                     if !(BUDGET / 2..=BUDGET).contains(&used) {
@@ -43,7 +45,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
             }
         }
         for (side, filled) in [short, long].into_iter().enumerate() {
-            let built = || scopes[side].build_context(filled.conversations[0], &options);
+            let built = || scopes[side].conversation(filled.conversations[0]).contexts().build(&options);
             allocated[side] = allocations::of(built).0;
         }
     }
@@ -53,7 +55,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
             let store = corpus::open(&filled.path)?;
             let scope = store.tenant("bench")?;
             let started = Instant::now();
-            black_box(scope.build_context(filled.conversations[0], &options)?);
+            black_box(scope.conversation(filled.conversations[0]).contexts().build(&options)?);
             // The first round also loads the vocabulary.
             if round > 0 {
                 cold[side].push_time(started.elapsed());

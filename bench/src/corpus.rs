@@ -1,7 +1,7 @@
-//! What stores are filled with: words in sentences, the same in every run.
+//! Content of the stores: words in sentences, the same in every run.
 
 use crate::Result;
-use everturn::{AppendOptions, Everturn, HistoryQuery, NewConversation, NewTurn, Options, Tenant};
+use everturn::{Everturn, HistoryQuery, NewConversation, NewTurn, Options, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -12,18 +12,17 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What to fill a store with.
 pub struct Corpus {
     pub conversations: usize,
     pub turns: u64,
-    /// Bytes of text in a turn: taken in rotation.
+    /// Sizes of texts in bytes, used in rotation.
     pub text_bytes: Vec<usize>,
-    /// Turns in one append.
+    /// Number of turns in one append.
     pub batch: usize,
 }
 
 impl Corpus {
-    /// One conversation of turns that are alike, appended in the largest batches.
+    /// One conversation of equal turns, appended in the largest batches.
     pub fn one(turns: u64, text_bytes: usize) -> Corpus {
         Corpus { conversations: 1, turns, text_bytes: vec![text_bytes], batch: BATCH_EVENTS_MAX }
     }
@@ -36,10 +35,10 @@ pub struct Filled {
     pub turns: u64,
 }
 
-/// Appends that are on their way while the next one is prepared.
+/// Maximum number of pending appends while the next one is prepared.
 const UNDER_WAY_MAX: usize = 4;
 
-/// Makes a store, fills it and closes it.
+/// Creates a store, fills it and closes it.
 pub fn fill(path: &Path, corpus: &Corpus) -> Result<Filled> {
     let store = open(path)?;
     let scope = store.tenant("bench")?;
@@ -59,7 +58,7 @@ pub fn fill(path: &Path, corpus: &Corpus) -> Result<Filled> {
             })
             .collect();
         done += turns.len() as u64;
-        under_way.push_back(scope.append(*id, turns, AppendOptions::default()));
+        under_way.push_back(scope.conversation(*id).append_all(turns));
         if under_way.len() > UNDER_WAY_MAX.max(corpus.conversations)
             && let Some(oldest) = under_way.pop_front()
         {
@@ -74,7 +73,7 @@ pub fn fill(path: &Path, corpus: &Corpus) -> Result<Filled> {
     Ok(Filled { path: path.to_path_buf(), conversations, turns: corpus.turns })
 }
 
-/// New conversations: without limits, and nothing is summarized, so that what is measured is what was appended.
+/// New conversations: without limits or compaction, so that exactly what was appended is measured.
 pub fn begin(scope: &Tenant, count: usize) -> Result<Vec<ConversationId>> {
     let mut settings = Settings::default();
     let compaction = json!({"auto": false});
@@ -83,20 +82,20 @@ pub fn begin(scope: &Tenant, count: usize) -> Result<Vec<ConversationId>> {
         settings.policy.insert(name.into(), Raw::of(&policy)?);
     }
     let new = NewConversation { settings, ..NewConversation::default() };
-    (0..count).map(|_| Ok(scope.create(new.clone()).wait()?.id)).collect()
+    (0..count).map(|_| Ok(scope.create(new.clone()).wait()?.id())).collect()
 }
 
-/// Opens a store whose sweeper keeps still: what it does at its own times would be in somebody's numbers.
+/// Opens a store without a running sweeper, which would disturb measurements.
 pub fn open(path: &Path) -> Result<Everturn> {
     let url = format!("sqlite:{}", path.display());
-    // Nor does the indexer, which `recall` measures.
+    // Nor does the indexer run, which `recall` measures.
     let sweep_every = std::time::Duration::from_secs(24 * 60 * 60);
     let options = Options { sweep_every, index: false, ..Options::default() };
     Ok(Everturn::open_with(&url, options)?)
 }
 
 impl Filled {
-    /// The turns as JSON, one a line, as `everturn history --json` shows them: how many bytes.
+    /// The size of the turns as JSON, one a line, as `everturn history --json` prints them.
     pub fn json_bytes(&self) -> Result<u64> {
         let store = open(&self.path)?;
         let scope = store.tenant("bench")?;
@@ -104,10 +103,11 @@ impl Filled {
         for id in &self.conversations {
             let mut after = Some(0);
             while after.is_some() {
-                let page = scope.history(
-                    *id,
-                    HistoryQuery { after, limit: PAGE_ENTRIES_MAX, ..HistoryQuery::default() },
-                )?;
+                let page = scope.conversation(*id).history(HistoryQuery {
+                    after,
+                    limit: PAGE_ENTRIES_MAX,
+                    ..HistoryQuery::default()
+                })?;
                 for entry in &page.data {
                     bytes += serde_json::to_string(entry)?.len() as u64 + 1;
                 }
@@ -123,7 +123,7 @@ impl Filled {
         let mut bytes = 0;
         for file in self.path.parent().unwrap_or(Path::new(".")).read_dir()? {
             let file = file?;
-            // The database, and whatever lies beside it: a write-ahead log that was left, the lock.
+            // The database, and the files beside it: a leftover write-ahead log, the lock.
             if file.file_name().to_string_lossy().starts_with(&name) && file.file_type()?.is_file() {
                 bytes += file.metadata()?.len();
             }
@@ -132,7 +132,7 @@ impl Filled {
     }
 }
 
-/// Makes text, all of it ASCII; from the same beginning always the same.
+/// Generates ASCII text; the same from the same seed.
 #[derive(Default)]
 pub struct Words {
     state: u64,
@@ -173,7 +173,8 @@ const WORDS: [&str; 32] = [
     "again",
 ];
 
-/// SplitMix64, by hand because texts must stay the same from one release to the next for rows to be comparable.
+/// SplitMix64, written by hand because texts must stay the same from one release to the next for rows to be
+/// comparable.
 pub fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -183,7 +184,7 @@ pub fn split_mix(state: &mut u64) -> u64 {
 }
 
 impl Words {
-    /// Begins elsewhere for every number.
+    /// Starts at a different state for every number.
     pub fn from(number: u64) -> Words {
         Words { state: number << 32 }
     }

@@ -1,4 +1,5 @@
-//! The built-in embedder: bytes of text a second on one core, against only splitting the same text into words.
+//! The built-in embedding model: bytes of text per second on one core, against only splitting the same text
+//! into words.
 
 use crate::figures::Samples;
 use crate::processor;
@@ -7,11 +8,11 @@ use crate::{Result, Scale};
 use everturn::model::{BuiltinEmbedder, EmbedAtOnce};
 use std::hint::black_box;
 
-/// What a core must read in a second, at least.
+/// Minimum rate of one core.
 const BAR_MB: f64 = 4.0;
-/// Bytes of a text: about those of a turn.
+/// Size of a text in bytes: about that of a turn.
 const TEXT_BYTES: usize = 1_000;
-/// Bytes of all texts of one kind.
+/// Total size of the texts of one kind, in bytes.
 const ALL_BYTES: usize = 2_000_000;
 
 const PROSE: &str = include_str!("../../docs/recall.md");
@@ -39,7 +40,7 @@ fn measure(kind: &str, text: &str, rounds: usize) -> Row {
         let (took, _) = processor::once(|| texts.iter().map(words).sum::<usize>());
         split.push(took);
     }
-    // Bytes in a microsecond are megabytes in a second.
+    // Bytes per microsecond are megabytes per second.
     let rate = |took: &Samples| bytes as f64 / took.median();
     let measured = format!("{:.0} MB/s of a core", rate(&embedded));
     Row::new(
@@ -51,7 +52,7 @@ fn measure(kind: &str, text: &str, rounds: usize) -> Row {
     .bar(&format!("≥ {BAR_MB} MB/s"), rate(&embedded) >= BAR_MB)
 }
 
-/// A text over and over, in pieces that begin at different places.
+/// A text repeated, in pieces with different beginnings.
 fn texts(text: &str) -> Vec<String> {
     let mut chars = text.chars().cycle();
     let mut piece = |_| {

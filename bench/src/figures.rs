@@ -1,4 +1,4 @@
-//! From samples to numbers that people read.
+//! Formatting of measurements.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl Samples {
         self.at(0.5)
     }
 
-    /// The sample below which this part of them lies; not a number if there are none.
+    /// The quantile of the samples; NaN if there are none.
     pub fn at(&self, part: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -31,7 +31,7 @@ impl Samples {
         sorted.get((last * part).round() as usize).copied().unwrap_or(f64::NAN)
     }
 
-    /// Round by round, these over those.
+    /// The ratio of these to those, round by round.
     pub fn over(&self, other: &Samples) -> Samples {
         Samples(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
     }

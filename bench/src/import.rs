@@ -1,4 +1,4 @@
-//! Importing a large session file: how fast, and in how much memory.
+//! Importing a large session file: rate and memory.
 
 use crate::figures::{bytes, count};
 use crate::place::Place;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Instant;
 
 const MIB: u64 = 1024 * 1024;
-/// What spec 7 allows, in MiB over an idle store.
+/// The limit in spec 7, in MiB over an idle store.
 const MEMORY_MIB_MAX: u64 = 200;
 
 pub fn run(place: &Place, quick: bool) -> Result<Vec<Row>> {
@@ -75,12 +75,12 @@ fn one(agent: &str, file: &Path, lines: u64, store: &Path) -> Result<Vec<Row>> {
     ])
 }
 
-/// From here on the system notes the largest memory anew.
+/// Resets the peak memory that the system records.
 fn forget_peak() -> Option<()> {
     std::fs::write("/proc/self/clear_refs", "5").ok()
 }
 
-/// A number of this process in KiB, where the system tells.
+/// A memory value of this process in KiB, if the system provides it.
 fn status(name: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

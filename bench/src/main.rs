@@ -1,13 +1,13 @@
-//! Measures the numbers that spec 7 asks to hold, each against a floor or a smaller sibling of the same run.
+//! Measures the numbers that spec 7 requires, each against a floor or a smaller sibling of the same run.
 //!
-//! `cargo run --release -p everturn-bench -- all` prints a table in Markdown, to be pasted into `docs/BENCHMARKS.md`.
-//! Disks are noisy, so what is compared takes turns in short slices; a ratio is the median over the rounds, and the
-//! range beside it holds four rounds of five.
+//! `cargo run --release -p everturn-bench -- all` prints a table in Markdown, to be pasted into
+//! `docs/BENCHMARKS.md`. Disks are noisy, so compared measurements alternate in short slices; a ratio is the
+//! median over the rounds, and the range beside it holds four rounds of five.
 //!
-//! What it is not: a test. It ends with success whatever it measures; only an error makes it fail.
+//! This is not a test. It succeeds whatever it measures; only an error makes it fail.
 //!
-//! Reading order: `report` is what comes out, `figures` how samples become numbers, `corpus` what stores are filled
-//! with; then one file for each measurement.
+//! Reading order: `report` is the output, `figures` turns samples into numbers, `corpus` fills stores; then one
+//! file for each measurement.
 
 mod allocations;
 mod append;
@@ -47,17 +47,17 @@ use std::process::ExitCode;
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 type Result<T, E = Fault> = std::result::Result<T, E>;
 
-/// Measure the numbers that Everturn promises to hold
+/// Measure the performance that Everturn promises
 #[derive(Parser)]
 #[command(name = "everturn-bench")]
 struct Args {
     #[command(subcommand)]
     what: What,
-    /// Where the stores are made, and removed at the end: a folder on the disk to measure
-    /// [default: target/ if it is there, else here]
+    /// Folder for the stores, on the disk to measure; removed at the end [default: target/ if it exists, else
+    /// here]
     #[arg(long, global = true, value_name = "DIR", verbatim_doc_comment)]
     dir: Option<PathBuf>,
-    /// Smaller stores and fewer rounds: a look, not a result
+    /// Use smaller stores and fewer rounds: a preview, not a result
     #[arg(long, global = true)]
     quick: bool,
 }
@@ -70,7 +70,7 @@ enum What {
     Read,
     /// Forking a long conversation and erasing in it, against the same in a short one
     Change,
-    /// Bytes of a store against the bytes of its turns as JSON
+    /// Size of a store against the size of its turns as JSON
     Size,
     /// Opening a large store against opening a small one
     Open,
@@ -78,12 +78,12 @@ enum What {
     Backup,
     /// Building a context of a long conversation against one of a short one
     Context,
-    /// Recall by words and by both: questions, the index and what appends notice of it; not part of `all`
+    /// Lexical and hybrid recall: queries, the index and its effect on appends; not part of `all`
     Recall {
-        /// Only a store of so many turns
+        /// Only a store with this many turns
         #[arg(long, value_name = "NUMBER")]
         turns: Option<u64>,
-        /// Leave the stores in this folder, and ask those that an earlier run left there: a million turns take long to fill
+        /// Keep the stores in this folder, and reuse those of an earlier run: a million turns take long to fill
         #[arg(long, value_name = "DIR")]
         keep: Option<PathBuf>,
     },
@@ -95,30 +95,32 @@ enum What {
     },
     /// Importing session files of 1 GiB: rate and memory; not part of `all`
     Import,
-    /// Two years of sessions: one command until any decision is found again; not part of `all`
+    /// Two years of sessions: one command until any decision is found; not part of `all`
     Sessions {
         /// Compare with longhand, which is installed into target/longhand: 1 GB from PyPI
         #[arg(long)]
         longhand: bool,
     },
-    /// How well the right turn is found by words, by meaning and by both; not part of `all`
+    /// Quality of lexical, embedding and hybrid recall; not part of `all`
     RecallQuality {
-        /// Who says what texts mean: builtin or folder:PATH
+        /// Embedding model: builtin or folder:PATH
         #[arg(long, default_value = "builtin")]
         embedder: String,
-        /// Who orders the best 50 once more: folder:PATH
+        /// Model that reranks the best 50: folder:PATH
         #[arg(long)]
         rerank: Option<String>,
         #[command(flatten)]
         public: quality::Public,
     },
-    /// The built-in embedder: text a second of one core against splitting it into words; not part of `all`
+    /// The built-in embedding model: text per second of one core against splitting it into words; not part of
+    /// `all`
     Embed,
     /// The nearest of many vectors against comparing all of them; not part of `all`
     Vectors,
     /// Appends, events and contexts over HTTP against the engine, and 10,000 subscribers; not part of `all`
     Serve {
-        /// Instead: 64 and 256 clients of `everturn serve` who append, read and recall, against one; and the server's memory
+        /// Instead: 64 and 256 clients of `everturn serve` that append, read and recall, against one; and the
+        /// server's memory
         #[arg(long)]
         mixed: bool,
         /// Instead: appends to `everturn serve` against Redis Streams with appendfsync always; needs redis-server
@@ -128,35 +130,34 @@ enum What {
         #[arg(long)]
         attacked: bool,
     },
-    /// The attacker of `serve --attacked`, which starts this itself
+    /// The attacker of `serve --attacked`, started by it
     #[command(hide = true)]
     Attacker { attack: String, address: std::net::SocketAddr, key: String, conversation: String },
-    /// The subscribers of `serve`, which starts this itself
+    /// The subscribers of `serve`, started by it
     #[command(hide = true)]
     Readers { address: std::net::SocketAddr, conversation: String },
     /// Everything that needs a store, with the large one built once
     All,
 }
 
-/// How large the measurements are.
 #[derive(Clone, Copy)]
 struct Scale {
-    /// Turns of the conversation that is called long.
+    /// Number of turns of the long conversation.
     long: u64,
-    /// Turns of the one that is called short.
+    /// Number of turns of the short conversation.
     short: u64,
-    /// Turns of each store whose size is measured.
+    /// Number of turns of each store whose size is measured.
     sized: u64,
-    /// How often those that are compared take turns.
+    /// Number of alternations between compared measurements.
     rounds: usize,
-    /// How long one of them appends before the next one does.
+    /// Duration of one slice of appends.
     slice_ms: u64,
 }
 
 const FULL: Scale = Scale { long: 1_000_000, short: 1_000, sized: 20_000, rounds: 20, slice_ms: 400 };
 const QUICK: Scale = Scale { long: 50_000, short: 1_000, sized: 4_000, rounds: 5, slice_ms: 200 };
 
-/// The binary's own allocator, so that what is measured is what runs.
+/// The allocator of the shipped binary, so that the same code is measured.
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting(mimalloc::MiMalloc);
 
@@ -240,7 +241,7 @@ fn run(args: &Args) -> Result<()> {
         if let What::All = args.what {
             done(&args.what, &mut rows, size::run(&place, scale, Some(&long))?);
         }
-        // Last: the stores are others afterwards.
+        // Last, because it changes the stores.
         if let What::Change | What::All = args.what {
             done(&args.what, &mut rows, change::run(&short, &long, scale)?);
         }
@@ -250,14 +251,14 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The stores that are read and opened: alike but for their length.
+/// The stores that are read and opened, which differ only in length.
 fn pair(place: &Place, scale: Scale) -> Result<(Filled, Filled)> {
     let short = corpus::fill(&place.file("short.db"), &Corpus::one(scale.short, 200))?;
     let long = corpus::fill(&place.file("long.db"), &Corpus::one(scale.long, 200))?;
     Ok((short, long))
 }
 
-/// Adds rows to the report, and shows them at once where the report is still far.
+/// Adds rows to the report, and prints them at once if the report comes much later.
 fn done(what: &What, report: &mut Vec<Row>, rows: Vec<Row>) {
     if let What::All = what {
         eprintln!("\n{}", report::table(&rows));

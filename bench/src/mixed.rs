@@ -1,5 +1,5 @@
-//! Many clients who append, read and recall at the same time, against one who does the same alone; and the memory that the
-//! server takes for it.
+//! Many clients that append, read and recall at the same time, against a single one that does the same; and the
+//! memory of the server.
 //!
 //! The server is a process of its own with its default settings: it embeds, indexes and compacts meanwhile.
 
@@ -14,17 +14,17 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 const TURN_BYTES: usize = 1024;
-/// Conversations that all of them use, and the turns that each begins with.
+/// Number of conversations shared by all clients, and of initial turns of each.
 const CONVERSATIONS: usize = 64;
 const TURNS: usize = 200;
 const TURNS_AT_ONCE: usize = 50;
-/// How many clients there are; the first is what the others are compared with.
+/// Numbers of clients; the first is the baseline.
 const CLIENTS: [usize; 3] = [1, 64, 256];
-/// Of so many requests of a client, five append, four read a page of 50 turns and one recalls.
+/// Length of a cycle of requests: five append, four read a page of 50 turns and one recalls.
 const CYCLE: usize = 10;
-/// What an open connection with a request may take beside twice the idle memory.
+/// Memory allowed for an open connection with a request, beside twice the idle memory.
 const OPEN_BYTES: u64 = 256 * 1024;
-/// Without requests for this long, what the server still holds is its idle memory.
+/// Time without requests after which the server's memory counts as idle.
 const IDLE_AFTER: Duration = Duration::from_secs(5);
 
 const KINDS: [&str; 3] = ["appends of 1 KiB", "pages of 50 turns", "recalls"];
@@ -67,7 +67,6 @@ pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Conversations with something in them.
 async fn begin(server: &Program) -> Result<Vec<String>> {
     let mut client = Client::connect(server.address).await?;
     let mut words = Words::default();
@@ -90,7 +89,7 @@ async fn begin(server: &Program) -> Result<Vec<String>> {
     Ok(conversations)
 }
 
-/// Latencies of each kind of request, and the most memory that was seen meanwhile.
+/// Latencies of each kind of request, and the peak memory meanwhile.
 async fn mix(
     server: &Program,
     conversations: &[String],
@@ -104,7 +103,7 @@ async fn mix(
         let path = format!("/api/v1/conversations/{id}/turns");
         let mut words = Words::from(number as u64);
         let mut latencies: [Samples; 3] = Default::default();
-        // Not all of them do the same at the same time.
+        // Clients start at different steps of the cycle.
         for step in number.. {
             if began.elapsed() >= time {
                 break;

@@ -1,4 +1,4 @@
-//! Where the stores are made: a folder of our own on the disk to measure, gone at the end.
+//! Folder of the stores: on the disk to measure, removed at the end.
 
 use crate::Result;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// What the numbers depend on, without naming the machine.
+    /// Facts that the numbers depend on, without naming the machine.
     pub fn facts(&self, quick: bool) -> String {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let memory = memory_gib().map_or(String::new(), |gib| format!("{gib:.0} GiB of memory, "));
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// The type of the file system that holds a path, where the system tells.
+/// The type of the file system that holds a path, if known.
 fn file_system(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
@@ -56,18 +56,18 @@ fn file_system(path: &Path) -> Option<String> {
             let (on, kind) = (Path::new(fields.nth(1)?), fields.next()?);
             path.starts_with(on).then(|| (on.components().count(), kind.to_string()))
         })
-        // Of several at the same place the last one covers the others.
+        // Of several mounted at the same path the last one covers the others.
         .max_by_key(|(depth, _)| *depth)
         .map(|(_, kind)| kind)
 }
 
-/// How long this thread was ready to run and another one ran instead, where the system tells.
+/// Time that this thread waited for a processor, if known.
 pub fn waited_for_cpu() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(Duration::from_nanos(stat.split(' ').nth(1)?.parse().ok()?))
 }
 
-/// How long all threads of this process together have had a processor.
+/// Processor time of all threads of this process.
 pub fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is valid for the call. A process's own clock is always there, so the call does not fail.

@@ -1,4 +1,4 @@
-//! Servers in processes of their own, and clients that cost them as little as possible: a socket, bytes out, bytes in.
+//! Servers in processes of their own, and minimal clients: a socket, bytes out, bytes in.
 
 use crate::Result;
 use crate::place::Place;
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How long a server may take to listen.
+/// Maximum time until a server listens.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server that ends with this.
+/// A server that is stopped when this is dropped.
 pub struct Program {
     child: Child,
     pub address: SocketAddr,
 }
 
 impl Program {
-    /// `everturn serve` as anybody starts it: the program beside this one, with its default settings.
+    /// `everturn serve` with its default settings: the program beside this one.
     pub fn everturn(place: &Place, name: &str) -> Result<Program> {
         let program = std::env::current_exe()?.with_file_name("everturn");
         if !program.is_file() {
@@ -30,13 +30,13 @@ impl Program {
             let mut command = Command::new(&program);
             command.args(["serve", "--listen", &address.to_string(), "--store"]);
             command.arg(format!("sqlite:{}", place.file(name).display()));
-            // Settings of whoever measures are not the defaults.
+            // The user's own configuration must not apply.
             command.env_remove("EVERTURN_CONFIG").env("XDG_CONFIG_HOME", place.file("no-settings"));
             command
         })
     }
 
-    /// Redis that syncs before it answers, as an append of ours does.
+    /// Redis that syncs before it answers, as our appends do.
     pub fn redis(place: &Place) -> Result<Program> {
         let folder: PathBuf = place.file("redis");
         std::fs::create_dir_all(&folder)?;
@@ -57,7 +57,7 @@ impl Program {
     }
 
     fn start(command: impl FnOnce(SocketAddr) -> Command) -> Result<Program> {
-        // Taken and let go: whoever takes the port in between makes the start fail, and nothing else.
+        // Bound and released: if another program takes the port in between, the start fails, and nothing else.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut command = command(address);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -70,16 +70,16 @@ impl Program {
             if began.elapsed() > START_PATIENCE {
                 return Err(format!("{:?} does not listen", command.get_program()).into());
             }
-            // It tells nobody when it listens.
+            // There is no notification of when it listens.
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(program)
     }
 
-    /// How long its threads have had a processor, in seconds.
+    /// Processor time of its threads, in seconds.
     pub fn processor_seconds(&self) -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name of the program may have spaces; what follows it has none.
+        // The name of the program may contain spaces; the fields after it do not.
         let fields = stat.rsplit_once(')').ok_or("the system does not tell")?.1;
         let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
         let ticks: u64 = ticks.collect::<Result<Vec<_>, _>>()?.iter().sum();
@@ -88,12 +88,10 @@ impl Program {
         Ok(ticks as f64 / per_second as f64)
     }
 
-    /// Memory that it holds now.
     pub fn resident_bytes(&self) -> Result<u64> {
         self.status("VmRSS:")
     }
 
-    /// The most memory that it has held.
     pub fn most_resident_bytes(&self) -> Result<u64> {
         self.status("VmHWM:")
     }
@@ -108,13 +106,13 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It has ended already, or must.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A connection that asks and waits for the answer, again and again.
+/// A connection that sends requests and waits for the answers.
 pub struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -127,7 +125,7 @@ impl Client {
         Ok(Client { stream, buffer: Vec::with_capacity(16 * 1024) })
     }
 
-    /// Sends a request of HTTP. Gives the body of the answer, which must say that it was done.
+    /// Sends an HTTP request. Returns the body of the answer, which must be a success.
     pub async fn http(&mut self, request: &[u8]) -> Result<&[u8]> {
         self.stream.write_all(request).await?;
         self.buffer.clear();
@@ -146,7 +144,7 @@ impl Client {
         Ok(&self.buffer[head + 4..])
     }
 
-    /// Sends a command of Redis that is answered with a string.
+    /// Sends a Redis command that is answered with a string.
     pub async fn redis(&mut self, command: &[u8]) -> Result<()> {
         self.stream.write_all(command).await?;
         self.buffer.clear();
@@ -172,7 +170,7 @@ impl Client {
     }
 }
 
-/// A request of HTTP with a JSON body, or without one.
+/// An HTTP request with a JSON body, or without one.
 pub fn request(method: &str, address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
     format!(
         "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -181,7 +179,6 @@ pub fn request(method: &str, address: SocketAddr, path: &str, body: &str) -> Vec
     .into_bytes()
 }
 
-/// A command of Redis.
 pub fn command(words: &[&str]) -> Vec<u8> {
     let mut command = format!("*{}\r\n", words.len());
     for word in words {

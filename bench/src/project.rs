@@ -1,10 +1,11 @@
-//! Projections of long transcripts, and with `--reference` against the reference implementation on the same ones.
+//! Projections of long transcripts, and with `--reference` against the reference implementation on the same
+//! ones.
 //!
-//! Only the projection is timed: on both sides the messages are there as parsed values before the clock starts, and what
-//! the event says is there when it stops: the reference builds it as a value, ours writes it as text. The two sides are
-//! two processes that take turns, and the shortest time of a round counts, since all that a busy machine does is add.
-//! Our messages know their length and whether they are signed from when they are read, before the clock; what
-//! the reference finds out of this, it finds out inside. Decision 0007 says how much that is.
+//! Only the projection is timed: on both sides the messages are parsed values before the clock starts, and the
+//! event is complete when it stops: the reference builds it as a value, ours writes it as text. The two sides
+//! are two processes that alternate, and the shortest time of a round counts, since a busy machine can only
+//! add. Our messages know their length and whether they are signed from parsing, before the clock starts; the
+//! reference computes what it needs of this inside. Decision 0007 says how much that is.
 
 use crate::figures::{Samples, bytes, count, time};
 use crate::project_fixture::{self, SIZES};
@@ -18,14 +19,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-/// What spec 7 asks for, at the largest size.
+/// The ratio in spec 7, at the largest size.
 const BAR: f64 = 20.0;
 
-/// The largest of the sizes.
+/// The largest size, in tokens.
 const LARGEST: usize = SIZES[SIZES.len() - 1];
 
-/// How often a call is timed in each round, each time with messages of its own that were just read, so that they are as
-/// near to the processor as the reference's, which are the same at every call.
+/// Number of timed calls in each round, each with freshly parsed messages, so that they are as close to the
+/// processor as the reference's, which are the same at every call.
 const RUNS: usize = 30;
 
 pub fn run(with_reference: bool, scale: Scale) -> Result<Vec<Row>> {
@@ -70,7 +71,7 @@ fn long() -> Vec<Value> {
     }
 }
 
-/// The next view of a transcript that grows by two turns at a time, against the same view from scratch.
+/// Times the next view of a transcript that grows by two turns at a time, against the same view from scratch.
 fn growing(values: &[Value], subject: &Subject, scale: Scale) -> Result<Row> {
     const TURNS: usize = 2;
     let messages = values.iter().cloned().map(Message::of).collect::<Result<Vec<_>, _>>()?;
@@ -110,8 +111,8 @@ struct Subject {
     values: Rc<[Value]>,
     ours: Side,
     reference: Option<Side>,
-    /// SHA-256 over the view's bytes and the bodies that were reclaimed, and nothing else: what no implementation can do
-    /// without, since these hashes are part of every result.
+    /// SHA-256 over the view's bytes and the reclaimed bodies, and nothing else: a lower bound for any
+    /// implementation, since these hashes are part of every result.
     floor: Samples,
 }
 
@@ -133,7 +134,8 @@ fn subjects() -> Result<Vec<Subject>> {
         for (policy, options) in project_fixture::policies() {
             add(policy, Options::parse(&options)?);
         }
-        // The reference's projector returns the messages it was given, which are shared there; here indices say that.
+        // The reference's projector returns the messages it was given, which are shared there; here indices do
+        // that.
         let all_but_the_first = |messages: &[&Message]| Ok((1..messages.len()).collect());
         add("custom", Options::custom(all_but_the_first));
         // The reference has no such policy.
@@ -143,10 +145,10 @@ fn subjects() -> Result<Vec<Subject>> {
     Ok(subjects)
 }
 
-/// What one of the two implementations made of it.
+/// The result of one of the two implementations.
 #[derive(Default)]
 struct Side {
-    /// The shortest of each round.
+    /// The shortest time of each round.
     times: Samples,
     allocations: u64,
     allocated_bytes: u64,
@@ -201,14 +203,14 @@ impl Subject {
     }
 }
 
-/// A view and what its event says.
+/// A view and the metadata of its event.
 fn projected<'a>(messages: &'a [Message], options: &Options) -> Result<(View<'a>, Raw)> {
     let view = projection::project(messages, None, options)?;
     let event = Raw::of(&view.metadata())?;
     Ok((view, event))
 }
 
-/// What has to be hashed for a view.
+/// The texts that have to be hashed for a view.
 fn hashed(messages: &[Message], view: &View<'_>) -> Vec<String> {
     let pointers = view.redaction_pointers.iter();
     let bodies = pointers.filter_map(|pointer| messages[pointer.source_index].value()["content"].as_str());
@@ -236,7 +238,7 @@ impl Side {
     }
 }
 
-/// Adds a line of the reference to what it is about.
+/// Adds a line of the reference's output to its subject.
 fn theirs(subjects: &mut [Subject], line: &Value) -> Result<()> {
     let number =
         |field: &str| line[field].as_u64().ok_or_else(|| format!("the reference says no {field}: {line}"));
@@ -256,7 +258,7 @@ fn theirs(subjects: &mut [Subject], line: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Builds or runs the reference's binary, and gives what it printed.
+/// Builds or runs the reference's binary, and returns its output.
 fn reference(verb: &str) -> Result<Vec<u8>> {
     const MANIFEST: &str = "bench/reference/Cargo.toml";
     if !Path::new(MANIFEST).is_file() {

@@ -5,11 +5,11 @@
 
 use serde_json::{Value, json};
 
-/// Sizes in tokens, counted as characters of JSON through four.
+/// Sizes in tokens of four characters of JSON.
 pub const SIZES: [usize; 3] = [10_000, 50_000, 100_000];
 
-/// The policies that are compared, with their options. `custom` is not among them: its projector is code, and both
-/// sides write theirs to return all messages but the first.
+/// The compared policies, with their options. `custom` is not among them: its projector is code, and on both
+/// sides it returns all messages but the first.
 pub fn policies() -> [(&'static str, Value); 5] {
     [
         ("raw", json!({"policy": "raw"})),
@@ -20,10 +20,10 @@ pub fn policies() -> [(&'static str, Value); 5] {
     ]
 }
 
-/// Rounds that belong together: what is named in one task is not named in the next, or nothing could be reclaimed.
+/// Number of rounds of a task: names in one task do not occur in the next, or nothing could be reclaimed.
 const TASK_ROUNDS: usize = 12;
 
-/// Every so often a call fails and is tried again.
+/// Interval at which a call fails and is retried.
 const FAILING: usize = 7;
 
 const TOOLS: [&str; 8] =
@@ -33,7 +33,7 @@ const AREAS: [&str; 10] =
 const VERBS: [&str; 8] = ["load", "merge", "parse", "check", "write", "split", "rank", "flush"];
 const NOUNS: [&str; 8] = ["page", "entry", "batch", "token", "header", "cursor", "record", "window"];
 
-/// Messages that together have at least this many tokens.
+/// Messages with at least this many tokens in total.
 pub fn messages(tokens: usize) -> Vec<Value> {
     let mut fixture = Fixture { numbers: 1, messages: Vec::new(), chars: 0 };
     let mut round = 0;
@@ -62,7 +62,7 @@ impl Fixture {
         }
         let tool = self.pick(&TOOLS);
         if round % FAILING == FAILING - 1 {
-            // A model often explains what it does, and often calls a tool without a word.
+            // A model often explains what it does, and often calls a tool without text.
             let words = round.is_multiple_of(2).then(|| self.words(task));
             let error = format!("Error: no such file: {}; did the path change?", self.path(task));
             self.call(task, tool, words, &format!("call_{round:05}_a"), &error, true);
@@ -73,7 +73,8 @@ impl Fixture {
     }
 
     fn call(&mut self, task: usize, tool: &str, words: Option<String>, id: &str, body: &str, failed: bool) {
-        // Written by hand: the order of a map's keys is a feature of serde_json that the two binaries do not share.
+        // Written by hand: the order of a map's keys depends on a feature of serde_json that the two binaries
+        // do not share.
         let (path, query, limit) = (self.path(task), self.symbol(task), self.below(200));
         let arguments = format!(r#"{{"path":"{path}","query":"{query}","limit":{limit}}}"#);
         self.push(json!({
@@ -97,14 +98,14 @@ impl Fixture {
         self.messages.push(message);
     }
 
-    /// No capitals, since a capitalised word counts as a symbol and would keep every result that has it too; and a
-    /// letter beyond ASCII, which few conversations do without.
+    /// No capitals, since a capitalised word counts as a symbol and would keep every result that has it too;
+    /// and a non-ASCII letter, which few conversations do without.
     fn words(&mut self, task: usize) -> String {
         let (symbol, path) = (self.symbol(task), self.path(task));
         format!("i think {symbol} walks the whole list again for every item – i will look at {path} next.")
     }
 
-    /// What a tool prints, 400 to 800 characters: places, code, and an object's id now and then.
+    /// Output of a tool, 400 to 800 characters: paths, code, and an object's id now and then.
     fn body(&mut self, task: usize) -> String {
         let length = 400 + self.below(400);
         let mut body = String::new();
@@ -139,7 +140,7 @@ impl Fixture {
         (self.next() >> 33) as usize % end
     }
 
-    /// Knuth's linear congruential generator: no seed but this one, no library to agree on.
+    /// Knuth's linear congruential generator: no other seed, and no library to agree on.
     fn next(&mut self) -> u64 {
         self.numbers =
             self.numbers.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,23 +1,26 @@
-//! How well the right turn is found, by words, by meaning and by both.
+//! Quality of lexical, embedding and hybrid recall.
 //!
-//! Three sets of our own, each question with the one turn that answers it. The first comes from texts and templates (`said`):
-//! how rankings are joined was chosen on it, and on half of LoCoMo. The second (`held_out`) was written sentence by sentence by
-//! someone who did not know how they are joined. Five kinds in each of these, 64 questions each:
+//! Three sets of our own, each question with the one turn that answers it. The first comes from texts and
+//! templates (`said`): the ranking was tuned on it, and on half of LoCoMo. The second (`held_out`) was written
+//! sentence by sentence by someone who did not know the ranking. Five kinds in each of these, 64 questions
+//! each:
 //!
 //! - **paraphrase**: the question means its turn with few of its words;
-//! - **identifier**: a name in code, as it is written, in another spelling, or as a path, among names that share a part;
+//! - **identifier**: a name in code, as it is written, in another spelling, or as a path, among names that
+//!   share a part;
 //! - **decision**: what was chosen for something in one project, among other projects' choices for the same;
 //! - **negation**: what must not be done, beside a turn that allows nearly the same;
 //! - **scoped**: asked within one conversation, while fifteen others say the same of their own projects.
 //!
-//! The third (`languages`) is German, Spanish, Chinese and Japanese: there meaning must not make words worse.
+//! The third (`languages`) is German, Spanish, Chinese and Japanese: there embeddings must not make lexical
+//! results worse.
 //!
 //! Public sets are read from files (`public`). For every set, over the questions that have an answer:
 //!
 //! - **recall@5, recall@10**: the share of a question's answering turns among the first 5 and 10 hits;
-//! - **session@1, session@5**: whether any of the first 1 or 5 different sessions of the hits has an answering turn (of our own
-//!   sets, a session is a conversation);
-//! - **MRR**: one over the place of the first answering turn among the first 10.
+//! - **session@1, session@5**: whether any of the first 1 or 5 different sessions of the hits has an answering
+//!   turn (in our own sets, a session is a conversation);
+//! - **MRR**: one over the rank of the first answering turn among the first 10.
 
 mod public;
 mod said;
@@ -25,7 +28,7 @@ mod said;
 use crate::Result;
 use crate::report::Row;
 use everturn::model::Embed;
-use everturn::{AppendOptions, Everturn, Hit, NewTurn, Options, RecallMode, RecallOptions, Tenant};
+use everturn::{Everturn, Hit, NewTurn, Options, RecallMode, RecallOptions, Tenant};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
@@ -38,23 +41,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the index may take to hold everything.
+/// Maximum time until everything is indexed.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Conversations that what is said is spread over.
+/// Number of conversations that turns are spread over.
 const CONVERSATIONS: usize = 40;
-/// Turns that are appended at once.
+/// Number of turns appended at once.
 const BATCH_TURNS: usize = 500;
-/// Hits whose sessions are counted.
+/// Number of hits whose sessions are counted.
 const SESSION_HITS: usize = 50;
-/// What has no bar of its own may be worse than before by this much.
+/// Allowed regression where there is no bar.
 const SLACK: f64 = 0.01;
 
-/// A second set, a pair on each line, written without looking at how rankings are joined.
+/// The second set, a pair on each line, written without knowledge of the ranking.
 const HELD_OUT: &str = include_str!("quality/held_out.jsonl");
-/// A third one, in other languages.
+/// The third one, in other languages.
 const LANGUAGES: &str = include_str!("quality/languages.jsonl");
 
-/// Recall@10 and MRR of the second set, by words and meaning joined by rank: what it was before they were joined by score.
+/// Recall@10 and MRR of the second set with rankings combined by rank, as before they were combined by score.
 const HELD_OUT_BEFORE: [(&str, f64, f64); 5] = [
     ("decision", 0.98, 0.91),
     ("identifier", 1.00, 0.99),
@@ -63,18 +66,18 @@ const HELD_OUT_BEFORE: [(&str, f64, f64); 5] = [
     ("scoped", 0.94, 0.77),
 ];
 
-/// Public sets, where whoever measures has them.
+/// Public sets, if available.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Public {
-    /// LoCoMo: a file in the form of locomo10.json
+    /// LoCoMo: a file in the format of locomo10.json
     #[arg(long, value_name = "FILE")]
     locomo: Option<PathBuf>,
-    /// BEAM: a folder with chats in it
+    /// BEAM: a folder of chats
     #[arg(long, value_name = "DIR")]
     beam: Option<PathBuf>,
 }
 
-/// Something said, and what is asked for it; nothing, if it only distracts.
+/// A turn, and the question for it; none, if it only distracts.
 #[derive(Deserialize)]
 struct Pair {
     class: &'static str,
@@ -93,14 +96,14 @@ struct Said {
     session: usize,
 }
 
-/// What is said, by conversation, and what is asked.
+/// Turns by conversation, and questions.
 struct Set {
     name: &'static str,
     conversations: Vec<Vec<Said>>,
     questions: Vec<Question>,
 }
 
-/// A question with its answers. Conversations and turns are meant by their place in the set.
+/// A question with its answers. Conversations and turns are given by their index in the set.
 struct Question {
     class: String,
     text: String,
@@ -115,7 +118,6 @@ impl Set {
         Set { name, conversations: Vec::new(), questions: Vec::new() }
     }
 
-    /// Adds a conversation.
     fn say(&mut self, said: Vec<Said>) -> usize {
         self.conversations.push(said);
         self.conversations.len() - 1
@@ -131,7 +133,7 @@ impl Set {
         }
     }
 
-    /// Spreads pairs over conversations in which other things are said as well.
+    /// Spreads pairs over conversations with other turns.
     fn of_pairs(name: &'static str, pairs: Vec<Pair>) -> Set {
         let mut set = Set::new(name);
         set.conversations.resize_with(CONVERSATIONS, Vec::new);
@@ -160,7 +162,7 @@ impl Set {
     }
 }
 
-/// Asks everything by words, by meaning and by both.
+/// Asks everything in lexical, embedding and hybrid mode.
 pub fn run(
     embedder: &Arc<dyn Embed>,
     reranker: Option<&Arc<dyn Embed>>,
@@ -224,7 +226,7 @@ fn measured(set: Set, options: Options) -> Result<Vec<Row>> {
     Ok(rows.collect())
 }
 
-/// The row with what is asked of it.
+/// The row with its bar.
 fn barred(row: Row, set: &str, class: &str, both: &Score, words: &Score) -> Row {
     let before = HELD_OUT_BEFORE.iter().find(|(name, ..)| *name == class && set == "held out");
     match (set, class, before) {
@@ -264,8 +266,7 @@ impl Kept {
                     occurred_at: said.at,
                     ..NewTurn::text(said.role, &said.text)
                 };
-                let new = batch.iter().map(new).collect();
-                let appended = scope.append(id, new, AppendOptions::default()).wait()?;
+                let appended = scope.conversation(id).append_all(batch.iter().map(new)).wait()?;
                 for (turn, said) in appended.turns.iter().zip(batch) {
                     turns.push(turn.id);
                     kept.sessions.insert(turn.id, (number, said.session));
@@ -284,7 +285,7 @@ impl Kept {
             Ok(scope.recall(&question.text, &options)?.data)
         };
         let answers: Vec<TurnId> = question.answers.iter().map(|answer| turns[*answer]).collect();
-        // Ten, as whoever asks without a limit gets them.
+        // Ten, the default limit.
         let hits: Vec<TurnId> = ask(10)?.into_iter().filter_map(|hit| hit.turn).collect();
         let among = |most: usize| {
             let found = answers.iter().filter(|answer| hits.iter().take(most).any(|hit| hit == *answer));

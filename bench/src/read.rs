@@ -9,11 +9,11 @@ use everturn_core::id::ConversationId;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Reads of one conversation before it is the other's turn.
+/// Number of reads of one conversation before switching to the other.
 const READS: usize = 50;
 const PAGE: usize = 50;
 
-/// A way to read; `words` choose a place where the place is not fixed.
+/// A way to read; `words` choose a random position.
 type Read = fn(&Tenant, ConversationId, turns: u64, words: &mut Words) -> Result<usize>;
 
 pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
@@ -30,7 +30,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
         ("the first 50 turns", |scope, id, _, _| page(scope, id, None, Order::Ascending), true),
         (
             "50 events from the middle",
-            |scope, id, turns, _| Ok(scope.events(id, turns / 2, PAGE)?.len()),
+            |scope, id, turns, _| Ok(scope.conversation(id).log().read(turns / 2, PAGE)?.len()),
             true,
         ),
         (
@@ -73,5 +73,5 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
 
 fn page(scope: &Tenant, id: ConversationId, after: Option<u64>, order: Order) -> Result<usize> {
     let query = HistoryQuery { after, limit: PAGE, order, ..HistoryQuery::default() };
-    Ok(scope.history(id, query)?.data.len())
+    Ok(scope.conversation(id).history(query)?.data.len())
 }

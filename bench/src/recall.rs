@@ -1,15 +1,15 @@
-//! Recall: how fast turns are taken in, how long a question takes by words and by both words and meaning, what the index
-//! weighs, and whether appends notice it.
+//! Recall: indexing rate, time of lexical and hybrid queries, size of the index, and its effect on appends.
 //!
-//! The words are drawn as in real text: a few very often, most of them hardly ever, with names of files and functions
-//! among them. A corpus of a handful of words would have every word in every turn.
+//! The words are distributed as in real text: a few very frequent, most of them rare, with names of files and
+//! functions among them. A corpus of a handful of words would have every word in every turn.
 //!
-//! The vectors of the turns are made up (`vectors::MadeUp`), because a million real ones take hours; for a question the built-in
-//! model reads as many English words, as it does in use. So hybrid rows say how long it takes, not how well it finds.
+//! The embeddings of the turns are synthetic (`vectors::MadeUp`), because a million real ones take hours; for a
+//! query the built-in model reads as many English words, as it does in use. So hybrid rows show the time, not
+//! the quality.
 //!
-//! A question is asked in several rounds, and its shortest time counts: on a machine with other work the others say how long it
-//! waited for a processor. The processor's time of all threads stands beside it, and the first round's time too, in which
-//! counts of words are not remembered yet.
+//! A query is repeated in several rounds, and its shortest time counts: on a machine with other load the others
+//! include waiting for a processor. The processor time of all threads is shown beside it, and the first round's
+//! time too, in which word counts are not cached yet.
 
 use crate::corpus::{self, Filled, Words};
 use crate::figures::{Samples, bytes, count, rate, time};
@@ -18,37 +18,36 @@ use crate::report::Row;
 use crate::vectors::MadeUp;
 use crate::{Result, Scale};
 use everturn::model::Embed;
-use everturn::{AppendOptions, Everturn, NewTurn, Options, RecallMode, RecallOptions, Tenant};
+use everturn::{Everturn, NewTurn, Options, RecallMode, RecallOptions, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Role;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Different words there are.
 const VOCABULARY: u64 = 60_000;
-/// Turns of one conversation.
+/// Number of turns of one conversation.
 const CONVERSATION_TURNS: u64 = 500;
-/// Turns of a long conversation.
+/// Number of turns of a long conversation.
 const LONG_TURNS: u64 = 30_000;
-/// Questions of each kind that are asked of each store.
+/// Number of queries of each kind for each store.
 const QUESTIONS: usize = 100;
-/// How often each is asked.
+/// Number of repetitions of each.
 const ROUNDS: usize = 3;
-/// Bytes of text in a turn: taken in rotation.
+/// Sizes of texts in bytes, used in rotation.
 const TURN_BYTES: [usize; 8] = [120, 900, 200, 2400, 300, 700, 150, 1600];
-/// Turns whose words questions are made of.
+/// Interval of the turns whose words are used for queries.
 const SAMPLED_EVERY: u64 = 97;
-/// How long vectors may take to be put.
+/// Maximum time for storing embeddings.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Questions of one kind, each with the conversation it is asked in.
+/// Queries of one kind, each with its conversation.
 struct Kind {
     name: &'static str,
     questions: Vec<(String, Option<ConversationId>)>,
 }
 
-/// Some turns of a store: where they were said, and their words.
+/// Some turns of a store: their conversation and text.
 type Sampled = Vec<(ConversationId, String)>;
 
 pub fn run(place: &Place, scale: Scale, only: Option<u64>, keep: Option<&Path>) -> Result<Vec<Row>> {
@@ -67,7 +66,7 @@ pub fn run(place: &Place, scale: Scale, only: Option<u64>, keep: Option<&Path>) 
     Ok(rows)
 }
 
-/// Indexing the same turns in one conversation and spread over many.
+/// Indexes the same turns in one conversation and spread over many.
 fn long_conversation(place: &Place) -> Result<Row> {
     let mut rates = Vec::new();
     for (name, each) in [("one-conversation.db", LONG_TURNS), ("many-conversations.db", CONVERSATION_TURNS)] {
@@ -230,7 +229,7 @@ fn asked(store: &Everturn, of: &str, mode: RecallMode, kind: &Kind) -> Result<Ro
     Ok(row.bar("p50 ≤ 20 ms", p50 <= 0.020))
 }
 
-/// The questions, made of what was said.
+/// Queries made from the sampled turns.
 fn kinds(sampled: &Sampled) -> Vec<Kind> {
     let mut words = Words::default();
     let mut pick = |many: usize| -> Vec<&str> {
@@ -275,7 +274,7 @@ fn kinds(sampled: &Sampled) -> Vec<Kind> {
     .into()
 }
 
-/// One writer appends to a store that indexes and to one that does not, in turns.
+/// One writer alternates between a store with an indexer and one without.
 fn appends(place: &Place, scale: Scale) -> Result<Row> {
     let (with, without) =
         (open(&place.file("with.db"), true, None)?, open(&place.file("without.db"), false, None)?);
@@ -289,7 +288,7 @@ fn appends(place: &Place, scale: Scale) -> Result<Row> {
             let mut appended = 0;
             while started.elapsed() < Duration::from_millis(scale.slice_ms) {
                 let turn = NewTurn::user(&text(&mut words, 1024));
-                scope.append(id, vec![turn], AppendOptions::default()).wait()?;
+                scope.conversation(id).append(turn).wait()?;
                 appended += 1;
             }
             rates[side].push(f64::from(appended) / started.elapsed().as_secs_f64());
@@ -310,7 +309,7 @@ fn open(path: &Path, index: bool, embedder: Option<Arc<dyn Embed>>) -> Result<Ev
     Ok(Everturn::open_with(&url, Options { sweep_every, index, embedder, ..Options::default() })?)
 }
 
-/// A store that is not indexed, with so many turns in each conversation, and the texts of some of its turns.
+/// An unindexed store with this many turns in each conversation, and the texts of some of its turns.
 fn fill(path: &Path, turns: u64, each: u64) -> Result<(Filled, Sampled)> {
     let store = open(path, false, None)?;
     let scope = store.tenant("bench")?;
@@ -334,11 +333,11 @@ fn fill(path: &Path, turns: u64, each: u64) -> Result<(Filled, Sampled)> {
 }
 
 fn append(scope: &Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<()> {
-    scope.append(id, turns, AppendOptions::default()).wait()?;
+    scope.conversation(id).append_all(turns).wait()?;
     Ok(())
 }
 
-/// A text in which the word of rank n comes about n times more rarely than the first, and one of fifty words is a path
+/// A text in which the word of rank n is about n times rarer than the first, and one of fifty words is a path
 /// or a name in code.
 fn text(words: &mut Words, bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 32);

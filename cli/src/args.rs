@@ -1,4 +1,4 @@
-//! What can be asked, and how. What belongs to one verb stands beside it, in [`verbs`](crate::verbs).
+//! Command-line arguments. The arguments of a verb are beside it, in [`verbs`](crate::verbs).
 
 use crate::verbs::{
     append, backup, change, compact, completions, context, delete, doctor, erase, export, facts, fork,
@@ -18,7 +18,8 @@ use std::path::PathBuf;
     version,
     disable_help_subcommand = true,
     max_term_width = 100,
-    // As usual, without the empty line above the usage: without a verb this is shown, and has to fit on one screen.
+    // As usual, without the empty line above the usage: this is shown without a verb, and has to fit on one
+    // screen.
     help_template = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}{after-help}",
     after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
@@ -34,10 +35,10 @@ pub struct Args {
         value_name = "URL"
     )]
     pub store: String,
-    /// Ask this server instead; its key is in EVERTURN_KEY
+    /// Use this server instead; its key is in EVERTURN_KEY
     #[arg(long, global = true, env = "EVERTURN_URL", hide_env_values = true, value_name = "URL")]
     pub url: Option<String>,
-    /// The file that holds the key to the server
+    /// File that holds the key of the server
     #[arg(
         long,
         global = true,
@@ -47,7 +48,7 @@ pub struct Args {
         value_name = "FILE"
     )]
     pub key_file: Option<PathBuf>,
-    /// Whose conversations
+    /// Tenant to work on
     #[arg(
         long,
         global = true,
@@ -60,7 +61,7 @@ pub struct Args {
     /// Print JSON instead of text for people
     #[arg(long, global = true)]
     pub json: bool,
-    /// Mirror what is written into a file per conversation
+    /// Mirror every conversation that is written into a file
     #[arg(
         long,
         global = true,
@@ -70,17 +71,17 @@ pub struct Args {
         value_name = "DIR"
     )]
     pub mirror: Option<PathBuf>,
-    /// Say more on standard error about what is being done (twice: even more)
+    /// Log more to standard error (twice: even more)
     #[arg(long, short, global = true, hide_short_help = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     #[command(subcommand)]
     pub verb: Option<Verb>,
-    /// Which of them were typed, and which came from the environment.
+    /// Sources of the arguments for which that matters.
     #[arg(skip)]
     pub sources: Sources,
 }
 
-/// Where arguments came from, of which that matters.
+/// Sources of arguments: typed or from the environment.
 #[derive(Default)]
 pub struct Sources {
     pub store: Option<ValueSource>,
@@ -93,7 +94,7 @@ pub struct Sources {
 }
 
 impl Args {
-    /// The command, with verbs whose help does not offer a server because they work on the store itself.
+    /// The command, without `--url` in the help of verbs that work on the store itself.
     pub fn without_url(verbs: &[&'static str]) -> Command {
         let url = Arg::new("url").long("url").env("EVERTURN_URL").hide(true);
         let key_file = Arg::new("key_file").long("key-file").env("EVERTURN_KEY_FILE").hide(true);
@@ -103,7 +104,7 @@ impl Args {
         })
     }
 
-    /// What was asked, and from where each word of it came.
+    /// Parses arguments, with the source of each.
     pub fn read(matches: &ArgMatches) -> Result<Args, clap::Error> {
         let mut args = Args::from_arg_matches(matches)?;
         let asks_model = match matches.subcommand() {
@@ -127,7 +128,6 @@ impl Args {
         Ok(args)
     }
 
-    /// How much is logged.
     pub fn level(&self) -> tracing_subscriber::filter::LevelFilter {
         use tracing_subscriber::filter::LevelFilter;
         match self.verbose {
@@ -142,73 +142,73 @@ impl Args {
 pub enum Verb {
     /// Serve the store over HTTP
     Serve(serve::Serve),
-    /// Begin a conversation
+    /// Create a conversation
     New(new::New),
     /// List conversations, last changed first
     List(list::List),
     /// Append a turn
     Append(append::Append),
-    /// Say something else instead of a turn; the old one stays in the log
+    /// Replace a turn with a new one; the old one stays in the log
     Supersede(supersede::Supersede),
-    /// Have a model answer
+    /// Generate a model reply
     Generate(generate::Generate),
     /// Read a conversation
     History(history::History),
     /// Read the end of a conversation and follow it
     Tail(tail::Tail),
-    /// Show what a conversation needs to go on: summary, pins, what is pending
+    /// Show the state of a conversation: summary, pins, pending approvals and tools
     State(state::State),
-    /// Pin a truth: every prompt says it until it is unpinned
+    /// Pin a value: every prompt contains it until it is unpinned
     Pin(state::Pin),
-    /// Take a pin away
+    /// Remove a pin
     Unpin(state::Unpin),
-    /// Approve what waits for an approval
+    /// Grant a pending approval
     Approve(state::Answer),
-    /// Deny what waits for an approval
+    /// Deny a pending approval
     Deny(state::Answer),
     /// Summarize a part of a conversation, without writing anything
     Summarize(summarize::Summarize),
     /// Summarize the oldest turns; the history keeps them
     Compact(compact::Compact),
-    /// Find again what was said, by words and by meaning
+    /// Search turns and facts, lexically and by embedding
     Recall(recall::Recall),
-    /// List, add, correct and retract what was learned, or let a model learn it
+    /// List, add, correct and retract facts, or extract them with a model
     Facts(facts::Facts),
-    /// Build what a model call is given, inside a token budget
+    /// Build the context of a model call, inside a token budget
     Context(context::Context),
-    /// Choose what of a transcript the next request sees
+    /// Choose which messages of a transcript the next request sees
     Project(project::Project),
     /// Change a conversation's title, metadata, retention, policy or system prompt
     Update(change::Update),
-    /// Put a conversation away, or bring it back
+    /// Archive a conversation, or resume it
     Archive(change::Archive),
     /// End a conversation for good; it can still be read
     Close(change::Close),
-    /// Start over: a new conversation with the same settings
+    /// Start over: create a new conversation with the same settings
     Reset(change::Reset),
-    /// Begin a conversation that shares another's history up to a place
+    /// Create a conversation that shares another's history up to a seq
     Fork(fork::Fork),
-    /// Prove that a conversation or an exported file is what was written
+    /// Verify that a conversation or an exported file is unchanged
     Verify(verify::Verify),
     /// Write a conversation to a file
     Export(export::Export),
-    /// Take over conversations from files
+    /// Import conversations from files
     Import(import::Import),
-    /// Erase what a turn says; its envelope and hash stay
+    /// Erase the content of a turn; its envelope and hash stay
     Erase(erase::Erase),
     /// Delete a conversation; a tombstone stays
     Delete(delete::Delete),
     /// Write and check session files, beside any program and without a store
     Session(session::Session),
-    /// Make, list and take back keys for the server
+    /// Create, list and revoke keys for the server
     Keys(keys::Keys),
-    /// Offer conversations to an MCP client over standard input and output
+    /// Serve conversations to an MCP client over standard input and output
     Mcp(mcp::Mcp),
-    /// Back up the whole store, all of it or what is new, also while it is in use
+    /// Back up the whole store, fully or incrementally, also while it is in use
     Backup(backup::Backup),
-    /// Make a store from a backup
+    /// Create a store from a backup
     Restore(restore::Restore),
-    /// Delete what has expired and end silent turns, now
+    /// Delete expired conversations and end idle turns, now
     Sweep(sweep::Sweep),
     /// Check the whole store
     Doctor(doctor::Doctor),
@@ -220,23 +220,23 @@ pub enum Verb {
 /// A model, for verbs that can have one do the work.
 #[derive(ClapArgs)]
 pub struct Model {
-    /// The server of the model
+    /// URL of the model's server
     #[arg(long, value_name = "URL", requires = "model", env = "EVERTURN_MODEL_URL")]
     pub base_url: Option<String>,
-    /// Which model
+    /// Name of the model
     #[arg(long, env = "EVERTURN_MODEL")]
     pub model: Option<String>,
-    /// How its server speaks
+    /// API of the model's server
     #[arg(long, value_enum, default_value_t = Speaks::OpenaiChat)]
     pub speaks: Speaks,
-    /// The environment variable that holds its key
+    /// Environment variable that holds its key
     #[arg(long, value_name = "NAME")]
     pub api_key_env: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Speaks {
-    /// OpenAI chat completions, and the many servers that speak it
+    /// OpenAI chat completions, also offered by many other servers
     OpenaiChat,
     /// OpenAI Responses
     OpenaiResponses,

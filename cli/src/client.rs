@@ -1,4 +1,4 @@
-//! The one door to conversations: a store of this machine, or a server's. No verb knows which it is.
+//! The one way to reach conversations: a local store, or a server. Verbs do not know which.
 
 mod local;
 mod remote;
@@ -18,19 +18,19 @@ use std::io::{BufRead, Write};
 
 /// A client with two transports, which give the same answers and the same errors.
 pub enum Client {
-    /// A store of this machine, opened by this process.
+    /// A local store, opened by this process.
     Local(Box<Local>),
-    /// A server's store, asked over HTTP.
+    /// A server's store, over HTTP.
     Remote(Box<Remote>),
 }
 
 impl Client {
-    /// Runs an operation.
     pub fn call<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         self.call_telling(operation, |_| {})
     }
 
-    /// Runs an operation that may take long. `progress` hears how much is done, unless a server does it.
+    /// Runs an operation that may take long. `progress` is called with how much is done, unless a server runs
+    /// it.
     pub fn call_telling<O: Operation>(
         &self,
         operation: O,
@@ -42,12 +42,12 @@ impl Client {
         }
     }
 
-    /// The conversation that a person means: an id, the beginning of one, or `@last`.
+    /// Resolves a name: an id, the beginning of one, or `@last`.
     pub fn resolve(&self, name: &str) -> Result<ConversationId, Error> {
         Ok(self.call(ResolveConversation { name: name.into() })?.id)
     }
 
-    /// Finds turns and facts again, with what was said a moment ago.
+    /// Recalls turns and facts, including the most recent ones.
     pub fn recall(&self, recall: Recall) -> Result<Recalled, Error> {
         match self {
             Client::Local(local) => local.recall(recall),
@@ -55,18 +55,18 @@ impl Client {
         }
     }
 
-    /// Makes everything findable, by meaning as well. `progress` hears how much is left.
+    /// Indexes and embeds everything. `progress` is called with how much is left.
     pub fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error> {
         match self {
             Client::Local(local) => local.index(progress),
             Client::Remote(_) => {
-                let text = "a server makes everything findable by itself; leave --index out";
+                let text = "a server indexes by itself; leave --index out";
                 Err(Error::invalid("url.index", text))
             }
         }
     }
 
-    /// Everything from a place on, then what comes.
+    /// Updates from a `seq` on, including future ones.
     pub fn follow(&self, id: ConversationId, from_seq: u64) -> Result<Box<dyn Updates>, Error> {
         match self {
             Client::Local(local) => local.follow(id, from_seq),
@@ -74,7 +74,7 @@ impl Client {
         }
     }
 
-    /// Writes a conversation as a file. `progress` hears how many events were written.
+    /// Writes a conversation to a file. `progress` is called with the number of events written.
     pub fn export(
         &self,
         id: ConversationId,
@@ -83,12 +83,12 @@ impl Client {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failure> {
         match self {
-            Client::Local(local) => Ok(local.tenant.export(id, format, out, progress)?),
+            Client::Local(local) => Ok(local.tenant.conversation(id).export(format, out, progress)?),
             Client::Remote(remote) => remote.export(id, format, out, progress),
         }
     }
 
-    /// Takes over what is in a file; its name tells one from another where the content does not.
+    /// Imports a file; its name distinguishes conversations where the content does not.
     pub fn import(&self, name: Option<&str>, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
         match self {
             Client::Local(local) => local.tenant.import_as(name, file, &mut |_| {}),
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// Keeps bytes beside a conversation.
+    /// Adds an asset to a conversation.
     pub fn attach(
         &self,
         id: ConversationId,
@@ -105,12 +105,14 @@ impl Client {
         bytes: Vec<u8>,
     ) -> Result<Asset, Error> {
         match self {
-            Client::Local(local) => local.tenant.add_asset(id, Some(name.to_string()), mime_type, bytes),
+            Client::Local(local) => {
+                local.tenant.conversation(id).assets().add(Some(name.to_string()), mime_type, bytes)
+            }
             Client::Remote(remote) => remote.attach(id, name, mime_type, bytes),
         }
     }
 
-    /// Checks everything: of a store of this machine all tenants, of a server the key's tenant.
+    /// Checks everything: all tenants of a local store, the key's tenant of a server.
     pub fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {
         match self {
             Client::Local(local) => local.store.doctor(progress),
@@ -119,8 +121,7 @@ impl Client {
     }
 }
 
-/// News of a conversation.
 pub trait Updates {
-    /// The next; waits for it. Each comes once, and `Lagged` never. `None` when nothing can come any more.
+    /// Waits for the next update. Each comes once, and `Lagged` never. `None` when no more can come.
     fn next(&mut self) -> Result<Option<Update>, Error>;
 }

@@ -1,7 +1,7 @@
-//! `everturn`: how a person asks.
+//! `everturn`, the command-line tool.
 //!
-//! Data goes to standard output, everything else to standard error. Exit code 0: done. 1: it failed, or what was
-//! checked is wrong. 2: the command was not understood.
+//! Data goes to standard output, everything else to standard error. Exit code 0: success. 1: the command
+//! failed, or a check found a problem. 2: the arguments were not understood.
 
 mod args;
 mod client;
@@ -18,7 +18,7 @@ use output::Failure;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-/// Turns are made on one thread and freed on another, which the system's allocator answers with locks.
+/// Turns are allocated on one thread and freed on another, for which the system's allocator takes locks.
 #[global_allocator]
 static ALLOCATOR: Metered<mimalloc::MiMalloc> = Metered(mimalloc::MiMalloc);
 
@@ -26,21 +26,21 @@ fn main() -> ExitCode {
     outlive_size_limits();
     let matches = Args::without_url(&["backup", "restore"]).get_matches();
     let args = Args::read(&matches).unwrap_or_else(|error| error.exit());
-    // A server logs in its own way.
+    // A server configures its own logging.
     if !matches!(args.verb, Some(Verb::Serve(_))) {
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
-            // The MCP library logs whole messages, which hold what people said.
+            // The MCP library logs whole messages, which contain content.
             .with_env_filter(format!("{},rmcp=error", args.level()))
             .init();
     }
     match run(&args, &matches) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough: `everturn history … | head` is no error.
+        // A closed pipe is not an error: `everturn history … | head`.
         Err(Failure::PipeClosed) => ExitCode::SUCCESS,
-        Err(Failure::Said) => ExitCode::FAILURE,
+        Err(Failure::Reported) => ExitCode::FAILURE,
         Err(Failure::Error(error)) => {
             output::error(&error, args.json);
             ExitCode::FAILURE
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes a write that passes a limit on the size of files (`ulimit -f`) fail, instead of ending the process.
+/// Makes a write that exceeds a limit on the size of files (`ulimit -f`) fail, instead of killing the process.
 fn outlive_size_limits() {
     // SAFETY: takes two numbers and touches no memory of ours; no other thread runs yet.
     #[cfg(unix)]

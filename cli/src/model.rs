@@ -1,4 +1,4 @@
-//! The model that was named on the command line.
+//! The model named on the command line.
 
 use crate::args::{Args, Model, Speaks};
 use crate::open;
@@ -8,8 +8,8 @@ use everturn_core::Error;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The model under the name by which a store asks for one; none if none was named. A server has its own, and says so in
-/// these words to whoever names another.
+/// The summarizer for a local store; none if no model was named. A server has its own: naming another one is
+/// refused with this text.
 pub fn summarizers(
     args: &Args,
     model: &Model,
@@ -26,7 +26,7 @@ pub fn summarizers(
     Ok(summarizers)
 }
 
-/// The model that is asked for answers, under the name by which a store asks for one.
+/// The model for generations, under the name that a store uses.
 pub fn models(args: &Args, model: &Model, servers_own: &str) -> Result<BTreeMap<String, Configured>, Error> {
     if open::server(args)?.is_some() {
         if args.sources.base_url == Some(ValueSource::CommandLine) {

@@ -1,4 +1,4 @@
-//! Opening the store that was asked for: a file of this machine, or a server's.
+//! Opening the store: a local file, or a server.
 
 use crate::args::Args;
 use crate::client::{Client, Local, Remote};
@@ -11,43 +11,45 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a command waits for another one that is writing: long enough for a loop of appends in two shells.
+/// Maximum time that a command waits for another one that is writing: long enough for a loop of appends in two
+/// shells.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The tenant's view, for reading beside whoever writes.
+/// The tenant's client, for reading beside a writer.
 pub fn reading(args: &Args) -> Result<Client, Failure> {
     with(args, Options { read_only: true, ..Options::default() })
 }
 
-/// The tenant's view, for writing to a store that is there: a mistyped path makes no new one.
+/// The tenant's client, for writing to an existing store: a mistyped path does not create a new one.
 pub fn writing(args: &Args) -> Result<Client, Failure> {
     with(args, Options { create: false, ..Options::default() })
 }
 
-/// The tenant's view, for writing to a store that is made if it is not there.
+/// The tenant's client, for writing to a store that is created if it does not exist.
 pub fn making(args: &Args) -> Result<Client, Failure> {
     with(args, Options::default())
 }
 
-/// The tenant's view, for writing much that is to be found at once, also by its meaning.
+/// The tenant's client, for a bulk write that is indexed and embedded at once.
 pub fn importing(args: &Args) -> Result<Client, Failure> {
     with(args, Options { embedder: embedder(args)?, ..Options::default() })
 }
 
-/// The built-in embedder for a command that does not name one, since it costs no time. Not where another one is set or was used:
-/// its vectors would be dropped, and may have been costly. A server has its own.
+/// The built-in embedding model for a command that does not name one, since it costs no time. Not where another
+/// one is configured or was used: its embeddings would be dropped, and may have been costly. A server has its
+/// own.
 pub fn embedder(args: &Args) -> Result<Option<Arc<dyn Embed>>, Error> {
     let set = std::env::var_os("EVERTURN_RECALL_EMBEDDER").is_some_and(|name| name != "builtin");
     if set || server(args)?.is_some() {
         return Ok(None);
     }
     let used = || store(args, Options { read_only: true, ..Options::default() })?.vector_models();
-    // A store that is not there yet has no vectors.
+    // A store that does not exist yet has no embeddings.
     let others = used().is_ok_and(|models| !models.iter().all(|model| BuiltinEmbedder::made(model)));
     Ok((!others).then(|| Arc::new(BuiltinEmbedder::new()) as Arc<dyn Embed>))
 }
 
-/// The tenant's view, for reading beside whoever writes what words and meaning find.
+/// The tenant's client, for recall beside a writer.
 pub fn recalling(args: &Args, embedder: &str, reranker: Option<&str>) -> Result<Client, Failure> {
     let remote = server(args)?.is_some();
     if remote && args.sources.recall_model == Some(ValueSource::CommandLine) {
@@ -59,7 +61,7 @@ pub fn recalling(args: &Args, embedder: &str, reranker: Option<&str>) -> Result<
         // A server has its own.
         _ if remote => Ok(None),
         name => {
-            // Somebody waits for it, be it for a question or for the whole index.
+            // A person waits for it, be it for a query or for the whole index.
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             name.parse::<Embedder>()?.open_with(cores).map(Some)
         }
@@ -68,7 +70,7 @@ pub fn recalling(args: &Args, embedder: &str, reranker: Option<&str>) -> Result<
     with(args, Options { read_only: true, embedder, reranker, ..Options::default() })
 }
 
-/// The tenant's view; the options are for a store of this machine.
+/// The tenant's client; the options are for a local store.
 pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
     if let Some(url) = server(args)? {
         return Ok(Client::Remote(Box::new(Remote::new(url, key(args)?.as_deref())?)));
@@ -76,15 +78,14 @@ pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
     Ok(Client::Local(Box::new(Local::new(store(args, options)?, &args.tenant)?)))
 }
 
-/// The store of this machine, whole.
+/// The whole local store.
 pub fn store(args: &Args, options: Options) -> Result<Everturn, Error> {
     let make = options.create && !options.read_only;
     let options = Options { patience: PATIENCE, mirror: args.mirror.clone(), ..options };
     Everturn::open_with(&url(&args.store, make)?, options)
 }
 
-/// The URL of the server to ask; `None` if a store of this machine is meant. What is typed counts more than the
-/// environment.
+/// The URL of the server to use; `None` for a local store. A flag takes precedence over the environment.
 pub fn server(args: &Args) -> Result<Option<&str>, Error> {
     let typed = |source| source == Some(ValueSource::CommandLine);
     let sources = &args.sources;
@@ -102,7 +103,7 @@ pub fn server(args: &Args) -> Result<Option<&str>, Error> {
         return wrong("url.and_store", text);
     }
     if typed(sources.tenant) {
-        return wrong("url.tenant", "the key says whose conversations a server shows; leave --tenant out");
+        return wrong("url.tenant", "the key determines the tenant on a server; leave --tenant out");
     }
     if typed(sources.mirror) {
         return wrong(
@@ -113,16 +114,16 @@ pub fn server(args: &Args) -> Result<Option<&str>, Error> {
     Ok(Some(url))
 }
 
-/// Refuses `--tenant` for a verb that is about all tenants: it would be ignored.
+/// Refuses `--tenant` for a verb that covers all tenants: it would be ignored.
 pub fn all_tenants(args: &Args, verb: &str) -> Result<(), Error> {
     if args.sources.tenant == Some(ValueSource::CommandLine) {
-        let text = format!("{verb} is about the whole store, of all tenants; leave --tenant out");
+        let text = format!("{verb} covers the whole store, all tenants; leave --tenant out");
         return Err(Error::invalid("tenant.all", text));
     }
     Ok(())
 }
 
-/// The key to the server. It is not taken from the command line, where everybody on this machine could read it.
+/// The key of the server. It is not taken from the command line, where every local user could read it.
 fn key(args: &Args) -> Result<Option<String>, Error> {
     let key = match &args.key_file {
         Some(path) => Some(read(path)?),
@@ -137,7 +138,7 @@ fn read(path: &Path) -> Result<String, Error> {
     })
 }
 
-/// The URL with a file in it: `sqlite:` alone means the one in the data folder.
+/// The URL with a path in it: `sqlite:` alone means the file in the data folder.
 pub fn url(store: &str, make: bool) -> Result<String, Error> {
     if store != "sqlite:" && store != "sqlite" {
         return Ok(store.to_string());
@@ -145,7 +146,7 @@ pub fn url(store: &str, make: bool) -> Result<String, Error> {
     let data = dirs::data_dir().ok_or_else(|| {
         Error::invalid(
             "store.no_data_folder",
-            "no data folder is known here; say where with --store sqlite:PATH",
+            "there is no data folder on this system; give a path with --store sqlite:PATH",
         )
     })?;
     let folder = data.join("everturn");

@@ -4,13 +4,12 @@ use everturn_core::Error;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
-/// Why a command ends early.
+/// Reason for ending a command early.
 pub enum Failure {
-    /// Something to tell.
     Error(Error),
-    /// It was told already.
-    Said,
-    /// Nobody reads the output any more.
+    /// An error that was printed already.
+    Reported,
+    /// The reader of the output is gone.
     PipeClosed,
 }
 
@@ -42,14 +41,12 @@ pub fn error(error: &Error, json: bool) {
     };
 }
 
-/// One thing as JSON.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
 }
 
-/// A list as JSON.
 pub fn json_list(data: &impl Serialize, next: Option<String>) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct List<'a, T> {
@@ -59,14 +56,13 @@ pub fn json_list(data: &impl Serialize, next: Option<String>) -> Result<(), Fail
     json(&List { data, next })
 }
 
-/// Text for people.
 pub fn text(text: impl std::fmt::Display) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     writeln!(out, "{text}")?;
     Ok(out.flush()?)
 }
 
-/// A bar on standard error while something long runs; nothing where nobody watches.
+/// A progress bar on standard error; hidden if that is not a terminal.
 pub fn progress(total: u64, unit: &str) -> indicatif::ProgressBar {
     if !io::stderr().is_terminal() {
         return indicatif::ProgressBar::hidden();

@@ -1,8 +1,8 @@
-//! Conversations, turns and events for people.
+//! Formatting conversations, turns and events for people.
 
 use anstyle::{AnsiColor, Style};
 use everturn_core::asset::Asset;
-use everturn_core::conversation::{Conversation, State};
+use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::Event;
 use everturn_core::fact::Fact;
 use everturn_core::message::{self, Part};
@@ -14,7 +14,7 @@ use std::fmt::Write;
 const DIM: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
 
-/// How much of a folded thing is shown.
+/// Number of characters shown of a folded part.
 const FOLDED_CHARS: usize = 100;
 
 /// `2026-11-15 05:30:12`, UTC.
@@ -32,7 +32,7 @@ pub fn conversation(conversation: &Conversation) -> String {
     let title = conversation.title.as_deref().unwrap_or("(no title)");
     let turns = count(conversation.turns, "turn");
     let state = match conversation.state {
-        State::Active => String::new(),
+        Lifecycle::Active => String::new(),
         state => format!("  {state}"),
     };
     let changed = time(conversation.updated);
@@ -43,16 +43,15 @@ pub fn conversation(conversation: &Conversation) -> String {
     )
 }
 
-/// What is shown of a turn beside its words.
+/// What is shown of a turn beside its text.
 #[derive(Clone, Copy, Default)]
 pub struct Detail {
     /// Tool calls, their results and reasoning in full.
     pub full: bool,
-    /// The turn's id.
     pub ids: bool,
 }
 
-/// A turn: who, when, what.
+/// A turn: actor, time, content.
 pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail) -> String {
     let mut out = head(turn.role, turn.actor.as_deref(), turn.occurred_at.unwrap_or(turn.created), turn.seq);
     if detail.ids {
@@ -119,7 +118,7 @@ fn body(message: &Value, role: Role, assets: &[Asset], full: bool) -> String {
             Part::Media { .. } | Part::Other(_) => {}
         }
     }
-    // What is not text is shown by its name, as in the transcript.
+    // Content that is not text is shown by its name, as in the transcript.
     for part in message::parts(message) {
         if let Part::Media { kind, label, asset_id } = part {
             let asset = asset_id.and_then(|id| assets.iter().find(|asset| asset.id == id));
@@ -196,12 +195,12 @@ pub fn one_line(text: &str) -> String {
     printable(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// What was said must not drive the reader's terminal: control characters are shown, not sent.
+/// Escapes control characters, so that content cannot control the reader's terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
-/// Several lines that somebody wrote, safe for a terminal.
+/// Several untrusted lines, made safe for a terminal.
 pub fn printable_lines(text: &str) -> String {
     text.lines().map(printable).collect::<Vec<_>>().join("\n")
 }

@@ -109,7 +109,6 @@ impl Client {
         }
     }
 
-    /// Standard input ends.
     fn end(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
@@ -140,8 +139,8 @@ fn read_only_offers_what_reads_beside_one_that_writes() {
     writer.end();
 }
 
-/// A store that was restored or copied has no index, and a process that only reads makes none: "nothing found" alone reads as
-/// "nobody said so".
+/// A store that was restored or copied has no index, and a read-only process creates none: "nothing found"
+/// alone would suggest that it was never said.
 #[test]
 fn read_only_says_that_what_is_not_indexed_is_not_searched() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,7 +157,7 @@ fn read_only_says_that_what_is_not_indexed_is_not_searched() {
     reader.end();
 }
 
-/// `everturn erase` is told nothing about the folders that MCP sessions are recorded in; the store knows them.
+/// `everturn erase` is not told the folders of recorded MCP sessions; the store knows them.
 #[test]
 fn erasing_reaches_sessions_that_were_recorded_and_mirrors() {
     let folder = tempfile::tempdir().unwrap();

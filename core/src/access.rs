@@ -1,6 +1,7 @@
-//! Who may ask a server, and for what: a key, bound to one tenant and one role.
+//! Access keys of a server, each bound to one tenant and one role.
 //!
-//! The words of a key are `et_ID_SECRET`. Only the hash of the secret is kept; whoever lost the words makes a new key.
+//! A key is written `et_ID_SECRET`. Only the hash of the secret is stored: a lost key cannot be recovered, only
+//! replaced.
 
 use crate::Error;
 use crate::chain::Hash;
@@ -11,46 +12,47 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What a caller may do. Each may do what the ones before it may.
+/// Role of a caller. Each role includes the permissions of the ones before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "KeyRole")]
-pub enum Role {
-    /// Read.
+pub enum KeyRole {
+    /// May read.
     Reader,
-    /// Read, append and derive.
+    /// May read, append and derive.
     Writer,
-    /// Also delete, erase, and make keys.
+    /// May also delete, erase and manage keys.
     Admin,
 }
 
-impl Role {
-    /// How it is written.
+impl KeyRole {
+    /// The name in JSON, in configuration and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
-            Role::Reader => "reader",
-            Role::Writer => "writer",
-            Role::Admin => "admin",
+            KeyRole::Reader => "reader",
+            KeyRole::Writer => "writer",
+            KeyRole::Admin => "admin",
         }
     }
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for KeyRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for Role {
+impl FromStr for KeyRole {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Role, Error> {
-        [Role::Reader, Role::Writer, Role::Admin].into_iter().find(|role| role.as_str() == text).ok_or_else(
-            || {
+    fn from_str(text: &str) -> Result<KeyRole, Error> {
+        [KeyRole::Reader, KeyRole::Writer, KeyRole::Admin]
+            .into_iter()
+            .find(|role| role.as_str() == text)
+            .ok_or_else(|| {
                 let text = clip(text);
-                Error::invalid("key.role", format!("{text:?} is no role; use reader, writer or admin"))
-            },
-        )
+                Error::invalid("key.role", format!("{text:?} is not a role; use reader, writer or admin"))
+            })
     }
 }
 
@@ -58,34 +60,34 @@ impl FromStr for Role {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Key")]
 pub struct AccessKey {
-    /// Its id.
+    /// Id of the key; not secret.
     pub id: KeyId,
-    /// Whose conversations it opens; no others.
+    /// The tenant that the key gives access to.
     pub tenant: TenantName,
-    /// What its holder may do: `reader`, `writer` or `admin`.
-    pub role: Role,
-    /// For people: who has it, and what for.
+    /// Role of the holder: `reader`, `writer` or `admin`.
+    pub role: KeyRole,
+    /// Note for people, such as the holder and the purpose.
     pub label: Option<String>,
-    /// When it was made.
+    /// Time of creation.
     pub created: Timestamp,
-    /// When it ends by itself.
+    /// Time after which the key is no longer accepted.
     pub expires: Option<Timestamp>,
-    /// When it was taken back.
+    /// Time of revocation.
     pub revoked: Option<Timestamp>,
-    /// When it was last used, to about a minute.
+    /// Time of last use, accurate to about a minute.
     pub last_used: Option<Timestamp>,
-    /// SHA-256 of the secret, which has 256 random bits, so that no slower hash is needed.
-    #[serde(skip, default = "untold")]
+    /// SHA-256 of the secret. The secret has 256 random bits, so a slow hash is not needed.
+    #[serde(skip, default = "placeholder_hash")]
     pub secret: Hash,
 }
 
-/// In place of a hash that is not told to callers; no secret has it.
-fn untold() -> Hash {
+/// Placeholder for the hash, which is never sent to callers. No secret hashes to it.
+fn placeholder_hash() -> Hash {
     Hash([0; 32])
 }
 
 impl AccessKey {
-    /// Whether it opens anything at this time.
+    /// Whether the key is accepted at this time.
     pub fn is_valid(&self, now: Timestamp) -> bool {
         self.revoked.is_none() && self.expires.is_none_or(|end| now < end)
     }
@@ -97,10 +99,10 @@ mod tests {
 
     #[test]
     fn roles_are_ordered_and_have_one_spelling() {
-        assert!(Role::Reader < Role::Writer && Role::Writer < Role::Admin);
-        for role in [Role::Reader, Role::Writer, Role::Admin] {
-            assert_eq!(role.to_string().parse::<Role>().unwrap(), role);
+        assert!(KeyRole::Reader < KeyRole::Writer && KeyRole::Writer < KeyRole::Admin);
+        for role in [KeyRole::Reader, KeyRole::Writer, KeyRole::Admin] {
+            assert_eq!(role.to_string().parse::<KeyRole>().unwrap(), role);
         }
-        assert!("root".parse::<Role>().unwrap_err().text().contains("use reader, writer or admin"));
+        assert!("root".parse::<KeyRole>().unwrap_err().text().contains("use reader, writer or admin"));
     }
 }

@@ -14,12 +14,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// How an asset's descriptor begins, in our JSON and in transcript values.
+/// Value of `type` in an asset descriptor, in our JSON and in transcript values.
 pub const TYPE: &str = "transcript_asset";
-/// What stands in a message where a payload was.
+/// Prefix of the string that replaces a payload in a message.
 const REFERENCE: &str = "asset:";
 
-/// What is known about an asset.
+/// Descriptor of an asset.
 // The body of `asset.added`; unknown fields of an imported descriptor stay in that body.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Asset {
@@ -31,26 +31,26 @@ pub struct Asset {
     /// `image`, `audio`, `video` or `file`.
     #[serde(default)]
     pub kind: String,
-    /// Its media type.
+    /// Media type.
     #[serde(default)]
     pub mime_type: String,
-    /// What its author called it.
+    /// Name given by its author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its size; absent where only the descriptor was imported.
+    /// Size; absent where only the descriptor was imported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Its hash and address; absent where only the descriptor was imported.
+    /// Hash, which is also its address; absent where only the descriptor was imported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<Hash>,
-    /// The SHA-256 of each piece of 1 MiB, the last one shorter. Absent for an asset of one piece, and for one that was
-    /// added before there were any.
+    /// SHA-256 of each piece of 1 MiB; the last piece may be shorter. Empty for an asset of one piece, and for
+    /// assets added before pieces were hashed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pieces: Vec<Hash>,
-    /// Who may see it.
+    /// Audience of the asset.
     #[serde(default = "internal")]
     pub visibility: Visibility,
-    /// Where its bytes are.
+    /// Location of the bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
 }
@@ -59,18 +59,18 @@ fn internal() -> Visibility {
     Visibility::Internal
 }
 
-/// Where an asset's bytes are.
+/// Location of an asset's bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Storage {
-    /// Relative to the asset folder of the store.
+    /// Path relative to the asset folder of the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Elsewhere, as an address.
+    /// URL of bytes stored elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }
 
-/// The hashes of an asset's pieces; none for an asset of one piece.
+/// Hashes of an asset's pieces; empty for an asset of one piece.
 pub fn pieces(bytes: &[u8]) -> Vec<Hash> {
     match bytes.len() > ASSET_PIECE_BYTES {
         true => bytes.chunks(ASSET_PIECE_BYTES).map(Hash::of).collect(),
@@ -79,7 +79,7 @@ pub fn pieces(bytes: &[u8]) -> Vec<Hash> {
 }
 
 impl Asset {
-    /// What people call it: its name, else its file name, else its id.
+    /// Label for people: the name, else the file name, else the id.
     pub fn label(&self) -> String {
         let file = |s: &Storage| {
             let place = s.path.as_deref().or(s.url.as_deref())?;
@@ -89,14 +89,14 @@ impl Asset {
     }
 }
 
-/// A payload that was found inside a message.
+/// A payload found inside a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Payload {
-    /// The decoded bytes.
+    /// Decoded bytes.
     pub bytes: Vec<u8>,
-    /// Its media type, as far as the message says.
+    /// Media type, as far as the message states it.
     pub mime_type: String,
-    /// Its name, as far as the message says.
+    /// Name, as far as the message states it.
     pub name: Option<String>,
 }
 
@@ -112,10 +112,10 @@ impl Payload {
     }
 }
 
-/// A message without its payloads, and these under their ids.
+/// A message without its payloads, and the payloads by id.
 pub type Extracted = (String, Vec<(String, Payload)>);
 
-/// The message without its large payloads, and these, each under the id that `id` gave it. `None` if there are none.
+/// Moves large payloads out of a message; `id` assigns each its id. Returns `None` if there are none.
 pub fn extract(message: &str, mut id: impl FnMut(&Payload) -> String) -> Result<Option<Extracted>, Error> {
     if message.len() <= ASSET_INLINE_BYTES_MAX {
         return Ok(None);
@@ -142,7 +142,7 @@ pub fn extract(message: &str, mut id: impl FnMut(&Payload) -> String) -> Result<
             }
             _ => continue,
         };
-        // Only what comes back equal is moved: one alphabet, proper padding.
+        // Move only what encodes back to the same text: this alphabet, with proper padding.
         let Ok(bytes) = BASE64.decode(encoded) else { continue };
         if BASE64.encode(&bytes) != encoded {
             continue;
@@ -167,7 +167,8 @@ pub fn extract(message: &str, mut id: impl FnMut(&Payload) -> String) -> Result<
     Ok(Some((edit(message, edits), payloads)))
 }
 
-/// The message with its payloads in place again. `fetch` gives an asset's bytes; one that is gone stays a reference.
+/// Puts payloads back into a message. `fetch` returns an asset's bytes; an asset that is gone stays a
+/// reference.
 pub fn restore(message: &str, mut fetch: impl FnMut(&str) -> Option<Vec<u8>>) -> Result<String, Error> {
     let mut edits = Vec::new();
     json::scan(message, |s| {
@@ -188,7 +189,7 @@ pub fn restore(message: &str, mut fetch: impl FnMut(&str) -> Option<Vec<u8>>) ->
     Ok(edit(message, edits))
 }
 
-/// The asset that a string refers to, and what stands before the reference.
+/// The id of the asset that a string refers to, and the text before the reference.
 pub fn reference(text: &str) -> Option<(&str, &str)> {
     let at = match text.find(";base64,") {
         Some(at) if text.starts_with("data:") => at + ";base64,".len(),
@@ -202,7 +203,7 @@ fn asset_id_field(id: &str) -> String {
     format!("\"asset_id\":{},", json::quote(id))
 }
 
-/// Replaces each span of the text; spans do not overlap.
+/// Replaces spans of the text. Spans must not overlap.
 pub(crate) fn edit(text: &str, mut edits: Vec<(usize, usize, String)>) -> String {
     edits.sort_by_key(|(start, ..)| *start);
     let mut out = String::with_capacity(text.len());

@@ -1,7 +1,7 @@
 //! Hard limits per conversation: how much its messages view may retain, and what happens when it is full.
 //!
-//! Compaction keeps a view small in ordinary life. These limits hold when it does not: when it is switched off, or held
-//! up by a tool that never answers.
+//! Compaction normally keeps a view small. These limits apply when it does not: when it is switched off, or
+//! blocked by a tool call that is never answered.
 
 use crate::Error;
 use crate::json::Raw;
@@ -9,23 +9,24 @@ use crate::write::Summarized;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Turns that a messages view retains unless its policy says otherwise.
+/// Default for the number of turns that a messages view retains.
 pub const MESSAGES_MAX: u64 = 4096;
-/// Events that a messages view spans unless its policy says otherwise.
+/// Default for the number of events that a messages view spans.
 pub const EVENTS_MAX: u64 = 32768;
-/// Turns that [`Recovery::Compact`] leaves as they are unless the policy says otherwise; half of a smaller `max_messages`.
+/// Default for the number of turns that [`Recovery::Compact`] keeps verbatim; half of `max_messages` if that is
+/// smaller.
 pub const KEEP_LAST: u64 = 100;
 
 /// `policy.budget` of a conversation. `null` in place of a number means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Policy {
-    /// Most turns.
+    /// Maximum number of turns.
     pub max_messages: Option<u64>,
-    /// Most events.
+    /// Maximum number of events.
     pub max_events: Option<u64>,
-    /// Most bytes of messages.
+    /// Maximum size of messages, in bytes.
     pub max_bytes: Option<u64>,
-    /// What happens when an append would go over. `None` where the policy does not say:
+    /// Reaction to an append that would exceed a limit. `None` if the policy does not say;
     /// [`Conversation::limits`](crate::conversation::Conversation::limits) then decides.
     pub recovery: Option<Recovery>,
 }
@@ -41,26 +42,26 @@ impl Default for Policy {
     }
 }
 
-/// What happens when an append would go over a limit.
+/// Reaction to an append that would exceed a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recovery {
     /// The append is refused.
     Reject,
-    /// The view begins later; nothing takes the place of what is left out.
+    /// The view starts later; the turns left out are not replaced by anything.
     Trim {
-        /// Turns that stay.
+        /// Number of turns to keep.
         keep_last: u64,
     },
-    /// What is left out is summarized.
+    /// The turns left out are summarized.
     Compact {
-        /// Turns that stay.
+        /// Number of turns to keep.
         keep_last: u64,
     },
 }
 
 impl Recovery {
-    /// The word in events.
+    /// The name in events.
     pub fn as_str(self) -> &'static str {
         match self {
             Recovery::Reject => "reject",
@@ -71,7 +72,8 @@ impl Recovery {
 }
 
 impl Policy {
-    /// Reads a policy. Nothing is silently defaulted: what is not understood is an error that names the field.
+    /// Parses a policy. Unknown fields and values are errors that name the field; nothing is silently
+    /// defaulted.
     pub fn parse(raw: &Raw) -> Result<Policy, Error> {
         let wrong =
             |field: &str, what: &str| Error::invalid("policy.budget", format!("policy.budget{field} {what}"));
@@ -108,7 +110,7 @@ impl Policy {
         Ok(policy)
     }
 
-    /// The policy with a recovery: where it names none, `compact` with automatic compaction on, else `reject`.
+    /// Fills in the recovery if the policy has none: `compact` with automatic compaction on, else `reject`.
     pub fn with_recovery(mut self, auto_compaction: bool) -> Policy {
         let keep_last = KEEP_LAST.min(self.max_messages.map_or(KEEP_LAST, |max| max / 2));
         let default = if auto_compaction { Recovery::Compact { keep_last } } else { Recovery::Reject };
@@ -116,12 +118,13 @@ impl Policy {
         self
     }
 
-    /// Whether an append that goes over a limit is refused rather than made room for.
+    /// Whether an append over a limit is refused, as opposed to making room for it.
     pub fn rejects(&self) -> bool {
         matches!(self.recovery, Some(Recovery::Reject) | None)
     }
 
-    /// The first limit that this usage exceeds: its name, the limit and the usage. Equal is not exceeding.
+    /// The first limit that this usage exceeds: its name, the limit and the usage. Reaching a limit does not
+    /// exceed it.
     pub fn exceeded(&self, usage: &Usage) -> Option<(&'static str, u64, u64)> {
         [
             ("max_messages", self.max_messages, usage.messages),
@@ -132,7 +135,7 @@ impl Policy {
         .find_map(|(name, limit, used)| limit.filter(|limit| used > *limit).map(|limit| (name, limit, used)))
     }
 
-    /// The answer to an append that goes over.
+    /// The error for an append over a limit.
     pub fn refuse(&self, usage: &Usage) -> Error {
         let (name, limit, used) = self.exceeded(usage).unwrap_or(("max_messages", 0, 0));
         Error::too_large(
@@ -145,19 +148,19 @@ impl Policy {
     }
 }
 
-/// What a messages view retains.
+/// Size of a messages view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Turns that are neither superseded nor aborted.
+    /// Number of turns that are neither superseded nor aborted.
     pub messages: u64,
-    /// Events since the view begins.
+    /// Number of events since the start of the view.
     pub events: u64,
-    /// Bytes of those turns' messages.
+    /// Size of those turns' messages, in bytes.
     pub bytes: u64,
 }
 
 impl Usage {
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, more: Usage) -> Usage {
         Usage {
             messages: self.messages + more.messages,
@@ -167,28 +170,28 @@ impl Usage {
     }
 }
 
-/// The body of a `transcript_budget` event, and what `metadata.transcript_budget.last_action` shows.
+/// The body of a `transcript_budget` event; also shown as `metadata.transcript_budget.last_action`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Action {
     /// `reject`, `trim` or `compact`.
     pub action: String,
-    /// What ran into the limit.
+    /// The operation that hit the limit.
     pub source: String,
-    /// Which limit, and both numbers.
+    /// The limit that was hit, with both numbers.
     pub reason: String,
     /// The policy in force.
     pub policy: Value,
-    /// Before.
+    /// Usage before the append.
     pub usage_before: Usage,
-    /// What the append would have made of it.
+    /// Usage that the append would have caused.
     pub usage_attempted: Usage,
-    /// Afterwards.
+    /// Usage afterwards.
     pub usage_after: Usage,
-    /// How many turns left the view.
+    /// Number of turns that left the view.
     pub removed_messages: u64,
-    /// How many events left the view.
+    /// Number of events that left the view.
     pub removed_events: u64,
-    /// Where the view begins from now on, if it was trimmed.
+    /// New start of the view, if it was trimmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trimmed: Option<Summarized>,
 }

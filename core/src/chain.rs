@@ -20,17 +20,17 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-/// First bytes of every hashed envelope: says what it is and which version of the encoding. Frozen.
+/// First bytes of every hashed envelope: names the structure and the version of its encoding. Frozen.
 const EVENT_TAG: &[u8] = b"everturn.event.v1\n";
-/// First bytes of what the first `prev` of a conversation is derived from. Frozen.
+/// First bytes of the input from which a conversation's first `prev` is derived. Frozen.
 const GENESIS_TAG: &[u8] = b"everturn.genesis.v1\n";
 
-/// A SHA-256.
+/// A SHA-256 hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hash(pub [u8; 32]);
 
 impl Hash {
-    /// The hash of these bytes.
+    /// Hashes bytes.
     pub fn of(bytes: &[u8]) -> Hash {
         Hash(Sha256::digest(bytes).into())
     }
@@ -90,12 +90,12 @@ impl JsonSchema for Hash {
     }
 }
 
-/// Where a log ends.
+/// End of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Head {
-    /// The last event's place; 0 before the first.
+    /// `seq` of the last event; 0 before the first.
     pub seq: u64,
-    /// The last event's hash.
+    /// Hash of the last event.
     pub hash: Hash,
 }
 
@@ -109,7 +109,7 @@ impl Head {
     }
 }
 
-/// The next link: a draft gets its place and its hashes.
+/// Assigns a draft its `seq` and hashes, as the event after `head`.
 pub fn next_event(conversation: ConversationId, head: Head, draft: Draft) -> Event {
     let body_hash = body_hash(&draft.body);
     let mut event = Event {
@@ -181,8 +181,8 @@ fn optional(out: &mut Vec<u8>, value: Option<&[u8]>) {
     out.extend_from_slice(value.unwrap_or_default());
 }
 
-/// Whether an event is what was written: its body, unless erased, and its envelope match their hashes. `prev` must be the
-/// hash that the event before it has.
+/// Checks an event against its hashes: the envelope, and the body unless erased. The caller compares `prev`
+/// with the hash of the event before.
 pub fn check(event: &Event) -> Result<(), Error> {
     let (code, what) = match &event.body {
         Some(body) if body_hash(body) != event.body_hash => ("chain.body_mismatch", "body"),
@@ -191,17 +191,18 @@ pub fn check(event: &Event) -> Result<(), Error> {
     };
     let (conversation, seq, id) = (event.conversation, event.seq, event.id);
     let command = erase_command(event).filter(|_| what == "body");
-    let instead = command.map_or(String::new(), |command| format!("; without one, give it up: `{command}`"));
+    let instead = command
+        .map_or(String::new(), |command| format!("; without a backup, erase the damaged event: `{command}`"));
     Err(Error::corrupt(
         code,
         format!(
             "{conversation} seq {seq} ({id}): its {what} is not the one that was written; read around it with `before` {seq} \
-             and `after` {seq}, and restore the store from a backup, to a new place{instead}"
+             and `after` {seq}, and restore the store from a backup into a new folder{instead}"
         ),
     ))
 }
 
-/// The command that erases an event: with its turn, or by its place. `None` if it holds no words.
+/// The command that erases an event: with its turn, or by its `seq`. `None` if it holds no content.
 fn erase_command(event: &Event) -> Option<String> {
     match event.turn.filter(|_| kind::is_of_turn(&event.kind)) {
         Some(turn) => Some(format!("everturn erase {turn} --reason damaged")),
@@ -212,16 +213,16 @@ fn erase_command(event: &Event) -> Option<String> {
     }
 }
 
-/// What a walk over a chain found.
+/// Result of verifying a chain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
-    /// Events that were checked.
+    /// Number of events checked.
     pub events: u64,
-    /// Bodies that are erased: counted, not an error.
+    /// Number of erased bodies. They are not errors.
     pub erased: u64,
-    /// Where the chain ends.
+    /// End of the chain.
     pub head: Head,
-    /// If a head was asked for: whether the chain contains it.
+    /// Whether the chain contains the given head; `None` if none was given.
     pub contains_head: Option<bool>,
 }
 
@@ -236,19 +237,19 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// For the conversation with this id. Its log starts with its own genesis, or with an ancestor's if it is a fork.
-    /// With `wanted`, also tells whether the chain contains that hash, noted earlier: a log that was cut or rewritten
-    /// as a whole does not.
+    /// Starts at the beginning of a conversation. Its log starts with its own genesis, or with an ancestor's if
+    /// it is a fork. With `wanted`, the report also says whether the chain contains that hash, noted earlier: a
+    /// log that was truncated or rewritten as a whole does not.
     pub fn new(conversation: ConversationId, wanted: Option<Hash>) -> Verifier {
         Verifier { head: None, conversation, events: 0, erased: 0, wanted, found: false }
     }
 
-    /// For what comes after a part that is known to be right.
+    /// Starts after a part that has already been verified.
     pub fn after(conversation: ConversationId, head: Head) -> Verifier {
         Verifier { head: Some(head), ..Verifier::new(conversation, None) }
     }
 
-    /// Takes the next event; an error is the first thing that is wrong.
+    /// Checks the next event. Returns the first error found.
     pub fn push(&mut self, event: &Event) -> Result<(), Error> {
         let head = self.head.unwrap_or_else(|| Head::genesis(event.conversation));
         let broken = |code, what: String| Err(Error::corrupt(code, format!("seq {}: {what}", event.seq)));
@@ -277,7 +278,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// The end of the walk.
+    /// Ends the verification.
     pub fn finish(self) -> Report {
         let head = self.head.unwrap_or_else(|| Head::genesis(self.conversation));
         Report {

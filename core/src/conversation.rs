@@ -1,4 +1,4 @@
-//! A conversation: what its log folds into, apart from the turns.
+//! A conversation: everything its log folds into, except the turns.
 
 use crate::Error;
 use crate::chain::{Hash, Head};
@@ -12,154 +12,154 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
-/// Where a conversation is in its life.
+/// Lifecycle state of a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "ConversationState")]
-pub enum State {
-    /// Open for turns.
+pub enum Lifecycle {
+    /// Accepts turns.
     #[default]
     Active,
-    /// Put away; `resume` brings it back.
+    /// Put away; `resume` makes it active again.
     Archived,
-    /// Given up; `resume` brings it back.
+    /// Given up; `resume` makes it active again.
     Abandoned,
-    /// Ended for good; `reset` starts a new one that names it.
+    /// Ended for good; `reset` starts a new one that refers to it.
     Closed,
 }
-words!(State, "state.unknown", Active "active", Archived "archived", Abandoned "abandoned", Closed "closed");
+words!(Lifecycle, "state.unknown", Active "active", Archived "archived", Abandoned "abandoned", Closed "closed");
 
-/// How long content is kept.
+/// Retention of content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Retention {
-    /// For ever.
+    /// Content is kept forever.
     #[default]
     Full,
-    /// Until a compaction covers it; hashes stay.
+    /// Content is kept until a compaction covers it; hashes stay.
     AuditOnly,
-    /// Until it leaves the verbatim window; and the conversation has a time to live.
+    /// Content is kept until it leaves the verbatim window; the conversation has a time to live.
     Ephemeral,
 }
 words!(Retention, "retention.unknown", Full "full", AuditOnly "audit-only", Ephemeral "ephemeral");
 
-/// Where a fork left its parent.
+/// Origin of a fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Parent {
-    /// The conversation it came from.
+    /// The parent conversation.
     pub conversation: ConversationId,
-    /// The last event that both share.
+    /// `seq` of the last event shared with the parent.
     pub at_seq: u64,
 }
 
-/// The session's system prompt: text, fingerprint, size.
+/// System prompt of a conversation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SystemPrompt {
     /// The text.
     pub content: String,
-    /// Its fingerprint.
+    /// SHA-256 of the text.
     pub sha256: Hash,
-    /// Its size.
+    /// Size of the text in bytes.
     pub bytes: u64,
 }
 
 impl SystemPrompt {
-    /// A prompt with its fingerprint.
+    /// Hashes and measures the text.
     pub fn new(content: String) -> SystemPrompt {
         SystemPrompt { sha256: Hash::of(content.as_bytes()), bytes: content.len() as u64, content }
     }
 }
 
-/// What a conversation knows of its prompt without reading it.
+/// Reference to the system prompt, without its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PromptRef {
-    /// Its fingerprint.
+    /// SHA-256 of the text.
     pub sha256: Hash,
-    /// The event whose body holds the text.
+    /// `seq` of the event that holds the text.
     pub seq: u64,
 }
 
-/// The checkpoint in force: what a compaction event said, without its words.
+/// The checkpoint in force: the content of a compaction event, without its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CheckpointRef {
-    /// The compaction.
+    /// The compaction event.
     pub event: EventId,
-    /// Its place.
+    /// `seq` of the compaction event.
     pub seq: u64,
-    /// The last turn it covers.
+    /// The last turn that it covers.
     pub through: TurnId,
-    /// That turn's place: what comes after it is read verbatim.
+    /// `seq` of that turn: later turns are read verbatim.
     pub through_seq: u64,
-    /// How many turns there are up to it, superseded ones included.
+    /// Number of turns up to it, superseded ones included.
     pub turns_before: u64,
 }
 
-/// What the last `transcript_budget` event said.
+/// Content of the last `transcript_budget` event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BudgetRef {
-    /// Its place.
+    /// `seq` of the event.
     pub seq: u64,
-    /// Turns up to this place were trimmed from the messages view.
+    /// Turns up to this `seq` were trimmed from the messages view.
     pub through_seq: u64,
-    /// How many turns there are up to it, superseded ones included.
+    /// Number of turns up to it, superseded ones included.
     pub turns_before: u64,
 }
 
-/// Where the messages view begins: turns up to this place are summarized or trimmed. Also how many turns that is,
-/// superseded ones included.
+/// Start of the messages view: the `seq` up to which turns are summarized or trimmed, and the number of those
+/// turns, superseded ones included.
 pub fn view_start(checkpoint: Option<CheckpointRef>, budget: Option<BudgetRef>) -> (u64, u64) {
     let summarized = checkpoint.map_or((0, 0), |at| (at.through_seq, at.turns_before));
     let trimmed = budget.map_or((0, 0), |at| (at.through_seq, at.turns_before));
     summarized.max(trimmed)
 }
 
-/// What can be set on a conversation. In an update, a field that is absent stays as it is and one that is null goes.
-/// This is also the body of `conversation.created`, `.updated` and `.forked`, so its names are frozen.
+/// Settings of a conversation. In an update, an absent field is left as it is and null removes it. This is also
+/// the body of `conversation.created`, `.updated` and `.forked`, so its names are frozen.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Whose it is within the tenant.
+    /// Owner within the tenant.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub owner: Option<Option<String>>,
-    /// For people.
+    /// Title for people.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub title: Option<Option<String>>,
-    /// Merged key by key; null removes a key.
+    /// Metadata, merged key by key; null removes a key.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, Raw>,
-    /// Seconds after the last change until it is deleted.
+    /// Time to live: seconds after the last change until the conversation is deleted.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Option<u64>>,
-    /// How long content is kept.
+    /// Retention of content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
-    /// `compaction`, `budget`, `facts`, `redaction`; merged key by key.
+    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`. Merged key by key.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub policy: BTreeMap<String, Raw>,
-    /// Session-level instructions; null removes them.
+    /// Instructions for the whole conversation; null removes them.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<Option<SystemPrompt>>,
-    /// On creation by `reset`: the conversation before this one.
+    /// On creation by `reset`: the previous conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predecessor: Option<ConversationId>,
-    /// On creation by `fork`: where it left.
+    /// On creation by `fork`: the origin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// On creation by `fork`: who had taken part so far.
+    /// On creation by `fork`: the participants so far.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub participants: Vec<String>,
-    /// On creation by `fork`: the checkpoint in force where it left.
+    /// On creation by `fork`: the checkpoint in force at the fork point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRef>,
-    /// On creation by `fork`: what its parent's budget had done until then.
+    /// On creation by `fork`: the parent's last budget action before the fork point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetRef>,
-    /// On creation by an import of a transcript value: its further fields, kept for the way out.
+    /// On creation by importing a transcript value: its other fields, kept for export.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub transcript: BTreeMap<String, Raw>,
 }
 
-/// Tells null (`Some(None)`) from absent (`None`).
+/// Distinguishes null (`Some(None)`) from absent (`None`).
 fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
@@ -167,7 +167,7 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 }
 
 impl Settings {
-    /// Moves what has a field of its own out of the metadata, then checks everything.
+    /// Moves metadata keys that have a field of their own into that field, then checks everything.
     pub fn normalise(mut self) -> Result<Settings, Error> {
         if let Some(raw) = self.metadata.remove("system_prompt") {
             let prompt = raw.read::<SystemPrompt>().map(|p| p.content).or_else(|| raw.read::<String>());
@@ -182,7 +182,7 @@ impl Settings {
                 }
             }
         }
-        // Shown there, never kept there.
+        // Shown in metadata, never stored there.
         self.metadata.remove("transcript_budget");
         if let Some(raw) = self.metadata.get("retention") {
             match raw.read::<Option<String>>() {
@@ -213,7 +213,7 @@ impl Settings {
     }
 }
 
-/// A policy that says nothing, or something else than was meant, must not be kept.
+/// Refuses a policy that is empty or not understood: storing it would promise something that does not happen.
 fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
     match name {
         "redaction" if raw.read::<crate::redaction::Mode>().is_none() => Err(Error::invalid(
@@ -227,63 +227,63 @@ fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
     }
 }
 
-/// A conversation as it stands now.
+/// The current state of a conversation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Conversation {
     /// Its id.
     pub id: ConversationId,
-    /// Whose it is.
+    /// Tenant that it belongs to.
     pub tenant: TenantName,
-    /// Whose it is within the tenant.
+    /// Owner within the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// For people.
+    /// Title for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// Every actor that has spoken.
     pub participants: Vec<String>,
-    /// Whatever the caller keeps here. Where a single conversation is read, also `system_prompt` with its text, and
+    /// Metadata of the caller. Where a single conversation is read, also `system_prompt` with its text, and
     /// `transcript_budget`.
     pub metadata: BTreeMap<String, Raw>,
-    /// Where it is in its life.
-    pub state: State,
-    /// When it began.
+    /// Lifecycle state.
+    pub state: Lifecycle,
+    /// Time of creation.
     pub created: Timestamp,
-    /// When its last event was taken.
+    /// Time of the last event.
     pub updated: Timestamp,
-    /// The last turn that a summary covers.
+    /// The last turn that a checkpoint covers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summarized_through: Option<TurnId>,
-    /// Seconds after `updated` until it is deleted.
+    /// Time to live: seconds after `updated` until it is deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
-    /// How long content is kept.
+    /// Retention of content.
     pub retention: Retention,
-    /// `compaction`, `budget`, `facts`, `redaction`.
+    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`.
     pub policy: BTreeMap<String, Raw>,
-    /// Where its log ends.
+    /// End of the log.
     pub head: Head,
-    /// How many turns it has, inherited ones included.
+    /// Number of turns, inherited ones included.
     pub turns: u64,
-    /// Where it left its parent.
+    /// Origin, if it is a fork.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
     /// The conversation that it continues after a reset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predecessor: Option<ConversationId>,
-    /// Its system prompt's fingerprint.
+    /// Reference to the system prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<PromptRef>,
     /// The checkpoint in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRef>,
-    /// What its budget did last.
+    /// The last budget action.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetRef>,
 }
 
 impl Conversation {
-    /// Before its first event.
+    /// A conversation before its first event.
     pub fn new(id: ConversationId, tenant: TenantName, created: Timestamp, head: Head) -> Conversation {
         Conversation {
             id,
@@ -292,7 +292,7 @@ impl Conversation {
             title: None,
             participants: Vec::new(),
             metadata: BTreeMap::new(),
-            state: State::Active,
+            state: Lifecycle::Active,
             created,
             updated: created,
             summarized_through: None,
@@ -309,38 +309,38 @@ impl Conversation {
         }
     }
 
-    /// Where the messages view begins now, see [`view_start`].
+    /// Current start of the messages view, see [`view_start`].
     pub fn view_start(&self) -> (u64, u64) {
         view_start(self.checkpoint, self.budget)
     }
 
-    /// Another checkpoint, or none, is in force.
+    /// Replaces the checkpoint in force.
     pub fn set_checkpoint(&mut self, checkpoint: Option<CheckpointRef>) {
         self.checkpoint = checkpoint;
         self.summarized_through = checkpoint.map(|at| at.through);
     }
 
-    /// How it is compacted.
+    /// The compaction policy.
     pub fn compaction(&self) -> crate::policy::CompactionPolicy {
         let raw = self.policy.get("compaction");
         raw.and_then(|raw| crate::policy::CompactionPolicy::parse(raw).ok()).unwrap_or_default()
     }
 
-    /// How much it may retain, and what happens when an append would go over.
+    /// The budget policy, with its recovery.
     pub fn limits(&self) -> crate::budget::Policy {
         let raw = self.policy.get("budget");
         let policy = raw.and_then(|raw| crate::budget::Policy::parse(raw).ok()).unwrap_or_default();
         policy.with_recovery(self.compaction().auto)
     }
 
-    /// Whether and how facts are learned from it.
+    /// The facts policy.
     pub fn facts(&self) -> crate::policy::FactsPolicy {
         let raw = self.policy.get("facts");
         raw.and_then(|raw| crate::policy::FactsPolicy::parse(raw).ok()).unwrap_or_default()
     }
 
-    /// Takes over settings that an event at `seq` carries. A parent is not among them: where a fork begins was decided
-    /// when it began.
+    /// Applies the settings that an event at `seq` carries. A parent is not among them: the origin of a fork is
+    /// fixed at its creation.
     pub fn set(&mut self, settings: Settings, seq: u64) {
         if let Some(owner) = settings.owner {
             self.owner = owner;
@@ -352,7 +352,7 @@ impl Conversation {
         merge(&mut self.policy, settings.policy);
         if let Some(retention) = settings.retention {
             self.retention = retention;
-            // Said in two places, it must say the same in both.
+            // Retention is shown in two places, which must agree.
             if let Some(word) = self.metadata.get_mut("retention")
                 && let Ok(raw) = Raw::of(&retention)
             {
@@ -378,12 +378,12 @@ impl Conversation {
         self.budget = settings.budget.or(self.budget);
     }
 
-    /// When it is due for deletion.
+    /// Time at which it is due for deletion.
     pub fn expires(&self) -> Option<Timestamp> {
         self.ttl.map(|ttl| self.updated.plus_s(ttl))
     }
 
-    /// Its metadata must stay small: it is read and written with every append.
+    /// Checks the size of the metadata, which is read and written with every append.
     pub fn check(&self) -> Result<(), Error> {
         let bytes: usize =
             self.metadata.iter().chain(&self.policy).map(|(k, v)| k.len() + v.get().len()).sum();
@@ -392,7 +392,7 @@ impl Conversation {
                 "METADATA_BYTES_MAX",
                 METADATA_BYTES_MAX as u64,
                 bytes as u64,
-                "keep large things in a turn or an asset",
+                "put large data into a turn or an asset",
             ));
         }
         Ok(())
@@ -409,15 +409,15 @@ fn merge(into: &mut BTreeMap<String, Raw>, from: BTreeMap<String, Raw>) {
     }
 }
 
-/// What stays of a deleted conversation, so that audit can prove that it was deleted and not lost.
+/// Record of a deleted conversation, kept so that an audit can tell deletion from loss.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Tombstone {
-    /// The conversation that was.
+    /// The deleted conversation.
     pub id: ConversationId,
-    /// Where its log ended.
+    /// End of its log.
     pub head: Head,
-    /// When it was deleted.
+    /// Time of the deletion.
     pub deleted: Timestamp,
-    /// Why.
+    /// Reason for the deletion.
     pub reason: String,
 }

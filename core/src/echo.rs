@@ -1,7 +1,8 @@
-//! Words of a turn that stand in other events too: titles made of a first message, and imported lines that repeat one.
+//! Echoes: a turn's text repeated in other events, such as titles made from a first message and imported lines.
 //!
-//! Nothing in such an event says which turn it repeats, so texts are compared. To find candidates without reading a whole
-//! log, a store keeps a [`bucket`] for each text of such an event: 16 bits, too few to guess an erased text from.
+//! Such an event does not name the turn that it repeats, so texts are compared. To find candidates without
+//! reading a whole log, a store keeps a [`bucket`] for each text of such an event: 16 bits, too few to guess an
+//! erased text from.
 
 use crate::chain::Hash;
 use crate::conversation::Settings;
@@ -9,13 +10,13 @@ use crate::event::{Event, kind};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Texts of one event or message that are compared.
+/// Maximum number of texts of one event or message that are compared.
 const TEXTS_MAX: usize = 64;
-/// Characters at the beginning of a text that decide whether another may repeat it.
+/// Number of characters at the start of a text that determine its bucket.
 const OPENING_CHARS: usize = 32;
-/// Shorter texts stand in others by coincidence.
+/// Shorter texts occur in others by coincidence.
 const STANDING_CHARS_MIN: usize = 8;
-/// Fields that hold names and not words.
+/// Fields that hold names, not text.
 const NAMES: [&str; 16] = [
     "type",
     "role",
@@ -35,24 +36,24 @@ const NAMES: [&str; 16] = [
     "mime_type",
 ];
 
-/// The number under which a text is found. Frozen: stores keep it.
+/// The bucket of a text. Frozen: stores keep it.
 pub fn bucket(text: &str) -> u16 {
     let opening: String = text.chars().take(OPENING_CHARS).collect();
     let hash = Hash::of(opening.as_bytes()).0;
     u16::from_be_bytes([hash[0], hash[1]])
 }
 
-/// The buckets of the texts of an event that may repeat a turn. Empty for all other events.
+/// Buckets of an event that may repeat a turn. Empty for all other events.
 pub fn buckets(event: &Event) -> BTreeSet<u16> {
     texts_of(event).iter().map(|text| bucket(text)).collect()
 }
 
-/// Whether events of this kind may repeat a turn's words without naming the turn.
+/// Whether events of this kind may repeat a turn's text without naming the turn.
 pub fn may_repeat(kind: &str) -> bool {
     kind == kind::IMPORT_LINE || kind::is_settings(kind)
 }
 
-/// What a turn says, for comparison.
+/// Texts of a turn, for comparison.
 pub struct Words(Vec<String>);
 
 impl Words {
@@ -63,7 +64,7 @@ impl Words {
         Words(texts)
     }
 
-    /// Whether a value has one of the texts in it, among others.
+    /// Whether a value contains one of the texts.
     pub fn stand_in(&self, value: &Value) -> bool {
         let mut texts = Vec::new();
         collect_all(value, &mut texts);
@@ -71,15 +72,15 @@ impl Words {
         texts.iter().any(|text| words().any(|word| text.contains(word.as_str())))
     }
 
-    /// Where events that repeat them are found.
+    /// Buckets in which events that repeat the texts are found.
     pub fn buckets(&self) -> BTreeSet<u16> {
         self.0.iter().map(|text| bucket(text)).collect()
     }
 
-    /// Whether an event repeats one of the texts, whole or cut off.
+    /// Whether an event repeats one of the texts, whole or truncated.
     pub fn are_repeated_by(&self, event: &Event) -> bool {
         let same = |one: &str, other: &str| {
-            // A cut text must be long enough to be no coincidence.
+            // A truncated text must be long enough to rule out coincidence.
             one == other || (one.chars().count() >= OPENING_CHARS && other.starts_with(one))
         };
         texts_of(event).iter().any(|text| self.0.iter().any(|word| same(text, word) || same(word, text)))
@@ -103,7 +104,8 @@ fn texts_of(event: &Event) -> Vec<String> {
     texts
 }
 
-/// The texts in a value, also in JSON within a text: that is how some programs keep arguments and results.
+/// Collects the texts in a value, including those in JSON inside a string, which some programs use for
+/// arguments and results.
 fn collect(value: &Value, texts: &mut Vec<String>) {
     if texts.len() >= TEXTS_MAX {
         return;
@@ -128,7 +130,7 @@ fn collect(value: &Value, texts: &mut Vec<String>) {
     }
 }
 
-/// Every text in a value, however many there are.
+/// Collects every text in a value, without a limit.
 fn collect_all(value: &Value, texts: &mut Vec<String>) {
     match value {
         Value::String(text) => texts.extend(tidied(text)),
@@ -138,7 +140,7 @@ fn collect_all(value: &Value, texts: &mut Vec<String>) {
     }
 }
 
-/// A text with single spaces and without the sign that it was cut.
+/// A text with single spaces and without a trailing ellipsis.
 fn tidied(text: &str) -> Option<String> {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = text.trim_end_matches(['…', '.']).trim_end();

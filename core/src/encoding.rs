@@ -1,8 +1,9 @@
-//! An event as one line of JSON: the form in which it leaves a store, and comes back.
+//! An event as one line of JSON: the form in which it is exported and imported.
 //!
-//! Version 1, frozen by `core/tests/golden/`. `type` and `timestamp` stand first, so that the line is also an event of a session
-//! file. The body's bytes stand in the line as they are; a body with line breaks between its tokens, which would end
-//! the line, goes into `body_text` as a string instead. An erased body and its salt are absent.
+//! Version 1, frozen by `core/tests/golden/`. `type` and `timestamp` come first, so that the line is also an
+//! event of a session file. The body's bytes are embedded unchanged; a body with line breaks between its
+//! tokens, which would end the line, goes into `body_text` as a string instead. An erased body and its salt are
+//! absent.
 
 use crate::Error;
 use crate::chain::Hash;
@@ -42,7 +43,7 @@ struct Line<'a> {
     hash: Hash,
 }
 
-/// Tells a body that is null from one that is absent.
+/// Distinguishes a null body from an absent one.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -57,7 +58,7 @@ pub fn to_line(event: &Event) -> Result<String, Error> {
         })?),
         None => None,
     };
-    // `RawValue` leaves out white space around the value; where there is any, only the text form is exact.
+    // `RawValue` drops white space around the value; where there is any, only the text form is exact.
     let body = body.filter(|raw| Some(raw.get()) == one_line);
     let line = Line {
         kind: Cow::Borrowed(&event.kind),
@@ -80,7 +81,7 @@ pub fn to_line(event: &Event) -> Result<String, Error> {
     serde_json::to_string(&line).map_err(|e| Error::internal("event.encode", e.to_string()))
 }
 
-/// The event of a line. Its hashes are taken as they stand; [`crate::chain::Verifier`] checks them.
+/// Parses a line into an event. The hashes are taken as they are; [`crate::chain::Verifier`] checks them.
 pub fn from_line(line: &str) -> Result<Event, Error> {
     let malformed = |what: String| Error::invalid("event.malformed", format!("not an event: {what}"));
     let line: Line<'_> = serde_json::from_str(line).map_err(|e| malformed(e.to_string()))?;

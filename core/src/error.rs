@@ -1,34 +1,34 @@
-//! One error for every room, named by what the caller can do next.
+//! The error type of all crates. Variants are named by the caller's next move.
 
 use std::fmt;
 
-/// What went wrong, with a stable code and a sentence that says what to do.
+/// An error with a stable code and a message that says what to do.
 ///
 /// The variant is the caller's next move; the code never changes once released; the text is for people.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Error {
-    /// Nothing with that id here (or it belongs to another tenant, which looks the same).
+    /// Nothing with that id exists, or it belongs to another tenant. Callers cannot tell the two apart.
     NotFound(Detail),
-    /// The request is wrong; sending it again will not help.
+    /// The request is wrong; repeating it will not help.
     Invalid(Detail),
-    /// The request was right for an older state; read again, then decide.
+    /// The request was based on an older state; read again, then decide.
     Conflict(Detail),
-    /// Not now: retry later, or elsewhere.
+    /// Temporarily unavailable: retry later, or elsewhere.
     Busy(Detail),
-    /// A named limit was hit; both numbers are in the text.
+    /// A named limit was exceeded; both numbers are in the text.
     TooLarge(Detail),
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from what was written.
     Corrupt(Detail),
-    /// A fault of ours or of the machine.
+    /// A bug, or a fault of the machine.
     Internal(Detail),
 }
 
-/// The code and the sentence of an [`Error`].
+/// Code and text of an [`Error`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Detail {
     /// Stable, dotted, lower case: `append.stale_seq`.
     pub code: &'static str,
-    /// What happened and what to do next.
+    /// What is wrong and what to do next.
     pub text: String,
 }
 
@@ -47,7 +47,7 @@ macro_rules! constructors {
 constructors!(not_found NotFound, invalid Invalid, conflict Conflict, busy Busy, too_large TooLarge, corrupt Corrupt, internal Internal);
 
 impl Error {
-    /// A named limit that was exceeded: the text carries its name and both numbers.
+    /// An exceeded limit: the text carries its name and both numbers.
     pub fn limit(name: &'static str, limit: u64, got: u64, what_to_do: &str) -> Error {
         Error::too_large("limit.exceeded", format!("{name} is {limit}, this is {got}; {what_to_do}"))
     }
@@ -57,7 +57,7 @@ impl Error {
         self.detail().code
     }
 
-    /// The sentence.
+    /// The message for people.
     pub fn text(&self) -> &str {
         &self.detail().text
     }
@@ -74,12 +74,12 @@ impl Error {
         }
     }
 
-    /// The same error with a place in front of its sentence: `line 7: …`.
+    /// Prefixes the text with a location: `line 7: …`.
     pub fn at(self, place: impl fmt::Display) -> Error {
         self.reworded(|text| format!("{place}: {text}"))
     }
 
-    /// The same error in other words.
+    /// Replaces the text.
     pub fn reworded(mut self, words: impl FnOnce(&str) -> String) -> Error {
         let detail = match &mut self {
             Error::NotFound(d)

@@ -1,4 +1,5 @@
-//! One entry of the log: an envelope that is never rewritten, and a body that can be erased but not changed.
+//! An event: one entry of the log, with an envelope that is never rewritten and a body that can be erased but
+//! not changed.
 
 use crate::Error;
 use crate::chain::Hash;
@@ -14,7 +15,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-/// The kinds that mean something to Everturn itself. The set is open: any other kind is stored and served as it is.
+/// Kinds that mean something to Everturn itself. The set is open: any other kind is stored and served
+/// unchanged.
 pub mod kind {
     #![allow(missing_docs, reason = "the names say it; the meaning of each is in `core::write`")]
     pub const CREATED: &str = "conversation.created";
@@ -77,7 +79,7 @@ pub mod kind {
         FACTS_READ,
     ];
 
-    /// Whether an event of this kind states, corrects or takes back a fact.
+    /// Whether an event of this kind states, corrects or retracts a fact.
     pub fn is_fact(kind: &str) -> bool {
         matches!(kind, FACT_EXTRACTED | FACT_ADDED | FACT_CORRECTED | FACT_RETRACTED)
     }
@@ -102,28 +104,29 @@ pub mod kind {
         begins_turn(kind) || ends_turn(kind)
     }
 
-    /// Whether events of this kind, other than turns, may hold words of somebody. The others only say what happened.
+    /// Whether events of this kind, other than turns, may contain what someone wrote. All other kinds are
+    /// records of operations.
     pub fn has_words(kind: &str) -> bool {
         !is_of_turn(kind)
             && !matches!(kind, SUPERSEDED | ERASED | BUDGET | IMPORT_FINISHED | SYSTEM_PROMPT | FACTS_READ)
     }
 }
 
-/// Who may see something: everyone, operators and the model, or nobody but its owner.
+/// Audience of an event, a turn or an asset.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
-    /// Shown to people.
+    /// Shown to everyone.
     #[default]
     Public,
     /// Shown to the model and to operators.
     Internal,
-    /// Shown to its own actor only.
+    /// Shown only to its own actor.
     Private,
 }
 
 impl Visibility {
-    /// The word in JSON and SQL.
+    /// The name in JSON and SQL.
     pub fn as_str(self) -> &'static str {
         match self {
             Visibility::Public => "public",
@@ -155,46 +158,46 @@ impl FromStr for Visibility {
     }
 }
 
-/// JSON text exactly as it was given, with the salt that keeps its hash from being guessed.
+/// JSON text exactly as given, with a salt that keeps its hash from being guessed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body {
     /// Sixteen random bytes, erased together with the text.
     pub salt: [u8; 16],
-    /// The JSON text. These bytes are the truth; they are never serialised again.
+    /// The JSON text. These bytes are authoritative and never serialised again.
     pub text: String,
 }
 
-/// What the caller wants to append: everything of an event that is not decided by its place in the chain.
+/// An event to append: everything that does not depend on its position in the chain.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// The event's id; a turn it begins has the same ULID.
+    /// Id of the event; a turn that it begins has the same ULID.
     pub id: EventId,
-    /// When the store took it.
+    /// Time at which the store accepted it.
     pub at: Timestamp,
-    /// When a client or an importer says that it happened.
+    /// Time at which it happened, according to the client or importer.
     pub occurred_at: Option<Timestamp>,
-    /// See [`kind`].
+    /// Kind of the event, see [`kind`].
     pub kind: Cow<'static, str>,
-    /// Who did it.
+    /// Actor that caused it.
     pub actor: Option<String>,
-    /// In which role.
+    /// Role of the actor.
     pub role: Option<Role>,
-    /// Who may see it.
+    /// Audience.
     pub visibility: Visibility,
-    /// The turn it begins or is about.
+    /// The turn that it begins or refers to.
     pub turn: Option<TurnId>,
-    /// Salt and text.
+    /// Body and salt.
     pub body: Body,
 }
 
 impl Draft {
-    /// Checks everything that can be checked without knowing the conversation.
+    /// Checks everything that does not depend on the conversation.
     pub fn check(&self) -> Result<(), Error> {
         self.check_envelope()?;
         json::check(&self.body.text)
     }
 
-    /// The same, for a body that is known to be JSON because it was made here.
+    /// Like [`Draft::check`], for a body that is known to be valid JSON because it was generated here.
     pub fn check_envelope(&self) -> Result<(), Error> {
         check_name("kind", &self.kind)?;
         if let Some(actor) = &self.actor {
@@ -214,7 +217,7 @@ impl Draft {
     }
 }
 
-/// A name that goes into a column: not empty, not too long, no control characters.
+/// Checks a name that is stored in a column: not empty, not too long, no control characters.
 pub fn check_name(what: &str, name: &str) -> Result<(), Error> {
     if name.is_empty() || name.chars().any(char::is_control) {
         return Err(Error::invalid(
@@ -244,24 +247,24 @@ pub struct Event {
     pub id: EventId,
     /// The conversation it was written in; for an inherited event of a fork, the ancestor.
     pub conversation: ConversationId,
-    /// Its place: dense, from 1, given by the store.
+    /// Position in the log: dense, starting at 1, assigned by the store.
     pub seq: u64,
-    /// When the store took it. Order is `seq`, never this.
+    /// Time at which the store accepted it. Order is `seq`, never this.
     pub at: Timestamp,
-    /// When a client or importer says that it happened.
+    /// Time at which it happened, according to the client or importer.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub occurred_at: Option<Timestamp>,
-    /// What happened: `message`, `turn.opened`, `compaction`, … The set is open.
+    /// Kind of the event: `message`, `turn.opened`, `compaction`, … The set is open.
     pub kind: String,
-    /// Who did it.
+    /// Actor that caused it.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// In which role.
+    /// Role of the actor.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// Who may see it.
+    /// Audience.
     pub visibility: Visibility,
-    /// The turn it begins or is about.
+    /// The turn that it begins or refers to.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
     /// Byte for byte as written; absent once erased.
@@ -269,9 +272,9 @@ pub struct Event {
     pub body: Option<Body>,
     /// `sha256(salt ‖ body)`; stays when the body is erased.
     pub body_hash: Hash,
-    /// The previous event's hash.
+    /// Hash of the previous event.
     pub prev: Hash,
-    /// This event's hash.
+    /// Hash of this event.
     pub hash: Hash,
 }
 
@@ -281,13 +284,13 @@ impl Event {
         self.body.as_ref().map(|body| body.text.as_str())
     }
 
-    /// The body read as `T`: `None` if it is erased or has another shape (an event of a foreign origin may).
+    /// Parses the body as `T`. `None` if it is erased or has another shape, as an imported event may.
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
         serde_json::from_str(self.text()?).ok()
     }
 }
 
-/// In place of a body that was erased.
+/// Describes the `body` field, which is absent once erased.
 fn describe_erased(schema: &mut Schema) {
     if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         let description = "Whether its body was erased; absent if not.";
@@ -295,7 +298,7 @@ fn describe_erased(schema: &mut Schema) {
     }
 }
 
-/// As callers see it: the words of the model, the body as it was written, absent once erased.
+/// The form shown to callers: the field names of the model, and the body as written, absent once erased.
 impl Serialize for Event {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;
@@ -330,8 +333,8 @@ impl Serialize for Event {
     }
 }
 
-/// What was written for a caller, read back. The salt is not told to callers, so such an event can be shown, and written
-/// for another caller with the same bytes, but not verified.
+/// Reads the form shown to callers. It has no salt, so such an event can be displayed, and serialised again
+/// with the same bytes, but not verified.
 impl<'de> Deserialize<'de> for Event {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Event, D::Error> {
         #[derive(Deserialize)]

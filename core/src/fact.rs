@@ -1,7 +1,7 @@
-//! Facts: what was learned from what was said, each with the turns that it came from.
+//! Facts learned from a conversation, each with the turns that it came from.
 //!
-//! A fact is never stored as such. The log has statements: one event each, about one turn at most, so that erasing a turn
-//! takes exactly the statements with it that were learned from it. `views::facts` makes facts of them.
+//! A fact itself is never stored. The log holds statements: one event each, about one turn at most, so that
+//! erasing a turn removes exactly the statements learned from it. `views::facts` derives facts from them.
 
 use crate::Error;
 use crate::chain::Hash;
@@ -11,95 +11,97 @@ use crate::time::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How large facts may become, and how many there may be.
+/// Limits on the size and number of facts.
 pub mod limits {
-    /// Longest subject and longest predicate, in bytes.
+    /// Maximum length of a subject or a predicate, in bytes.
     pub const NAME_BYTES_MAX: usize = 200;
-    /// Longest object, in bytes.
+    /// Maximum length of an object, in bytes.
     pub const OBJECT_BYTES_MAX: usize = 1000;
-    /// Longest quote, in bytes.
+    /// Maximum length of a quote, in bytes.
     pub const QUOTE_BYTES_MAX: usize = 1000;
-    /// Shortest quote, in characters: less supports nothing.
+    /// Minimum length of a quote, in characters: a shorter one supports nothing.
     pub const QUOTE_CHARS_MIN: usize = 4;
-    /// A fact that was stated by so many turns gets no surer by another.
+    /// Number of source turns after which another one does not raise the confidence.
     pub const SOURCES_MAX: usize = 16;
-    /// Most statements, corrections and retractions of one conversation.
+    /// Maximum number of statements, corrections and retractions of one conversation.
     pub const STATEMENTS_MAX: usize = 5000;
-    /// Most facts that one answer of a model may have.
+    /// Maximum number of facts in one model reply.
     pub const LEARNED_MAX: usize = 200;
-    /// Longest answer of a model that is read at all, in bytes.
+    /// Maximum length of a model reply, in bytes. A longer one is not parsed.
     pub const ANSWER_BYTES_MAX: usize = 256 * 1024;
-    /// Most turns that a model is shown at once.
+    /// Maximum number of turns in one request to a model.
     pub const TURNS_MAX: usize = 100;
-    /// Longest material that a model is shown at once, in characters; long turns are shortened in their middle.
+    /// Maximum length of the turns in one request to a model, in characters; long turns are shortened in their
+    /// middle.
     pub const PROMPT_CHARS_MAX: usize = 100_000;
-    /// Most pairs of subject and predicate that a model is shown, so that it spells them in the same way.
+    /// Maximum number of known pairs of subject and predicate in a request to a model, given so that it spells
+    /// them the same way.
     pub const KNOWN_MAX: usize = 200;
 }
 
-/// Something learned from what was said: subject, predicate, object.
+/// A fact: subject, predicate, object.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Fact {
     /// Its id.
     pub id: FactId,
-    /// Where it was learned; for an inherited fact of a fork, the ancestor.
+    /// The conversation that it was learned in; for an inherited fact of a fork, the ancestor.
     pub conversation: ConversationId,
-    /// The place of the event that stated it first.
+    /// `seq` of the event that stated it first.
     pub seq: u64,
-    /// About whom or what.
+    /// Person or thing that it is about.
     pub subject: String,
-    /// What is said of it.
+    /// Property or relation.
     pub predicate: String,
-    /// What it is said to be.
+    /// Value of the property, or target of the relation.
     pub object: String,
-    /// How sure, from 0 to 1.
+    /// Confidence, from 0 to 1.
     pub confidence: f64,
-    /// Whether it holds.
+    /// Whether it is current.
     pub status: Status,
-    /// The turns that say so. Empty for one that was added or corrected by hand.
+    /// Turns that support it. Empty for a fact that was added or corrected by hand.
     pub sources: Vec<Source>,
-    /// When it was taken down.
+    /// Time at which it was recorded.
     pub created: Timestamp,
-    /// Who took it down: a model, or an actor.
+    /// Author: a model or an actor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The fact that it corrects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub corrects: Option<FactId>,
-    /// The fact that took its place.
+    /// The fact that superseded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<FactId>,
-    /// The place since which it is superseded; as of any earlier place it held.
+    /// `seq` from which it is superseded; as of any earlier `seq` it is current.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_seq: Option<u64>,
-    /// Who took it back, when and why.
+    /// Its retraction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retracted: Option<Retraction>,
 }
 
 impl Fact {
-    /// Whether it says the same, however that is spelled.
+    /// Whether it states the same as these, ignoring spelling.
     pub fn says(&self, subject: &str, predicate: &str, object: &str) -> bool {
         let pairs = [(&self.subject, subject), (&self.predicate, predicate), (&self.object, object)];
         pairs.into_iter().all(|(one, other)| normal(one) == normal(other))
     }
 
-    /// As one line, for people and for searching.
+    /// The fact as one line, for people and for search.
     pub fn text(&self) -> String {
         format!("{} {} {}", self.subject, self.predicate, self.object)
     }
 }
 
-/// Whether a fact holds.
+/// Status of a fact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "FactStatus")]
 pub enum Status {
-    /// It does.
+    /// It holds.
     Current,
-    /// Another took its place.
+    /// Another fact replaced it.
     Superseded,
-    /// It was taken back.
+    /// It was retracted.
     Retracted,
 }
 
@@ -107,12 +109,12 @@ pub enum Status {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "FactSource")]
 pub struct Source {
-    /// Which turn.
+    /// The turn.
     pub turn: TurnId,
-    /// Its place, where it is known.
+    /// `seq` of the turn, where known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// The words of it that support the fact.
+    /// Text of the turn that supports the fact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quote: Option<String>,
 }
@@ -121,36 +123,37 @@ pub struct Source {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "FactRetraction")]
 pub struct Retraction {
-    /// The place of the event.
+    /// `seq` of the event.
     pub seq: u64,
-    /// When.
+    /// Time of the retraction.
     pub at: Timestamp,
-    /// By whom.
+    /// Actor that retracted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Why.
+    /// Reason given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// The body of `fact.extracted` and `fact.added`; the turn that it was learned from is in the envelope. Stored in the
-/// log, so its names are frozen; fields that a later version adds are ignored by this one.
+/// The body of `fact.extracted` and `fact.added`; the source turn is in the envelope. Stored in the log, so its
+/// names are frozen; fields added by later versions are ignored.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StatedBody {
-    /// The fact that this states, a new one or one that is known.
+    /// The fact that this states, new or known.
     pub fact: FactId,
-    /// About whom or what.
+    /// Person or thing that it is about.
     pub subject: String,
-    /// What is said of it.
+    /// Property or relation.
     pub predicate: String,
-    /// What it is said to be.
+    /// Value of the property, or target of the relation.
     pub object: String,
-    /// How sure, from 0 to 1.
+    /// Confidence, from 0 to 1.
     pub confidence: f64,
-    /// The words of the turn that support it.
+    /// Text of the turn that supports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quote: Option<String>,
-    /// The turn's place. Of what a model learned, what was said later wins, in whatever order it was read.
+    /// `seq` of the turn. Among facts learned by models, the later turn wins, in whatever order turns were
+    /// read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_seq: Option<u64>,
     /// The model that stated it.
@@ -158,87 +161,87 @@ pub struct StatedBody {
     pub model: Option<String>,
 }
 
-/// The body of `fact.corrected`: only what is different, so that with the turns of a fact also its correction loses every
-/// word that came from them. Stored in the log, so its names are frozen.
+/// The body of `fact.corrected`. It holds only what differs, so that erasing a fact's turns also removes their
+/// text from its correction. Stored in the log, so its names are frozen.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CorrectedBody {
-    /// The fact that holds from now on.
+    /// The fact that is current from now on.
     pub fact: FactId,
-    /// The one that it takes the place of.
+    /// The fact that it replaces.
     pub corrects: FactId,
-    /// Where that is different.
+    /// New subject, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// Where that is different.
+    /// New predicate, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicate: Option<String>,
-    /// Where that is different.
+    /// New object, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-    /// How sure; a correction by hand is certain, unless it says otherwise.
+    /// Confidence; 1 for a correction by hand, unless stated otherwise.
     pub confidence: f64,
 }
 
 /// The body of `fact.retracted`. Stored in the log, so its names are frozen.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RetractedBody {
-    /// Which fact.
+    /// The retracted fact.
     pub fact: FactId,
-    /// Why.
+    /// Reason given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// The body of `facts.read`: a part of the log was read for facts, and need not be again. Stored in the log, so its names
-/// are frozen.
+/// The body of `facts.read`: a range of the log was read for facts and need not be read again. Stored in the
+/// log, so its names are frozen.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReadBody {
-    /// The first place.
+    /// First `seq` of the range.
     pub from_seq: u64,
-    /// The last place.
+    /// Last `seq` of the range.
     pub to_seq: u64,
-    /// How many turns that were.
+    /// Number of turns in the range.
     pub turns: u64,
-    /// Who read.
+    /// The model that read it.
     pub model: String,
-    /// What the model was asked.
+    /// Hash of the prompt.
     pub prompt_hash: Hash,
-    /// The turns, as they went in.
+    /// Hash of the turns as sent to the model.
     pub input_hash: Hash,
-    /// How many statements were kept.
+    /// Number of statements kept.
     pub stated: u64,
-    /// How many were not, and why.
+    /// Number of statements dropped, by reason.
     pub dropped: Dropped,
-    /// The code of the error, where the model gave no usable answer twice: it would not give one later either.
+    /// Code of the error, if the model twice gave no usable reply. The range is not retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// What a model found that was not kept, counted by reason.
+/// Statements of a model that were not kept, counted by reason.
 // Stored in the log, so its names are frozen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "FactsDropped")]
 pub struct Dropped {
-    /// Not of the form that was asked for, or too long.
+    /// Not of the requested form, or too long.
     pub malformed: u64,
-    /// Its turn is not among those that were shown, or no longer stands.
+    /// Its turn was not among those shown, or has been superseded.
     pub no_such_turn: u64,
-    /// Its turn does not have the quote.
+    /// Its turn does not contain the quote.
     pub ungrounded: u64,
     /// Nothing is left of it after redaction.
     pub redacted: u64,
-    /// It is known, from this turn or from one that is no worse.
+    /// Already known, from this turn or from an equally good one.
     pub known: u64,
 }
 
 impl Dropped {
-    /// All of them.
+    /// The total over all reasons.
     pub fn total(&self) -> u64 {
         self.malformed + self.no_such_turn + self.ungrounded + self.redacted + self.known
     }
 
-    /// Both together.
+    /// Adds the counts of another.
     pub fn add(&mut self, other: Dropped) {
         self.malformed += other.malformed;
         self.no_such_turn += other.no_such_turn;
@@ -248,12 +251,12 @@ impl Dropped {
     }
 }
 
-/// Whether an event can change which facts of its conversation hold.
+/// Whether an event can change which facts of its conversation are current.
 pub fn touches(event: &Event) -> bool {
     kind::is_fact(&event.kind) || matches!(event.kind.as_str(), kind::SUPERSEDED | kind::ERASED)
 }
 
-/// The id under which an event states a fact; `None` for any other event, and for one whose words are erased.
+/// The fact that an event states; `None` for any other event, and once its body is erased.
 pub fn stated_by(event: &Event) -> Option<FactId> {
     match event.kind.as_str() {
         kind::FACT_EXTRACTED | kind::FACT_ADDED => event.read::<StatedBody>().map(|body| body.fact),
@@ -262,7 +265,7 @@ pub fn stated_by(event: &Event) -> Option<FactId> {
     }
 }
 
-/// The fact that an event is about, and the one that it corrects or takes back.
+/// The fact that an event is about, and the one that it corrects or retracts.
 pub fn told_by(event: &Event) -> Option<(FactId, Option<FactId>)> {
     match event.kind.as_str() {
         kind::FACT_CORRECTED => event.read::<CorrectedBody>().map(|body| (body.fact, Some(body.corrects))),
@@ -271,7 +274,7 @@ pub fn told_by(event: &Event) -> Option<(FactId, Option<FactId>)> {
     }
 }
 
-/// Checks the words of a fact and tidies them: no line breaks, no space around.
+/// Checks and normalises the text of a fact: no line breaks, no surrounding space.
 pub fn check(subject: &str, predicate: &str, object: &str) -> Result<[String; 3], Error> {
     let parts =
         [("subject", subject, limits::NAME_BYTES_MAX), ("predicate", predicate, limits::NAME_BYTES_MAX)];
@@ -295,7 +298,7 @@ pub fn check(subject: &str, predicate: &str, object: &str) -> Result<[String; 3]
     <[String; 3]>::try_from(tidy).map_err(|_| Error::internal("fact.parts", "a fact has three parts"))
 }
 
-/// Refuses a confidence that is none.
+/// Refuses a confidence outside 0 to 1.
 pub fn check_confidence(confidence: f64) -> Result<f64, Error> {
     if (0.0..=1.0).contains(&confidence) {
         return Ok(confidence);
@@ -303,18 +306,18 @@ pub fn check_confidence(confidence: f64) -> Result<f64, Error> {
     Err(Error::invalid("fact.confidence", format!("confidence {confidence} is not between 0 and 1")))
 }
 
-/// The answer for a fact that is not there, or not this tenant's.
+/// The error for a fact that does not exist or belongs to another tenant.
 pub fn absent(id: FactId) -> Error {
     Error::not_found("fact.absent", format!("no fact {id} here; `facts` shows what there is"))
 }
 
-/// Words with one space between them: how a text is compared with a quote of it.
+/// Text with runs of white space collapsed, for comparing it with a quote.
 pub fn tidied(text: &str) -> String {
     let clean = text.replace(|c: char| c.is_control(), " ");
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What two spellings of the same thing have in common: letter case, underscores and what stands around do not count.
+/// Normal form of a spelling: ignores letter case, underscores, hyphens and surrounding punctuation.
 pub fn normal(text: &str) -> String {
     let spaced = text.replace(['_', '-'], " ").to_lowercase();
     let around = |c: char| {

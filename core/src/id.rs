@@ -1,6 +1,6 @@
-//! Ids: a prefix that says what it is, and a ULID that sorts by time.
+//! Ids: a prefix that names the type, and a ULID that sorts by time.
 //!
-//! The ULID's bits are handed in by `engine`; nothing here looks at a clock. A turn has the same ULID as the event
+//! The ULID's bits are passed in by `engine`; nothing here reads a clock. A turn has the same ULID as the event
 //! that opened it, so that either id leads to the other.
 
 use crate::Error;
@@ -19,10 +19,10 @@ macro_rules! id {
         pub struct $name(pub Ulid);
 
         impl $name {
-            /// What every id of this kind begins with.
+            /// Prefix of every id of this type.
             pub const PREFIX: &'static str = $prefix;
 
-            /// From the sixteen stored bytes.
+            /// Makes an id from its sixteen stored bytes.
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(Ulid::from_bytes(bytes))
             }
@@ -54,7 +54,8 @@ macro_rules! id {
                 text.strip_prefix($prefix)
                     .and_then(|rest| Ulid::from_string(rest).ok())
                     .map(Self)
-                    // An id has one spelling only, so that it can be compared as text; the decoder takes several.
+                    // An id has one spelling only, so that it can be compared as text; the decoder accepts
+                    // several.
                     .filter(|id| id.to_string() == text)
                     .ok_or_else(|| {
                         Error::invalid(
@@ -99,27 +100,27 @@ id!(
     ConversationId, "conv_"
 );
 id!(
-    /// One actor's contribution.
+    /// A turn: one actor's contribution.
     TurnId, "turn_"
 );
 id!(
-    /// One entry of the log.
+    /// An event: one entry of the log.
     EventId, "evt_"
 );
 id!(
-    /// Something learned: subject, predicate, object.
+    /// A fact: subject, predicate, object.
     FactId, "fact_"
 );
 id!(
-    /// An answer that a model was asked for.
+    /// A generation: a reply requested from a model.
     GenerationId, "gen_"
 );
 id!(
-    /// A key that opens a tenant's conversations to whoever asks a server.
+    /// An access key of a server, bound to one tenant.
     KeyId, "key_"
 );
 
-/// The isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
+/// Name of a tenant, the isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 pub struct TenantName(String);
 
@@ -180,13 +181,13 @@ impl fmt::Display for TenantName {
 /// A conversation of a tenant. Every call into a store takes one of these, never a bare conversation id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
-    /// Whose it is.
+    /// The tenant.
     pub tenant: TenantName,
-    /// Which one.
+    /// The conversation.
     pub id: ConversationId,
 }
 
-/// The beginning of a text that came from outside, short enough for an error message.
+/// The start of an untrusted text, short enough for an error message.
 pub fn clip(text: &str) -> String {
     const SHOWN_CHARS: usize = 60;
     match text.char_indices().nth(SHOWN_CHARS) {

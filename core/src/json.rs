@@ -1,9 +1,9 @@
-//! The door for JSON text: what passes is stored as it came, byte for byte.
+//! Validation of JSON text that is then stored byte for byte.
 //!
-//! A strict scan instead of a parse and a rewrite, because a rewrite would change number spellings, key order and
-//! escapes, and with them signatures. It refuses what readers disagree about (duplicate keys, lone surrogates,
-//! endless nesting) and tells where each string lies, so that a secret or a payload can be replaced without touching
-//! a byte around it.
+//! This is a strict scan instead of a parse and a rewrite, because a rewrite would change number spellings, key
+//! order and escapes, and with them signatures. It refuses what parsers disagree about (duplicate keys, lone
+//! surrogates, unbounded nesting) and reports the position of each string, so that a secret or a payload can be
+//! replaced without touching a byte around it.
 
 use crate::Error;
 use crate::limits::JSON_DEPTH_MAX;
@@ -13,49 +13,49 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-/// A JSON value as text, exactly as it was written. Equal means equal bytes.
+/// A JSON value as text, exactly as written. Equality compares bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Raw(Box<RawValue>);
 
 impl Raw {
-    /// Checks the text and keeps it.
+    /// Validates the text.
     pub fn new(text: String) -> Result<Raw, Error> {
         check(&text)?;
         RawValue::from_string(text).map(Raw).map_err(|e| Error::invalid("json.malformed", e.to_string()))
     }
 
-    /// Keeps text that was put together from JSON, so that only its grammar needs a look.
+    /// Like [`Raw::new`], for text assembled from valid JSON, of which only the grammar needs checking.
     pub fn joined(text: String) -> Result<Raw, Error> {
         RawValue::from_string(text)
             .map(Raw)
-            .map_err(|e| Error::internal("json.malformed", format!("what was joined is no JSON: {e}")))
+            .map_err(|e| Error::internal("json.malformed", format!("the joined text is not valid JSON: {e}")))
     }
 
-    /// The JSON of a value.
+    /// Serialises a value.
     pub fn of(value: &impl Serialize) -> Result<Raw, Error> {
         serde_json::value::to_raw_value(value)
             .map(Raw)
             .map_err(|e| Error::invalid("json.malformed", format!("cannot be written as JSON: {e}")))
     }
 
-    /// The text.
+    /// The JSON text.
     pub fn get(&self) -> &str {
         self.0.get()
     }
 
-    /// Read as `T`, if it has that shape.
+    /// Parses it as `T`, if it has that shape.
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
         serde_json::from_str(self.get()).ok()
     }
 }
 
-/// For a field that may be null: `None` only if it is absent.
+/// For a nullable field: `None` only if it is absent.
 pub(crate) fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
     Raw::deserialize(deserializer).map(Some)
 }
 
-/// Any JSON.
+/// Any JSON value.
 impl JsonSchema for Raw {
     fn inline_schema() -> bool {
         true
@@ -70,7 +70,7 @@ impl JsonSchema for Raw {
     }
 }
 
-/// Reads a place that may be written as a text, as the `next` of a page is.
+/// Reads a cursor that may be written as a string, as the `next` of a page is.
 pub fn place<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -105,25 +105,25 @@ pub struct StringValue<'a> {
     pub start: usize,
     /// Byte offset after the closing quote.
     pub end: usize,
-    /// What is between the quotes, escapes and all.
+    /// The text between the quotes, with its escapes.
     pub raw: &'a str,
-    /// The key it stands under, if it is directly in an object, as written.
+    /// The key of the value if it is directly in an object, as written.
     pub key: Option<&'a str>,
     /// Byte offset after the `{` of the innermost enclosing object that is an element of an array: a content block.
     pub block: Option<usize>,
 }
 
-/// Checks that the text is one JSON value we can keep for ever.
+/// Checks that the text is one JSON value that can be stored.
 pub fn check(text: &str) -> Result<(), Error> {
     scan(text, |_| {})
 }
 
-/// Checks, and calls back for every string value in order.
+/// Checks the text and calls back for every string value, in order.
 pub fn scan<'a>(text: &'a str, on_string: impl FnMut(StringValue<'a>)) -> Result<(), Error> {
     Scanner { text, bytes: text.as_bytes(), at: 0, frames: Vec::new(), on_string }.run()
 }
 
-/// The characters a string stands for. The text must have passed [`check`].
+/// Decodes the escapes of a string. The text must have passed [`check`].
 pub fn unescape(raw: &str) -> Cow<'_, str> {
     if !raw.contains('\\') {
         return Cow::Borrowed(raw);
@@ -133,7 +133,7 @@ pub fn unescape(raw: &str) -> Cow<'_, str> {
 
 /// A JSON string literal, quotes included.
 pub fn quote(text: &str) -> String {
-    // Writing text into memory does not fail.
+    // Serialising text into memory does not fail.
     serde_json::to_string(text).unwrap_or_default()
 }
 
@@ -152,7 +152,7 @@ struct Frame<'a> {
     block: Option<usize>,
 }
 
-/// The keys of one object so far. Most objects are small, where a list beats a set.
+/// Keys of one object so far. Most objects are small, where a list beats a set.
 enum Keys<'a> {
     Few(Vec<Cow<'a, str>>),
     Many(HashSet<Cow<'a, str>>),
@@ -161,7 +161,7 @@ enum Keys<'a> {
 impl<'a> Keys<'a> {
     const FEW: usize = 16;
 
-    /// False if the key is there already.
+    /// Returns false if the key is already present.
     fn insert(&mut self, key: Cow<'a, str>) -> bool {
         match self {
             Keys::Few(list) if list.contains(&key) => false,
@@ -184,7 +184,7 @@ impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
     fn run(&mut self) -> Result<(), Error> {
         self.space();
         self.value()?;
-        // Each round is behind a value; it closes what is complete and goes on to the next value.
+        // Each iteration starts after a value: it closes what is complete and moves on to the next value.
         while let Some(frame) = self.frames.last() {
             let in_object = frame.keys.is_some();
             self.space();
@@ -215,7 +215,7 @@ impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
         Ok(())
     }
 
-    /// One scalar, or the opening of a container up to behind its first value.
+    /// Consumes one scalar, or the opening of a container up to the end of its first value.
     fn value(&mut self) -> Result<(), Error> {
         loop {
             match self.peek() {
@@ -295,14 +295,15 @@ impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
         Ok(())
     }
 
-    /// A string from its opening quote to behind its closing one; gives what is between.
+    /// Consumes a string and returns what is between its quotes.
     fn string(&mut self) -> Result<&'a str, Error> {
         self.at += 1;
         let start = self.at;
         loop {
             let rest = &self.bytes[self.at..];
             let plain = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-            // Looked at as a whole, which is many times faster than byte by byte; where exactly is only asked if needed.
+            // Checking the run as a whole is many times faster than byte by byte; the exact position is only
+            // computed for the error.
             if rest[..plain].iter().fold(false, |found, byte| found | (*byte < 0x20)) {
                 self.at += rest.iter().position(|byte| *byte < 0x20).unwrap_or_default();
                 return Err(self.wrong("a control character in a string must be escaped"));
@@ -334,7 +335,7 @@ impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
                 match (unit, low) {
                     (0xd800..=0xdbff, Some(0xdc00..=0xdfff)) => self.at += 12,
                     (0xd800..=0xdfff, _) => {
-                        return Err(self.wrong("half of a surrogate pair, which is no character; remove it"));
+                        return Err(self.wrong("a lone surrogate is not a character; remove it"));
                     }
                     _ => self.at += 6,
                 }
@@ -455,7 +456,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever serde_json can read as a value with plain strings and no repeated keys, we accept; and we never panic.
+        /// Accepts whatever serde_json reads as a value with plain strings and no repeated keys, and never
+        /// panics.
         #[test]
         fn agrees_with_serde_json(text in ".{0,60}|[\\[\\]{}\",:0-9eE.+-tfn\\\\u ]{0,60}") {
             let ours = check(&text).is_ok();

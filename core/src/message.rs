@@ -1,58 +1,58 @@
-//! The lens: one way to read every message shape.
+//! Reading messages of every shape.
 //!
-//! A message is stored as it came (OpenAI chat, Anthropic blocks, Responses items, Gemini parts, our own blocks). Nothing
-//! here changes it; [`parts`] says what is in it and [`render`] writes it for people.
+//! A message is stored as it came (OpenAI chat, Anthropic blocks, Responses items, Gemini parts, our own
+//! blocks). Nothing here changes it; [`parts`] lists its content and [`render`] formats it for people.
 
 use crate::Error;
 use crate::event::Visibility;
 use crate::turn::Role;
 use serde_json::Value;
 
-/// One piece of a message.
+/// One part of a message.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Part<'a> {
-    /// Words.
+    /// Text.
     Text(&'a str),
-    /// Reasoning; signed if the provider can tell whether it was changed.
+    /// Reasoning; signed if the provider can detect changes to it.
     Thinking {
-        /// Its text, if the provider showed it.
+        /// Text of the reasoning, if the provider showed it.
         text: Option<&'a str>,
-        /// Whether it carries a signature or is encrypted.
+        /// Whether it is signed or encrypted.
         signed: bool,
     },
-    /// A tool is called.
+    /// A tool call.
     Call {
-        /// Pairs it with its result.
+        /// Id that pairs it with its result.
         id: Option<&'a str>,
-        /// The tool.
+        /// Name of the tool.
         name: &'a str,
-        /// Its arguments: an object, or JSON in a string.
+        /// Arguments: an object, or JSON in a string.
         arguments: Option<&'a Value>,
     },
-    /// A tool answered.
+    /// A tool result.
     Result {
-        /// The call it answers.
+        /// Id of the call that it answers.
         id: Option<&'a str>,
-        /// The tool, where the shape says so.
+        /// Name of the tool, where the shape has it.
         name: Option<&'a str>,
-        /// What it said: a string, blocks or any JSON.
+        /// Content: a string, blocks or any JSON.
         content: Option<&'a Value>,
     },
-    /// Something that is not text.
+    /// Content other than text.
     Media {
         /// `image`, `audio`, `file`, …
         kind: &'a str,
-        /// What the block itself calls it.
+        /// Name given in the block.
         label: Option<&'a str>,
-        /// Its bytes, if they are in an asset.
+        /// Id of the asset that holds its bytes, if any.
         asset_id: Option<&'a str>,
     },
-    /// Kept, shown as its type.
+    /// Any other part, shown by its type.
     Other(&'a str),
 }
 
-/// A field of an object. Messages have few, and comparing those is quicker than the hash that a map's own lookup takes.
-/// Inlined, so that the name's length is known where it is compared.
+/// A field of an object. Messages have few fields, and comparing those is faster than the hash that a map's own
+/// lookup computes. Inlined, so that the name's length is known where it is compared.
 #[inline(always)]
 pub fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     const FEW: usize = 16;
@@ -63,7 +63,7 @@ pub fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     fields.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value)
 }
 
-/// Several fields of an object, found in one go.
+/// Several fields of an object, found in one pass.
 #[inline(always)]
 pub(crate) fn fields<'a, const N: usize>(value: &'a Value, names: [&str; N]) -> [Option<&'a Value>; N] {
     let mut found = [None; N];
@@ -75,13 +75,13 @@ pub(crate) fn fields<'a, const N: usize>(value: &'a Value, names: [&str; N]) -> 
     found
 }
 
-/// In which role a message speaks, whatever its shape.
+/// The role of a message of any shape.
 pub fn role(message: &Value) -> Result<Role, Error> {
     let [role, kind] = fields(message, ["role", "type"]);
     role_of(role, kind)
 }
 
-/// The same by what the message says under `role` and `type`.
+/// Like [`role`], given the message's `role` and `type` fields.
 pub(crate) fn role_of(role: Option<&Value>, kind: Option<&Value>) -> Result<Role, Error> {
     if let Some(role) = role {
         return match role.as_str() {
@@ -106,7 +106,7 @@ pub(crate) fn role_of(role: Option<&Value>, kind: Option<&Value>) -> Result<Role
     }
 }
 
-/// What is in a message, in order.
+/// The parts of a message, in order.
 pub fn parts(message: &Value) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     if field(message, "role").is_none() && field(message, "type").is_some() {
@@ -131,7 +131,7 @@ pub fn parts(message: &Value) -> Vec<Part<'_>> {
     parts
 }
 
-/// What a block's `visibility` is: as written, else `internal` for tool results and `public` for the rest.
+/// The visibility of a block: as written, else `internal` for tool results and `public` for everything else.
 pub fn visibility(block: &Value) -> Visibility {
     match field(block, "visibility").and_then(Value::as_str).and_then(|word| word.parse().ok()) {
         Some(visibility) => visibility,
@@ -140,7 +140,7 @@ pub fn visibility(block: &Value) -> Visibility {
     }
 }
 
-/// What one block of a message's content, or one Responses item, is.
+/// The part that a content block or a Responses item represents.
 pub fn block(block: &Value) -> Part<'_> {
     if let Value::String(text) = block {
         return Part::Text(text);
@@ -168,7 +168,7 @@ pub fn block(block: &Value) -> Part<'_> {
     }
 }
 
-/// What one of Gemini's parts is, in either spelling of its fields.
+/// The part that a Gemini part represents, in either spelling of its fields.
 fn gemini_part(part: &Value) -> Part<'_> {
     let any = |names: &[&str]| names.iter().find_map(|name| field(part, name));
     if let Some(call) = any(&["functionCall", "function_call"]) {
@@ -193,13 +193,13 @@ fn gemini_part(part: &Value) -> Part<'_> {
     }
 }
 
-/// A reasoning block that its provider will check: changing or dropping it breaks the conversation.
+/// Whether a block is signed reasoning: changing or dropping it makes the provider reject the conversation.
 pub fn is_signed(kind: &str, block: &Value) -> bool {
     const SEALS: [&str; 4] = ["signature", "encrypted_content", "thinking_signature", "thoughtSignature"];
     matches!(kind, "redacted_thinking" | "encrypted_content") || SEALS.iter().any(|seal| has(block, seal))
 }
 
-/// Whether a message carries reasoning that its provider will check, in any of its parts.
+/// Whether a message contains signed reasoning in any of its parts.
 pub fn carries_signature(message: &Value) -> bool {
     let Value::Object(fields) = message else { return false };
     let (mut is_assistant, mut has_signature, mut has_sealed_part) = (false, false, false);
@@ -216,7 +216,7 @@ pub fn carries_signature(message: &Value) -> bool {
     has_sealed_part || is_assistant && has_signature || is_sealed(message)
 }
 
-/// Whether a part, or a message taken as one, is such reasoning. All its fields are looked at once.
+/// Whether a part, or a message that is a part itself, is signed reasoning. Visits each field once.
 fn is_sealed(part: &Value) -> bool {
     let Value::Object(fields) = part else { return false };
     let (mut kind, mut has_signature, mut has_seal) = ("", false, false);
@@ -224,7 +224,7 @@ fn is_sealed(part: &Value) -> bool {
         match key.as_str() {
             "type" => kind = value.as_str().unwrap_or_default(),
             "signature" => has_signature = is_set(value),
-            // Elsewhere a `signature` may be anything, but these names have one meaning.
+            // Elsewhere a `signature` may be anything, but these names are unambiguous.
             "encrypted_content" | "thinking_signature" | "thoughtSignature" => has_seal |= is_set(value),
             _ => {}
         }
@@ -257,7 +257,8 @@ pub(crate) fn tool_result(result: &Value) -> Part<'_> {
     result_of(result, true)
 }
 
-/// A message in the role `tool`, which is a result as a whole. Its `id` is its own and not that of the call.
+/// A message with the role `tool`, which is a tool result as a whole. Its `id` is its own, not that of the
+/// call.
 pub(crate) fn tool_message(message: &Value) -> Part<'_> {
     result_of(message, false)
 }
@@ -284,7 +285,7 @@ fn media<'a>(kind: &'a str, block: &'a Value) -> Part<'a> {
     Part::Media { kind, label, asset_id: text(block, &["asset_id"]) }
 }
 
-/// The first that is text, unless it is empty.
+/// The first non-empty text.
 fn first_text<const N: usize>(found: [Option<&Value>; N]) -> Option<&str> {
     found.into_iter().find_map(|value| value?.as_str()).filter(|text| !text.is_empty())
 }
@@ -293,7 +294,7 @@ fn text<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a str> {
     keys.iter().find_map(|key| field(value, key)?.as_str()).filter(|text| !text.is_empty())
 }
 
-/// A message for people. `asset_label` gives the name of an asset whose block has none of its own.
+/// Formats a message for people. `asset_label` returns the name of an asset whose block has none.
 pub fn render(message: &Value, asset_label: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     let mut after_text = false;
@@ -322,7 +323,7 @@ pub fn render(message: &Value, asset_label: impl Fn(&str) -> Option<String>) -> 
     out
 }
 
-/// The assets that a message refers to, wherever in it they stand.
+/// Ids of the assets that a message refers to, at any depth.
 pub fn asset_ids(message: &Value) -> Vec<String> {
     fn walk(key: &str, value: &Value, out: &mut Vec<String>) {
         match value {

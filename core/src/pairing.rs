@@ -1,18 +1,18 @@
-//! Calls and their results, over any list of messages of any shape.
+//! Pairing of tool calls with their results, over any list of messages of any shape.
 //!
-//! A prompt is valid only if every result has its call before it and every call its result, so whatever leaves
-//! messages out asks here what belongs together. By id where there are ids; else by name, the nearest that follows,
-//! before the assistant speaks again.
+//! A prompt is valid only if every result follows its call and every call has its result, so whatever leaves
+//! messages out asks here which ones belong together. They are paired by id where there are ids; else by name,
+//! with the nearest result that follows, before the assistant speaks again.
 
 use crate::message::{self, Part, field, fields};
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// Where in its message a call or a result stands.
+/// Location of a call or a result in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Place {
-    /// The message is it: a Responses item, or a message in the role `tool`.
+    /// The message itself: a Responses item, or a message with the role `tool`.
     Message,
     /// `content[n]`.
     Block(usize),
@@ -20,12 +20,12 @@ pub enum Place {
     ToolCall(usize),
     /// `tool_results[n]`.
     ToolResult(usize),
-    /// `function_call`, as OpenAI wrote calls first.
+    /// `function_call`, OpenAI's original form.
     FunctionCall,
 }
 
 impl Place {
-    /// n.
+    /// The index in its list.
     pub fn index(self) -> Option<usize> {
         match self {
             Place::Block(n) | Place::ToolCall(n) | Place::ToolResult(n) => Some(n),
@@ -33,7 +33,7 @@ impl Place {
         }
     }
 
-    /// The place that is written so.
+    /// Parses the written form.
     pub fn read(text: &str) -> Option<Place> {
         if text == "function_call" {
             return Some(Place::FunctionCall);
@@ -61,26 +61,26 @@ impl fmt::Display for Place {
     }
 }
 
-/// A tool is called.
+/// A tool call.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// The index of its message.
+    /// Index of its message.
     pub message: usize,
-    /// Where in the message.
+    /// Location in the message.
     pub place: Place,
-    /// Pairs it with its result.
+    /// Id that pairs it with its result.
     pub id: Option<&'a str>,
-    /// The tool.
+    /// Name of the tool.
     pub name: &'a str,
-    /// The index of its result in [`Pairs::results`].
+    /// Index of its result in [`Pairs::results`].
     pub result: Option<usize>,
-    /// How many calls of the message are in front of it.
+    /// Number of calls before it in the message.
     pub nth: usize,
     said: &'a Value,
 }
 
 impl<'a> Call<'a> {
-    /// Its arguments: an object, or JSON in a string.
+    /// Arguments: an object, or JSON in a string.
     pub fn arguments(&self) -> Option<&'a Value> {
         match part(self.said, self.place) {
             Part::Call { arguments, .. } => arguments,
@@ -88,34 +88,34 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The message, the block or the entry itself.
+    /// The message, block or entry itself.
     pub fn whole(&self) -> &'a Value {
         whole(self.said, self.place)
     }
 }
 
-/// A tool answered.
+/// A tool result.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<'a> {
-    /// The index of its message.
+    /// Index of its message.
     pub message: usize,
-    /// Where in the message.
+    /// Location in the message.
     pub place: Place,
-    /// The id of the call it answers.
+    /// Id of the call that it answers.
     pub id: Option<&'a str>,
-    /// The tool: as the result says, else as its call says.
+    /// Name of the tool: from the result, else from its call.
     pub name: Option<&'a str>,
-    /// Whether it says that the call failed.
+    /// Whether it reports a failed call.
     pub failed: bool,
-    /// The index of its call in [`Pairs::calls`].
+    /// Index of its call in [`Pairs::calls`].
     pub call: Option<usize>,
-    /// How many results of the message are in front of it.
+    /// Number of results before it in the message.
     pub nth: usize,
     said: &'a Value,
 }
 
 impl<'a> Answer<'a> {
-    /// What it said: a string, blocks or any JSON.
+    /// Content: a string, blocks or any JSON.
     pub fn content(&self) -> Option<&'a Value> {
         match part(self.said, self.place) {
             Part::Result { content, .. } => content,
@@ -123,39 +123,39 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The message, the block or the entry itself.
+    /// The message, block or entry itself.
     pub fn whole(&self) -> &'a Value {
         whole(self.said, self.place)
     }
 }
 
-/// The calls and results of a list of messages, each in order.
+/// Calls and results of a list of messages, each in order.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs<'a> {
-    /// Every call.
+    /// All calls.
     pub calls: Vec<Call<'a>>,
-    /// Every result.
+    /// All results.
     pub results: Vec<Answer<'a>>,
     /// For each Responses reasoning item: its index, and the end of the run of items that it led to.
     pub reasoning: Vec<(usize, usize)>,
-    /// For each index whether the messages can be cut before it.
+    /// For each index, whether the messages can be cut before it.
     cuttable: Vec<bool>,
 }
 
-/// In which voice a message speaks.
+/// Speaker of a message.
 #[derive(Clone, Copy, Debug)]
-struct Says {
-    /// It is a Responses item and not a message with a role.
+struct Speaker {
+    /// A Responses item, as opposed to a message with a role.
     item: bool,
     assistant: bool,
-    /// It is a reasoning item.
+    /// A reasoning item.
     thinks: bool,
 }
 
-impl Says {
-    fn of(message: &Value) -> Says {
+impl Speaker {
+    fn of(message: &Value) -> Speaker {
         let [role, kind] = fields(message, ["role", "type"]);
-        Says {
+        Speaker {
             item: role.is_none(),
             assistant: matches!(message::role_of(role, kind), Ok(crate::turn::Role::Assistant)),
             thinks: role.is_none() && kind.and_then(Value::as_str) == Some("reasoning"),
@@ -163,18 +163,19 @@ impl Says {
     }
 }
 
-/// Whether a message, and not an item of one, is the assistant's. No result behind it answers a call before it by name.
+/// Whether a value is a message of the assistant, and not an item of one. A result after it never answers, by name, a
+/// call before it.
 pub fn is_assistant_message(message: &Value) -> bool {
-    let says = Says::of(message);
-    says.assistant && !says.item
+    let speaker = Speaker::of(message);
+    speaker.assistant && !speaker.item
 }
 
-/// Finds what belongs together, in time linear in the number of messages and blocks.
+/// Pairs calls with results, in time linear in the number of messages and blocks.
 pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
     let mut open = Open::default();
     let mut pairs = Pairs::default();
     let messages = messages.into_iter();
-    // For each message the last one that must stay with it.
+    // For each message, the last one that must stay with it.
     let mut reach: Vec<usize> = Vec::with_capacity(messages.size_hint().0);
     let mut thoughts: Vec<usize> = Vec::new();
     let mut acted = false;
@@ -182,7 +183,7 @@ pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
         reach.push(index);
         let (calls, results) = (pairs.calls.len(), pairs.results.len());
         read(index, message, &mut pairs);
-        let Says { item, assistant, thinks } = Says::of(message);
+        let Speaker { item, assistant, thinks } = Speaker::of(message);
         if (pairs.calls.len() > calls || assistant) && (!item || open.answered) {
             open.turn(calls);
         }
@@ -197,7 +198,7 @@ pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
             (result.call, result.name) = (Some(call), result.name.or(Some(called.name)));
             reach[called.message] = index;
         }
-        // A reasoning item is valid only with what it led to: the items of the assistant that follow it.
+        // A reasoning item is valid only together with the assistant items that follow it.
         if thinks && acted || !thinks && !assistant {
             thoughts.clear();
         }
@@ -222,14 +223,14 @@ pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
     pairs
 }
 
-/// The last place at or before `index` where messages can be cut, as [`Pairs::cut_at_or_before`] says of all of them, but
-/// found from the end: only as many are read as it takes to be sure.
+/// The last index at or before `index` where messages can be cut, as in [`Pairs::cut_at_or_before`], but
+/// searched from the end: it reads only as many messages as needed.
 pub fn cut_at_or_before<'a>(messages: usize, message: impl Fn(usize) -> &'a Value, index: usize) -> usize {
     const FEW: usize = 16;
-    // Where a message of the assistant follows one of somebody else, no reasoning goes on and no call waits to be
-    // answered by its name alone. Only ids reach across.
+    // Where a message of the assistant follows one of another role, no reasoning is unfinished and no call
+    // waits for a result by name alone. Only ids reach across.
     let is_beginning = |index: &usize| {
-        let says = |index| Says::of(message(index));
+        let says = |index| Speaker::of(message(index));
         *index == 0 || is_assistant_message(message(*index)) && !says(*index - 1).assistant
     };
     let mut width = FEW.max(messages - index);
@@ -247,29 +248,31 @@ pub fn cut_at_or_before<'a>(messages: usize, message: impl Fn(usize) -> &'a Valu
 }
 
 impl Pairs<'_> {
-    /// The last place at or before `index` where a list of messages can be cut without parting a call from its result.
+    /// The last index at or before `index` where a list of messages can be cut without separating a call from
+    /// its result.
     pub fn cut_at_or_before(&self, index: usize) -> usize {
         let index = index.min(self.cuttable.len().saturating_sub(1));
         (0..=index).rev().find(|cut| self.cuttable.get(*cut) == Some(&true)).unwrap_or(0)
     }
 
-    /// The first place at or after `index` where it can be cut so; `messages` is how many there are.
+    /// The first index at or after `index` where it can be cut in the same way; `messages` is their number.
     pub fn cut_at_or_after(&self, index: usize, messages: usize) -> usize {
         (index..messages).find(|cut| self.cuttable.get(*cut) == Some(&true)).unwrap_or(messages)
     }
 }
 
-/// The calls that wait for a result.
+/// Calls that wait for a result.
 #[derive(Default)]
 struct Open<'a> {
-    /// The latest call with an id, and for each call the one before it with the same id. Filled only once a result answers
-    /// none of the last calls: most results do, and then no id needs to be hashed.
+    /// The latest call with an id, and for each call the previous one with the same id. Filled only once a
+    /// result answers none of the last calls: most results do, and then no id needs to be hashed.
     by_id: HashMap<&'a str, usize>,
     before: Vec<Option<usize>>,
-    /// The first call since the assistant last spoke, and whether one was answered since.
+    /// The first call since the assistant last spoke, and whether one has been answered since.
     turn: usize,
     answered: bool,
-    /// The calls of this turn by name, filled only once a result has no id. The flag: without an id themselves.
+    /// Calls of this turn by name, filled only once a result has no id. The flag is set for calls without an
+    /// id.
     by_name: Option<HashMap<(&'a str, bool), VecDeque<usize>>>,
     in_order: VecDeque<usize>,
 }
@@ -279,7 +282,7 @@ impl<'a> Open<'a> {
         (self.turn, self.answered, self.by_name) = (first, false, None);
     }
 
-    /// The call that the result answers. The same id may come again in a later turn, so the nearest one counts.
+    /// The call that the result answers. An id may occur again in a later turn, so the nearest call wins.
     fn answer(&mut self, result: &Answer<'a>, calls: &[Call<'a>]) -> Option<usize> {
         self.answered = true;
         let free = |call: &usize| calls[*call].result.is_none();
@@ -319,7 +322,7 @@ impl<'a> Open<'a> {
             }
             by_name
         });
-        // Where both have an id they are a pair by id or none at all.
+        // If both have an id, they pair by id or not at all.
         let queue = match result.name {
             Some(name) => by_name.get_mut(&(name, result.id.is_some()))?,
             None => in_order,
@@ -333,7 +336,7 @@ impl<'a> Open<'a> {
     }
 }
 
-/// What is at a place of a message.
+/// The value at a location in a message.
 fn whole(message: &Value, place: Place) -> &Value {
     let at = |key, n: usize| field(message, key).and_then(|list| list.get(n));
     let found = match place {
@@ -350,7 +353,7 @@ fn part(message: &Value, place: Place) -> Part<'_> {
     part_of(whole(message, place), place, || field(message, "role").is_some())
 }
 
-/// What the message, the block or the entry itself is. Whether the message has a role matters only where it is all of it.
+/// The part that the message, block or entry itself represents. `has_role` matters only for a whole message.
 fn part_of(whole: &Value, place: Place, has_role: impl Fn() -> bool) -> Part<'_> {
     match place {
         Place::Message if has_role() => message::tool_message(whole),
@@ -397,10 +400,10 @@ fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
     }
 }
 
-/// Whether a result says that it is a failure. Words are only asked where no flag speaks.
+/// Whether a result reports a failure. The text is examined only if there is no flag.
 fn failed(result: &Value, content: Option<&Value>) -> bool {
     const FAILURES: [&str; 5] = ["error", "failed", "rejected", "exception", "denied"];
-    // Of a Responses item `status` says how far its transmission came, not how the tool fared.
+    // The `status` of a Responses item describes its transmission, not the outcome of the tool.
     let [role, kind, status, is_error, error, success] =
         fields(result, ["role", "type", "status", "is_error", "error", "success"]);
     let item = role.is_none() && kind.and_then(Value::as_str).is_some_and(|kind| kind.ends_with("_output"));

@@ -1,5 +1,5 @@
-//! What the owner of a conversation decides about it, by the name of the part: `policy.compaction`, `policy.facts`. Budgets and
-//! redaction are beside what they bound: [`budget`](crate::budget), [`redaction`](crate::redaction).
+//! Policies of a conversation that have no module of their own: `policy.compaction` and `policy.facts`. Budgets
+//! and redaction are in [`budget`](crate::budget) and [`redaction`](crate::redaction).
 
 mod compaction;
 mod facts;

@@ -1,4 +1,4 @@
-//! Secrets that slip into a conversation: found by their shape, marked or masked before anything is stored.
+//! Secrets in a conversation: found by their shape, marked or masked before anything is stored.
 
 use crate::Error;
 use crate::asset::edit;
@@ -11,31 +11,31 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-/// What to do with a secret.
+/// Treatment of secrets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "RedactionMode")]
 pub enum Mode {
-    /// Look away.
+    /// Do not look for secrets.
     Off,
-    /// Say in the turn's metadata what was seen.
+    /// Record found secrets in the turn's metadata.
     #[default]
     Mark,
-    /// Replace it by `‹secret:kind:hash8›` as well.
+    /// Also replace them by `‹secret:kind:hash8›`.
     Mask,
 }
 
-/// A secret that was seen. It is named by its kind and a short hash, never by itself.
+/// A found secret, identified by its kind and a short hash; the secret itself is not kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Secret {
-    /// Which shape.
+    /// Name of the shape that matched.
     pub kind: String,
-    /// First eight hexadecimal digits of its SHA-256: tells two secrets apart without telling either.
+    /// First eight hexadecimal digits of its SHA-256: distinguishes secrets without revealing them.
     pub hash8: String,
 }
 
-/// The shapes. The first that matches names the secret, so the more specific stand first. Word boundaries are ASCII ones:
-/// with Unicode ones a single letter beyond ASCII makes the search many times slower.
+/// Shapes of secrets. The first that matches names the secret, so more specific ones come first. Word
+/// boundaries are ASCII: with Unicode boundaries, a single non-ASCII letter makes the search many times slower.
 const SHAPES: &[(&str, &str)] = &[
     ("private_key", r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.)*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)"),
     ("aws_access_key", r"(?-u:\b)(?:AKIA|ASIA)[0-9A-Z]{16}(?-u:\b)"),
@@ -61,7 +61,7 @@ const SHAPES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Every secret contains one of these; a text that has none need not be searched closely.
+/// Every secret contains one of these; a text with none of them need not be searched with the shapes.
 const HINTS: &[&str] = &[
     "PRIVATE KEY",
     "AKIA",
@@ -95,7 +95,7 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&alternatives.join("|")).expect("the shapes are constant and tested")
 });
 
-/// Looks through every string of a message. The message comes back unchanged unless `mode` is [`Mode::Mask`].
+/// Searches every string of a message. The message is returned unchanged unless `mode` is [`Mode::Mask`].
 pub fn redact(message: &str, mode: Mode) -> Result<(Cow<'_, str>, Vec<Secret>), Error> {
     let mut secrets: Vec<Secret> = Vec::new();
     if mode == Mode::Off || !HINT.is_match(message) || !PATTERN.is_match(message) {
@@ -115,7 +115,7 @@ pub fn redact(message: &str, mode: Mode) -> Result<(Cow<'_, str>, Vec<Secret>), 
     Ok((message, secrets))
 }
 
-/// A text with its secrets masked; each is added to `secrets`.
+/// Masks the secrets in a text and adds each to `secrets`.
 pub fn mask<'a>(text: &'a str, secrets: &mut Vec<Secret>) -> Cow<'a, str> {
     PATTERN.replace_all(text, |found: &regex::Captures<'_>| {
         let shape = (1..=SHAPES.len()).find(|group| found.get(*group).is_some()).map_or(0, |group| group - 1);
@@ -127,8 +127,8 @@ pub fn mask<'a>(text: &'a str, secrets: &mut Vec<Secret>) -> Cow<'a, str> {
     })
 }
 
-/// Shapes that say who somebody is. Not secrets: in a turn they belong to what was said, in a fact they may not be wanted.
-/// A number counts as a phone number only where it is written like one; a card number must have the right check digit.
+/// Shapes of personal data. Not secrets: they belong in a turn, but may not be wanted in a fact. A number
+/// counts as a phone number only if it is formatted like one; a card number must have a valid check digit.
 const PERSONAL: &[(&str, &str)] = &[
     ("email", r"[\w.%+'-]+@[\w-]+(?:\.[\w-]+)+"),
     ("card", r"(?-u:\b)[0-9](?:[ -]?[0-9]){12,18}(?-u:\b)"),
@@ -146,8 +146,8 @@ static PERSON: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&alternatives.join("|")).expect("the shapes are constant and tested")
 });
 
-/// A text with e-mail addresses, phone and card numbers replaced by `‹email›`, `‹phone›` and `‹card›`. Without a hash, which
-/// would give a number away to whoever tries them all.
+/// Replaces e-mail addresses, phone and card numbers by `‹email›`, `‹phone›` and `‹card›`. There is no hash,
+/// because numbers could be recovered from one by trying them all.
 pub fn mask_personal(text: &str) -> Cow<'_, str> {
     PERSON.replace_all(text, |found: &regex::Captures<'_>| {
         let shape =
@@ -159,7 +159,7 @@ pub fn mask_personal(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// The check digit of card numbers.
+/// Validates the check digit of a card number.
 fn luhn(number: &str) -> bool {
     let digits = number.bytes().rev().filter(u8::is_ascii_digit).map(|b| u32::from(b - b'0'));
     let sum: u32 = digits
@@ -177,7 +177,7 @@ fn luhn(number: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Put together at run time, so that no scanner takes this file for a leak.
+    /// Assembled at run time, so that no scanner reports this file as a leak.
     fn samples() -> Vec<(&'static str, String)> {
         vec![
             ("aws_access_key", format!("AKIA{}", "IOSFODNN7EXAMPLE")),

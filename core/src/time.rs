@@ -1,4 +1,4 @@
-//! A point in time: microseconds since 1970, UTC, written as RFC 3339. It arrives as an argument, always.
+//! A point in time: microseconds since 1970, UTC, written as RFC 3339. It is always passed in as an argument.
 
 use crate::Error;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -17,7 +17,7 @@ impl Timestamp {
         u64::try_from(self.0.div_euclid(1000)).unwrap_or(0)
     }
 
-    /// Refuses a time that RFC 3339 cannot write: it would not come back from a file.
+    /// Refuses a time that RFC 3339 cannot express: it could not be read back from a file.
     pub fn check(self) -> Result<(), Error> {
         jiff::Timestamp::from_microsecond(self.0).map(drop).map_err(|_| {
             Error::invalid(
@@ -27,7 +27,7 @@ impl Timestamp {
         })
     }
 
-    /// This much later, saturating at the end of time.
+    /// The time this many seconds later, saturating.
     pub fn plus_s(self, seconds: u64) -> Timestamp {
         let us = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
         Timestamp(self.0.saturating_add(us))
@@ -36,7 +36,7 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A stored number may be anything; what RFC 3339 cannot write is shown at the edge of what it can.
+        // A stored number may be anything; one outside the range of RFC 3339 is shown as the nearest limit.
         let edge = if self.0 < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
         write!(f, "{:.6}", jiff::Timestamp::from_microsecond(self.0).unwrap_or(edge))
     }

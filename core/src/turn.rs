@@ -1,4 +1,4 @@
-//! A turn: what one actor contributed, as the log says it stands now.
+//! A turn: one actor's contribution, in its current state.
 
 use crate::Error;
 use crate::event::{Event, Visibility, kind};
@@ -16,41 +16,41 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// In which role an actor speaks.
+/// Role of an actor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// A person, or whoever asks.
+    /// A person or program that asks.
     User,
     /// The model.
     Assistant,
-    /// Instructions inside the conversation (the session's own system prompt is not a turn).
+    /// Instructions inside the conversation (its system prompt is not a turn).
     System,
-    /// What a tool answered.
+    /// A tool result.
     Tool,
 }
 
-/// How far a turn has come.
+/// Status of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Open: chunks may still arrive.
     Pending,
-    /// Said.
+    /// Finished.
     Complete,
-    /// Given up by its writer; what was said so far is kept.
+    /// Ended by its writer; the text so far is kept.
     Aborted,
-    /// Cut by a crash or by silence; what was durable is kept.
+    /// Ended by a crash or by inactivity; durable text is kept.
     Interrupted,
 }
 
-/// The words of an enum in JSON, SQL and errors.
+/// Defines the names of an enum in JSON, SQL and errors.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! words {
     ($type:ident, $code:literal, $($variant:ident $word:literal),+) => {
         impl $type {
-            /// The word in JSON and SQL.
+            /// The name in JSON and SQL.
             pub fn as_str(self) -> &'static str {
                 match self { $($type::$variant => $word),+ }
             }
@@ -79,7 +79,7 @@ macro_rules! words {
 words!(Role, "role.unknown", User "user", Assistant "assistant", System "system", Tool "tool");
 words!(Status, "status.unknown", Pending "pending", Complete "complete", Aborted "aborted", Interrupted "interrupted");
 
-/// What took a turn's place.
+/// What superseded a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Successor {
     /// The turn that replaces it.
@@ -131,31 +131,31 @@ impl JsonSchema for Successor {
     }
 }
 
-/// What a store keeps about a turn beside its events: derived from them, small, without content.
+/// A turn's row in a store: small, derived from its events, without content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TurnRow {
     /// Its id.
     pub id: TurnId,
-    /// The place of the event that began it: its place in the history.
+    /// `seq` of the event that began it, which is its position in the history.
     pub seq: u64,
-    /// Who spoke.
+    /// Actor that spoke.
     pub actor: Option<String>,
-    /// In which role.
+    /// Role of the actor.
     pub role: Role,
-    /// How far it has come.
+    /// Current status.
     pub status: Status,
-    /// When the store took its beginning.
+    /// Time at which the store accepted its beginning.
     pub created: Timestamp,
-    /// The place of the event that carries its content, if that is another one than `seq`.
+    /// `seq` of the event that carries its content, if different from `seq`.
     pub content_seq: Option<u64>,
-    /// What took its place.
+    /// The turn or event that superseded it.
     pub superseded_by: Option<Successor>,
-    /// The place of the event that said so.
+    /// `seq` of the event that superseded it.
     pub superseded_seq: Option<u64>,
 }
 
 impl TurnRow {
-    /// The row of a turn right after the event that began it; `None` if the event begins none.
+    /// The row right after the event that began the turn; `None` if the event does not begin one.
     pub fn begun(event: &Event) -> Option<TurnRow> {
         let id = event.turn.filter(|turn| turn.0 == event.id.0 && kind::begins_turn(&event.kind))?;
         Some(TurnRow {
@@ -171,20 +171,21 @@ impl TurnRow {
         })
     }
 
-    /// The places of the events that it rests on: its beginning, its content and what superseded it, each once.
+    /// The `seq` of each event that it depends on: its beginning, its content and what superseded it, each
+    /// once.
     pub fn places(&self) -> impl Iterator<Item = u64> {
         let content = self.content_seq.filter(|seq| *seq != self.seq);
         let superseded = self.superseded_seq.filter(|seq| Some(*seq) != content);
         [Some(self.seq), content, superseded].into_iter().flatten()
     }
 
-    /// Places of the events that hold its words.
+    /// The `seq` of each event that holds its text.
     pub fn bodies(&self) -> impl Iterator<Item = u64> {
         [Some(self.seq), self.content_seq].into_iter().flatten()
     }
 
-    /// The row as it stood when the log ended at `seq`: how a fork sees what it inherited. A turn that was still open
-    /// there will never be finished on this side, so it reads as interrupted.
+    /// The row as of `seq`, which is how a fork sees an inherited turn. A turn that was still open there can
+    /// never be finished in the fork, so it reads as interrupted.
     pub fn as_of(mut self, seq: u64) -> TurnRow {
         if self.superseded_seq.is_some_and(|at| at > seq) {
             (self.superseded_by, self.superseded_seq) = (None, None);
@@ -196,8 +197,8 @@ impl TurnRow {
     }
 }
 
-/// The text of pieces in order of their offsets. A piece that was written again after a failure overlaps the one before
-/// it and replaces it; what comes after a hole is not the text any more.
+/// Joins chunks in the order of their offsets. A chunk that was written again after a failure overlaps the one
+/// before it and replaces it; text after a gap is discarded.
 pub fn join_chunks(pieces: impl IntoIterator<Item = (u64, String)>) -> String {
     let mut out = String::new();
     for (offset, text) in pieces {
@@ -211,44 +212,44 @@ pub fn join_chunks(pieces: impl IntoIterator<Item = (u64, String)>) -> String {
     out
 }
 
-/// Tokens that a provider counted.
+/// Token counts reported by a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Tokens {
-    /// What went in.
+    /// Tokens of the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<u64>,
-    /// What came out.
+    /// Tokens of the completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion: Option<u64>,
 }
 
-/// The body of an event that carries a turn's content. The message inside is exactly what was given.
+/// The body of an event that carries a turn's content. The message is kept exactly as given.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TurnBody {
-    /// The message as it came; absent in `turn.opened`.
+    /// The message as given; absent in `turn.opened`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Raw>,
-    /// Tokens that the provider counted.
+    /// Token counts reported by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
-    /// Which model said it.
+    /// Model that produced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Through which client or importer it came.
+    /// Client or importer that it came through.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
-    /// Whatever the caller wants to keep with it.
+    /// Metadata of the caller.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, Raw>,
-    /// Why an open turn was aborted or interrupted.
+    /// Reason for an abort or interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The event object of an imported transcript value, where it says more than the message does.
+    /// The event object of an imported transcript value, where it has more than the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Raw>,
 }
 
-/// One actor's contribution, as it stands now.
+/// A turn: one actor's contribution, in its current state.
 #[derive(Clone, Debug, PartialEq, JsonSchema)]
 #[schemars(transform = describe_content)]
 pub struct Turn {
@@ -256,43 +257,43 @@ pub struct Turn {
     pub id: TurnId,
     /// The conversation it was read from.
     pub conversation: ConversationId,
-    /// Its place in the history.
+    /// Position in the history.
     pub seq: u64,
-    /// Who spoke.
+    /// Actor that spoke.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// In which role.
+    /// Role of the actor.
     pub role: Role,
-    /// The message as it was given; `None` if erased, or still open.
+    /// The message as given; `None` if erased, or still open.
     #[schemars(
         description = "The whole message, where it has more fields than these.",
         skip_serializing_if = "Option::is_none"
     )]
     pub message: Option<Raw>,
-    /// How far it has come.
+    /// Current status.
     pub status: Status,
-    /// Tokens that the provider counted.
+    /// Token counts reported by the provider.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
-    /// Which model said it.
+    /// Model that produced it.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Through which client or importer it came.
+    /// Client or importer that it came through.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
-    /// Whatever the caller keeps with it, and `secrets` where redaction found any.
+    /// Metadata of the caller, and `secrets` where redaction found any.
     pub metadata: BTreeMap<String, Raw>,
-    /// Why it was aborted or interrupted.
+    /// Reason for an abort or interruption.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When the store took its beginning.
+    /// Time at which the store accepted its beginning.
     pub created: Timestamp,
-    /// When a client or importer says that it was said.
+    /// Time at which it was said, according to the client or importer.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub occurred_at: Option<Timestamp>,
-    /// Who may see it.
+    /// Audience.
     pub visibility: Visibility,
-    /// The turn, or the event, that took its place.
+    /// The turn or event that superseded it.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<Successor>,
     /// Whether its content was erased; absent if not.
@@ -301,12 +302,12 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// A turn right after the event that began it; `None` if the event begins none.
+    /// The turn right after the event that began it; `None` if the event does not begin one.
     pub fn begun(event: &Event) -> Option<Turn> {
         TurnRow::begun(event).map(|row| Turn::read(event.conversation, row, event))
     }
 
-    /// Puts a row and the event that carries its content (its own beginning, for most) together.
+    /// Combines a row with the event that carries its content (for most turns, the event that began it).
     pub fn read(conversation: ConversationId, row: TurnRow, content: &Event) -> Turn {
         let body: TurnBody = content.read().unwrap_or_default();
         Turn {
@@ -325,7 +326,7 @@ impl Turn {
             created: row.created,
             occurred_at: content.occurred_at,
             visibility: content.visibility,
-            // A fork may have left between an abort and what took the turn's place later.
+            // A fork point may lie between an abort and a later replacement of the turn.
             superseded_by: row
                 .superseded_by
                 .or((row.status == Status::Aborted).then_some(Successor::Event(content.id))),
@@ -338,13 +339,13 @@ impl Turn {
         serde_json::from_str(self.message.as_ref()?.get()).ok()
     }
 
-    /// The turn for people, as [`message::render`] writes it.
+    /// The turn formatted for people by [`message::render`].
     pub fn text(&self, asset_label: impl Fn(&str) -> Option<String>) -> String {
         self.value().map(|message| message::render(&message, asset_label)).unwrap_or_default()
     }
 }
 
-/// The fields of the message that are shown beside those of the turn. See [`Turn`]'s `Serialize`.
+/// Describes the message fields shown beside those of the turn. See [`Turn`]'s `Serialize`.
 fn describe_content(schema: &mut Schema) {
     let shown = [
         ("content", "A text, or blocks, byte for byte as given."),
@@ -375,7 +376,8 @@ impl Serialize for Turn {
                 map.serialize_entry(name, value)?;
             }
         }
-        // A shape with more than these (a Responses item, say) is shown whole as well, so that nothing is hidden.
+        // A message with more fields than these (a Responses item, say) is also shown whole, so that nothing is
+        // hidden.
         if fields.keys().any(|name| !matches!(*name, "role" | "content" | "tool_calls" | "tool_results")) {
             map.serialize_entry("message", &self.message)?;
         }
@@ -404,8 +406,8 @@ impl Serialize for Turn {
     }
 }
 
-/// What was written for a caller, read back. Of a message that was not shown whole, what was shown is put together
-/// again: it says the same, and is written for another caller with the same bytes.
+/// Reads the form shown to callers. A message that was not shown whole is reassembled from its fields: it means
+/// the same, and serialises to the same bytes.
 impl<'de> Deserialize<'de> for Turn {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Turn, D::Error> {
         #[derive(Deserialize)]

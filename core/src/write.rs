@@ -51,75 +51,76 @@ pub struct Write {
 pub enum Action {
     /// Begin it. The drafts are its first events; with a parent it is a fork.
     Create {
-        /// At least one.
+        /// At least one draft.
         drafts: Vec<Draft>,
-        /// The point where it leaves its parent.
+        /// Origin of the fork.
         parent: Option<Parent>,
         /// Makes a repeated request harmless.
         idempotency: Option<Idempotency>,
     },
-    /// Add to its end.
+    /// Append to the end.
     Append {
-        /// At least one.
+        /// At least one draft.
         drafts: Vec<Draft>,
-        /// Refuse unless the log ends here.
+        /// Refuse unless this is the `seq` of the last event.
         expected_seq: Option<u64>,
         /// Makes a repeated request harmless.
         idempotency: Option<Idempotency>,
     },
     /// Put back events that were written elsewhere, chain and all. Those that are there already are skipped.
     Restore {
-        /// In order, without gaps.
+        /// Events in order, without gaps.
         events: Vec<Event>,
     },
-    /// Begin it without events, as a backup has it. Its events follow as restores; a deleted conversation that is only
-    /// kept because of its forks may have none left.
+    /// Begin it without events, as in a backup. Its events follow as restores; a deleted conversation that is
+    /// only kept for its forks may have none left.
     Begin {
         /// Time of its creation.
         created: Timestamp,
-        /// The point where it leaves its parent.
+        /// Origin of the fork.
         parent: Option<Parent>,
     },
     /// Delete it as it was deleted elsewhere: its tombstone comes from a backup and may name a later head.
     Bury {
-        /// Kept as it is.
+        /// Stored unchanged.
         tombstone: Tombstone,
     },
-    /// Remember requests that were answered elsewhere, so that a client that repeats one writes nothing.
+    /// Record requests that were answered elsewhere, so that a client that repeats one writes nothing.
     Remember {
         /// Requests whose events are there already.
         requests: Vec<AnsweredRequest>,
     },
-    /// Make a piece of an open turn durable. Not an event: the turn's end will be one.
+    /// Make a chunk of an open turn durable. Not an event: the turn's end will be one.
     Chunk {
         /// The open turn.
         turn: TurnId,
-        /// Bytes of the turn's text before this piece.
+        /// Length of the turn's text before this chunk, in bytes.
         offset: u64,
-        /// The piece.
+        /// Text of the chunk.
         text: String,
     },
-    /// Append something made from the log's words: a checkpoint, facts. Refused if anything that the conversation sees was
-    /// erased since, because the words may be in it.
+    /// Append something derived from the log's text: a checkpoint, facts. Refused if anything visible to the
+    /// conversation was erased since, because its text may be in it.
     Derive {
         /// At least one.
         drafts: Vec<Draft>,
-        /// Number of erasures before the words were read, as the store counts them.
+        /// The store's count of erasures before the text was read.
         mark: u64,
     },
-    /// Erase the bodies of events, and record it. Whatever was learned from a turn goes with it, in every conversation of
-    /// the tenant: the statements that name it as their source, and corrections of facts that have no other source.
+    /// Erase the bodies of events, and record it. Everything learned from a turn is erased too, in every
+    /// conversation of the tenant: the statements that name it as their source, and corrections of facts that
+    /// have no other source.
     Erase {
         /// Turns to erase.
         turns: Vec<TurnId>,
         /// Other events to erase.
         events: Vec<Place>,
-        /// Whether checkpoints that cover the turns go as well, also those of forks and those that were taken back.
+        /// Whether checkpoints that cover the turns are erased too, including those of forks and reverted ones.
         summaries: bool,
         /// The `turn.erased` event.
         draft: Draft,
     },
-    /// Delete it whole. A tombstone stays.
+    /// Delete it as a whole. A tombstone stays.
     Delete {
         /// Time of the deletion.
         at: Timestamp,
@@ -141,12 +142,12 @@ impl Action {
         }
     }
 
-    /// Whether it takes words away, so that no copy of them may stay behind.
+    /// Whether it removes text, so that no copy may remain.
     pub fn removes(&self) -> bool {
         matches!(self, Action::Erase { .. }) || self.deletes()
     }
 
-    /// Whether the conversation is gone afterwards.
+    /// Whether it deletes the conversation.
     pub fn deletes(&self) -> bool {
         matches!(self, Action::Delete { .. } | Action::Bury { .. })
     }
@@ -162,7 +163,7 @@ impl Action {
 pub struct Place {
     /// The conversation; for an inherited event of a fork, the ancestor.
     pub conversation: ConversationId,
-    /// Its `seq` there.
+    /// `seq` in that conversation.
     pub seq: u64,
 }
 
@@ -186,26 +187,27 @@ pub struct AnsweredRequest {
 pub struct Idempotency {
     /// Chosen by the client.
     pub key: String,
-    /// Of the request without ids and times.
+    /// Hash of the request without ids and times.
     pub request: Hash,
-    /// Refuse with this error unless the request was answered before.
+    /// Error to return unless the request was answered before.
     pub only_repeat: Option<Error>,
 }
 
 impl Idempotency {
-    /// Recognises the request later. Salted with the first event's salt: once that is erased, nobody can guess a short text
-    /// from this.
+    /// Identifies a repeated request. Salted with the first event's salt: once that is erased, a short text
+    /// cannot be guessed from this.
     pub fn fingerprint(&self, salt: &[u8; 16]) -> Hash {
         Hash::of(&[&salt[..], &self.request.0].concat())
     }
 
-    /// Refuses a key that was used for something else. Once the first event is erased, nothing is left to compare with, and
-    /// the key alone decides.
+    /// Refuses a key that was used for another request. Once the first event is erased, there is nothing to
+    /// compare with, and the key alone decides.
     fn check(&self, answered: &Answered) -> Result<(), Error> {
         let first = answered.events.first().and_then(|event| event.body.as_ref());
         if first.is_some_and(|body| self.fingerprint(&body.salt) != answered.fingerprint) {
             let key = crate::id::clip(&self.key);
-            let text = format!("idempotency key {key:?} was used before with another body; use a new key");
+            let text =
+                format!("idempotency key {key:?} was used before with a different request; use a new key");
             return Err(Error::conflict("idempotency.reused", text));
         }
         Ok(())
@@ -246,18 +248,18 @@ pub struct Answered {
     pub events: Vec<Event>,
 }
 
-/// Everything that a store has to write down.
+/// Everything that a store has to write.
 #[derive(Clone, Debug)]
 pub enum Plan {
     /// Nothing: the request was answered before, with this.
     Repeat(Answered),
     /// Events at the end of the log, with their rows.
     Append(Box<Append>),
-    /// A piece of an open turn's text. A repeated piece changes nothing.
+    /// A chunk of an open turn's text. A repeated chunk changes nothing.
     Chunk(ChunkRow),
     /// Answered requests. One with the same key is replaced.
     Remember(Vec<AnsweredRequest>),
-    /// The conversation goes; its tombstone stays.
+    /// The conversation is deleted; its tombstone stays.
     Delete(Deletion),
 }
 
@@ -272,7 +274,7 @@ pub struct Append {
     pub changes: Changes,
     /// The request to remember. One with the same key is replaced.
     pub request: Option<AnsweredRequest>,
-    /// Bodies and rows to take away, after the new rows are there.
+    /// Bodies and rows to remove, after the new rows are written.
     pub erasure: Option<Erasure>,
 }
 
@@ -375,7 +377,7 @@ fn plan_existing(
             return Ok(Plan::Delete(deletion(tombstone, lookup)?));
         }
         Action::Bury { tombstone } => {
-            // A backup puts back bytes only where an asset needs them.
+            // A backup restores bytes only where an asset needs them.
             return Ok(Plan::Delete(Deletion { released: Vec::new(), ..deletion(tombstone, lookup)? }));
         }
         Action::Remember { requests } => return Ok(Plan::Remember(requests)),
@@ -383,8 +385,8 @@ fn plan_existing(
     Ok(Plan::Append(Box::new(planned)))
 }
 
-/// The answer to a request that came again. Refuses a key that was used for another request, and a new request that may
-/// only repeat an old one.
+/// The answer to a repeated request. Refuses a key that was used for another request, and a new request that
+/// may only repeat an old one.
 fn repeated(asked: Option<&Idempotency>, answered: Option<Answered>) -> Result<Option<Answered>, Error> {
     let Some(asked) = asked else { return Ok(None) };
     match (answered, &asked.only_repeat) {

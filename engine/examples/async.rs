@@ -13,22 +13,21 @@ async fn talk() -> Result<(), Error> {
     let folder = tempfile::tempdir().expect("a folder to write to");
     let store = Everturn::open(&format!("sqlite:{}", folder.path().join("chats.db").display()))?;
     let me = store.tenant("default")?;
-    let chat = me.create(Default::default()).await?;
+    let chat = me.create("The way to the station").await?;
 
     // Requests that wait together are written together: one sync for all of them.
-    let questions = ["Who?", "What?", "When?"]
-        .map(|text| me.append(chat.id, vec![NewTurn::user(text)], Default::default()).into_future());
+    let questions = ["Who?", "What?", "When?"].map(|text| chat.append(text).into_future());
     let appended = future::try_join_all(questions).await?;
     println!("the last of them has seq {}", appended.last().map_or(0, |done| done.head.seq));
 
     // A subscription is a `Stream`. Here one future speaks and another listens, on one thread.
-    let mut live = me.subscribe(chat.id, 1)?;
+    let mut live = chat.subscribe(0)?;
     let speak = async {
-        let turn = me.append_open(chat.id, NewStream::default()).await?;
+        let turn = chat.open(NewStream::default()).await?;
         for word in ["Ann, ", "a ticket, ", "tomorrow."] {
-            me.append_chunk(chat.id, turn.id, None, word)?;
+            chat.open_turn(turn.id).chunk(None, word)?;
         }
-        me.append_commit(chat.id, turn.id, NewTurn::default()).await
+        chat.open_turn(turn.id).commit(NewTurn::default()).await
     };
     let listen = async {
         while let Some(update) = live.try_next().await? {
@@ -45,6 +44,6 @@ async fn talk() -> Result<(), Error> {
 
     // Reads run where they are called and never wait for the writer.
     println!("said: {}", answer.text(|_| None));
-    println!("{} turns, head {}", me.get(chat.id)?.turns, me.verify(chat.id, None)?.head.hash);
+    println!("{} turns, head {}", chat.get()?.turns, chat.log().verify(None)?.head.hash);
     Ok(())
 }

@@ -10,16 +10,16 @@ fn main() -> Result<(), Error> {
     let me = store.tenant("default")?;
 
     // Every write answers with a `Commit`. Once `wait` returns, what it tells of survives a power loss.
-    let chat = me.create(Default::default()).wait()?;
+    let chat = me.create("The way to the station").wait()?;
 
     // With a key, a request can be sent again after a lost answer: it is written once.
     let once = AppendOptions { idempotency_key: Some("question-1".into()), ..AppendOptions::default() };
-    let question = || vec![NewTurn::user("Which way to the station?").by("ann")];
-    me.append(chat.id, question(), once.clone()).wait()?;
-    assert!(me.append(chat.id, question(), once).wait()?.repeated);
+    let question = || chat.append("Which way to the station?").by("ann").with(once.clone());
+    question().wait()?;
+    assert!(question().wait()?.repeated);
 
     // Someone follows on another thread: first what is there, then what comes.
-    let mut live = me.subscribe(chat.id, 1)?;
+    let mut live = chat.subscribe(0)?;
     let screen = std::thread::spawn(move || {
         while let Some(update) = live.recv()? {
             match update {
@@ -33,22 +33,21 @@ fn main() -> Result<(), Error> {
     });
 
     // A model answers bit by bit. Chunks are shown at once and durable a moment later.
-    let answer =
-        me.append_open(chat.id, NewStream { model: Some("m-1".into()), ..NewStream::default() }).wait()?;
+    let answer = chat.open(NewStream { model: Some("m-1".into()), ..NewStream::default() }).wait()?;
     for word in ["Left, ", "then ", "straight on."] {
-        me.append_chunk(chat.id, answer.id, None, word)?;
+        chat.open_turn(answer.id).chunk(None, word)?;
     }
-    let answer = me.append_commit(chat.id, answer.id, NewTurn::default()).wait()?;
+    let answer = chat.open_turn(answer.id).commit(NewTurn::default()).wait()?;
 
     // Nothing is ever changed: a better answer takes the place of the old one, which is kept.
-    me.supersede(chat.id, answer.id, NewTurn::assistant("Right, then straight on.")).wait()?;
+    chat.supersede(answer.id, NewTurn::assistant("Right, then straight on.")).wait()?;
 
     // A fork shares the history up to a place, without copying it.
-    let what_if = me.fork(chat.id, 2).wait()?;
-    me.append(what_if.id, vec![NewTurn::assistant("Take the tram.")], Default::default()).wait()?;
+    let what_if = chat.fork(2).wait()?;
+    what_if.append(NewTurn::assistant("Take the tram.")).wait()?;
 
     // The chain proves that the log is what was written.
-    let report = me.verify(chat.id, None)?;
+    let report = chat.log().verify(None)?;
     println!("verified  {} events, head {}", report.events, report.head.hash);
 
     // Closing the store ends the subscription.

@@ -1,6 +1,6 @@
 //! What happens without being asked: chunks become durable, what has expired goes, silent streams end.
 
-use crate::Shared;
+use crate::everturn::Shared;
 use crate::ingest::{Ingested, NewTurn, Place};
 use crate::streaming::hub::Update;
 use crate::streaming::open_turns::Piece;
@@ -9,9 +9,38 @@ use everturn_core::event::kind;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, Write};
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Pauses of the threads that work in rounds, which end when the store closes.
+#[derive(Default)]
+pub struct Pauses {
+    over: AtomicBool,
+    idle: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Pauses {
+    /// Whether the store closes.
+    pub fn are_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps, but not past the end.
+    pub fn sleep(&self, time: Duration) {
+        self.wake.wait_while_for(&mut self.idle.lock(), |_| !self.are_over(), time);
+    }
+
+    /// Ends them.
+    pub fn stop(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        // A thread that has looked and does not wait yet holds the lock: without it, it would miss this.
+        drop(self.idle.lock());
+        self.wake.notify_all();
+    }
+}
 
 /// What a sweep did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,14 +68,14 @@ const FOLLOW_PAGE: usize = 256;
 /// Hands chunks to the writer once they have waited for the debounce time.
 pub fn debounce(shared: &Shared) {
     let mut streams = shared.streams.open();
-    while !shared.stopping.load(Ordering::SeqCst) {
+    while !shared.pauses.are_over() {
         if !streams.values().any(|open| open.dirty_since.is_some()) {
             shared.streams.dirty.wait(&mut streams);
             continue;
         }
         // The first chunk starts the wait; those that come meanwhile go along.
         drop(streams);
-        pause(shared, shared.options.debounce);
+        shared.pauses.sleep(shared.options.debounce);
         flush(shared);
         streams = shared.streams.open();
     }
@@ -60,7 +89,7 @@ pub fn flush(shared: &Shared) {
         .into_iter()
         .map(|piece| {
             let action = Action::Chunk { turn: piece.turn, offset: piece.offset, text: piece.text.clone() };
-            let answer = shared.submit_now(Write { key: piece.key.clone(), action });
+            let answer = shared.journal.submit_now(Write { key: piece.key.clone(), action });
             (piece, answer)
         })
         .collect();
@@ -74,17 +103,11 @@ pub fn flush(shared: &Shared) {
     }
 }
 
-/// Sleeps, but not past the end.
-pub fn pause(shared: &Shared, time: Duration) {
-    let goes_on = |_: &mut ()| !shared.stopping.load(Ordering::SeqCst);
-    shared.wake.wait_while_for(&mut shared.idle.lock(), goes_on, time);
-}
-
 /// Sweeps at intervals.
 pub fn sweeper(shared: &Shared) {
     loop {
-        pause(shared, shared.options.sweep_every);
-        if shared.stopping.load(Ordering::SeqCst) {
+        shared.pauses.sleep(shared.options.sweep_every);
+        if shared.pauses.are_over() {
             return;
         }
         if let Err(error) = sweep(shared) {
@@ -97,10 +120,10 @@ pub fn sweeper(shared: &Shared) {
 pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
     let now = shared.now();
     let mut swept = Swept::default();
-    for key in shared.index.expired(now, EXPIRED_PER_ROUND)? {
+    for key in shared.journal.index.expired(now, EXPIRED_PER_ROUND)? {
         let action =
             Action::Delete { at: now, reason: "its time to live has passed".into(), only_expired: true };
-        let answer = shared.submit_now(Write { key, action })?;
+        let answer = shared.journal.submit_now(Write { key, action })?;
         match answer.recv().map_err(|_| crate::writer::closed())? {
             Ok(_) => swept.expired += 1,
             // Something was said in it, or somebody else deleted it, since it was found.
@@ -118,7 +141,7 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
         .collect();
     for (key, turn) in silent {
         let reason = format!("nothing came for {} s", shared.options.stream_idle_max.as_secs());
-        match shared.open_turn(&key, turn).map(|open| interrupt(shared, &key, turn, &open.text, &reason)) {
+        match shared.streams.get(&key, turn).map(|open| interrupt(shared, &key, turn, &open.text, &reason)) {
             Some(Ok(())) => swept.interrupted += 1,
             // It ended in this very moment.
             Some(Err(Error::Conflict(_))) | None => {}
@@ -126,9 +149,9 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
         }
     }
     let old = Timestamp(now.0.saturating_sub_unsigned(ORPHAN_AGE_S * 1_000_000));
-    for (tenant, sha256, written) in shared.assets.list()? {
+    for (tenant, sha256, written) in shared.journal.assets.list()? {
         if written < old {
-            swept.collected += shared.collect(&tenant, &[sha256]);
+            swept.collected += shared.journal.collect(&tenant, &[sha256]);
         }
     }
     Ok(swept)
@@ -136,8 +159,8 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
 
 /// Ends the turns that a crash left open, with the text that was durable.
 pub fn recover(shared: &Shared) -> Result<(), Error> {
-    for (key, turn) in shared.index.open_turns()? {
-        let text = shared.log.open_text(&key, turn)?;
+    for (key, turn) in shared.journal.index.open_turns()? {
+        let text = shared.journal.log.open_text(&key, turn)?;
         match interrupt(shared, &key, turn, &text, "the process that wrote it ended") {
             // It stays open; the rest of the store must open all the same.
             Err(error @ Error::Corrupt(_)) => tracing::warn!(%error, "an open turn cannot be ended"),
@@ -148,8 +171,8 @@ pub fn recover(shared: &Shared) -> Result<(), Error> {
 }
 
 fn interrupt(shared: &Shared, key: &Key, turn: TurnId, text: &str, reason: &str) -> Result<(), Error> {
-    let conversation = shared.conversation(key)?;
-    let opened = shared.index.turn_in(key, turn)?;
+    let conversation = shared.journal.conversation(key)?;
+    let opened = shared.journal.index.turn_in(key, turn)?;
     let new = NewTurn {
         actor: opened.actor,
         model: opened.model,
@@ -160,15 +183,15 @@ fn interrupt(shared: &Shared, key: &Key, turn: TurnId, text: &str, reason: &str)
     let place = Place::End(turn, opened.role, kind::INTERRUPTED, Some(reason.to_string()));
     shared.ingest(&conversation, new, place, &mut ingested)?;
     let action = Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None };
-    let answer = shared.submit_now(Write { key: key.clone(), action })?;
+    let answer = shared.journal.submit_now(Write { key: key.clone(), action })?;
     answer.recv().map_err(|_| crate::writer::closed())?.map(drop)
 }
 
 /// In a process that only reads: shows subscribers what another one wrote.
 pub fn follow(shared: &Shared) {
-    while !shared.stopping.load(Ordering::SeqCst) {
+    while !shared.pauses.are_over() {
         for (key, head) in shared.hub.followed() {
-            match shared.log.events(&key, head, FOLLOW_PAGE) {
+            match shared.journal.log.events(&key, head, FOLLOW_PAGE) {
                 Ok(events) => {
                     shared.hub.publish(&key, events.into_iter().map(|event| Update::Event(Arc::new(event))))
                 }
@@ -176,6 +199,6 @@ pub fn follow(shared: &Shared) {
                 Err(error) => tracing::warn!(%error, "cannot follow; it is tried again"),
             }
         }
-        pause(shared, FOLLOW_EVERY);
+        shared.pauses.sleep(FOLLOW_EVERY);
     }
 }

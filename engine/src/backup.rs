@@ -12,7 +12,8 @@ pub use compare::{Comparison, Difference};
 pub use folder::{FolderOptions, all_archives_of, archives_of};
 pub use restore::{LeftOut, Restored, check, left_out};
 
-use crate::{Everturn, private};
+use crate::everturn::Everturn;
+use crate::private;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_formats::archive::{Contents, Counts, Reader};

@@ -5,3 +5,8 @@ mod compact;
 pub mod worker;
 
 pub use compact::{CompactOptions, Compacted, Summary};
+
+use crate::conversation::ConversationHandle;
+
+/// The compaction of a conversation.
+pub struct ConversationCompaction<'a>(pub(crate) &'a ConversationHandle);

@@ -7,3 +7,8 @@ mod statements;
 
 pub use extract::ExtractOptions;
 pub use statements::{Correction, Extraction, FactQuery, NewFact};
+
+use crate::conversation::ConversationHandle;
+
+/// The facts of a conversation.
+pub struct ConversationFacts<'a>(pub(crate) &'a ConversationHandle);

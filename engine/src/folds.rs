@@ -1,6 +1,7 @@
 //! What conversations' events add up to, remembered and caught up by newer events only.
 
-use crate::Shared;
+use crate::everturn::Shared;
+use crate::journal::{Observed, Observer};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::Event;
@@ -20,7 +21,7 @@ const KEEP_EVERY: u64 = 1024;
 /// Most folds in memory.
 const REMEMBERED_MAX: usize = 1024;
 /// Most token counts in memory.
-pub const COUNTED_MAX: usize = 200_000;
+const COUNTED_MAX: usize = 200_000;
 
 /// A fold as it is kept in the store, with a hash that tells whether it is what was kept, and for this place.
 #[derive(Serialize, Deserialize)]
@@ -34,29 +35,40 @@ fn fold_hash(last: &Event, fold: &Raw) -> Hash {
     Hash::of(&[&last.hash.0, fold.get().as_bytes()].concat())
 }
 
-/// Folds as of the last time they were asked for.
-pub struct Folds(Cache<Key, Arc<Fold>>);
+/// What is remembered of logs.
+pub struct Folds {
+    /// Each as of the last time it was asked for.
+    folds: Cache<Key, Arc<Fold>>,
+    /// Token counts, by turn and tokenizer.
+    counts: Cache<(TurnId, Family), u64>,
+}
 
 impl Default for Folds {
     fn default() -> Folds {
-        Folds(Cache::new(REMEMBERED_MAX))
+        Folds { folds: Cache::new(REMEMBERED_MAX), counts: Cache::new(COUNTED_MAX) }
     }
 }
 
-impl Folds {
-    /// A conversation is gone, or everything derived is made again.
-    pub fn forget(&self, key: Option<&Key>) {
-        match key {
-            Some(key) => drop(self.0.remove(key)),
-            None => self.0.clear(),
+impl Observer for Folds {
+    fn committed(&self, commit: &Observed<'_>) {
+        for erased in &commit.committed.erased {
+            // Titles and checkpoints may be others now, also those of forks.
+            self.folds.remove(&Key { tenant: commit.key.tenant.clone(), id: erased.conversation });
         }
+        if commit.deleted {
+            self.folds.remove(commit.key);
+        }
+    }
+
+    fn forget_all(&self) {
+        self.folds.clear();
     }
 }
 
 impl Shared {
     /// What a conversation's events up to a place add up to. Reads only what is newer than the fold that is known.
     pub fn fold(&self, key: &Key, through_seq: u64) -> Result<Arc<Fold>, Error> {
-        let known = self.folds.0.get(key).filter(|fold| fold.through_seq <= through_seq);
+        let known = self.folds.folds.get(key).filter(|fold| fold.through_seq <= through_seq);
         if let Some(fold) = known.as_ref().filter(|fold| fold.through_seq == through_seq) {
             return Ok(fold.clone());
         }
@@ -70,7 +82,7 @@ impl Shared {
         };
         while fold.through_seq < through_seq {
             let limit = PAGE.min(through_seq - fold.through_seq);
-            let page = self.log.events(key, fold.through_seq, limit as usize)?;
+            let page = self.journal.log.events(key, fold.through_seq, limit as usize)?;
             if page.is_empty() {
                 break;
             }
@@ -82,20 +94,20 @@ impl Shared {
             {
                 let fold = Raw::of(&fold)?;
                 let kept = KeptFold { hash: fold_hash(last, &fold), fold };
-                self.index.keep_fold(key, last.seq, &Raw::of(&kept)?)?;
+                self.journal.index.keep_fold(key, last.seq, &Raw::of(&kept)?)?;
             }
         }
         let fold = Arc::new(fold);
         // An older one, asked for by whoever looks back, must not push out the newest.
-        if self.folds.0.get(key).is_none_or(|newest| newest.through_seq < fold.through_seq) {
-            self.folds.0.insert(key.clone(), fold.clone());
+        if self.folds.folds.get(key).is_none_or(|newest| newest.through_seq < fold.through_seq) {
+            self.folds.folds.insert(key.clone(), fold.clone());
         }
         Ok(fold)
     }
 
     /// The newest fold that was kept at or before a place. One that is damaged is as good as none: it is made again.
     fn kept_fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Fold>, Error> {
-        let Some((seq, raw)) = self.index.fold(key, at_or_before)? else { return Ok(None) };
+        let Some((seq, raw)) = self.journal.index.fold(key, at_or_before)? else { return Ok(None) };
         let Some(kept) = self.sound_fold(key, seq, &raw)? else { return Ok(None) };
         let fold = kept.read::<Fold>().filter(|fold| fold.version == state::VERSION);
         Ok(fold.filter(|fold| fold.through_seq == seq))
@@ -104,14 +116,14 @@ impl Shared {
     /// What was kept for a place, if it is still that.
     fn sound_fold(&self, key: &Key, seq: u64, raw: &Raw) -> Result<Option<Raw>, Error> {
         let Some(kept) = raw.read::<KeptFold>() else { return Ok(None) };
-        let last = self.log.events(key, seq.saturating_sub(1), 1)?.pop();
+        let last = self.journal.log.events(key, seq.saturating_sub(1), 1)?.pop();
         Ok(last.filter(|last| fold_hash(last, &kept.fold) == kept.hash).map(|_| kept.fold))
     }
 
     /// The places after `floor` whose folds are not what was kept.
     pub fn damaged_folds(&self, key: &Key, floor: u64) -> Result<Vec<u64>, Error> {
         let (mut damaged, mut at) = (Vec::new(), u64::MAX);
-        while let Some((seq, raw)) = self.index.fold(key, at)?.filter(|(seq, _)| *seq > floor) {
+        while let Some((seq, raw)) = self.journal.index.fold(key, at)?.filter(|(seq, _)| *seq > floor) {
             if self.sound_fold(key, seq, &raw)?.is_none() {
                 damaged.push(seq);
             }
@@ -122,11 +134,11 @@ impl Shared {
 
     /// What a turn costs, counted once.
     pub fn count(&self, family: Family, turn: TurnId, message: &Value) -> u64 {
-        if let Some(count) = self.counts.get(&(turn, family)) {
+        if let Some(count) = self.folds.counts.get(&(turn, family)) {
             return count;
         }
         let count = family.message(message);
-        self.counts.insert((turn, family), count);
+        self.folds.counts.insert((turn, family), count);
         count
     }
 }

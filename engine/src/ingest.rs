@@ -1,6 +1,6 @@
 //! Input into events: what a caller says becomes a draft, with secrets and payloads dealt with before it is stored.
 
-use crate::Shared;
+use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::asset::{self, Asset, Storage};
 use everturn_core::chain::Hash;
@@ -69,6 +69,20 @@ impl NewTurn {
     }
 }
 
+/// A user's turn.
+impl From<&str> for NewTurn {
+    fn from(text: &str) -> NewTurn {
+        NewTurn::user(text)
+    }
+}
+
+/// A user's turn.
+impl From<String> for NewTurn {
+    fn from(text: String) -> NewTurn {
+        NewTurn::user(&text)
+    }
+}
+
 /// What redaction a conversation asks for.
 pub fn redaction_mode(conversation: &Conversation) -> redaction::Mode {
     conversation.policy.get("redaction").and_then(|raw| raw.read()).unwrap_or_default()
@@ -100,7 +114,7 @@ impl Shared {
         let text =
             serde_json::to_string(body).map_err(|e| Error::invalid("json.malformed", e.to_string()))?;
         Ok(Draft {
-            id: EventId(self.source.ulid()?),
+            id: EventId(self.journal.source.ulid()?),
             at: self.now(),
             occurred_at: None,
             kind: kind.into(),
@@ -108,7 +122,7 @@ impl Shared {
             role: None,
             visibility: Visibility::Internal,
             turn: None,
-            body: self.source.body(text)?,
+            body: self.journal.source.body(text)?,
         })
     }
 
@@ -140,7 +154,7 @@ impl Shared {
             }
             (role, _) => role?,
         };
-        let id = self.source.ulid()?;
+        let id = self.journal.source.ulid()?;
         let turn_id = match &place {
             Place::Whole | Place::Imported(_) | Place::Said(_) => TurnId(id),
             Place::End(turn, ..) | Place::Found(turn) => *turn,
@@ -198,7 +212,7 @@ impl Shared {
 
     fn extract(&self, message: &str) -> Result<asset::Extracted, Error> {
         let mut failed = None;
-        let extracted = asset::extract(message, |_| match self.source.ulid() {
+        let extracted = asset::extract(message, |_| match self.journal.source.ulid() {
             Ok(id) => asset_id(id),
             Err(error) => {
                 failed = Some(error);
@@ -241,7 +255,7 @@ impl Shared {
             visibility: Visibility::Internal,
             storage: Some(Storage { path: Some(everturn_store::assets::path(tenant, sha256)), url: None }),
         };
-        self.upload(tenant, sha256, payload.bytes)?;
+        self.journal.upload(tenant, sha256, payload.bytes)?;
         uploads.push((tenant.clone(), sha256));
         Ok(Draft { turn, ..self.draft(kind::ASSET_ADDED, &descriptor)? })
     }

@@ -3,9 +3,9 @@
 //! The words are `et_ID_SECRET`: the ULID of the key, and 32 random bytes in hex. They are shown once, when the key is
 //! made; kept is the SHA-256 of the secret.
 
-use crate::{Inner, Shared};
+use crate::everturn::{Inner, Shared};
 use everturn_core::Error;
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::chain::Hash;
 use everturn_core::id::{KeyId, TenantName};
 use everturn_core::limits::NAME_BYTES_MAX;
@@ -37,7 +37,7 @@ pub struct NewKey {
     /// Whose conversations it opens.
     pub tenant: String,
     /// What may be done with it.
-    pub role: Role,
+    pub role: KeyRole,
     /// For people.
     pub label: Option<String>,
     /// When it ends by itself.
@@ -52,17 +52,23 @@ pub struct Grant {
     /// Whose conversations it opens.
     pub tenant: TenantName,
     /// What may be done with it.
-    pub role: Role,
+    pub role: KeyRole,
     /// When it ends by itself.
     pub expires: Option<Timestamp>,
 }
 
-/// What is remembered about keys while the store is open.
-#[derive(Default)]
-pub(crate) struct KeyNotes {
+/// The stored keys, and what is remembered about them while the store is open.
+pub(crate) struct KeyRing {
+    pub store: Arc<dyn everturn_store::Keys>,
     /// Raised when a key is made or taken back.
     changes: watch::Sender<u64>,
     touched: Mutex<HashMap<KeyId, Timestamp>>,
+}
+
+impl KeyRing {
+    pub fn new(store: Arc<dyn everturn_store::Keys>) -> KeyRing {
+        KeyRing { store, changes: watch::Sender::default(), touched: Mutex::default() }
+    }
 }
 
 impl Keys {
@@ -76,7 +82,7 @@ impl Keys {
 
     /// Makes a key. The second of the answer are its words: nobody can show them again.
     pub fn create(&self, new: NewKey) -> Result<(AccessKey, String), Error> {
-        self.shared().writable()?;
+        self.shared().journal.writable()?;
         let now = self.shared().now();
         if let Some(label) = new.label.as_ref().filter(|label| label.len() > NAME_BYTES_MAX) {
             let (limit, got) = (NAME_BYTES_MAX as u64, label.len() as u64);
@@ -89,9 +95,9 @@ impl Keys {
                 return Err(Error::invalid("key.expires", text));
             }
         }
-        let secret = self.shared().source.secret()?;
+        let secret = self.shared().journal.source.secret()?;
         let key = AccessKey {
-            id: KeyId(self.shared().source.ulid()?),
+            id: KeyId(self.shared().journal.source.ulid()?),
             tenant: TenantName::new(new.tenant)?,
             role: new.role,
             label: new.label,
@@ -102,22 +108,22 @@ impl Keys {
             secret: Hash::of(&secret),
         };
         self.check_quota(&key.tenant)?;
-        self.shared().keys.put_key(&key)?;
-        self.shared().key_notes.changes.send_modify(|changes| *changes += 1);
+        self.shared().keys.store.put_key(&key)?;
+        self.shared().keys.changes.send_modify(|changes| *changes += 1);
         let words = format!("{KEY_PREFIX}{}_{}", key.id.0, hex::encode(secret));
         Ok((key, words))
     }
 
     /// The keys of a tenant, oldest first, revoked and expired ones too.
     pub fn list(&self, tenant: &str) -> Result<Vec<AccessKey>, Error> {
-        self.shared().keys.keys(&TenantName::new(tenant)?)
+        self.shared().keys.store.keys(&TenantName::new(tenant)?)
     }
 
     /// Takes a key back. Another tenant's looks absent.
     pub fn revoke(&self, tenant: &str, id: KeyId) -> Result<AccessKey, Error> {
-        self.shared().writable()?;
-        let revoked = self.shared().keys.revoke_key(&TenantName::new(tenant)?, id, self.shared().now());
-        self.shared().key_notes.changes.send_modify(|changes| *changes += 1);
+        self.shared().journal.writable()?;
+        let revoked = self.shared().keys.store.revoke_key(&TenantName::new(tenant)?, id, self.shared().now());
+        self.shared().keys.changes.send_modify(|changes| *changes += 1);
         revoked
     }
 
@@ -128,7 +134,7 @@ impl Keys {
             Error::not_found("key.unknown", text)
         };
         let (id, secret) = parse(words).ok_or_else(unknown)?;
-        let key = self.shared().keys.key(id)?.ok_or_else(unknown)?;
+        let key = self.shared().keys.store.key(id)?.ok_or_else(unknown)?;
         let same = bool::from(Hash::of(&secret).0.ct_eq(&key.secret.0));
         if !same || !key.is_valid(self.shared().now()) {
             return Err(unknown());
@@ -144,39 +150,39 @@ impl Keys {
     /// Notes that a key was used. Writes at most once a minute for each key, and may wait for the disk then.
     pub fn touch(&self, id: KeyId) -> Result<(), Error> {
         let now = self.shared().now();
-        let mut touched = self.shared().key_notes.touched.lock();
+        let mut touched = self.shared().keys.touched.lock();
         let recently = |at: &Timestamp| *at <= now && now < at.plus_s(TOUCH_EVERY_S);
         if self.shared().options.read_only || touched.get(&id).is_some_and(recently) {
             return Ok(());
         }
         touched.insert(id, now);
         drop(touched);
-        self.shared().keys.touch_key(id, now)
+        self.shared().keys.store.touch_key(id, now)
     }
 
     /// Whether there ever was a key, of any tenant.
     pub fn any(&self) -> Result<bool, Error> {
-        self.shared().keys.any_key(None)
+        self.shared().keys.store.any_key(None)
     }
 
     /// Whether there is a key, of any tenant, that is valid now.
     pub fn any_valid(&self) -> Result<bool, Error> {
-        self.shared().keys.any_key(Some(self.shared().now()))
+        self.shared().keys.store.any_key(Some(self.shared().now()))
     }
 
     /// A number that changes whenever a key is made or taken back in this process: what was found before may be wrong.
     pub fn changes(&self) -> u64 {
-        *self.shared().key_notes.changes.borrow()
+        *self.shared().keys.changes.borrow()
     }
 
     /// Wakes its holder whenever a key is made or taken back in this process.
     pub fn watch_changes(&self) -> watch::Receiver<u64> {
-        self.shared().key_notes.changes.subscribe()
+        self.shared().keys.changes.subscribe()
     }
 
     /// Whether a key still opens anything. Reads the store.
     pub fn is_valid(&self, id: KeyId) -> Result<bool, Error> {
-        Ok(self.shared().keys.key(id)?.is_some_and(|key| key.is_valid(self.shared().now())))
+        Ok(self.shared().keys.store.key(id)?.is_some_and(|key| key.is_valid(self.shared().now())))
     }
 
     /// Time until `end` by the store's clock; zero if it has passed.

@@ -4,8 +4,7 @@
 //! [gives way](give_way) while requests keep coming, for a time that follows from how long the slice took. So it is done at once on a
 //! quiet machine, takes a known part of a busy one, and never stands still.
 
-use crate::Shared;
-use crate::background::pause;
+use crate::everturn::Shared;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -116,12 +115,12 @@ pub fn rest_after(slice: Duration, most: Duration) -> Duration {
 /// Called by a background thread after a slice of work that took this long: waits while requests keep coming, within limits.
 pub fn give_way(shared: &Shared, slice: Duration) {
     let rest = Instant::now() + rest_after(slice, GIVE_WAY_MAX);
-    while !shared.stopping.load(Ordering::SeqCst) {
+    while !shared.pauses.are_over() {
         let time = shared.load.pause_before(rest, Instant::now());
         if time.is_zero() {
             return;
         }
-        pause(shared, time);
+        shared.pauses.sleep(time);
     }
 }
 

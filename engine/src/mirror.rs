@@ -11,8 +11,11 @@
 mod file;
 mod work;
 
-use crate::{Shared, load};
+use crate::everturn::Shared;
+use crate::journal::{Observed, Observer};
+use crate::load;
 use everturn_core::Error;
+use everturn_core::event::kind;
 use everturn_core::id::Key;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -59,6 +62,14 @@ pub struct Change {
     pub deleted: bool,
     /// Words that were erased must leave its file and those of its relatives.
     pub erased: bool,
+}
+
+impl Observer for Mirror {
+    fn committed(&self, commit: &Observed<'_>) {
+        if commit.deleted || !commit.events().is_empty() {
+            self.note(commit.key, commit.deleted, commit.has(|kind| kind == kind::ERASED));
+        }
+    }
 }
 
 impl Mirror {
@@ -124,8 +135,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Notes that a conversation has changed. Cheap: the work is the thread's. Called in the order of the log.
-    pub fn committed(&self, key: &Key, deleted: bool, erased: bool) {
+    /// Notes that a conversation has changed. Cheap: the work is the thread's.
+    fn note(&self, key: &Key, deleted: bool, erased: bool) {
         let mut queue = self.queue();
         match queue.changes.get_mut(key) {
             Some(change) => {
@@ -249,7 +260,7 @@ impl Mirror {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Everturn, NewTurn, Options};
+    use crate::{Everturn, Options};
 
     fn until(so: impl Fn() -> bool) {
         let start = Instant::now();
@@ -263,19 +274,19 @@ mod tests {
     fn a_disk_that_fails_is_counted_costs_no_append_and_is_tried_again() {
         let folder = tempfile::tempdir().unwrap();
         // Something is in the way of the tenant's folder, whoever the user is.
-        let tenant = folder.path().join("acme");
-        std::fs::write(&tenant, "in the way").unwrap();
+        let in_the_way = folder.path().join("acme");
+        std::fs::write(&in_the_way, "in the way").unwrap();
         let options = Options { mirror: Some(folder.path().to_path_buf()), ..Options::default() };
         let store = Everturn::open_with("memory:", options).unwrap();
-        let scope = store.tenant("acme").unwrap();
-        let id = scope.create(Default::default()).wait().unwrap().id;
+        let tenant = store.tenant("acme").unwrap();
+        let chat = tenant.create("").wait().unwrap();
         let mirror = store.inner.shared.mirror.as_ref().unwrap();
         until(|| mirror.failures() > 0);
         for _ in 0..20 {
-            scope.append(id, vec![NewTurn::user("heard")], Default::default()).wait().unwrap();
+            chat.append("heard").wait().unwrap();
         }
-        std::fs::remove_file(&tenant).unwrap();
-        let file = tenant.join(format!("{id}.jsonl"));
+        std::fs::remove_file(&in_the_way).unwrap();
+        let file = in_the_way.join(format!("{}.jsonl", chat.id()));
         until(|| std::fs::read_to_string(&file).is_ok_and(|text| text.matches("heard").count() == 20));
     }
 }

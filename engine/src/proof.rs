@@ -1,8 +1,9 @@
 //! Proof: that a log is what was written, and that a store is healthy.
 
-use crate::erasures::{Erasures, Gone, Recorded};
-use crate::scope::Tenant;
-use crate::{Everturn, Shared};
+use crate::conversation::ConversationHandle;
+use crate::erasing::erasures::{Erasures, Gone, Recorded};
+use crate::everturn::{Everturn, Shared};
+use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::{self, Hash, Head, Report, Verifier, envelope_hash};
@@ -59,42 +60,6 @@ pub struct Doctor {
 }
 
 impl Tenant {
-    /// Walks a conversation's chain. An error is the first thing that is wrong. With `head`, a hash noted earlier, also
-    /// tells whether the log still contains it.
-    pub fn verify(&self, id: ConversationId, head: Option<Hash>) -> Result<Report, Error> {
-        self.verify_with(id, head, &mut |_| {})
-    }
-
-    /// The same, telling how many events were checked so far.
-    pub fn verify_with(
-        &self,
-        id: ConversationId,
-        head: Option<Hash>,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Report, Error> {
-        let key = self.key(id);
-        let stored = self.shared().index.conversation(&key)?.head;
-        let (report, gone) = walk(self.shared(), &key, head, progress)?;
-        // The log may have grown meanwhile, but it cannot have become shorter.
-        if report.head.seq < stored.seq {
-            let text = format!(
-                "the log ends at seq {} but had {}; events are missing at its end",
-                report.head.seq, stored.seq
-            );
-            return Err(Error::corrupt("chain.truncated", text));
-        }
-        if report.head.seq == stored.seq && report.head.hash != stored.hash {
-            return Err(Error::corrupt(
-                "chain.head_mismatch",
-                "the last event is not the one that was written",
-            ));
-        }
-        match self.unrecorded(&key, gone, &mut None)?.first() {
-            Some(gone) => Err(Error::corrupt("chain.erasure_unrecorded", gone.text())),
-            None => Ok(report),
-        }
-    }
-
     /// Of events without a body that their own log does not explain, those whose erasure no other log records.
     fn unrecorded<'a>(
         &'a self,
@@ -105,7 +70,7 @@ impl Tenant {
         let mut unrecorded = Vec::new();
         for gone in gone {
             // One that was imported or restored without its body was erased elsewhere.
-            if !self.shared().log.had_body(key, gone.place.seq)? {
+            if !self.shared().journal.log.had_body(key, gone.place.seq)? {
                 continue;
             }
             let erasures = match &mut *erasures {
@@ -127,10 +92,10 @@ impl Tenant {
                 "another check of the store is running; ask again in a minute",
             ));
         };
-        let problems = self.shared().index.check()?.into_iter();
+        let problems = self.shared().journal.index.check()?.into_iter();
         // Another tenant's is not this one's to know.
         let own =
-            problems.filter(|problem| problem.key.as_ref().is_none_or(|key| key.tenant == *self.tenant()));
+            problems.filter(|problem| problem.key.as_ref().is_none_or(|key| key.tenant == *self.name()));
         let mut doctor = Doctor { findings: own.map(Finding::from).collect(), ..Doctor::default() };
         self.examine(&mut doctor, progress)?;
         Ok(doctor)
@@ -138,10 +103,10 @@ impl Tenant {
 
     /// Walks every chain and reads every asset. Goes on after damage.
     fn examine(&self, doctor: &mut Doctor, progress: &mut dyn FnMut(&Doctor)) -> Result<(), Error> {
-        let own = doctor.findings.iter().filter(|finding| finding.tenant.as_ref() == Some(self.tenant()));
+        let own = doctor.findings.iter().filter(|finding| finding.tenant.as_ref() == Some(self.name()));
         let told: HashSet<ConversationId> = own.filter_map(|finding| finding.conversation).collect();
         let (mut walked, mut erasures) = (HashMap::new(), None);
-        for id in self.shared().index.starting_with(self.tenant(), "", usize::MAX)? {
+        for id in self.shared().journal.index.starting_with(self.name(), "", usize::MAX)? {
             let key = self.key(id);
             let gone = self.examine_log(&key, !told.contains(&id), &mut walked, doctor);
             // What cannot be read was said already.
@@ -149,7 +114,7 @@ impl Tenant {
                 doctor.findings.push(Finding::about(key.clone(), gone.text(), CHANGED));
             }
             self.examine_folds(&key, doctor);
-            match self.assets(id) {
+            match self.conversation(id).assets().list() {
                 Ok(assets) => {
                     doctor.assets += assets.len() as u64;
                     doctor.findings.extend(assets.iter().filter_map(|asset| self.check_asset(id, asset)));
@@ -167,7 +132,7 @@ impl Tenant {
     /// Names folds that are not what was kept. Whoever needs one makes it again, at the cost of reading the log.
     fn examine_folds(&self, key: &Key, doctor: &mut Doctor) {
         let shared = self.shared();
-        let Ok(conversation) = shared.index.conversation(key) else { return };
+        let Ok(conversation) = shared.journal.index.conversation(key) else { return };
         let floor = conversation.parent.map_or(0, |parent| parent.at_seq);
         for seq in shared.damaged_folds(key, floor).unwrap_or_default() {
             let text = format!("the fold at seq {seq} is not the one that was kept");
@@ -194,7 +159,7 @@ impl Tenant {
         };
         loop {
             let after = end.map_or(0, |end| end.seq);
-            let page = match shared.log.stored_events(key, after, PAGE_ENTRIES_MAX) {
+            let page = match shared.journal.log.stored_events(key, after, PAGE_ENTRIES_MAX) {
                 Ok(page) => page,
                 // The wrong rows that were named already keep it from being read.
                 Err(_) if !all => return Vec::new(),
@@ -242,7 +207,7 @@ impl Tenant {
             }
         }
         gone.retain(|gone| !recorded.explains(gone));
-        let Ok(stored) = shared.index.conversation(key) else { return gone };
+        let Ok(stored) = shared.journal.index.conversation(key) else { return gone };
         let end = end.unwrap_or(Head::genesis(key.id));
         // The log may have grown meanwhile, but it cannot have become shorter.
         if all && end.seq < stored.head.seq {
@@ -256,11 +221,47 @@ impl Tenant {
 
     fn check_asset(&self, conversation: ConversationId, asset: &Asset) -> Option<Finding> {
         // One that was imported as a descriptor only has its bytes elsewhere.
-        let ours = everturn_store::assets::path(self.tenant(), asset.sha256?);
+        let ours = everturn_store::assets::path(self.name(), asset.sha256?);
         asset.storage.as_ref().filter(|storage| storage.path.as_ref() == Some(&ours))?;
         let error = self.asset_bytes(asset).err()?;
         let problem = format!("{}: {error}", asset.id);
         Some(Finding::about(self.key(conversation), problem, "restore the asset folder from a backup"))
+    }
+}
+
+/// The log of a conversation.
+pub struct ConversationLog<'a>(pub(crate) &'a ConversationHandle);
+
+impl ConversationLog<'_> {
+    /// Walks a conversation's chain. An error is the first thing that is wrong. With `head`, a hash noted earlier, also
+    /// tells whether the log still contains it.
+    pub fn verify(&self, head: Option<Hash>) -> Result<Report, Error> {
+        self.0.log().verify_with(head, &mut |_| {})
+    }
+
+    /// The same, telling how many events were checked so far.
+    pub fn verify_with(&self, head: Option<Hash>, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
+        let key = self.0.key();
+        let stored = self.0.shared().journal.index.conversation(key)?.head;
+        let (report, gone) = walk(self.0.shared(), key, head, progress)?;
+        // The log may have grown meanwhile, but it cannot have become shorter.
+        if report.head.seq < stored.seq {
+            let text = format!(
+                "the log ends at seq {} but had {}; events are missing at its end",
+                report.head.seq, stored.seq
+            );
+            return Err(Error::corrupt("chain.truncated", text));
+        }
+        if report.head.seq == stored.seq && report.head.hash != stored.hash {
+            return Err(Error::corrupt(
+                "chain.head_mismatch",
+                "the last event is not the one that was written",
+            ));
+        }
+        match self.0.tenant.unrecorded(key, gone, &mut None)?.first() {
+            Some(gone) => Err(Error::corrupt("chain.erasure_unrecorded", gone.text())),
+            None => Ok(report),
+        }
     }
 }
 
@@ -307,10 +308,10 @@ pub struct Repaired {
 impl Everturn {
     /// Checks everything, of all tenants: every chain, every asset, and the database itself.
     pub fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {
-        let problems = self.inner.shared.index.check()?;
+        let problems = self.inner.shared.journal.index.check()?;
         let findings = problems.into_iter().map(Finding::from).collect();
         let mut doctor = Doctor { findings, ..Doctor::default() };
-        for tenant in self.inner.shared.index.tenants()? {
+        for tenant in self.inner.shared.journal.index.tenants()? {
             self.tenant(tenant.as_str())?.examine(&mut doctor, progress)?;
         }
         Ok(doctor)
@@ -321,14 +322,14 @@ impl Everturn {
     /// done, and the answer says which events were given up.
     pub fn rebuild(&self) -> Result<Vec<Finding>, Error> {
         let shared = &self.inner.shared;
-        let mut missing = shared.index.check()?;
+        let mut missing = shared.journal.index.check()?;
         missing.retain(|problem| problem.kind == ProblemKind::Missing);
         if !shared.options.accept_loss {
             refuse_loss(&missing)?;
         }
-        shared.forget_derived();
-        shared.index.rebuild()?;
-        shared.indexer.note();
+        shared.journal.forget_derived();
+        shared.journal.index.rebuild()?;
+        shared.recall.indexer.note();
         Ok(missing.into_iter().map(Finding::from).collect())
     }
 
@@ -336,32 +337,23 @@ impl Everturn {
     /// branch stays the conversation's log; each other becomes a fork from where they parted. Nothing is dropped.
     pub fn repair(&self) -> Result<Vec<Repaired>, Error> {
         let shared = &self.inner.shared;
-        let Some(diverged) = shared.index.divergence() else { return Ok(Vec::new()) };
+        let Some(diverged) = shared.journal.index.divergence() else { return Ok(Vec::new()) };
         let mut repaired = Vec::new();
         // A branch of a branch is found once that is a fork.
         while let Some(branch) = diverged.branches()?.into_iter().next() {
             let Key { tenant, id: conversation } = branch.key.clone();
-            let scope = self.tenant(tenant.as_str())?;
-            let fork = scope.fork(conversation, branch.at_seq).wait()?.id;
-            let events = diverged.adopt(&branch, &scope.key(fork))?;
-            shared.forget_derived();
-            repaired.push(Repaired { tenant, conversation, at_seq: branch.at_seq, fork, events });
+            let fork = self.tenant(tenant.as_str())?.conversation(conversation).fork(branch.at_seq).wait()?;
+            let events = diverged.adopt(&branch, fork.key())?;
+            shared.journal.forget_derived();
+            repaired.push(Repaired { tenant, conversation, at_seq: branch.at_seq, fork: fork.id(), events });
         }
         if !repaired.is_empty() {
             // Moved rows leave copies of their words in unused space.
-            shared.index.rebuild()?;
-            shared.index.compact()?;
-            shared.indexer.note();
+            shared.journal.index.rebuild()?;
+            shared.journal.index.compact()?;
+            shared.recall.indexer.note();
         }
         Ok(repaired)
-    }
-}
-
-impl Shared {
-    /// Forgets what was read from derived rows.
-    pub(crate) fn forget_derived(&self) {
-        self.known().clear();
-        self.folds.forget(None);
     }
 }
 
@@ -405,7 +397,7 @@ fn walk(
     let mut after = 0;
     loop {
         // Not checked on the way: the verifier tells apart what is missing, what was moved and what was changed.
-        let page = shared.log.stored_events(key, after, PAGE_ENTRIES_MAX)?;
+        let page = shared.journal.log.stored_events(key, after, PAGE_ENTRIES_MAX)?;
         let Some(last) = page.last() else {
             gone.retain(|gone| !recorded.explains(gone));
             return Ok((verifier.finish(), gone));

@@ -4,18 +4,20 @@
 //! to it, and an erasure or a deletion has it counted again. So no row is written by all, and without quotas nothing is
 //! counted. Appends that run at the same moment may overshoot a quota together, by what they bring.
 
-use crate::scope::Tenant;
-use crate::{Keys, Shared};
+use crate::journal::{Observed, Observer};
+use crate::keys::Keys;
+use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
-use everturn_core::event::{Body, Draft, Event, kind};
+use everturn_core::event::{Body, Draft, kind};
 use everturn_core::id::TenantName;
 use everturn_core::write::{Action, Write};
-use everturn_store::TenantUsage;
-use parking_lot::{Mutex, MutexGuard};
+use everturn_store::{CheckedIndex, TenantUsage};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// How much a tenant may store; null means any number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -53,9 +55,12 @@ impl Quotas {
     }
 }
 
-/// The usage of tenants, as far as it was counted.
-#[derive(Default)]
-pub(crate) struct Stored(Mutex<Counts>);
+/// The quotas, and the usage of tenants as far as it was counted.
+pub(crate) struct QuotaCounts {
+    quotas: Quotas,
+    index: Arc<dyn CheckedIndex>,
+    counts: Mutex<Counts>,
+}
 
 #[derive(Default)]
 struct Counts {
@@ -64,16 +69,15 @@ struct Counts {
     removals: u64,
 }
 
-impl Stored {
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock()
+impl QuotaCounts {
+    pub fn new(quotas: Quotas, index: Arc<dyn CheckedIndex>) -> QuotaCounts {
+        QuotaCounts { quotas, index, counts: Mutex::default() }
     }
-}
 
-impl Shared {
+    /// What a tenant has stored.
     fn stored(&self, tenant: &TenantName) -> Result<TenantUsage, Error> {
         let removals = {
-            let counts = self.stored.lock();
+            let counts = self.counts.lock();
             if let Some(known) = counts.tenants.get(tenant) {
                 return Ok(*known);
             }
@@ -81,7 +85,7 @@ impl Shared {
         };
         let usage = self.index.usage(tenant)?;
         // A commit that came meanwhile may be missing: off by as much as overshooting allows.
-        let mut counts = self.stored.lock();
+        let mut counts = self.counts.lock();
         if counts.removals == removals {
             counts.tenants.insert(tenant.clone(), usage);
         }
@@ -90,7 +94,7 @@ impl Shared {
 
     /// Refuses what would exceed the tenant's quota.
     fn check_quota(&self, tenant: &TenantName, more: TenantUsage) -> Result<(), Error> {
-        let quota = self.options.quotas.of(tenant);
+        let quota = self.quotas.of(tenant);
         if (Quota { keys: None, ..quota }) == Quota::default() {
             return Ok(());
         }
@@ -104,7 +108,7 @@ impl Shared {
     /// Refuses a write that brings too much. What ends a turn, hides or removes something is never refused, and neither is
     /// a request that was answered before.
     pub(crate) fn check_write(&self, write: &mut Write) -> Result<(), Error> {
-        if self.options.quotas.are_unlimited() {
+        if self.quotas.are_unlimited() {
             return Ok(());
         }
         let more = match &write.action {
@@ -140,18 +144,19 @@ impl Shared {
             TenantUsage { assets: 1, asset_bytes: bytes as u64, ..TenantUsage::default() },
         )
     }
+}
 
-    /// Notes what a commit brought or removed.
-    pub(crate) fn count_stored(&self, tenant: &TenantName, deleted: bool, events: &[Event]) {
-        if self.options.quotas.are_unlimited() {
+impl Observer for QuotaCounts {
+    fn committed(&self, commit: &Observed<'_>) {
+        if self.quotas.are_unlimited() {
             return;
         }
-        let mut counts = self.stored.lock();
-        if deleted || events.iter().any(|event| event.kind == kind::ERASED) {
-            counts.tenants.remove(tenant);
+        let mut counts = self.counts.lock();
+        if commit.deleted || commit.has(|kind| kind == kind::ERASED) {
+            counts.tenants.remove(&commit.key.tenant);
             counts.removals += 1;
-        } else if let Some(has) = counts.tenants.get_mut(tenant) {
-            events.iter().for_each(|event| add(has, &event.kind, event.body.as_ref()));
+        } else if let Some(has) = counts.tenants.get_mut(&commit.key.tenant) {
+            commit.events().iter().for_each(|event| add(has, &event.kind, event.body.as_ref()));
         }
     }
 }
@@ -195,7 +200,7 @@ impl Keys {
     /// How many keys of a tenant are neither revoked nor expired.
     pub fn count_valid(&self, tenant: &TenantName) -> Result<u64, Error> {
         let now = self.shared().now();
-        Ok(self.shared().keys.keys(tenant)?.iter().filter(|key| key.is_valid(now)).count() as u64)
+        Ok(self.shared().keys.store.keys(tenant)?.iter().filter(|key| key.is_valid(now)).count() as u64)
     }
 
     /// Refuses a key that is too much.
@@ -209,15 +214,15 @@ impl Keys {
 
 impl Tenant {
     /// What the tenant has stored. Counted anew unless there are quotas, which takes as long as reading its rows.
-    pub fn tenant_usage(&self) -> Result<TenantUsage, Error> {
+    pub fn usage(&self) -> Result<TenantUsage, Error> {
         match self.shared().options.quotas.are_unlimited() {
-            true => self.shared().index.usage(self.tenant()),
-            false => self.shared().stored(self.tenant()),
+            true => self.shared().journal.index.usage(self.name()),
+            false => self.shared().quotas.stored(self.name()),
         }
     }
 
     /// How much the tenant may store.
     pub fn quota(&self) -> Quota {
-        self.shared().options.quotas.of(self.tenant())
+        self.shared().options.quotas.of(self.name())
     }
 }

@@ -2,3 +2,4 @@
 
 pub mod hub;
 pub mod open_turns;
+pub mod turn;

@@ -6,12 +6,13 @@ mod session;
 
 pub use export::Format;
 
+use crate::conversation::ConversationHandle;
 use crate::ingest::{Ingested, NewTurn, Place};
-use crate::scope::Tenant;
+use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, State};
+use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, TenantName};
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
@@ -66,91 +67,6 @@ pub(crate) fn ends_early(conversation: &Conversation, seq: u64) -> Error {
 }
 
 impl Tenant {
-    /// Writes a conversation as a file of events: everything, chain fields and asset bytes included. It verifies offline
-    /// and can be imported again, here or elsewhere. `progress` hears how many events are written.
-    pub fn export_jsonl(
-        &self,
-        id: ConversationId,
-        out: impl std::io::Write,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<(), Error> {
-        let key = self.key(id);
-        let conversation = self.shared().index.conversation(&key)?;
-        let mut writer = jsonl::Writer::new(out, &conversation, self.shared().now())?;
-        for asset in self.assets(id)? {
-            if let Some(sha256) = asset.sha256 {
-                writer.asset(sha256, &self.shared().assets.get(&self.tenant, sha256)?)?;
-            }
-        }
-        let mut after = 0;
-        // Up to the head of the moment it began, so that a busy conversation has an end as well.
-        while after < conversation.head.seq {
-            let left = usize::try_from(conversation.head.seq - after).unwrap_or(usize::MAX);
-            let page = self.shared().log.events(&key, after, left.min(PAGE_ENTRIES_MAX))?;
-            let last = page.last().ok_or_else(|| ends_early(&conversation, after))?;
-            after = last.seq;
-            page.iter().try_for_each(|event| writer.event(event))?;
-            progress(after);
-        }
-        writer.finish(self.shared().now()).map(drop)
-    }
-
-    /// The conversation as a transcript value, version 2.
-    pub fn transcript(&self, id: ConversationId) -> Result<String, Error> {
-        let mut text = Vec::new();
-        self.export_transcript(id, &mut text, &mut |_| {})?;
-        String::from_utf8(text).map_err(|e| Error::internal("transcript.encode", e.to_string()))
-    }
-
-    /// Writes it, up to the head of the moment it began, so that a busy conversation has an end as well.
-    pub(crate) fn export_transcript(
-        &self,
-        id: ConversationId,
-        out: impl std::io::Write,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<(), Error> {
-        let key = self.key(id);
-        let conversation = self.shared().index.conversation(&key)?;
-        let head = conversation.head.seq;
-        let progress = RefCell::new(progress);
-        let events = |after: u64| {
-            let left = usize::try_from(head.saturating_sub(after)).unwrap_or(usize::MAX);
-            let page = match left {
-                0 => Vec::new(),
-                left => self.shared().log.events(&key, after, left.min(PAGE_ENTRIES_MAX))?,
-            };
-            if page.is_empty() && left > 0 {
-                return Err(ends_early(&conversation, after));
-            }
-            if let Some(last) = page.last() {
-                progress.borrow_mut()(last.seq);
-            }
-            Ok(page)
-        };
-        let turns = |after: u64| {
-            let query = TurnQuery {
-                after: Some(after),
-                before: Some(head + 1),
-                include_superseded: true,
-                limit: PAGE_ENTRIES_MAX,
-                bytes_max: Some(PAGE_BYTES_MAX),
-                ..TurnQuery::default()
-            };
-            self.shared().index.turns(&key, &query)
-        };
-        let system_prompt = self.system_prompt(id, None)?;
-        let checkpoint = self.checkpoint(&key, conversation.checkpoint)?;
-        let source = transcript::Source {
-            conversation: &conversation,
-            system_prompt: system_prompt.as_ref(),
-            events: &events,
-            turns: &turns,
-            has_assets: !self.assets(id)?.is_empty(),
-            summary: checkpoint.as_ref().map(|checkpoint| checkpoint.handoff_md.as_str()),
-        };
-        transcript::export(&source, out)
-    }
-
     /// Takes over what is in a file: an export, a session file, a transcript value, or what an agent or a chat program
     /// left; which, its content tells. Importing a file again adds only what is new.
     pub fn import(&self, source: impl BufRead, progress: &mut dyn FnMut(u64)) -> Result<Imported, Error> {
@@ -196,7 +112,7 @@ impl Tenant {
 
     fn import_jsonl(&self, source: impl BufRead, progress: &mut dyn FnMut(u64)) -> Result<Imported, Error> {
         let mut restore = Restore {
-            scope: self,
+            tenant: self,
             batch: Vec::new(),
             assets: AssetPieces::default(),
             uploads: Vec::new(),
@@ -260,11 +176,11 @@ impl Tenant {
         let value = transcript::parse(text)?;
         let id = match value.id {
             Some(id) => id,
-            None => ConversationId(self.shared().source.ulid()?),
+            None => ConversationId(self.shared().journal.source.ulid()?),
         };
         let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
-        if let Err(error) = self.transcript_drafts(id, value, &mut ingested) {
-            self.shared().uploaded(&ingested.uploads);
+        if let Err(error) = self.conversation(id).transcript_drafts(value, &mut ingested) {
+            self.shared().journal.uploaded(&ingested.uploads);
             return Err(error);
         }
         let events = ingested.drafts.len() as u64;
@@ -284,20 +200,104 @@ impl Tenant {
             problems: Vec::new(),
         })
     }
+}
 
-    fn transcript_drafts(
+impl ConversationHandle {
+    /// Writes a conversation as a file of events: everything, chain fields and asset bytes included. It verifies offline
+    /// and can be imported again, here or elsewhere. `progress` hears how many events are written.
+    pub(crate) fn export_jsonl(
         &self,
-        id: ConversationId,
-        value: transcript::Imported,
-        into: &mut Ingested,
+        out: impl std::io::Write,
+        progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
+        let key = self.key();
+        let conversation = self.shared().journal.index.conversation(key)?;
+        let mut writer = jsonl::Writer::new(out, &conversation, self.shared().now())?;
+        for asset in self.assets().list()? {
+            if let Some(sha256) = asset.sha256 {
+                writer.asset(sha256, &self.shared().journal.assets.get(&self.key().tenant, sha256)?)?;
+            }
+        }
+        let mut after = 0;
+        // Up to the head of the moment it began, so that a busy conversation has an end as well.
+        while after < conversation.head.seq {
+            let left = usize::try_from(conversation.head.seq - after).unwrap_or(usize::MAX);
+            let page = self.shared().journal.log.events(key, after, left.min(PAGE_ENTRIES_MAX))?;
+            let last = page.last().ok_or_else(|| ends_early(&conversation, after))?;
+            after = last.seq;
+            page.iter().try_for_each(|event| writer.event(event))?;
+            progress(after);
+        }
+        writer.finish(self.shared().now()).map(drop)
+    }
+
+    /// The conversation as a transcript value, version 2.
+    pub fn transcript(&self) -> Result<String, Error> {
+        let mut text = Vec::new();
+        self.export_transcript(&mut text, &mut |_| {})?;
+        String::from_utf8(text).map_err(|e| Error::internal("transcript.encode", e.to_string()))
+    }
+
+    /// Writes it, up to the head of the moment it began, so that a busy conversation has an end as well.
+    pub(crate) fn export_transcript(
+        &self,
+        out: impl std::io::Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
+        let key = self.key();
+        let conversation = self.shared().journal.index.conversation(key)?;
+        let head = conversation.head.seq;
+        let progress = RefCell::new(progress);
+        let events = |after: u64| {
+            let left = usize::try_from(head.saturating_sub(after)).unwrap_or(usize::MAX);
+            let page = match left {
+                0 => Vec::new(),
+                left => self.shared().journal.log.events(key, after, left.min(PAGE_ENTRIES_MAX))?,
+            };
+            if page.is_empty() && left > 0 {
+                return Err(ends_early(&conversation, after));
+            }
+            if let Some(last) = page.last() {
+                progress.borrow_mut()(last.seq);
+            }
+            Ok(page)
+        };
+        let turns = |after: u64| {
+            let query = TurnQuery {
+                after: Some(after),
+                before: Some(head + 1),
+                include_superseded: true,
+                limit: PAGE_ENTRIES_MAX,
+                bytes_max: Some(PAGE_BYTES_MAX),
+                ..TurnQuery::default()
+            };
+            self.shared().journal.index.turns(key, &query)
+        };
+        let system_prompt = self.state().system_prompt(None)?;
+        let checkpoint = self.checkpoint(conversation.checkpoint)?;
+        let source = transcript::Source {
+            conversation: &conversation,
+            system_prompt: system_prompt.as_ref(),
+            events: &events,
+            turns: &turns,
+            has_assets: !self.assets().list()?.is_empty(),
+            summary: checkpoint.as_ref().map(|checkpoint| checkpoint.handoff_md.as_str()),
+        };
+        transcript::export(&source, out)
+    }
+
+    fn transcript_drafts(&self, value: transcript::Imported, into: &mut Ingested) -> Result<(), Error> {
         let shared = self.shared();
         let settings = value.settings.normalise()?;
         // Stands for the conversation while its turns are read: it is not there yet, and its policy decides about secrets.
-        let created =
-            Conversation::new(id, self.tenant.clone(), shared.now(), everturn_core::chain::Head::genesis(id));
+        let created = Conversation::new(
+            self.id(),
+            self.key().tenant.clone(),
+            shared.now(),
+            everturn_core::chain::Head::genesis(self.id()),
+        );
         let created = Conversation { policy: settings.policy.clone(), ..created };
-        into.drafts.extend(self.setting_drafts(kind::CREATED, &settings)?);
+        into.drafts.extend(self.tenant.setting_drafts(kind::CREATED, &settings)?);
         for asset in value.assets {
             into.drafts.push(shared.draft(kind::ASSET_ADDED, &asset.raw)?);
         }
@@ -315,7 +315,7 @@ impl Tenant {
             }
         }
         into.drafts.push(shared.draft(kind::IMPORT_FINISHED, &serde_json::json!({"format": "transcript"}))?);
-        if value.state != State::Active {
+        if value.state != Lifecycle::Active {
             let body = StateBody { state: value.state, reason: Some(transcript::STATE_REASON.into()) };
             into.drafts.push(shared.draft(kind::STATE, &body)?);
         }
@@ -325,7 +325,7 @@ impl Tenant {
 
 /// Events on their way into the store, one batch at a time.
 struct Restore<'a> {
-    scope: &'a Tenant,
+    tenant: &'a Tenant,
     batch: Vec<Event>,
     assets: AssetPieces,
     /// Bytes that are there before their events are: not to be collected meanwhile.
@@ -356,7 +356,7 @@ impl Restore<'_> {
     fn flush(&mut self) -> Result<(), Error> {
         let Some(id) = self.batch.first().map(|event| event.conversation) else { return Ok(()) };
         let action = Action::Restore { events: std::mem::take(&mut self.batch) };
-        let submitted = self.scope.shared().submit(Write { key: self.scope.key(id), action }, Vec::new());
+        let submitted = self.tenant.shared().submit(Write { key: self.tenant.key(id), action }, Vec::new());
         let committed = Commit::new(submitted, Ok).wait()?;
         self.added += committed.events.len() as u64;
         self.conversation = Some(Arc::unwrap_or_clone(committed.conversation));
@@ -365,9 +365,9 @@ impl Restore<'_> {
 
     fn asset(&mut self, piece: AssetPiece) -> Result<(), Error> {
         if let Some((sha256, bytes)) = self.assets.push(piece)? {
-            self.scope.shared().check_upload(&self.scope.tenant, bytes.len())?;
-            self.scope.shared().upload(&self.scope.tenant, sha256, bytes)?;
-            self.uploads.push((self.scope.tenant.clone(), sha256));
+            self.tenant.shared().quotas.check_upload(self.tenant.name(), bytes.len())?;
+            self.tenant.shared().journal.upload(self.tenant.name(), sha256, bytes)?;
+            self.uploads.push((self.tenant.name().clone(), sha256));
         }
         Ok(())
     }
@@ -376,6 +376,6 @@ impl Restore<'_> {
 /// From here on the events that were restored keep the bytes.
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
-        self.scope.shared().uploaded(&self.uploads);
+        self.tenant.shared().journal.uploaded(&self.uploads);
     }
 }

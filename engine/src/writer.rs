@@ -1,9 +1,7 @@
 //! Group commit: one at a time writes; whatever waits goes into one transaction and one sync.
 
-use crate::Shared;
+use crate::journal::{Journal, Upload};
 use everturn_core::Error;
-use everturn_core::chain::Hash;
-use everturn_core::id::TenantName;
 use everturn_core::limits::WRITER_QUEUE_MAX;
 use everturn_core::write::{Action, Write};
 use everturn_store::Committed;
@@ -31,7 +29,7 @@ pub struct Job {
     /// When it was asked for.
     pub since: Instant,
     /// Bytes that were put for it and must not be collected before it is done.
-    pub uploads: Vec<(TenantName, Hash)>,
+    pub uploads: Vec<Upload>,
     pub done: oneshot::Sender<Result<Committed, Error>>,
 }
 
@@ -135,22 +133,22 @@ enum Next {
 }
 
 /// What the writer thread does until the queue is closed and empty.
-pub fn run(shared: &Shared) {
+pub fn run(journal: &Journal) {
     loop {
-        match shared.queue.next() {
+        match journal.queue.next() {
             Next::Write => {
-                let _writing = shared.queue.writing.lock();
-                write(shared, shared.queue.take());
+                let _writing = journal.queue.writing.lock();
+                write(journal, journal.queue.take());
             }
-            Next::Settle => settle(shared),
-            Next::End => return settle(shared),
+            Next::Settle => settle(journal),
+            Next::End => return settle(journal),
         }
     }
 }
 
 /// A quiet moment, or the end. What is not settled is durable all the same.
-fn settle(shared: &Shared) {
-    match shared.log.settle() {
+fn settle(journal: &Journal) {
+    match journal.log.settle() {
         Ok(()) => metrics::gauge!("everturn_index_lag_commits").set(0),
         Err(error) => tracing::warn!(%error, "settling failed; it is tried again after the next commit"),
     }
@@ -159,18 +157,18 @@ fn settle(shared: &Shared) {
 /// Writes what waits on the caller's own thread, if nobody is writing. A caller who is alone is spared two changes of
 /// thread that way; with many callers, the others' requests go along, and what
 /// comes meanwhile is left to the writer thread.
-fn lead(shared: &Shared) {
-    let queue = &shared.queue;
+fn lead(journal: &Journal) {
+    let queue = &journal.queue;
     // The one that writes looks once more at the queue when it is done.
     let Some(writing) = queue.writing.try_lock() else { return };
-    write(shared, queue.take());
+    write(journal, queue.take());
     drop(writing);
     if !queue.waiting().jobs.is_empty() {
         queue.nudge();
     }
 }
 
-fn write(shared: &Shared, batch: Vec<Job>) {
+fn write(journal: &Journal, batch: Vec<Job>) {
     if batch.is_empty() {
         return;
     }
@@ -183,16 +181,16 @@ fn write(shared: &Shared, batch: Vec<Job>) {
     }
     metrics::histogram!("everturn_commit_batch_requests").record(writes.len() as f64);
     let began = Instant::now();
-    let answers = shared.log.commit(writes);
+    let answers = journal.log.commit(writes);
     let took = began.elapsed();
-    shared.queue.last_commit_us.store(took.as_micros() as u64, Ordering::Relaxed);
+    journal.queue.last_commit_us.store(took.as_micros() as u64, Ordering::Relaxed);
     metrics::histogram!("everturn_commit_seconds").record(took);
     for ((key, deletes, uploads, ..), answer) in waiting.iter().zip(&answers) {
         match answer {
-            Ok(committed) => shared.committed(key, *deletes, committed),
-            Err(error) => shared.note_refusal(error),
+            Ok(committed) => journal.committed(key, *deletes, committed),
+            Err(error) => journal.refused(error),
         }
-        shared.uploaded(uploads);
+        journal.uploaded(uploads);
     }
     let append_seconds = metrics::histogram!("everturn_append_seconds");
     // All at once at the end: whoever is woken by the first finds the others done as well.
@@ -201,14 +199,14 @@ fn write(shared: &Shared, batch: Vec<Job>) {
         // Nobody may be waiting any more; what was asked for is done all the same.
         let _ = done.send(answer);
     }
-    let mut queue = shared.queue.waiting();
+    let mut queue = journal.queue.waiting();
     queue.unsettled += 1;
     let first = queue.unsettled == 1;
     metrics::gauge!("everturn_index_lag_commits").set(queue.unsettled as f64);
     drop(queue);
     if first {
         // It sleeps without an end in sight; now it has something to look after.
-        shared.queue.nudge();
+        journal.queue.nudge();
     }
 }
 
@@ -219,24 +217,24 @@ pub(crate) fn closed() -> Error {
 /// A request that was queued, and whose writer thread has not been told of it.
 pub struct Submitted {
     answer: Option<oneshot::Receiver<Result<Committed, Error>>>,
-    shared: Arc<Shared>,
+    journal: Arc<Journal>,
 }
 
 impl Submitted {
-    pub fn new(answer: oneshot::Receiver<Result<Committed, Error>>, shared: Arc<Shared>) -> Submitted {
-        Submitted { answer: Some(answer), shared }
+    pub fn new(answer: oneshot::Receiver<Result<Committed, Error>>, journal: Arc<Journal>) -> Submitted {
+        Submitted { answer: Some(answer), journal }
     }
 
     /// Blocks until the answer is there.
     fn wait(mut self) -> Result<Committed, Error> {
         let answer = self.answer.take().ok_or_else(closed)?;
-        lead(&self.shared);
+        lead(&self.journal);
         answer.recv().map_err(|_| closed())?
     }
 
     /// Leaves it to the writer thread.
     fn leave(mut self) -> Option<oneshot::Receiver<Result<Committed, Error>>> {
-        self.shared.queue.nudge();
+        self.journal.queue.nudge();
         self.answer.take()
     }
 }
@@ -245,7 +243,7 @@ impl Drop for Submitted {
     fn drop(&mut self) {
         // Nobody waits for it, but it was asked for.
         if self.answer.is_some() {
-            self.shared.queue.nudge();
+            self.journal.queue.nudge();
         }
     }
 }
@@ -299,14 +297,14 @@ impl<T: 'static> Commit<T> {
     pub fn is_quick(&self) -> bool {
         match &self.answer {
             Answer::Known(_) => true,
-            Answer::Coming(submitted, _) => submitted.shared.queue.is_quick(),
+            Answer::Coming(submitted, _) => submitted.journal.queue.is_quick(),
         }
     }
 
     /// Has the writer thread begin, so that the caller can do something else before it waits.
     pub(crate) fn begin(&self) {
         if let Answer::Coming(submitted, _) = &self.answer {
-            submitted.shared.queue.nudge();
+            submitted.journal.queue.nudge();
         }
     }
 

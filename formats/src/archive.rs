@@ -33,7 +33,7 @@ pub use ranges::Ranges;
 pub use read::{EventLine, Item, Reader};
 pub use write::Writer;
 
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Tombstone;
 use everturn_core::id::{ConversationId, KeyId, TenantName, TurnId};
@@ -145,7 +145,7 @@ pub struct Erased {
 pub struct KeyRecord {
     id: KeyId,
     tenant: TenantName,
-    role: Role,
+    role: KeyRole,
     label: Option<String>,
     created: Timestamp,
     expires: Option<Timestamp>,

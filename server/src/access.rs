@@ -1,9 +1,9 @@
-//! Who asks, and what they may do.
+//! Authentication and authorization.
 //!
-//! [`authenticate`] finds the [`Caller`] of each request: by a key, by a token of somebody else (JWT), or, on a server that
-//! only this machine can reach and that has no keys, without asking. A handler names what it needs as an argument:
-//! [`Reader`], [`Writer`] or [`Admin`], each of which holds the tenant's scope. Without one of them a handler has no
-//! scope, so that no route can forget to ask.
+//! [`authenticate`] finds the [`Caller`] of each request: by a key, by a JWT of another issuer, or, on a server
+//! that only this machine can reach and that has no keys, without credentials. A handler names the required
+//! role as an argument: [`Reader`], [`Writer`] or [`Admin`], each of which holds the tenant's scope. Without
+//! one of them a handler has no scope, so that no route can forget the check.
 
 mod cache;
 mod jwt;
@@ -11,7 +11,7 @@ mod lease;
 mod limits;
 mod origin;
 
-pub use everturn_core::access::Role;
+pub use everturn_core::access::KeyRole;
 
 use crate::app::{App, blocking};
 use crate::config::Config;
@@ -38,52 +38,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What was found in the store is believed this long: a key that another process takes back ends this late here.
+/// Time for which a key found in the store is cached: a key that another process revokes is still accepted for
+/// this long.
 const BELIEVED: Duration = Duration::from_secs(2);
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Clone)]
 pub struct Caller {
-    /// What is theirs.
     pub scope: Tenant,
-    /// What they may do.
-    pub role: Role,
-    /// The id of the key, or `jwt:` and whom the token is about, for limits and logs; nothing, if nobody was asked.
+    pub role: KeyRole,
+    /// The id of the key, or `jwt:` and the token's subject, for limits and logs; `None` without credentials.
     pub who: Option<Arc<str>>,
-    /// What the request was let in for.
     pub credential: Credential,
-    /// The tenant's lane.
     pub lane: Arc<Lane>,
 }
 
 impl Caller {
-    /// For whom an operation is run, on a thread that may block or on one that serves.
+    /// The caller as the API takes it, on a thread that may block or on one that serves.
     pub fn asker(&self, config: &Config, threads: Threads) -> Asker {
         let is_keyless = self.who.is_none() && config.keys_required.is_none();
         Asker { tenant: self.scope.clone(), is_keyless, threads, progress: None }
     }
 }
 
-/// What is known about those who ask.
 pub struct Access {
     cache: Cache,
     pub(crate) jwt: Option<Arc<Verifier>>,
     limiters: Limiters,
     leases: lease::Leases,
     lanes: Lanes,
-    door: Door,
+    local: LocalAccess,
 }
 
-/// Whether everybody on this machine may ask. Once it is closed it stays so.
+/// Whether everyone on this machine has access. Once closed, it stays closed.
 #[derive(Default)]
-struct Door {
+struct LocalAccess {
     closed: AtomicBool,
     seen: AtomicU64,
     looked: Mutex<Option<Instant>>,
 }
 
 impl Access {
-    /// By what is configured.
     pub fn new(config: &Config) -> Access {
         Access {
             cache: Cache::default(),
@@ -91,11 +86,11 @@ impl Access {
             limiters: Limiters::new(config.limits),
             leases: lease::Leases::default(),
             lanes: Lanes::new(config.limits),
-            door: Door::default(),
+            local: LocalAccess::default(),
         }
     }
 
-    /// Whether everybody may ask: only this machine can reach us, and nobody made a key yet.
+    /// Whether everyone has access: only this machine can reach the server, and no key has been created yet.
     pub async fn is_open(&self, app: &App) -> Result<bool, Error> {
         let config = &app.config;
         if !config.listen.ip().is_loopback() || self.jwt.is_some() || config.keys_required == Some(true) {
@@ -104,26 +99,25 @@ impl Access {
         if config.keys_required == Some(false) {
             return Ok(true);
         }
-        if self.door.closed.load(Ordering::SeqCst) {
+        if self.local.closed.load(Ordering::SeqCst) {
             return Ok(false);
         }
         let keys = app.store.keys();
         let changes = keys.changes();
-        let looked = *self.door.looked.lock();
+        let looked = *self.local.looked.lock();
         let fresh = looked.is_some_and(|at| at.elapsed() < BELIEVED);
-        if fresh && self.door.seen.load(Ordering::SeqCst) == changes {
+        if fresh && self.local.seen.load(Ordering::SeqCst) == changes {
             return Ok(true);
         }
         let any = blocking(move || keys.any()).await?;
-        self.door.closed.fetch_or(any, Ordering::SeqCst);
-        self.door.seen.store(changes, Ordering::SeqCst);
-        *self.door.looked.lock() = Some(Instant::now());
+        self.local.closed.fetch_or(any, Ordering::SeqCst);
+        self.local.seen.store(changes, Ordering::SeqCst);
+        *self.local.looked.lock() = Some(Instant::now());
         Ok(!any)
     }
 
-    /// The lane of a tenant.
     pub fn lane(&self, scope: &Tenant) -> Arc<Lane> {
-        self.lanes.of(scope.tenant())
+        self.lanes.of(scope.name())
     }
 
     /// Resolves when a credential ends; `None` if it cannot end.
@@ -131,13 +125,13 @@ impl Access {
         self.leases.of(app, credential)
     }
 
-    /// Who sends this request; nobody, if it brings no key and one is needed.
+    /// The caller of a request; `None` if it has no key and one is required.
     async fn caller(&self, app: &App, request: &Parts) -> Result<Option<Caller>, Problem> {
         if self.is_open(app).await? {
             origin::check(&app.config, request)?;
             let scope = app.store.tenant("default")?;
             let lane = self.lane(&scope);
-            let (role, credential) = (Role::Admin, Credential::None);
+            let (role, credential) = (KeyRole::Admin, Credential::None);
             return Ok(Some(Caller { scope, role, who: None, credential, lane }));
         }
         let Some(token) = token(&request.headers)? else { return Ok(None) };
@@ -172,15 +166,14 @@ impl Access {
                 let lane = self.lane(&scope);
                 Ok(Caller { scope, role: found.role, who: Some(found.who.into()), credential, lane })
             }
-            None => Err(Problem::unauthorized("this is no key; one begins with et_")),
+            None => Err(Problem::unauthorized("this is not a key; keys begin with et_")),
         }
     }
 }
 
-/// The words that a request brings: `Authorization: Bearer …`, or `x-api-key`, as some clients send it.
+/// The credential of a request: `Authorization: Bearer …`, or `x-api-key`, as some clients send it.
 fn token(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let unreadable =
-        || Problem::unauthorized("the key has characters that no key has; send it as it was shown");
+    let unreadable = || Problem::unauthorized("the key contains invalid characters; send it as it was shown");
     if let Some(value) = headers.get(AUTHORIZATION) {
         let text = value.to_str().map_err(|_| unreadable())?;
         let (scheme, rest) = text.split_once(' ').unwrap_or((text, ""));
@@ -193,7 +186,7 @@ fn token(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     headers.get("x-api-key").map(|value| value.to_str().map(str::trim).map_err(|_| unreadable())).transpose()
 }
 
-/// The address of whoever asks. Behind a proxy it is what the proxy itself added, the last one.
+/// The address of the client. Behind a proxy it is the last one in the header, added by the proxy itself.
 fn peer(config: &Config, request: &Parts) -> IpAddr {
     let forwarded = || {
         let mut values = request.headers.get_all("x-forwarded-for").iter();
@@ -204,9 +197,9 @@ fn peer(config: &Config, request: &Parts) -> IpAddr {
     proxied.or(direct).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
-/// Finds who asks, and whether they may ask as much; what needs nobody goes on without.
+/// Authenticates a request and applies its limits; routes that need no caller continue without.
 pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    // Whoever watches the process needs no key, and may come under any name.
+    // Health checks need no key, and any host name is accepted.
     if matches!(request.uri().path(), "/healthz" | "/readyz") {
         return next.run(request).await;
     }
@@ -217,14 +210,14 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
         Err(problem) => return problem.into_response(),
     };
     let span = tracing::Span::current();
-    span.record("everturn.tenant", caller.scope.tenant().as_str());
-    let called_by = CalledBy { tenant: caller.scope.tenant().clone(), key: caller.who.clone() };
-    // Whoever is at this machine and was not asked for a key has nobody to share with.
+    span.record("everturn.tenant", caller.scope.name().as_str());
+    let called_by = CalledBy { tenant: caller.scope.name().clone(), key: caller.who.clone() };
+    // Local callers without a key share with nobody, so they have no limits.
     let running = match &caller.who {
         None => None,
         Some(who) => {
             span.record("everturn.key", &**who);
-            match app.access.limiters.enter(who, caller.scope.tenant(), &caller.lane) {
+            match app.access.limiters.enter(who, caller.scope.name(), &caller.lane) {
                 Ok(running) => Some(running),
                 Err(problem) => {
                     let mut refusal = problem.into_response();
@@ -258,7 +251,7 @@ macro_rules! needs {
             type Rejection = Problem;
 
             async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<$name, Problem> {
-                allow(parts, Role::$name).map($name)
+                allow(parts, KeyRole::$name).map($name)
             }
         }
     )+};
@@ -272,12 +265,12 @@ needs!(
     Admin
 );
 
-fn allow(parts: &Parts, needed: Role) -> Result<Tenant, Problem> {
+fn allow(parts: &Parts, needed: KeyRole) -> Result<Tenant, Problem> {
     allowed(&parts.extensions, needed).map(|caller| caller.scope.clone())
 }
 
-/// Who sends this request, if they may do what needs a role.
-pub fn allowed(extensions: &Extensions, needed: Role) -> Result<&Caller, Problem> {
+/// The caller of a request, if it has the required role.
+pub fn allowed(extensions: &Extensions, needed: KeyRole) -> Result<&Caller, Problem> {
     match extensions.get::<Caller>() {
         None => Err(Problem::unauthorized("this needs a key; send it as Authorization: Bearer et_…")),
         Some(caller) if caller.role < needed => Err(Problem::new(

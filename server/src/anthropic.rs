@@ -1,4 +1,5 @@
-//! Anthropic's Messages, by any configured model; recorded where a conversation is named, else not kept.
+//! Anthropic's Messages API, with any configured model; recorded if the request names a conversation, else not
+//! stored.
 
 use crate::access::{Reader, Writer};
 use crate::app::App;
@@ -10,7 +11,7 @@ use crate::openai::fields::Fields;
 use crate::openai::models::{self, Chosen};
 use crate::openai::recorded::Recorder;
 use crate::openai::sse::{self, Feed, Steps};
-use crate::openai::{ask, ids, place, responses, tokens, tools};
+use crate::openai::{ask, ids, responses, target, tokens, tools};
 use axum::Router;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -45,12 +46,12 @@ async fn create(
     if let Some(recorder) = &recorder {
         recorder.input(&all).await?;
     }
-    let shown = Shown {
+    let shown = ReplyFormat {
         id: ids::item("message", responses::fresh()?, 0),
         model: model.asked.clone(),
         same: model.provider() == Provider::Anthropic,
     };
-    let steps = sse::unkept(model.configured.client.generate(request));
+    let steps = sse::unstored(model.configured.client.generate(request));
     if !stream {
         let answer = said(steps, recorder).await?;
         return Ok(axum::Json(shown.whole(&answer)).into_response());
@@ -59,7 +60,7 @@ async fn create(
     Ok(sse::respond(&app, move |feed| show(shown, steps, recorder, feed)))
 }
 
-/// What was said, the system prompt first; and the request for the model.
+/// The messages, the system prompt first, and the request for the model.
 fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refused> {
     let messages: Vec<Raw> = body.need("messages")?;
     let system: Option<Raw> = body.take("system")?;
@@ -87,7 +88,7 @@ fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refu
     let temperature = body.take("temperature")?;
     let without: &[&str] = if tools.is_empty() { &["tool_choice"] } else { &[] };
     let extra = extra(Provider::Anthropic, to, &ask::rest(body, without))?;
-    let (system, messages) = place::render(to, None, &all)?;
+    let (system, messages) = target::render(to, None, &all)?;
     let request = Request {
         model: served,
         system,
@@ -101,7 +102,7 @@ fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refu
     Ok((all, request))
 }
 
-/// Counted here, by the documented estimate for models whose tokenizer is not public.
+/// Counts tokens with the documented estimate for models whose tokenizer is not public.
 async fn count(Reader(scope): Reader, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
     let model = models::find(&scope, Some(body.need("model")?))?;
     body.0.entry("max_tokens".into()).or_insert(Raw::of(&1)?);
@@ -111,15 +112,15 @@ async fn count(Reader(scope): Reader, Json(mut body): Json<Fields>) -> Result<ax
     Ok(axum::Json(json!({"input_tokens": tokens})))
 }
 
-/// How an answer is shown.
-struct Shown {
+/// How a reply is returned.
+struct ReplyFormat {
     id: String,
     model: String,
-    /// Whether the provider speaks the same language, so that its own blocks can be given back.
+    /// Whether the provider uses the same API, so that its own blocks can be returned.
     same: bool,
 }
 
-impl Shown {
+impl ReplyFormat {
     fn message(&self, content: Value, stop: Option<&str>, usage: Value) -> Value {
         json!({
             "id": self.id,
@@ -181,8 +182,7 @@ fn stop(finish: &Finish) -> &str {
     }
 }
 
-/// Shows an answer as it comes.
-async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
+async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
     let mut blocks = Blocks { shown, begun: 0, open: None, thoughts: Vec::new(), out: Vec::new() };
     blocks.begin();
     let outcome = loop {
@@ -203,14 +203,14 @@ async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: 
     blocks.send(&feed).await;
 }
 
-/// The events of a message on its way.
+/// Events of a streamed message.
 struct Blocks {
-    shown: Shown,
-    /// How many blocks have begun.
+    shown: ReplyFormat,
+    /// Number of blocks that have begun.
     begun: usize,
-    /// The kind of the last one, if it goes on; for a call with its number.
+    /// The kind of the last block, if it is unfinished; for a call with its number.
     open: Option<(&'static str, usize)>,
-    /// Blocks of reasoning that wait for their signature, which is known at the end only.
+    /// Reasoning blocks that wait for their signature, which is only known at the end.
     thoughts: Vec<usize>,
     out: Vec<Value>,
 }
@@ -261,7 +261,7 @@ impl Blocks {
                 self.start(("text", 0), json!({"type": "text", "text": ""}));
                 self.piece(json!({"type": "text_delta", "text": text}));
             }
-            // Reasoning that nobody signed cannot be sent back, and is not shown.
+            // Unsigned reasoning cannot be sent back, and is not shown.
             Delta::Thinking(_) if !self.shown.same => {}
             Delta::Thinking(text) => {
                 self.start(("thinking", 0), json!({"type": "thinking", "thinking": "", "signature": ""}));

@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! State shared by all handlers.
 
 use crate::access::Access;
 use crate::config::Config;
@@ -11,36 +11,36 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// What all handlers share.
+/// State shared by all handlers.
 pub struct App {
     /// The store.
     pub store: Everturn,
-    /// How it is served.
+    /// Configuration of the server.
     pub config: Config,
-    /// What is known about those who ask.
+    /// State of access control.
     pub access: Access,
-    /// Cancelled when the server begins to stop: streams end with a place to resume from.
+    /// Cancelled when the server begins to stop: streams end with a position to resume from.
     pub stopping: CancellationToken,
-    /// Models that turn texts into vectors, by name.
+    /// Embedding models, by name.
     pub embedders: BTreeMap<String, Arc<dyn Embed>>,
 }
 
 impl App {
-    /// Over an open store.
+    /// Serves an open store.
     pub fn new(store: Everturn, config: Config) -> App {
         crate::metrics::collect();
         let access = Access::new(&config);
         App { store, access, config, stopping: CancellationToken::new(), embedders: BTreeMap::new() }
     }
 
-    /// With these models that turn texts into vectors.
+    /// Adds embedding models.
     pub fn with_embedders(mut self, embedders: BTreeMap<String, Arc<dyn Embed>>) -> App {
         self.embedders = embedders;
         self
     }
 }
 
-/// Runs what reads the disk, or waits for a model, away from the threads that serve.
+/// Runs work that reads the disk, or waits for a model, away from the threads that serve.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -51,7 +51,8 @@ pub async fn blocking<T: Send + 'static>(
     on_thread(thread, work).await
 }
 
-/// The same for work that needs much memory or processor, or that waits for the client: only a few of one tenant at once.
+/// The same for work that needs much memory or processor time, or that waits for the client: limited per
+/// tenant.
 pub async fn large<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -85,7 +86,8 @@ pub fn panicked() -> Error {
     Error::internal("server.panic", "the request failed inside the server; see its log")
 }
 
-/// Runs work with an answer that may be large. It counts as unsent before the thread is free for the next request.
+/// Runs work with an answer that may be large. It counts as unsent before the thread is free for the next
+/// request.
 pub async fn replying(
     work: Work,
     reply: impl FnOnce() -> Result<Reply, Error> + Send + 'static,

@@ -1,4 +1,4 @@
-//! How it is served. Where each value comes from is decided in [`settings`](crate::settings).
+//! Configuration of the server. The source of each value is decided in [`settings`](crate::settings).
 
 use jsonwebtoken::Algorithm;
 use std::fmt;
@@ -6,40 +6,41 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How it is served. The command-line tool fills it from flags, the environment and a file, in this order.
+/// Configuration of the server. The command-line tool fills it from flags, the environment and a file, in this
+/// order.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen.
+    /// Address to listen on.
     pub listen: SocketAddr,
-    /// Largest body of a request, in bytes, unless the route says otherwise.
+    /// Maximum size of a request body in bytes, unless the route says otherwise.
     pub body_bytes_max: usize,
-    /// How long requests that run may go on after the server was told to stop.
+    /// Time that running requests get after the server was told to stop.
     pub shutdown: Duration,
-    /// The certificate to answer with; without one, plain HTTP.
+    /// Certificate; without one, plain HTTP.
     pub tls: Option<Tls>,
-    /// A proxy in front of us speaks TLS and says in `X-Forwarded-For` whom it speaks for.
+    /// Whether a proxy terminates TLS and adds the client's address to `X-Forwarded-For`.
     pub behind_tls_proxy: bool,
     /// Whether every request needs a key. By default: as soon as the store has one, or tokens are configured.
     pub keys_required: Option<bool>,
-    /// Tokens of somebody else that are taken as well as keys.
+    /// Tokens of another issuer that are accepted as well as keys.
     pub jwt: Option<Jwt>,
-    /// How much one key, one tenant and one address may ask for.
+    /// Limits per key, tenant and address.
     pub limits: Limits,
-    /// Web pages of other origins that may ask.
+    /// Other origins whose web pages may send requests.
     pub cors_origins: Vec<String>,
-    /// Whether queries and what errors say are logged. They may hold what people said.
+    /// Whether queries and error texts are logged. They may contain content of conversations.
     pub log_content: bool,
-    /// Largest asset that is taken, in bytes: it is held in memory while it is hashed.
+    /// Maximum size of an asset in bytes: it is held in memory while it is hashed.
     pub asset_bytes_max: usize,
-    /// Largest file that is imported, in bytes. It is read as it comes.
+    /// Maximum size of an imported file in bytes. It is processed as it arrives.
     pub import_bytes_max: u64,
-    /// A live stream without news says so this often, so that nothing on the way takes it for dead.
+    /// Interval of heartbeats on an idle live stream, so that nothing on the way closes it.
     pub heartbeat: Duration,
-    /// Record what is asked over MCP into session files below this folder.
+    /// Folder for session files that record MCP requests.
     pub mcp_record: Option<PathBuf>,
-    /// How long an MCP session may be silent before it ends.
+    /// Time after which an idle MCP session ends.
     pub mcp_session_idle: Duration,
-    /// Also answer what the MCP conformance suite asks for. For tests only.
+    /// Whether to serve the fixtures of the MCP conformance suite. For tests only.
     #[cfg(feature = "mcp-fixtures")]
     pub mcp_fixtures: bool,
 }
@@ -71,54 +72,55 @@ impl Default for Config {
 /// A certificate and its key, as PEM files.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// The certificate, followed by those that signed it.
+    /// The certificate, followed by its chain.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
 }
 
-/// How much may be asked for.
+/// Limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Requests a second with one key, in the long run.
+    /// Sustained requests per second with one key.
     pub requests_per_second: u32,
-    /// Requests at once after a pause, with one key.
+    /// Burst of requests with one key.
     pub burst: u32,
-    /// Requests and streams that run at the same time with one key.
+    /// Concurrent requests and streams with one key.
     pub concurrent: usize,
-    /// Wrong keys a minute from one address.
+    /// Wrong keys per minute from one address.
     pub failures_per_minute: u32,
-    /// Requests a second of one tenant, in the long run.
+    /// Sustained requests per second of one tenant.
     pub tenant_requests_per_second: u32,
-    /// Requests at once after a pause, of one tenant.
+    /// Burst of requests of one tenant.
     pub tenant_burst: u32,
-    /// Requests and streams of one tenant that run at the same time.
+    /// Concurrent requests and streams of one tenant.
     pub tenant_concurrent: usize,
-    /// Threads that work for one tenant; by default two for each core, so that another tenant's are not many times outnumbered.
+    /// Threads that work for one tenant; by default two for each core, so that those of other tenants are not
+    /// outnumbered.
     pub tenant_threads: usize,
-    /// Operations of one tenant that read or write whole conversations at the same time.
+    /// Concurrent operations of one tenant that read or write whole conversations.
     pub tenant_large_operations: usize,
-    /// The same of all tenants together.
+    /// The same for all tenants together.
     pub large_operations: usize,
-    /// Bytes of request bodies of one tenant that are in memory at the same time.
+    /// Bytes of request bodies of one tenant in memory at the same time.
     pub tenant_body_bytes: usize,
-    /// Past this many bytes of answers that one tenant has not read yet, its next requests wait.
+    /// Bytes of unsent answers of one tenant above which its next requests wait.
     pub tenant_unsent_bytes: usize,
-    /// The same of all tenants together.
+    /// The same for all tenants together.
     pub unsent_bytes: usize,
-    /// Largest conversation that is answered, or file that is imported, as one value in memory.
+    /// Maximum size of a conversation that is returned, or of a file that is imported, as one value in memory.
     pub whole_bytes: usize,
-    /// How long a request waits for its turn.
+    /// Maximum time that a request waits for its turn.
     pub wait: Duration,
     /// Connections from one address.
     pub connections_per_address: usize,
-    /// Connections in all.
+    /// Connections in total.
     pub connections: usize,
-    /// How long a new connection may take to send a request's header.
+    /// Timeout for the header of the first request on a connection.
     pub header_timeout: Duration,
-    /// How long nothing may come of a request's body, or be taken of an answer.
+    /// Timeout without progress on a request's body or an answer.
     pub body_timeout: Duration,
-    /// How long a connection may be kept for its next request.
+    /// Timeout of an idle connection.
     pub idle_timeout: Duration,
 }
 
@@ -149,18 +151,18 @@ impl Default for Limits {
     }
 }
 
-/// Which tokens are taken, and what they say.
+/// Accepted tokens and their claims.
 #[derive(Clone, Debug)]
 pub struct Jwt {
-    /// How they are signed. A token that names another algorithm is refused.
+    /// Signature algorithm. A token with another one is refused.
     pub algorithm: Algorithm,
-    /// What they are signed with.
+    /// Keys for verifying signatures.
     pub keys: JwtKeys,
-    /// How often keys are read again.
+    /// Interval of reloading keys.
     pub refresh: Duration,
-    /// What `iss` must be.
+    /// Required value of `iss`.
     pub issuer: Option<String>,
-    /// What `aud` must contain.
+    /// Required value in `aud`.
     pub audience: Option<String>,
     /// The claim that names the tenant.
     pub tenant_claim: String,
@@ -168,18 +170,18 @@ pub struct Jwt {
     pub role_claim: String,
 }
 
-/// Where the keys of tokens are.
+/// Source of the keys of tokens.
 #[derive(Clone, Debug)]
 pub enum JwtKeys {
-    /// A secret that both sides have.
+    /// A shared secret.
     Secret(Hidden),
     /// A JWKS file.
     File(PathBuf),
-    /// A JWKS address.
+    /// A JWKS URL.
     Url(String),
 }
 
-/// A text that is shown nowhere.
+/// A text that is never shown.
 #[derive(Clone)]
 pub struct Hidden(pub String);
 

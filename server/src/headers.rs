@@ -1,4 +1,4 @@
-//! Headers that say on what condition, or how often, something is done.
+//! Conditional and idempotency headers.
 
 use crate::problem::Problem;
 use axum::http::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
@@ -18,18 +18,17 @@ pub fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     }
 }
 
-/// `If-None-Match`: not again if the caller has it already.
+/// `If-None-Match`: nothing is sent if the caller has the current version.
 pub struct IfNoneMatch(Vec<String>);
 
 impl IfNoneMatch {
-    /// What a request brings.
     pub fn of(headers: &HeaderMap) -> IfNoneMatch {
         let tags = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
         let tags = tags.flat_map(|value| value.split(',')).map(|tag| opaque(tag.trim()).to_string());
         IfNoneMatch(tags.collect())
     }
 
-    /// The answer to a caller who has it already.
+    /// The answer for a caller that has the current version.
     pub fn unchanged(&self, tag: &str) -> Option<Response> {
         let known = self.0.iter().any(|known| known == tag || known == "*");
         known.then(|| (StatusCode::NOT_MODIFIED, etag(tag)).into_response())
@@ -41,7 +40,7 @@ pub fn etag(tag: impl Display) -> [(HeaderName, String); 1] {
     [(ETAG, format!("\"{tag}\""))]
 }
 
-/// What the server said, without the marks that a proxy which compresses may add.
+/// The tag as the server sent it, without the marks that a compressing proxy may add.
 fn opaque(tag: &str) -> &str {
     tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"')
 }

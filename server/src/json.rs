@@ -1,4 +1,4 @@
-//! Bodies, queries and paths of requests: read strictly, refused with a reason.
+//! Bodies, queries and paths of requests: parsed strictly, with an error that says why.
 
 use crate::app::{App, blocking};
 use crate::config::Config;
@@ -32,7 +32,7 @@ pub async fn text(request: Request, app: &App) -> Result<String, Problem> {
     Ok(text)
 }
 
-/// A JSON body. Its text passed the same door as everything that is kept, so fields that are [`Raw`] keep their bytes.
+/// A JSON body. Its text is validated like everything that is stored, so [`Raw`] fields keep their bytes.
 ///
 /// [`Raw`]: everturn_core::json::Raw
 pub struct Json<T>(pub T);
@@ -62,7 +62,7 @@ pub async fn body(request: Request, config: &Config, bytes_max: usize) -> Result
     })
 }
 
-/// The bytes of a body, inside a limit. A large one waits for memory of the tenant's before it is read.
+/// The bytes of a body, inside a limit. A large one waits for memory of the tenant before it is read.
 pub async fn bytes(request: Request, config: &Config, bytes_max: usize) -> Result<Bytes, Problem> {
     let errand = lanes::current();
     let body = request.into_body();
@@ -83,7 +83,7 @@ pub async fn bytes(request: Request, config: &Config, bytes_max: usize) -> Resul
             Ok(None) => break,
             Ok(Some(Ok(piece))) => piece,
             Ok(Some(Err(_))) => {
-                let text = "the body ended before it was whole; send it again";
+                let text = "the body ended early; send it again";
                 return Err(Error::invalid("body.broken", text).into());
             }
             Err(_) => return Err(stalled(config)),
@@ -100,19 +100,19 @@ pub async fn bytes(request: Request, config: &Config, bytes_max: usize) -> Resul
     Ok(bytes.into())
 }
 
-/// Nothing came of a body for too long.
+/// The error for a body without progress.
 pub fn stalled(config: &Config) -> Problem {
     let seconds = config.limits.body_timeout.as_secs_f64();
     Problem::new(
         StatusCode::REQUEST_TIMEOUT,
         "body.stalled",
         format!(
-            "nothing came of the body for {seconds} s (limits.body_timeout_s); send it again without a pause"
+            "no part of the body arrived for {seconds} s (limits.body_timeout_s); send it again without a pause"
         ),
     )
 }
 
-/// How much of a body that is too large is still taken, and for how long, so that the refusal is heard.
+/// How much of a too large body is still read, and for how long, so that the client receives the refusal.
 const DISCARD_BYTES_MAX: usize = 256 * 1024 * 1024;
 const DISCARD_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -151,7 +151,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The variable parts of a path. What does not even have the form of an id names nothing.
+/// The variable parts of a path. Malformed ids are not found.
 pub struct Path<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
@@ -162,7 +162,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
             .await
             .map(|axum::extract::Path(path)| Path(path))
             .map_err(|_| {
-                Error::not_found("id.malformed", "the path names nothing that can exist; check the id").into()
+                Error::not_found("id.malformed", "the path contains a malformed id; check it").into()
             })
     }
 }

@@ -1,8 +1,9 @@
-//! How much one tenant may have running at once.
+//! Limits of concurrency per tenant.
 //!
-//! Every tenant has a lane: so many requests and streams, so many threads, so many bytes of answers that wait to be sent.
-//! A request that finds its lane full waits for its turn, for a bounded time, and is then told to come again; other
-//! tenants do not notice. `access` opens the lane of a request and [`blocking`](crate::app::blocking) finds it.
+//! Every tenant has a lane: a maximum number of requests and streams, of threads, and of bytes of unsent
+//! answers. A request that finds its lane full waits for its turn, for a bounded time, and is then refused with
+//! a time to retry; other tenants are not affected. `access` opens the lane of a request and
+//! [`blocking`](crate::app::blocking) finds it.
 
 use crate::config::Limits;
 use axum::body::{Body, Bytes, HttpBody};
@@ -18,17 +19,17 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Past this many tenants, lanes in which nothing runs are forgotten.
+/// Number of tenants above which idle lanes are dropped.
 const LANES_MAX: usize = 10_000;
 /// Bodies and answers up to this many bytes are not counted.
 pub const SMALL_BYTES: usize = 64 * 1024;
 
 tokio::task_local! {
-    static ERRAND: Arc<Errand>;
+    static ERRAND: Arc<LaneRequest>;
 }
 
-/// One request on its way through a lane.
-pub struct Errand {
+/// One request in a lane.
+pub struct LaneRequest {
     pub lane: Arc<Lane>,
     /// Memory that its body takes.
     body: Mutex<Option<OwnedSemaphorePermit>>,
@@ -39,9 +40,9 @@ pub struct Lanes {
     limits: Limits,
     /// Large operations of all tenants together.
     large: Arc<Semaphore>,
-    /// Answers to all tenants together that are made at once and may be large.
+    /// Concurrent answers to all tenants that may be large.
     answers: Arc<Semaphore>,
-    /// Bytes of answers to all tenants that are not sent yet.
+    /// Bytes of unsent answers to all tenants.
     unsent: Arc<AtomicUsize>,
     lanes: Mutex<HashMap<TenantName, Arc<Lane>>>,
 }
@@ -49,20 +50,17 @@ pub struct Lanes {
 /// The lane of one tenant.
 pub struct Lane {
     limits: Limits,
-    /// Requests and streams.
     running: Arc<Semaphore>,
-    /// Threads.
     threads: Arc<Semaphore>,
-    /// Large operations.
     large: Arc<Semaphore>,
     large_of_all: Arc<Semaphore>,
     answers_of_all: Arc<Semaphore>,
     /// Bytes of request bodies.
     bodies: Arc<Semaphore>,
-    /// Bytes of answers that are not sent yet.
+    /// Bytes of unsent answers.
     unsent: AtomicUsize,
     unsent_of_all: Arc<AtomicUsize>,
-    /// Told when some were.
+    /// Notified when some were sent.
     sent: Notify,
 }
 
@@ -101,23 +99,23 @@ impl Lanes {
 }
 
 /// The request that this task answers.
-pub fn current() -> Option<Arc<Errand>> {
+pub fn current() -> Option<Arc<LaneRequest>> {
     ERRAND.try_with(Arc::clone).ok()
 }
 
-/// A future that goes on in the lane of this task, for a task of its own.
-pub async fn inherited<T>(errand: Option<Arc<Errand>>, work: impl Future<Output = T>) -> T {
+/// Runs a future in the given lane, for a task of its own.
+pub async fn inherited<T>(errand: Option<Arc<LaneRequest>>, work: impl Future<Output = T>) -> T {
     match errand {
         Some(errand) => errand.lane.run(work).await,
         None => work.await,
     }
 }
 
-impl Errand {
+impl LaneRequest {
     /// Waits for memory for a body, which is held until the request is answered.
     pub async fn reserve(&self, bytes: usize) -> Result<(), Error> {
         let limits = &self.lane.limits;
-        // A body above the limit of all bodies has them for itself.
+        // A body above the limit takes all of it.
         let permits = bytes.min(limits.tenant_body_bytes) as u32;
         let memory =
             async { self.lane.bodies.clone().acquire_many_owned(permits).await.into_iter().collect() };
@@ -136,15 +134,14 @@ pub struct Thread {
 impl Lane {
     /// Runs a future in this lane.
     pub async fn run<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
-        ERRAND.scope(Arc::new(Errand { lane: self.clone(), body: Mutex::default() }), work).await
+        ERRAND.scope(Arc::new(LaneRequest { lane: self.clone(), body: Mutex::default() }), work).await
     }
 
-    /// Lets a request in; `None` if too many run.
+    /// Admits a request; `None` if too many run.
     pub fn enter(&self) -> Option<OwnedSemaphorePermit> {
         self.running.clone().try_acquire_owned().ok()
     }
 
-    /// Waits for a thread.
     pub async fn thread(&self) -> Result<Thread, Error> {
         if self.has_room()
             && let Ok(permit) = self.threads.clone().try_acquire_owned()
@@ -161,18 +158,18 @@ impl Lane {
         self.within("limits.tenant_threads", self.limits.tenant_threads, permits).await
     }
 
-    /// Waits for a thread for as long as it takes: a stream has time.
+    /// Waits for a thread without a timeout: a stream has time.
     pub async fn thread_of_stream(&self) -> Thread {
         Thread { permits: self.with_room([&self.threads]).await }
     }
 
-    /// Waits for a thread for work that needs much memory or processor, or that may wait for the client.
+    /// Waits for a thread for work that needs much memory or processor time, or that may wait for the client.
     pub async fn large(&self) -> Result<Thread, Error> {
         let permits = self.with_room([&self.large, &self.large_of_all]);
         self.within("limits.tenant_large_operations", self.limits.tenant_large_operations, permits).await
     }
 
-    /// Waits for a permit of each, at a moment when more may be answered.
+    /// Waits for a permit of each, at a moment when there is room for more answers.
     async fn with_room<const N: usize>(&self, semaphores: [&Arc<Semaphore>; N]) -> Vec<OwnedSemaphorePermit> {
         loop {
             self.room().await;
@@ -206,8 +203,8 @@ impl Lane {
         }
     }
 
-    /// Whether more may be answered. Where all tenants together have too much unread, those wait who have a part in it, and
-    /// the others are answered one request at a time.
+    /// Whether there is room for more answers. If all tenants together have too many unsent bytes, those with a
+    /// part in it wait, and the others are answered one request at a time.
     fn has_room(&self) -> bool {
         let own = self.unsent.load(Ordering::Relaxed);
         let threads = self.limits.tenant_threads - self.threads.available_permits();
@@ -217,14 +214,14 @@ impl Lane {
                 || (own == 0 && threads + large <= 1))
     }
 
-    /// Waits until enough of what was answered is sent.
+    /// Waits until enough of the answers is sent.
     pub async fn room(&self) {
         loop {
             let sent = self.sent.notified();
             if self.has_room() {
                 return;
             }
-            // A wake-up may be lost between the look and the wait.
+            // A wake-up may be lost between the check and the wait.
             let _ = tokio::time::timeout(Duration::from_millis(100), sent).await;
         }
     }
@@ -246,7 +243,7 @@ async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     }
 }
 
-/// Bytes that wait to be sent, until it is dropped.
+/// Counted unsent bytes, until dropped.
 pub struct Charge {
     lane: Arc<Lane>,
     bytes: usize,
@@ -268,7 +265,7 @@ pub fn charged(bytes: Bytes, charge: Option<Charge>) -> Bytes {
     }
 }
 
-/// Bytes, and what is kept until they are sent.
+/// Bytes, and a value held until they are sent.
 struct Held<B, T>(B, #[allow(dead_code, reason = "kept until the bytes are sent")] T);
 
 impl<B: AsRef<[u8]>, T> AsRef<[u8]> for Held<B, T> {
@@ -277,7 +274,7 @@ impl<B: AsRef<[u8]>, T> AsRef<[u8]> for Held<B, T> {
     }
 }
 
-/// Keeps something for as long as an answer is being sent. An answer whose length is known and small is as good as sent.
+/// Holds a value for as long as an answer is being sent. A small answer of known length counts as sent.
 pub fn hold_until_sent(response: Response, held: impl Send + Sync + 'static) -> Response {
     if response.body().size_hint().exact().is_some_and(|bytes| bytes <= SMALL_BYTES as u64) {
         return response;

@@ -1,21 +1,20 @@
-//! How the network asks.
+//! The server.
 //!
-//! One process, one port: the native REST API with live streams, the OpenAI- and Anthropic-compatible endpoints, and
-//! MCP, over one engine. A request goes through `access` (who asks, and what they may do), is read into
-//! the wire structs of the file that is named after its noun, answered by the engine, and written back. Every error is
-//! a `problem`.
+//! One process, one port: the native REST API with live streams, the OpenAI- and Anthropic-compatible
+//! endpoints, and MCP, over one engine. A request is authenticated by `access`, parsed into the wire structs of
+//! the file named after its noun, answered by the engine, and serialised. Every error is a `problem`.
 //!
-//! What it is not: it decides nothing about conversations (the engine does), and it holds no state that another process
+//! This crate decides nothing about conversations (the engine does), and it holds no state that another process
 //! on the same store would miss.
 //!
-//! Reading order: [`Config`] says what is served, [`App`] is what all handlers share, [`router`] is the table of routes,
-//! [`serve()`] runs it until it is told to stop.
+//! Reading order: [`Config`] is the configuration, [`App`] is the state shared by all handlers, [`router`] is
+//! the table of routes, [`serve()`] runs it until it is told to stop.
 
 mod access;
 mod anthropic;
 mod app;
 mod config;
-mod door;
+mod connections;
 mod headers;
 mod json;
 mod lanes;
@@ -36,7 +35,7 @@ mod sse;
 mod telemetry;
 mod tls;
 
-pub use access::Role;
+pub use access::KeyRole;
 pub use app::App;
 pub use config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
 pub use mcp::{Stdio, Toolsets, stdio};
@@ -52,7 +51,7 @@ use std::sync::Arc;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{DefaultPredicate, Predicate};
 
-/// Everything that is answered.
+/// All routes.
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .nest("/api/v1", rest::routes())
@@ -64,7 +63,7 @@ pub fn router(app: Arc<App>) -> Router {
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))
-        .layer(axum::middleware::from_fn(openai::error::dress))
+        .layer(axum::middleware::from_fn(openai::error::convert_errors))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe::observe))
         .layer(cors(&app.config))
         .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(may_be_compressed)))
@@ -72,7 +71,7 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Which pages of other origins may ask: none, unless they are configured.
+/// Other origins whose pages may send requests: none, unless they are configured.
 fn cors(config: &Config) -> tower_http::cors::CorsLayer {
     use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
     if config.cors_origins.is_empty() {
@@ -80,11 +79,11 @@ fn cors(config: &Config) -> tower_http::cors::CorsLayer {
     }
     let origins = config.cors_origins.iter().filter_map(|origin| origin.parse().ok());
     let layer = CorsLayer::new().allow_origin(AllowOrigin::list(origins));
-    // Mirrored, because a browser does not count Authorization among "any".
+    // Mirrored, because for a browser "any" does not include Authorization.
     layer.allow_methods(Any).allow_headers(AllowHeaders::mirror_request()).expose_headers(Any)
 }
 
-/// Live streams never are: the default sees to that.
+/// Live streams never are: the default ensures that.
 fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
     extensions.get::<rest::AsIs>().is_none()
 }

@@ -1,13 +1,12 @@
-//! MCP: conversations for whatever speaks the Model Context Protocol, over HTTP at `/mcp` or over standard input and
+//! MCP: conversations for clients of the Model Context Protocol, over HTTP at `/mcp` or over standard input and
 //! output.
 //!
-//! Conversations are resources, a conversation to go on with is a prompt, and what can be done with them are tools. The
-//! protocol itself is the official SDK's, in all its versions: those with sessions, and the one without.
+//! Conversations are resources, continuing a conversation is a prompt, and operations are tools. The protocol
+//! itself is implemented by the official SDK, in all its versions: those with sessions, and the one without.
 //!
-//! Reading order: [`service`] is the table of what is answered; [`tools`], [`resources`] and [`prompts`] answer it,
-//! [`watch`] tells of changes, [`record`] keeps account of what was asked;
-//! [`http`] and [`stdio`] are the two doors. [`fixtures`] is what the protocol's conformance suite wants to find, and is
-//! there only when asked for.
+//! Reading order: [`service`] is the table of requests; [`tools`], [`resources`] and [`prompts`] answer them,
+//! [`watch`] sends notifications, [`record`] records requests; [`http`] and [`stdio`] are the two transports.
+//! [`fixtures`] serves the protocol's conformance suite, and is there only on request.
 
 #[cfg(feature = "mcp-fixtures")]
 mod fixtures;
@@ -39,33 +38,32 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// What all sessions of a process share.
+/// State shared by all sessions of a process.
 struct Shared {
     /// `http` or `stdio`.
     transport: &'static str,
-    /// Where dispatches are recorded.
+    /// Folder for recorded sessions.
     record: Option<PathBuf>,
-    /// Whether no key is asked for as long as there is none.
+    /// Whether no key is required as long as there is none.
     may_be_keyless: bool,
     /// Cancelled when the process begins to stop.
     stopping: CancellationToken,
-    /// Tells whose list of conversations has changed.
-    listings: Listings,
-    /// The sessions over HTTP.
+    /// Reports tenants whose list of conversations has changed.
+    listings: Arc<Listings>,
     sessions: Arc<LocalSessionManager>,
-    /// What records requests that belong to no session, by tenant.
+    /// Recorders of requests that belong to no session, by tenant.
     loose: Mutex<HashMap<TenantName, Arc<Recorder>>>,
 }
 
 impl Shared {
     fn new(
         transport: &'static str,
-        listings: Listings,
+        listings: Arc<Listings>,
         record: Option<PathBuf>,
         stopping: CancellationToken,
     ) -> Shared {
         let mut sessions = LocalSessionManager::default();
-        // A client that only listens is not idle, which the SDK's own clock does not see; ours is in `http`.
+        // A client that only listens is not idle, which the SDK's own timeout does not see; ours is in `http`.
         sessions.session_config.keep_alive = None;
         Shared {
             transport,
@@ -78,18 +76,18 @@ impl Shared {
         }
     }
 
-    /// What records a request outside of a session.
+    /// The recorder of a request outside of a session.
     fn loose_recorder(&self, scope: &Tenant) -> Option<Arc<Recorder>> {
         let folder = self.record.as_ref()?;
         let mut loose = self.loose.lock();
         let recorder = loose
-            .entry(scope.tenant().clone())
+            .entry(scope.name().clone())
             .or_insert_with(|| Arc::new(Recorder::begin(folder, scope, self.transport, None)));
         Some(recorder.clone())
     }
 }
 
-/// An error where the protocol has no other place for one: of a resource or a prompt.
+/// An error of a resource or a prompt, for which the protocol has only its own errors.
 fn protocol_error(error: Error) -> ErrorData {
     let text = format!("{}: {}", error.code(), error.text());
     let data = Some(json!({"code": error.code()}));

@@ -1,4 +1,5 @@
-//! Numbers for Prometheus. The engine reports them through the `metrics` facade; here they are collected and shown.
+//! Metrics for Prometheus. The engine reports them through the `metrics` facade; here they are collected and
+//! served.
 
 use crate::access::Reader;
 use crate::app::App;
@@ -13,21 +14,21 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Buckets of everything that takes time, in seconds.
+/// Buckets of durations, in seconds.
 const SECONDS: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     60.0,
 ];
 
-/// Buckets of how many requests are committed at once.
+/// Buckets of the number of requests per commit.
 const REQUESTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
-/// How often what was measured is summed up, so that it does not pile up between two visits of Prometheus.
+/// Interval at which measurements are aggregated, so that they do not pile up between two scrapes.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 static COLLECTOR: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 
-/// Begins collecting, once in a process. Nothing, if the program around us collects in another way.
+/// Starts collecting, once in a process. `None` if the program around us collects in another way.
 pub fn collect() -> Option<&'static PrometheusHandle> {
     COLLECTOR.get_or_init(install).as_ref()
 }
@@ -44,19 +45,19 @@ fn install() -> Option<PrometheusHandle> {
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_histogram!("everturn_http_request_seconds", "From a request to the beginning of its answer.");
-    describe_histogram!("everturn_append_seconds", "From asking for a write until it is durable.");
+    describe_histogram!("everturn_append_seconds", "From the request of a write until it is durable.");
     describe_histogram!("everturn_commit_seconds", "One transaction with its sync.");
     describe_histogram!("everturn_commit_batch_requests", "Writes that shared one transaction.");
     describe_gauge!("everturn_index_lag_commits", "Commits whose index rows are not written yet.");
-    describe_gauge!("everturn_recall_behind_events", "Events whose words cannot be found yet.");
+    describe_gauge!("everturn_recall_behind_events", "Events that are not in the recall index yet.");
     describe_gauge!("everturn_subscribers", "Subscriptions to live updates.");
     describe_counter!("everturn_context_tokens_total", "Tokens of built contexts, by section.");
-    describe_counter!("everturn_compactions_total", "Compactions, by who summarized.");
-    describe_counter!("everturn_budget_actions_total", "What budgets did.");
+    describe_counter!("everturn_compactions_total", "Compactions, by summarizer.");
+    describe_counter!("everturn_budget_actions_total", "Budget actions, by kind.");
     describe_counter!("everturn_errors_total", "Errors that were answered, by code.");
 }
 
-/// Sums up now and then, until the server stops.
+/// Aggregates periodically, until the server stops.
 pub async fn upkeep(stopping: CancellationToken) {
     while stopping.run_until_cancelled(tokio::time::sleep(UPKEEP_EVERY)).await.is_some() {
         if let Some(collector) = collect() {
@@ -65,7 +66,7 @@ pub async fn upkeep(stopping: CancellationToken) {
     }
 }
 
-/// `/metrics`, for whoever may read. The numbers are the whole process's and name no tenant.
+/// `/metrics`, for readers. The numbers cover the whole process and name no tenant.
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/metrics", get(show))
 }
@@ -76,7 +77,7 @@ async fn show(_: Reader) -> Response {
             ([(CONTENT_TYPE, "text/plain; version=0.0.4")], collector.render()).into_response()
         }
         None => {
-            let text = "the program around this server collects its numbers elsewhere; ask there";
+            let text = "the program that embeds this server collects its metrics elsewhere; read them there";
             Problem::new(StatusCode::NOT_FOUND, "metrics.elsewhere", text).into_response()
         }
     }

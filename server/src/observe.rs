@@ -1,5 +1,5 @@
-//! A span, a measurement and, where somebody should look, a line of log for every request. Without content: no bodies, no
-//! queries, no paths but their patterns, unless `log_content` is on.
+//! A span, a measurement and, where relevant, a log line for every request. Without content: no bodies, no
+//! queries, only patterns of paths, unless `log_content` is on.
 
 use crate::app::App;
 use crate::problem::Code;
@@ -16,14 +16,13 @@ use tracing::{Instrument, Level, debug_span};
 /// A successful request is logged at `debug`, or at `info` if its answer took this long to begin.
 const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
-/// The caller of a request. Left on the response by `access`, for the log.
+/// The caller of a request. Attached to the response by `access`, for the log.
 #[derive(Clone)]
 pub struct CalledBy {
     pub tenant: TenantName,
     pub key: Option<Arc<str>>,
 }
 
-/// Watches a request.
 pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let method = match request.method().as_str() {
@@ -34,7 +33,7 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
         "DELETE" => "DELETE",
         "HEAD" => "HEAD",
         "OPTIONS" => "OPTIONS",
-        // Anybody can make up methods; each would be a series of its own.
+        // Clients can invent methods; each would be a series of its own.
         _ => "_OTHER",
     };
     let matched = request.extensions().get::<MatchedPath>().cloned();
@@ -78,7 +77,7 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
     response
 }
 
-/// How loudly an answer is logged: failures of the server are warnings, refusals and slow answers are news.
+/// Log level of an answer: failures of the server are warnings, refusals and slow answers are info.
 fn level(status: StatusCode, took: Duration) -> Level {
     if status.is_server_error() {
         Level::WARN

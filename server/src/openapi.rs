@@ -41,7 +41,7 @@ pub fn document() -> String {
     let mut schemas = answers.take_definitions(false);
     let mut asked = requests.take_definitions(false);
     asked.extend(bodies);
-    // What is read in another shape than it is written has a name of its own there.
+    // A schema that differs between request and answer has a name of its own in requests.
     let differ: Vec<String> = asked
         .iter()
         .filter(|(name, schema)| schemas.get(*name).is_some_and(|known| known != *schema))
@@ -70,7 +70,7 @@ pub fn document() -> String {
             "securitySchemes": {"key": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "A key (`et_…`) or a JWT. A server on this machine only may need none.",
+                "description": "A key (`et_…`) or a JWT. A server that listens on loopback only may need none.",
             }},
         },
         "security": [{"key": []}, {}],
@@ -83,7 +83,6 @@ pub fn document() -> String {
 struct Described {
     requests: SchemaGenerator,
     answers: SchemaGenerator,
-    /// The shapes of bodies.
     bodies: Object,
     paths: Object,
 }
@@ -119,7 +118,7 @@ impl Described {
             }
         }
         if about.versioned && about.method == everturn_api::Method::Get {
-            let text = "The ETag of a GET: say nothing if it has not changed since.";
+            let text = "The ETag of a GET: answer 304 if it has not changed since.";
             parameters.push(header_parameter("If-None-Match", text.into()));
         }
         let mut operation = json!({"tags": [about.noun.as_str()], "operationId": name});
@@ -144,8 +143,7 @@ impl Described {
         let mut success =
             json!({"description": about.answer, "content": {"application/json": {"schema": answer}}});
         if about.versioned {
-            success["headers"] =
-                json!({"ETag": {"schema": {"type": "string"}, "description": "Where its log ends."}});
+            success["headers"] = json!({"ETag": {"schema": {"type": "string"}, "description": "The `seq` of its last event."}});
         }
         operation["responses"][about.status.to_string()] = success.clone();
         if let Some(text) = about.repeated {
@@ -153,12 +151,12 @@ impl Described {
             operation["responses"]["200"] = success;
         }
         if about.versioned && about.method == everturn_api::Method::Get {
-            operation["responses"]["304"] = json!({"description": "As the caller has it."});
+            operation["responses"]["304"] = json!({"description": "Not modified."});
         }
         self.put(about.method.as_str(), path, &text, names, parameters, operation);
     }
 
-    /// Adds an operation with what follows from it; `names` is whether what it names may not be there.
+    /// Adds an operation with its responses; `names` is whether something that it names may be absent.
     fn put(
         &mut self,
         method: &str,
@@ -181,7 +179,7 @@ impl Described {
         item[method.to_lowercase()] = operation;
     }
 
-    /// What is sent or answered as a stream is more than its row in the table says.
+    /// Streamed requests and answers need more than their row in the table says.
     fn add_streams(&mut self) {
         let stream = json!({"schema": {"type": "string"}});
         let bytes = json!({"*/*": {"schema": {"type": "string", "format": "binary"}}});
@@ -192,7 +190,7 @@ impl Described {
 
         let events = &mut self.paths["/api/v1/conversations/{conversation}/events"]["get"];
         events["responses"]["200"]["content"]["text/event-stream"] = stream.clone();
-        let text = "The last `id:` that was received; goes before `from`.";
+        let text = "The last `id:` that was received; takes precedence over `from`.";
         if let Some(parameters) = events["parameters"].as_array_mut() {
             parameters.push(header_parameter("Last-Event-ID", text.into()));
         }
@@ -254,7 +252,7 @@ impl Described {
                 "description": "Its descriptor.", "content": {"application/json": {"schema": descriptor}},
             }},
         });
-        let named = json!({"type": "string", "description": "What it is called."});
+        let named = json!({"type": "string", "description": "Name of the asset."});
         let parameters = vec![
             conversation("query", true, "The conversation it belongs to."),
             parameter("name", "query", named, false),
@@ -262,7 +260,7 @@ impl Described {
         self.put(
             "POST",
             "/assets",
-            "Adds an asset, to be shown by a turn's `asset_id`.",
+            "Adds an asset, to be referenced by a turn's `asset_id`.",
             true,
             parameters,
             operation,
@@ -282,8 +280,8 @@ impl Described {
                     "content": bytes,
                 },
                 "206": {"description": "A part.", "headers": {"Content-Range": header(None)}, "content": bytes},
-                "304": {"description": "As the caller has it."},
-                "416": {"description": "There is nothing at that range."},
+                "304": {"description": "Not modified."},
+                "416": {"description": "The range is beyond the end."},
             },
         });
         let asset = json!({
@@ -294,11 +292,11 @@ impl Described {
             conversation(
                 "query",
                 false,
-                "The conversation, where several have an imported asset of this id.",
+                "The conversation, needed if several have an imported asset with this id.",
             ),
             header_parameter(
                 "If-None-Match",
-                "The ETag of a GET: say nothing if it has not changed since.".into(),
+                "The ETag of a GET: answer 304 if it has not changed since.".into(),
             ),
             header_parameter("Range", "One range of bytes.".into()),
             header_parameter("If-Range", "The part only if this is still the ETag.".into()),
@@ -336,13 +334,13 @@ impl Fields {
         if !self.required.is_empty() {
             schema["required"] = self.required.into();
         }
-        // Only a request that says so takes fields that are not described.
+        // Only a request that says so accepts undescribed fields.
         schema["additionalProperties"] = json!(is_open(&request));
         schema
     }
 }
 
-/// Whether a request takes fields that are not described.
+/// Whether a request accepts undescribed fields.
 fn is_open(request: &Object) -> bool {
     request.get("additionalProperties") == Some(&json!(true))
 }
@@ -362,7 +360,7 @@ fn take_text(schema: &mut Object) -> String {
     schema.remove("description").and_then(|text| text.as_str().map(str::to_string)).unwrap_or_default()
 }
 
-/// A parameter. It is left out rather than null.
+/// A parameter. It is omitted rather than null.
 fn parameter(name: &str, place: &str, mut schema: Value, required: bool) -> Value {
     simplify(&mut schema);
     if schema["default"].is_null() {
@@ -427,7 +425,7 @@ fn rename(fields: &mut Object, differ: &[String]) {
     }
 }
 
-/// Numbers as OpenAPI knows them: unsigned ones are signed ones that begin at 0.
+/// Numbers for OpenAPI: unsigned ones become signed ones with a minimum of 0.
 fn plain_numbers(fields: &mut Object) {
     match fields.get("format").and_then(Value::as_str) {
         Some("uint64") => drop(fields.insert("format".into(), "int64".into())),
@@ -437,7 +435,7 @@ fn plain_numbers(fields: &mut Object) {
     }
 }
 
-/// The problems that follow from what an operation takes. Every problem is problem+json.
+/// Adds the problems that follow from the parameters of an operation. Every problem is problem+json.
 fn add_problems(operation: &mut Value, parameters: &[Value], names: bool, changes: bool) {
     let body = &operation["requestBody"]["content"];
     let (takes, has_body) = (!parameters.is_empty(), body.is_object());
@@ -446,18 +444,18 @@ fn add_problems(operation: &mut Value, parameters: &[Value], names: bool, change
         ("400", "Something about the request is wrong; `detail` says what to do.", true),
         ("401", "A key is needed.", true),
         ("403", "The key may not do this.", true),
-        ("404", "There is nothing with that id, or it is somebody else's.", names),
-        ("409", "What is there now does not allow it; read again, then decide.", changes),
+        ("404", "Nothing with that id exists, or it belongs to another tenant.", names),
+        ("409", "The current state does not allow it; read again, then decide.", changes),
         (
             "412",
             "It changed since it was read.",
             parameters.iter().any(|parameter| parameter["name"] == "If-Match"),
         ),
-        ("413", "A limit was hit; `detail` has its name and both numbers.", takes || has_body),
+        ("413", "A limit was exceeded; `detail` has its name and both numbers.", takes || has_body),
         ("415", "The body is not JSON.", has_json),
         ("429", "Too many requests; `Retry-After` says when to try again.", true),
-        ("500", "A fault of the server's.", true),
-        ("503", "Not now; `Retry-After` says when to try again.", true),
+        ("500", "An internal error.", true),
+        ("503", "Temporarily unavailable; `Retry-After` says when to try again.", true),
     ];
     let Some(responses) = operation["responses"].as_object_mut() else { return };
     for (status, text, applies) in table {

@@ -1,5 +1,5 @@
-//! Bodies that are too large to hold: what reads or writes them blocks on a thread of its own, and both sides of the
-//! pipe wait for each other.
+//! Pipes for bodies that are too large to hold in memory: the blocking side runs on a thread of its own, and
+//! both sides wait for each other.
 
 use crate::lanes::Thread;
 use axum::body::{Body, Bytes};
@@ -9,13 +9,13 @@ use std::io::{self, BufRead, Read, Write};
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Pieces that may lie in a pipe.
+/// Number of pieces that may be in a pipe.
 const PIECES: usize = 4;
-/// Bytes that are gathered before they are sent on.
+/// Size of a piece in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// A body that `work` writes. If it fails before the first piece is full, the error is the answer. Later, the connection is
-/// cut, so that half is not taken for whole.
+/// A body that `work` writes. If it fails before the first piece is full, the error is the answer. Later, the
+/// connection is closed, so that a part is not mistaken for the whole.
 pub async fn written(
     thread: Option<Thread>,
     work: impl FnOnce(&mut dyn Write) -> Result<(), Error> + Send + 'static,
@@ -27,7 +27,7 @@ pub async fn written(
         let flushed = |e: io::Error| Error::internal("file.io", format!("writing the answer: {e}"));
         if let Err(error) = work(&mut out).and_then(|()| out.flush().map_err(flushed)) {
             tracing::warn!(%error, "an answer ended early");
-            // Whoever asked may have left.
+            // The client may be gone.
             let _ = sender.blocking_send(Err(error));
         }
     });
@@ -36,7 +36,7 @@ pub async fn written(
         receiver.recv().await.map(|piece: Result<Bytes, Error>| (piece, receiver))
     });
     let pieces = futures_util::stream::iter(first.map(Ok)).chain(rest);
-    // Whoever compresses it asks once more after its end.
+    // The compression layer polls once more after its end.
     Ok(Body::from_stream(pieces.map(|piece| piece.map_err(|e| io::Error::other(e.to_string()))).fuse()))
 }
 
@@ -55,7 +55,7 @@ impl Write for Outgoing {
     }
 }
 
-/// A body to read, of which something comes at least this often. It is read as fast as the reader takes it.
+/// A body to read, with a timeout between its parts. It is read as fast as the reader consumes it.
 pub fn read(body: Body, patience: Duration) -> Incoming {
     let (sender, receiver) = channel(PIECES);
     tokio::spawn(async move {
@@ -75,11 +75,11 @@ pub fn read(body: Body, patience: Duration) -> Incoming {
     Incoming { receiver, piece: Bytes::new(), broken: None }
 }
 
-/// The end of the pipe that blocks.
+/// The blocking end of the pipe.
 pub struct Incoming {
     receiver: Receiver<io::Result<Bytes>>,
     piece: Bytes,
-    /// Why the body ended before it was whole.
+    /// Why the body ended early.
     pub broken: Option<io::ErrorKind>,
 }
 

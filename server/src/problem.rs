@@ -1,4 +1,4 @@
-//! Every error as RFC 9457 problem+json, with a stable code; and the one table from error to status.
+//! Errors as RFC 9457 problem+json, with a stable code; and the one table from error to status.
 
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode, Uri};
@@ -10,14 +10,13 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// What went wrong: a status, a stable code, and a sentence that says what to do.
+/// A problem: a status, a stable code, and a sentence that says what to do.
 #[derive(Debug)]
 pub struct Problem {
-    /// The status.
     pub status: StatusCode,
     /// Stable, dotted, lower case.
     pub code: &'static str,
-    /// What happened and what to do next.
+    /// What is wrong and what to do next.
     pub detail: Cow<'static, str>,
     header: Option<(HeaderName, HeaderValue)>,
 }
@@ -29,11 +28,11 @@ pub struct ProblemBody<'a> {
     /// `urn:everturn:` and the code.
     #[serde(rename = "type")]
     kind: String,
-    /// The status in words.
+    /// Name of the status.
     title: &'a str,
-    /// The status.
+    /// HTTP status.
     status: u16,
-    /// What happened and what to do next.
+    /// What is wrong and what to do next.
     detail: &'a str,
     /// Stable, dotted, lower case: `append.stale_seq`.
     code: &'a str,
@@ -45,7 +44,7 @@ impl Problem {
         Problem { status, code, detail: detail.into(), header: None }
     }
 
-    /// Nobody, or nobody we know, asks.
+    /// Missing or invalid credentials.
     pub fn unauthorized(detail: impl Into<Cow<'static, str>>) -> Problem {
         let challenge = HeaderValue::from_static("Bearer");
         Problem {
@@ -54,7 +53,7 @@ impl Problem {
         }
     }
 
-    /// Too much at once: a limit says no for now.
+    /// A rate limit was exceeded.
     pub fn later(code: &'static str, wait: Duration, limit: String) -> Problem {
         let seconds = wait.as_millis().div_ceil(1000).max(1) as u64;
         Problem {
@@ -69,7 +68,6 @@ impl Problem {
 }
 
 impl Problem {
-    /// What is written.
     pub fn body(&self) -> ProblemBody<'_> {
         ProblemBody {
             kind: format!("urn:everturn:{}", self.code),
@@ -111,11 +109,11 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The code of an error, for whoever counts them.
+/// The code of an error, for metrics.
 #[derive(Clone, Copy)]
 pub struct Code(pub &'static str);
 
-/// There is nothing at this path.
+/// The answer for an unknown path.
 pub async fn no_such_route(uri: Uri) -> Problem {
     let path = everturn_core::id::clip(uri.path()).to_string();
     Problem::new(
@@ -125,7 +123,7 @@ pub async fn no_such_route(uri: Uri) -> Problem {
     )
 }
 
-/// Not in this way.
+/// The answer for an unsupported method.
 pub async fn no_such_method(method: Method, uri: Uri) -> Problem {
     let path = everturn_core::id::clip(uri.path()).to_string();
     Problem::new(
@@ -135,7 +133,7 @@ pub async fn no_such_method(method: Method, uri: Uri) -> Problem {
     )
 }
 
-/// A fault of ours must not take the connection with it.
+/// A panic must not close the connection.
 pub fn panicked(_: Box<dyn Any + Send>) -> Response {
     Problem::new(
         StatusCode::INTERNAL_SERVER_ERROR,

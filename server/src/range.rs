@@ -1,30 +1,31 @@
-//! `Range`: a part of something that has a size.
+//! Range requests.
 
 use axum::http::HeaderMap;
 use axum::http::header::{IF_RANGE, RANGE};
 use std::ops::Range;
 
-/// What is wanted of something with this size.
+/// The requested range of something with this size.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Wanted {
-    /// All of it. Also the answer to what is not understood, as RFC 9110 says, and to several ranges at once.
+pub enum RequestedRange {
+    /// All of it. Also for ranges that are not understood, as RFC 9110 says, and for several ranges at once.
     Whole,
-    /// These bytes.
     Part(Range<u64>),
-    /// A part that is not there.
+    /// A range beyond the end.
     Beyond,
 }
 
-/// Reads `Range` and `If-Range`.
-pub fn wanted(headers: &HeaderMap, etag: &str, size: u64) -> Wanted {
-    let Some(range) = headers.get(RANGE).and_then(|value| value.to_str().ok()) else { return Wanted::Whole };
+/// Parses `Range` and `If-Range`.
+pub fn requested_range(headers: &HeaderMap, etag: &str, size: u64) -> RequestedRange {
+    let Some(range) = headers.get(RANGE).and_then(|value| value.to_str().ok()) else {
+        return RequestedRange::Whole;
+    };
     if headers.get(IF_RANGE).is_some_and(|known| known.as_bytes() != etag.as_bytes()) {
-        return Wanted::Whole;
+        return RequestedRange::Whole;
     }
-    parse(range, size).unwrap_or(Wanted::Whole)
+    parse(range, size).unwrap_or(RequestedRange::Whole)
 }
 
-fn parse(range: &str, size: u64) -> Option<Wanted> {
+fn parse(range: &str, size: u64) -> Option<RequestedRange> {
     let (first, last) = range.strip_prefix("bytes=")?.trim().split_once('-')?;
     let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
     let range = match (first, last) {
@@ -38,7 +39,7 @@ fn parse(range: &str, size: u64) -> Option<Wanted> {
             first..last.saturating_add(1).min(size)
         }
     };
-    Some(if range.start >= size { Wanted::Beyond } else { Wanted::Part(range) })
+    Some(if range.start >= size { RequestedRange::Beyond } else { RequestedRange::Part(range) })
 }
 
 #[cfg(test)]
@@ -48,25 +49,25 @@ mod tests {
     #[test]
     fn every_form_of_a_range() {
         let table = [
-            ("bytes=0-4", Wanted::Part(0..5)),
-            ("bytes=5-", Wanted::Part(5..10)),
-            ("bytes=-3", Wanted::Part(7..10)),
-            ("bytes=-99", Wanted::Part(0..10)),
-            ("bytes=8-99", Wanted::Part(8..10)),
-            ("bytes=0-18446744073709551615", Wanted::Part(0..10)),
-            ("bytes=10-", Wanted::Beyond),
-            ("bytes=-0", Wanted::Beyond),
-            ("bytes=4-2", Wanted::Whole),
-            ("bytes=0-1,3-4", Wanted::Whole),
-            ("bytes=+1-2", Wanted::Whole),
-            ("lines=1-2", Wanted::Whole),
-            ("bytes=99999999999999999999-", Wanted::Whole),
-            ("bytes=-", Wanted::Whole),
+            ("bytes=0-4", RequestedRange::Part(0..5)),
+            ("bytes=5-", RequestedRange::Part(5..10)),
+            ("bytes=-3", RequestedRange::Part(7..10)),
+            ("bytes=-99", RequestedRange::Part(0..10)),
+            ("bytes=8-99", RequestedRange::Part(8..10)),
+            ("bytes=0-18446744073709551615", RequestedRange::Part(0..10)),
+            ("bytes=10-", RequestedRange::Beyond),
+            ("bytes=-0", RequestedRange::Beyond),
+            ("bytes=4-2", RequestedRange::Whole),
+            ("bytes=0-1,3-4", RequestedRange::Whole),
+            ("bytes=+1-2", RequestedRange::Whole),
+            ("lines=1-2", RequestedRange::Whole),
+            ("bytes=99999999999999999999-", RequestedRange::Whole),
+            ("bytes=-", RequestedRange::Whole),
         ];
         for (range, expected) in table {
             let mut headers = HeaderMap::new();
             headers.insert(RANGE, range.parse().unwrap());
-            assert_eq!(wanted(&headers, "\"x\"", 10), expected, "{range}");
+            assert_eq!(requested_range(&headers, "\"x\"", 10), expected, "{range}");
         }
     }
 }

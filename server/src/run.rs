@@ -1,4 +1,4 @@
-//! Everything at once, as `everturn serve` does it: settings, store, telemetry, port, signals, the end.
+//! The whole server, as `everturn serve` runs it: settings, store, telemetry, port, signals, shutdown.
 
 use crate::app::App;
 use crate::serve::{BLOCKING_PATIENCE, Server, serve};
@@ -7,21 +7,21 @@ use everturn::{Everturn, Options};
 use everturn_core::Error;
 use std::net::SocketAddr;
 
-/// What runs now.
+/// The started server.
 pub struct Started {
-    /// Where it listens.
+    /// Address that it listens on.
     pub address: SocketAddr,
-    /// Whether it speaks TLS itself.
+    /// Whether it terminates TLS itself.
     pub tls: bool,
-    /// Whether everybody on this machine may ask, without a key.
+    /// Whether everyone on this machine has access, without a key.
     pub open: bool,
-    /// Whether tokens are taken beside keys.
+    /// Whether tokens are accepted beside keys.
     pub jwt: bool,
     /// The names of the models.
     pub models: Vec<String>,
 }
 
-/// Serves until SIGINT or SIGTERM. `store` is the URL to open; `started` is told once the port is taken.
+/// Serves until SIGINT or SIGTERM. `store` is the URL to open; `started` is called once the port is open.
 pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> Result<(), Error> {
     let environment = |name: &str| std::env::var(name).ok();
     let config = settings.config(&environment)?;
@@ -43,7 +43,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         runtime.map_err(|e| Error::internal("serve.runtime", format!("cannot start threads: {e}")))?;
     let served = runtime.block_on(async {
         let telling = telemetry.begin()?;
-        // Before the store is opened, so that no number is missed.
+        // Before the store is opened, so that no measurement is missed.
         crate::metrics::collect();
         let store = Everturn::open_with(store, options)?;
         if let Some(folder) = &config.mcp_record {
@@ -51,7 +51,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         }
         let app = App::new(store, config).with_embedders(embedders);
         let (tls, jwt) = (app.config.tls.is_some(), app.config.jwt.is_some());
-        // Before anybody is told where we are: whoever asks us to end from then on is heard.
+        // Before the address is announced, so that no signal is missed.
         let stop = signals()?;
         let server = Server::bind(app).await?;
         let models = models.keys().cloned().collect();
@@ -64,7 +64,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
     ended
 }
 
-/// Resolves at the first signal to end. The second ends the process at once.
+/// Resolves at the first signal. The second ends the process at once.
 fn signals() -> Result<impl Future<Output = ()> + Send + 'static, Error> {
     use tokio::signal::unix::{SignalKind, signal};
     let cannot =
@@ -73,10 +73,12 @@ fn signals() -> Result<impl Future<Output = ()> + Send + 'static, Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     Ok(async move {
         tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
-        tracing::info!("ending: streams end, requests that run may finish; a second signal ends at once");
+        tracing::info!(
+            "shutting down: streams end, running requests may finish; a second signal exits at once"
+        );
         tokio::spawn(async move {
             tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
-            // What was acknowledged is durable.
+            // Everything acknowledged is durable.
             std::process::exit(130);
         });
     })

@@ -1,8 +1,9 @@
-//! JSON Schema as its readers like it best.
+//! Simplification of JSON Schema for its readers.
 
 use serde_json::{Value, json};
 
-/// Simplifies a schema: words that are described one by one become a plain `enum`, and what may be anything is `{}`.
+/// Simplifies a schema: constants that are described one by one become a plain `enum`, and what may be anything
+/// is `{}`.
 pub fn simplify(schema: &mut Value) {
     match schema {
         Value::Bool(true) => *schema = json!({}),
@@ -28,7 +29,7 @@ pub fn simplify(schema: &mut Value) {
     }
 }
 
-/// The words of a choice of constants.
+/// The constants of a choice.
 fn words(choices: &Value) -> Option<Value> {
     choices
         .as_array()?

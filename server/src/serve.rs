@@ -1,7 +1,7 @@
-//! Listening, and ending well.
+//! Listening and graceful shutdown.
 
 use crate::app::App;
-use crate::door::Door;
+use crate::connections::Connections;
 use crate::tls;
 use axum::extract::connect_info::Connected;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
@@ -16,9 +16,9 @@ use tokio::runtime::Builder;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How long requests that read the disk may still do so after everything else has ended.
+/// Maximum time that blocking work gets after everything else has ended.
 pub const BLOCKING_PATIENCE: Duration = Duration::from_secs(2);
-/// How long nobody is let in after a connection could not be taken.
+/// Pause after a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// A server that listens and does not answer yet.
@@ -26,14 +26,14 @@ pub struct Server {
     listener: TcpListener,
     app: Arc<App>,
     tls: Option<RustlsConfig>,
-    /// Where it listens.
+    /// Address that it listens on.
     pub address: SocketAddr,
-    /// Whether everybody on this machine may ask, without a key.
+    /// Whether everyone on this machine has access, without a key.
     pub open: bool,
 }
 
 impl Server {
-    /// Takes the port, unless listening there would be unsafe.
+    /// Opens the port, unless listening there would be unsafe.
     pub async fn bind(app: App) -> Result<Server, Error> {
         check_exposure(&app)?;
         if let Some(jwt) = &app.access.jwt {
@@ -48,7 +48,7 @@ impl Server {
             let taken = e.kind() == std::io::ErrorKind::AddrInUse;
             let why = if taken { "another program listens there".to_string() } else { e.to_string() };
             let text = format!(
-                "cannot listen on {listen}: {why}; choose another with --listen, port 0 takes any that is free"
+                "cannot listen on {listen}: {why}; choose another with --listen, port 0 picks a free one"
             );
             Error::invalid("serve.listen", text)
         };
@@ -60,7 +60,7 @@ impl Server {
     }
 }
 
-/// Other machines may ask only with a key, and only where nobody on the way can read it.
+/// Other machines need a key, and an encrypted connection.
 fn check_exposure(app: &App) -> Result<(), Error> {
     let config = &app.config;
     if config.listen.ip().is_loopback() {
@@ -68,10 +68,11 @@ fn check_exposure(app: &App) -> Result<(), Error> {
     }
     let mut missing = Vec::new();
     if config.keys_required == Some(false) {
-        missing.push("keys.required is false; take it away");
+        missing.push("keys.required is false; remove it");
     }
     if config.jwt.is_none() && !app.store.keys().any_valid()? {
-        missing.push("nobody has a key; make one with `everturn keys create --role admin`, or configure jwt");
+        missing
+            .push("there are no keys; create one with `everturn keys create --role admin`, or configure jwt");
     }
     if config.tls.is_none() && !config.behind_tls_proxy {
         missing.push(
@@ -92,10 +93,11 @@ fn check_exposure(app: &App) -> Result<(), Error> {
     ))
 }
 
-/// Answers until `stop` resolves, then ends streams with a place to resume from and waits for what runs.
+/// Serves until `stop` resolves, then ends streams with a position to resume from and waits for running
+/// requests.
 ///
-/// Every core has a thread, and each connection stays on the one that it is dealt to. Where threads share connections, one is
-/// woken for nearly every request of another, which costs more than answering it.
+/// Every core has a thread, and each connection stays on the one that it is assigned to. If threads shared
+/// connections, one would be woken for nearly every request of another, which costs more than answering it.
 pub async fn serve(server: Server, stop: impl Future<Output = ()> + Send + 'static) -> Result<(), Error> {
     let Server { listener, app, tls, address, .. } = server;
     let (stopping, limit) = (app.stopping.clone(), app.config.shutdown);
@@ -109,8 +111,8 @@ pub async fn serve(server: Server, stop: impl Future<Output = ()> + Send + 'stat
         }
     }));
     tokio::spawn(crate::metrics::upkeep(stopping.clone()));
-    let door = Door::new(&app.config);
-    tokio::spawn(door.clone().watch(stopping.clone()));
+    let connections = Connections::new(&app.config);
+    tokio::spawn(connections.clone().watch(stopping.clone()));
     if let (Some(config), Some(files)) = (&tls, &app.config.tls) {
         tokio::spawn(tls::watch(files.clone(), config.clone(), stopping.clone()));
     }
@@ -121,8 +123,8 @@ pub async fn serve(server: Server, stop: impl Future<Output = ()> + Send + 'stat
     let (mut hands, mut threads) = (Vec::new(), Vec::new());
     for number in 0..std::thread::available_parallelism().map_or(1, usize::from) {
         let (hand, dealt) = mpsc::unbounded_channel();
-        let listener = Dealt { address, connections: Mutex::new(dealt) };
-        let answering = answer(listener, tls.clone(), handle.clone(), door.clone(), router.clone());
+        let listener = AssignedConnections { address, connections: Mutex::new(dealt) };
+        let answering = answer(listener, tls.clone(), handle.clone(), connections.clone(), router.clone());
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let run = move || {
             let served = runtime.block_on(answering);
@@ -145,8 +147,8 @@ pub async fn serve(server: Server, stop: impl Future<Output = ()> + Send + 'stat
     ended.await.map_err(io::Error::from).flatten().map_err(failed)
 }
 
-/// Ends the threads of a server that nobody waits for.
-struct EndOnDrop(axum_server::Handle<Place>);
+/// Ends the threads of a server that is no longer awaited.
+struct EndOnDrop(axum_server::Handle<PeerAddress>);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
@@ -154,7 +156,7 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// Takes connections and gives them to the threads in turn.
+/// Accepts connections and assigns them to the threads in turn.
 async fn deal(listener: tokio::net::TcpListener, hands: Vec<mpsc::UnboundedSender<Connection>>) {
     for hand in hands.iter().cycle() {
         let connection = loop {
@@ -162,70 +164,72 @@ async fn deal(listener: tokio::net::TcpListener, hands: Vec<mpsc::UnboundedSende
             match accepted.and_then(|(stream, address)| Ok((stream.into_std()?, address))) {
                 Ok(connection) => break connection,
                 Err(error) => {
-                    tracing::debug!(%error, "a connection could not be taken");
-                    // Too many files are open, perhaps: some may be closed soon.
+                    tracing::debug!(%error, "a connection could not be accepted");
+                    // Perhaps too many files are open: some may be closed soon.
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                 }
             }
         };
-        // A thread that ended is noticed by its other end.
+        // A thread that has ended is noticed by the receiver.
         let _ = hand.send(connection);
     }
 }
 
 type Connection = (std::net::TcpStream, SocketAddr);
 
-/// The connections that a thread is dealt, as something that it listens to.
-struct Dealt {
+/// The connections assigned to a thread, as a listener.
+struct AssignedConnections {
     address: SocketAddr,
     connections: Mutex<mpsc::UnboundedReceiver<Connection>>,
 }
 
-/// Where a connection that was dealt comes from.
+/// The address of an assigned connection.
 #[derive(Clone, Debug)]
-struct Place(SocketAddr);
+struct PeerAddress(SocketAddr);
 
-impl Address for Place {
+impl Address for PeerAddress {
     type Stream = TcpStream;
-    type Listener = Dealt;
+    type Listener = AssignedConnections;
 }
 
-impl Connected<Place> for SocketAddr {
-    fn connect_info(place: Place) -> SocketAddr {
-        place.0
+impl Connected<PeerAddress> for SocketAddr {
+    fn connect_info(peer: PeerAddress) -> SocketAddr {
+        peer.0
     }
 }
 
-impl AddrListener<TcpStream, Place> for Dealt {
-    async fn bind_to(_: Place) -> io::Result<Dealt> {
+impl AddrListener<TcpStream, PeerAddress> for AssignedConnections {
+    async fn bind_to(_: PeerAddress) -> io::Result<AssignedConnections> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    async fn accept_stream(&self) -> io::Result<(TcpStream, Place)> {
+    async fn accept_stream(&self) -> io::Result<(TcpStream, PeerAddress)> {
         match self.connections.lock().await.recv().await {
-            Some((stream, address)) => Ok((TcpStream::from_std(stream)?, Place(address))),
-            // Nothing is dealt any more; what was goes on.
+            Some((stream, address)) => Ok((TcpStream::from_std(stream)?, PeerAddress(address))),
+            // No more connections are assigned; existing ones continue.
             None => std::future::pending().await,
         }
     }
 
-    fn get_local_addr(&self) -> io::Result<Place> {
-        Ok(Place(self.address))
+    fn get_local_addr(&self) -> io::Result<PeerAddress> {
+        Ok(PeerAddress(self.address))
     }
 }
 
-/// Answers what this thread is dealt.
+/// Serves the connections assigned to this thread.
 async fn answer(
-    dealt: Dealt,
+    dealt: AssignedConnections,
     tls: Option<RustlsConfig>,
-    handle: axum_server::Handle<Place>,
-    door: Door,
+    handle: axum_server::Handle<PeerAddress>,
+    connections: Connections,
     router: axum::Router,
 ) -> io::Result<()> {
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let server = axum_server::Server::from_listener(dealt).handle(handle);
     match tls {
-        Some(config) => server.acceptor(RustlsAcceptor::new(config).acceptor(door)).serve(service).await,
-        None => server.acceptor(door).serve(service).await,
+        Some(config) => {
+            server.acceptor(RustlsAcceptor::new(config).acceptor(connections)).serve(service).await
+        }
+        None => server.acceptor(connections).serve(service).await,
     }
 }

@@ -1,4 +1,4 @@
-//! Where each setting comes from: a flag, else the environment, else the file, else the default. One table knows them all.
+//! Settings: from a flag, else the environment, else the file, else the default. One table lists them all.
 
 mod read;
 mod table;
@@ -12,20 +12,20 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::Value;
 
-/// Every setting that has a value, by its dotted name, and where that came from.
+/// Every setting that has a value, by its dotted name, with its origin.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     values: BTreeMap<String, (Value, Origin)>,
 }
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// The default.
     Default,
     /// The file.
     File(PathBuf),
-    /// This variable of the environment.
+    /// This environment variable.
     Environment(String),
     /// This flag.
     Flag(String),
@@ -42,7 +42,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The file that `--config` or `EVERTURN_CONFIG` named, else the one in the configuration folder if it is there.
+/// The file that `--config` or `EVERTURN_CONFIG` names, else the one in the configuration folder if it exists.
 pub fn read_file(named: Option<&Path>, folder: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
     let usual = folder.map(|folder| folder.join("everturn").join("config.toml"));
     let path = match named {
@@ -59,7 +59,8 @@ pub fn read_file(named: Option<&Path>, folder: Option<&Path>) -> Result<Option<(
 }
 
 impl Settings {
-    /// Takes every setting from whoever comes first: flags (by the name of the setting), the environment, the file.
+    /// Reads every setting from the first source that has it: flags (by the name of the setting), the
+    /// environment, the file.
     pub fn gather(
         file: Option<(PathBuf, String)>,
         environment: &dyn Fn(&str) -> Option<String>,
@@ -107,12 +108,12 @@ impl Settings {
         self.values.insert(key.to_string(), (value, origin));
     }
 
-    /// Where a setting came from.
+    /// Origin of a setting.
     pub fn origin(&self, key: &str) -> Option<&Origin> {
         self.values.get(key).map(|(_, origin)| origin)
     }
 
-    /// A setting that is a text.
+    /// A text setting.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.values.get(key).and_then(|(value, _)| value.as_str()).filter(|text| !text.is_empty())
     }
@@ -130,7 +131,7 @@ impl Settings {
         items.into_iter().flatten().filter_map(|item| item.as_str().map(str::to_string)).collect()
     }
 
-    /// The names below a table: of `models`, every model's.
+    /// The names below a table: for `models`, every model's.
     fn names(&self, table: &str) -> Vec<String> {
         let prefix = format!("{table}.");
         let mut names: Vec<String> = self
@@ -143,14 +144,14 @@ impl Settings {
         names
     }
 
-    /// Every setting with its value and where it came from, as TOML. Passwords in addresses are left out.
+    /// Every setting with its value and origin, as TOML. Passwords in URLs are left out.
     pub fn show(&self) -> String {
         let line = |(key, (value, origin)): (&String, &(Value, Origin))| {
             let value = match value {
                 Value::String(text) => Value::String(without_password(text)),
                 other => other.clone(),
             };
-            // What can be in it is written in JSON as it is in TOML.
+            // These values have the same syntax in JSON and TOML.
             let value = serde_json::to_string(&value).unwrap_or_default();
             format!("{:<55} # {origin}\n", format!("{key} = {value}"))
         };
@@ -158,7 +159,7 @@ impl Settings {
     }
 }
 
-/// An address without the password in it.
+/// A URL without its password.
 pub fn without_password(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_string() };
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
@@ -181,7 +182,7 @@ fn flatten(prefix: String, value: Value, found: &mut Vec<(String, Value)>) {
     }
 }
 
-/// What is wrong with a value.
+/// The error for a wrong value.
 fn wrong(key: &str, place: &str, why: &str) -> Error {
     Error::invalid("config.value", format!("{key} ({}): {why}", clip(place)))
 }

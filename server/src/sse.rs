@@ -1,4 +1,4 @@
-//! Server-sent events: frames, heartbeats, and how a stream ends.
+//! Server-sent events: frames, heartbeats, and the end of a stream.
 
 use crate::app::App;
 use crate::lanes::{self, Lane};
@@ -15,27 +15,27 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a client waits before it connects again.
+/// Delay before a client reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A frame of this name with this as JSON.
+/// A frame with this name and JSON data.
 pub fn frame(name: &str, data: &impl Serialize) -> Event {
     Event::default().event(name).data(text(data))
 }
 
-/// The same with a place to resume from.
+/// The same with a position to resume from.
 pub fn frame_at(name: &str, at: Position, data: &impl Serialize) -> Event {
     Event::default().event(name).id(at.to_string()).data(text(data))
 }
 
-/// JSON that was stored with line breaks between its tokens goes on over several `data:` lines; a reader puts them
-/// together again with line feeds, which is the same JSON. Few readers know that a carriage return ends a line too.
+/// JSON that was stored with line breaks between its tokens spans several `data:` lines; a reader joins them
+/// with line feeds, which gives the same JSON. Few readers know that a carriage return ends a line too.
 fn text(data: &impl Serialize) -> String {
     let text = serde_json::to_string(data).unwrap_or_default();
     if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text }
 }
 
-/// What a stream of frames is made of.
+/// Source of a stream of frames.
 pub trait Frames: Send + 'static {
     /// The next frame; `None` at the end.
     fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
@@ -44,18 +44,18 @@ pub trait Frames: Send + 'static {
     fn stopping(&self) -> Event;
 }
 
-/// Whether the caller wants a stream.
+/// Whether the caller accepts a stream.
 pub fn is_wanted(headers: &HeaderMap) -> bool {
     let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepted.any(|value| value.contains("text/event-stream"))
 }
 
-/// The answer: frames as they come, a comment when nothing comes for a while, a last word when the server stops.
+/// The answer: frames as they come, a comment after a period of silence, a last frame when the server stops.
 pub fn answer(app: &Arc<App>, frames: impl Frames) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
         (CACHE_CONTROL, "no-store"),
-        // Proxies that gather answers would hold back what is live.
+        // Buffering proxies would hold back live events.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     let lane = lanes::current().map(|errand| errand.lane.clone());
@@ -69,7 +69,7 @@ pub fn answer(app: &Arc<App>, frames: impl Frames) -> Response {
     (headers, Body::from_stream(charged)).into_response()
 }
 
-/// The next frame, once enough of what the tenant was sent is read.
+/// The next frame, once the tenant has read enough of what it was sent.
 async fn next(frames: &mut impl Frames, lane: Option<&Lane>) -> Option<Event> {
     if let Some(lane) = lane {
         lane.room().await;

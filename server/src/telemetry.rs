@@ -1,4 +1,4 @@
-//! Where logs and spans go: to standard error, and to an OpenTelemetry collector if one is named.
+//! Logs and traces: to standard error, and to an OpenTelemetry collector if configured.
 
 use async_trait::async_trait;
 use everturn_core::Error;
@@ -17,42 +17,42 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt};
 
-/// How long a collector may take.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is told, and whom.
+/// Configuration of logs and traces.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
-    /// How much: `error`, `warn`, `info`, `debug`, or directives such as `warn,everturn_server=debug`.
+    /// Log level: `error`, `warn`, `info`, `debug`, or directives such as `warn,everturn_server=debug`.
     pub log: String,
-    /// Whether lines are JSON; by default unless a terminal reads them.
+    /// Whether lines are JSON; by default unless standard error is a terminal.
     pub json: Option<bool>,
     /// An OpenTelemetry collector, such as `http://localhost:4318`.
     pub otlp_endpoint: Option<String>,
-    /// What we are called there.
+    /// Service name for the collector.
     pub service_name: String,
 }
 
-/// Sends what is left when it ends.
+/// Running telemetry; flushes when it ends.
 pub struct Telling {
     provider: Option<SdkTracerProvider>,
 }
 
 impl Telemetry {
-    /// Begins, for the whole process. Must be called inside a runtime that lives until [`Telling::end`].
+    /// Starts telemetry for the whole process. Must be called inside a runtime that lives until
+    /// [`Telling::end`].
     pub fn begin(&self) -> Result<Telling, Error> {
         let filter = self.filter()?;
         let lines = self.lines(std::io::stderr, std::io::stderr().is_terminal());
         let provider = self.otlp_endpoint.as_deref().map(|url| self.exporter(url)).transpose()?;
         let spans = provider.as_ref().map(layer);
         let begun = tracing_subscriber::registry().with(lines.with_filter(filter)).with(spans).try_init();
-        begun.map_err(|e| Error::internal("telemetry", format!("logging cannot begin: {e}")))?;
+        begun.map_err(|e| Error::internal("telemetry", format!("logging cannot start: {e}")))?;
         Ok(Telling { provider })
     }
 
     fn filter(&self) -> Result<EnvFilter, Error> {
         let plain = matches!(self.log.as_str(), "error" | "warn" | "info" | "debug" | "trace" | "off");
-        // What libraries have to say is of use only when something is wrong; rmcp would show what people said.
+        // Logs of libraries are only useful when something is wrong; rmcp would log content.
         let level = &self.log;
         let directives = if plain {
             format!("warn,rmcp=error,everturn_server={level},everturn={level},everturn_store={level}")
@@ -96,7 +96,7 @@ impl Telemetry {
         Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
     }
 
-    /// The same without touching the process: lines go to `writer`. For tests.
+    /// The same without changing the process: lines go to `writer`. For tests.
     pub fn subscriber<W>(&self, writer: W) -> Result<(impl Subscriber + Send + Sync + use<W>, Telling), Error>
     where
         W: for<'w> fmt::MakeWriter<'w> + Send + Sync + 'static,
@@ -115,16 +115,16 @@ where
 {
     let tracer = provider.tracer("everturn");
     let layer = tracing_opentelemetry::layer().with_tracer(tracer);
-    // All of our spans, however little is logged, and of our lines those that are logged by default.
+    // All of our spans, at any log level, and those of our events that are logged by default.
     let exported = filter_fn(|metadata| {
         metadata.target().starts_with("everturn") && (metadata.is_span() || *metadata.level() <= Level::INFO)
     });
-    // Where in our source a span begins says nothing to whoever reads it.
+    // The source location of a span does not help its reader.
     layer.with_location(false).with_threads(false).with_filter(exported).boxed()
 }
 
 impl Telling {
-    /// Sends what was not sent yet. Blocks.
+    /// Flushes. Blocks.
     pub fn end(self) {
         if let Some(Err(error)) = self.provider.map(|provider| provider.shutdown()) {
             tracing::warn!(%error, "the last spans could not be exported");

@@ -1,4 +1,4 @@
-//! Answering with a certificate, and noticing when it is renewed.
+//! TLS certificates, reloaded when they are renewed.
 
 use crate::config::Tls;
 use axum_server::tls_rustls::RustlsConfig;
@@ -6,13 +6,13 @@ use everturn_core::Error;
 use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 
-/// How often the files are looked at.
+/// Interval at which the files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Names the one library for cryptography of this process. Whoever named another keeps it.
+/// Selects the cryptography library of this process, unless another one was selected.
 pub fn provide() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // It fails only if another thread was faster, which is as good.
+        // Fails only if another thread was faster, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }
@@ -29,7 +29,7 @@ pub async fn load(tls: &Tls) -> Result<RustlsConfig, Error> {
     })
 }
 
-/// Reads them again whenever they change, until the server stops.
+/// Reloads them whenever they change, until the server stops.
 pub async fn watch(tls: Tls, config: RustlsConfig, stopping: CancellationToken) {
     let mut seen = changed(&tls);
     while stopping.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
@@ -42,7 +42,7 @@ pub async fn watch(tls: Tls, config: RustlsConfig, stopping: CancellationToken) 
                 seen = now;
                 tracing::info!("the certificate was renewed");
             }
-            // One of two files may be new already; the next round tries again.
+            // Only one of two files may be new yet; the next round tries again.
             Err(error) => tracing::warn!(%error, "the new certificate cannot be used; the old one stays"),
         }
     }

@@ -25,7 +25,7 @@ const SQL: [&str; 5] = [
 const WARM: usize = 30;
 const FOR: Duration = Duration::from_secs(3);
 
-/// What one batch writes: one event to each of these conversations.
+/// One batch: one event in each of these conversations.
 struct Batch {
     nos: Vec<i64>,
     seq: i64,
@@ -95,7 +95,7 @@ async fn connect(url: &str) -> (Client, Vec<Statement>) {
     (client, statements)
 }
 
-/// One statement after the other.
+/// Sends one statement after the other.
 async fn one_by_one(client: &Client, statements: &[Statement], batch: Batch) {
     client.batch_execute("BEGIN").await.unwrap();
     for (statement, params) in statements.iter().zip(batch.params()) {
@@ -135,7 +135,7 @@ fn runtime() -> tokio::runtime::Handle {
     handle
 }
 
-/// Runs a future as a task of the runtime and waits for its answer on a channel.
+/// Runs a future as a task of the runtime and waits for its result on a channel.
 fn by_channel<T: Send + 'static>(
     handle: &tokio::runtime::Handle,
     future: impl Future<Output = T> + Send + 'static,
@@ -147,7 +147,7 @@ fn by_channel<T: Send + 'static>(
     receive.recv().unwrap()
 }
 
-/// All ways in turn, a little at a time: whatever else the machine does meets them all.
+/// Runs all ways in turn, a little at a time, so that other load on the machine affects them all.
 fn in_turn(url: &str, group: usize) {
     let handle = runtime();
     let open = || {
@@ -230,7 +230,7 @@ fn in_turn(url: &str, group: usize) {
     }
 }
 
-/// The same server behind a proxy that holds every packet back for half a millisecond.
+/// The same server behind a proxy that delays every packet by half a millisecond.
 fn delayed(url: &str) -> String {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
@@ -352,7 +352,7 @@ fn main() {
             }
         });
     }
-    // Where a request is served by a task: what happens to a sync client inside a runtime?
+    // A request is served by a task: shows what happens to a sync client inside a runtime.
     let inside = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         inside.block_on(async { drop(postgres::Client::connect(&url, postgres::NoTls).map(drop)) })

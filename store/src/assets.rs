@@ -15,36 +15,36 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes by their hash, beside the log.
+/// Asset bytes by their hash, beside the log.
 pub trait Assets: Send + Sync {
-    /// Keeps the bytes; durable when it returns. Where they are kept already they are compared, and damaged ones replaced.
-    /// A full disk is `Busy`.
+    /// Stores the bytes; durable when it returns. Bytes that are already stored are compared, and replaced if
+    /// damaged. A full disk is `Busy`.
     fn put(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error>;
     /// The bytes, or `NotFound`. Bytes that do not match their hash are `Corrupt`.
     fn get(&self, tenant: &TenantName, sha256: Hash) -> Result<Vec<u8>, Error>;
-    /// Some of the bytes: up to the end, where the range goes beyond it. Not compared with the hash, which would take
-    /// reading all of them: the caller compares pieces.
+    /// A range of the bytes, truncated at their end. Not compared with the hash, which would require reading
+    /// all of them: the caller compares pieces.
     fn get_range(&self, tenant: &TenantName, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error>;
-    /// Forgets the bytes; absent ones are no error.
+    /// Deletes the bytes; absent ones are not an error.
     fn delete(&self, tenant: &TenantName, sha256: Hash) -> Result<(), Error>;
-    /// Everything that is kept, with the time it was written.
+    /// All stored bytes, with the time at which they were written.
     fn list(&self) -> Result<Vec<(TenantName, Hash, Timestamp)>, Error>;
 }
 
 /// Assets in any object store, as `tenant/ab/abcdef…`.
 pub struct ObjectAssets {
     store: OnceLock<Arc<dyn ObjectStore>>,
-    /// Made when the first asset comes, so that a store without assets has no empty folder.
+    /// Created with the first asset, so that a store without assets has no empty folder.
     folder: PathBuf,
 }
 
 impl ObjectAssets {
-    /// In a folder. Every file is synced before [`Assets::put`] returns.
+    /// Stores assets in a folder. Every file is synced before [`Assets::put`] returns.
     pub fn folder(path: &std::path::Path) -> ObjectAssets {
         ObjectAssets { store: OnceLock::new(), folder: path.to_path_buf() }
     }
 
-    /// In memory.
+    /// Stores assets in memory.
     pub fn memory() -> ObjectAssets {
         ObjectAssets {
             store: OnceLock::from(Arc::new(InMemory::new()) as Arc<dyn ObjectStore>),
@@ -52,7 +52,7 @@ impl ObjectAssets {
         }
     }
 
-    /// The store, if there is one yet.
+    /// The object store, if it has been created.
     fn opened(&self) -> Result<Option<&Arc<dyn ObjectStore>>, Error> {
         if self.store.get().is_none() && self.folder.is_dir() {
             let folder = LocalFileSystem::new_with_prefix(&self.folder)
@@ -62,7 +62,7 @@ impl ObjectAssets {
         Ok(self.store.get())
     }
 
-    /// The store, made if needed.
+    /// The object store, created if needed.
     fn made(&self) -> Result<&Arc<dyn ObjectStore>, Error> {
         if self.store.get().is_none() {
             let folder = self.folder.display();
@@ -73,7 +73,7 @@ impl ObjectAssets {
     }
 }
 
-/// Where the bytes are, relative to the folder.
+/// Path of the bytes, relative to the folder.
 pub fn path(tenant: &TenantName, sha256: Hash) -> String {
     let name = sha256.to_string();
     format!("{tenant}/{}/{name}", &name[..2])
@@ -83,7 +83,7 @@ impl Assets for ObjectAssets {
     fn put(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
         let path = Path::from(path(tenant, sha256));
         let store = self.made()?;
-        // Read back rather than believed: bytes that were damaged since are replaced by the good ones.
+        // Existing bytes are read back: if they were damaged since, the good ones replace them.
         if block_on(store.head(&path)).is_ok_and(|meta| meta.size == bytes.len() as u64)
             && self.get(tenant, sha256).is_ok()
         {
@@ -126,7 +126,7 @@ impl Assets for ObjectAssets {
         let Some(store) = self.opened()? else { return Ok(Vec::new()) };
         let found: Vec<_> =
             block_on(store.list(None).try_collect()).map_err(|e| cannot("list the assets", &e))?;
-        // Whatever is not named as we name things is not ours, and not ours to touch.
+        // Files with other names are not ours and are left alone.
         Ok(found
             .into_iter()
             .filter_map(|meta| {
@@ -139,7 +139,7 @@ impl Assets for ObjectAssets {
     }
 }
 
-/// The answer for bytes that do not match their hash.
+/// The error for bytes that do not match their hash.
 pub fn damaged(sha256: Hash) -> Error {
     let text = format!(
         "the bytes of asset {sha256} are not those that were written; add the same file again, or restore it from a backup"
@@ -178,7 +178,7 @@ fn cannot(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
 mod tests {
     use super::*;
 
-    /// It was `asset.io`, an error of ours, and said nothing of the disk.
+    /// Regression: the code was `asset.io`, an internal error that did not mention the disk.
     #[test]
     fn a_full_disk_is_told_as_such() {
         for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {

@@ -1,8 +1,8 @@
-//! Reading with proof: nothing leaves a store unless it is what was written.
+//! Verified reads: nothing leaves a store unless it matches its hash.
 //!
-//! A backend hands out events as it finds them. The traits here are the only way in which the engine reads: they compare each
-//! body and each envelope with its hash, and make turns and descriptors from the events that passed. They are implemented
-//! for every backend at once, so that no backend can leave the check out.
+//! A backend returns events as it finds them. The traits here are the only way in which the engine reads: they
+//! compare each body and each envelope with its hash, and derive turns and descriptors from the events that
+//! passed. They are implemented for every backend at once, so that no backend can skip the check.
 
 use crate::{Index, Log, StoredTurn, TurnQuery};
 use everturn_core::Error;
@@ -13,7 +13,7 @@ use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Successor, Turn, TurnRow};
 use everturn_core::write::SupersededBody;
 
-/// Events, checked. `Corrupt` names the first one that is not what was written.
+/// Verified events. `Corrupt` names the first one that does not match its hash.
 pub trait CheckedLog: Log {
     /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its parent's
     /// events come first, under the parent's conversation id.
@@ -38,35 +38,35 @@ pub trait CheckedLog: Log {
 
 impl<T: Log> CheckedLog for T {}
 
-/// Turns and descriptors of assets, checked. `Corrupt` names the first event that is not what was written.
+/// Verified turns and asset descriptors. `Corrupt` names the first event that does not match its hash.
 pub trait CheckedIndex: Index {
     /// Turns of a conversation, inherited ones included.
     fn turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<Turn>, Error> {
         self.stored_turns(key, query)?.into_iter().map(turn).collect()
     }
 
-    /// One turn and the conversation that it was said in.
+    /// One turn and the conversation that it was written in.
     fn turn(&self, tenant: &TenantName, id: TurnId) -> Result<Turn, Error> {
         turn(self.stored_turn(tenant, id)?)
     }
 
-    /// One turn as a conversation sees it: a fork sees what it inherited as it was.
+    /// One turn as a conversation sees it: a fork sees inherited turns as of the fork point.
     fn turn_in(&self, key: &Key, id: TurnId) -> Result<Turn, Error> {
         turn(self.stored_turn_in(key, id)?)
     }
 
-    /// The descriptors of a conversation's assets, inherited ones included, in order.
+    /// Descriptors of a conversation's assets, inherited ones included, in order.
     fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error> {
         self.stored_assets(key)?.into_iter().filter_map(|event| descriptor(event).transpose()).collect()
     }
 
-    /// The descriptor of one asset, inherited ones included.
+    /// Descriptor of one asset, inherited ones included.
     fn asset(&self, key: &Key, id: &str) -> Result<Option<Raw>, Error> {
         self.stored_asset(key, id)?.map_or(Ok(None), descriptor)
     }
 
-    /// The conversations of a tenant in which an asset was added under this id, with its descriptor: one for each
-    /// different content, at most `limit`. Ids are made to be unique, but an imported asset keeps the one it came with.
+    /// The conversations of a tenant in which an asset was added under this id, with its descriptor: one for
+    /// each different content, at most `limit`. Generated ids are unique, but an imported asset keeps its own.
     fn assets_with_id(
         &self,
         tenant: &TenantName,
@@ -87,7 +87,7 @@ fn descriptor(event: Event) -> Result<Option<Raw>, Error> {
     event.body.map(|body| Raw::new(body.text)).transpose()
 }
 
-/// The turn that events tell of. What a row says beside them is only believed where an event says the same.
+/// Derives a turn from its events. The row is trusted only where an event confirms it.
 fn turn(stored: StoredTurn) -> Result<Turn, Error> {
     let StoredTurn { conversation, row, events } = stored;
     events.iter().try_for_each(chain::check)?;
@@ -118,7 +118,7 @@ fn turn(stored: StoredTurn) -> Result<Turn, Error> {
             return Err(wrong("the event with its content is about another turn"));
         }
     } else if told.status == Status::Pending && row.status == Status::Interrupted {
-        // A fork that left while the turn was open sees it so.
+        // A fork that began while the turn was open sees it as interrupted.
         status = Status::Interrupted;
     }
     if status != row.status {

@@ -1,11 +1,12 @@
-//! What every store promises: one list, run by each backend with one line.
+//! The promises of every store: one list, run by each backend with one line.
 //!
 //! ```text
-//! everturn_store::conformance!(make);   // `make()` gives something that derefs to a fresh, empty store
+//! everturn_store::conformance!(make);   // `make()` returns something that derefs to a fresh, empty store
 //! ```
 //!
-//! Each promise is a function that panics with what is wrong, and becomes one test. A behaviour that is not in this
-//! list is not promised. Nothing here looks at a clock or makes up ids: [`Maker`] counts, so a failure comes again.
+//! Each promise is a function that panics with what is wrong, and becomes one test. A behaviour that is not in
+//! this list is not promised. Nothing here reads a clock or generates random ids: [`Maker`] counts, so failures
+//! are reproducible.
 
 mod backup;
 mod erasing;
@@ -43,12 +44,12 @@ pub use writing::*;
 
 use crate::{Backup, CheckedIndex, CheckedLog, Index, Keys, Log, Recall};
 
-/// What the promises are about.
+/// Everything that the promises cover.
 pub trait Backend: CheckedLog + CheckedIndex + Keys + Recall + Backup {}
 
 impl<T: Log + Index + Keys + Recall + Backup> Backend for T {}
 
-/// Makes one test of each promise, every one with a store of its own. The argument is a function; what it returns
+/// Makes one test of each promise, each with a store of its own. The argument is a function; what it returns
 /// derefs to the store and may keep a folder alive beside it.
 #[macro_export]
 macro_rules! conformance {
@@ -56,7 +57,8 @@ macro_rules! conformance {
         $crate::conformance!(log |promise: fn(&dyn $crate::conformance::Backend)| promise(&*$make()));
         $crate::conformance!(recall |promise: fn(&dyn $crate::conformance::Backend)| promise(&*$make()));
     };
-    // The promises of a part of the store, each handed to a function that makes a store for it, or says why there is none.
+    // The promises of a part of the store, each passed to a function that makes a store for it, or reports that
+    // there is none.
     (log $keep:expr) => {
         $crate::conformance!($keep;
             events_come_back_byte_for_byte

@@ -1,9 +1,9 @@
-//! Questions that need not read a log from its start. Everything here is derived: [`Maintenance::rebuild`] gives the same
-//! answers.
+//! Indexed lookups that need not read a log from its start. Everything here is derived:
+//! [`Maintenance::rebuild`] gives the same answers.
 
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, State, Tombstone};
+use everturn_core::conversation::{Conversation, Lifecycle, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
@@ -20,7 +20,7 @@ impl<T: ConversationIndex + TurnIndex + AssetIndex + Provenance + FoldCache + Ma
 
 /// Conversations and tenants.
 pub trait ConversationIndex: Send + Sync {
-    /// A conversation. `NotFound` if it is not there, not this tenant's, or deleted.
+    /// A conversation. `NotFound` if it is absent, another tenant's, or deleted.
     fn conversation(&self, key: &Key) -> Result<Conversation, Error>;
     /// Conversations of a tenant, last changed first.
     fn conversations(
@@ -51,25 +51,25 @@ pub struct ConversationQuery {
     /// Only those whose title contains this, any case.
     pub text: Option<String>,
     /// Only those in this state.
-    pub state: Option<State>,
+    pub state: Option<Lifecycle>,
     /// Only those after this one in the listing: its `updated` and id.
     pub after: Option<(Timestamp, ConversationId)>,
-    /// At most this many.
+    /// Maximum number of conversations.
     pub limit: usize,
 }
 
-/// Storage that a tenant uses. Erased and deleted content does not count, and what a fork inherited counts once.
+/// Storage that a tenant uses. Erased and deleted content does not count, and inherited content counts once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct TenantUsage {
-    /// Conversations.
+    /// Number of conversations.
     pub conversations: u64,
-    /// Turns.
+    /// Number of turns.
     pub turns: u64,
-    /// Bytes of the bodies of events.
+    /// Size of event bodies in bytes.
     pub bytes: u64,
-    /// Assets whose bytes are kept; the same bytes in two conversations are two.
+    /// Number of assets with stored bytes; the same bytes in two conversations count twice.
     pub assets: u64,
-    /// Their bytes.
+    /// Size of those assets in bytes.
     pub asset_bytes: u64,
 }
 
@@ -96,15 +96,15 @@ pub struct TurnQuery {
     pub after: Option<u64>,
     /// Newest first instead of oldest first.
     pub descending: bool,
-    /// Only these actors', if any are named.
+    /// Only turns of these actors, if any are named.
     pub actors: Vec<String>,
-    /// Also superseded ones.
+    /// Include superseded turns.
     pub include_superseded: bool,
-    /// As they stood when the log ended here.
+    /// As of this `seq`.
     pub as_of: Option<u64>,
-    /// At most this many.
+    /// Maximum number of turns.
     pub limit: usize,
-    /// End the page once its messages reach this many bytes; it always has one turn.
+    /// Maximum size of the page's messages in bytes; a page always has at least one turn.
     pub bytes_max: Option<usize>,
 }
 
@@ -116,13 +116,13 @@ impl TurnQuery {
         page.len() >= self.limit || self.bytes_max.is_some_and(|max| *bytes >= max)
     }
 
-    /// Whether a row passes the filters, its place aside.
+    /// Whether a row passes the filters, its `seq` aside.
     pub(crate) fn takes(&self, row: &TurnRow) -> bool {
         (self.include_superseded || (row.superseded_by.is_none() && row.status != Status::Aborted))
             && (self.actors.is_empty() || row.actor.as_ref().is_some_and(|actor| self.actors.contains(actor)))
     }
 
-    /// The places between which to look, both inclusive.
+    /// Range of `seq` to search, both inclusive.
     pub(crate) fn range(&self) -> (u64, u64) {
         (
             self.after.map_or(1, |after| after.saturating_add(1)),
@@ -133,19 +133,20 @@ impl TurnQuery {
     }
 }
 
-/// A turn as a backend keeps it. [`CheckedIndex`](crate::CheckedIndex) makes a [`Turn`](everturn_core::turn::Turn) of it.
+/// A turn as a backend stores it. [`CheckedIndex`](crate::CheckedIndex) derives a
+/// [`Turn`](everturn_core::turn::Turn) from it.
 #[derive(Clone, Debug)]
 pub struct StoredTurn {
     /// The conversation it was read from.
     pub conversation: ConversationId,
     /// Its row.
     pub row: TurnRow,
-    /// The events at the places that the row names ([`TurnRow::places`]), with their `prev`, as far as they are there.
+    /// The events that the row refers to ([`TurnRow::places`]), with their `prev`, as far as they exist.
     pub events: Vec<Event>,
 }
 
 impl StoredTurn {
-    /// The message, unchecked: enough to look for what repeats it.
+    /// The message, unchecked: enough to search for what repeats it.
     pub(crate) fn message(&self) -> Option<serde_json::Value> {
         let place = self.row.content_seq.unwrap_or(self.row.seq);
         let content = self.events.iter().find(|event| event.seq == place)?;
@@ -170,29 +171,29 @@ pub trait AssetIndex: Send + Sync {
     fn asset_in_use(&self, tenant: &TenantName, sha256: Hash) -> Result<bool, Error>;
 }
 
-/// Sources and copies of words: what has to go when a turn or an actor is erased.
+/// Sources and copies of text: what has to be removed when a turn or an actor is erased.
 pub trait Provenance: Send + Sync {
     /// The conversation of a tenant in which a fact was first stated under this id. `None` for another tenant's, and when
     /// every statement of it was erased.
     fn fact(&self, tenant: &TenantName, id: FactId) -> Result<Option<ConversationId>, Error>;
-    /// Facts that go when a turn is erased, in every conversation of the tenant: those learned from it, and corrections of
-    /// facts that have no other source. See [`learned`](everturn_core::write::learned).
+    /// Facts to remove when a turn is erased, in every conversation of the tenant: those learned from it, and
+    /// corrections of facts that have no other source. See [`learned`](everturn_core::write::learned).
     fn learned_from(&self, tenant: &TenantName, turn: TurnId) -> Result<Vec<Learned>, Error>;
-    /// Events that repeat words of a turn without naming it, in its conversation and in forks that see it: titles and
-    /// imported lines.
+    /// Events that repeat the text of a turn without naming it, in its conversation and in forks that see it:
+    /// titles and imported lines.
     fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error>;
-    /// Events of an actor whose bodies are not erased, over all conversations of a tenant, in the order of arrival. Looks at
-    /// a bounded part of the log after a position (0 at first); `None` behind its end.
+    /// Events of an actor with bodies that are not erased, over all conversations of a tenant, in the order of
+    /// arrival. Searches a bounded part of the log after a position (0 at first); `None` after its end.
     fn written_by(&self, tenant: &TenantName, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error>;
-    /// Number of bodies of a tenant erased so far, as the store counts them; a store may count those of all tenants together.
-    /// See [`Action::Derive`](everturn_core::write::Action::Derive).
+    /// Number of bodies of a tenant erased so far, as the store counts them; a store may count those of all
+    /// tenants together. See [`Action::Derive`](everturn_core::write::Action::Derive).
     fn erasures(&self, tenant: &TenantName) -> Result<u64, Error>;
 }
 
 /// A page of an actor's events.
 #[derive(Clone, Debug)]
 pub struct WrittenPage {
-    /// In the order of arrival.
+    /// Events in the order of arrival.
     pub events: Vec<Written>,
     /// Position to continue after.
     pub through: u64,
@@ -205,65 +206,66 @@ pub struct Written {
     pub place: Place,
     /// A conversation that sees it: its own, or a fork if that was deleted.
     pub seen_in: ConversationId,
-    /// See [`kind`](everturn_core::event::kind).
+    /// Kind of the event, see [`kind`](everturn_core::event::kind).
     pub kind: String,
-    /// The turn that it begins or is about.
+    /// The turn that it begins or refers to.
     pub turn: Option<TurnId>,
 }
 
-/// Folds of a log up to a place, kept so that the next one need not begin at its start.
+/// Cache of folds, so that the next fold need not begin at the start of the log.
 pub trait FoldCache: Send + Sync {
-    /// The newest fold that was kept at or before this place, an ancestor's included, and its place.
+    /// The newest cached fold at or before this `seq`, an ancestor's included, and its `seq`.
     fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<(u64, Raw)>, Error>;
-    /// Keeps a fold for later. It may be lost, and is then made again from the log.
+    /// Caches a fold. It may be lost, and is then rebuilt from the log.
     fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error>;
 }
 
-/// Repair and tidying of a whole store.
+/// Repair and cleanup of a whole store.
 pub trait Maintenance: Send + Sync {
-    /// Looks for damage: complaints of the storage itself, events that are known to have been written and are missing, and
-    /// derived rows that differ from the log. Changes nothing.
+    /// Looks for damage: errors of the storage itself, events that are known to have been written and are
+    /// missing, and derived rows that differ from the log. Changes nothing.
     fn check(&self) -> Result<Vec<Problem>, Error>;
-    /// Drops everything derived and makes it again from the log.
+    /// Drops everything derived and rebuilds it from the log.
     fn rebuild(&self) -> Result<(), Error>;
-    /// Gives unused space back, with the remains of old titles, names and metadata in it.
+    /// Reclaims unused space, which may hold remains of old titles, names and metadata.
     fn compact(&self) -> Result<(), Error>;
-    /// Branches beside the logs, where two processes could write at once. `None` where that cannot happen.
+    /// Access to divergent branches, where two processes could write at once. `None` where that cannot happen.
     fn divergence(&self) -> Option<&dyn Divergence> {
         None
     }
 }
 
-/// Something that is wrong with a store.
+/// A problem with a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// The conversation, if it is about one.
+    /// The conversation that it concerns, if any.
     pub key: Option<Key>,
-    /// Its remedy.
+    /// Kind, which determines the remedy.
     pub kind: ProblemKind,
-    /// One sentence without an end.
+    /// A sentence without its full stop.
     pub text: String,
 }
 
 /// Kinds of problems, by remedy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProblemKind {
-    /// The storage is damaged: a backup helps.
+    /// The storage is damaged: restore a backup.
     Damaged,
-    /// Events that were written are not in the log: a backup helps.
+    /// Events that were written are not in the log: restore a backup.
     Missing,
-    /// Two processes wrote beside each other: [`Divergence::adopt`] helps.
+    /// Two processes wrote concurrently: use [`Divergence::adopt`].
     Diverged,
-    /// A derived row is not what the log says: [`Maintenance::rebuild`] helps.
+    /// A derived row differs from the log: use [`Maintenance::rebuild`].
     Derived,
 }
 
-/// Logs that two processes wrote beside each other. An ability of storage that more than one process can open for writing.
+/// Logs that two processes wrote concurrently. Only for storage that more than one process can open for
+/// writing.
 pub trait Divergence {
     /// Branches of all conversations.
     fn branches(&self) -> Result<Vec<Branch>, Error>;
-    /// Moves a branch to the end of a fork that was made at its `at_seq`. The events keep ids, times and bodies, and get
-    /// new places and hashes. Returns their number.
+    /// Moves a branch to the end of a fork that was made at its `at_seq`. The events keep ids, times and
+    /// bodies, and get new `seq` numbers and hashes. Returns their number.
     fn adopt(&self, branch: &Branch, into: &Key) -> Result<u64, Error>;
 }
 
@@ -272,10 +274,10 @@ pub trait Divergence {
 pub struct Branch {
     /// The conversation.
     pub key: Key,
-    /// The last event that it shares with the log.
+    /// `seq` of the last event that it shares with the log.
     pub at_seq: u64,
     /// Its first event, by its number in this store.
     pub first: i64,
-    /// How many events it has.
+    /// Number of its events.
     pub events: u64,
 }

@@ -1,23 +1,23 @@
-//! Where conversations are kept.
+//! Storage of conversations.
 //!
-//! Short traits, their backends, and the module `conformance` (a feature): the one list of promises that every backend runs.
-//! A behaviour that is not in that list is not promised. All rules about what may be written are in `core::write`; a
-//! backend only looks up, writes down and makes durable.
+//! Short traits, their backends, and the module `conformance` (a feature): the one list of promises that every
+//! backend runs. A behaviour that is not in that list is not promised. All rules about writing are in
+//! `core::write`; a backend only looks up, writes and makes durable.
 //!
 //! | trait | for |
 //! |---|---|
 //! | [`Log`] | committing, and reading events |
-//! | [`ConversationIndex`], [`TurnIndex`], [`AssetIndex`] | listings, and finding one by id |
-//! | [`Provenance`] | erasing: sources and copies of words |
-//! | [`FoldCache`] | folds of a log up to a place |
+//! | [`ConversationIndex`], [`TurnIndex`], [`AssetIndex`] | listings, and lookup by id |
+//! | [`Provenance`] | erasing: sources and copies of text |
+//! | [`FoldCache`] | cached folds of a log |
 //! | [`Maintenance`], [`Divergence`] | check, rebuild, compact; repair |
 //! | [`RecallIndex`], [`WordSearch`], [`VectorSearch`] | recall |
-//! | [`Assets`], [`Keys`], [`Backup`] | bytes; access to a server; reading everything |
+//! | [`Assets`], [`Keys`], [`Backup`] | asset bytes; access to a server; reading everything |
 //!
-//! [`Index`] and [`Recall`] stand for several of them. [`CheckedLog`] and [`CheckedIndex`] read with proof.
+//! [`Index`] and [`Recall`] combine several of them. [`CheckedLog`] and [`CheckedIndex`] verify what they read.
 //!
-//! What it is not: it has no clock and makes no ids, it does not batch (the writer in `engine` does), and it knows no
-//! message format.
+//! This crate has no clock and generates no ids, it does not batch (the writer in `engine` does), and it knows
+//! no message format.
 
 pub mod assets;
 mod backup;

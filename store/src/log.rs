@@ -13,35 +13,39 @@ use std::sync::Arc;
 pub trait Log: Send + Sync {
     /// Writes every request of the batch, in order, in one transaction with one sync at its end.
     ///
-    /// - If a request's answer is `Ok`, what it wrote survives `kill -9` and power loss.
-    /// - Each request is atomic and has its own answer: one that is refused leaves no trace and does not disturb the others.
-    /// - A request sees what the ones before it in the batch wrote.
-    /// - If the disk refuses, every request of the batch answers with that error and none of them left a trace.
-    /// - `seq` is dense, starts at 1 and is decided here, whatever the clocks say.
+    /// - If a request returns `Ok`, what it wrote survives `kill -9` and power loss.
+    /// - Each request is atomic and has its own result: a refused one leaves no trace and does not affect the
+    ///   others.
+    /// - A request sees the writes of the ones before it in the batch.
+    /// - If the disk fails, every request of the batch returns that error and none of them leaves a trace.
+    /// - `seq` is dense, starts at 1 and is assigned here, whatever the clocks say.
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>>;
 
-    /// Called when no write is waiting: does work that commits left for later. Changes no answer.
+    /// Called when no write is waiting: does work that commits deferred. Changes no answer.
     fn settle(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Whether a commit would be taken now. The error says why not: the store was opened for reading only, another process took
-    /// the right to write, the storage is not the one that was opened, or the last commit failed for want of room and there is still none.
+    /// Whether a commit would be accepted now. The error says why not: the store was opened for reading only,
+    /// another process took over the right to write, the storage is not the one that was opened, or the last
+    /// commit failed for lack of space and there is still none.
     fn ready(&self) -> Result<(), Error>;
 
-    /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its parent's
-    /// events come first, under the parent's conversation id. Each `prev` is the hash that is stored with the event before.
-    /// Nothing is checked: [`CheckedLog::events`](crate::CheckedLog::events) is the way to read them.
+    /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its
+    /// parent's events come first, under the parent's conversation id. Each `prev` is the stored hash of the
+    /// event before. Nothing is verified: [`CheckedLog::events`](crate::CheckedLog::events) is the way to read
+    /// them.
     ///
-    /// A page also ends once its bodies reach `PAGE_BYTES_MAX` bytes, so it may be shorter than `limit`; only an empty
-    /// page is the end.
+    /// A page also ends once its bodies reach `PAGE_BYTES_MAX` bytes, so it may be shorter than `limit`; only
+    /// an empty page is the end.
     fn stored_events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error>;
 
-    /// Whether the event at a place, which has no body now, had one in this store: then it was erased here, and a
-    /// `turn.erased` must say so. False if it was imported or restored without its body, and where a backend cannot tell.
+    /// Whether the event at `seq`, which has no body now, had one in this store: then it was erased here, and a
+    /// `turn.erased` must say so. False if it was imported or restored without its body, and where a backend
+    /// cannot tell.
     fn had_body(&self, key: &Key, seq: u64) -> Result<bool, Error>;
 
-    /// The text of open turns that is durable, with the number of bytes. Empty for a turn that is not open.
+    /// The durable text of an open turn. Empty for a turn that is not open.
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error>;
 }
 
@@ -54,30 +58,30 @@ pub struct Committed {
     pub events: Vec<Event>,
     /// Whether this request had been answered before and wrote nothing now.
     pub repeated: bool,
-    /// Assets that nothing refers to any more; the caller deletes their bytes.
+    /// Assets that are no longer referenced; the caller deletes their bytes.
     pub released: Vec<Hash>,
-    /// Events whose bodies were erased, in any conversation.
+    /// Events with bodies erased by this write, in any conversation.
     pub erased: Vec<Place>,
 }
 
 impl Committed {
-    /// A first answer that appended these events; nothing was released or erased.
+    /// The result of a first request that appended these events; nothing was released or erased.
     pub(crate) fn new(conversation: impl Into<Arc<Conversation>>, events: Vec<Event>) -> Committed {
         let conversation = conversation.into();
         Committed { conversation, events, repeated: false, released: Vec::new(), erased: Vec::new() }
     }
 }
 
-/// Bodies that this process erased, so that nothing is committed that was made of them before.
+/// Bodies that this process erased, so that nothing derived from them before is committed.
 #[derive(Default)]
 pub(crate) struct Erasures {
-    /// Those before the first that is remembered.
+    /// Number of erasures before the first that is remembered.
     forgotten: u64,
     last: VecDeque<EventRef>,
 }
 
 impl Erasures {
-    /// Past this the oldest are forgotten; whoever read before them has to read again.
+    /// Beyond this the oldest are forgotten; what was derived before them must be derived again.
     const REMEMBERED_MAX: usize = 100_000;
 
     pub fn count(&self) -> u64 {
@@ -96,7 +100,7 @@ impl Erasures {
         self.last.contains(&at)
     }
 
-    /// Those after the first `mark`. `None` if some of them are forgotten.
+    /// Erasures after the first `mark`. `None` if some of them are forgotten.
     pub fn since(&self, mark: u64) -> Option<Vec<EventRef>> {
         let skip = mark.checked_sub(self.forgotten)?;
         Some(self.last.iter().skip(skip as usize).copied().collect())

@@ -1,4 +1,4 @@
-//! A store in memory: for trying things out, for tests, and as the simplest reading of what a store must do.
+//! A store in memory: for trials, for tests, and as the simplest implementation.
 //!
 //! It keeps every promise of `conformance` except that nothing outlives the process.
 
@@ -29,7 +29,6 @@ use std::collections::{BTreeMap, HashMap};
 /// A store that ends with the process.
 pub struct Memory {
     kept: Mutex<Kept>,
-    /// What can be found.
     catalog: Catalog,
 }
 
@@ -41,11 +40,11 @@ impl Default for Memory {
 
 #[derive(Default)]
 struct Kept {
-    /// Never removed from, so that a fork keeps its parent also when the parent's id is used again.
+    /// Never removed from, so that a fork keeps its parent even if the parent's id is reused.
     entries: Vec<Entry>,
-    /// Where each conversation is, deleted ones included.
+    /// Index of each conversation in `entries`, deleted ones included.
     places: BTreeMap<Key, usize>,
-    /// Where each event is, in the order of arrival: its conversation's place, and its own in it.
+    /// Location of each event, in the order of arrival: the index of its conversation, and its `seq`.
     arrived: Vec<(usize, u64, EventId)>,
     requests: HashMap<(String, String), Request>,
     keys: BTreeMap<KeyId, AccessKey>,
@@ -61,9 +60,9 @@ struct Request {
 
 struct Entry {
     conversation: Conversation,
-    /// Where its parent is.
+    /// Index of its parent.
     above: Option<usize>,
-    /// Its own, after the place where it left its parent.
+    /// Its own events, after its fork point.
     events: Vec<Event>,
     turns: BTreeMap<u64, TurnRow>,
     assets: Vec<AssetRow>,
@@ -94,7 +93,7 @@ impl Kept {
         self.place(key).map(|place| &self.entries[place])
     }
 
-    /// Where a living conversation is.
+    /// Index of a living conversation.
     fn place(&self, key: &Key) -> Result<usize, Error> {
         let place = self.places.get(key).copied();
         place.filter(|place| self.entries[*place].deleted.is_none()).ok_or_else(|| absent(key))
@@ -139,7 +138,7 @@ fn fork_point(levels: &[Level<'_>], seq: u64) -> Option<ForkPoint> {
     Some(ForkPoint { head: Head { seq, hash }, turns })
 }
 
-/// The level whose own event stands at this place.
+/// The level that has its own event at this `seq`.
 fn owner<'l, 'a>(levels: &'l [Level<'a>], seq: u64) -> Option<&'l Level<'a>> {
     levels.iter().find(|level| seq > level.floor && seq <= level.cap)
 }

@@ -1,13 +1,13 @@
-//! Recall: turns and facts found again, by words and by vectors.
+//! Recall: lexical search and search by embedding, over turns and facts.
 //!
-//! Derived: whatever is lost is made again from the log, and an index that is behind only finds less. It is kept apart from
-//! the log, so that indexing makes no append wait.
+//! Derived: whatever is lost is rebuilt from the log, and an index that is behind only finds less. It is kept
+//! apart from the log, so that indexing makes no append wait.
 //!
-//! Every tenant has an index of its own: whatever influences an answer (counts, lengths, expanded prefixes, vectors, how far
-//! the index is behind) belongs to the tenant who asks. Answers over all tenants, and the spans of [`RecallIndex::unindexed`],
-//! are for the process that runs the store.
+//! Every tenant has an index of its own: whatever influences a result (counts, lengths, expanded prefixes,
+//! embeddings, how far the index is behind) belongs to the tenant who asks. Results over all tenants, and the
+//! spans of [`RecallIndex::unindexed`], are for the process that runs the store.
 //!
-//! A hit may be superseded or erased by now: callers look at each turn as it is now before they show it.
+//! A hit may have been superseded or erased since: callers check each turn before they show it.
 
 use everturn_core::Error;
 use everturn_core::event::Event;
@@ -24,17 +24,21 @@ impl<T: RecallIndex + WordSearch + VectorSearch> Recall for T {}
 
 /// Keeping the indexes in step with the log.
 pub trait RecallIndex: Send + Sync {
-    /// Committed events that are not indexed yet, in the order of arrival, at most `limit`: new ones of any tenant, or those of
-    /// one tenant whose index was lost. Erased bodies come as such. Nothing is left when the span is empty.
+    /// Committed events that are not indexed yet, in the order of arrival, at most `limit`: new ones of any
+    /// tenant, or those of one tenant whose index was lost. Erased bodies are included as such. Nothing is left
+    /// when the span is empty.
     fn unindexed(&self, limit: usize) -> Result<Unindexed, Error>;
-    /// Applies changes that follow from events, in one transaction for each tenant; [`RecallIndex::unindexed`] then begins
-    /// behind `span`. Applying the same again changes nothing, whether another process did so or a crash came in between.
+    /// Applies changes that follow from events, in one transaction for each tenant; [`RecallIndex::unindexed`]
+    /// then continues after `span`. Applying the same again changes nothing, whether another process did so or
+    /// a crash came in between.
     fn index(&self, changes: Vec<IndexChange>, span: Span) -> Result<(), Error>;
-    /// Events of a tenant, or of all tenants, that are not indexed yet, and entries that have no vector of this model.
+    /// Number of events of a tenant, or of all tenants, that are not indexed yet, and of entries that have no
+    /// embedding of this model.
     fn behind(&self, tenant: Option<&TenantName>, model: Option<&str>) -> Result<Behind, Error>;
-    /// Takes removed entries out of the files of a tenant, or of all tenants: afterwards none of their words is in them, nor in
-    /// copies that the database left behind. Takes as long as writing the index anew; does nothing if nothing was removed. An
-    /// index of more than `bytes_max` is left as it is. Returns whether the files are clean.
+    /// Removes deleted entries from the files of a tenant, or of all tenants: afterwards none of their text is
+    /// in them, nor in copies that the database left behind. Takes as long as rewriting the index; does nothing
+    /// if nothing was removed. An index of more than `bytes_max` is left as it is. Returns whether the files
+    /// are clean.
     fn scrub(&self, tenant: Option<&TenantName>, bytes_max: Option<u64>) -> Result<bool, Error>;
     /// Drops all indexes. Everything is then unindexed again.
     fn forget(&self) -> Result<(), Error>;
@@ -49,30 +53,30 @@ pub struct Unindexed {
     pub span: Span,
 }
 
-/// A stretch of the order of arrival.
+/// A range of the order of arrival.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Only this tenant's events: its index is made again. `None` for events of all tenants.
+    /// Only this tenant's events: its index is rebuilt. `None` for events of all tenants.
     pub tenant: Option<TenantName>,
-    /// It begins behind this event.
+    /// Position before the first event.
     pub after: u64,
-    /// It ends with this one.
+    /// Position of the last event.
     pub through: u64,
 }
 
 /// A change of an index.
 #[derive(Clone, Debug)]
 pub enum IndexChange {
-    /// Adds an entry. Without a vector of its own it waits for vectors of every known model. An entry with the same id in the
-    /// same conversation is replaced.
+    /// Adds an entry. Without an embedding of its own it waits for those of every known model. An entry with
+    /// the same id in the same conversation is replaced.
     Put(Box<Entry>),
-    /// Marks an entry as superseded after a place: returned only with `include_superseded`.
+    /// Marks an entry as superseded after a `seq`: returned only with `include_superseded`.
     Fell {
         /// Its conversation.
         key: Key,
         /// The entry.
         id: EntryId,
-        /// The place of the superseding event.
+        /// `seq` of the superseding event.
         seq: u64,
     },
     /// Removes an entry that was erased or retracted.
@@ -87,15 +91,16 @@ pub enum IndexChange {
 /// How far an index is behind the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Behind {
-    /// Events that are not in it yet.
+    /// Number of events that are not in it yet.
     pub events: u64,
-    /// Turns and facts that cannot be found by meaning yet: they have no vector of the model in use.
+    /// Number of turns and facts that have no embedding of the model in use yet.
     pub vectors: u64,
 }
 
 /// Search by words.
 pub trait WordSearch: Send + Sync {
-    /// Candidates for these words, with the counts of the tenant's index: [`everturn_views::recall::score`] ranks them.
+    /// Candidates for a query, with the counts of the tenant's index: [`everturn_views::recall::score`] ranks
+    /// them.
     fn find_text(
         &self,
         tenant: &TenantName,
@@ -103,8 +108,8 @@ pub trait WordSearch: Send + Sync {
         filter: &Filter,
         limit: usize,
     ) -> Result<Proposed, Error>;
-    /// Turns before and after each of these in its conversation, up to `reach` on either side as far as the filter leaves them,
-    /// each with how many turns away it is. Facts have none. Empty where nothing can be found.
+    /// Turns before and after each of these in its conversation, up to `reach` on either side as far as the
+    /// filter allows, each with its distance in turns. Facts have none. Empty where nothing can be found.
     fn neighbours(
         &self,
         tenant: &TenantName,
@@ -119,7 +124,7 @@ pub trait WordSearch: Send + Sync {
 pub struct Proposed {
     /// Counts of the query's words in the tenant's index.
     pub counts: Counts,
-    /// The likeliest first, as far as the index can tell without their text.
+    /// The best first, as far as the index can tell without their text.
     pub found: Vec<Found>,
 }
 
@@ -128,22 +133,22 @@ pub struct Proposed {
 pub struct Found {
     /// Its number in this index.
     pub no: EntryNo,
-    /// The conversation that it was said in; of what a fork inherited, the ancestor.
+    /// The conversation that it was written in; for inherited turns of a fork, the ancestor.
     pub conversation: ConversationId,
-    /// Its place there.
+    /// `seq` in that conversation.
     pub seq: u64,
-    /// Its turn or fact.
+    /// The turn or fact.
     pub id: EntryId,
-    /// When it was said.
+    /// Time at which it was said.
     pub at: Timestamp,
-    /// Higher is better; only comparable within one answer.
+    /// Higher is better; only comparable within one result.
     pub score: f64,
 }
 
-/// Search by embedding vectors. Vectors of different models are never compared.
+/// Search by embedding. Embeddings of different models are never compared.
 pub trait VectorSearch: Send + Sync {
-    /// Nearest entries by this model's vectors, best first. Where a filter leaves few, all of those are compared,
-    /// and where it leaves many, at least 95 of 100 of the ten best are found.
+    /// Nearest entries by this model's embeddings, best first. If a filter leaves few, all of those are
+    /// compared; if it leaves many, at least 95 of 100 of the ten best are found.
     fn find_near(
         &self,
         tenant: &TenantName,
@@ -152,7 +157,8 @@ pub trait VectorSearch: Send + Sync {
         filter: &Filter,
         limit: usize,
     ) -> Result<Vec<Found>, Error>;
-    /// Similarity of these entries to a query by this model's vectors, in their order; `None` for one without a vector.
+    /// Similarity of these entries to a query by this model's embeddings, in their order; `None` for one
+    /// without an embedding.
     fn nearness(
         &self,
         tenant: &TenantName,
@@ -160,38 +166,39 @@ pub trait VectorSearch: Send + Sync {
         vector: &[f32],
         entries: &[EntryNo],
     ) -> Result<Vec<Option<f64>>, Error>;
-    /// Entries of one tenant that have no vector of this model: those of the tenant that is asked for, the ones named first in
-    /// their order, or of each tenant in turn; then prose, then the rest, each newest first. Asking makes the model known: from
-    /// then on every entry that comes waits for a vector of it.
+    /// Entries of one tenant that have no embedding of this model: those of the given tenant, the ones named
+    /// first in their order, or of each tenant in turn; then prose, then the rest, each newest first. The call
+    /// makes the model known: from then on every new entry waits for an embedding of it.
     fn unembedded(
         &self,
         model: &str,
         wanted: Option<(&TenantName, &[EntryNo])>,
         limit: usize,
     ) -> Result<Vec<Unembedded>, Error>;
-    /// Keeps vectors. Those of entries that are gone are dropped; an empty one says that there is nothing to embed, so
-    /// that the entry does not wait any longer. Vectors of one model have one length.
+    /// Stores embeddings. Those of removed entries are dropped; an empty one means that there is nothing to
+    /// embed, so that the entry does not wait any longer. Embeddings of one model have one length.
     fn put_vectors(
         &self,
         tenant: &TenantName,
         model: &str,
         vectors: Vec<(EntryNo, Vec<f32>)>,
     ) -> Result<(), Error>;
-    /// Models of the vectors of a tenant, or of all tenants.
+    /// Models of the embeddings of a tenant, or of all tenants.
     fn vector_models(&self, tenant: Option<&TenantName>) -> Result<Vec<String>, Error>;
-    /// Drops vectors of all other models, at most `limit` at once. Returns their number: fewer than `limit` when it is done.
+    /// Drops embeddings of all other models, at most `limit` at once. Returns their number: fewer than `limit`
+    /// when it is done.
     fn keep_vectors_of(&self, model: &str, limit: usize) -> Result<usize, Error>;
 }
 
-/// An entry without a vector.
+/// An entry without an embedding.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Unembedded {
     /// Its number in this index.
     pub no: EntryNo,
-    /// The conversation that it was said in.
+    /// The conversation that it was written in.
     pub key: Key,
-    /// Its place there.
+    /// `seq` in that conversation.
     pub seq: u64,
-    /// Its turn or fact.
+    /// The turn or fact.
     pub id: EntryId,
 }

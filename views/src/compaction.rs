@@ -1,12 +1,13 @@
-//! Compaction: when older turns give way to a checkpoint, which ones, and what the checkpoint says.
+//! Compaction: when older turns are replaced by a checkpoint, which ones, and the content of the checkpoint.
 //!
-//! Everything here is pure. `engine` asks [`is_due`](everturn_core::policy::is_due) and [`plan`], lets a model answer [`prompt`] and reads the answer
-//! with [`accept`] and [`complete`], or takes [`extract`], which needs no model; then it appends one event with a
-//! [`CompactionBody`]. Nothing is removed by any of this: the turns stay where they are.
+//! Everything here is pure. `engine` calls [`is_due`](everturn_core::policy::is_due) and [`plan`], sends a
+//! model the [`prompt`] and parses its reply with [`accept`] and [`complete`], or calls [`extract`], which
+//! needs no model; then it appends one event with a [`CompactionBody`]. Nothing is removed by any of this: the
+//! turns stay in the log.
 //!
-//! Rolling: every function that makes a checkpoint takes the previous one and the turns that are new since it. What must
-//! not get lost on the way is kept by rule (see [`limits`]): constraints, open questions and identifiers of the first
-//! round are still there after the hundredth.
+//! Checkpoints are rolling: every function that makes one takes the previous one and the turns since it. What
+//! must not get lost on the way is kept by rule (see [`limits`]): constraints, open questions and identifiers
+//! of the first round are still there after the hundredth.
 
 mod extractive;
 mod model;
@@ -26,103 +27,107 @@ use everturn_core::write::Summarized;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How large a checkpoint may become, and what stays when it would become larger.
+/// Limits on the size of a checkpoint, and what is kept when it would exceed them.
 ///
-/// Each list has a number of entries. Over it, the entries at the beginning and at the end stay and the least valuable of
-/// the middle goes: what was said first (the frame) and last (where things stand) matters most. If all lists together are
-/// still over [`TOKENS_MAX`](limits::TOKENS_MAX), entries go in this order: the middle of completed work and discoveries, then of decisions
-/// and pending work, then identifiers and files, and only then constraints and open questions.
+/// Each list has a maximum number of entries. Over it, the entries at the beginning and at the end stay and the
+/// least valuable of the middle is dropped: what was said first (the frame) and last (the current state)
+/// matters most. If all lists together are still over [`TOKENS_MAX`](limits::TOKENS_MAX), entries are dropped
+/// in this order: the middle of completed work and discoveries, then of decisions and pending work, then
+/// identifiers and files, and only then constraints and open questions.
 ///
-/// Identifiers stay in this order of preference: those that a constraint, a question, a decision, the goal or pending work
-/// mentions; the oldest [`IDENTIFIERS_OLDEST`](limits::IDENTIFIERS_OLDEST); those that the new turns mention, more often first; the newest.
+/// Identifiers are kept in this order of preference: those that a constraint, a question, a decision, the goal
+/// or pending work mentions; the oldest [`IDENTIFIERS_OLDEST`](limits::IDENTIFIERS_OLDEST); those that the new
+/// turns mention, more often first; the newest.
 pub mod limits {
-    /// Most tokens of a checkpoint as [`render`](super::render) writes it, counted as bytes / 4.
+    /// Maximum size of a checkpoint as [`render`](super::render) writes it, in tokens of 4 bytes.
     pub const TOKENS_MAX: usize = 5000;
-    /// Longest entry of a list, in characters. A longer sentence is clipped between two words.
+    /// Maximum length of an entry of a list, in characters. A longer sentence is clipped between two words.
     pub const ENTRY_CHARS_MAX: usize = 280;
-    /// Longest goal, in characters.
+    /// Maximum length of the goal, in characters.
     pub const GOAL_CHARS_MAX: usize = 500;
-    /// Longest handoff note, in bytes.
+    /// Maximum length of the handoff note, in bytes.
     pub const HANDOFF_BYTES_MAX: usize = 3600;
-    /// Longest identifier, in bytes. A longer one is left out: clipped it would name something else.
+    /// Maximum length of an identifier, in bytes. A longer one is left out: clipped, it would name something
+    /// else.
     pub const IDENTIFIER_BYTES_MAX: usize = 240;
-    /// Most entries in `user_constraints`.
+    /// Maximum number of entries in `user_constraints`.
     pub const CONSTRAINTS_MAX: usize = 24;
-    /// Most entries in `decisions`.
+    /// Maximum number of entries in `decisions`.
     pub const DECISIONS_MAX: usize = 24;
-    /// Most entries in `discoveries`.
+    /// Maximum number of entries in `discoveries`.
     pub const DISCOVERIES_MAX: usize = 18;
-    /// Most entries in `completed_work`.
+    /// Maximum number of entries in `completed_work`.
     pub const COMPLETED_MAX: usize = 18;
-    /// Most entries in `pending_work`.
+    /// Maximum number of entries in `pending_work`.
     pub const PENDING_MAX: usize = 12;
-    /// Most entries in `unresolved_questions`.
+    /// Maximum number of entries in `unresolved_questions`.
     pub const QUESTIONS_MAX: usize = 24;
-    /// Most entries in `critical_identifiers`.
+    /// Maximum number of entries in `critical_identifiers`.
     pub const IDENTIFIERS_MAX: usize = 220;
-    /// How many of them are safe because they are the oldest.
+    /// Number of oldest identifiers that are kept.
     pub const IDENTIFIERS_OLDEST: usize = 130;
-    /// Most entries in `relevant_files`.
+    /// Maximum number of entries in `relevant_files`.
     pub const FILES_MAX: usize = 110;
-    /// How many of them are safe because they are the oldest.
+    /// Number of oldest files that are kept.
     pub const FILES_OLDEST: usize = 75;
-    /// Longest answer of a model that is read at all, in bytes.
+    /// Maximum length of a model reply, in bytes. A longer one is not parsed.
     pub const ANSWER_BYTES_MAX: usize = 256 * 1024;
-    /// Longest prompt for a model, in characters. Long turns are shortened in their middle until it fits.
+    /// Maximum length of a prompt for a model, in characters. Long turns are shortened in their middle until it
+    /// fits.
     pub const PROMPT_CHARS_MAX: usize = 400_000;
 }
 
-/// What a compaction produced: what the next model call must know of the turns that it no longer sees.
+/// A checkpoint: what the next model call must know of the turns that it no longer sees.
 ///
 /// Stored in the log, so its names are frozen. Lists are oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Checkpoint {
-    /// What all this is for.
+    /// Purpose of the conversation.
     pub goal: String,
-    /// What the user demanded or ruled out.
+    /// Demands and prohibitions of the user.
     pub user_constraints: Vec<String>,
-    /// What was decided.
+    /// Decisions made.
     pub decisions: Vec<String>,
-    /// What was found out, errors included.
+    /// Findings, errors included.
     pub discoveries: Vec<String>,
-    /// What is done.
+    /// Finished work.
     pub completed_work: Vec<String>,
-    /// What is still to do.
+    /// Work still to do.
     pub pending_work: Vec<String>,
-    /// What was asked and not answered.
+    /// Questions that were asked and not answered.
     pub unresolved_questions: Vec<String>,
     /// Names that must not be lost or misspelt: ids, hashes, URLs, numbers with units, symbols.
     pub critical_identifiers: Vec<String>,
-    /// Files that were spoken about or worked on.
+    /// Files that were discussed or worked on.
     pub relevant_files: Vec<String>,
     /// A short note in Markdown for whoever continues. It is also the summary of a transcript value.
     pub handoff_md: String,
 }
 
-/// Which part of the log a checkpoint stands for.
+/// Range of the log that a checkpoint covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Covers {
-    /// The first turn's place.
+    /// `seq` of the first turn.
     pub from_seq: u64,
-    /// The last turn's place.
+    /// `seq` of the last turn.
     pub to_seq: u64,
-    /// How many turns.
+    /// Number of turns.
     pub turns: u64,
 }
 
-/// The summarizer's name when no model was used.
+/// Name of the summarizer that uses no model.
 pub const EXTRACTIVE: &str = "extractive";
 
-/// The body of a `compaction` event. Stored in the log, so its names are frozen; fields that a later version adds are
-/// ignored by this one.
+/// The body of a `compaction` event. Stored in the log, so its names are frozen; fields added by later versions
+/// are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CompactionBody {
-    /// What the model will read instead of the turns. `None` after a revert to the time before the first compaction.
+    /// The checkpoint that the model reads instead of the turns. `None` after reverting the first compaction.
     #[serde(default)]
     pub checkpoint: Option<Checkpoint>,
-    /// The turns that are new in this checkpoint.
+    /// Turns that are new in this checkpoint.
     pub covers: Covers,
-    /// How far this and all earlier compactions reach; absent where one is taken back.
+    /// Reach of this and all earlier compactions; absent in a revert.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summarized: Option<Summarized>,
     /// The checkpoint that this one continues.
@@ -130,19 +135,19 @@ pub struct CompactionBody {
     pub previous: Option<CheckpointRef>,
     /// The model, or [`EXTRACTIVE`].
     pub summarizer: String,
-    /// What the model was asked; absent without a model.
+    /// Hash of the prompt; absent without a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_hash: Option<Hash>,
-    /// The previous checkpoint and the turns, as they went in.
+    /// Hash of the previous checkpoint and the turns, as sent to the summarizer.
     pub input_hash: Hash,
-    /// Tokens that the prompt needed for what is covered, before.
+    /// Tokens of the covered part in a prompt, before.
     pub tokens_before: u64,
-    /// Tokens that it needs for the checkpoint.
+    /// Tokens of the checkpoint that replaces it.
     pub tokens_after: u64,
-    /// The compaction that this event undoes.
+    /// The compaction that this event reverts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reverts: Option<EventId>,
-    /// What is in force again then; `None` if there was nothing before.
+    /// The checkpoint that is in force again after a revert; `None` if there was none before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restores: Option<CheckpointRef>,
 }

@@ -1,7 +1,7 @@
-//! What one model call is given: sections in a fixed order, each counted, all inside a token budget.
+//! The input of one model call: sections in a fixed order, each counted, all inside a token budget.
 //!
-//! [`assemble`] decides what goes in and what gives way. It is pure: what may go in was gathered by `engine`, and what
-//! comes out is rendered by `formats`. The same material and the same request give the same answer.
+//! [`assemble`] decides what goes in and what is left out. It is pure: the material is gathered by `engine`,
+//! and the result is rendered by `formats`. The same material and the same request give the same result.
 
 mod participants;
 
@@ -20,10 +20,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The version of the receipt; a receipt of a later one is refused.
+/// Version of the receipt; a receipt of a later version is refused.
 pub const VERSION: u32 = 1;
 
-/// The parts of a prompt, in the order in which the model reads them.
+/// Sections of a prompt, in the order in which the model reads them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Section {
@@ -31,20 +31,20 @@ pub enum Section {
     System,
     /// Checkpoint, pins, pending approvals and tools.
     State,
-    /// Facts that were recalled.
+    /// Recalled facts.
     Facts,
-    /// Turns older than the tail that were recalled.
+    /// Recalled turns older than the tail.
     Recalled,
-    /// Texts that the caller hands in.
+    /// Texts provided by the caller.
     Digests,
-    /// The last turns, as they were said.
+    /// The last turns, verbatim.
     Tail,
-    /// What is asked now.
+    /// The new input.
     Input,
 }
 
 impl Section {
-    /// All of them, in order.
+    /// All sections, in order.
     pub const ALL: [Section; 7] = [
         Section::System,
         Section::State,
@@ -55,7 +55,7 @@ impl Section {
         Section::Input,
     ];
 
-    /// The word in JSON.
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Section::System => "system",
@@ -68,8 +68,7 @@ impl Section {
         }
     }
 
-    /// The part of the room beside the fixed sections that this one may fill, unless the request says otherwise. The tail
-    /// also gets what the others leave.
+    /// Default share of the room left by the fixed sections. The tail also gets what the others leave.
     fn share(self) -> f64 {
         match self {
             Section::Facts => 0.10,
@@ -80,7 +79,7 @@ impl Section {
         }
     }
 
-    /// What stands above its entries.
+    /// Title above its entries.
     fn title(self) -> &'static str {
         match self {
             Section::State => "# State of this conversation\n\n",
@@ -97,26 +96,26 @@ impl fmt::Display for Section {
     }
 }
 
-/// What a request says about one section.
+/// Setting of one section in a request.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Choice {
-    /// In or out.
+    /// Included or not.
     On(bool),
-    /// In, with this part of the room.
+    /// Included, with this share of the room.
     Share {
-        /// Between 0 and 1.
+        /// A number between 0 and 1.
         share: f64,
     },
 }
 
-/// Which sections, by name. One that is not named is in, with its usual share.
+/// Settings by section. A section that is not named is included, with its default share.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Sections(pub BTreeMap<Section, Choice>);
 
 impl Sections {
-    /// Reads `{"facts": false, "recalled": {"share": 0.3}}`.
+    /// Parses `{"facts": false, "recalled": {"share": 0.3}}`.
     pub fn parse(value: &Value) -> Result<Sections, Error> {
         let wrong =
             |field: &str, what: &str| Error::invalid("context.sections", format!("sections{field} {what}"));
@@ -143,7 +142,7 @@ impl Sections {
         Ok(sections)
     }
 
-    /// Whether a section is wanted.
+    /// Whether a section is included.
     pub fn has(&self, section: Section) -> bool {
         self.0.get(&section) != Some(&Choice::On(false))
     }
@@ -156,12 +155,12 @@ impl Sections {
     }
 }
 
-/// Where something in a prompt came from.
+/// Origin of something in a prompt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// Events or facts, by id.
     Ids(Vec<String>),
-    /// The caller handed it in.
+    /// Provided by the caller.
     Given,
     /// Written by the assembly itself.
     Made,
@@ -209,31 +208,31 @@ impl JsonSchema for Source {
     }
 }
 
-/// A text that may go in.
+/// A text that may be included.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Piece {
-    /// Where it came from.
+    /// Origin of the text.
     pub source: Source,
-    /// As the model will read it.
+    /// The text as the model reads it.
     pub text: String,
 }
 
-/// A message that may go in.
+/// A message that may be included.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Said {
-    /// Where it came from.
+    /// Origin of the message.
     pub source: Source,
-    /// The place of its turn.
+    /// `seq` of its turn.
     pub seq: Option<u64>,
     /// Its exact text, as it will be rendered.
     pub raw: Raw,
-    /// The same, read.
+    /// The parsed message.
     pub message: Value,
-    /// What it costs.
+    /// Its size in tokens.
     pub tokens: u64,
 }
 
-/// What may go in.
+/// Everything that may be included.
 #[derive(Clone, Debug, Default)]
 pub struct Material {
     /// System prompt and instructions.
@@ -250,102 +249,103 @@ pub struct Material {
     pub tail: Vec<Said>,
     /// Whether there are older turns that were not gathered because no budget could hold them.
     pub more: bool,
-    /// What is asked now.
+    /// The new input.
     pub input: Vec<Said>,
 }
 
-/// How much, and of what.
+/// Budget and selection.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Most tokens.
+    /// Maximum number of tokens.
     pub token_budget: u64,
-    /// Most turns of the tail. They are all wanted: recalled turns, facts and digests give way to them.
+    /// Number of turns of the tail. All of them are wanted: recalled turns, facts and digests make room for
+    /// them.
     pub last_n: Option<usize>,
-    /// Which sections.
+    /// Sections to include.
     pub sections: Sections,
-    /// Who counts.
+    /// Tokenizer.
     pub family: Family,
-    /// What the tools cost that are sent along.
+    /// Tokens of the tool definitions sent along.
     pub tools_tokens: u64,
 }
 
-/// What goes in.
+/// The assembled context.
 #[derive(Clone, Debug)]
 pub struct Assembled<'a> {
-    /// The sections that are texts, in order.
+    /// Text sections, in order.
     pub texts: Vec<Text>,
     /// Tail and input, in order.
     pub messages: Vec<&'a Said>,
-    /// How many of them are tail.
+    /// Number of them that belong to the tail.
     pub tail: usize,
-    /// What it costs.
+    /// Token counts.
     pub tokens: Tokens,
-    /// What went in.
+    /// Included blocks.
     pub blocks: Vec<Block>,
-    /// What did not, and why.
+    /// Omitted items, with reasons.
     pub left_out: Vec<LeftOut>,
 }
 
-/// A section that is a text.
+/// A text section.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Text {
-    /// Which one.
+    /// The section.
     pub section: Section,
-    /// As the model reads it.
+    /// The text as the model reads it.
     pub text: String,
 }
 
-/// What a context costs.
+/// Token counts of a context.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ContextTokens")]
 pub struct Tokens {
-    /// Most tokens it may have.
+    /// Maximum number of tokens.
     pub budget: u64,
-    /// Tokens it has.
+    /// Number of tokens used.
     pub used: u64,
-    /// Section by section.
+    /// Tokens by section.
     pub by_section: BTreeMap<Section, u64>,
 }
 
 /// One entry of a receipt.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Block {
-    /// Which section it is in.
+    /// Section that it is in.
     pub section: Section,
-    /// Where it came from: ids of events or facts, `given` by the caller, or `made` by the assembly itself.
+    /// Origin: ids of events or facts, `given` by the caller, or `made` by the assembly itself.
     pub source: Source,
-    /// The hash of its text.
+    /// Hash of its text.
     pub sha256: Hash,
-    /// What it costs.
+    /// Its size in tokens.
     pub tokens: u64,
 }
 
-/// Something that did not go in.
+/// An item that was left out.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LeftOut {
-    /// Which section it would be in.
+    /// Section that it would be in.
     pub section: Section,
-    /// Where it came from: ids of events or facts, `given` by the caller, or `made` by the assembly itself.
+    /// Origin: ids of events or facts, `given` by the caller, or `made` by the assembly itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// The number of turns, for the tail.
+    /// Number of turns, for the tail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<u64>,
-    /// Why not.
+    /// Reason for leaving it out.
     pub reason: String,
 }
 
 impl LeftOut {
-    /// Whether it would have gone in, had there been room.
+    /// Whether it was left out for lack of room.
     pub fn lacked_room(&self) -> bool {
         self.reason == BUDGET_FULL
     }
 }
 
-/// Why turns are left out that nobody asked to leave out.
+/// Reason for turns left out without being asked to.
 const BUDGET_FULL: &str = "the budget is full";
 
-/// Decides what goes in.
+/// Decides what is included.
 pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembled<'a>, Error> {
     let Material { system, state, facts, recalled, digests, tail, more, input } = material;
     let family = request.family;
@@ -356,14 +356,14 @@ pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembl
     let mut left_out = Vec::new();
     let share = |section| (room as f64 * request.sections.share(section)) as u64;
     let mut choose = |section, pieces| Chosen::within(family, section, pieces, share(section), &mut left_out);
-    // In the order in which they give way.
+    // In the order in which they make room.
     let mut flexible = [
         choose(Section::Recalled, recalled),
         choose(Section::Facts, facts),
         choose(Section::Digests, digests),
     ];
     let tail = Tail::new(tail, request.last_n);
-    // What the tail holds its place with: the turns that were asked for by number, else its share.
+    // Tokens reserved for the tail: those of the requested number of turns, else its share.
     let wanted = tail.cost(tail.first);
     let wanted = if request.last_n.is_some() { wanted } else { wanted.min(share(Section::Tail)) };
     let over =
@@ -378,7 +378,7 @@ pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembl
             Some(n) if cut == tail.first => format!("only the last {n} were asked for"),
             _ => BUDGET_FULL.to_string(),
         };
-        // Where more were not even read, nobody knows how many.
+        // If older turns were not even read, their number is unknown.
         let turns = (!more).then_some(cut as u64);
         left_out.push(LeftOut { section: Section::Tail, source: None, turns, reason });
     }
@@ -387,7 +387,7 @@ pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembl
     Ok(Assembled::new(request, texts, &tail.said[cut..], input, left_out))
 }
 
-/// What is left beside the sections that never give way.
+/// Tokens left beside the sections that are always included.
 fn room(request: &Request, system: u64, state: u64, input: u64) -> Result<u64, Error> {
     let fixed = system + state + input + PROMPT_TOKENS;
     request.token_budget.checked_sub(fixed).ok_or_else(|| {
@@ -402,12 +402,12 @@ fn room(request: &Request, system: u64, state: u64, input: u64) -> Result<u64, E
     })
 }
 
-/// The pieces of a section that are in so far.
+/// Pieces of a section included so far.
 struct Chosen<'a> {
     section: Section,
     pieces: Vec<&'a Piece>,
     text: String,
-    /// Of the text, counted as it will stand there.
+    /// Tokens of the text as it will be rendered.
     cost: u64,
 }
 
@@ -418,7 +418,7 @@ impl<'a> Chosen<'a> {
         chosen
     }
 
-    /// As many as fit, the first ones first; a smaller one may go in where a larger one did not.
+    /// Includes as many pieces as fit, in order; a smaller one may fit where a larger one did not.
     fn within(
         family: Family,
         section: Section,
@@ -429,7 +429,8 @@ impl<'a> Chosen<'a> {
         let mut chosen = Chosen::all(family, section, Vec::new());
         let mut cost = family.count(section.title()) + PART_TOKENS;
         for piece in pieces {
-            // What stands between two pieces, and one more because a text can cost a little more than its parts.
+            // The separator between two pieces, and one more because a text can have slightly more tokens than
+            // the sum of its parts.
             let more = family.count(&piece.text) + 2;
             if cost + more <= share {
                 cost += more;
@@ -456,7 +457,7 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// Gives one piece up; `false` if there is none left.
+    /// Drops one piece; `false` if there is none left.
     fn drop_last(&mut self, family: Family, left_out: &mut Vec<LeftOut>) -> bool {
         let Some(piece) = self.pieces.pop() else { return false };
         left_out.push(LeftOut {
@@ -473,9 +474,9 @@ impl<'a> Chosen<'a> {
 /// The last turns, and where they may be cut.
 struct Tail<'a> {
     said: &'a [Said],
-    /// For each index what everything from there on costs.
+    /// For each index, the tokens of everything from there on.
     costs: Vec<u64>,
-    /// Whether it can be cut before an index without parting a call from its result.
+    /// For each index, whether a cut before it keeps every call with its result.
     legal: Vec<bool>,
     /// The first index that was asked for.
     first: usize,
@@ -498,7 +499,7 @@ impl<'a> Tail<'a> {
         self.costs.get(from).copied().unwrap_or(0)
     }
 
-    /// The first place, not before what was asked for, from which everything fits.
+    /// The first index, not before the requested one, from which everything fits.
     fn cut_to(&self, room: u64) -> usize {
         (self.first..=self.said.len())
             .find(|cut| self.legal[*cut] && self.costs[*cut] <= room)
@@ -543,26 +544,26 @@ impl<'a> Assembled<'a> {
     }
 }
 
-/// What a provider's prompt cache still covers, compared with the call before.
+/// Coverage of a provider's prompt cache, compared with the previous call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Cache {
-    /// Tokens at the beginning that are the same.
+    /// Number of tokens at the beginning that are the same.
     pub stable_prefix_tokens: u64,
-    /// The section of the first difference; null if there is none, or nothing to compare with.
+    /// Section of the first difference; null if there is none, or nothing to compare with.
     pub first_changed_section: Option<Section>,
 }
 
 impl Cache {
     /// Compares block by block.
     pub fn compare(before: &[Block], now: &[Block]) -> Cache {
-        // What was asked last time is tail this time, at the same place.
+        // The input of the last call is now part of the tail, at the same position.
         let lane =
             |block: &Block| if block.section == Section::Input { Section::Tail } else { block.section };
         let same = before.iter().zip(now).take_while(|(a, b)| a.sha256 == b.sha256 && lane(a) == lane(b));
         let same = same.count();
         Cache {
             stable_prefix_tokens: now[..same].iter().map(|block| block.tokens).sum(),
-            // A longer prompt with the same beginning has changed where it goes on.
+            // A longer prompt with the same beginning changes where it continues.
             first_changed_section: now.get(same).or(before.get(same)).map(|block| block.section),
         }
     }

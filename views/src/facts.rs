@@ -1,9 +1,11 @@
-//! Facts: what statements in a log add up to, and what a model learns from turns.
+//! Facts: derived from the statements in a log, and learned from turns by a model.
 //!
-//! [`add_up`] makes facts of statements: the same statement again makes a fact surer, another object for the same subject and
-//! predicate takes its place. Which statements stand is known to [`state::Fold`](crate::state::Fold), by their places.
+//! [`add_up`] derives facts from statements: repeating a statement raises a fact's confidence, another object
+//! for the same subject and predicate supersedes it. [`state::Fold`](crate::state::Fold) knows which statements
+//! are current, by `seq`.
 //!
-//! What a model is asked and may answer is in [`prompt`] and [`read`]; what must not be kept is taken out by [`Redactor`].
+//! [`prompt`] asks a model for facts and [`read`] parses its reply; [`Redactor`] removes what must not be
+//! stored.
 
 mod fold;
 mod learn;

@@ -1,23 +1,23 @@
 //! Names found in text: paths, symbols, ids.
 //!
-//! One scan by hand, without a regular expression and without allocating, because projection and compaction run it
-//! over every tool result of a conversation. Letters of scripts that do not put spaces between words end a name, so
-//! that a path in the middle of a Chinese sentence is found.
+//! A hand-written scan, without a regular expression and without allocating, because projection and compaction
+//! run it over every tool result of a conversation. Letters of scripts that do not put spaces between words end
+//! a name, so that a path in the middle of a Chinese sentence is found.
 
 use std::cell::LazyCell;
 
-/// What a name is the name of.
+/// Category of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// `core/src/lib.rs`, `/tmp/x`, `C:\logs\a.txt`.
     Path,
-    /// `Cargo.toml`: no folder, an ending that files have.
+    /// `Cargo.toml`: no folder, a known file extension.
     FileName,
     /// `a::b`, `CamelCase`, `Widget4`, `snake_case`.
     Symbol,
     /// `#123`.
     Issue,
-    /// The id of an object: 7 to 64 hexadecimal digits, a letter and a digit among them.
+    /// The id of an object: 7 to 64 hexadecimal digits, including a letter and a digit.
     Hex,
     /// `123e4567-e89b-12d3-a456-426614174000`.
     Uuid,
@@ -30,13 +30,13 @@ pub enum Kind {
 /// A name in a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identifier<'a> {
-    /// What it names.
+    /// Category.
     pub kind: Kind,
-    /// The name without `./` in front, `:line` and `:line:column` behind, or punctuation around it.
+    /// The name without a leading `./`, a trailing `:line` or `:line:column`, or surrounding punctuation.
     pub text: &'a str,
 }
 
-/// Calls back for every name, in order. Of `a::snake_case` the whole and its speaking parts are names.
+/// Calls back for every name, in order. For `a::snake_case`, both the whole and its meaningful parts are names.
 pub fn scan<'a>(text: &'a str, mut found: impl FnMut(Identifier<'a>)) {
     words(
         text,
@@ -49,15 +49,15 @@ pub fn scan<'a>(text: &'a str, mut found: impl FnMut(Identifier<'a>)) {
     );
 }
 
-/// Receives the words of a text.
+/// Receiver of words.
 pub(crate) trait Reader<'a> {
-    /// Whether to call [`found`](Reader::found). Classifying a word takes longer than reading it, and is done only then.
+    /// Whether the word is wanted at all. Only then is its kind determined, which takes longer than reading it.
     fn wants(&self, word: &'a str) -> bool;
 
-    /// A word, with its kind if it is a name. Returns whether to continue.
+    /// Receives a word, with its kind if it is a name. Returns whether to continue.
     fn found(&mut self, kind: Option<Kind>, word: &'a str) -> bool;
 
-    /// A word of prose or a whole number. Neither is a name by itself.
+    /// Receives a word of prose or a whole number. Neither is a name by itself.
     fn plain(&mut self, _word: &'a str) {}
 }
 
@@ -74,7 +74,7 @@ impl<'a, F: FnMut(Option<Kind>, &'a str) -> bool> Reader<'a> for Every<F> {
     }
 }
 
-// What a word is made of. Most words of prose are nothing but letters and are let go without another look.
+// Character classes of a word. Most words of prose consist of letters only and are skipped at once.
 const LOWER: u8 = 1;
 const UPPER: u8 = 2;
 const DIGIT: u8 = 4;
@@ -103,20 +103,21 @@ const CLASS: [u8; 256] = {
     table
 };
 
-/// Passes every word to the reader, cleaned, as long as it continues. Returns whether the end was reached.
+/// Passes every word to the reader, without surrounding punctuation. Continues as long as the reader does, and
+/// returns whether it reached the end.
 pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
     let bytes = text.as_bytes();
     let at_byte = |at: usize| bytes.get(at).copied().unwrap_or(b' ');
     let (mut at, mut more) = (0, true);
     while more && at < bytes.len() {
-        // Between words there is often more than a space.
+        // There is often more than a space between words.
         while CLASS[at_byte(at) as usize] == 0 && at_byte(at) != b'#' && at < bytes.len() {
             at += 1;
         }
         let start = at;
         let mut made_of = 0;
         loop {
-            // Most of a word is of these, and most words end where they do.
+            // Most of a word consists of these, and most words end where they do.
             for byte in &bytes[at..] {
                 let class = CLASS[*byte as usize];
                 if class & !WIDE == 0 {
@@ -172,7 +173,7 @@ pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
             if at - start == 1 && matches!(at_byte(at + 1), b'\\' | b'/') {
                 at = run(bytes, at + 1, |byte| byte == b'\\' || CLASS[byte as usize] != 0);
                 let path = text[start..at].trim_end_matches(['.', '\\', '/']);
-                // The drive alone names nothing.
+                // A drive alone is not a name.
                 more = path.len() <= "C:".len() || reader.found(Some(Kind::Path), path);
                 continue;
             }
@@ -197,12 +198,12 @@ pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
     more
 }
 
-/// Where the bytes that pass end.
+/// The end of the run of bytes that pass.
 fn run(bytes: &[u8], from: usize, pass: impl Fn(u8) -> bool) -> usize {
     bytes[from..].iter().position(|byte| !pass(*byte)).map_or(bytes.len(), |n| from + n)
 }
 
-/// Where a number with its unit ends, if the word is one.
+/// The end of a number with its unit, if the word is one.
 fn quantity(text: &str, start: usize, end: usize) -> Option<usize> {
     #[rustfmt::skip]
     const UNITS: &[&str] = &[
@@ -230,7 +231,7 @@ fn quantity(text: &str, start: usize, end: usize) -> Option<usize> {
     }
     let rest = text[end..].strip_prefix(' ')?;
     let unit = rest.find(|char: char| !char.is_alphanumeric()).unwrap_or(rest.len());
-    // One letter behind a space is more often a word or a list than a unit.
+    // A single letter after a space is more often a word or a list than a unit.
     (unit > 1 && UNITS.contains(&&rest[..unit])).then_some(end + 1 + unit)
 }
 
@@ -247,7 +248,7 @@ fn name<'a>(word: &'a str, made_of: u8, reader: &mut impl Reader<'a>) -> bool {
     }
     let is_scoped = made_of & COLONS != 0;
     let separator = match is_scoped {
-        // Colons come in pairs, and what is between two of them is empty.
+        // Colons come in pairs, with nothing between them.
         true => b':',
         false if made_of & MARK != 0 && word.contains('.') && !word.contains('/') => b'.',
         false => return true,
@@ -282,7 +283,7 @@ fn trimmed(word: &str) -> &str {
     word
 }
 
-/// Prose: letters without an inner capital, or nothing but a number.
+/// Whether a word is prose: letters without an inner capital, or just a number.
 fn is_plain(word: &str) -> bool {
     let bytes = word.as_bytes();
     bytes.iter().all(u8::is_ascii_digit)
@@ -324,7 +325,7 @@ fn is_hex(word: &str) -> bool {
         && bytes.iter().any(u8::is_ascii_alphabetic)
 }
 
-/// A slash alone makes no path: "and/or" and "text/html" are none.
+/// A slash alone does not make a path: "and/or" and "text/html" are not paths.
 fn is_path(word: &str) -> bool {
     const MEDIA: [&str; 5] = ["text/", "application/", "image/", "audio/", "video/"];
     let last = word.rsplit('/').next().unwrap_or_default();
@@ -336,7 +337,7 @@ fn is_path(word: &str) -> bool {
                 && !MEDIA.iter().any(|kind| word.starts_with(kind))))
 }
 
-/// By a list, because `self.name` and `example.com` have a dot as well.
+/// Uses a list, because `self.name` and `example.com` have a dot as well.
 fn has_file_ending(word: &str) -> bool {
     #[rustfmt::skip]
     const ENDINGS: &[&str] = &[
@@ -355,7 +356,7 @@ fn has_file_ending(word: &str) -> bool {
     ];
     let Some((stem, ending)) = word.rsplit_once('.') else { return false };
     if stem.is_empty() {
-        // `.collect` at the start of a line is a call; these are what hidden files are called.
+        // `.collect` at the start of a line is a call; these are endings of hidden files.
         return ["env", "ignore", "rc", "config", "attributes"].iter().any(|last| ending.ends_with(last));
     }
     let mut lower = [0; 10];
@@ -380,7 +381,7 @@ fn is_symbol(word: &str) -> bool {
     bytes.windows(2).any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase())
         || bytes[0].is_ascii_uppercase() && has(u8::is_ascii_lowercase) && has(u8::is_ascii_digit)
         || bytes.windows(4).any(|four| {
-            // The plural of an abbreviation ("URLs") is no symbol.
+            // The plural of an abbreviation ("URLs") is not a symbol.
             four[..2].iter().all(u8::is_ascii_uppercase) && four[2..].iter().all(u8::is_ascii_lowercase)
         })
 }
@@ -469,7 +470,7 @@ mod tests {
 
     #[test]
     fn file_endings_are_sorted() {
-        // The search by halves finds each of them only then.
+        // Only then does the binary search find each of them.
         for name in ["a.avif", "a.zst", "a.C", "a.TOML", "a.json", "a.h", "a.properties", "a.woff2"] {
             assert!(has_file_ending(name), "{name}");
         }
@@ -481,7 +482,7 @@ mod tests {
             words(&text, &mut Every(|_, word: &str| !word.is_empty() && text.contains(word) || panic!("{word:?}")));
         }
 
-        /// A name stands for itself: scanned alone it is found again.
+        /// A name scanned alone is found again as itself.
         #[test]
         fn a_name_scanned_alone_is_itself(text in "[a-zA-Z0-9_./:#% -]{0,60}") {
             for (kind, name) in names(&text) {

@@ -1,12 +1,12 @@
-//! What is read from a log: everything that is derived, as pure functions from events to a value.
+//! Everything derived from a log, as pure functions from events to a value.
 //!
-//! [`reading`] puts turns in order; [`state`] folds a log into the smallest set of truths needed to go on; [`projection`] is the
-//! clean view of its messages;
-//! [`compaction`] plans, writes and reads checkpoints; [`context`] fits all of that into a token budget, counted by
-//! [`tokens`]; [`recall`] and [`vectors`] rank what was said before; [`facts`] adds up what was learned.
+//! [`reading`] puts turns in reading order; [`state`] folds a log into the minimum needed to continue;
+//! [`projection`] is the clean view of its messages; [`compaction`] plans, writes and reads checkpoints;
+//! [`context`] fits all of that into a token budget, counted by [`tokens`]; [`recall`] and [`vectors`] rank
+//! earlier turns; [`facts`] derives facts.
 //!
-//! What it is not: it decides nothing about what is written (that is `core`), and like `core` it has no disk, no clock, no
-//! network and no randomness. Dropping whatever it made and deriving it again gives the same bytes.
+//! This crate decides nothing about what is written (that is `core`), and like `core` it has no disk, no clock,
+//! no network and no randomness. Dropping anything that it made and deriving it again gives the same bytes.
 
 pub mod compaction;
 pub mod context;

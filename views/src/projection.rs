@@ -1,13 +1,13 @@
-//! What of a transcript the next request sees.
+//! Projection: the view of a transcript that the next request sees.
 //!
-//! Projection is pure: messages in, a view out, the messages untouched. A message that a view shows unchanged is the
-//! message itself, not a copy; one that is changed keeps every byte that the change does not concern. Whatever a policy
-//! leaves out, a call and its result leave together, and signed reasoning stays whole.
+//! Projection is pure: messages in, a view out, the messages untouched. A message that a view shows unchanged
+//! is the message itself, not a copy; a changed one keeps every byte that the change does not concern. Whatever
+//! a policy leaves out, a call and its result are left out together, and signed reasoning stays whole.
 //!
-//! [`project`] makes a view, [`Incremental`] one after another of a transcript that grows, `view` is what comes out, `message` is what views are made of, `options` says how one is
-//! asked for, `repair`, `summary`, `reachability`, `clearing` and `custom` are the policies, `part` and `edit` take
-//! messages and parts out, `pointer` finds what was reclaimed, `hash` binds a view, `record` makes one again from its
-//! event.
+//! [`project`] makes a view, [`Incremental`] a series of views of a growing transcript, `view` is the result,
+//! `message` is the input, `options` parses requests, `repair`, `summary`, `reachability`, `clearing` and
+//! `custom` are the policies, `part` and `edit` remove messages and parts, `pointer` locates reclaimed bodies,
+//! `hash` computes the prefix hash, `record` rebuilds a view from its event.
 
 mod clearing;
 mod custom;
@@ -21,8 +21,8 @@ mod pointer;
 mod reachability;
 mod record;
 mod repair;
+mod session_update;
 mod summary;
-mod told;
 mod view;
 
 pub use custom::Projector;
@@ -32,7 +32,7 @@ pub use options::{Clearing, Options, POLICIES_MAX, Policy, Reachability, Signatu
 pub(crate) use part::without_parts;
 pub use pointer::{Pointed, Pointer, resolve_pointer, strip_markers};
 pub use record::replay;
-pub use told::session_update;
+pub use session_update::session_update;
 pub use view::{Metadata, Shown, View};
 
 use everturn_core::Error;
@@ -49,8 +49,8 @@ pub fn project<'a>(
     project_after(messages, summary, options, None)
 }
 
-/// Makes a view that comes after another. `previous` is the metadata of that one's event: with `freeze`, its decisions
-/// are kept until enough can be gained, and the view says how much of its beginning is unchanged.
+/// Makes a view that follows another. `previous` is the metadata of that one's event: with `freeze`, its
+/// decisions are kept until enough can be gained, and the view reports how much of its beginning is unchanged.
 pub fn project_after<'a>(
     messages: &'a [Message],
     summary: Option<&str>,
@@ -64,13 +64,13 @@ pub fn project_after<'a>(
     Ok(decided.view(messages, options, prefix_hash, unchanged))
 }
 
-/// What the policies left.
+/// Result of the policies.
 struct Decided<'a> {
     shown: Vec<Shown<'a>>,
     reasons: Vec<String>,
     roots: Vec<String>,
     blocked: bool,
-    /// A projector said itself what it kept and dropped.
+    /// Indices that a projector reports as kept and dropped.
     claim: Option<(Vec<usize>, Vec<usize>)>,
 }
 
@@ -142,7 +142,7 @@ fn decide<'a>(
     Ok(decided)
 }
 
-/// The characters and tokens that a view does not show.
+/// Characters and tokens that a view does not show.
 fn reclaimed(messages: &[Message], shown: &[Shown<'_>]) -> (usize, usize) {
     let mut dropped = vec![true; messages.len()];
     let mut total = (0, 0);
@@ -160,7 +160,7 @@ fn reclaimed(messages: &[Message], shown: &[Shown<'_>]) -> (usize, usize) {
     total
 }
 
-/// What belongs together in a view.
+/// Pairs the calls and results of a view.
 fn pair<'v>(shown: &'v [Shown<'_>]) -> Pairs<'v> {
     pairing::pair(shown.iter().map(Shown::value))
 }
@@ -215,7 +215,7 @@ impl<'a> Decided<'a> {
             redaction_pointers: pointers,
             first_changed_index: (unchanged < messages.len().max(shown.len())).then_some(unchanged),
             unchanged_leading_tokens,
-            asked: view::Asked::of(options),
+            asked: view::RecordedOptions::of(options),
             transcript: messages.len(),
             messages: shown,
         }

@@ -1,8 +1,8 @@
-//! Reading order: a turn that replaces another stands where that one stood.
+//! Reading order: a turn that replaces another takes its place.
 //!
-//! The log keeps the order of arrival. A turn and the turns that it replaces, directly or through others, are a chain. Its
-//! place is the smallest `seq` among them, and the one turn of it that nothing replaced is read there. So an edit moves
-//! nothing, and no two turns that stand have the same place: it can be a cursor.
+//! The log keeps the order of arrival. A turn and the turns that it replaces, directly or indirectly, form a chain.
+//! The place of the chain is the smallest `seq` in it, and its one current turn is read there. So an edit moves
+//! nothing, and no two current turns have the same place: a place can serve as a cursor.
 
 use crate::projection::{Message, without_parts};
 use everturn_core::Error;
@@ -21,7 +21,7 @@ pub fn places(turns: impl IntoIterator<Item = (TurnId, u64, Option<Successor>)>)
             ends.insert(turn, by);
         }
     }
-    // The first turn to reach the end of a chain gives it its place.
+    // In order of `seq`, the first turn of a chain determines its place.
     seqs.sort_unstable_by_key(|(_, seq)| *seq);
     let mut first: HashMap<TurnId, u64> = HashMap::new();
     seqs.iter()
@@ -32,7 +32,7 @@ pub fn places(turns: impl IntoIterator<Item = (TurnId, u64, Option<Successor>)>)
         .collect()
 }
 
-/// The end of a turn's chain. Every turn on the way points there afterwards, so that a long chain is walked once.
+/// The end of a turn's chain. Compresses the path, so that a long chain is walked only once.
 fn end_of(turn: TurnId, next: &mut HashMap<TurnId, TurnId>) -> TurnId {
     let mut way = Vec::new();
     let mut end = turn;
@@ -40,12 +40,12 @@ fn end_of(turn: TurnId, next: &mut HashMap<TurnId, TurnId>) -> TurnId {
         way.push(end);
         end = by;
     }
-    // Two aborted turns may name each other; the chain then ends where it was entered.
+    // Two aborted turns may replace each other; then the chain ends where it was entered.
     next.extend(way.into_iter().filter(|turn| *turn != end).map(|turn| (turn, end)));
     end
 }
 
-/// The turns that stand, in reading order. `turns` are those of a conversation, superseded ones included, in any order.
+/// The current turns in reading order. `turns` are those of a conversation, including superseded ones, in any order.
 pub fn standing(mut turns: Vec<Turn>) -> Vec<Turn> {
     let places = places_of(&turns);
     turns.retain(|turn| turn.superseded_by.is_none());
@@ -53,8 +53,8 @@ pub fn standing(mut turns: Vec<Turn>) -> Vec<Turn> {
     turns
 }
 
-/// The messages of the turns that stand, in reading order. A call and a result that belonged together and do not any more,
-/// because one of them was edited away or moved, are left out: a provider refuses each without the other.
+/// The messages of the current turns in reading order. A call that lost its result to an edit, by removal or by
+/// moving, is left out, and so is a result that lost its call: providers reject one without the other.
 pub fn messages(turns: &[Turn]) -> Result<Vec<Message>, Error> {
     let places = places_of(turns);
     let mut all = Vec::new();
@@ -70,7 +70,7 @@ pub fn messages(turns: &[Turn]) -> Result<Vec<Message>, Error> {
     if turns.iter().all(stands) {
         return Ok(messages);
     }
-    // By id, else by name: the first place of a call and the last `seq` of a result, replaced ones included.
+    // The first place of each call and the last `seq` of each result, by id or else by name, including superseded ones.
     let (mut calls, mut results) = (HashMap::new(), HashMap::new());
     for (place, turn, message) in &all {
         let pairs = pairing::pair([message.value()]);

@@ -1,10 +1,10 @@
-//! Finding what was said again: what of a turn is searched, the words of a text and of a question, and how what
-//! words, meaning and neighbours say becomes one ranking.
+//! Recall: the searched text of a turn, the terms of texts and queries, and a ranking that combines lexical
+//! matches, embeddings and neighbouring turns.
 //!
-//! A backend keeps words and proposes what has them. Which words there are and how well a text fits is decided here, so that
-//! every backend finds the same.
+//! A backend stores terms and proposes candidates. Terms and scores are computed here, so that every backend
+//! returns the same results.
 //!
-//! What it is not: it keeps no index and computes no vectors.
+//! This module keeps no index and computes no embeddings.
 
 mod language;
 mod period;
@@ -33,38 +33,38 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What words are made of changed when this does: an index of another version is made again.
+/// Version of the terms: an index of another version is rebuilt.
 pub const TERMS_VERSION: u32 = 3;
 
-/// What can be found.
+/// Kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "RecallKind")]
 pub enum Kind {
-    /// Something said.
+    /// A turn.
     Turn,
-    /// Something learned.
+    /// A fact.
     Fact,
 }
 
-/// How to look.
+/// Search mode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "RecallMode")]
 pub enum Mode {
-    /// By words and by meaning, both rankings joined.
+    /// Lexical and by embedding, both scores combined.
     #[default]
     Hybrid,
-    /// By words.
+    /// Lexical.
     Lexical,
-    /// By meaning.
+    /// By embedding.
     Vector,
 }
 
 words!(Kind, "recall.kind", Turn "turn", Fact "fact");
 words!(Mode, "recall.mode", Hybrid "hybrid", Lexical "lexical", Vector "vector");
 
-/// Which turn or fact something in the index is.
+/// Id of an indexed turn or fact.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum EntryId {
     /// A turn.
@@ -74,7 +74,7 @@ pub enum EntryId {
 }
 
 impl EntryId {
-    /// What it is.
+    /// Kind of the entry.
     pub fn kind(self) -> Kind {
         match self {
             EntryId::Turn(_) => Kind::Turn,
@@ -99,49 +99,50 @@ impl EntryId {
     }
 }
 
-/// Its number in one index file; another file numbers differently.
+/// Number of an entry in one index file; another file numbers differently.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EntryNo(pub i64);
 
-/// One thing that can be found.
+/// An indexed turn or fact.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Entry {
-    /// Whose.
+    /// Tenant that it belongs to.
     pub tenant: TenantName,
-    /// Where it was said or learned.
+    /// Conversation that it is from.
     pub conversation: ConversationId,
-    /// The place of the turn; of a fact, the place of the event that tells it.
+    /// `seq` of the turn; for a fact, of the event that states it.
     pub seq: u64,
-    /// Which one.
+    /// Turn or fact.
     pub id: EntryId,
-    /// In which role it was said.
+    /// Role of the speaker.
     pub role: Option<Role>,
-    /// Who said it.
+    /// Actor that spoke.
     pub actor: Option<String>,
-    /// When it was said: what a client or importer says, else when the store took it.
+    /// Time at which it was said, according to the client or importer, else at which the store accepted it.
     pub at: Timestamp,
-    /// The place of the event after which it does not stand any more.
+    /// `seq` of the event that superseded or aborted it.
     pub fallen: Option<u64>,
-    /// Whether a person or a model said it, or learned it: it gets its vector before what tools were asked and answered.
+    /// Whether it was written by a person or a model, or is a fact: it gets its embedding before tool calls and
+    /// results.
     pub prose: bool,
-    /// Its words; see [`searched_text`].
+    /// Searched text; see [`searched_text`].
     pub text: String,
-    /// Its vector, where it is made along with the words. Without one, the entry waits for it.
+    /// Embedding, if it is computed together with the terms. Without one, the entry waits for it.
     pub vector: Option<Embedded>,
 }
 
-/// A vector, and the name of the model that made it.
+/// An embedding, and the name of the model that computed it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Embedded {
-    /// Vectors of different models are never compared.
+    /// Name of the model. Embeddings of different models are never compared.
     pub model: Arc<str>,
-    /// Empty if nothing in the text has a meaning to the model.
+    /// The vector; empty if the text means nothing to the model.
     pub numbers: Vec<f32>,
 }
 
 impl Entry {
-    /// A turn that can be found; `None` for one that says nothing, or not yet, or whose words were erased. `fallen` is the
-    /// place of the event after which it does not stand any more.
+    /// The entry of a turn; `None` if the turn is empty, still open, or erased. `fallen` is the `seq` of the
+    /// event that superseded or aborted it.
     pub fn of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Option<Entry> {
         let message = turn.value().filter(|_| turn.status != Status::Pending)?;
         let text = searched_text(turn)?;
@@ -160,32 +161,33 @@ impl Entry {
         })
     }
 
-    /// The conversation that it is in.
+    /// Key of its conversation.
     pub fn key(&self) -> Key {
         Key { tenant: self.tenant.clone(), id: self.conversation }
     }
 }
 
-/// What may be found. Empty lists allow everything.
+/// Filter of results. Empty lists allow everything.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Filter {
-    /// Only in this conversation and in what it inherited.
+    /// Only in this conversation, inherited turns included.
     pub conversation: Option<ConversationId>,
-    /// Only what these said.
+    /// Only by these actors.
     pub actors: Vec<String>,
-    /// Only what was said in these roles.
+    /// Only in these roles.
     pub roles: Vec<Role>,
     /// Only these kinds.
     pub kinds: Vec<Kind>,
-    /// Only what was said at this time or later.
+    /// Only at this time or later.
     pub after: Option<Timestamp>,
-    /// Only what was said before this time.
+    /// Only before this time.
     pub before: Option<Timestamp>,
-    /// Only up to this place, and as it stood there. Needs a conversation: places of others cannot be compared.
+    /// Only up to this `seq`, and as of it. Requires a conversation: the `seq` of different conversations
+    /// cannot be compared.
     pub through_seq: Option<u64>,
-    /// Only before this place. Needs a conversation as well.
+    /// Only before this `seq`. Requires a conversation as well.
     pub before_seq: Option<u64>,
-    /// Also what another took the place of, and what was aborted.
+    /// Whether to include superseded and aborted turns.
     pub include_superseded: bool,
 }
 

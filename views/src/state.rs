@@ -1,8 +1,8 @@
-//! The smallest set of truths needed to go on: a fold over the log, never a second truth.
+//! The state of a conversation: a fold over the log with the minimum needed to continue.
 //!
-//! [`Fold`] is what the events add up to, in places and ids only. It can be kept anywhere and caught up by newer events:
-//! erasing a turn's words leaves nothing behind in it. [`State`] is what callers get: the same with the words, read from
-//! the log at that moment.
+//! [`Fold`] holds only `seq` numbers and ids. It can be stored anywhere and caught up with newer events:
+//! erasing a turn's text leaves nothing of it in a fold. [`State`] is what callers get: the same with the
+//! texts, read from the log at that moment.
 
 use crate::compaction::Checkpoint;
 use everturn_core::Error;
@@ -20,77 +20,77 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The version of [`State`] and of a kept [`Fold`]; a fold of another version is made again from the log.
+/// Version of [`State`] and of a stored [`Fold`]; a fold of another version is rebuilt from the log.
 pub const VERSION: u32 = 3;
-/// Turns that [`State::recent_turn_ids`] names.
+/// Maximum number of turns in [`State::recent_turn_ids`].
 pub const RECENT_TURNS_MAX: usize = 64;
-/// Pins of one conversation.
+/// Maximum number of pins of one conversation.
 pub const PINS_MAX: usize = 100;
-/// Largest value of a pin, in bytes of JSON: every prompt carries it.
+/// Maximum size of a pin, in bytes of JSON: every prompt carries it.
 pub const PIN_BYTES_MAX: usize = 4 * 1024;
-/// Scratchpads of one conversation.
+/// Maximum number of scratchpads of one conversation.
 pub const SCRATCHPADS_MAX: usize = 16;
-/// Largest value of a scratchpad, in bytes of JSON: every prompt carries it.
+/// Maximum size of a scratchpad, in bytes of JSON: every prompt carries it.
 pub const SCRATCHPAD_BYTES_MAX: usize = 16 * 1024;
-/// Approvals and tools that can be pending at once; the oldest give way.
+/// Maximum number of pending approvals and of pending tools; the oldest are dropped.
 pub const PENDING_MAX: usize = 1000;
 
-/// What a conversation's events add up to, without their words.
+/// The fold of a conversation's events, without their text.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Fold {
-    /// See [`VERSION`].
+    /// Version, see [`VERSION`].
     pub version: u32,
-    /// The last event it covers.
+    /// `seq` of the last event it covers.
     pub through_seq: u64,
-    /// When that was taken.
+    /// Time of that event.
     pub updated: Timestamp,
-    /// The newest turns that stand, in reading order: neither superseded, aborted nor open.
+    /// The newest turns that are neither superseded, aborted nor open, in reading order.
     pub recent: Vec<Place>,
-    /// Turns that are still being said.
+    /// Open turns.
     pub open: Vec<Place>,
-    /// The last aborted turns that nothing has replaced.
+    /// The last aborted turns that no turn has replaced.
     pub aborted: Vec<Place>,
     /// Pins, by the `seq` of the event that set each.
     pub pins: BTreeMap<String, u64>,
-    /// Scratchpads, by the `seq` of the event that set each: their version.
+    /// Scratchpads, by the `seq` of the event that set each, which is their version.
     pub scratchpads: BTreeMap<String, u64>,
-    /// Approvals that wait, by id and the place of the request.
+    /// Pending approvals, by id and the `seq` of the request.
     pub approvals: Vec<Waiting>,
     /// Calls without a result, and tools that started and did not finish.
     pub tools: Vec<Tool>,
     /// The checkpoint in force.
     pub checkpoint: Option<CheckpointRef>,
-    /// What the budget did last.
+    /// The last budget action.
     pub budget: Option<BudgetRef>,
-    /// Where the system prompt in force was set.
+    /// `seq` of the event that set the system prompt in force.
     pub prompt: Option<u64>,
-    /// The last receipt.
+    /// `seq` of the last receipt.
     pub receipt: Option<u64>,
-    /// The last projection.
+    /// `seq` of the last projection.
     pub projection: Option<u64>,
-    /// Statements about facts that stand, corrections and retractions. What was learned from a turn that does not stand any
-    /// more is not among them.
+    /// Current statements about facts, corrections and retractions. Those learned from superseded or aborted
+    /// turns are not among them.
     pub facts: Vec<Statement>,
-    /// Which parts of the log were read for facts: first and last places, in order, with gaps between.
+    /// Ranges of the log that were read for facts: first and last `seq`, in order, with gaps between.
     pub read: Vec<(u64, u64)>,
 }
 
-/// Where something is said about a fact.
+/// A statement about a fact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Statement {
-    /// Its place.
+    /// `seq` of the statement.
     pub seq: u64,
     /// The turn that it was learned from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
 }
 
-/// A turn and its place.
+/// A turn, its `seq` and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The turn.
     pub turn: TurnId,
-    /// The event that began it.
+    /// `seq` of its first event.
     pub seq: u64,
     /// Its place in reading order: the smallest `seq` among it and the turns that it replaces. See
     /// [`reading`](crate::reading).
@@ -104,25 +104,25 @@ impl Place {
     }
 }
 
-/// An approval that waits.
+/// A pending approval.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Waiting {
     /// Its id.
     pub id: String,
-    /// Where it was asked for.
+    /// `seq` of the request.
     pub seq: u64,
 }
 
-/// A tool that has not answered.
+/// A tool call without a result.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tool {
-    /// The call's id; absent where the caller gave none.
+    /// Id of the call; absent if the caller gave none.
     pub id: Option<String>,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// The turn that called it; absent for one that was only announced as started.
     pub turn: Option<TurnId>,
-    /// The event that called or announced it.
+    /// `seq` of the call, or of its start.
     pub seq: u64,
     /// The place of its turn in reading order.
     pub place: u64,
@@ -131,9 +131,9 @@ pub struct Tool {
 /// The body of `state.pin` and `scratchpad.set`; of `state.unpin` and `scratchpad.clear` without the value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PinBody {
-    /// The pin's or the scratchpad's name.
+    /// Name of the pin or scratchpad.
     pub name: String,
-    /// Any JSON.
+    /// Its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Raw>,
 }
@@ -141,52 +141,53 @@ pub struct PinBody {
 /// The body of `approval.requested` and `approval.resolved`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ApprovalBody {
-    /// Pairs the two.
+    /// Id that pairs the two.
     pub approval_id: String,
-    /// The call that waits for it.
+    /// Id of the call that waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// Its tool.
+    /// Name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// For people.
+    /// Question for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
-    /// On resolving: how it ended.
+    /// Outcome, when resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<Approval>,
 }
 
-/// Where an approval is in its life.
+/// State of an approval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Approval {
-    /// Nobody has answered.
+    /// Not answered yet.
     Pending,
-    /// Yes.
+    /// Granted.
     Approved,
-    /// No.
+    /// Refused.
     Denied,
-    /// Not needed any more.
+    /// No longer needed.
     Cancelled,
-    /// Nobody answered in time.
+    /// Not answered in time.
     Expired,
 }
 
 /// The body of `tool.started` and `tool.finished`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ToolBody {
-    /// Pairs the two, and pairs them with a call.
+    /// Id that pairs the two, and pairs them with a call.
     pub tool_call_id: String,
-    /// The tool.
+    /// Name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// For people: what it is doing.
+    /// Description for people of what it is doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 }
 
-/// Checks the body of an event that changes the state, so that a typing error is not kept as a pin that never shows.
+/// Checks the body of an event that changes the state, so that a typo is not stored as a pin that is never
+/// shown.
 pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
     let wrong = |what: &str| Error::invalid("state.malformed", format!("the body of {kind} {what}"));
     let set = |what: &str, removed_by: &str, limit: (&'static str, usize, &str)| {
@@ -235,25 +236,25 @@ pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
 }
 
 impl Fold {
-    /// Before the first event.
+    /// The fold before the first event.
     pub fn new() -> Fold {
         Fold { version: VERSION, ..Fold::default() }
     }
 
-    /// The first place that a compaction must not pass: the oldest thing that is still pending.
+    /// The first `seq` that a compaction must not pass: that of the oldest pending item.
     pub fn barrier(&self) -> Option<u64> {
         let approvals = self.approvals.iter().map(|waiting| waiting.seq);
         let tools = self.tools.iter().map(|tool| tool.place);
         approvals.chain(tools).chain(self.open.iter().map(|open| open.place)).min()
     }
 
-    /// Takes in the next event. One that lacks what its kind promises does nothing.
+    /// Applies the next event. One that lacks what its kind requires changes nothing.
     pub fn apply(&mut self, event: &Event) {
         match event.kind.as_str() {
             kind::CREATED | kind::UPDATED => self.settings(event),
             kind::FORKED => {
                 self.settings(event);
-                // What was open in the parent is never finished on this side.
+                // A turn that was open in the parent is never finished in the fork.
                 self.open.clear();
             }
             kind::MESSAGE | kind::TOOL_RESULT => {
@@ -356,10 +357,10 @@ impl Fold {
         self.updated = self.updated.max(event.at);
     }
 
-    /// A turn was said: its calls wait from now on, and what it answers waits no longer.
+    /// Records a finished turn: its calls are pending from now on, and the calls that it answers no longer are.
     fn said(&mut self, place: Place, event: &Event) {
-        self.stand(place);
-        // Most turns neither call nor answer, and parsing each would cost every fold.
+        self.insert_recent(place);
+        // Most turns have neither calls nor results, and parsing each would slow every fold.
         let text = event.text().unwrap_or_default();
         let speaks_of_tools =
             event.role == Some(Role::Tool) || text.contains("tool") || text.contains("_call");
@@ -389,9 +390,9 @@ impl Fold {
         }
     }
 
-    /// Adds a turn to the recent ones. A streamed turn, or one that replaces another, stands before turns that are there
-    /// already.
-    fn stand(&mut self, place: Place) {
+    /// Adds a turn to the recent ones. A streamed turn, or one that replaces another, may belong before turns that
+    /// are here already.
+    fn insert_recent(&mut self, place: Place) {
         let at = self.recent.partition_point(|other| other.place < place.place);
         self.recent.insert(at, place);
         if self.recent.len() > RECENT_TURNS_MAX {
@@ -399,9 +400,9 @@ impl Fold {
         }
     }
 
-    /// Moves a turn to the place of the one that it replaces, as [`reading`](crate::reading) says.
+    /// Moves a turn to the place of the one that it replaces; see [`reading`](crate::reading).
     fn replace(&mut self, turn: TurnId, by: TurnId) {
-        // A turn that is not known here stood before all recent ones.
+        // A turn that is not listed here is older than all recent ones.
         let replaced = take(&mut self.recent, turn).or_else(|| take(&mut self.aborted, turn));
         let before = replaced.map_or(0, |replaced| replaced.place);
         for tool in self.tools.iter_mut().filter(|tool| tool.turn == Some(by)) {
@@ -410,12 +411,12 @@ impl Fold {
         for waiting in self.open.iter_mut().chain(&mut self.aborted).filter(|waiting| waiting.turn == by) {
             waiting.place = waiting.place.min(before);
         }
-        if let Some(standing) = take(&mut self.recent, by).filter(|_| replaced.is_some()) {
-            self.stand(Place { place: standing.place.min(before), ..standing });
+        if let Some(successor) = take(&mut self.recent, by).filter(|_| replaced.is_some()) {
+            self.insert_recent(Place { place: successor.place.min(before), ..successor });
         }
     }
 
-    /// The parts of the log up to a place that were not read for facts.
+    /// Ranges of the log up to `through` that were not read for facts.
     pub fn unread(&self, through: u64) -> Vec<(u64, u64)> {
         let mut parts = Vec::new();
         let mut from = 1;
@@ -443,7 +444,7 @@ impl Fold {
         }
     }
 
-    /// What a turn called does not wait any more: the turn does not stand.
+    /// Removes the pending calls of a superseded or aborted turn.
     fn forget(&mut self, turn: TurnId) {
         self.tools.retain(|tool| tool.turn != Some(turn));
     }
@@ -468,89 +469,89 @@ fn push<T>(list: &mut Vec<T>, entry: T) {
     list.push(entry);
 }
 
-/// What a conversation needs to go on.
+/// State of a conversation: the minimum needed to continue.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct State {
     /// The version of this format.
     pub version: u32,
-    /// The last event it covers.
+    /// `seq` of the last event it covers.
     pub through_seq: u64,
-    /// The newest turns that no summary covers, oldest first; at most 64.
+    /// The newest turns that no checkpoint covers, oldest first; at most 64.
     pub recent_turn_ids: Vec<TurnId>,
-    /// The last turn that a summary covers.
+    /// The last turn that a checkpoint covers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summarized_through: Option<TurnId>,
-    /// What is known of the turns that it covers.
+    /// The checkpoint in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
-    /// Approvals that nobody has answered.
+    /// Approvals that are not answered yet.
     pub pending_approvals: Vec<PendingApproval>,
-    /// Tools that have not answered.
+    /// Tool calls without a result.
     pub pending_tools: Vec<PendingTool>,
-    /// Current truth that must not drift, by name.
+    /// Pins, by name: values that must stay exact.
     pub pins: BTreeMap<String, Pin>,
-    /// Working memory of agents, by name.
+    /// Scratchpads, by name: working memory of agents.
     pub scratchpads: BTreeMap<String, Scratchpad>,
-    /// Turns that are still being said.
+    /// Open turns.
     pub open_turns: Vec<TurnId>,
-    /// When its last event was taken.
+    /// Time of the last event.
     pub updated: Timestamp,
 }
 
-/// An approval that waits.
+/// A pending approval.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PendingApproval {
     /// Its id.
     pub approval_id: String,
-    /// The call that waits for it.
+    /// Id of the call that waits for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// Its tool.
+    /// Name of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// For people.
+    /// Question for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
-    /// Always `pending`: what was resolved is gone from the list.
+    /// Always `pending`: resolved ones are not in the list.
     pub state: Approval,
-    /// The place of the request.
+    /// `seq` of the request.
     pub requested_seq: u64,
 }
 
-/// A tool that has not answered.
+/// A tool call without a result.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PendingTool {
-    /// The call's id.
+    /// Id of the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// The tool.
+    /// Name of the tool.
     pub tool_name: String,
-    /// What it was asked to do.
+    /// Description of the call.
     pub summary: String,
-    /// The place of the call, or of its start.
+    /// `seq` of the call, or of its start.
     pub since_seq: u64,
 }
 
-/// Current truth.
+/// A pinned value.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Pin {
-    /// What it says.
+    /// The value.
     pub value: Raw,
-    /// Where it was set.
+    /// `seq` of the event that set it.
     pub seq: u64,
 }
 
 /// Working memory of an agent.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Scratchpad {
-    /// Any JSON.
+    /// The value.
     pub value: Raw,
-    /// The event that set it: its version.
+    /// `seq` of the event that set it, which is its version.
     pub seq: u64,
 }
 
 impl PendingApproval {
-    /// As the event that asked for it says.
+    /// Reads it from the event that requested it.
     pub fn read(waiting: &Waiting, event: Option<&Event>) -> PendingApproval {
         let body = event.and_then(Event::read::<ApprovalBody>).unwrap_or_default();
         PendingApproval {
@@ -565,7 +566,7 @@ impl PendingApproval {
 }
 
 impl PendingTool {
-    /// As the turn that called it says.
+    /// Reads it from the turn that called it.
     pub fn called(tool: &Tool, message: Option<&Value>) -> PendingTool {
         let arguments = message.and_then(|message| {
             let calls = pairing::pair([message]).calls;
@@ -575,7 +576,7 @@ impl PendingTool {
         PendingTool::new(tool, arguments)
     }
 
-    /// As the event that announced it says.
+    /// Reads it from the event that announced it.
     pub fn announced(tool: &Tool, event: Option<&Event>) -> PendingTool {
         PendingTool::new(tool, event.and_then(Event::read::<ToolBody>).and_then(|body| body.summary))
     }
@@ -591,7 +592,7 @@ impl PendingTool {
 }
 
 impl State {
-    /// As text for a prompt: what must not be lost, first what is summarized, then what is true now and what waits.
+    /// The state as text for a prompt: first the checkpoint, then pins and pending items.
     pub fn render(&self) -> String {
         let mut sections = Vec::new();
         if let Some(checkpoint) = &self.checkpoint {
@@ -628,7 +629,7 @@ impl State {
     }
 }
 
-/// The value of a pin or a scratchpad: a text without its quotes, anything else as JSON.
+/// The value of a pin or scratchpad: a string without its quotes, anything else as JSON.
 fn plain(value: &Raw) -> String {
     value.read::<String>().unwrap_or_else(|| value.get().to_string())
 }

@@ -1,12 +1,12 @@
-//! How much a model will count.
+//! Token counts.
 //!
-//! For OpenAI's models the count is exact: their vocabularies are compiled in. Others do not publish theirs, so their
-//! count is an estimate that is meant to be too high rather than too low: seven fifths of what `o200k_base` counts,
-//! rounded up. Media have a flat price each.
+//! For OpenAI's models the count is exact: their vocabularies are compiled in. Others do not publish theirs, so
+//! their count is an estimate that errs on the high side: seven fifths of the `o200k_base` count, rounded up.
+//! Media have a flat cost each.
 //!
-//! A message costs what its parts cost, and a part its text plus [`PART_TOKENS`]; for a message with one text that is
-//! what OpenAI documents (three, and one for the role). Because the price hangs on the parts and not on the message, a
-//! renderer may split or join messages without changing the sum.
+//! A message costs the sum of its parts, and a part its text plus [`PART_TOKENS`]; for a message with one text
+//! that is what OpenAI documents (three, and one for the role). Because the cost depends on the parts and not
+//! on the message, a renderer may split or join messages without changing the sum.
 
 mod hash;
 mod vocabulary;
@@ -14,31 +14,31 @@ mod vocabulary;
 use everturn_core::message::{self, Part};
 use serde_json::Value;
 
-/// What a part costs beside its text: the marks around a message, its role, a name.
+/// Cost of a part beside its text: the marks around a message, its role, a name.
 pub const PART_TOKENS: u64 = 4;
-/// What a prompt costs beside its messages: the marks that begin the answer.
+/// Cost of a prompt beside its messages: the marks that begin the reply.
 pub const PROMPT_TOKENS: u64 = 3;
-/// What an image costs: the most that a provider charges for one in full size.
+/// Cost of an image: the maximum that a provider charges for one in full size.
 pub const IMAGE_TOKENS: u64 = 1600;
-/// What another medium costs. Its true price hangs on its length, which is not known here.
+/// Cost of other media. The true cost depends on the length, which is not known here.
 pub const MEDIA_TOKENS: u64 = 3200;
 
-/// Who counts.
+/// Tokenizer of a family of models.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Family {
-    /// GPT-4o and everything of OpenAI's after it.
+    /// GPT-4o and all later models of OpenAI.
     #[default]
     O200k,
     /// GPT-4 and GPT-3.5.
     Cl100k,
-    /// Everybody else: an estimate on the high side.
+    /// All other models: an estimate on the high side.
     Estimate,
 }
 
 impl Family {
-    /// The family of a model by its name; a name nobody knows is estimated.
+    /// The family of a model by its name; an unknown model is estimated.
     pub fn of_model(name: &str) -> Family {
-        // Servers that offer many models put the maker in front: `openai/gpt-4o`.
+        // Servers that offer many models prefix the vendor: `openai/gpt-4o`.
         let name = name.rsplit('/').next().unwrap_or(name);
         let begins = |with: &[&str]| with.iter().any(|start| name.starts_with(start));
         if begins(&["gpt-4o", "gpt-4.1", "gpt-4.5", "gpt-5", "chatgpt-4o", "o1", "o3", "o4", "gpt-oss"]) {
@@ -50,7 +50,7 @@ impl Family {
         }
     }
 
-    /// The name of the count, as results and receipts show it.
+    /// The name in results and receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Family::O200k => "o200k_base",
@@ -59,7 +59,7 @@ impl Family {
         }
     }
 
-    /// How many tokens a text has.
+    /// Number of tokens of a text.
     pub fn count(self, text: &str) -> u64 {
         match self {
             Family::O200k => vocabulary::O200K.count(text) as u64,
@@ -68,7 +68,7 @@ impl Family {
         }
     }
 
-    /// How many tokens a message has, whatever its shape.
+    /// Number of tokens of a message of any shape.
     pub fn message(self, message: &Value) -> u64 {
         let mut sum = 0;
         if message.get("role").is_none() && message.get("type").is_some() {
@@ -110,7 +110,7 @@ impl Family {
         price + sealed + PART_TOKENS
     }
 
-    /// What a call is given or a result holds: a text, blocks, or any JSON.
+    /// Tokens of a call's arguments or a result's content: a text, blocks, or any JSON.
     fn content(self, content: &Value) -> u64 {
         match content {
             Value::String(text) => self.count(text),
@@ -136,8 +136,8 @@ impl Family {
     }
 }
 
-/// Signatures and encrypted reasoning are sent along too. Nobody says what they cost; a quarter of their length is what
-/// the reasoning inside would.
+/// Size of signatures and encrypted reasoning, which are sent along too. Their cost is not documented; a
+/// quarter of their length is that of the reasoning inside.
 fn sealed_bytes(block: &Value) -> u64 {
     const SEALED: [&str; 4] = ["signature", "encrypted_content", "thinking_signature", "thoughtSignature"];
     let length = |key: &&str| block.get(key).and_then(Value::as_str).map_or(0, |seal| seal.len() as u64);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn counts_for_openai_are_exact() {
-        // The counts that OpenAI publishes as examples for its tokenizer.
+        // Counts that OpenAI publishes as examples for its tokenizer.
         for (text, o200k, cl100k) in [
             ("", 0, 0),
             ("hello world", 2, 2),
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Splitting a message into items, or joining items into one message, is what renderers do.
+    /// Renderers split a message into items, and join items into one message.
     #[test]
     fn the_same_parts_cost_the_same_in_every_shape() {
         let family = Family::O200k;

@@ -1,22 +1,23 @@
 //! Nearest vectors by a flat scan: one bit for each number finds candidates, the numbers themselves decide.
 //!
-//! A vector leaves the signs of its numbers in memory ([`code`], 48 bytes for 384 dimensions) and eight bits a number
-//! wherever its owner keeps it ([`pack`]). A question counts differing signs over all [`Codes`], weighs the signs of the best few
-//! thousand by its own numbers, takes the best few hundred of those, and compares them exactly ([`rank`]). There is nothing to train, nothing to build and nothing that a removal
-//! leaves behind; any filter is a closure.
+//! A vector is kept in memory as the signs of its numbers ([`code`], 48 bytes for 384 dimensions) and stored
+//! with eight bits a number ([`pack`]). A query counts differing signs over all [`Codes`], weighs the signs of
+//! the best few thousand by its own numbers, takes the best few hundred of those, and compares them exactly
+//! ([`rank`]). There is nothing to train or build, a removal leaves nothing behind, and any closure can be a
+//! filter.
 //!
-//! What it is not: it knows neither models nor texts. Vectors of different models must not meet in one [`Codes`].
+//! This module knows neither models nor texts. Vectors of different models must not be mixed in one [`Codes`].
 
 use std::ops::Range;
 
-/// Of how many candidates the exact numbers are compared. Measured on a million made-up vectors around a thousand centres: 98 of
-/// 100 true ten best are among them, and 88 are among the 400 with the fewest differing signs.
+/// Number of candidates that are compared exactly. Measured on a million synthetic vectors around a thousand
+/// centres: 98 of 100 true ten best are among them, and 88 are among the 400 with the fewest differing signs.
 pub const RESCORED: usize = 600;
 
-/// So many times as many rows should have their signs weighed as are wanted.
+/// Number of rows to weigh, as a multiple of the number wanted.
 pub const WEIGHED: usize = 7;
 
-/// Rows whose distances are counted at a time: small enough to stay in the nearest cache.
+/// Number of rows whose distances are counted at a time: small enough to stay in the nearest cache.
 const BLOCK: usize = 512;
 
 /// The signs of many vectors of one length.
@@ -28,27 +29,27 @@ pub struct Codes {
 }
 
 impl Codes {
-    /// For vectors of this many numbers.
+    /// For vectors of this many dimensions.
     pub fn new(dimensions: usize) -> Codes {
         Codes { dimensions, words: dimensions.div_ceil(64).max(1), bits: Vec::new() }
     }
 
-    /// How many numbers each vector has.
+    /// Number of dimensions.
     pub fn dimensions(&self) -> usize {
         self.dimensions
     }
 
-    /// How many vectors there are.
+    /// Number of vectors.
     pub fn len(&self) -> usize {
         self.bits.len() / self.words
     }
 
-    /// Whether there is none.
+    /// Whether there are no vectors.
     pub fn is_empty(&self) -> bool {
         self.bits.is_empty()
     }
 
-    /// Adds a code that [`code`] made as the last row. `false` if it is one of vectors of another length.
+    /// Appends a code made by [`code`]. `false` if its length differs.
     pub fn push(&mut self, code: &[u8]) -> bool {
         if code.len() != self.words * 8 {
             return false;
@@ -57,12 +58,12 @@ impl Codes {
         true
     }
 
-    /// Makes room for more rows.
+    /// Reserves capacity for more rows.
     pub fn reserve(&mut self, rows: usize) {
         self.bits.reserve(rows * self.words);
     }
 
-    /// Keeps only some rows, in their order.
+    /// Keeps the rows for which `keep` is true, in their order.
     pub fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
         let mut kept = 0;
         for row in 0..self.len() {
@@ -75,8 +76,8 @@ impl Codes {
         self.bits.truncate(kept * self.words);
     }
 
-    /// Of a range of rows those with the fewest differing signs that `keep` takes, nearest first, each with how many differ,
-    /// at most `count`. Equal ones in their order.
+    /// The rows of a range with the fewest differing signs that `keep` accepts, nearest first, each with its
+    /// number of differing signs, at most `count`. Ties keep their order.
     pub fn nearest(
         &self,
         rows: Range<usize>,
@@ -89,8 +90,8 @@ impl Codes {
         if count == 0 || query.len() != self.dimensions || !of_query.push(&code(query)) {
             return Vec::new();
         }
-        // What may still be among the best: cut back to `count` whenever there are twice as many, and nothing farther
-        // than the last of those is looked at again.
+        // Candidates so far: truncated to `count` whenever there are twice as many, after which nothing farther
+        // than the last of those is considered.
         let mut best: Vec<(u16, usize)> = Vec::with_capacity(2 * count);
         let mut bound = u16::MAX;
         let mut distances = [0_u16; BLOCK];
@@ -116,16 +117,17 @@ impl Codes {
         best
     }
 
-    /// Of what was found [`nearest`](Codes::nearest), in one range or in several, the rows that are likely the nearest by their
-    /// numbers, likeliest first, at most `count`. A sign counts as much as the query's number there is large: where that is
-    /// nearly zero, another sign says little. So [`WEIGHED`] times as many should have been found.
+    /// Of the rows found by [`nearest`](Codes::nearest), in one range or in several, those that are probably
+    /// the nearest by their numbers, best first, at most `count`. A sign weighs as much as the magnitude of the
+    /// query's number: near zero, a different sign means little. So [`WEIGHED`] times as many rows should have
+    /// been found.
     pub fn likeliest(&self, query: &[f32], mut near: Vec<(u16, usize)>, count: usize) -> Vec<usize> {
         near.sort_unstable();
         near.truncate(count.saturating_mul(WEIGHED));
         if near.len() <= count {
             return near.into_iter().map(|(_, row)| row).collect();
         }
-        // What eight signs are worth together, for all 256 ways they can be.
+        // The combined weight of eight signs, for all 256 combinations.
         let worth: Vec<[f32; 256]> = query.chunks(8).map(worth_of_signs).collect();
         let mut weighed: Vec<(f32, usize)> = near
             .into_iter()
@@ -140,7 +142,7 @@ impl Codes {
     }
 }
 
-/// For each way in which eight signs can be, the sum of the numbers where they are set.
+/// For each combination of eight signs, the sum of the numbers whose sign is set.
 fn worth_of_signs(numbers: &[f32]) -> [f32; 256] {
     let mut worth = [0.0; 256];
     for signs in 1..256_usize {
@@ -150,7 +152,7 @@ fn worth_of_signs(numbers: &[f32]) -> [f32; 256] {
     worth
 }
 
-/// The signs of a vector: a bit for each number, filled up to eight bytes.
+/// The signs of a vector: a bit for each number, padded to eight bytes.
 pub fn code(vector: &[f32]) -> Vec<u8> {
     let mut code = vec![0; vector.len().div_ceil(64).max(1) * 8];
     for (at, number) in vector.iter().enumerate() {
@@ -159,12 +161,14 @@ pub fn code(vector: &[f32]) -> Vec<u8> {
     code
 }
 
-/// The differing bits between one code and each of many, by the fastest way this processor has.
+/// Counts the differing bits between one code and each of many, with the fastest instructions of this
+/// processor.
 fn count_differing(query: &[u64], codes: &[u64], distances: &mut [u16]) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vpopcntdq") {
-            // SAFETY: the processor has what the function is compiled for. The function itself is safe code.
+            // SAFETY: the processor has the features that the function is compiled for. The function itself is
+            // safe code.
             return unsafe { count_avx512(query, codes, distances) };
         }
         if is_x86_feature_detected!("popcnt") {
@@ -175,8 +179,8 @@ fn count_differing(query: &[u64], codes: &[u64], distances: &mut [u16]) {
     count_by_length(query, codes, distances);
 }
 
-// Without these two the compiler may only use what every x86-64 processor has, which counts bits by arithmetic and takes
-// five times as long.
+// Without these two the compiler may only use instructions that every x86-64 processor has, which counts bits
+// by arithmetic and takes five times as long.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vpopcntdq")]
 fn count_avx512(query: &[u64], codes: &[u64], distances: &mut [u16]) {
@@ -219,11 +223,12 @@ fn count_of<const WORDS: usize>(query: &[u64], codes: &[u64], distances: &mut [u
     }
 }
 
-/// A packed vector begins with the number that its bytes are multiplied by.
+/// A packed vector begins with the scale of its bytes.
 const SCALE_BYTES: usize = 4;
 
-/// A vector in a quarter of its size: a scale and a signed byte for each number. Its length is made 1 first, so that
-/// [`similarity`] is the cosine. `None` for what has no direction: no numbers, all zero, or not finite.
+/// Packs a vector into a quarter of its size: a scale and a signed byte for each number. It is normalised to
+/// length 1 first, so that [`similarity`] is the cosine. `None` for a vector without a direction: no numbers,
+/// all zero, or not finite.
 pub fn pack(vector: &[f32]) -> Option<Vec<u8>> {
     let length = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
     let largest = vector.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
@@ -237,13 +242,13 @@ pub fn pack(vector: &[f32]) -> Option<Vec<u8>> {
     Some(packed)
 }
 
-/// The cosine between a vector of length 1 and a packed one. `None` where their lengths differ.
+/// The cosine between a vector of length 1 and a packed one. `None` if their lengths differ.
 pub fn similarity(query: &[f32], packed: &[u8]) -> Option<f32> {
     let (scale, numbers) = packed.split_first_chunk::<SCALE_BYTES>()?;
     if numbers.len() != query.len() {
         return None;
     }
-    // Eight sums side by side, since the compiler must not change the order of additions by itself.
+    // Eight sums side by side, since the compiler must not reorder additions by itself.
     let mut sums = [0.0_f32; 8];
     let (query, query_rest) = query.as_chunks::<8>();
     let (numbers, numbers_rest) = numbers.as_chunks::<8>();
@@ -256,22 +261,22 @@ pub fn similarity(query: &[f32], packed: &[u8]) -> Option<f32> {
     Some((sums.iter().sum::<f32>() + rest) * f32::from_le_bytes(*scale))
 }
 
-/// The same direction with length 1. `None` for what has no direction.
+/// The vector scaled to length 1. `None` for one without a direction.
 pub fn normalized(vector: &[f32]) -> Option<Vec<f32>> {
     let length = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
     (length.is_finite() && length > 0.0)
         .then(|| vector.iter().map(|number| (f64::from(*number) / length) as f32).collect())
 }
 
-/// How near two vectors are; 0 where one has no direction.
+/// The cosine between two vectors; 0 if one has no direction.
 pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
     if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
 }
 
-/// Candidates by their packed vectors, best first, equal ones in their order. One whose vector has another length is
-/// left out.
+/// Ranks candidates by their packed vectors, best first; ties keep their order. One of another length is left
+/// out.
 pub fn rank<T: Ord + Copy>(
     query: &[f32],
     candidates: impl IntoIterator<Item = (T, Vec<u8>)>,

@@ -1,8 +1,9 @@
 //! Times the projections of the reference implementation (crate `harn-vm`) on the transcripts of
-//! `everturn-bench project`, which starts this binary and reads what it prints: one JSON object for each policy and size.
+//! `everturn-bench project`, which starts this binary and reads its output: one JSON object for each policy and
+//! size.
 //!
-//! Only the projection is timed, as in the reference's own benches: its transcript value is built before, and what
-//! comes out is dropped after the clock has stopped. Both sides have the same allocator.
+//! Only the projection is timed, as in the reference's own benches: its transcript value is built before, and
+//! the result is dropped after the clock has stopped. Both sides use the same allocator.
 
 #[path = "../../src/allocations.rs"]
 mod allocations;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
 
-/// How long each measurement takes at least, and how often a call is timed at least.
+/// Minimum duration of a measurement, and minimum number of timed calls.
 const TIME_MIN: Duration = Duration::from_millis(250);
 const RUNS_MIN: usize = 30;
 
@@ -44,7 +45,8 @@ fn main() -> Result<()> {
             let project = || tasks.block_on(&runtime, project_for_bench(&ctx, &transcript, &options));
             println!("{}", measured(policy, tokens, project)?);
         }
-        // The entry point for benches takes options as JSON, and a closure is none: so the builtin itself is called.
+        // The entry point for benches takes options as JSON, which cannot hold a closure: so the builtin itself
+        // is called.
         let project = || {
             let mut options = DictMap::new();
             options.put_str("policy", "custom");
@@ -57,7 +59,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// All messages but the first.
+/// A projector that keeps all messages but the first.
 fn projector(runtime: &Runtime, tasks: &LocalSet, vm: &mut Vm) -> Result<VmValue> {
     let source = "pipeline default() { return fn(messages) { return messages.skip(1) } }";
     let chunk = harn_vm::compile_source(source)?;
@@ -87,7 +89,7 @@ fn measured(
     }))
 }
 
-/// Times a call again and again: microseconds, the shortest first.
+/// Times a call repeatedly: microseconds, the shortest first.
 fn timed<T>(mut call: impl FnMut() -> T) -> Vec<f64> {
     let mut times = Vec::new();
     let began = Instant::now();

@@ -1,9 +1,10 @@
-//! Public sets of questions about long conversations, read from files that whoever measures has. Nothing of them is kept here:
-//! their licences forbid it.
+//! Public sets of questions about long conversations, read from files. Nothing of them is kept here: their
+//! licences forbid it.
 //!
-//! - **LoCoMo** (Maharana et al., 2024): chats of two people over months, in sessions; a question names the turns that answer
-//!   it.
-//! - **BEAM** (Tavakoli et al., 2025): long technical conversations with a model; a session is a batch of messages.
+//! - **LoCoMo** (Maharana et al., 2024): chats of two people over months, in sessions; a question names the
+//!   turns that answer it.
+//! - **BEAM** (Tavakoli et al., 2025): long technical conversations with a model; a session is a batch of
+//!   messages.
 
 use super::{Said, Set};
 use crate::Result;
@@ -40,7 +41,7 @@ struct Line {
     blip_caption: Option<String>,
 }
 
-/// The conversations and questions of a file in the form of `locomo10.json`.
+/// The conversations and questions of a file in the format of `locomo10.json`.
 pub fn locomo(path: &Path) -> Result<Set> {
     let samples: Vec<Sample> = serde_json::from_slice(&std::fs::read(path)?)?;
     let mut set = Set::new("LoCoMo");
@@ -49,7 +50,7 @@ pub fn locomo(path: &Path) -> Result<Set> {
         let (mut said, mut by_id) = (Vec::new(), HashMap::new());
         for session in 1.. {
             let Some(lines) = conversation.get(&format!("session_{session}")) else {
-                // A date may come without anything said.
+                // A date may come without any turns.
                 if conversation.contains_key(&format!("session_{session}_date_time")) {
                     continue;
                 }
@@ -146,7 +147,7 @@ fn beam_chat(set: &mut Set, chat: &Path, questions: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every number in a value, however deep.
+/// Every number in a value, at any depth.
 fn numbers(value: &Value, found: &mut Vec<u64>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| numbers(item, found)),

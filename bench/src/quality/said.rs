@@ -1,4 +1,4 @@
-//! What is said and asked in `recall-quality`, written for it. Nothing here comes from anybody's conversations.
+//! Turns and questions of `recall-quality`, written for it. Nothing here comes from real conversations.
 
 /// A turn, and a question that means it with few of its words.
 pub const PARAPHRASES: [(&str, &str); 64] = [
@@ -245,7 +245,7 @@ pub const PARAPHRASES: [(&str, &str); 64] = [
     ),
 ];
 
-/// What a decision was about: as it is said, and as it is asked later.
+/// Subjects of decisions: as said, and as asked later.
 pub const PURPOSES: [(&str, &str); 16] = [
     ("keeping sessions between requests", "remembering logged-in users"),
     ("sending mail to customers", "outgoing email"),
@@ -265,7 +265,7 @@ pub const PURPOSES: [(&str, &str); 16] = [
     ("naming the branches", "convention for version control lines of work"),
 ];
 
-/// What may be chosen, four for each purpose.
+/// Choices, four for each subject.
 pub const CHOICES: [[&str; 4]; 16] = [
     ["Redis", "signed cookies", "Memcached", "a PostgreSQL table"],
     ["Postmark", "Amazon SES", "our own Postfix", "Mailgun"],
@@ -285,7 +285,6 @@ pub const CHOICES: [[&str; 4]; 16] = [
     ["ticket numbers", "the author's initials", "dates", "short verbs"],
 ];
 
-/// Why.
 pub const REASONS: [&str; 8] = [
     "it survives a restart",
     "the team knows it already",
@@ -297,7 +296,8 @@ pub const REASONS: [&str; 8] = [
     "the customer asked for it",
 ];
 
-/// Something that may be done in one place and must not in another: the act, both places, and the question about the ban.
+/// Something that is allowed in one place and forbidden in another: the act, both places, and the question
+/// about the ban.
 pub const BANS: [(&str, &str, &str, &str); 32] = [
     (
         "restart the gateway",
@@ -361,11 +361,9 @@ pub const BANS: [(&str, &str, &str, &str); 32] = [
 /// Parts of names in code.
 pub const VERBS: [&str; 8] =
     ["parse", "flush", "merge", "resolve", "encode", "schedule", "validate", "rotate"];
-/// See [`VERBS`].
 pub const NOUNS: [&str; 8] =
     ["header", "ledger", "cursor", "manifest", "quota", "segment", "voucher", "snapshot"];
 
-/// What went wrong in a function.
 pub const FAULTS: [&str; 8] = [
     "returns early when the list is empty",
     "holds the lock for too long",
@@ -377,13 +375,12 @@ pub const FAULTS: [&str; 8] = [
     "leaves a file open",
 ];
 
-/// Names of projects.
 pub const PROJECTS: [&str; 16] = [
     "Atlas", "Borealis", "Cinder", "Dunlin", "Ember", "Fathom", "Garnet", "Halyard", "Indigo", "Juniper",
     "Kestrel", "Lantern", "Mistral", "Nimbus", "Osprey", "Pinnacle",
 ];
 
-/// What differs from project to project: what is said of it, and how it is asked for.
+/// Settings that differ from project to project: as said, and as asked.
 pub const SETTINGS: [(&str, &str); 4] = [
     ("The service of {project} listens on port {number}.", "on which port can we reach the server?"),
     ("{project} keeps its logs for {number} days.", "what is the retention of log files?"),
@@ -391,7 +388,7 @@ pub const SETTINGS: [(&str, &str); 4] = [
     ("The trial of {project} ends after {number} hours.", "how long can it be evaluated for free?"),
 ];
 
-/// Talk between the turns that matter.
+/// Small talk between the turns that matter.
 pub const SMALL_TALK: [&str; 24] = [
     "Thanks, that looks good to me.",
     "Let me have a look at it and come back to you.",

@@ -1,4 +1,4 @@
-//! A store of this machine, opened by this process.
+//! A local store, opened by this process.
 
 use super::Updates;
 use everturn::model::wait;
@@ -11,23 +11,19 @@ use everturn_views::recall::Mode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A tenant's part of a store of this machine.
+/// A tenant of a local store.
 pub struct Local {
-    /// The store.
     pub store: Everturn,
-    /// The tenant's part of it.
     pub tenant: Tenant,
 }
 
-/// How long an embedder may bring nothing.
+/// Maximum time without progress of an embedding model.
 const EMBED_PATIENCE: Duration = Duration::from_secs(60);
-/// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-/// How long turns are embedded before a question is answered.
+/// Maximum time spent on embedding before a query is answered.
 const EMBED_TIME: Duration = Duration::from_secs(2);
 
 impl Local {
-    /// A tenant's part of an open store.
     pub fn new(store: Everturn, tenant: &str) -> Result<Local, Error> {
         Ok(Local { tenant: store.tenant(tenant)?, store })
     }
@@ -42,11 +38,12 @@ impl Local {
         wait(operation.run(&asker))
     }
 
-    /// Recalls, once everything is in the index.
+    /// Recalls, after indexing everything.
     pub fn recall(&self, recall: Recall) -> Result<Recalled, Error> {
-        let conversation = recall.conversation.as_ref().map(|name| name.id(&self.tenant)).transpose()?;
-        let options = RecallOptions { conversation, ..recall.options.clone() };
-        // Where the index cannot be written, what is in it is found nevertheless.
+        let conversation = recall.conversation.as_ref().map(|name| name.find(&self.tenant)).transpose()?;
+        let options =
+            RecallOptions { conversation: conversation.map(|chat| chat.id()), ..recall.options.clone() };
+        // If the index cannot be written, what is in it is searched nevertheless.
         let made = (|| -> Result<(), Error> {
             let behind = self.store.index_now()?;
             if options.mode != Mode::Lexical && behind.vectors > 0 {
@@ -65,7 +62,6 @@ impl Local {
         Ok(recalled)
     }
 
-    /// Makes everything findable.
     pub fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error> {
         let mut behind = std::thread::scope(|threads| {
             let indexing = threads.spawn(|| self.store.index_now());
@@ -82,7 +78,7 @@ impl Local {
             if left.vectors < behind.vectors {
                 moved = Instant::now();
             } else if moved.elapsed() > EMBED_PATIENCE {
-                let text = "the embedder makes no vectors; ask with --embedder none, or choose another";
+                let text = "the embedding model returns no vectors; use --embedder none, or choose another";
                 return Err(Error::busy("embedder.stuck", text));
             }
             behind = left;
@@ -90,9 +86,8 @@ impl Local {
         Ok(())
     }
 
-    /// Follows a conversation.
     pub fn follow(&self, id: ConversationId, from_seq: u64) -> Result<Box<dyn Updates>, Error> {
-        let updates = self.tenant.subscribe(id, from_seq)?;
+        let updates = self.tenant.conversation(id).subscribe(from_seq.saturating_sub(1))?;
         Ok(Box::new(Following { tenant: self.tenant.clone(), id, updates }))
     }
 }
@@ -107,9 +102,9 @@ impl Updates for Following {
     fn next(&mut self) -> Result<Option<Update>, Error> {
         loop {
             match self.updates.recv()? {
-                // The reader was slower than the conversation; nothing is lost, it is read again from there.
+                // The reader was slower than the conversation; nothing is lost, it resumes from there.
                 Some(Update::Lagged { .. }) => {
-                    self.updates = self.tenant.subscribe_after(self.id, self.updates.position())?;
+                    self.updates = self.tenant.conversation(self.id).subscribe(self.updates.position())?;
                 }
                 update => return Ok(update),
             }

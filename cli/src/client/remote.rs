@@ -1,4 +1,4 @@
-//! A server's store, asked over its REST API.
+//! A server's store, over its REST API.
 
 mod follow;
 mod http;
@@ -18,26 +18,24 @@ use http::Server;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
-/// How long recall waits for what was just said to be found.
+/// Maximum time that recall waits for recent turns to be indexed.
 const INDEX_PATIENCE: Duration = Duration::from_secs(2);
-/// How long between two looks.
 const INDEX_PAUSE: Duration = Duration::from_millis(100);
 
-/// A tenant's part of a server's store: the key says whose.
+/// A tenant of a server's store, determined by the key.
 pub struct Remote {
     server: Server,
 }
 
 impl Remote {
-    /// The store of the server at this URL. Nothing is asked yet.
+    /// The store of the server at this URL. Sends no request yet.
     pub fn new(url: &str, key: Option<&str>) -> Result<Remote, Error> {
         Ok(Remote { server: Server::new(url, key)? })
     }
 
-    /// Asks for an operation.
     pub fn call<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         let Sent { path, query, idempotency_key, if_match, body } = Sent::new(&operation)?;
-        // What browsers take for "here" and "one up" cannot be asked for, however it is written.
+        // `.` and `..` cannot be sent as path segments, however they are escaped.
         if let Some(part) = path.iter().find(|part| matches!(part.as_str(), "" | "." | "..")) {
             let text = format!("something named {part:?} cannot be reached over HTTP; choose another name");
             return Err(Error::invalid("url.name", text));
@@ -64,7 +62,7 @@ impl Remote {
         request.read()
     }
 
-    /// Recalls. A server takes in what was just said within a second.
+    /// Recalls. A server indexes recent turns within a second.
     pub fn recall(&self, recall: Recall) -> Result<Recalled, Error> {
         let until = Instant::now() + INDEX_PATIENCE;
         loop {
@@ -76,12 +74,11 @@ impl Remote {
         }
     }
 
-    /// Follows a conversation, also over restarts of the server.
+    /// Follows a conversation, across restarts of the server.
     pub fn follow(&self, id: ConversationId, from_seq: u64) -> Result<Box<dyn Updates>, Error> {
         Ok(Box::new(Following::new(self.server.clone(), id, from_seq)?))
     }
 
-    /// Writes a conversation as a file.
     pub fn export(
         &self,
         id: ConversationId,
@@ -93,12 +90,10 @@ impl Remote {
         transfer::export(&self.server, request, out, progress)
     }
 
-    /// Takes over what is in a file.
     pub fn import(&self, name: Option<&str>, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
         transfer::import(&self.server, name, file)
     }
 
-    /// Keeps bytes beside a conversation.
     pub fn attach(
         &self,
         id: ConversationId,

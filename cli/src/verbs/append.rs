@@ -22,31 +22,31 @@ use std::io::Read;
     echo '{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]}' | everturn append @last --message -\n  \
     llm 'Tell me a story' | everturn append @last --role assistant --stream -")]
 pub struct Append {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// What is said; - reads it from standard input
+    /// Text of the turn; - reads it from standard input
     #[arg(value_name = "TEXT", default_value = "-")]
     text: String,
-    /// In which role: user, assistant, system or tool
+    /// Role: user, assistant, system or tool
     #[arg(long, default_value = "user")]
     role: String,
-    /// Who says it
+    /// Actor that speaks
     #[arg(long)]
     actor: Option<String>,
-    /// TEXT is a message as JSON, in the shape of any provider; it is kept as it is
+    /// TEXT is a message as JSON, in any provider's shape; it is stored unchanged
     #[arg(long, conflicts_with_all = ["role", "stream"])]
     message: bool,
-    /// Show and keep the text while it is still coming in on standard input
+    /// Append the text while it is still arriving on standard input
     #[arg(long)]
     stream: bool,
-    /// Which model said it
+    /// Model that produced it
     #[arg(long)]
     model: Option<String>,
-    /// Refuse unless the log ends at this place
+    /// Refuse unless the log ends at this seq
     #[arg(long, value_name = "SEQ", conflicts_with = "stream")]
     expected_seq: Option<u64>,
-    /// Sending the same again under the same key changes nothing
+    /// Idempotency key: repeating the request with the same key changes nothing
     #[arg(long, value_name = "KEY", conflicts_with = "stream")]
     idempotency_key: Option<String>,
 }
@@ -58,9 +58,9 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
         let id = store.resolve(&verb.conversation)?;
         return said(args, &stream(&store, id, verb, role)?);
     }
-    // Read before the store is opened, so that a slow pipe does not keep others from writing.
+    // Read before the store is opened, so that a slow pipe does not block other writers.
     let text = if verb.text == "-" { standard_input()? } else { verb.text.clone() };
-    // A tool may have answered nothing; a person who says nothing has forgotten it.
+    // A tool result may be empty; an empty user turn is a mistake.
     if text.trim().is_empty() && !verb.message && role == Role::User {
         let text = "there is nothing to append: the text is empty; give it as TEXT, or on standard input";
         return Err(Error::invalid("append.empty", text).into());
@@ -81,8 +81,8 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
     store.call(append)?.turns.iter().try_for_each(|turn| said(args, turn))
 }
 
-/// A turn as it is sent. What is too large for an event is refused as the engine would: a server refuses it for being too
-/// large for a request, before it knows what it is.
+/// A turn as it is sent. One that is too large for an event is refused as the engine would: a server would
+/// refuse it as too large for a request, before it knows what it is.
 pub fn input(turn: NewTurn) -> Result<TurnInput, Error> {
     let turn = TurnInput::try_from(turn)?;
     if let Some(message) = turn.message.as_ref().filter(|message| message.get().len() >= BODY_BYTES_MAX) {
@@ -120,7 +120,7 @@ pub fn standard_input() -> Result<String, Failure> {
     })
 }
 
-/// Appends what comes while it comes. A character that is cut between two reads waits for its rest.
+/// Appends text while it arrives. A character split between two reads waits for its rest.
 fn stream(store: &Client, id: ConversationId, verb: &Append, role: Role) -> Result<Turn, Failure> {
     let new = NewStream {
         actor: verb.actor.clone(),

@@ -23,16 +23,16 @@ pub struct Backup {
     /// A folder, a file (.zst), or - for standard output
     #[arg(value_name = "TARGET")]
     target: String,
-    /// In a folder: begin anew with everything
+    /// In a folder: start over with a full backup
     #[arg(long)]
     full: bool,
-    /// In a folder: afterwards keep this many full backups with what follows them, and remove older ones
+    /// In a folder: keep this many full backups with their increments, and remove older ones
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     keep: Option<u16>,
     /// Only what is new since these archives: the full one first, or their folder
     #[arg(long, value_name = "PATH", conflicts_with_all = ["full", "keep"])]
     after: Vec<PathBuf>,
-    /// Replace the file if it is there
+    /// Replace the file if it exists
     #[arg(long)]
     force: bool,
 }
@@ -76,7 +76,7 @@ pub fn run(args: &Args, verb: &Backup) -> Result<(), Failure> {
     tell(args, verb, &done)
 }
 
-/// Says what was written: on standard error where standard output is the backup itself.
+/// Reports what was written: on standard error if standard output is the backup itself.
 fn tell(args: &Args, verb: &Backup, done: &BackedUp) -> Result<(), Failure> {
     let streamed = verb.target == "-";
     let text = match args.json {
@@ -98,12 +98,12 @@ fn tell(args: &Args, verb: &Backup, done: &BackedUp) -> Result<(), Failure> {
         eprintln!("older archives stay: {why}");
     }
     if done.problems.is_empty() {
-        return if done.kept_because.is_none() { Ok(()) } else { Err(Failure::Said) };
+        return if done.kept_because.is_none() { Ok(()) } else { Err(Failure::Reported) };
     }
     if !args.json {
         eprintln!("the store is damaged: `everturn doctor` says more; what can be read is in the backup");
     }
-    Err(Failure::Said)
+    Err(Failure::Reported)
 }
 
 fn summary(done: &BackedUp) -> String {
@@ -134,7 +134,7 @@ fn in_folder_only(verb: &Backup) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a target is a file: what it is if it is there, else what its name says.
+/// Whether a target is a file: by its type if it exists, else by its name.
 fn is_file(target: &str) -> Result<bool, Error> {
     let path = Path::new(target);
     if target.ends_with('/') || path.is_dir() {
@@ -154,11 +154,11 @@ fn is_file(target: &str) -> Result<bool, Error> {
     }
 }
 
-/// Refuses a server, whose keys are of one tenant each, and a tenant: a backup is of all.
+/// Refuses a server, whose keys are of one tenant each, and a tenant: a backup covers all.
 pub fn beside_the_store(args: &Args, verb: &str) -> Result<(), Error> {
     if open::server(args)?.is_some() {
         let text = format!(
-            "{verb} is about the whole store, of all tenants: run it on the machine that has the store, also while its server runs, with --store and without --url"
+            "{verb} covers the whole store, all tenants: run it on the machine that has the store, also while its server runs, with --store and without --url"
         );
         return Err(Error::invalid("url.backup", text));
     }

@@ -7,7 +7,7 @@ use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn_api::conversations::{ChangeConversation, ResetConversation};
 use everturn_core::Error;
-use everturn_core::conversation::State;
+use everturn_core::conversation::Lifecycle;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
@@ -17,31 +17,31 @@ use everturn_core::conversation::State;
     everturn update @last --policy '{\"compaction\": {\"trigger\": {\"turns\": 40}}}'\n  \
     everturn update @last --ttl none")]
 pub struct Update {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// The title; an empty one removes it
+    /// Title; an empty one removes it
     #[arg(long)]
     title: Option<String>,
-    /// Whose it is within the tenant; an empty one removes it
+    /// Owner within the tenant; an empty one removes it
     #[arg(long)]
     owner: Option<String>,
-    /// Fields to set, merged key by key; null removes a key
+    /// Metadata to set, merged key by key; null removes a key
     #[arg(long, value_name = "JSON")]
     metadata: Option<String>,
-    /// Seconds after the last change until it is deleted, or none
+    /// Time to live: seconds after the last change until it is deleted, or none
     #[arg(long, value_name = "SECONDS")]
     ttl: Option<String>,
-    /// How long content is kept: full, audit-only or ephemeral
+    /// Retention of content: full, audit-only or ephemeral
     #[arg(long)]
     retention: Option<String>,
-    /// compaction, budget, facts or redaction, merged key by key; null removes a key
+    /// Policies to set (compaction, budget, facts, redaction), merged key by key; null removes a key
     #[arg(long, value_name = "JSON")]
     policy: Option<String>,
-    /// Session-level instructions; an empty text removes them
+    /// Instructions for the whole conversation; an empty text removes them
     #[arg(long, value_name = "TEXT")]
     system_prompt: Option<String>,
-    /// Refuse unless the log ends at this place: somebody else may have changed it
+    /// Refuse unless the log ends at this seq: it may have changed meanwhile
     #[arg(long, value_name = "SEQ")]
     expected_seq: Option<u64>,
 }
@@ -79,19 +79,19 @@ pub fn update(args: &Args, verb: &Update) -> Result<(), Failure> {
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn archive @last\n  everturn archive conv_01J9 --undo")]
 pub struct Archive {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// Bring it back
+    /// Resume it
     #[arg(long)]
     undo: bool,
-    /// Why; kept in the log
+    /// Reason; kept in the log
     #[arg(long)]
     reason: Option<String>,
 }
 
 pub fn archive(args: &Args, verb: &Archive) -> Result<(), Failure> {
-    let state = Some(if verb.undo { State::Active } else { State::Archived });
+    let state = Some(if verb.undo { Lifecycle::Active } else { Lifecycle::Archived });
     let change = ChangeConversation { state, reason: verb.reason.clone(), ..ChangeConversation::default() };
     run(args, &verb.conversation, change)
 }
@@ -102,16 +102,16 @@ pub fn archive(args: &Args, verb: &Archive) -> Result<(), Failure> {
     Example:\n  everturn close @last --reason 'the trip is over'"
 )]
 pub struct Close {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// Why; kept in the log
+    /// Reason; kept in the log
     #[arg(long)]
     reason: Option<String>,
 }
 
 pub fn close(args: &Args, verb: &Close) -> Result<(), Failure> {
-    let state = Some(State::Closed);
+    let state = Some(Lifecycle::Closed);
     let change = ChangeConversation { state, reason: verb.reason.clone(), ..ChangeConversation::default() };
     run(args, &verb.conversation, change)
 }
@@ -121,7 +121,7 @@ pub fn close(args: &Args, verb: &Close) -> Result<(), Failure> {
     after_help = "Example:\n  everturn reset @last     (a new one with the same settings; this one is closed)"
 )]
 pub struct Reset {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
 }

@@ -18,16 +18,16 @@ use everturn_views::compaction;
     everturn compact @last --revert"
 )]
 pub struct Compact {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// Only show what the summary would be
+    /// Only show the checkpoint that would be written
     #[arg(long)]
     dry_run: bool,
-    /// Leave this many turns at the end as they are, instead of what the policy says
+    /// Number of turns at the end to leave unchanged, instead of the policy's
     #[arg(long, value_name = "N")]
     keep_last: Option<usize>,
-    /// Take the last compaction back
+    /// Revert the last compaction
     #[arg(long, conflicts_with_all = ["dry_run", "keep_last", "base_url"])]
     revert: bool,
     #[command(flatten)]
@@ -35,9 +35,9 @@ pub struct Compact {
 }
 
 pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
-    let servers_own = "a server has its summaries written by its own models, as its settings say";
+    let servers_own = "a server uses its own models for summaries, from its configuration";
     let summarizers = model::summarizers(args, &verb.model, servers_own)?;
-    // A dry run writes nothing, so it works beside a process that does.
+    // A dry run writes nothing, so it works beside a writer.
     let options = Options {
         read_only: verb.dry_run,
         create: false,
@@ -53,8 +53,8 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
             return output::json(&conversation);
         }
         return output::text(match conversation.checkpoint {
-            Some(at) => format!("taken back; turns up to #{} are still summarized", at.through_seq),
-            None => "taken back; nothing is summarized any more".to_string(),
+            Some(at) => format!("reverted; turns up to #{} are still summarized", at.through_seq),
+            None => "reverted; nothing is summarized any more".to_string(),
         });
     }
     let options =
@@ -80,7 +80,7 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     if compacted.erased > 0 {
         let erased = show::count(compacted.erased as u64, "turn");
         output::text(format!(
-            "\nthe words of {erased} were erased, as the conversation's retention asks for"
+            "\nthe content of {erased} was erased, as the conversation's retention requires"
         ))?;
     }
     Ok(())

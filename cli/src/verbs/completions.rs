@@ -9,7 +9,7 @@ use clap::{Args as ClapArgs, CommandFactory};
     after_help = "Example:\n  everturn completions bash > ~/.local/share/bash-completion/completions/everturn"
 )]
 pub struct Completions {
-    /// For which shell
+    /// Shell to print completions for
     #[arg(value_enum)]
     shell: clap_complete::Shell,
 }

@@ -19,55 +19,55 @@ use serde_json::{Value, json};
     everturn context @last --budget 8000 --record     (keep a receipt, as before a model call)\n  \
     everturn context @last --replay 120               (what was the model given then?)")]
 pub struct Context {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// Most tokens
+    /// Maximum number of tokens
     #[arg(long, value_name = "N", required_unless_present = "replay")]
     budget: Option<u64>,
-    /// Whose shape: openai-chat, openai-responses, anthropic, gemini or neutral
+    /// Message shape: openai-chat, openai-responses, anthropic, gemini or neutral
     #[arg(long, value_name = "P", default_value = "neutral")]
     provider: String,
-    /// Which model will read it; decides how tokens are counted
+    /// Model that will read it; determines how tokens are counted
     #[arg(long)]
     model: Option<String>,
-    /// At most this many turns verbatim
+    /// Maximum number of verbatim turns
     #[arg(long, value_name = "N")]
     last: Option<usize>,
-    /// This actor's view; may be given several times
+    /// Actor whose point of view is used; may be repeated
     #[arg(long, value_name = "ACTOR")]
     participant: Vec<String>,
-    /// How the turns are projected: a policy, or options as JSON
+    /// Projection of the turns: a policy, or options as JSON
     #[arg(long, value_name = "POLICY | JSON")]
     project: Option<String>,
-    /// Which sections, as JSON: {\"digests\": false, \"tail\": {\"share\": 0.8}}
+    /// Sections to include, as JSON: {\"digests\": false, \"tail\": {\"share\": 0.8}}
     #[arg(long, value_name = "JSON")]
     sections: Option<String>,
     /// Instructions for this call
     #[arg(long, value_name = "TEXT")]
     instructions: Option<String>,
-    /// A text of yours with its title; may be given several times
+    /// Additional text with its title; may be repeated
     #[arg(long, value_name = "TITLE=TEXT")]
     digest: Vec<String>,
-    /// What is asked now
+    /// New input
     #[arg(long, value_name = "TEXT")]
     input: Option<String>,
-    /// Also turns from further back that have to do with what is asked: at most this many
+    /// Maximum number of recalled older turns that are relevant to the input
     #[arg(long, value_name = "TURNS", num_args = 0..=1, default_missing_value = "5")]
     recall: Option<usize>,
-    /// Also facts that have to do with it: at most this many
+    /// Maximum number of recalled facts that are relevant to the input
     #[arg(long, value_name = "FACTS", num_args = 0..=1, default_missing_value = "10")]
     facts: Option<usize>,
-    /// As it was when the log ended at this place
+    /// As of this seq
     #[arg(long, value_name = "SEQ")]
     at: Option<u64>,
-    /// Show the prompt itself instead of the table
+    /// Print the prompt itself instead of the table
     #[arg(long)]
     show: bool,
-    /// Keep the receipt in the log, as before a model call
+    /// Record the receipt in the log, as before a model call
     #[arg(long, conflicts_with_all = ["replay", "at"])]
     record: bool,
-    /// Give back what was recorded at this place
+    /// Rebuild the context recorded at this seq
     #[arg(long, value_name = "SEQ", conflicts_with = "budget")]
     replay: Option<u64>,
 }
@@ -134,7 +134,7 @@ fn request(verb: &Context) -> Result<ContextRequest, Error> {
     })
 }
 
-/// The prompt as it would be sent, one part after the other.
+/// The prompt as it would be sent, part by part.
 fn prompt(context: &everturn::Context) -> Result<(), Failure> {
     if let Some(system) = &context.system {
         output::text(system.get())?;

@@ -9,10 +9,10 @@ use everturn_api::conversations::DeleteConversation;
 #[derive(ClapArgs)]
 #[command(after_help = "Example:\n  everturn delete conv_01J9… --reason 'test data'")]
 pub struct Delete {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// Why; kept in the tombstone
+    /// Reason; kept in the tombstone
     #[arg(long)]
     reason: String,
 }

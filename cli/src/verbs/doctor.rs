@@ -12,16 +12,17 @@ use everturn_core::Error;
     after_help = "Examples:\n  everturn doctor\n  everturn doctor --rebuild --compact\n  everturn doctor --repair"
 )]
 pub struct Doctor {
-    /// First make everything that is derived from the log again
+    /// First rebuild everything that is derived from the log
     #[arg(long)]
     rebuild: bool,
-    /// First give unused space back; also removes old titles and names that stayed behind in it
+    /// First reclaim unused space, which also removes old titles and names left in it
     #[arg(long)]
     compact: bool,
-    /// First make a fork of what a second process once wrote beside a conversation's log
+    /// First move events that a second process wrote beside a conversation's log into a fork
     #[arg(long)]
     repair: bool,
-    /// Go on with what there is, if the store has lost something that was committed; says what is known to be missing
+    /// Accept that the store has lost committed data, continue with what is left, and say what is known to be
+    /// missing
     #[arg(long)]
     accept_loss: bool,
 }
@@ -54,11 +55,11 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
             for lost in store.rebuild()? {
                 eprintln!("given up: {}{}", about(&lost), lost.problem);
             }
-            eprintln!("made all derived rows again from the log");
+            eprintln!("rebuilt all derived rows from the log");
         }
         if verb.compact {
             store.compact()?;
-            eprintln!("gave unused space back");
+            eprintln!("reclaimed unused space");
         }
     }
     let store = open::reading(args)?;
@@ -80,14 +81,14 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
         }
         match (found.findings.is_empty(), given_up) {
             (true, false) => output::text("everything is in order")?,
-            (true, true) => output::text("what was lost is given up, see above; what is left is in order")?,
+            (true, true) => output::text("the loss is accepted, see above; the rest is in order")?,
             (false, _) => {}
         }
     }
-    if found.findings.is_empty() { Ok(()) } else { Err(Failure::Said) }
+    if found.findings.is_empty() { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// The conversation that a finding is about, as the beginning of a line.
+/// The conversation of a finding, as the beginning of a line.
 fn about(finding: &Finding) -> String {
     match (&finding.conversation, &finding.tenant) {
         (Some(id), Some(tenant)) => format!("{id} (tenant {tenant}): "),

@@ -22,22 +22,22 @@ use everturn_core::turn::Turn;
 What was exported before, and backups made before, still have the words; an incremental backup made afterwards carries the
 erasure. Copies of old titles and metadata may stay in unused space of the store's file until `everturn doctor --compact`.")]
 pub struct Erase {
-    /// The turn's id; with --event, the conversation
+    /// Id of the turn; with --event, the conversation
     #[arg(value_name = "TURN|CONV", required_unless_present = "said_by", conflicts_with = "said_by")]
     what: Option<String>,
-    /// Erase the event at this place, which is no turn: a note, a fact, an imported line, a title
+    /// Erase the event at this seq, which is not a turn: a note, a fact, an imported line, a title
     #[arg(long, value_name = "SEQ", conflicts_with = "said_by")]
     event: Vec<u64>,
-    /// Erase everything that this actor said, in all conversations of the tenant
+    /// Erase everything that this actor wrote, in all conversations of the tenant
     #[arg(long, value_name = "NAME")]
     said_by: Option<String>,
-    /// Erase without asking; needed with --said-by
+    /// Erase without asking; required with --said-by
     #[arg(long)]
     yes: bool,
-    /// Why; kept in the log
+    /// Reason; kept in the log
     #[arg(long)]
     reason: String,
-    /// On whose behalf; kept in the log
+    /// Person or program on whose behalf it is erased; kept in the log
     #[arg(long)]
     actor: Option<String>,
 }
@@ -72,7 +72,7 @@ pub fn run(args: &Args, verb: &Erase) -> Result<(), Failure> {
     }
 }
 
-/// What erasing does not overwrite: see `docs/log.md`.
+/// Limits of erasing: see `docs/log.md`.
 const LEFTOVERS: &str = "copies of old titles and metadata may stay in unused space of the store's file; `everturn doctor --compact` removes them";
 
 fn erase_turn(args: &Args, verb: &Erase, turn: &str) -> Result<(), Failure> {
@@ -84,7 +84,7 @@ fn erase_turn(args: &Args, verb: &Erase, turn: &str) -> Result<(), Failure> {
     }
     let id: TurnId = turn.parse()?;
     let store = open::writing(args)?;
-    // One that is damaged cannot be read, and can be erased.
+    // A damaged turn cannot be read, but can be erased.
     let before = store.call(GetTurn { turn: id, conversation: None }).ok();
     let titled = |turn: &Turn| {
         Ok::<_, Error>(store.call(GetConversation { conversation: turn.conversation.into() })?.title)
@@ -105,7 +105,7 @@ fn erase_turn(args: &Args, verb: &Erase, turn: &str) -> Result<(), Failure> {
     }
 }
 
-/// Whose conversations they are. Over HTTP, the key says it.
+/// The tenant. Over HTTP, the key determines it.
 fn tenant(args: &Args) -> Result<String, Failure> {
     Ok(match open::server(args)? {
         Some(_) => "the tenant of your key".into(),
@@ -116,7 +116,7 @@ fn tenant(args: &Args) -> Result<String, Failure> {
 fn erase_actor(args: &Args, verb: &Erase, actor: &str) -> Result<(), Failure> {
     if !verb.yes {
         let text = format!(
-            "this erases everything that {actor} said, in all conversations of {}; add --yes if that is meant",
+            "this erases everything that {actor} said, in all conversations of {}; add --yes to confirm",
             tenant(args)?
         );
         return Err(Error::invalid("erase.unconfirmed", text).into());

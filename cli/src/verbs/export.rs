@@ -17,23 +17,23 @@ use std::path::{Path, PathBuf};
     everturn export @last --format html -o talk.html\n  \
     everturn export @last --format anthropic | jq .messages")]
 pub struct Export {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// How it is written
+    /// Format of the file
     #[arg(long, value_enum, default_value_t = Format::Jsonl)]
     format: Format,
-    /// Into this file instead of standard output
+    /// Write to this file instead of standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace the file if it is there
+    /// Replace the file if it exists
     #[arg(long, requires = "output")]
     force: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// One event a line, with its chain: verifies offline and imports again
+    /// One event a line, with its chain: verifies offline and can be imported again
     Jsonl,
     /// A transcript value, version 2
     Transcript,
@@ -85,7 +85,8 @@ fn write(store: &Client, id: ConversationId, format: Format, out: &mut dyn Write
     Ok(out.flush()?)
 }
 
-/// Written beside and moved into place when whole, so that nothing half-written is ever taken for an export.
+/// Written to a temporary file and renamed when complete, so that a partial file is never mistaken for an
+/// export.
 fn into_file(store: &Client, id: ConversationId, verb: &Export, path: &Path) -> Result<(), Failure> {
     let cannot = |e: &dyn std::fmt::Display| {
         Error::invalid("file.cannot_write", format!("cannot write {}: {e}", path.display()))

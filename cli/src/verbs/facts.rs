@@ -18,7 +18,7 @@ use everturn_core::id::{ConversationId, FactId};
     everturn facts @last retract fact_01J9… --reason 'never said'\n  \
     everturn facts @last extract --base-url http://localhost:8080/v1 --model qwen3")]
 pub struct Facts {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
     #[command(subcommand)]
@@ -27,81 +27,81 @@ pub struct Facts {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// List facts; the same as no verb
+    /// List facts; the default
     List {
-        /// As they were when the log ended at this place
+        /// As of this seq
         #[arg(long, value_name = "SEQ")]
         as_of: Option<u64>,
-        /// Also those that were superseded or retracted
+        /// Include superseded and retracted facts
         #[arg(long)]
         all: bool,
-        /// At most this many
+        /// Maximum number of facts
         #[arg(long, short, default_value_t = 50, value_name = "N")]
         limit: usize,
-        /// Go on after a page: the `next` of the page before
+        /// Continue after a page: the `next` of the previous page
         #[arg(long, value_name = "NEXT")]
         after: Option<u64>,
     },
     /// Add a fact by hand
     Add {
-        /// About whom or what
+        /// Person or thing that it is about
         subject: String,
-        /// What is said of it
+        /// Property or relation
         predicate: String,
-        /// What it is said to be
+        /// Value of the property, or target of the relation
         object: String,
-        /// How sure, from 0 to 1; certain by default
+        /// Confidence, from 0 to 1; 1 by default
         #[arg(long)]
         confidence: Option<f64>,
-        /// The turn that says so; erasing it erases the fact
+        /// Turn that supports it; erasing the turn erases the fact
         #[arg(long, value_name = "TURN")]
         source: Option<String>,
-        /// Its words that say so
+        /// Text of the turn that supports it
         #[arg(long, value_name = "TEXT", requires = "source")]
         quote: Option<String>,
-        /// Who adds it
+        /// Actor that adds it
         #[arg(long)]
         actor: Option<String>,
     },
-    /// Put another fact in the place of one
+    /// Replace a fact with a corrected one
     Correct {
-        /// The fact's id
+        /// Id of the fact
         #[arg(value_name = "FACT")]
         fact: String,
-        /// About whom or what
+        /// Person or thing that it is about
         #[arg(long)]
         subject: Option<String>,
-        /// What is said of it
+        /// Property or relation
         #[arg(long)]
         predicate: Option<String>,
-        /// What it is said to be
+        /// Value of the property, or target of the relation
         #[arg(long)]
         object: Option<String>,
-        /// How sure, from 0 to 1; certain by default
+        /// Confidence, from 0 to 1; 1 by default
         #[arg(long)]
         confidence: Option<f64>,
-        /// Who corrects it
+        /// Actor that corrects it
         #[arg(long)]
         actor: Option<String>,
     },
-    /// Take a fact back
+    /// Retract a fact
     Retract {
-        /// The fact's id
+        /// Id of the fact
         #[arg(value_name = "FACT")]
         fact: String,
-        /// Why
+        /// Reason
         #[arg(long)]
         reason: Option<String>,
-        /// Who takes it back
+        /// Actor that retracts it
         #[arg(long)]
         actor: Option<String>,
     },
-    /// Let a model read turns and keep the facts that they support
+    /// Have a model read turns, and store the facts that they support
     Extract {
-        /// From this place on, also what was read before
+        /// First seq to read, including turns that were read before
         #[arg(long, value_name = "SEQ")]
         from: Option<u64>,
-        /// Up to this place
+        /// Last seq to read
         #[arg(long, value_name = "SEQ")]
         to: Option<u64>,
         #[command(flatten)]
@@ -158,7 +158,7 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
             one(args, &store.call(retract)?)
         }
         Some(Verb::Extract { from, to, model }) => {
-            let servers_own = "a server lets its own models read, as its settings say";
+            let servers_own = "a server uses its own models, from its configuration";
             let summarizers = model::summarizers(args, model, servers_own)?;
             let options =
                 Options { create: false, summarizers, auto_compaction: false, ..Options::default() };
@@ -182,7 +182,7 @@ fn list(args: &Args, conversation: &str, query: FactQuery) -> Result<(), Failure
     match page.next {
         Some(seq) => output::text(format!("more: everturn facts {id} list --after {seq}")),
         None if page.data.is_empty() => {
-            output::text("no facts; `everturn facts CONV add` adds one, `extract` lets a model find some")
+            output::text("no facts; `everturn facts CONV add` adds one, `extract` has a model find some")
         }
         None => Ok(()),
     }

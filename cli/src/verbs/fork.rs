@@ -9,10 +9,10 @@ use everturn_api::conversations::ForkConversation;
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn fork @last\n  everturn fork conv_01J9 --at 42 --json")]
 pub struct Fork {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// The last event that both share; by default all of them
+    /// seq of the last shared event; by default the newest
     #[arg(long, value_name = "SEQ")]
     at: Option<u64>,
 }

@@ -13,23 +13,23 @@ use std::collections::BTreeMap;
 
 #[derive(ClapArgs)]
 #[command(
-    mut_arg("base_url", |arg| arg.help("The server of the model; with --url, the server's own models are asked")),
-    mut_arg("model", |arg| arg.help("Which model; with --url, its name in the server's settings")),
+    mut_arg("base_url", |arg| arg.help("URL of the model's server; with --url, the server's own models are used")),
+    mut_arg("model", |arg| arg.help("Name of the model; with --url, its name in the server's configuration")),
     after_help = "Examples:\n  \
     everturn generate @last 'And then?' --base-url http://localhost:8080/v1 --model qwen3\n  \
     everturn generate @last --url http://127.0.0.1:7317     (answer what the conversation ends with)"
 )]
 pub struct Generate {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// What is said first; without it, the model answers what the conversation ends with
+    /// Text of a new user turn; without it, the model replies to the end of the conversation
     #[arg(value_name = "TEXT")]
     text: Option<String>,
-    /// Who says it
+    /// Actor of the new turn
     #[arg(long)]
     actor: Option<String>,
-    /// Most tokens of the answer
+    /// Maximum number of tokens of the reply
     #[arg(long, value_name = "N")]
     max_tokens: Option<u64>,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub struct Generate {
 }
 
 pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
-    let servers_own = "a server asks its own models, as its settings say";
+    let servers_own = "a server uses its own models, from its configuration";
     let models = model::models(args, &verb.model, servers_own)?;
     let remote = open::server(args)?.is_some();
     let store = open::with(args, Options { create: false, models, ..Options::default() })?;
@@ -54,7 +54,7 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
         conversation: store.resolve(&verb.conversation)?.into(),
         input,
         expected_seq: None,
-        // Here the model is the one that was named; a server knows several.
+        // Locally there is only the named model; a server knows several.
         model: verb.model.model.clone().filter(|_| remote),
         served_model: None,
         context: None,

@@ -12,7 +12,7 @@ use everturn_api::turns::ListTurns;
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 
-/// Entries of a page, unless another number is asked for.
+/// Default number of entries of a page.
 const LIMIT: usize = 50;
 
 #[derive(ClapArgs)]
@@ -22,25 +22,25 @@ const LIMIT: usize = 50;
     everturn history @last --ids                        (what `everturn erase` takes)\n  \
     everturn history @last --events --json | jq '.data[].kind'")]
 pub struct History {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// At most this many entries, counted from the end (or from --after)
+    /// Maximum number of entries, counted from the end (or from --after)
     #[arg(long, short, default_value_t = LIMIT, value_name = "N")]
     limit: usize,
-    /// Only what comes before this place
+    /// Only entries before this seq
     #[arg(long, value_name = "SEQ")]
     before: Option<u64>,
-    /// Only what comes after this place
+    /// Only entries after this seq
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
-    /// Only turns of this actor; may be given several times
+    /// Only turns of this actor; may be repeated
     #[arg(long, value_name = "ACTOR")]
     actor: Vec<String>,
-    /// Also superseded turns
+    /// Include superseded turns
     #[arg(long)]
     superseded: bool,
-    /// Also events that are not turns
+    /// Include events that are not turns
     #[arg(long)]
     events: bool,
     /// Show the id of each turn, for `everturn erase`
@@ -52,7 +52,7 @@ pub struct History {
 }
 
 impl History {
-    /// What the next page is asked for with, beside its place.
+    /// The flags of the next page, beside its cursor.
     fn flags(&self) -> String {
         let mut flags = String::new();
         for (name, given) in [
@@ -94,7 +94,7 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         page.data.reverse();
     }
     let damaged = page.data.iter().any(Result::is_err);
-    let end = || if damaged { Err(Failure::Said) } else { Ok(()) };
+    let end = || if damaged { Err(Failure::Reported) } else { Ok(()) };
     if args.json {
         let entries: Vec<&Entry> = page.data.iter().flatten().collect();
         output::json_list(&entries, page.next.map(|seq| seq.to_string()))?;
@@ -105,7 +105,7 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         return end();
     }
     let assets = match store.call(ListAssets { conversation: id.into() }) {
-        // One that is damaged is named among the events.
+        // A damaged one is reported among the events.
         Err(error) if is_damage(&error) => Vec::new(),
         assets => assets?.data,
     };
@@ -126,7 +126,7 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     }
     match (&more, order) {
         (Some(more), Order::Ascending) => output::text(more)?,
-        _ if page.data.is_empty() => output::text("nothing was said yet; `everturn append` adds a turn")?,
+        _ if page.data.is_empty() => output::text("no turns yet; `everturn append` adds one")?,
         _ => {}
     }
     end()
@@ -137,12 +137,12 @@ fn part(store: &Client, id: ConversationId, query: HistoryQuery) -> Result<Page<
     Ok(Page { data: page.data, next: page.next.and_then(|next| next.parse().ok()) })
 }
 
-/// Whether something stored is not what was written.
+/// Whether something stored does not match its hash.
 fn is_damage(error: &Error) -> bool {
     error.code().starts_with("chain.") || error.code() == "turn.row"
 }
 
-/// A page in which an error stands where an entry is damaged. Finds its place by halving what cannot be read.
+/// A page with an error in place of each damaged entry. Locates damage by bisection.
 fn around_damage(
     store: &Client,
     id: ConversationId,
@@ -151,7 +151,7 @@ fn around_damage(
     let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
     let last = query.before.map_or(head, |before| before.saturating_sub(1)).min(head);
     let mut data = Vec::new();
-    // Ranges of places, without the first; the one to read next is the last.
+    // Ranges of `seq`, without the first; the one to read next is the last.
     let mut unread = vec![(query.after.unwrap_or(0), last)];
     let mut next = None;
     while let Some((low, high)) = unread.pop() {

@@ -21,41 +21,41 @@ use std::path::Path;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
-    everturn import                               (everything that agents left on this machine)\n  \
-    everturn import --dry-run                     (what there is, without taking it over)\n  \
+    everturn import                               (all sessions of agents on this machine)\n  \
+    everturn import --dry-run                     (only count, import nothing)\n  \
     everturn import session.jsonl transcript.json\n  \
     everturn import ~/.claude/projects --watch\n  \
     everturn import - < session.jsonl\n\n\
-    The format is told by the content: files that `export` wrote, session files, transcript values, Claude Code, Codex\n\
+    The format is detected from the content: files that `export` wrote, session files, transcript values, Claude Code, Codex\n\
     (also .zst), Gemini CLI, lists of OpenAI or Anthropic messages, and one message a line. Importing again adds only what\n\
     is new. See docs/import.md.")]
 pub struct Import {
-    /// Files and folders; - is standard input [default: where Claude Code, Codex and Gemini CLI keep their sessions]
+    /// Files and folders; - is standard input [default: the session folders of Claude Code, Codex and Gemini
+    /// CLI]
     #[arg(value_name = "PATH")]
     paths: Vec<String>,
-    /// Only say what there is: conversations, turns and bytes
+    /// Only count conversations, turns and bytes
     #[arg(long)]
     dry_run: bool,
-    /// Stay, and take over what is added until Ctrl-C
+    /// Keep running, and import what is added until Ctrl-C
     #[arg(long, conflicts_with = "dry_run")]
     watch: bool,
 }
 
-/// How much of a file is read at a time.
+/// Number of bytes of a file read at a time.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// What happened to one file.
 #[derive(Serialize)]
 struct Report {
     path: String,
     #[serde(flatten)]
     imported: Option<Imported>,
-    /// Files beside it that were attached.
+    /// Number of files beside it that were attached.
     #[serde(skip_serializing_if = "is_zero")]
     attached: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// Why nothing of it was taken over, where that is as it should be.
+    /// Reason for importing nothing, if that is expected.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<String>,
 }
@@ -85,7 +85,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     bar.finish_and_clear();
     let added = reports.iter().filter_map(|report| report.imported.as_ref()).any(|it| it.added > 0);
     if added && open::server(args)?.is_none() {
-        // A server does it by itself. Here nobody else would, and what was taken over is there to be found.
+        // A server indexes by itself. Locally nobody else would, and what was imported should be found.
         super::recall::index(&store)?;
     }
     if args.json {
@@ -93,10 +93,10 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     } else if let Some(text) = found.nothing() {
         output::text(text)?;
     }
-    if reports.iter().all(Report::is_clean) { Ok(()) } else { Err(Failure::Said) }
+    if reports.iter().all(Report::is_clean) { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Takes over one file. A bad one does not keep the others out.
+/// Imports one file. A bad one does not stop the others.
 fn one(store: &Client, path: &str, bar: &ProgressBar) -> Report {
     let mut report =
         Report { path: path.to_string(), imported: None, attached: 0, error: None, left_out: None };
@@ -126,7 +126,7 @@ fn take(store: &Client, path: &str, bar: &ProgressBar) -> Result<Imported, Error
 }
 
 impl Found {
-    /// What to say where nothing was found.
+    /// The message if nothing was found.
     fn nothing(&self) -> Option<String> {
         let places: Vec<String> = self.places.iter().map(|place| place.display().to_string()).collect();
         self.files.is_empty().then(|| format!("nothing to import in {}", places.join(", ")))

@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use everturn::KEY_PREFIX;
 use everturn_api::keys::{CreateKey, ListKeys, MadeKey, RevokeKey};
 use everturn_core::Error;
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::id::KeyId;
 
 #[derive(ClapArgs)]
@@ -24,23 +24,23 @@ pub struct Keys {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Make a key and print its words, once
+    /// Create a key and print it, once
     Create {
-        /// What it may do: reader, writer or admin
+        /// Role: reader, writer or admin
         #[arg(long)]
         role: String,
-        /// For people: who has it, and what for
+        /// Note for people, such as the holder and the purpose
         #[arg(long)]
         label: Option<String>,
-        /// When it ends by itself, RFC 3339
+        /// Time after which it is no longer accepted, RFC 3339
         #[arg(long, value_name = "TIME")]
         expires: Option<String>,
     },
     /// List the keys of the tenant
     List,
-    /// Take a key back
+    /// Revoke a key
     Revoke {
-        /// Its id
+        /// Id of the key
         #[arg(value_name = "ID")]
         id: String,
     },
@@ -49,7 +49,7 @@ enum Verb {
 pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
     match &verb.verb {
         Verb::Create { role, label, expires } => {
-            let role: Role = role.parse()?;
+            let role: KeyRole = role.parse()?;
             let expires = expires.as_deref().map(str::parse).transpose()?;
             let create = CreateKey { role, label: label.clone(), expires };
             let made = asking_the_owner(open::making(args))?.call(create)?;
@@ -58,7 +58,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
             }
             let MadeKey { key, secret } = made;
             output::text(secret)?;
-            eprintln!("{} for tenant {}, role {role}; it is shown this once", key.id, key.tenant);
+            eprintln!("{} for tenant {}, role {role}; it is shown only once", key.id, key.tenant);
             Ok(())
         }
         Verb::List => {
@@ -68,13 +68,13 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
             }
             if keys.is_empty() {
                 return output::text(
-                    "no keys here; `everturn keys create --role admin` makes one, and --tenant lists those of another tenant",
+                    "no keys here; `everturn keys create --role admin` creates one, and --tenant lists those of another tenant",
                 );
             }
             keys.iter().try_for_each(|key| output::text(line(key)))
         }
         Verb::Revoke { id } => {
-            // The key itself names its id, and must not be repeated in an error.
+            // The key itself contains its id, and must not be repeated in an error.
             let id = match id.strip_prefix(KEY_PREFIX) {
                 Some(key) => key.split('_').next().unwrap_or_default(),
                 None => id.strip_prefix(KeyId::PREFIX).unwrap_or(id),
@@ -89,7 +89,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
     }
 }
 
-/// A server that has the store open is the one to ask.
+/// If a server has the store open, use that server.
 fn asking_the_owner(opened: Result<Client, Failure>) -> Result<Client, Failure> {
     opened.map_err(|failure| match failure {
         Failure::Error(error) if error.code() == "store.owned" => Error::busy(

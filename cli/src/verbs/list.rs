@@ -10,16 +10,16 @@ use everturn_api::conversations::ListConversations;
 #[command(after_help = "Examples:\n  everturn list\n  everturn list --query build --state active --json\n  \
     everturn list --url http://127.0.0.1:7317       (the same, at a server)")]
 pub struct List {
-    /// Only those whose title contains this
+    /// Only those whose title contains this text
     #[arg(long, short)]
     query: Option<String>,
-    /// Only those that are active, archived, abandoned or closed
+    /// Only those in this state: active, archived, abandoned or closed
     #[arg(long)]
     state: Option<String>,
-    /// At most this many
+    /// Maximum number of conversations
     #[arg(long, short, default_value_t = 20, value_name = "N")]
     limit: usize,
-    /// Go on after a page: the `next` of the page before
+    /// Continue after a page: the `next` of the previous page
     #[arg(long, value_name = "NEXT")]
     after: Option<String>,
 }
@@ -36,7 +36,7 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
         return output::json(&page);
     }
     if page.data.is_empty() {
-        return output::text("no conversations; `everturn new` begins one");
+        return output::text("no conversations; `everturn new` creates one");
     }
     for conversation in &page.data {
         output::text(show::conversation(conversation))?;

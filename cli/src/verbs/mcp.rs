@@ -14,14 +14,14 @@ use std::path::PathBuf;
     claude mcp add everturn -- everturn mcp\n  \
     {\"mcpServers\": {\"everturn\": {\"command\": \"everturn\", \"args\": [\"mcp\", \"--read-only\"]}}}")]
 pub struct Mcp {
-    /// Offer only what changes nothing; works beside a process that writes
+    /// Offer only tools that change nothing; works beside a writer
     #[arg(long)]
     read_only: bool,
-    /// Which tools are offered, separated by commas: default, all, destructive, or what they are about: conversations, turns,
+    /// Tool sets to offer, separated by commas: default, all, destructive, or by subject: conversations, turns,
     /// events, state, facts, recall, context, generations, assets, transfer, usage
     #[arg(long, value_name = "SETS", default_value = "default")]
     toolsets: String,
-    /// Record what is asked into a session file below this folder
+    /// Record requests in a session file below this folder
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
 }
@@ -29,7 +29,7 @@ pub struct Mcp {
 pub fn run(args: &Args, verb: &Mcp) -> Result<(), Failure> {
     if let Some(url) = open::server(args)? {
         let text =
-            format!("a server speaks MCP itself: point the client at {}/mcp", url.trim_end_matches('/'));
+            format!("a server offers MCP itself: point the client at {}/mcp", url.trim_end_matches('/'));
         return Err(Error::invalid("url.mcp", text).into());
     }
     let embedder = open::embedder(args)?;

@@ -1,4 +1,4 @@
-//! One file a verb.
+//! One file per verb.
 
 pub mod append;
 pub mod backup;
@@ -35,7 +35,7 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use clap::CommandFactory;
 
-/// Verbs that a first look can do without.
+/// Verbs that the overview leaves out.
 const FURTHER: [&str; 11] = [
     "supersede",
     "generate",
@@ -50,7 +50,7 @@ const FURTHER: [&str; 11] = [
     "sweep",
 ];
 
-/// Without a verb: what there is, in one screen.
+/// Without a verb: an overview on one screen.
 pub fn overview() -> Result<(), Failure> {
     let further = FURTHER.join(", ");
     let command = FURTHER

@@ -15,25 +15,25 @@ use std::collections::BTreeMap;
     id=$(everturn new --json | jq -r .id)\n  \
     everturn new --system-prompt \"$(cat prompt.md)\" --retention audit-only")]
 pub struct New {
-    /// For people
+    /// Title for people
     #[arg(long)]
     title: Option<String>,
-    /// Whose it is within the tenant
+    /// Owner within the tenant
     #[arg(long)]
     owner: Option<String>,
-    /// Session-level instructions
+    /// Instructions for the whole conversation
     #[arg(long, value_name = "TEXT")]
     system_prompt: Option<String>,
-    /// A JSON object to keep with it
+    /// Metadata, as a JSON object
     #[arg(long, value_name = "JSON")]
     metadata: Option<String>,
-    /// How long content is kept: full, audit-only or ephemeral
+    /// Retention of content: full, audit-only or ephemeral
     #[arg(long)]
     retention: Option<String>,
-    /// Delete it this many seconds after its last change
+    /// Time to live: delete it this many seconds after its last change
     #[arg(long, value_name = "SECONDS")]
     ttl: Option<u64>,
-    /// What to do with secrets in turns: off, mark or mask
+    /// Treatment of secrets in turns: off, mark or mask
     #[arg(long, value_name = "MODE")]
     redaction: Option<String>,
     /// Policies as a JSON object: compaction, budget, facts, redaction

@@ -25,17 +25,17 @@ pub struct Project {
     /// A transcript value or a list of messages in a file, a conversation, or - for standard input
     #[arg(value_name = "FILE | CONV | -", default_value = "-")]
     source: String,
-    /// raw, clean_tool_repair, squash_failed_calls, summary_prefix, reachability_gc, clear_tool_uses or custom; several
-    /// are applied in order, separated by commas
+    /// Policy: raw, clean_tool_repair, squash_failed_calls, summary_prefix, reachability_gc, clear_tool_uses or
+    /// custom; several are applied in order, separated by commas
     #[arg(long, value_name = "P")]
     policy: Option<String>,
-    /// Further options, as a JSON object
+    /// Additional options, as a JSON object
     #[arg(long, value_name = "JSON")]
     options: Option<String>,
-    /// The projector for custom: a script in a file
+    /// Projector for custom: a script in a file
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// Print just the messages
+    /// Print only the messages
     #[arg(long)]
     messages: bool,
 }
@@ -59,7 +59,7 @@ pub fn run(args: &Args, verb: &Project) -> Result<(), Failure> {
     if verb.messages { output::json(&view.messages) } else { output::json(&view) }
 }
 
-/// Just the messages of a result object.
+/// Only the messages of a result object.
 fn messages(view: &Raw) -> Vec<Raw> {
     #[derive(Deserialize)]
     struct Messages {
@@ -92,7 +92,7 @@ fn asked(verb: &Project) -> Result<Map<String, Value>, Error> {
     Ok(fields)
 }
 
-/// What a file or standard input says; `None` if a conversation is meant.
+/// The content of a file or standard input; `None` for a conversation.
 fn given(source: &str) -> Result<Option<String>, Error> {
     let cannot = |e: std::io::Error| Error::invalid("file.cannot_read", format!("cannot read {source}: {e}"));
     if source == "-" {

@@ -25,40 +25,40 @@ use std::collections::BTreeMap;
     everturn recall deployment --after 2026-01-01T00:00:00Z --json\n  \
     everturn recall --index")]
 pub struct Recall {
-    /// What to look for: words, "phrases", begin*
+    /// Query: words, "phrases", prefix*
     #[arg(required_unless_present = "index", value_name = "QUERY")]
     query: Vec<String>,
     /// Only in this conversation
     #[arg(long, short, value_name = "CONV")]
     conversation: Option<String>,
-    /// Only what this actor said; may be repeated
+    /// Only by this actor; may be repeated
     #[arg(long)]
     actor: Vec<String>,
-    /// Only what was said in this role: user, assistant, system or tool; may be repeated
+    /// Only in this role: user, assistant, system or tool; may be repeated
     #[arg(long)]
     role: Vec<String>,
-    /// Only what was said at this time or later
+    /// Only at this time or later
     #[arg(long, value_name = "TIME")]
     after: Option<String>,
-    /// Only what was said before this time
+    /// Only before this time
     #[arg(long, value_name = "TIME")]
     before: Option<String>,
     /// Only turns, or only facts
     #[arg(long)]
     kind: Vec<String>,
-    /// At most this many, 1000 or fewer
+    /// Maximum number of hits, up to 1000
     #[arg(long, short, default_value_t = 10, value_name = "N")]
     limit: usize,
-    /// Show this many turns before and after each, 100 or fewer
+    /// Number of turns to show before and after each hit, up to 100
     #[arg(long, short = 'C', default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u16).range(..=100))]
     context: u16,
-    /// By words (lexical), by meaning (vector), or both (hybrid)
+    /// Search mode: lexical, vector (by embedding), or hybrid (both)
     #[arg(long, default_value = "hybrid")]
     mode: String,
-    /// Also superseded turns
+    /// Include superseded turns
     #[arg(long)]
     all: bool,
-    /// First make everything findable, by words and by meaning, however long that takes; a server does it by itself
+    /// First index and embed everything, however long that takes; a server does it by itself
     #[arg(long)]
     index: bool,
     /// Embedding model: builtin, none, or folder:PATH in a program that is built with the feature bert
@@ -70,7 +70,7 @@ pub struct Recall {
         value_name = "NAME"
     )]
     embedder: String,
-    /// Have a better model order the best 50 once more: folder:PATH, with the feature bert
+    /// Rerank the best 50 hits with a better model: folder:PATH, with the feature bert
     #[arg(long, env = "EVERTURN_RECALL_RERANK", hide_env_values = true, value_name = "NAME")]
     rerank: Option<String>,
 }
@@ -79,10 +79,10 @@ const DIM: anstyle::Style = anstyle::Style::new().dimmed();
 const BOLD: anstyle::Style = anstyle::Style::new().bold();
 const MARK: anstyle::Style = anstyle::AnsiColor::Yellow.on_default().bold();
 
-/// How much of a turn around a hit is shown.
+/// Number of characters shown of a turn around a hit.
 const CONTEXT_CHARS: usize = 160;
 
-/// With a lower cosine, two texts have nothing to do with each other in the eyes of any model.
+/// Two texts with a lower cosine are unrelated for any model.
 const NEAR_MIN: f64 = 0.2;
 
 pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
@@ -90,7 +90,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     if verb.index {
         index(&store)?;
         if verb.query.is_empty() {
-            return output::text("everything can be found");
+            return output::text("everything is indexed");
         }
     }
     let conversation = verb.conversation.as_deref().map(|name| store.resolve(name)).transpose()?;
@@ -152,7 +152,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes everything findable, and shows how far it is.
+/// Indexes and embeds everything, with a progress bar.
 pub fn index(store: &Client) -> Result<(), Error> {
     let bar = output::progress(0, "made findable");
     store.index(&mut |behind| {
@@ -175,7 +175,7 @@ fn time(text: &str) -> Result<Timestamp, Error> {
     })
 }
 
-/// The hits of each conversation together, in the order of the best of them.
+/// The hits grouped by conversation, in the order of the best of each.
 fn by_conversation(hits: &[Hit], place: impl Fn(&Hit) -> ConversationId) -> Vec<(ConversationId, Vec<&Hit>)> {
     let mut groups: Vec<(ConversationId, Vec<&Hit>)> = Vec::new();
     for hit in hits {
@@ -193,8 +193,8 @@ fn heading(id: ConversationId, hits: &[&Hit]) -> String {
     format!("{BOLD}{id}{title}{BOLD:#}")
 }
 
-/// Who, where, when and why on one line, the words below. If a turn beside it is the reason and not itself shown, its words come
-/// first.
+/// Actor, location, time and reason on one line, the text below. If a neighbouring turn is the reason and not
+/// itself shown, its text comes first.
 fn shown(hit: &Hit, all: &[&Hit]) -> String {
     let head = match (&hit.fact, hit.role) {
         (None, Some(role)) => show::head(role, hit.actor.as_deref(), hit.at, hit.seq),
@@ -211,7 +211,7 @@ fn shown(hit: &Hit, all: &[&Hit]) -> String {
     out
 }
 
-/// Why a hit is among the answers.
+/// The reason for a hit.
 fn why(matched: &Matched) -> String {
     let near = matched.vector.filter(|meaning| meaning.score >= NEAR_MIN);
     let own = match (matched.lexical, near) {
@@ -226,7 +226,7 @@ fn why(matched: &Matched) -> String {
         (None, Some(meaning)) if meaning.rank == 1 => "nearest in meaning",
         (None, Some(_)) => "near in meaning",
         (None, None) if matched.beside.is_some() || matched.in_period => "",
-        // A neighbour of something better: too far down by words to have a place there.
+        // A neighbour of something better: its own lexical rank is too low to be listed.
         (None, None) => "shares words",
     };
     let own = Some(own.to_string()).filter(|own| !own.is_empty());
@@ -235,7 +235,7 @@ fn why(matched: &Matched) -> String {
     own.into_iter().chain(beside).chain(then).collect::<Vec<_>>().join(", ")
 }
 
-/// The turns before and after a place, each in the order in which they were said.
+/// The turns before and after a `seq`, each in order.
 fn around(
     store: &Client,
     id: ConversationId,
@@ -259,7 +259,7 @@ fn around(
     Ok((before, turns(after)?))
 }
 
-/// Hits of one conversation with the turns around them, in the order in which they were said.
+/// Hits of one conversation with the turns around them, in order.
 fn in_context(store: &Client, id: ConversationId, hits: &[&Hit], limit: usize) -> Result<String, Failure> {
     let mut lines: BTreeMap<u64, String> = BTreeMap::new();
     // From the first to the last turn around each hit.

@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
     The store must not exist yet; it appears when all of it is there and checked. With --through it is as it was then:\n\
     what was erased, deleted or revoked since is there again. See docs/backup.md.")]
 pub struct Restore {
-    /// A folder of backups, or archives in their order, the full one first; - is standard input
+    /// A folder of backups, or archives in order, the full one first; - is standard input
     #[arg(value_name = "BACKUP", required = true)]
     backup: Vec<String>,
-    /// Of a folder: up to this archive, by its number or its name
+    /// For a folder: up to this archive, by its number or its name
     #[arg(long, value_name = "ARCHIVE")]
     through: Option<String>,
 }
@@ -55,7 +55,7 @@ pub fn run(args: &Args, verb: &Restore) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What later archives took away and is there again; `None` if that is nothing.
+/// What later archives removed and is restored; `None` if there is nothing.
 fn not_applied(left_out: Result<LeftOut, Error>) -> Option<String> {
     let left_out = match left_out {
         Ok(left_out) => left_out,
@@ -72,7 +72,6 @@ fn not_applied(left_out: Result<LeftOut, Error>) -> Option<String> {
     (!counts.is_empty()).then(|| counts.join(", "))
 }
 
-/// What is printed as JSON.
 #[derive(Serialize)]
 struct Done<'a> {
     store: &'a str,
@@ -83,7 +82,7 @@ struct Done<'a> {
     left_out: Option<LeftOut>,
 }
 
-/// What is in archives, for people.
+/// The content of archives, for people.
 pub fn summary(restored: &Restored) -> String {
     let counts = &restored.counts;
     let erased = if counts.erased > 0 { format!(" ({} erased)", counts.erased) } else { String::new() };
@@ -130,7 +129,7 @@ impl Archives {
         Ok(found)
     }
 
-    /// An error about the copy of standard input, without the name of that file, which nobody has heard of.
+    /// An error about the copy of standard input, without the name of that temporary file.
     pub fn without_copy(&self, error: Error) -> Error {
         let Some(copy) = &self.copy else { return error };
         let name = copy.path().display().to_string();

@@ -18,35 +18,36 @@ use std::path::PathBuf;
     everturn serve --listen 0.0.0.0:7317 --tls-cert cert.pem --tls-key key.pem   (needs a key: everturn keys create)\n\n\
     A flag counts more than the environment (EVERTURN_LISTEN, …), that more than the file. See docs/serve.md.")]
 pub struct Serve {
-    /// Where to listen; port 0 takes any that is free [default: 127.0.0.1:7317]
+    /// Address to listen on; port 0 picks a free one [default: 127.0.0.1:7317]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// Settings; without it config.toml in the folder everturn of your configuration folder, if it is there
+    /// Configuration file; by default config.toml in the folder everturn of your configuration folder, if it
+    /// exists
     #[arg(long, value_name = "FILE", env = "EVERTURN_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
-    /// Only print every setting and where it came from; fails if they make no sense
+    /// Only print every setting and its origin; fails if they are invalid
     #[arg(long)]
     check_config: bool,
-    /// The certificate to answer with, PEM
+    /// Certificate, PEM
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// Its private key, PEM
+    /// Private key of the certificate, PEM
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// A proxy in front speaks TLS, so listening on other addresses without a certificate is safe
+    /// A proxy in front terminates TLS, so listening on other addresses without a certificate is safe
     #[arg(long)]
     behind_tls_proxy: bool,
-    /// An OpenTelemetry collector, such as http://localhost:4318
+    /// OpenTelemetry collector, such as http://localhost:4318
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
-    /// Also log addresses with their queries; they may hold what people said
+    /// Log URLs with their queries; they may contain content
     #[arg(long)]
     log_content: bool,
 }
 
 pub fn run(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<(), Failure> {
     if args.sources.url == Some(ValueSource::CommandLine) {
-        let text = "serve opens a store of this machine; name it with --store, and leave --url out";
+        let text = "serve opens a local store; name it with --store, and leave --url out";
         return Err(Error::invalid("url.serve", text).into());
     }
     let settings = settings(args, verb, matches);
@@ -59,7 +60,7 @@ pub fn run(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<(), Failur
         "store.owned" => Error::busy(
             "store.owned",
             format!(
-                "{}; one server at a time serves a file: end that one first, or name another store",
+                "{}; one server at a time serves a file: stop that one first, or name another store",
                 error.text()
             ),
         )
@@ -68,7 +69,7 @@ pub fn run(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<(), Failur
     })
 }
 
-/// Flags, else the environment, else the file, else what is usual.
+/// From flags, else the environment, else the file, else the defaults.
 fn settings(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<Settings, Error> {
     let file = read_file(verb.config.as_deref(), dirs::config_dir().as_deref())?;
     let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
@@ -93,7 +94,7 @@ fn settings(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<Settings,
     Settings::gather(file, &|name| std::env::var(name).ok(), flags)
 }
 
-/// Shows every setting and where it came from, and whether they make sense together.
+/// Shows every setting and its origin, and checks that they are valid together.
 fn check(settings: Result<Settings, Error>) -> Result<(), Failure> {
     let settings = settings?;
     output::text(settings.show().trim_end())?;
@@ -107,14 +108,14 @@ fn check(settings: Result<Settings, Error>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says what runs and what to try.
+/// Prints what runs and what to try.
 fn greet(started: &Started, store: &str) {
     let scheme = if started.tls { "https" } else { "http" };
     let url = format!("{scheme}://{}", started.address);
     let access = match (started.open, started.jwt) {
-        (true, _) => "everybody on this machine, as admin of the tenant default (no keys yet)",
-        (false, false) => "with a key (made by `everturn keys`)",
-        (false, true) => "with a key (made by `everturn keys`) or a token (jwt)",
+        (true, _) => "loopback only, without a key; every request acts as admin of tenant default",
+        (false, false) => "with a key (created by `everturn keys`)",
+        (false, true) => "with a key (created by `everturn keys`) or a token (jwt)",
     };
     let models = if started.models.is_empty() { "none".to_string() } else { started.models.join(", ") };
     eprintln!("everturn listens on {url}");
@@ -122,7 +123,7 @@ fn greet(started: &Started, store: &str) {
     eprintln!("  access  {access}");
     eprintln!("  models  {models}");
     let key = if started.open { "" } else { " -H \"Authorization: Bearer $EVERTURN_KEY\"" };
-    // A certificate may be of our own making.
+    // The certificate may be self-signed.
     let curl = if started.tls { "curl -k" } else { "curl" };
     eprintln!("try:");
     eprintln!("  {curl} {url}/healthz");
@@ -130,5 +131,5 @@ fn greet(started: &Started, store: &str) {
         "  {curl}{key} {url}/api/v1/conversations -H 'Content-Type: application/json' -d '{{\"title\": \"Hello\"}}'"
     );
     eprintln!("  {curl} {url}/openapi.json");
-    eprintln!("Ctrl-C ends it.");
+    eprintln!("Ctrl-C stops it.");
 }

@@ -29,13 +29,13 @@ pub struct Session {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Make the file of a new session and print its path
+    /// Create the file of a new session and print its path
     Start(Start),
-    /// Add entries to a session
+    /// Append entries to a session
     Append(Append),
     /// Write the end of a session
     End(End),
-    /// Say what is wrong with session files
+    /// Report problems in session files
     Check(Check),
 }
 
@@ -45,40 +45,40 @@ enum Verb {
     --context taste.md,brief.md\n  \
     everturn session start work/ticket-7 --data '{\"branch\":\"main\"}' --json")]
 struct Start {
-    /// The folder of what the session is about; the file goes into its `sessions`
+    /// Folder of the session's subject; the file goes into its `sessions`
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// What the subject is called in the header
+    /// Name of the subject in the header
     #[arg(long, default_value = "subject", value_name = "KEY")]
     subject_key: String,
-    /// By default a new random one
+    /// Id of the session; by default a new random one
     #[arg(long, value_name = "ID")]
     session_id: Option<String>,
-    /// The model
+    /// Model of the agent
     #[arg(long, value_name = "NAME")]
     agent_provider: Option<String>,
-    /// The model's temperature
+    /// Temperature of the model
     #[arg(long, value_name = "NUMBER")]
     agent_temperature: Option<f64>,
     /// What the agent has read, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "FILES")]
     context: Vec<String>,
-    /// The state of the work at the beginning
+    /// Hash of the state of the work at the beginning
     #[arg(long, value_name = "HASH")]
     starting_snapshot_hash: Option<String>,
-    /// A JSON object with further fields of the header
+    /// Additional fields of the header, as a JSON object
     #[arg(long, value_name = "JSON")]
     data: Option<String>,
-    /// When it begins; by default now
+    /// Start time; by default now
     #[arg(long, value_name = "TIME")]
     at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum When {
-    /// Before the next line is taken
+    /// Before the next line is read
     Always,
-    /// A second later at most
+    /// Within a second
     Interval,
     /// At the end of the input
     Close,
@@ -94,20 +94,20 @@ enum When {
     my-agent --events | everturn session append $file -"
 )]
 struct Append {
-    /// The session's file
+    /// Session file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The entry's type; - reads entries from standard input, one JSON object a line with `type` and `timestamp` (by
-    /// default now)
+    /// Type of the entry; - reads entries from standard input, one JSON object a line with `type` and
+    /// `timestamp` (by default now)
     #[arg(value_name = "TYPE")]
     kind: String,
-    /// Its field `text`
+    /// The field `text` of the entry
     #[arg(long)]
     text: Option<String>,
-    /// A JSON object with its fields
+    /// Fields of the entry, as a JSON object
     #[arg(long, value_name = "JSON")]
     data: Option<String>,
-    /// When it happened; by default now
+    /// Time of the entry; by default now
     #[arg(long, value_name = "TIME")]
     at: Option<Timestamp>,
     /// When lines of standard input are made durable
@@ -118,13 +118,13 @@ struct Append {
 #[derive(ClapArgs)]
 #[command(after_help = "Example:\n  everturn session end $file --data '{\"snapshots\":3}'")]
 struct End {
-    /// The session's file
+    /// Session file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// A JSON object with further fields
+    /// Additional fields, as a JSON object
     #[arg(long, value_name = "JSON")]
     data: Option<String>,
-    /// When it ended; by default now
+    /// End time; by default now
     #[arg(long, value_name = "TIME")]
     at: Option<Timestamp>,
 }
@@ -250,7 +250,7 @@ fn place(error: Error, line: u64) -> Error {
 fn end(args: &Args, verb: &End) -> Result<(), Failure> {
     let extra = data(verb.data.as_deref())?;
     let session = match resume(&verb.file, Options { fsync: Fsync::Close }) {
-        // Twice is as good as once.
+        // Ending it again is harmless.
         Err(Failure::Error(error)) if error.code() == "session.ended" => {
             eprintln!("{} was ended already; nothing was written", verb.file.display());
             return Ok(());
@@ -265,7 +265,7 @@ fn end(args: &Args, verb: &End) -> Result<(), Failure> {
     output::text(format!("ended after {} {noun} and {} s", summary.entries, summary.duration_s))
 }
 
-/// Goes on with a file, and says so if it had to be mended.
+/// Resumes a file, and reports if it had to be repaired.
 fn resume(file: &Path, options: Options) -> Result<session::Session, Failure> {
     let session = session::Session::resume(file, options)?;
     if let Some(mended) = session.mended() {
@@ -275,7 +275,7 @@ fn resume(file: &Path, options: Options) -> Result<session::Session, Failure> {
     Ok(session)
 }
 
-/// What a check says of one file.
+/// Result of checking one file.
 #[derive(Serialize)]
 struct Verdict<'a> {
     path: &'a Path,
@@ -304,7 +304,7 @@ fn check(args: &Args, verb: &Check) -> Result<(), Failure> {
     } else {
         verdicts.iter().try_for_each(|verdict| output::text(verdict.text()))?;
     }
-    if verdicts.iter().all(|verdict| verdict.ok) { Ok(()) } else { Err(Failure::Said) }
+    if verdicts.iter().all(|verdict| verdict.ok) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 impl Verdict<'_> {
@@ -327,7 +327,7 @@ impl Verdict<'_> {
         if let Some(tail) = &report.truncated_tail {
             let bytes = show::count(tail.bytes, "byte");
             out += &format!(
-                "\n  the last line was not written to its end: {bytes} from byte {}; `session append` mends it",
+                "\n  the last line was not written to its end: {bytes} from byte {}; `session append` repairs it",
                 tail.byte_offset
             );
         }

@@ -11,10 +11,10 @@ use everturn_views::state::Approval;
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn state @last\n  everturn state @last --at 42 --json | jq .pins")]
 pub struct State {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// As it was when the log ended at this place
+    /// As of this seq
     #[arg(long, value_name = "SEQ")]
     at: Option<u64>,
 }
@@ -24,13 +24,13 @@ pub struct State {
     everturn pin @last branch release/2.1\n  \
     everturn pin @last limits '{\"files\": 3}'")]
 pub struct Pin {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// What it is called
+    /// Name of the pin
     #[arg(value_name = "NAME")]
     name: String,
-    /// The truth: JSON, or else a text
+    /// Value: JSON, or else a text
     #[arg(value_name = "VALUE")]
     value: String,
 }
@@ -38,10 +38,10 @@ pub struct Pin {
 #[derive(ClapArgs)]
 #[command(after_help = "Example:\n  everturn unpin @last branch")]
 pub struct Unpin {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// What it is called
+    /// Name of the pin
     #[arg(value_name = "NAME")]
     name: String,
 }
@@ -54,7 +54,7 @@ pub fn run(args: &Args, verb: &State) -> Result<(), Failure> {
         return output::json(&state);
     }
     match state.render().as_str() {
-        "" => output::text("nothing is summarized, pinned or pending; `everturn pin` pins a truth"),
+        "" => output::text("nothing is summarized, pinned or pending; `everturn pin` pins a value"),
         text => output::text(crate::show::printable_lines(text)),
     }
 }
@@ -62,7 +62,7 @@ pub fn run(args: &Args, verb: &State) -> Result<(), Failure> {
 pub fn pin(args: &Args, verb: &Pin) -> Result<(), Failure> {
     let store = open::writing(args)?;
     let id = store.resolve(&verb.conversation)?;
-    // What is not JSON is a text; nobody wants to quote a word twice in a shell.
+    // Anything that is not JSON is a text, so that a word need not be quoted twice in a shell.
     let value = Raw::new(verb.value.clone()).or_else(|_| Raw::of(&verb.value))?;
     let event = store.call(state::Pin { conversation: id.into(), name: verb.name.clone(), value })?;
     if args.json { output::json(&event) } else { output::text(format!("pinned at #{}", event.seq)) }
@@ -79,10 +79,10 @@ pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
 #[command(after_help = "`everturn state CONV` shows what waits for an approval.\n\n\
     Examples:\n  everturn approve @last appr-1\n  everturn deny @last appr-1")]
 pub struct Answer {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// The approval's id
+    /// Id of the approval
     #[arg(value_name = "APPROVAL")]
     approval: String,
 }

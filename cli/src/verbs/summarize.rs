@@ -17,16 +17,16 @@ use everturn_views::compaction;
     everturn summarize @last --from 10 --to 60 --base-url http://localhost:8080/v1 --model qwen3 --style 'three sentences'"
 )]
 pub struct Summarize {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// From this place on
+    /// First seq
     #[arg(long, value_name = "SEQ")]
     from: Option<u64>,
-    /// Up to this place
+    /// Last seq
     #[arg(long, value_name = "SEQ")]
     to: Option<u64>,
-    /// What to tell the model beside the rules
+    /// Additional instructions for the model
     #[arg(long, value_name = "TEXT")]
     style: Option<String>,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub struct Summarize {
 }
 
 pub fn run(args: &Args, verb: &Summarize) -> Result<(), Failure> {
-    let servers_own = "a server has its summaries written by its own models, as its settings say";
+    let servers_own = "a server uses its own models for summaries, from its configuration";
     let summarizers = model::summarizers(args, &verb.model, servers_own)?;
     let store = open::with(args, Options { read_only: true, summarizers, ..Options::default() })?;
     let summary = store.call(api::Summarize {

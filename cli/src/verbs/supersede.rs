@@ -19,19 +19,19 @@ use everturn_core::turn::Role;
     cat better.json | everturn supersede turn_01J9… --message -"
 )]
 pub struct Supersede {
-    /// The turn's id
+    /// Id of the turn
     #[arg(value_name = "TURN")]
     turn: String,
-    /// What is said instead; - reads it from standard input
+    /// New text; - reads it from standard input
     #[arg(value_name = "TEXT", default_value = "-")]
     text: String,
-    /// In which role; by default that of the old turn
+    /// Role; by default that of the old turn
     #[arg(long)]
     role: Option<String>,
-    /// Who says it; by default the actor of the old turn
+    /// Actor; by default that of the old turn
     #[arg(long)]
     actor: Option<String>,
-    /// TEXT is a message as JSON, in the shape of any provider; it is kept as it is
+    /// TEXT is a message as JSON, in any provider's shape; it is stored unchanged
     #[arg(long, conflicts_with = "role")]
     message: bool,
 }
@@ -41,8 +41,7 @@ pub fn run(args: &Args, verb: &Supersede) -> Result<(), Failure> {
     let role: Option<Role> = verb.role.as_deref().map(str::parse).transpose()?;
     let text = if verb.text == "-" { standard_input()? } else { verb.text.clone() };
     if text.trim().is_empty() && !verb.message {
-        let text =
-            "there is nothing to say instead: the text is empty; give it as TEXT, or on standard input";
+        let text = "there is no new text: it is empty; give it as TEXT, or on standard input";
         return Err(Error::invalid("append.empty", text).into());
     }
     let store = open::writing(args)?;

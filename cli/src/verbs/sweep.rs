@@ -16,12 +16,12 @@ pub struct Sweep {}
 pub fn run(args: &Args, _: &Sweep) -> Result<(), Failure> {
     open::all_tenants(args, "sweep")?;
     if open::server(args)?.is_some() {
-        let text = "a server sweeps by itself; leave --url out to sweep a store of this machine";
+        let text = "a server sweeps by itself; leave --url out to sweep a local store";
         return Err(Error::invalid("url.sweep", text).into());
     }
     let store = open::store(args, Options { create: false, ..Options::default() })?;
     let (mut expired, mut interrupted, mut collected) = (0, 0, 0);
-    // A round is short, so that a server's other work does not wait for it.
+    // A round is short, so that it does not delay a server's other work.
     loop {
         let swept = store.sweep()?;
         expired += swept.expired;
@@ -37,7 +37,7 @@ pub fn run(args: &Args, _: &Sweep) -> Result<(), Failure> {
         return output::json(&swept);
     }
     output::text(format!(
-        "deleted {} that had expired, ended {} that nothing came for, removed {} that nothing refers to",
+        "deleted {} that had expired, ended {} after inactivity, removed {} without references",
         show::count(expired as u64, "conversation"),
         show::count(interrupted as u64, "open turn"),
         show::count(collected as u64, "asset"),

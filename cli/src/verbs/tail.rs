@@ -18,15 +18,15 @@ use everturn_core::turn::Turn;
 #[command(after_help = "Examples:\n  everturn tail @last\n  everturn tail @last --from 1 --json\n  \
     EVERTURN_KEY=et_… everturn tail @last --url https://chats.example.org")]
 pub struct Tail {
-    /// The conversation
+    /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// From this place on; by default the last ten events
+    /// First seq; by default the last ten events
     #[arg(long, value_name = "SEQ")]
     from: Option<u64>,
 }
 
-/// How much is shown before following, unless said otherwise.
+/// Default number of events shown before following.
 const EVENTS_SHOWN: u64 = 10;
 
 pub fn run(args: &Args, verb: &Tail) -> Result<(), Failure> {

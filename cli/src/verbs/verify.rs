@@ -31,21 +31,22 @@ use std::path::{Path, PathBuf};
     everturn verify full.zst increment.zst   (an increment, after the archives before it)\n  \
     everturn verify --against /var/backups/everturn    (does the store still have what was backed up?)")]
 pub struct Verify {
-    /// A conversation, an exported file, a backup (an increment with the archives before it), or a folder of backups
+    /// A conversation, an exported file, a backup (an increment with the archives before it), or a folder of
+    /// backups
     #[arg(value_name = "CONV | FILE", required_unless_present_any = ["all", "against"])]
     targets: Vec<String>,
-    /// Every conversation of the tenant
+    /// Verify every conversation of the tenant
     #[arg(long, conflicts_with = "targets")]
     all: bool,
     /// Also check that the log contains this head hash, noted earlier
     #[arg(long, value_name = "HASH", conflicts_with = "all")]
     head: Option<String>,
-    /// Check that the store still has everything of a backup, of all tenants: a folder, or archives in their order
+    /// Check that the store still has everything of a backup, of all tenants: a folder, or archives in order
     #[arg(long, value_name = "BACKUP", num_args = 1.., conflicts_with_all = ["targets", "all", "head"])]
     against: Vec<String>,
 }
 
-/// What a verification says, for people and as JSON.
+/// Result of a verification, for people and as JSON.
 #[derive(Serialize)]
 struct Verdict {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,7 +78,7 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
     let verdicts = match target {
         None => all(args)?,
         Some(target) if Path::new(target).is_file() => vec![file(Path::new(target), head)?],
-        // No id has these.
+        // No id contains these.
         Some(target) if target.contains(['.', '/']) => {
             let text =
                 format!("there is no file {target}; name an exported file, a backup or a conversation");
@@ -100,10 +101,10 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
         (true, false) => verdicts.iter().try_for_each(output::json)?,
         (false, _) => verdicts.iter().try_for_each(|verdict| output::text(verdict.text()))?,
     }
-    if good { Ok(()) } else { Err(Failure::Said) }
+    if good { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// How every file of Zstandard begins, and no file of text.
+/// First bytes of every Zstandard file, and of no text file.
 const ZSTANDARD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 fn is_backup(path: &Path) -> bool {
@@ -122,17 +123,17 @@ fn backup(args: &Args, backups: Vec<Vec<PathBuf>>) -> Result<(), Failure> {
                 let style = anstyle::AnsiColor::Green.on_default().bold();
                 output::text(format!("{style}ok{style:#}  {}, id {}", restore::summary(&found), found.id))?;
             }
-            // The others may still be whole.
+            // The others may still be complete.
             Err(error) => {
                 good = false;
                 output::error(&error, args.json);
             }
         }
     }
-    if good { Ok(()) } else { Err(Failure::Said) }
+    if good { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Holds the store against a backup.
+/// Compares the store with a backup.
 fn against(args: &Args, names: &[String]) -> Result<(), Failure> {
     beside_the_store(args, "verify --against")?;
     let archives = Archives::find(names, None)?;
@@ -170,10 +171,10 @@ fn against(args: &Args, names: &[String]) -> Result<(), Failure> {
             false => format!("of what the backup has, the store has {checked}"),
         })?;
     }
-    if good { Ok(()) } else { Err(Failure::Said) }
+    if good { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Walks the chain of a conversation.
+/// Verifies the chain of a conversation.
 fn checked(
     store: &Client,
     id: ConversationId,
@@ -218,7 +219,7 @@ fn file(path: &Path, head: Option<Hash>) -> Result<Verdict, Failure> {
         found.truncated_tail.as_ref().map(|t| format!("the last line is cut off at byte {}", t.byte_offset)),
     );
     if found.unclosed && problems.is_empty() {
-        problems.push("the file has no session_end: it may be cut off".into());
+        problems.push("the file has no session_end: it may be truncated".into());
     }
     let ok = found.is_ok() && problems.is_empty();
     let verdict = Verdict { conversation: Some(found.conversation), ok, report: Some(found.chain), problems };
@@ -234,12 +235,12 @@ impl Verdict {
         Verdict { conversation: Some(id), ok: problems.is_empty(), report, problems }.with_head()
     }
 
-    /// A head that was asked for and is not there is a problem.
+    /// A given head that is not in the log is a problem.
     fn with_head(mut self) -> Verdict {
         if self.report.as_ref().is_some_and(|report| report.contains_head == Some(false)) {
             self.ok = false;
             self.problems.push(
-                "the log does not contain that head: it was cut or rewritten, or the head is of another one"
+                "the log does not contain that head: it was truncated or rewritten, or the head belongs to another log"
                     .into(),
             );
         }

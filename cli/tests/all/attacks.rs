@@ -1,19 +1,19 @@
-//! A tenant that takes what it can get, against a server process whose memory is measured, beside a tenant that goes on being
-//! served. Each of these once stopped the server or took gigabytes.
+//! A tenant that takes all it can, against a server process whose memory is measured, beside a tenant that is
+//! still served. Regression: each of these stopped the server or took gigabytes.
 
 use crate::Shell;
 use crate::process::Serving;
 use everturn::{Everturn, NewKey, NewTurn, Options};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The memory that the process may take, whatever is asked of it.
+/// Maximum memory of the process, whatever is requested.
 const MEMORY_KIB_MAX: u64 = 1024 * 1024;
 
-/// A server, a key of the tenant that attacks and one of the tenant that does not.
+/// A server, a key of the attacking tenant and one of another.
 struct Attacked {
     _shell: Shell,
     server: Serving,
@@ -30,15 +30,15 @@ impl Attacked {
         let store =
             Everturn::open_with(&format!("sqlite:{}", shell.path("store.db").display()), options).unwrap();
         let key = |tenant: &str| {
-            let new = NewKey { tenant: tenant.into(), role: Role::Admin, label: None, expires: None };
+            let new = NewKey { tenant: tenant.into(), role: KeyRole::Admin, label: None, expires: None };
             store.keys().create(new).unwrap().1
         };
         let (greedy, modest) = ([key("greedy"), key("greedy")], key("modest"));
         let scope = store.tenant("greedy").unwrap();
-        let large = scope.create(Default::default()).wait().unwrap().id;
+        let large = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
         for _ in 0..large_turns {
             let turn = NewTurn::user(&"x".repeat(2 * 1024 * 1024));
-            scope.append(large, vec![turn], Default::default()).wait().unwrap();
+            scope.conversation(large).append(turn).wait().unwrap();
         }
         drop((scope, store));
         let server = Serving::start(&shell, &[]);
@@ -54,12 +54,13 @@ impl Attacked {
              content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
-        // The server may not want to read it.
+        // The server may not read it.
         let _ = stream.write_all(body);
         stream
     }
 
-    /// The other tenant appends and reads while the attack goes on. No answer within the connection's time-out is a failure.
+    /// The other tenant appends and reads during the attack. No answer within the connection's timeout is a
+    /// failure.
     fn modest_is_served(&self) {
         let ask = |request: &str, body: &str| {
             let mut answer = String::new();
@@ -81,7 +82,7 @@ impl Attacked {
         }
     }
 
-    /// Checks the most memory that the process has had.
+    /// Checks the peak memory of the process.
     fn check_memory(&self) {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -91,7 +92,7 @@ impl Attacked {
     }
 }
 
-/// Reads an answer to its end on a thread of its own: its first line and how much came.
+/// Reads an answer to its end on a thread of its own: its first line and its size.
 fn read(mut stream: TcpStream) -> JoinHandle<(String, usize)> {
     std::thread::spawn(move || {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -115,7 +116,7 @@ fn stalled_imports_with_two_keys_leave_threads_to_others() {
     drop(stalled);
 }
 
-/// Pages, transcripts and projections of large turns, asked for all at once: some are read, and most are not.
+/// Pages, transcripts and projections of large turns, requested all at once: some are read, and most are not.
 #[test]
 fn large_answers_do_not_fill_the_memory() {
     let attacked = Attacked::new(25);
@@ -138,7 +139,7 @@ fn large_answers_do_not_fill_the_memory() {
     attacked.check_memory();
 }
 
-/// Streams of large events that nobody reads.
+/// Unread streams of large events.
 #[test]
 fn unread_streams_do_not_fill_the_memory() {
     let attacked = Attacked::new(15);

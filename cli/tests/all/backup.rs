@@ -1,4 +1,4 @@
-//! `everturn backup`, `restore` and `verify --against` as a person uses them.
+//! `everturn backup`, `restore` and `verify --against` from the command line.
 
 use crate::Shell;
 use crate::process::Serving;
@@ -91,7 +91,7 @@ fn a_folder_gets_a_full_backup_and_then_what_is_new_beside_a_server() {
     assert!(said.out.contains(&format!("DIFFERS  default  {id} is cut: it ends at seq ")), "{}", said.out);
 }
 
-/// An older full archive is there to be restored too.
+/// An older full archive can be restored, too.
 #[test]
 fn every_archive_of_a_folder_is_verified() {
     let shell = Shell::new();
@@ -155,7 +155,7 @@ fn files_follow_each_other() {
     assert!(err.contains("there is no backup in empty"), "{err}");
 }
 
-/// Whenever a backup is killed, nothing stands under a final name that is not whole, and the next one goes on.
+/// Whenever a backup is killed, no incomplete file has a final name, and the next backup continues.
 #[test]
 fn a_backup_that_is_killed_leaves_nothing_behind() {
     let shell = Shell::new();
@@ -200,7 +200,7 @@ fn a_backup_that_is_killed_leaves_nothing_behind() {
     assert_eq!(heads(&shell, "sqlite:copy.db"), heads(&shell, "sqlite:store.db"));
 }
 
-/// A limit on the size of files stands for a full disk: a write fails in the middle.
+/// A limit on the size of files simulates a full disk: a write fails in the middle.
 #[test]
 fn a_target_without_room_says_so_and_keeps_what_was_there() {
     let shell = Shell::new();

@@ -1,4 +1,4 @@
-//! What is wrong is said, with what to do; nothing is lost.
+//! Errors say what is wrong and what to do; nothing is lost.
 
 use crate::{Shell, assert_shows};
 
@@ -74,7 +74,7 @@ fn files_that_are_no_store_are_refused_and_left_alone() {
     assert!(error.contains("is not a database"), "{error}");
     assert!(std::fs::read_to_string(shell.path("notes.txt")).unwrap().starts_with("these are my notes"));
     let error = shell.refused(&["list", "--store", "sqlite:nowhere.db"]);
-    assert!(error.contains("no store at nowhere.db; `everturn new` makes one"), "{error}");
+    assert!(error.contains("no store at nowhere.db; `everturn new` creates one"), "{error}");
     assert!(!shell.path("nowhere.db").exists());
 }
 
@@ -119,7 +119,7 @@ fn a_second_writer_is_told_who_writes() {
     let id = shell.new_conversation();
     let mut first =
         shell.command(&["append", &id, "--stream", "-"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
-    // The stream's turn shows up once the first process holds the store.
+    // The stream's turn appears once the first process holds the store.
     while shell.json(&["history", &id, "--json"])["data"].as_array().unwrap().is_empty() {}
     let error = shell.refused(&["append", &id, "me too"]);
     assert_shows!(error, @"error: FOLDER/store.db is open for writing by process PID; wait until it ends, or, if it is a server, ask it with --url (reading is allowed)");
@@ -128,7 +128,7 @@ fn a_second_writer_is_told_who_writes() {
     shell.ok(&["append", &id, "now it works"]);
 }
 
-/// Permission bits do not stop the superuser, so there the command runs as somebody else.
+/// Permission bits do not stop the superuser, so there the command runs as another user.
 #[cfg(unix)]
 #[test]
 fn a_store_that_may_only_be_read_can_be_read_and_says_so_when_written() {
@@ -139,7 +139,7 @@ fn a_store_that_may_only_be_read_can_be_read_and_says_so_when_written() {
     let shell = Shell::new();
     let id = shell.new_conversation();
     shell.ok(&["append", &id, "carved in stone"]);
-    // The binary may be where others cannot look.
+    // The binary may be in a folder that others cannot read.
     let program = shell.path("everturn");
     std::fs::copy(env!("CARGO_BIN_EXE_everturn"), &program).unwrap();
     let superuser = std::fs::metadata(&program).unwrap().uid() == 0;

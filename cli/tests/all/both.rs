@@ -1,4 +1,4 @@
-//! Every verb says the same on a store of this machine and against a server: one list, run both ways.
+//! Every verb prints the same for a local store and for a server: one list, run both ways.
 
 use crate::process::Serving;
 use crate::{Said, Shell};
@@ -14,7 +14,7 @@ static CHANGES: LazyLock<Regex> = LazyLock::new(|| {
     )
     .unwrap()
 });
-/// How a step names what came before: `conv-1` is the first conversation that was shown.
+/// Names of earlier values in a step: `conv-1` is the first conversation that was shown.
 static NAMES: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b(conv|turn|fact|hash|time)-\d+\b").unwrap());
 
 /// A sequence of commands, each with what it reads from standard input.
@@ -443,8 +443,8 @@ const KEYS: Scene = &[
     (&["keys", "list", "--json"], ""),
 ];
 
-/// Commands in a folder of their own, on a store of this machine or against a server, and what they said. What differs
-/// each time has the name of its first appearance.
+/// Commands in a folder of their own, on a local store or against a server, and their output. Values that
+/// differ each time are replaced by names in the order of appearance.
 struct Play {
     shell: Shell,
     server: Option<Serving>,
@@ -459,7 +459,7 @@ impl Play {
 
     fn remote() -> Play {
         let shell = Shell::new();
-        // A store begins with its first conversation; a server makes it when it starts.
+        // A store is created with its first conversation; a server creates it when it starts.
         let server = Serving::start(&shell, &[]);
         Play { server: Some(server), shell, names: HashMap::new(), counts: HashMap::new() }
     }
@@ -474,7 +474,7 @@ impl Play {
         self.shell.feed(command, input.as_bytes())
     }
 
-    /// A name's real value.
+    /// The value of a name.
     fn real(&self, arg: &str) -> String {
         let known = |found: &Captures| {
             let found = self.names.iter().find(|(_, name)| **name == found[0]).map(|(real, _)| real.clone());
@@ -483,7 +483,7 @@ impl Play {
         NAMES.replace_all(arg, known).into_owned()
     }
 
-    /// A text with names in place of what differs each time.
+    /// A text with names in place of values that differ each time.
     fn named(&mut self, text: &str) -> String {
         let (names, counts) = (&mut self.names, &mut self.counts);
         let named = CHANGES.replace_all(text, |found: &Captures| {
@@ -523,10 +523,10 @@ impl Play {
     }
 }
 
-/// Both ways, step by step, so that the first difference is shown with what led to it.
+/// Runs both ways, step by step, so that the first difference is shown with what led to it.
 fn same(scene: Scene) {
     let (mut local, mut remote) = (Play::local(), Play::remote());
-    // The store of this machine is there before it is read, as the server's is.
+    // The local store must exist before it is read, like the server's.
     local.shell.ok(&["new"]);
     let first = local.shell.json(&["list", "--json"])["data"][0]["id"].as_str().unwrap().to_string();
     local.shell.ok(&["delete", &first, "--reason", "only to make the store"]);
@@ -578,7 +578,7 @@ fn too_much_is_refused_in_the_same_words() {
     let id = local.shell.new_conversation();
     let there = remote.run(&["new", "--json"], "");
     let there: serde_json::Value = serde_json::from_str(&there.out).unwrap();
-    // The second is too long only once it is written as JSON.
+    // The second is too long only once it is serialised as JSON.
     for long in ["x".repeat(16 * 1024 * 1024 + 1), "\"".repeat(9 * 1024 * 1024)] {
         let here = local.run(&["append", &id, "-", "--model", "m"], &long);
         let there = remote.run(&["append", there["id"].as_str().unwrap(), "-", "--model", "m"], &long);

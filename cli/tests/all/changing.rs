@@ -1,4 +1,4 @@
-//! Verbs that change a conversation, answer in it, or clean up after it.
+//! Verbs that change a conversation, generate replies, or clean up.
 
 use crate::Shell;
 use everturn::Everturn;
@@ -58,7 +58,14 @@ fn what_waits_is_approved_once() {
     let ask = |approval: &str| {
         let store = Everturn::open(&format!("sqlite:{}", shell.path("store.db").display())).unwrap();
         let request = ApprovalBody { approval_id: approval.into(), ..ApprovalBody::default() };
-        store.tenant("default").unwrap().request_approval(id.parse().unwrap(), request).wait().unwrap();
+        store
+            .tenant("default")
+            .unwrap()
+            .conversation(id.parse().unwrap())
+            .state()
+            .request_approval(request)
+            .wait()
+            .unwrap();
     };
     ask("a1");
     ask("a2");
@@ -82,7 +89,7 @@ fn what_has_expired_is_swept() {
     assert!(shell.refused(&["sweep", "--url", "http://127.0.0.1:9"]).contains("sweeps by itself"));
 }
 
-/// Answers each request for chat completions with the same words.
+/// Answers each request for chat completions with the same text.
 fn fake_model(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());

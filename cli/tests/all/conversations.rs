@@ -120,7 +120,7 @@ fn a_fork_shares_the_past_and_not_the_future() {
     assert!(shell.ok(&["verify", fork]).starts_with("ok"));
 }
 
-/// No file in a folder, or in one inside it, has these bytes.
+/// Asserts that no file in a folder, at any depth, contains these bytes.
 fn assert_nowhere(folder: &std::path::Path, words: &[u8]) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -166,6 +166,6 @@ fn a_closed_pipe_is_no_error() {
 fn tenants_do_not_see_each_other() {
     let shell = Shell::new();
     let id = shell.new_conversation();
-    assert_eq!(shell.ok(&["list", "--tenant", "other"]), "no conversations; `everturn new` begins one\n");
+    assert_eq!(shell.ok(&["list", "--tenant", "other"]), "no conversations; `everturn new` creates one\n");
     assert!(shell.refused(&["history", &id, "--tenant", "other"]).contains("no conversation"));
 }

@@ -1,4 +1,4 @@
-//! What the documents and the help say is true.
+//! The documentation and the help are correct.
 
 use crate::{Shell, assert_shows};
 use std::process::Command;
@@ -47,7 +47,7 @@ fn completions_are_printed_for_every_shell() {
     }
 }
 
-/// The blocks of a page that are marked as shell, run one after the other in a folder and a store of their own.
+/// Runs the shell blocks of a page one after the other in a folder and a store of their own.
 fn run_as_typed(page: &str) -> String {
     let steps: Vec<&str> =
         page.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();

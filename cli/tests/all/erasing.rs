@@ -1,4 +1,4 @@
-//! `everturn erase` as a person uses it, here and against a server.
+//! `everturn erase` from the command line, locally and against a server.
 
 use crate::process::Serving;
 use crate::{Shell, assert_shows};
@@ -8,14 +8,14 @@ use std::process::Stdio;
 
 const WORD: &str = "quetzalcoatlus";
 
-/// Conversations in which Ann and Bob speak.
+/// Conversations between Ann and Bob.
 fn fill(shell: &Shell, conversations: usize) {
     let store = Everturn::open(&shell.path("store.db").display().to_string()).unwrap();
     let scope = store.tenant("default").unwrap();
     for n in 0..conversations {
-        let id = scope.create(Default::default()).wait().unwrap().id;
+        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
         let said = [NewTurn::user(&format!("{WORD} {n}")).by("ann"), NewTurn::user("of Bob").by("bob")];
-        scope.append(id, said.to_vec(), Default::default()).wait().unwrap();
+        scope.conversation(id).append_all(said.to_vec()).wait().unwrap();
     }
 }
 
@@ -53,7 +53,7 @@ fn everything_that_an_actor_said_is_erased_here_and_by_a_server() {
         let erase = ["erase", "--said-by", "ann", "--reason", "asked for", "--actor", "dpo"];
         let refused = run(&erase);
         assert_eq!((refused.code, holding(shell.folder.path()).is_empty()), (1, false));
-        assert!(refused.err.contains("add --yes if that is meant"), "{}", refused.err);
+        assert!(refused.err.contains("add --yes to confirm"), "{}", refused.err);
         let said = run(&[&erase[..], &["--yes"]].concat());
         assert_eq!(said.code, 0, "{}", said.err);
         assert!(said.out.starts_with("erased what ann said: 3 turns and 0 other events in 3 conversations;"));
@@ -68,7 +68,7 @@ fn everything_that_an_actor_said_is_erased_here_and_by_a_server() {
     }
 }
 
-/// Killed in its middle, the erasure of everything that somebody said is finished by running it again.
+/// An interrupted erasure of an actor is completed by running it again.
 #[test]
 fn an_erasure_that_was_killed_is_finished_by_the_next() {
     const CONVERSATIONS: usize = 150;

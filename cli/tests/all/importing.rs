@@ -1,4 +1,4 @@
-//! `import` of what agents leave on disk: files, folders, the usual places, following.
+//! `import` of agents' sessions: files, folders, default folders, following.
 
 use crate::Shell;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// More than any step takes, also on a busy machine.
+/// Longer than any step takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn line(session: &str, uuid: &str, text: &str) -> String {
@@ -20,7 +20,7 @@ fn put(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// A home with sessions of three agents, and other files beside them.
+/// A home folder with sessions of three agents, and other files beside them.
 fn home(shell: &Shell) {
     put(&shell.path(".claude/projects/-w/one.jsonl"), &line("one", "u1", "first of one"));
     put(&shell.path(".claude/projects/-w/two.jsonl"), &line("two", "u1", "first of two"));
@@ -108,7 +108,7 @@ fn one_bad_file_does_not_keep_the_others_out() {
     assert_eq!(shell.json(&["list", "--json"])["data"].as_array().unwrap().len(), 2);
 }
 
-/// Waits until a file says so.
+/// Waits until a condition holds.
 fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !so() {
@@ -136,7 +136,7 @@ fn a_file_is_followed_until_ctrl_c() {
     std::thread::sleep(Duration::from_millis(300));
     out.write_all(&second.as_bytes()[30..]).unwrap();
     until("the second line is there", || has("second words"));
-    // A file that was not there.
+    // A new file.
     put(&shell.path("logs/new.jsonl"), &line("new", "u1", "other words"));
     until("the new file is there", || has("other words"));
     // Others can write meanwhile.
@@ -158,7 +158,7 @@ fn standard_input_cannot_be_watched() {
 #[test]
 fn what_was_imported_is_found_as_soon_as_the_import_ends() {
     let shell = Shell::new();
-    // More than a store takes into its index while it closes.
+    // More than a store indexes while it closes.
     let many: String =
         (0..3000).map(|n| line("long", &format!("u{n}"), &format!("step {n} of many"))).collect();
     put(

@@ -1,4 +1,4 @@
-//! The binary as a person uses it: what it prints, where, and with which exit code.
+//! The binary from the command line: its output, and its exit code.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
@@ -28,7 +28,7 @@ struct Shell {
     folder: tempfile::TempDir,
 }
 
-/// What a command printed and how it ended.
+/// The output and the exit code of a command.
 struct Said {
     out: String,
     err: String,
@@ -52,7 +52,7 @@ impl Shell {
         command
             .env("XDG_CONFIG_HOME", self.folder.path())
             .env_remove("EVERTURN_TENANT")
-            // Meaning has tests of its own; without it, answers do not depend on how far a server has come.
+            // Embeddings have tests of their own; without them, results do not depend on a server's progress.
             .env("EVERTURN_RECALL_EMBEDDER", "none")
             .env("NO_COLOR", "1")
             .env("COLUMNS", "100");

@@ -7,23 +7,22 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A server that runs.
 pub struct Serving {
     child: Child,
     pub url: String,
-    /// What it said up to "Ctrl-C ends it."
+    /// Its output up to "Ctrl-C stops it."
     pub greeting: String,
-    /// Reads what it says from then on, so that it never waits for us.
+    /// Reads its further output, so that it never blocks on us.
     said: JoinHandle<String>,
 }
 
 impl Serving {
-    /// Over the store of a shell's folder, on any free port unless an address is said.
+    /// Serves the store of a shell's folder, on any free port unless an address is given.
     pub fn start(shell: &Shell, args: &[&str]) -> Serving {
         Serving::start_with(shell, args, |_| {})
     }
 
-    /// The same, with something changed about the process.
+    /// The same, with a change to the process.
     pub fn start_with(shell: &Shell, args: &[&str], change: impl FnOnce(&mut Command)) -> Serving {
         let listen = if args.contains(&"--listen") { &[][..] } else { &["--listen", "127.0.0.1:0"] };
         let mut command = shell.command(&[&["serve"], listen, args].concat());
@@ -43,12 +42,10 @@ impl Serving {
         Serving { child, url, greeting, said }
     }
 
-    /// Host and port.
     pub fn address(&self) -> String {
         self.url.rsplit('/').next().unwrap().to_string()
     }
 
-    /// The number of the process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -59,7 +56,7 @@ impl Serving {
         stream
     }
 
-    /// Sends a request, and gives the whole answer.
+    /// Sends a request, and returns the whole answer.
     pub fn ask(&self, head: &str, body: &str) -> String {
         let mut stream = self.connect();
         send(&mut stream, head, body, "connection: close\r\n");
@@ -68,19 +65,19 @@ impl Serving {
         answer
     }
 
-    /// Asks it to end.
+    /// Sends it a signal to stop.
     pub fn signal(&self) {
         assert!(Command::new("kill").arg(self.child.id().to_string()).status().unwrap().success());
     }
 
-    /// Waits for the end: its exit code, and what it said since it began.
+    /// Waits for the end: its exit code, and its output.
     pub fn end(mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
         let said = std::mem::replace(&mut self.said, std::thread::spawn(String::new));
         (code, said.join().unwrap())
     }
 
-    /// Ends it at once, as `kill -9` does.
+    /// Kills it, as `kill -9` does.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -94,7 +91,6 @@ impl Drop for Serving {
     }
 }
 
-/// Sends a request on a connection.
 pub fn send(stream: &mut TcpStream, head: &str, body: &str, headers: &str) {
     let request = format!(
         "{head} HTTP/1.1\r\nhost: localhost\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",

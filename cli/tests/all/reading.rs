@@ -1,4 +1,4 @@
-//! What the model reads: state, compaction, context and projection from the command line.
+//! State, compaction, context and projection from the command line.
 
 use crate::Shell;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ fn a_conversation_is_compacted_shown_and_taken_back() {
         8,
         "nothing is removed"
     );
-    assert_eq!(shell.ok(&["compact", &id, "--revert"]), "taken back; nothing is summarized any more\n");
+    assert_eq!(shell.ok(&["compact", &id, "--revert"]), "reverted; nothing is summarized any more\n");
     assert!(shell.refused(&["compact", &id, "--revert"]).contains("no compaction to take back"));
 }
 

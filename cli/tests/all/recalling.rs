@@ -1,4 +1,4 @@
-//! `everturn recall` by meaning, with the embedder that is in the program.
+//! `everturn recall` by embedding, with the built-in model.
 
 use crate::process::Serving;
 use crate::{Said, Shell};
@@ -17,7 +17,7 @@ fn furnished() -> (Shell, String) {
     (shell, id)
 }
 
-/// Imports a turn and many long ones that came after it.
+/// Imports a turn and many long ones after it.
 fn import_much_after(shell: &Shell, first: &str, embedder: &str) {
     let say = |text: String| serde_json::json!({"role": "user", "content": text});
     let later = |n| say(format!("Number {n} of many. {}", "It says nothing of use. ".repeat(40)));
@@ -52,19 +52,19 @@ fn what_was_meant_is_found_without_its_words() {
     assert_eq!(both.err, "");
     let words = shell.run(&["recall", "pet"]);
     assert!(words.out.contains("nothing found") && words.err.contains("no embedder"), "{}", words.err);
-    // What is erased is not found by its meaning either.
+    // Erased content is not found by its embedding either.
     let turn = shell.json(&["history", &id, "--json"])["data"][2]["id"].as_str().unwrap().to_string();
     shell.ok(&["erase", &turn, "--reason", "test"]);
     assert!(!recall(&shell, &["a pet resting", "--mode", "vector"]).out.contains("cat"));
 }
 
-/// When an import ends, all of it is found by its meaning too: nobody embeds later, and no question waits.
+/// When an import ends, all of it is embedded: nothing is embedded later, and no query waits.
 #[test]
 fn what_was_imported_is_found_by_meaning_when_the_import_ends() {
     let shell = Shell::new();
     let old = "The invoice archive lies on the grey shelf.";
     import_much_after(&shell, old, "builtin");
-    // One who cannot make vectors finds those that are there.
+    // Without an embedding model, existing embeddings are used.
     let index = shell.path("store.db-index/t-default.db");
     let made = std::fs::metadata(&index).unwrap().modified().unwrap();
     let said = recall(&shell, &["where are the bills kept", "--mode", "vector", "--json"]);
@@ -74,7 +74,7 @@ fn what_was_imported_is_found_by_meaning_when_the_import_ends() {
     assert_eq!(std::fs::metadata(&index).unwrap().modified().unwrap(), made, "nothing was left to embed");
 }
 
-/// What was imported without an embedder gets its vectors when somebody asks by meaning.
+/// Turns imported without an embedding model are embedded by the first query.
 #[test]
 fn what_was_imported_without_vectors_gets_them_when_somebody_asks() {
     let shell = Shell::new();
@@ -86,7 +86,7 @@ fn what_was_imported_without_vectors_gets_them_when_somebody_asks() {
     assert_eq!(found["data"][0]["matched"]["vector"]["rank"], 1, "{}", said.out);
 }
 
-/// A command ends before anything is done in the background, so the question itself has to notice.
+/// A command ends before any background work, so the query itself has to notice.
 #[test]
 fn an_index_that_is_cut_or_something_else_is_made_again_by_the_question() {
     let (shell, _) = furnished();
@@ -105,7 +105,7 @@ fn an_index_that_is_cut_or_something_else_is_made_again_by_the_question() {
 fn a_server_makes_what_is_said_findable_by_itself() {
     let (shell, id) = furnished();
     std::fs::write(shell.path("everturn.toml"), "[recall]\nembedder = \"builtin\"\n").unwrap();
-    // What is typed and what is in the environment counts more than a file.
+    // Flags and the environment take precedence over a file.
     let settings = ["serve", "--check-config", "--config", "everturn.toml"];
     let mut command = shell.command(&settings);
     let shown = Said::from(command.env_remove("EVERTURN_RECALL_EMBEDDER").output().unwrap());
@@ -141,7 +141,7 @@ fn a_folder_that_is_no_model_is_named() {
     assert!(said.contains("builtin, none or folder:PATH"), "{said}");
 }
 
-/// Changes who may write a folder and everything in it.
+/// Changes the write permission of a folder and everything in it.
 #[cfg(unix)]
 fn writable(folder: &std::path::Path, writable: bool) {
     use std::os::unix::fs::PermissionsExt;
@@ -157,7 +157,7 @@ fn writable(folder: &std::path::Path, writable: bool) {
     std::fs::set_permissions(folder, PermissionsExt::from_mode(mode(true))).unwrap();
 }
 
-/// A store on a medium that cannot be written is searched as far as it was indexed; where it was not, the answer says why.
+/// A store on a read-only medium is searched as far as it was indexed; otherwise the answer says why not.
 #[cfg(unix)]
 #[test]
 fn a_store_in_a_read_only_folder_is_searched() {
@@ -167,7 +167,7 @@ fn a_store_in_a_read_only_folder_is_searched() {
     let recall = |question: &str| {
         writable(shell.folder.path(), false);
         let mut command = shell.command(&["recall", question]);
-        // Root may write everywhere, so somebody else asks.
+        // Root may write everywhere, so another user runs the command.
         if std::fs::write(shell.path("probe"), "").is_ok() {
             std::fs::remove_file(shell.path("probe")).unwrap();
             command.uid(65534);
@@ -189,7 +189,7 @@ fn a_store_in_a_read_only_folder_is_searched() {
     assert!(refused.err.contains("make it writable"), "{}", refused.err);
 }
 
-/// Hits of one conversation stand together; each says in words why it is there, and shows the turns around it if asked.
+/// Hits are grouped by conversation; each states its reason, and shows the turns around it on request.
 #[test]
 fn hits_are_grouped_explained_and_shown_in_their_context() {
     let shell = Shell::new();
@@ -231,7 +231,7 @@ fn hits_are_grouped_explained_and_shown_in_their_context() {
     assert_eq!(found["data"][0]["after"], serde_json::json!([]));
 }
 
-/// What a fork inherited was shown with what its parent said after the fork.
+/// Regression: inherited turns were shown with what the parent said after the fork point.
 #[test]
 fn around_a_hit_in_a_fork_stands_what_the_fork_says() {
     let shell = Shell::new();

@@ -1,4 +1,4 @@
-//! A server process, and what the command line says when it is there, gone, or somebody else.
+//! A server process, and the output of the command line when it runs, is gone, or is another program.
 
 use crate::process::Serving;
 use crate::{Said, Shell};
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// More than any step takes, also on a busy machine. Only a failing test waits this long.
+/// Longer than any step takes, also on a busy machine. Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ask(shell: &Shell, url: &str, args: &[&str]) -> Said {
@@ -28,7 +28,7 @@ fn a_tail_goes_on_after_the_server_was_restarted_and_says_nothing_twice() {
     assert_eq!((next()["kind"].as_str(), 1), (Some("conversation.created"), 1));
     assert_eq!(ask(&shell, &url, &["append", id, "one"]).code, 0);
     assert_eq!(next()["body"]["message"]["content"], "one");
-    // An open turn shows its pieces.
+    // An open turn shows its chunks.
     let mut command = shell.command(&["append", id, "--stream", "-", "--url", &url]);
     let mut stream = command.stdin(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(stream.stdin.as_mut().unwrap(), b"two").unwrap();
@@ -118,7 +118,7 @@ fn a_flag_counts_more_than_the_environment_and_two_flags_are_too_many() {
         let error = shell.refused(args);
         assert!(error.contains(says), "{args:?}: {error}");
     }
-    // What needs no store asks no server.
+    // A verb that needs no store sends no request.
     assert_eq!(shell.run(&["completions", "bash", "--url", "http://127.0.0.1:1"]).code, 0);
 }
 
@@ -145,8 +145,8 @@ fn keys_open_a_server_and_its_tenant_only() {
             break said;
         }
     };
-    assert!(closed.err.contains("wants a key; put it into EVERTURN_KEY"), "{}", closed.err);
-    assert!(with("et_wrong", &["list"]).err.contains("does not take this key"));
+    assert!(closed.err.contains("requires a key; put it into EVERTURN_KEY"), "{}", closed.err);
+    assert!(with("et_wrong", &["list"]).err.contains("does not accept this key"));
     assert_eq!(with(admin, &["new", "--title", "Mine"]).code, 0);
     std::fs::write(shell.path("key"), format!("{admin}\n")).unwrap();
     assert!(ask(&shell, url, &["list", "--key-file", "key"]).out.contains("Mine"));
@@ -158,7 +158,7 @@ fn keys_open_a_server_and_its_tenant_only() {
     assert!(listed.out.contains("laptop"), "{}", listed.out);
     let id = listed.out.lines().find(|line| line.contains("reader")).unwrap().split(' ').next().unwrap();
     assert_eq!(with(admin, &["keys", "revoke", id]).out, format!("revoked {id}\n"));
-    assert!(with(&reader, &["list"]).err.contains("does not take this key"));
+    assert!(with(&reader, &["list"]).err.contains("does not accept this key"));
 }
 
 #[test]

@@ -21,14 +21,14 @@ fn what_it_says_to_try_works_as_typed() {
         let said = Command::new("sh").args(["-c", &format!("{command} -sf")]).output().unwrap();
         assert!(said.status.success() && !said.stdout.is_empty(), "{command}: {said:?}");
     }
-    assert!(server.greeting.contains("everybody on this machine"), "{}", server.greeting);
+    assert!(server.greeting.contains("acts as admin of tenant default"), "{}", server.greeting);
     server.signal();
     assert_eq!(server.end().0, Some(0));
     assert_eq!(shell.json(&["list", "--json"])["data"][0]["title"], "Hello");
 }
 
-/// A deployment ends a server while somebody listens and somebody writes: the one is told that it ends, the other gets the
-/// answer, and what was answered is there.
+/// A deployment stops a server during a stream and an append: the stream is told, the append is answered, and
+/// what was answered is durable.
 #[test]
 fn it_ends_well_while_streams_and_appends_run() {
     let shell = Shell::new();
@@ -41,7 +41,7 @@ fn it_ends_well_while_streams_and_appends_run() {
     while !seen.contains("conversation.created") {
         assert!(live.read_line(&mut seen).unwrap() > 0, "{seen}");
     }
-    // A request whose body is not there yet when the signal comes.
+    // A request whose body is incomplete when the signal comes.
     let body = r#"{"turns": [{"role": "user", "content": "the last word"}]}"#;
     let mut append = server.connect();
     let head = format!(
@@ -65,7 +65,7 @@ fn it_ends_well_while_streams_and_appends_run() {
     assert!(shell.ok(&["doctor"]).contains("everything is in order"));
 }
 
-/// A limit on the size of files ended the server by a signal. It stands for a full disk here, too.
+/// Regression: a limit on the size of files killed the server by a signal. It simulates a full disk here, too.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_server_without_room_says_so_and_goes_on_when_there_is_room() {
@@ -187,7 +187,7 @@ fn settings_are_shown_with_where_they_came_from() {
     assert!(said.contains("cannot read nowhere.toml"), "{said}");
 }
 
-/// Somebody's request never ends. The first signal waits for it as long as it may, the second does not wait at all.
+/// A request that never ends. The first signal waits for it up to the timeout, the second does not wait at all.
 #[test]
 fn it_waits_for_requests_as_long_as_it_may_and_a_second_signal_ends_it_at_once() {
     let shell = Shell::new();
@@ -195,7 +195,7 @@ fn it_waits_for_requests_as_long_as_it_may_and_a_second_signal_ends_it_at_once()
         let mut stream = server.connect();
         let head = "POST /api/v1/conversations HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 100\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        // It says so once it waits for the body, which never comes.
+        // Once it waits for the body, which never comes, it says so.
         let mut said = [0; 12];
         stream.read_exact(&mut said).unwrap();
         assert_eq!(&said, b"HTTP/1.1 100");
@@ -212,7 +212,7 @@ fn it_waits_for_requests_as_long_as_it_may_and_a_second_signal_ends_it_at_once()
     let server = Serving::start(&shell, &["--config", "everturn.toml"]);
     let open = hanging(&server);
     server.signal();
-    // Once the port is free it has heard the first one.
+    // Once the port is closed it has received the first one.
     while TcpStream::connect(server.address()).is_ok() {}
     server.signal();
     assert_eq!(server.end().0, Some(130));
@@ -220,7 +220,7 @@ fn it_waits_for_requests_as_long_as_it_may_and_a_second_signal_ends_it_at_once()
     assert!(shell.ok(&["doctor"]).contains("everything is in order"));
 }
 
-/// A fake model server that says `tick ` without end to the first who asks, and `done` to everybody after.
+/// A fake model server that replies `tick ` without end to the first request, and `done` to all later ones.
 fn ticking_provider() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -240,15 +240,15 @@ fn ticking_provider() -> String {
                 going = stream.write_all(piece("tick ", "null").as_bytes());
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
-            // Whoever was killed does not hear it.
+            // A killed client does not receive it.
             let _ = stream.write_all(format!("{}data: [DONE]\n\n", piece("done", "\"stop\"")).as_bytes());
         }
     });
     url
 }
 
-/// The machine fails while a model answers. What it had said and was kept is there, marked as interrupted; the question is
-/// there; the chain is whole; and the conversation goes on.
+/// The machine fails while a model replies. The durable part of the reply is there, marked as interrupted; the
+/// input is there; the chain is intact; and the conversation can be continued.
 #[test]
 fn a_server_killed_while_a_model_answers_loses_nothing_that_was_kept() {
     let shell = Shell::new();

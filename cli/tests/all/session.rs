@@ -70,7 +70,7 @@ fn a_session_is_written_by_hand_from_start_to_end() {
     assert!(text.ends_with(
         "\"entries\":4,\"by_type\":{\"agent_tool_call\":1,\"photographer_message\":1,\"snapshot_created\":1,\"weather\":1},\"kept\":1}\n"
     ));
-    // Ending it again changes nothing; nothing comes behind the end.
+    // Ending it again changes nothing; nothing follows the end.
     let again = shell.run(&["session", "end", file]);
     assert_eq!((again.code, again.out.as_str()), (0, ""));
     assert!(again.err.contains("was ended already; nothing was written"));
@@ -127,7 +127,7 @@ fn a_torn_file_is_found_mended_and_goes_on() {
     assert_eq!(
         said.out,
         format!(
-            "BROKEN  {file}  1 entry, not ended\n  the last line was not written to its end: 19 bytes from byte {at}; `session append` mends it\n"
+            "BROKEN  {file}  1 entry, not ended\n  the last line was not written to its end: 19 bytes from byte {at}; `session append` repairs it\n"
         )
     );
     let said = shell.run(&["session", "append", &file, "photographer_message", "--text", "two"]);

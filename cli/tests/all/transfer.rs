@@ -78,8 +78,8 @@ fn the_doctor_finds_nothing_in_a_healthy_store_and_something_in_a_changed_one() 
     assert_eq!(said.code, 0);
     assert_shows!(said.err, @r"
     nothing to repair: no second process wrote beside a log
-    made all derived rows again from the log
-    gave unused space back
+    rebuilt all derived rows from the log
+    reclaimed unused space
     ");
     let refused = shell.run(&["doctor", "--tenant", "acme"]);
     assert!(refused.code == 1 && refused.err.contains("leave --tenant out"), "{}", refused.err);
@@ -89,7 +89,7 @@ fn the_doctor_finds_nothing_in_a_healthy_store_and_something_in_a_changed_one() 
     assert!(said.out.contains("its body is not the one that was written"), "{}", said.out);
 }
 
-/// Damage of another tenant was found only by whoever thought of naming it.
+/// Regression: damage of another tenant was found only by naming the tenant.
 #[test]
 fn the_doctor_checks_every_tenant_and_names_it() {
     let shell = Shell::new();
@@ -115,7 +115,7 @@ fn the_doctor_checks_every_tenant_and_names_it() {
     ");
 }
 
-/// A mistyped path got a new, empty store, and the command said that all is in order.
+/// Regression: a mistyped path got a new, empty store, and the command reported no problem.
 #[test]
 fn a_store_is_made_only_by_verbs_that_begin_one() {
     let shell = Shell::new();
@@ -159,7 +159,8 @@ fn a_store_is_made_only_by_verbs_that_begin_one() {
     assert!(nowhere.exists(), "the first key may come before the first conversation");
 }
 
-/// 45 of 498 turns were gone after a crash and a removed file, and every command said that all is in order.
+/// Regression: 45 of 498 turns were gone after a crash and a removed file, and every command reported no
+/// problem.
 #[test]
 fn a_lost_write_ahead_log_is_said_by_every_command() {
     let shell = Shell::new();
@@ -180,12 +181,8 @@ fn a_lost_write_ahead_log_is_said_by_every_command() {
         );
     }
     let said = shell.run(&["doctor", "--accept-loss"]);
-    assert!(
-        said.code == 0 && said.out.contains("given up, see above; what is left is in order"),
-        "{}",
-        said.err
-    );
-    // It says what is given up, and does not advise itself.
+    assert!(said.code == 0 && said.out.contains("accepted, see above; the rest is in order"), "{}", said.err);
+    // It reports the loss, and does not advise running itself.
     assert!(
         said.err.contains("1 events, but 2 events were written") && !said.err.contains("--accept-loss"),
         "{}",
@@ -212,7 +209,7 @@ fn a_damaged_turn_is_an_error_and_leaves_no_file_that_looks_whole() {
         );
         assert!(!shell.path("out").exists(), "{format} left a file");
     }
-    // What is around it is shown, and the error gives a command that helps.
+    // Entries around it are shown, and the error names a command that helps.
     for (flags, order) in
         [(&["--ids"][..], ["before", "and more"]), (&["--after", "0"], ["before", "and more"])]
     {
@@ -234,7 +231,7 @@ fn a_damaged_turn_is_an_error_and_leaves_no_file_that_looks_whole() {
     assert!(shown.contains("before") && shown.contains("and more"), "{shown}");
 }
 
-/// Only turns could be given up, although anything may be damaged.
+/// Regression: only turns could be erased, although any event may be damaged.
 #[test]
 fn a_damaged_event_that_is_no_turn_can_be_erased_by_the_command_that_its_error_gives() {
     let shell = Shell::new();
@@ -251,7 +248,7 @@ fn a_damaged_event_that_is_no_turn_can_be_erased_by_the_command_that_its_error_g
     assert!(shell.ok(&["doctor"]).contains("everything is in order"));
 }
 
-/// Changes a letter of something that was said.
+/// Changes a letter of stored text.
 fn damage(shell: &Shell, words: &[u8]) {
     let file = shell.path("store.db");
     let mut bytes = std::fs::read(&file).unwrap();
@@ -260,7 +257,7 @@ fn damage(shell: &Shell, words: &[u8]) {
     std::fs::write(&file, bytes).unwrap();
 }
 
-/// The doctor sent people to the doctor.
+/// Regression: the doctor advised running the doctor.
 #[test]
 fn no_command_advises_itself() {
     let shell = Shell::new();

@@ -1,4 +1,4 @@
-//! When to compact, as a conversation's owner set it.
+//! The compaction policy of a conversation.
 
 use crate::Error;
 use crate::json::Raw;
@@ -8,27 +8,27 @@ use serde_json::{Map, Value};
 /// `policy.compaction` of a conversation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct CompactionPolicy {
-    /// More unsummarized turns than this make a compaction due.
+    /// Number of unsummarized turns above which a compaction is due.
     pub max_turns: u64,
-    /// More unsummarized content tokens than this make a compaction due.
+    /// Number of unsummarized content tokens above which a compaction is due.
     pub max_tokens: u64,
-    /// Turns at the end that [`Strategy::Tail`] and [`Strategy::Threshold`] leave as they are.
+    /// Number of turns at the end that [`Strategy::Tail`] and [`Strategy::Threshold`] keep verbatim.
     pub keep_last: usize,
-    /// When, and how much.
+    /// Strategy: when to compact, and how much.
     pub strategy: Strategy,
-    /// Whether it runs by itself. By hand it always can.
+    /// Whether compaction runs automatically. It can always be requested.
     pub auto: bool,
-    /// The model that writes the checkpoint; without one it is extracted.
+    /// Model that writes the checkpoint; without one it is extracted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summarizer: Option<String>,
-    /// What happens when a provider says that the prompt is too long.
+    /// Reaction to a provider's error that the prompt is too long.
     pub on_overflow: OnOverflow,
-    /// Tokens that the model takes at most; [`Strategy::Threshold`] needs it.
+    /// Context window of the model in tokens; required by [`Strategy::Threshold`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_limit: Option<u64>,
-    /// Tokens of it to leave free.
+    /// Number of those tokens to leave free.
     pub reserved_tokens: u64,
-    /// How long one attempt of the summarizer may take, in seconds.
+    /// Timeout of one attempt of the summarizer, in seconds.
     pub timeout_s: u64,
 }
 
@@ -49,7 +49,7 @@ impl Default for CompactionPolicy {
     }
 }
 
-/// When a compaction is due and how much it covers.
+/// Strategy: when a compaction is due and how much it covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
@@ -57,22 +57,24 @@ pub enum Strategy {
     Half,
     /// Over `max_turns` or `max_tokens`: all but the last `keep_last` turns.
     Tail,
-    /// When the prompt reaches `input_limit` − `reserved_tokens`: so many of the oldest turns that it falls to half of that.
+    /// When the prompt reaches `input_limit` − `reserved_tokens`: as many of the oldest turns as it takes to
+    /// halve it.
     Threshold,
 }
 
-/// What happens when a provider says that the prompt is too long.
+/// Reaction to a provider's error that the prompt is too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnOverflow {
-    /// Compact, then ask once more.
+    /// Compact, then retry once.
     CompactAndRetry,
-    /// Hand the provider's error on.
+    /// Return the provider's error.
     Fail,
 }
 
 impl CompactionPolicy {
-    /// Reads `policy.compaction`. A field that is absent has its default; anything unknown is an error that names it.
+    /// Parses `policy.compaction`. An absent field has its default; an unknown field or value is an error that
+    /// names it.
     pub fn parse(raw: &Raw) -> Result<CompactionPolicy, Error> {
         let fields: Map<String, Value> = raw
             .read()
@@ -149,7 +151,7 @@ impl CompactionPolicy {
 
 /// Whether an automatic compaction is due.
 ///
-/// `turns` and `tokens` count what is not summarized yet; `prompt_tokens` is that plus the checkpoint.
+/// `turns` and `tokens` count unsummarized content; `prompt_tokens` adds the checkpoint.
 pub fn is_due(policy: &CompactionPolicy, turns: u64, tokens: u64, prompt_tokens: u64) -> bool {
     policy.auto
         && turns > 0
@@ -162,7 +164,7 @@ pub fn is_due(policy: &CompactionPolicy, turns: u64, tokens: u64, prompt_tokens:
 }
 
 fn whole(field: &str, value: &Value) -> Result<u64, Error> {
-    value.as_u64().ok_or_else(|| wrong(field, value, "a whole number that is not negative"))
+    value.as_u64().ok_or_else(|| wrong(field, value, "a non-negative whole number"))
 }
 
 fn wrong(field: &str, value: &Value, expected: &str) -> Error {

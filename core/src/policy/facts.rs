@@ -1,4 +1,4 @@
-//! Whether facts are learned from a conversation, as its owner set it.
+//! The facts policy of a conversation.
 
 use crate::Error;
 use crate::json::Raw;
@@ -8,17 +8,18 @@ use serde_json::{Map, Value};
 /// `policy.facts` of a conversation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FactsPolicy {
-    /// Whether it happens by itself. By hand it always can.
+    /// Whether facts are extracted automatically. Extraction can always be requested.
     pub extract: bool,
-    /// Whether e-mail addresses, phone and card numbers are taken out before anything is stored. Secrets always are.
+    /// Whether e-mail addresses, phone and card numbers are removed before anything is stored. Secrets always
+    /// are.
     pub redact: bool,
-    /// What else is to be taken out, told to the model in a step of its own.
+    /// Instructions to a model on what else to remove, in a separate step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redact_prompt: Option<String>,
-    /// The model that reads the turns.
+    /// Model that reads the turns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// How long one attempt of the model may take, in seconds.
+    /// Timeout of one attempt of the model, in seconds.
     pub timeout_s: u64,
 }
 
@@ -29,7 +30,8 @@ impl Default for FactsPolicy {
 }
 
 impl FactsPolicy {
-    /// Reads `policy.facts`. A field that is absent has its default; anything unknown is an error that names it.
+    /// Parses `policy.facts`. An absent field has its default; an unknown field or value is an error that names
+    /// it.
     pub fn parse(raw: &Raw) -> Result<FactsPolicy, Error> {
         let fields: Map<String, Value> =
             raw.read().ok_or_else(|| Error::invalid("policy.facts", "policy.facts must be an object"))?;
@@ -43,7 +45,7 @@ impl FactsPolicy {
             match field.as_str() {
                 "extract" => policy.extract = yes()?,
                 "redact" => policy.redact = yes()?,
-                "redact_prompt" => policy.redact_prompt = text("a text that says what to take out")?,
+                "redact_prompt" => policy.redact_prompt = text("a text that says what to remove")?,
                 "model" => policy.model = text("the name of a model")?,
                 "timeout_s" => {
                     let seconds = value.as_u64().filter(|seconds| *seconds > 0);

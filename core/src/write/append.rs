@@ -1,4 +1,4 @@
-//! Appending: which drafts are taken, and the links of the chain that they become.
+//! Appending: checks drafts and chains them into events.
 
 use super::body::Compacted;
 use super::fold::{find_turn, fold};
@@ -8,7 +8,7 @@ use super::{Append, Changes};
 use crate::Error;
 use crate::budget::Usage;
 use crate::chain::{self, Head};
-use crate::conversation::{Conversation, Parent, Settings, State};
+use crate::conversation::{Conversation, Lifecycle, Parent, Settings};
 use crate::event::{Draft, Event, kind};
 use crate::id::{Key, TurnId};
 use crate::time::Timestamp;
@@ -104,7 +104,7 @@ pub(super) fn restore(
         chain::Verifier::after(conversation.id, conversation.head).push(&event)?;
         if kind::begins_turn(&event.kind) && find_turn(TurnId(event.id.0), &changes, lookup)?.is_some() {
             let text = format!(
-                "seq {}: {} was said already; the file is not one that Everturn wrote",
+                "seq {}: {} exists already; the file was not written by Everturn",
                 event.seq,
                 TurnId(event.id.0)
             );
@@ -116,7 +116,8 @@ pub(super) fn restore(
     Ok(Append::new(conversation, added, changes))
 }
 
-/// Messages and events that the messages view retains, without bytes. `fallen` superseded turns do not count.
+/// Messages and events in the messages view, without bytes. `fallen` is the number of superseded turns, which
+/// do not count.
 pub fn usage(conversation: &Conversation, fallen: u64) -> Usage {
     let (start, turns_before) = conversation.view_start();
     Usage {
@@ -126,11 +127,12 @@ pub fn usage(conversation: &Conversation, fallen: u64) -> Usage {
     }
 }
 
-/// Refuses an append over the conversation's budget, if its policy is to reject. The engine counts bytes, and makes room
-/// under the other policies: appends at the same moment may pass the limit by their number until the next one makes room.
+/// Refuses an append over the conversation's budget, if its policy is to reject. The engine counts bytes, and
+/// makes room under the other policies: concurrent appends may exceed the limit by their number until the next
+/// one makes room.
 fn check_budget(conversation: &Conversation, changes: &Changes, lookup: &dyn Lookup) -> Result<(), Error> {
     let policy = conversation.limits();
-    // Superseded turns are counted too, which costs nothing and settles nearly every append.
+    // Counting superseded turns too costs nothing and settles nearly every append.
     if !policy.rejects() || policy.exceeded(&usage(conversation, 0)).is_none() {
         return Ok(());
     }
@@ -155,20 +157,20 @@ fn admit(
             format!("{} is {}; {advice}", conversation.id, conversation.state),
         ))
     };
-    // The end of an open turn may bring assets along.
+    // The end of an open turn may carry assets.
     let brought = kind == kind::ASSET_ADDED && draft.turn.is_some();
     let about_it = matches!(kind, kind::ERASED | kind::UPDATED | kind::COMPACTION | kind::RECEIPT)
         || kind::ends_turn(kind)
-        // What was said can be learned from, and a fact can be wrong, also when nothing more is said.
+        // Facts can be learned and corrected after a conversation has ended.
         || kind::is_fact(kind)
         || kind == kind::FACTS_READ
         || brought;
     match conversation.state {
-        State::Active => {}
-        State::Archived | State::Abandoned if about_it || kind == kind::STATE => {}
-        State::Archived | State::Abandoned => return refuse("resume it first"),
-        State::Closed if about_it => {}
-        State::Closed => {
+        Lifecycle::Active => {}
+        Lifecycle::Archived | Lifecycle::Abandoned if about_it || kind == kind::STATE => {}
+        Lifecycle::Archived | Lifecycle::Abandoned => return refuse("resume it first"),
+        Lifecycle::Closed if about_it => {}
+        Lifecycle::Closed => {
             return refuse("it cannot be continued: `reset` starts a new one, `fork` goes on from a copy");
         }
     }
@@ -190,12 +192,12 @@ fn admit(
     {
         return Err(Error::conflict(
             "compaction.stale",
-            "another compaction was first; nothing is lost, and there may be nothing left to compact",
+            "another compaction finished first; nothing is lost, and there may be nothing left to compact",
         ));
     }
     if kind == kind::SUPERSEDED {
         let row = about_turn(draft.turn, changes, lookup)?;
-        // An aborted turn names the event that ended it until a turn takes its place.
+        // An aborted turn refers to the event that ended it until a turn replaces it.
         if let Some(by @ Successor::Turn(_)) = row.superseded_by {
             return Err(Error::conflict(
                 "turn.superseded",

@@ -1,7 +1,7 @@
-//! Bodies of events that the rules of writing read. Frozen: logs hold them.
+//! Event bodies that the rules of writing read. Frozen: logs hold them.
 
 use super::Place;
-use crate::conversation::{CheckpointRef, State};
+use crate::conversation::{CheckpointRef, Lifecycle};
 use crate::id::{ConversationId, EventId, FactId, TurnId};
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize)]
 pub struct StateBody {
     /// The new state.
-    pub state: State,
-    /// Why.
+    pub state: Lifecycle,
+    /// Reason given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -18,7 +18,7 @@ pub struct StateBody {
 /// The body of `turn.superseded`; the old turn is in the envelope.
 #[derive(Serialize, Deserialize)]
 pub struct SupersededBody {
-    /// The turn that takes its place.
+    /// The turn that supersedes it.
     pub by: TurnId,
 }
 
@@ -27,12 +27,12 @@ pub struct SupersededBody {
 pub struct ErasedBody {
     /// Erased turns.
     pub turns: Vec<TurnId>,
-    /// Why.
+    /// Reason given.
     pub reason: String,
-    /// Tool calls that they answered: without this the calls would seem to be pending again.
+    /// Tool calls that they answered: without this the calls would appear to be pending again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answered: Vec<String>,
-    /// Facts that were erased with them: without this nobody could tell which facts to look for elsewhere.
+    /// Facts erased with them, recorded so that copies of them can be found elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub learned: Vec<Learned>,
     /// Other erased events.
@@ -54,7 +54,7 @@ pub struct Learned {
 pub struct Summarized {
     /// The last turn it covers.
     pub through: TurnId,
-    /// That turn's place.
+    /// `seq` of that turn.
     pub through_seq: u64,
     /// Number of turns up to it, superseded ones included.
     pub turns_before: u64,
@@ -63,7 +63,7 @@ pub struct Summarized {
 /// The part of a `compaction` body that moves the start of the view.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Compacted {
-    /// The checkpoint that was in force before; another compaction that came first makes this one stale.
+    /// The checkpoint that was in force before; if another compaction came first, this one is stale.
     pub previous: Option<CheckpointRef>,
     /// The turns that it covers.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Deleting a conversation: how much of it and of its ancestors stays for the forks that read it.
+//! Deleting a conversation, except for what its forks still read of it and of its ancestors.
 
 use super::lookup::{Fork, Lookup, Traces};
 use crate::Error;
@@ -9,20 +9,21 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Rows that a deletion changes and removes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Deletion {
-    /// Stays in the conversation's place, without title, owner, participants, metadata and policy.
+    /// Replaces the conversation, without title, owner, participants, metadata and policy.
     pub tombstone: Tombstone,
     /// The conversation itself, then ancestors that were deleted before and kept for it.
     pub purges: Vec<Purge>,
-    /// Bytes that no asset of the tenant has afterwards.
+    /// Hashes of bytes that no asset of the tenant uses afterwards.
     pub released: Vec<Hash>,
 }
 
-/// Everything of a conversation after a place goes: events, their rows, text of open turns, all its answered requests.
+/// Removes everything of a conversation after a `seq`: events, their rows, text of open turns, and all its
+/// answered requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Purge {
     /// Its number in the store.
     pub conversation: u64,
-    /// The last event that stays; 0 if none does.
+    /// `seq` of the last event to keep; 0 for none.
     pub keep: u64,
 }
 
@@ -46,11 +47,11 @@ pub fn deletion(tombstone: Tombstone, lookup: &dyn Lookup) -> Result<Deletion, E
     Ok(Deletion { tombstone, purges, released: released(hashes, lookup)? })
 }
 
-/// The last event of a conversation that living forks read; 0 if none does. A deleted fork needs only what its own forks
-/// read through it.
+/// `seq` of the last event of a conversation that living forks read; 0 for none. A deleted fork needs only what
+/// its own forks read through it.
 pub fn needed<E>(conversation: u64, mut forks: impl FnMut(u64) -> Result<Vec<Fork>, E>) -> Result<u64, E> {
     let mut needed = 0;
-    // Damaged rows may name each other.
+    // Damaged rows may refer to each other.
     let mut seen = BTreeSet::from([conversation]);
     let mut deleted = vec![(conversation, u64::MAX)];
     while let Some((parent, cap)) = deleted.pop() {
@@ -66,7 +67,7 @@ pub fn needed<E>(conversation: u64, mut forks: impl FnMut(u64) -> Result<Vec<For
     Ok(needed)
 }
 
-/// Those hashes that no asset has once the assets with these hashes are gone.
+/// The hashes that no asset uses once the assets with these hashes are gone.
 pub(super) fn released<T: Traces + ?Sized>(hashes: Vec<Hash>, lookup: &T) -> Result<Vec<Hash>, Error> {
     let mut going: BTreeMap<Hash, u64> = BTreeMap::new();
     hashes.into_iter().for_each(|hash| *going.entry(hash).or_default() += 1);
@@ -101,7 +102,7 @@ mod tests {
             // A fork of a deleted fork reads through it: no further than the deleted one, and no further than itself.
             (&[(2, 1, 5, true), (3, 2, 9, false)], 5),
             (&[(2, 1, 5, true), (3, 2, 3, false)], 3),
-            // Damaged rows that name each other.
+            // Damaged rows that refer to each other.
             (&[(2, 1, 5, true), (1, 2, 7, true), (3, 2, 4, false)], 4),
         ];
         for (rows, expected) in cases {

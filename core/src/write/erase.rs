@@ -1,4 +1,4 @@
-//! Erasing: which bodies go with a turn or an event, and which rows with them.
+//! Erasing: the bodies and rows that are removed with a turn or an event.
 
 use super::lookup::{EventRef, Level, Lookup, Statement, StatementsOf, owner};
 use super::{Learned, Place, fold, refusal};
@@ -10,22 +10,22 @@ use crate::id::{FactId, TurnId};
 use crate::turn::{Status, TurnRow};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bodies and rows that an erasure takes away.
+/// Bodies and rows that an erasure removes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Erasure {
-    /// Events whose bodies go, with their rows among summaries and echoes. Each has a body now.
+    /// Events whose bodies are removed, with their rows among summaries and echoes. Each has a body now.
     pub bodies: Vec<EventRef>,
-    /// Those of them that have a row among the assets, which goes.
+    /// Those of them whose row among the assets is removed.
     pub assets: Vec<EventRef>,
-    /// Those of them that have a row among the facts, which goes.
+    /// Those of them whose row among the facts is removed.
     pub facts: Vec<EventRef>,
-    /// Turns whose references to assets go.
+    /// Turns whose references to assets are removed.
     pub references: Vec<EventRef>,
-    /// Folds that go: those of each conversation from `seq` on, and those of its forks that see this event.
+    /// Folds to remove: those of each conversation from `seq` on, and those of its forks that see this event.
     pub folds: Vec<EventRef>,
     /// Checkpoints in force afterwards, by the conversation's number.
     pub checkpoints: Vec<(u64, Option<CheckpointRef>)>,
-    /// Bytes that no asset of the tenant has afterwards.
+    /// Hashes of bytes that no asset of the tenant uses afterwards.
     pub released: Vec<Hash>,
 }
 
@@ -37,7 +37,7 @@ impl Erasure {
     }
 }
 
-/// Statements that go when a turn is erased, as a store finds them.
+/// Statements to remove when a turn is erased, as a store finds them.
 pub fn learned<E>(
     turn: TurnId,
     mut statements: impl FnMut(StatementsOf) -> Result<Vec<Statement>, E>,
@@ -47,7 +47,8 @@ pub fn learned<E>(
     Ok(gone.iter().map(|one| Learned { conversation: one.conversation, fact: one.row.id }).collect())
 }
 
-/// Adds corrections and retractions of facts of which no other statement is left. `gone` are statements that go anyway.
+/// Adds corrections and retractions of facts that have no other statement left. `gone` are statements removed
+/// anyway.
 fn with_corrections<E>(
     mut going: Vec<Statement>,
     gone: &mut BTreeSet<EventRef>,
@@ -69,7 +70,7 @@ fn with_corrections<E>(
     Ok(going)
 }
 
-/// Whether a conversation sees any of these events. `None` are events that nobody remembers.
+/// Whether a conversation sees any of these events. `None` stands for events that are no longer recorded.
 pub(super) fn is_seen(erased: Option<Vec<EventRef>>, lineage: &[Level]) -> bool {
     let sees = |at: &EventRef| {
         lineage.iter().any(|level| level.conversation == at.conversation && at.seq <= level.cap)
@@ -77,7 +78,7 @@ pub(super) fn is_seen(erased: Option<Vec<EventRef>>, lineage: &[Level]) -> bool 
     erased.is_none_or(|erased| erased.iter().any(sees))
 }
 
-/// The rows of turns that are to be erased. All must be there, and none open.
+/// The rows of turns to erase. All must exist, and none may be open.
 pub(super) fn turns(ids: &[TurnId], lookup: &dyn Lookup) -> Result<Vec<TurnRow>, Error> {
     let find = |id: &TurnId| lookup.turn(*id)?.ok_or_else(|| refusal::absent_turn(*id));
     let rows = ids.iter().map(find).collect::<Result<Vec<TurnRow>, Error>>()?;
@@ -110,11 +111,11 @@ pub(super) fn erasure(
 struct Erasing<'a> {
     lookup: &'a dyn Lookup,
     lineage: Vec<Level>,
-    /// Kinds of the events whose bodies go.
+    /// Kinds of the events whose bodies are removed.
     bodies: BTreeMap<EventRef, String>,
-    /// Turns that are erased, where they were said.
+    /// Erased turns, located where they were written.
     turns: BTreeSet<EventRef>,
-    /// Statements that go.
+    /// Statements to remove.
     statements: BTreeSet<EventRef>,
 }
 
@@ -128,7 +129,7 @@ impl Erasing<'_> {
         Ok(())
     }
 
-    /// A turn with everything learned from it; with `summaries`, also everything that sums it up.
+    /// Erases a turn with everything learned from it; with `summaries`, also everything that summarizes it.
     fn turn(&mut self, row: &TurnRow, summaries: bool) -> Result<(), Error> {
         for seq in row.bodies() {
             if let Some(at) = owner(&self.lineage, seq) {
@@ -136,7 +137,8 @@ impl Erasing<'_> {
             }
         }
         self.statements(StatementsOf::Source(row.id))?;
-        // A turn shows its assets where it was said. An ancestor may have a turn of its own at the same place.
+        // A turn refers to its assets in the conversation where it was written. An ancestor may have a turn of
+        // its own at the same `seq`.
         if let Some(at) = owner(&self.lineage, row.seq) {
             self.turns.insert(at);
             if summaries {
@@ -146,14 +148,14 @@ impl Erasing<'_> {
         Ok(())
     }
 
-    /// Another event, with everything that follows from it.
+    /// Erases another event, with everything that follows from it.
     fn event(&mut self, place: Place) -> Result<(), Error> {
         let Some(conversation) = self.lookup.number(place.conversation)? else { return Ok(()) };
         let at = EventRef { conversation, seq: place.seq };
         self.body(at)?;
         for row in self.lookup.summaries(conversation, at.seq..=at.seq)? {
             if row.through_seq > 0 {
-                // Later checkpoints roll on from this one.
+                // Later checkpoints build on this one.
                 self.summaries(EventRef { conversation, seq: row.through_seq })?;
             }
         }
@@ -171,7 +173,7 @@ impl Erasing<'_> {
         going.into_iter().try_for_each(|statement| self.body(statement.at))
     }
 
-    /// Assets that only erased turns show. A fork may show an asset of its parent.
+    /// Erases assets that only erased turns refer to. A fork may refer to an asset of its parent.
     fn unshown_assets(&mut self) -> Result<(), Error> {
         for turn in self.turns.clone() {
             for asset in self.lookup.shown_by(turn)? {
@@ -184,7 +186,7 @@ impl Erasing<'_> {
         Ok(())
     }
 
-    /// The rows that go with the bodies.
+    /// Collects the rows that are removed with the bodies.
     fn finish(self) -> Result<Erasure, Error> {
         let mut erasure = Erasure {
             bodies: self.bodies.keys().copied().collect(),
@@ -192,7 +194,7 @@ impl Erasing<'_> {
             ..Erasure::default()
         };
         let mut hashes = Vec::new();
-        // Ascending, so the first event of a conversation decides where its folds are wrong.
+        // In ascending order, so the first event of a conversation determines from where its folds are wrong.
         let mut folds: BTreeMap<u64, EventRef> = BTreeMap::new();
         let mut unsummarized = BTreeSet::new();
         for (at, kind) in &self.bodies {
@@ -220,7 +222,7 @@ impl Erasing<'_> {
         Ok(erasure)
     }
 
-    /// The checkpoint that the remaining events of a conversation put in force.
+    /// The checkpoint in force according to the remaining events of a conversation.
     fn checkpoint(&self, conversation: u64) -> Result<Option<CheckpointRef>, Error> {
         let (mut checkpoint, mut budget) = (None, None);
         for row in self.lookup.summaries(conversation, 0..=u64::MAX)? {
@@ -284,9 +286,9 @@ mod tests {
         assert_eq!(learned_from_1(&[(1, 1, 1, 0), (2, 2, 2, 0)]), [fact(1)]);
         // Corrected by a new fact, which is corrected in turn.
         assert_eq!(learned_from_1(&[(1, 1, 1, 0), (2, 2, 0, 1), (3, 3, 0, 2)]), [fact(1), fact(2), fact(3)]);
-        // Another turn says the same: its correction stays.
+        // Another turn states the same: its correction stays.
         assert_eq!(learned_from_1(&[(1, 1, 1, 0), (2, 1, 2, 0), (3, 2, 0, 1)]), [fact(1)]);
-        // A retraction is about the fact itself and keeps nothing alive.
+        // A retraction refers to the fact itself and keeps nothing alive.
         assert_eq!(learned_from_1(&[(1, 1, 1, 0), (2, 1, 0, 1)]), [fact(1), fact(1)]);
     }
 

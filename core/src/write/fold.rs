@@ -1,4 +1,4 @@
-//! What one event does to its conversation and the rows.
+//! Applying one event to its conversation and the rows.
 
 use super::body::{Compacted, StateBody, Summarized, SupersededBody, Trimmed};
 use super::lookup::Turns;
@@ -16,8 +16,8 @@ use crate::message;
 use crate::turn::{Status, Successor, TurnBody, TurnRow};
 use serde_json::Value;
 
-/// Applies an event to its conversation and the rows. An event that came from elsewhere and lacks what its kind
-/// promises does nothing; it is kept all the same.
+/// Applies an event to its conversation and the rows. An imported event that lacks what its kind requires is
+/// stored, but changes nothing.
 pub fn fold(
     conversation: &mut Conversation,
     event: &Event,
@@ -39,7 +39,7 @@ pub fn fold(
             }
         }
         kind if kind::begins_turn(kind) => {
-            // One that came from elsewhere and names no turn is an event only.
+            // An imported event that names no turn is an event only.
             if let Some(row) = TurnRow::begun(event) {
                 changes.turns.push(row);
                 conversation.turns += 1;
@@ -110,9 +110,9 @@ fn end_turn(event: &Event, changes: &mut Changes, lookup: &dyn Turns) -> Result<
     Ok(())
 }
 
-/// Adds the assets that a turn's content shows.
+/// Records the assets that a turn's content refers to.
 fn refer(event: &Event, turn_seq: u64, changes: &mut Changes) {
-    // Most turns show none, and parsing each would cost every append.
+    // Most turns refer to none, and parsing each would slow every append.
     if !event.text().is_some_and(|text| text.contains("asset_")) {
         return;
     }
@@ -131,7 +131,7 @@ pub(super) fn find_turn(id: TurnId, changes: &Changes, lookup: &dyn Turns) -> Re
     }
 }
 
-/// The row of an event that sums up turns. A projection repeats the checkpoint that it was made with.
+/// The row of an event that summarizes turns. A projection repeats the checkpoint that it was made with.
 fn summary(event: &Event) -> Option<SummaryRow> {
     let through_seq = match event.kind.as_str() {
         kind::COMPACTION => {
@@ -143,7 +143,7 @@ fn summary(event: &Event) -> Option<SummaryRow> {
     event.body.as_ref().map(|_| SummaryRow { seq: event.seq, through_seq })
 }
 
-/// Moves the start of the messages view as a compaction or a budget event says.
+/// Moves the start of the messages view for a compaction or a budget event.
 pub fn move_view(event: &Event, checkpoint: &mut Option<CheckpointRef>, budget: &mut Option<BudgetRef>) {
     if event.kind == kind::COMPACTION
         && let Some(body) = event.read::<Compacted>()

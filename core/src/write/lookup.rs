@@ -1,4 +1,4 @@
-//! Questions to a store while a write is planned. A backend answers each with one query and decides nothing.
+//! Queries to a store while a write is planned. A backend answers each with one query and decides nothing.
 
 use super::{AssetRow, FactRow, SummaryRow};
 use crate::Error;
@@ -9,8 +9,8 @@ use crate::id::{ConversationId, FactId, TurnId};
 use crate::turn::TurnRow;
 use std::ops::RangeInclusive;
 
-/// An event, by the number that the store gave its conversation. An id is not enough: a deleted conversation that its forks
-/// still read may share its id with a new one.
+/// An event, identified by the store's number for its conversation. An id is not enough: a deleted conversation
+/// that its forks still read may share its id with a new one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EventRef {
     /// The conversation's number in the store.
@@ -27,7 +27,7 @@ pub trait Turns {
 
 /// One conversation and its family.
 pub trait Lookup: Turns + Traces {
-    /// The conversation that a fork is to leave, which belongs to the same tenant. `None` if it is absent or deleted.
+    /// The conversation to fork from, in the same tenant. `None` if it is absent or deleted.
     fn fork_parent(&self, parent: Parent) -> Result<Option<ForkParent>, Error>;
     /// The conversation, its parent, the parent's parent and so on.
     fn lineage(&self) -> Result<Vec<Level>, Error>;
@@ -37,11 +37,13 @@ pub trait Lookup: Turns + Traces {
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error>;
     /// Number of superseded or aborted turns after `seq`.
     fn fallen_after(&self, seq: u64) -> Result<u64, Error>;
-    /// Bodies that were erased in this store after the first `mark` of them. `None` if it does not remember them all.
+    /// Bodies that were erased in this store after the first `mark` of them. `None` if some are no longer
+    /// recorded.
     fn erased_since(&self, mark: u64) -> Result<Option<Vec<EventRef>>, Error>;
 }
 
-/// Copies of words, in any conversation of the tenant, deleted ones included. Asked while an erasure or a deletion is planned.
+/// Copies of text, in any conversation of the tenant, deleted ones included. Queried while an erasure or a
+/// deletion is planned.
 pub trait Traces {
     /// The number of a conversation, also of a deleted one.
     fn number(&self, id: ConversationId) -> Result<Option<u64>, Error>;
@@ -49,17 +51,17 @@ pub trait Traces {
     fn body_kind(&self, at: EventRef) -> Result<Option<String>, Error>;
     /// An event where it was written.
     fn event(&self, at: EventRef) -> Result<Option<Event>, Error>;
-    /// Statements of facts, in the order of conversations and places.
+    /// Statements of facts, ordered by conversation and `seq`.
     fn statements(&self, of: StatementsOf) -> Result<Vec<Statement>, Error>;
-    /// Summaries at these places of a conversation, ascending.
+    /// Summaries in this range of a conversation, ascending.
     fn summaries(&self, conversation: u64, seqs: RangeInclusive<u64>) -> Result<Vec<SummaryRow>, Error>;
     /// Summaries whose `through_seq` is `at` or later, in its conversation and in every fork that sees it.
     fn summaries_reaching(&self, at: EventRef) -> Result<Vec<EventRef>, Error>;
-    /// Assets of the turn's own conversation that the turn shows.
+    /// Assets of the turn's own conversation that the turn refers to.
     fn shown_by(&self, turn: EventRef) -> Result<Vec<AssetRow>, Error>;
-    /// Turns that show an asset, in its conversation and in all forks of it.
+    /// Turns that refer to an asset, in its conversation and in all its forks.
     fn showing(&self, conversation: u64, asset: &str) -> Result<Vec<EventRef>, Error>;
-    /// Assets added at these places of a conversation.
+    /// Assets added in this range of a conversation.
     fn assets(&self, conversation: u64, seqs: RangeInclusive<u64>) -> Result<Vec<AssetRow>, Error>;
     /// Number of assets of the tenant with these bytes.
     fn asset_count(&self, sha256: Hash) -> Result<u64, Error>;
@@ -68,18 +70,18 @@ pub trait Traces {
 /// The conversation that a fork leaves.
 #[derive(Clone, Debug)]
 pub struct ForkParent {
-    /// As it is now.
+    /// The current state of the conversation.
     pub conversation: Conversation,
     /// Number of levels: the parent and its ancestors.
     pub levels: usize,
-    /// The point where the fork begins, if the parent has an event there.
+    /// The fork point, if the parent has an event there.
     pub point: Option<ForkPoint>,
 }
 
 /// The point where a fork begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ForkPoint {
-    /// The last event that both share.
+    /// The last event shared with the parent.
     pub head: Head,
     /// Number of turns up to there.
     pub turns: u64,
@@ -90,15 +92,15 @@ pub struct ForkPoint {
 pub struct Level {
     /// Its number in the store.
     pub conversation: u64,
-    /// Its own events come after this one.
+    /// `seq` after which its own events begin.
     pub floor: u64,
-    /// The last event that is seen.
+    /// `seq` of the last visible event.
     pub cap: u64,
     /// Whether it was deleted and is kept for its forks.
     pub deleted: bool,
 }
 
-/// The event at `seq` where it was written.
+/// Location of the event at `seq` where it was written.
 pub fn owner(lineage: &[Level], seq: u64) -> Option<EventRef> {
     let level = lineage.iter().find(|level| seq > level.floor && seq <= level.cap)?;
     Some(EventRef { conversation: level.conversation, seq })
@@ -109,7 +111,7 @@ pub fn owner(lineage: &[Level], seq: u64) -> Option<EventRef> {
 pub struct Fork {
     /// Its number in the store.
     pub conversation: u64,
-    /// The last event that it shares with its parent.
+    /// `seq` of the last event shared with its parent.
     pub at_seq: u64,
     /// Whether it was deleted.
     pub deleted: bool,

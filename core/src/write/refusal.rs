@@ -36,7 +36,7 @@ pub fn no_such_seq(conversation: &Conversation, seq: u64) -> Error {
     )
 }
 
-/// The log does not end where the request expects it to.
+/// The log does not end at the `seq` that the request expects.
 pub fn stale_seq(head: u64, expected: u64) -> Error {
     let from = expected.min(head) + 1;
     Error::conflict(
@@ -62,7 +62,7 @@ pub(super) fn not_due(conversation: &Conversation) -> Error {
 pub(super) fn derived_from_erased() -> Error {
     Error::conflict(
         "derive.erased",
-        "something was erased while this was made of it; nothing was written, make it again",
+        "content that this is derived from was erased in the meantime; nothing was written, derive it again",
     )
 }
 
@@ -82,7 +82,7 @@ pub(super) fn check_batch(drafts: &[Draft]) -> Result<(), Error> {
 pub(super) fn check_fork_depth(levels: usize) -> Result<(), Error> {
     if levels > FORK_DEPTH_MAX {
         let advice =
-            "begin anew from its transcript value, imported under another tenant or into another store";
+            "start over from its transcript value, imported under another tenant or into another store";
         return Err(Error::limit("FORK_DEPTH_MAX", FORK_DEPTH_MAX as u64, levels as u64, advice));
     }
     Ok(())

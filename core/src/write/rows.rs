@@ -1,4 +1,4 @@
-//! Rows that a store keeps beside the events. None of them has words in it: those are in the events only.
+//! Rows that a store keeps beside the events. They contain no text of turns; that is only in the events.
 
 use crate::chain::Hash;
 use crate::id::{FactId, TurnId};
@@ -11,31 +11,32 @@ pub struct Changes {
     pub turns: Vec<TurnRow>,
     /// New assets.
     pub assets: Vec<AssetRow>,
-    /// Assets that turns show.
+    /// References of turns to assets.
     pub references: Vec<AssetReference>,
     /// Statements of facts.
     pub facts: Vec<FactRow>,
-    /// Checkpoints and whatever else repeats many turns.
+    /// Checkpoints and other events that repeat many turns.
     pub summaries: Vec<SummaryRow>,
     /// Events that may repeat a turn without naming it.
     pub echoes: Vec<EchoRow>,
-    /// Places of turns that have ended: the pieces of their text go, because an event has it now.
+    /// `seq` of each turn that has ended: its chunks are removed, because an event now holds the text.
     pub ended: Vec<u64>,
 }
 
-/// An event that sums up turns, kept to find it when one of them is erased.
+/// An event that summarizes turns, kept to find it when one of them is erased.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SummaryRow {
-    /// The place of the event.
+    /// `seq` of the event.
     pub seq: u64,
-    /// It may repeat turns up to here; 0 if it has no words and only decides which checkpoint is in force.
+    /// The last `seq` whose turn it may repeat; 0 if it has no text and only decides which checkpoint is in
+    /// force.
     pub through_seq: u64,
 }
 
 /// A text that may repeat a turn: see [`echo`](crate::echo).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EchoRow {
-    /// The place of the event.
+    /// `seq` of the event.
     pub seq: u64,
     /// See [`echo::bucket`](crate::echo::bucket).
     pub bucket: u16,
@@ -46,11 +47,11 @@ pub struct EchoRow {
 pub struct FactRow {
     /// The fact.
     pub id: FactId,
-    /// The place of the statement.
+    /// `seq` of the statement.
     pub seq: u64,
     /// The turn that it was learned from. Erasing that turn erases the statement.
     pub source_turn: Option<TurnId>,
-    /// The fact that it corrects or retracts. When no statement of that fact is left, this one goes too.
+    /// The fact that it corrects or retracts. When no statement of that fact is left, this one is removed too.
     pub corrects: Option<FactId>,
 }
 
@@ -59,28 +60,28 @@ pub struct FactRow {
 pub struct AssetRow {
     /// Its id.
     pub id: String,
-    /// The `asset.added` event, whose body is the descriptor.
+    /// `seq` of the `asset.added` event, whose body is the descriptor.
     pub seq: u64,
-    /// Its address, where its bytes are ours.
+    /// Hash of its bytes, where the store has them.
     pub sha256: Option<Hash>,
 }
 
-/// An asset that a turn shows.
+/// A turn's reference to an asset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AssetReference {
     /// Id of the asset.
     pub asset: String,
-    /// The turn's place.
+    /// `seq` of the turn.
     pub turn_seq: u64,
 }
 
-/// A piece of an open turn's text.
+/// A chunk of an open turn's text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChunkRow {
-    /// The turn's place.
+    /// `seq` of the turn.
     pub turn_seq: u64,
-    /// Bytes of the turn's text before this piece.
+    /// Length of the turn's text before this chunk, in bytes.
     pub offset: u64,
-    /// The piece.
+    /// Text of the chunk.
     pub text: String,
 }

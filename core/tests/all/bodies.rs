@@ -1,4 +1,4 @@
-//! A body comes back byte for byte, whatever JSON it is; what readers disagree about does not get in.
+//! A body comes back byte for byte, whatever JSON it is; JSON that parsers disagree about is refused.
 
 use crate::sample::{conversation_id, draft};
 use everturn_core::Error;
@@ -7,14 +7,14 @@ use everturn_core::encoding::{from_line, to_line};
 use everturn_core::limits::JSON_DEPTH_MAX;
 use proptest::prelude::*;
 
-/// How deep [`json`] itself nests at most.
+/// Maximum nesting of [`json`].
 const GENERATED_DEPTH_MAX: usize = 5;
 
 fn space() -> impl Strategy<Value = String> {
     prop_oneof![3 => Just(String::new()), 1 => "[ \t\n\r]{1,3}"]
 }
 
-/// What may stand between two quotes.
+/// Characters that may occur between two quotes.
 fn string_inside() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         "[^\\x00-\\x1f\"\\\\]{1,4}",
@@ -42,7 +42,7 @@ fn number() -> impl Strategy<Value = String> {
     ]
 }
 
-/// JSON as text, because a value would have lost its spelling already.
+/// Generates JSON as text, because a value would already have lost its spelling.
 fn json() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_string()),
@@ -60,7 +60,7 @@ fn json() -> impl Strategy<Value = String> {
         prop_oneof![
             prop::collection::vec(item, 0..5).prop_map(|items| format!("[{}]", items.join(","))),
             (prop::collection::vec(field, 0..5), space()).prop_map(|(fields, empty)| {
-                // The number in front keeps the keys of one object apart.
+                // The number in front keeps the keys of one object distinct.
                 let fields: Vec<String> = fields
                     .into_iter()
                     .enumerate()
@@ -75,7 +75,7 @@ fn json() -> impl Strategy<Value = String> {
         .prop_map(|(text, depth)| format!("{}{text}{}", "[".repeat(depth), "]".repeat(depth)))
 }
 
-/// Through everything that a body goes through.
+/// Takes a body through every step from append to export and back.
 fn there_and_back(body: &str) -> Result<String, Error> {
     let draft = draft(1, "note", body);
     draft.check()?;
@@ -89,7 +89,7 @@ fn there_and_back(body: &str) -> Result<String, Error> {
     Ok(read.body.unwrap().text)
 }
 
-/// The same text with every character as an escape.
+/// The same text with every character escaped.
 fn escaped(text: &str) -> String {
     text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect()
 }
@@ -110,7 +110,7 @@ proptest! {
     ) {
         let again = if spell { escaped(&key) } else { key.clone() };
         let between: String = (0..fields_between).map(|n| format!("\"{key}{n}\":0,")).collect();
-        // Deep values are made flat, so that the depth limit is not what refuses them.
+        // Deep values are flattened, so that the depth limit is not what refuses them.
         let value = if value.starts_with("[[[") { "0".to_string() } else { value };
         let object = format!("{{\"{key}\":{value},{between}\"{again}\":1}}");
         let body = format!("{}{object}{}", "[{\"x\":".repeat(depth), "}]".repeat(depth));
@@ -123,7 +123,8 @@ proptest! {
     }
 }
 
-/// `"body":null` read as "no body" once: the salt stood alone and the event did not come back.
+/// Regression: `"body":null` was read as "no body", so the salt stood alone and the event could not be read
+/// back.
 #[test]
 fn a_body_that_is_null_is_still_a_body() {
     assert_eq!(there_and_back("null").unwrap(), "null");

@@ -1,4 +1,4 @@
-//! Whatever is done to a chain, the verifier finds it.
+//! The verifier detects every change to a chain.
 
 use crate::sample::{conversation_id, draft, event_id, head_of, link, turn_id};
 use everturn_core::Error;
@@ -56,7 +56,7 @@ fn verify(id: ConversationId, events: &[Event], wanted: Option<Hash>) -> Result<
     Ok(verifier.finish())
 }
 
-/// Does something to an event; the index chooses a place within it.
+/// Changes an event; the index chooses a position within it.
 type Change = fn(&mut Event, Index);
 
 /// Every way to change one event.
@@ -116,7 +116,7 @@ proptest! {
         }
     }
 
-    /// Whoever changes an event and mends its own hash has broken the link to the next one.
+    /// Changing an event and recomputing its hash breaks the link to the next one.
     #[test]
     fn a_mended_event_breaks_the_next_link(events in any_chain(), place in any::<Index>()) {
         let mut events = events;
@@ -149,7 +149,7 @@ proptest! {
         repeated.insert(x, events[y].clone());
         prop_assert!(verify(id, &repeated, None).is_err(), "repeated unseen");
 
-        // A new event that is itself made by the rules, in front of one that was there.
+        // A new event that is itself well-formed, inserted before an existing one.
         let place = a.index(events.len());
         let before = if place == 0 { Head::genesis(id) } else { head_of(&events[..place]) };
         let mut inserted = events.clone();
@@ -181,7 +181,7 @@ proptest! {
         let report = verify(child, &events, Some(seam.hash)).unwrap();
         prop_assert_eq!((report.events, report.contains_head), (seam.seq + 3, Some(true)));
 
-        // Its own part alone goes on from the seam and from nowhere else.
+        // The fork's own part continues from the fork point and from nowhere else.
         let mut after = Verifier::after(child, seam);
         prop_assert!(own.iter().all(|event| after.push(event).is_ok()));
         prop_assert!(verify(child, &own, None).is_err());

@@ -1,7 +1,7 @@
-//! The frozen encodings. What these files say was written to disks we cannot reach any more.
+//! The frozen encodings. These files were written by released versions, to disks that nobody can migrate.
 //!
-//! `EVERTURN_WRITE_GOLDEN=1 cargo test -p everturn-core golden` writes them. Do that for a new version under a new
-//! name; the files of a released version stay as they are.
+//! `EVERTURN_WRITE_GOLDEN=1 cargo test -p everturn-core golden` writes them. Do that for a new version under a
+//! new name; the files of a released version never change.
 
 use crate::sample::{conversation_id, draft, event_id, head_of, link, turn_id};
 use everturn_core::chain::{Head, Verifier, envelope_bytes};
@@ -12,7 +12,7 @@ use everturn_core::turn::Role;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// A parent with every optional field present and absent, and a fork that goes on behind its third event.
+/// A parent with every optional field present and absent, and a fork that continues after its third event.
 fn events() -> Vec<Event> {
     let parent = conversation_id(0x0123_4567_89ab_cdef);
     let child = conversation_id(0xfedc_ba98_7654_3210);
@@ -81,7 +81,7 @@ fn described(event: &Event) -> Value {
     })
 }
 
-/// The committed file; with the switch on, it is written first.
+/// The committed file; with the environment variable set, it is written first.
 fn golden(name: &str, now: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("EVERTURN_WRITE_GOLDEN").is_some() {

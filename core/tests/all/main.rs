@@ -1,4 +1,5 @@
-//! What `core` promises, checked from outside: the frozen encodings, bytes that survive, the chain, the rules of writing.
+//! Tests of `core` through its public interface: the frozen encodings, byte-exact bodies, the chain, the rules
+//! of writing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 
 mod bodies;

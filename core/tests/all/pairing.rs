@@ -1,4 +1,4 @@
-//! Calls and their results, in every shape.
+//! Pairing of tool calls with their results, in every shape.
 
 use everturn_core::pairing::{Pairs, pair};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ fn pairs(messages: &Value) -> Pairs<'_> {
     pair(messages.as_array().unwrap())
 }
 
-/// For each call the message of its result.
+/// For each call, the index of the message with its result.
 fn answered_at(messages: &Value) -> Vec<Option<usize>> {
     let pairs = pairs(messages);
     for (n, call) in pairs.calls.iter().enumerate() {
@@ -129,7 +129,7 @@ fn a_result_is_a_failure_when_it_says_so() {
         (json!({"content":"fine","status":"exception"}), true),
         (json!({"content":"fine","status":"denied"}), true),
         (json!({"content":"fine","status":"ok","is_error":true}), true),
-        // Words count only where no flag speaks.
+        // The text counts only if there is no flag.
         (json!({"content":"Error: boom"}), true),
         (json!({"content":"  TOOL ERROR boom"}), true),
         (json!({"content":"failed: boom"}), true),
@@ -145,7 +145,7 @@ fn a_result_is_a_failure_when_it_says_so() {
         message.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         assert_eq!(pairs(&json!([message])).results[0].failed, failed, "{message}");
     }
-    // The status of a Responses item is about the item.
+    // The status of a Responses item describes the item, not the tool.
     let item =
         json!([{"type":"function_call_output","call_id":"a","output":"error: boom","status":"completed"}]);
     assert!(pairs(&item).results[0].failed);

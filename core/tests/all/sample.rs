@@ -1,4 +1,4 @@
-//! Small ids, drafts and chains to test with. Nothing here is random: the number decides everything.
+//! Small ids, drafts and chains for tests. Nothing here is random: the number determines everything.
 
 use everturn_core::chain::{Head, next_event};
 use everturn_core::event::{Body, Draft, Event, Visibility};
@@ -21,7 +21,7 @@ pub fn conversation_id(n: u64) -> ConversationId {
     ConversationId(event_id(n).0)
 }
 
-/// An event about nothing in particular.
+/// An event with arbitrary content.
 pub fn draft(n: u64, kind: impl Into<Cow<'static, str>>, body: impl Into<String>) -> Draft {
     Draft {
         id: event_id(n),
@@ -36,7 +36,7 @@ pub fn draft(n: u64, kind: impl Into<Cow<'static, str>>, body: impl Into<String>
     }
 }
 
-/// The drafts as links behind `head`.
+/// Chains the drafts after `head`.
 pub fn link(conversation: ConversationId, mut head: Head, drafts: Vec<Draft>) -> Vec<Event> {
     drafts
         .into_iter()

@@ -1,4 +1,4 @@
-//! What is written for a caller can be read back, and written again with the same bytes.
+//! What is serialised for a caller can be read back, and serialised again to the same bytes.
 
 use everturn_core::chain::Hash;
 use everturn_core::event::{Body, Event, Visibility, kind};
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::collections::BTreeMap;
 
-/// Messages as people and providers write them: spacing, spellings and orders of their own.
+/// Messages as people and providers write them, with various spacing, spellings and key orders.
 const MESSAGES: &[&str] = &[
     r#"{"role":"user","content":"hé\u00e9 \u2028"}"#,
     r#"{ "content" : null, "role":"assistant", "tool_calls":[ {"id":"1","function":{"arguments":"{}"}} ] }"#,
@@ -88,7 +88,7 @@ proptest! {
     }
 }
 
-/// A body that is null is not one that is erased.
+/// A null body is not an erased one.
 #[test]
 fn null_is_not_absent() {
     let event = Event {

@@ -1,9 +1,9 @@
-//! The rules of writing, against a store that is nothing but a few maps.
+//! The rules of writing, tested against a store made of a few maps.
 
 use crate::sample::{START, conversation_id, draft, event_id, head_of, link, turn_id};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
-use everturn_core::conversation::{Conversation, Parent, State};
+use everturn_core::conversation::{Conversation, Lifecycle, Parent};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// What a store knows of one conversation, and of the parent that it could fork from.
+/// Rows of one conversation, and of the parent that it could fork from.
 #[derive(Default)]
 struct FakeLookup {
     turns: BTreeMap<TurnId, TurnRow>,
@@ -152,7 +152,7 @@ impl Log {
         self.write(Action::Append { drafts, expected_seq: None, idempotency: None })
     }
 
-    /// The code and sentence with which it refuses; a refusal must leave no trace.
+    /// The error with which it refuses; a refusal must leave no trace.
     fn refuses(&mut self, drafts: Vec<Draft>) -> Error {
         let before = self.conversation.clone();
         let error = self.append(drafts).unwrap_err();
@@ -194,7 +194,7 @@ fn superseded(n: u64, turn: u64, by: u64) -> Draft {
     about(n, kind::SUPERSEDED, turn, &format!(r#"{{"by":"{}"}}"#, turn_id(by)))
 }
 
-fn state(n: u64, state: State) -> Draft {
+fn state(n: u64, state: Lifecycle) -> Draft {
     draft(n, kind::STATE, format!(r#"{{"state":"{state}"}}"#))
 }
 
@@ -217,25 +217,26 @@ fn a_stale_expected_seq_says_the_head_and_where_to_read_from() {
 
 #[test]
 fn what_is_not_active_takes_no_turns() {
-    for away in [State::Archived, State::Abandoned] {
+    for away in [Lifecycle::Archived, Lifecycle::Abandoned] {
         let mut log = Log::with(vec![opened(2), state(3, away)]);
         let error = log.refuses(vec![message(4)]);
         assert_eq!(error.code(), "conversation.not_active");
         assert!(error.text().ends_with(&format!("is {away}; resume it first")), "{error}");
-        // What was begun may end, and it comes back.
-        log.append(vec![about(4, kind::COMMITTED, 2, "{}"), state(5, State::Active), message(6)]).unwrap();
+        // Open turns may end, and the conversation becomes active again.
+        log.append(vec![about(4, kind::COMMITTED, 2, "{}"), state(5, Lifecycle::Active), message(6)])
+            .unwrap();
     }
-    let mut log = Log::with(vec![opened(2), state(3, State::Closed)]);
+    let mut log = Log::with(vec![opened(2), state(3, Lifecycle::Closed)]);
     let error = log.refuses(vec![message(4)]);
     assert!(error.text().contains("is closed; it cannot be continued: `reset` starts a new one"), "{error}");
-    assert_eq!(log.refuses(vec![state(4, State::Active)]).code(), "conversation.not_active");
+    assert_eq!(log.refuses(vec![state(4, Lifecycle::Active)]).code(), "conversation.not_active");
     log.append(vec![
         about(4, kind::INTERRUPTED, 2, "{}"),
         draft(5, kind::ERASED, r#"{"turns":[],"reason":"asked"}"#),
     ])
     .unwrap();
-    // Also within one batch: what closes it is seen by what follows.
-    let error = Log::created().refuses(vec![state(2, State::Closed), message(3)]);
+    // Also within one batch: drafts after the one that closes it are refused.
+    let error = Log::created().refuses(vec![state(2, Lifecycle::Closed), message(3)]);
     assert_eq!(error.code(), "conversation.not_active");
 }
 
@@ -295,7 +296,7 @@ fn an_aborted_turn_points_at_the_abort_until_a_turn_replaces_it() {
     assert_eq!(log.refuses(vec![superseded(10, 5, 2)]).code(), "turn.superseded");
 }
 
-/// What came from elsewhere may lack what its kind promises: it is kept, and begins nothing.
+/// An imported event may lack what its kind requires: it is kept, and begins nothing.
 #[test]
 fn an_event_without_a_turn_or_a_role_begins_no_turn() {
     let no_turn = Draft { turn: None, ..message(2) };
@@ -379,7 +380,7 @@ fn a_fork_goes_on_where_its_parent_was_and_can_be_restored() {
     assert_eq!(empty().write(action).unwrap_err().code(), "fork.absent");
 }
 
-/// A sequence of drafts that are all allowed, chosen by the numbers.
+/// A sequence of allowed drafts, chosen by the numbers.
 fn allowed(choices: &[(u8, prop::sample::Index)]) -> Vec<Draft> {
     let mut drafts = vec![draft(1, kind::CREATED, r#"{"title":"t","metadata":{"a":1}}"#)];
     let (mut open, mut done) = (Vec::new(), Vec::new());
@@ -422,7 +423,7 @@ fn allowed(choices: &[(u8, prop::sample::Index)]) -> Vec<Draft> {
                 kind::UPDATED,
                 r#"{"metadata":{"a":null,"b":[1.0]},"title":null,"retention":"ephemeral"}"#,
             )),
-            8 => drafts.extend([state(n, State::Archived), state(n + 1, State::Active)]),
+            8 => drafts.extend([state(n, Lifecycle::Archived), state(n + 1, Lifecycle::Active)]),
             _ => drafts.push(draft(n, "snapshot_created", "[]")),
         }
     }
@@ -443,7 +444,7 @@ proptest! {
             if n == 0 { single.write(create(vec![draft])).unwrap() } else { single.append(vec![draft]).unwrap() };
         }
 
-        // From the log alone, as a store rebuilds what it derives.
+        // Rebuilt from the log alone, as a store rebuilds its derived rows.
         let mut rebuilt = Conversation::new(key().id, key().tenant, START.plus_s(1), Head::genesis(key().id));
         let mut changes = Changes::default();
         for event in &batch.events {

@@ -1,8 +1,8 @@
 //! Whether a store still has what a backup has.
 
 use super::{Progress, contents, open};
-use crate::Shared;
-use crate::erasures::{Erasures, Gone};
+use crate::erasing::erasures::{Erasures, Gone};
+use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::{body_hash, envelope_hash};
@@ -233,7 +233,7 @@ impl Comparing<'_> {
     }
 
     fn key(&mut self, wanted: &AccessKey) -> Result<(), Error> {
-        let found = self.shared.keys.key(wanted.id)?.filter(|found| found.tenant == wanted.tenant);
+        let found = self.shared.keys.store.key(wanted.id)?.filter(|found| found.tenant == wanted.tenant);
         let problem = match found.map(|found| (found.secret == wanted.secret, found.revoked.is_some())) {
             None => "is missing",
             Some((false, _)) => "has another secret",
@@ -251,10 +251,10 @@ impl Comparing<'_> {
     fn asset(&mut self, block: &Block, sha256: everturn_core::chain::Hash) -> Result<(), Error> {
         let tenant = &block.tenant;
         // Bytes that the store itself says are unused were given up, not lost.
-        if !self.shared.index.asset_in_use(tenant, sha256)? {
+        if !self.shared.journal.index.asset_in_use(tenant, sha256)? {
             return Ok(());
         }
-        match self.shared.assets.get(tenant, sha256) {
+        match self.shared.journal.assets.get(tenant, sha256) {
             Ok(_) => self.comparison.assets += 1,
             Err(error @ (Error::NotFound(_) | Error::Corrupt(_))) => {
                 self.differences(tenant, Some(block.id), error.text().to_string());

@@ -1,7 +1,8 @@
 //! A folder of archives: full ones, each with its increments after it.
 
 use super::{BackedUp, Progress, cannot_read, cannot_write, contents, folder_of, sync_folder};
-use crate::{Everturn, private};
+use crate::everturn::Everturn;
+use crate::private;
 use everturn_core::Error;
 use std::fs::File;
 use std::path::{Path, PathBuf};

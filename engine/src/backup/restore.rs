@@ -4,7 +4,8 @@
 //! that was erased or deleted later; then again to write. Words that a later archive erases never reach the new store.
 
 use super::{Progress, archives_of, cannot_write, contents, folder_of, open, sync_folder};
-use crate::{Location, assets_folder, close_new_store, private};
+use crate::everturn::{Location, assets_folder, close_new_store};
+use crate::private;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Parent, Tombstone};

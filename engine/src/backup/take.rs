@@ -9,8 +9,8 @@
 //! archived.
 
 use super::{BackedUp, Progress};
-use crate::Shared;
-use crate::erasures::{Erasures, Gone};
+use crate::erasing::erasures::{Erasures, Gone};
+use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::{Hash, Head, Verifier, body_hash};
@@ -40,7 +40,7 @@ pub fn take<W: Write>(
 ) -> Result<(W, BackedUp), Error> {
     // Before the members: then the event that opened each of these turns is part of the backup.
     let mut open: HashMap<Key, Vec<TurnId>> = HashMap::new();
-    for (key, turn) in shared.index.open_turns()? {
+    for (key, turn) in shared.journal.index.open_turns()? {
         open.entry(key).or_default().push(turn);
     }
     let members = shared.backup.members()?;
@@ -66,7 +66,8 @@ pub fn take<W: Write>(
         taking.member(member)?;
     }
     drop(members);
-    let branches = shared.index.divergence().map_or(Ok(Vec::new()), |diverged| diverged.branches())?;
+    let branches =
+        shared.journal.index.divergence().map_or(Ok(Vec::new()), |diverged| diverged.branches())?;
     for branch in branches {
         let events = match branch.events {
             1 => "1 event is".to_string(),
@@ -316,7 +317,7 @@ impl<W: Write> Taking<'_, W> {
         if self.previous.assets.contains(&place) || self.assets.contains(&place) {
             return self.writer.asset(event.seq, sha256, None);
         }
-        match self.shared.assets.get(&member.key.tenant, sha256) {
+        match self.shared.journal.assets.get(&member.key.tenant, sha256) {
             Ok(bytes) => {
                 self.assets.insert(place);
                 self.writer.asset(event.seq, sha256, Some(&bytes))
@@ -354,14 +355,14 @@ impl<W: Write> Taking<'_, W> {
         loop {
             let mut texts = Vec::new();
             for turn in &open {
-                let text = match self.shared.log.open_text(&member.key, *turn) {
+                let text = match self.shared.journal.log.open_text(&member.key, *turn) {
                     Ok(text) => text,
                     // Deleted meanwhile.
                     Err(Error::NotFound(_)) => return Ok(()),
                     Err(error) => return Err(error),
                 };
                 // Asked after the text was read: as long as the turn is open, nothing of the text goes away.
-                match self.shared.index.turn_in(&member.key, *turn) {
+                match self.shared.journal.index.turn_in(&member.key, *turn) {
                     Ok(found) if found.status == Status::Pending => {
                         texts.push(OpenText { turn: *turn, text })
                     }
@@ -379,12 +380,12 @@ impl<W: Write> Taking<'_, W> {
                 return Ok(());
             }
             self.events(member, now.through, state, hash, verifier)?;
-            let turns = self.shared.index.open_turns()?;
+            let turns = self.shared.journal.index.open_turns()?;
             open = turns.into_iter().filter(|(key, _)| *key == member.key).map(|(_, turn)| turn).collect();
             // One that was opened after that place is not in the archive.
             let before = state.through;
             open.retain(|turn| {
-                self.shared.index.turn_in(&member.key, *turn).is_ok_and(|turn| turn.seq <= before)
+                self.shared.journal.index.turn_in(&member.key, *turn).is_ok_and(|turn| turn.seq <= before)
             });
         }
     }

@@ -3,12 +3,13 @@
 //! Under the policy `reject`, `core::write` refuses what goes over the number of turns or events. Under the others, the
 //! engine makes room first: it compacts or trims the view. It also counts bytes, which takes reading the turns.
 
-use crate::Tenant;
+use super::ConversationCompaction;
+use crate::conversation::ConversationHandle;
 use everturn_core::Error;
 use everturn_core::budget::{Action, Policy, Recovery, Usage};
 use everturn_core::conversation::Conversation;
 use everturn_core::event::{Draft, kind};
-use everturn_core::id::{ConversationId, Key};
+use everturn_core::id::Key;
 use everturn_core::json::Raw;
 use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::pairing;
@@ -71,7 +72,18 @@ fn is_recent(at: Timestamp, now: Timestamp) -> bool {
     (0..REJECTION_RECORDED_EVERY_US).contains(&now.0.saturating_sub(at.0))
 }
 
-impl Tenant {
+impl ConversationCompaction<'_> {
+    /// What the messages view of a conversation retains.
+    pub fn usage(&self) -> Result<Usage, Error> {
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
+        let (start, _) = conversation.view_start();
+        let turns = self.0.view_turns(start)?;
+        let standing: Vec<&Turn> = turns.iter().filter(|turn| stands(turn)).collect();
+        Ok(retained(&conversation, start, &standing))
+    }
+}
+
+impl ConversationHandle {
     /// Makes room for drafts, or refuses them where the policy is to reject. The events that it returns go in front of the
     /// drafts, in the same batch.
     pub(crate) fn make_room(
@@ -92,9 +104,9 @@ impl Tenant {
         if policy.exceeded(&self.counted(conversation, &policy)?.plus(incoming)).is_none() {
             return Ok(Vec::new());
         }
-        let key = self.key(conversation.id);
-        let _alone = self.shared().budgets.alone(&key);
-        match self.make_room_alone(&key, drafts, incoming, source) {
+        let key = self.tenant.key(conversation.id);
+        let _alone = self.shared().compaction.budgets.alone(&key);
+        match self.make_room_alone(drafts, incoming, source) {
             // What is damaged can be neither summarized nor paired, and must not keep anybody from writing.
             Err(error @ Error::Corrupt(_)) if !policy.rejects() => {
                 tracing::warn!(%error, conversation = %key.id, "no room made; the append goes over the budget");
@@ -104,16 +116,10 @@ impl Tenant {
         }
     }
 
-    fn make_room_alone(
-        &self,
-        key: &Key,
-        drafts: &[Draft],
-        incoming: Usage,
-        source: &str,
-    ) -> Result<Vec<Draft>, Error> {
-        let conversation = self.shared().index.conversation(key)?;
+    fn make_room_alone(&self, drafts: &[Draft], incoming: Usage, source: &str) -> Result<Vec<Draft>, Error> {
+        let conversation = self.shared().journal.index.conversation(self.key())?;
         let policy = conversation.limits();
-        let before = self.usage(key.id)?;
+        let before = self.tenant.conversation(self.key().id).compaction().usage()?;
         let attempted = before.plus(incoming);
         if policy.exceeded(&attempted).is_none() {
             return Ok(Vec::new());
@@ -137,11 +143,11 @@ impl Tenant {
             _ => return Err(self.reject(&conversation, &policy, action)),
         };
         if compacts {
-            self.compact_for(key.id, &policy, keep_last, incoming)?;
+            self.tenant.conversation(self.key().id).compact_for(&policy, keep_last, incoming)?;
         }
-        let mut after = self.usage(key.id)?;
+        let mut after = self.tenant.conversation(self.key().id).compaction().usage()?;
         if policy.exceeded(&after.plus(incoming)).is_some() {
-            let conversation = self.shared().index.conversation(key)?;
+            let conversation = self.shared().journal.index.conversation(self.key())?;
             match self.trim(&conversation, &policy, keep_last, incoming, messages(drafts))? {
                 Some((trimmed, left)) => (action.trimmed, after) = (Some(trimmed), left),
                 // One pair of call and result spans the whole view, or what is too much are events and not turns.
@@ -160,26 +166,20 @@ impl Tenant {
 
     /// Compacts until there is room or nothing more can be covered. An append never waits for a model: checkpoints are
     /// extracted.
-    fn compact_for(
-        &self,
-        id: ConversationId,
-        policy: &Policy,
-        keep_last: u64,
-        incoming: Usage,
-    ) -> Result<(), Error> {
+    fn compact_for(&self, policy: &Policy, keep_last: u64, incoming: Usage) -> Result<(), Error> {
         let keep_last = usize::try_from(keep_last).unwrap_or(usize::MAX);
         for _ in 0..ROUNDS_MAX {
-            let options = crate::CompactOptions {
+            let options = super::CompactOptions {
                 keep_last: Some(keep_last),
                 extractive: true,
-                ..crate::CompactOptions::default()
+                ..super::CompactOptions::default()
             };
-            match self.compact(id, options) {
+            match self.compaction().compact(options) {
                 Ok(_) | Err(Error::Conflict(_)) => {}
                 Err(error) if error.code() == "compaction.nothing" => return Ok(()),
                 Err(error) => return Err(error),
             }
-            if policy.exceeded(&self.usage(id)?.plus(incoming)).is_none() {
+            if policy.exceeded(&self.compaction().usage()?.plus(incoming)).is_none() {
                 return Ok(());
             }
         }
@@ -192,14 +192,13 @@ impl Tenant {
         metrics::counter!("everturn_budget_actions_total", "action" => "reject").increment(1);
         let error = policy.refuse(&action.usage_attempted);
         let limit = policy.exceeded(&action.usage_attempted).map_or("", |(name, ..)| name);
-        let (key, now) = (self.key(conversation.id), self.shared().now());
+        let (key, now) = (self.tenant.key(conversation.id), self.shared().now());
         let recorded = (|| {
-            if !self.shared().budgets.records(&key, limit, now) {
+            if !self.shared().compaction.budgets.records(&key, limit, now) {
                 return Ok(());
             }
             // Another process, or this one before a restart, may have recorded it.
-            let last =
-                conversation.budget.map(|budget| self.event_at(&key, budget.seq)).transpose()?.flatten();
+            let last = conversation.budget.map(|budget| self.event_at(budget.seq)).transpose()?.flatten();
             let is_same = |last: &Action| last.action == action.action && names(&last.reason, limit);
             if last
                 .is_some_and(|event| is_recent(event.at, now) && event.read().as_ref().is_some_and(is_same))
@@ -208,7 +207,7 @@ impl Tenant {
             }
             let drafts = vec![self.shared().draft(kind::BUDGET, &action)?];
             let action = write::Action::Append { drafts, expected_seq: None, idempotency: None };
-            let answer = self.shared().submit_now(Write { key: key.clone(), action })?;
+            let answer = self.shared().journal.submit_now(Write { key: key.clone(), action })?;
             answer.recv().map_err(|_| crate::writer::closed())?.map(drop)
         })();
         if let Err(error) = recorded {
@@ -228,7 +227,7 @@ impl Tenant {
         said: Vec<Value>,
     ) -> Result<Option<(Summarized, Usage)>, Error> {
         let (start, before) = conversation.view_start();
-        let all = self.view_turns(conversation.id, start)?;
+        let all = self.tenant.conversation(conversation.id).view_turns(start)?;
         let standing: Vec<&Turn> = all.iter().filter(|turn| stands(turn)).collect();
         let mut values: Vec<Value> = standing.iter().map(|turn| turn.value().unwrap_or_default()).collect();
         values.extend(said);
@@ -251,29 +250,20 @@ impl Tenant {
         }
     }
 
-    /// What the messages view of a conversation retains.
-    pub fn usage(&self, id: ConversationId) -> Result<Usage, Error> {
-        let conversation = self.shared().index.conversation(&self.key(id))?;
-        let (start, _) = conversation.view_start();
-        let turns = self.view_turns(id, start)?;
-        let standing: Vec<&Turn> = turns.iter().filter(|turn| stands(turn)).collect();
-        Ok(retained(&conversation, start, &standing))
-    }
-
     /// The same as [`Tenant::usage`], but with bytes only where they are limited: otherwise no turn needs to be read.
     fn counted(&self, conversation: &Conversation, policy: &Policy) -> Result<Usage, Error> {
         if policy.max_bytes.is_some() {
-            return self.usage(conversation.id);
+            return self.tenant.conversation(conversation.id).compaction().usage();
         }
         let start = conversation.view_start().0;
-        let fallen = self.shared().index.fallen_after(&self.key(conversation.id), start)?;
+        let fallen = self.shared().journal.index.fallen_after(&self.tenant.key(conversation.id), start)?;
         Ok(write::usage(conversation, fallen))
     }
 
-    fn view_turns(&self, id: ConversationId, after: u64) -> Result<Vec<Turn>, Error> {
+    fn view_turns(&self, after: u64) -> Result<Vec<Turn>, Error> {
         let mut turns: Vec<Turn> = Vec::new();
         let query = TurnQuery { after: Some(after), include_superseded: true, ..TurnQuery::default() };
-        self.each_turn(&self.key(id), query, |turn| {
+        self.each_turn(query, |turn| {
             turns.push(turn);
             Ok(ControlFlow::Continue(()))
         })?;
@@ -282,9 +272,9 @@ impl Tenant {
 
     /// `metadata.transcript_budget`: the policy, what is used of it, and what was done about it last.
     pub(crate) fn budget_metadata(&self, conversation: &Conversation) -> Result<Raw, Error> {
-        let key = self.key(conversation.id);
+        let _key = self.tenant.key(conversation.id);
         let last = match conversation.budget {
-            Some(budget) => self.event_at(&key, budget.seq)?.and_then(|event| event.read::<Action>()),
+            Some(budget) => self.event_at(budget.seq)?.and_then(|event| event.read::<Action>()),
             None => None,
         };
         let policy = conversation.limits();

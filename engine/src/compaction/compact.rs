@@ -1,13 +1,15 @@
 //! Compaction: older turns give way to a checkpoint. Only ever appends, and only after the checkpoint exists.
 
-use crate::Shared;
+use super::ConversationCompaction;
+use crate::conversation::ConversationHandle;
+use crate::everturn::Shared;
 use crate::model::{self, Summarize};
-use crate::scope::Tenant;
+use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{CheckpointRef, Conversation};
 use everturn_core::event::{Draft, kind};
-use everturn_core::id::{ConversationId, EventId, Key, TurnId};
+use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::policy::{CompactionPolicy, Strategy, is_due};
 use everturn_core::turn::{Status, Turn};
@@ -163,120 +165,6 @@ fn shortened(message: Value) -> Value {
 }
 
 impl Tenant {
-    /// Compacts by hand: the oldest turns that no summary covers give way to a checkpoint. Blocks while a model writes
-    /// it. Nothing is removed: the history still has every turn.
-    pub fn compact(&self, id: ConversationId, options: CompactOptions) -> Result<Compacted, Error> {
-        unless_erased(|| self.compact_once(id, &options))
-    }
-
-    fn compact_once(&self, id: ConversationId, options: &CompactOptions) -> Result<Compacted, Error> {
-        let unsummarized = self.unsummarized(id, None)?;
-        let mut policy = unsummarized.conversation.compaction();
-        if let Some(keep_last) = options.keep_last {
-            (policy.strategy, policy.keep_last) = (Strategy::Tail, keep_last);
-        }
-        let cut = compaction::plan(&policy, &unsummarized.candidates(), unsummarized.barrier, true);
-        let cut = cut.ok_or_else(|| nothing_to_compact(&unsummarized, options.keep_last))?;
-        self.compact_to(&unsummarized, &policy, cut, options)
-    }
-
-    /// Compacts if the policy says that it is time. What the newest turn says is never covered: it may not even have been
-    /// answered.
-    pub(crate) fn compact_if_due(&self, id: ConversationId) -> Result<Option<Compacted>, Error> {
-        unless_erased(|| self.compact_once_if_due(id))
-    }
-
-    fn compact_once_if_due(&self, id: ConversationId) -> Result<Option<Compacted>, Error> {
-        if !self.shared().conversation(&self.key(id))?.compaction().auto {
-            return Ok(None);
-        }
-        let unsummarized = self.unsummarized(id, None)?;
-        let policy = unsummarized.conversation.compaction();
-        if unsummarized.is_short(&policy) {
-            return Ok(None);
-        }
-        let candidates = unsummarized.candidates();
-        let checkpoint = unsummarized.previous_tokens();
-        let (turns, tokens) = (candidates.len() as u64, unsummarized.tokens());
-        if !is_due(&policy, turns, tokens, tokens + checkpoint) {
-            return Ok(None);
-        }
-        let newest = candidates.last().map(|newest| newest.seq);
-        let barrier = unsummarized.barrier.into_iter().chain(newest).min();
-        let Some(cut) = compaction::plan(&policy, &candidates, barrier, false) else { return Ok(None) };
-        self.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
-    }
-
-    /// Compacts what was said before a place, because a prompt was too long. `None` if nothing there can be covered.
-    pub(crate) fn compact_before(&self, id: ConversationId, seq: u64) -> Result<Option<Compacted>, Error> {
-        unless_erased(|| self.compact_once_before(id, seq))
-    }
-
-    fn compact_once_before(&self, id: ConversationId, seq: u64) -> Result<Option<Compacted>, Error> {
-        let unsummarized = self.unsummarized(id, None)?;
-        let policy = unsummarized.conversation.compaction();
-        let barrier = unsummarized.barrier.into_iter().chain([seq]).min();
-        let Some(cut) = compaction::plan(&policy, &unsummarized.candidates(), barrier, true) else {
-            return Ok(None);
-        };
-        self.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
-    }
-
-    /// The turns after the checkpoint, or those between two places.
-    fn unsummarized(&self, id: ConversationId, range: Option<(u64, u64)>) -> Result<Unsummarized, Error> {
-        let key = self.key(id);
-        let mark = self.shared().index.erasures(&key.tenant)?;
-        let conversation = self.shared().index.conversation(&key)?;
-        let fold = self.shared().fold(&key, conversation.head.seq)?;
-        let previous = match range {
-            Some(_) => None,
-            None => self.checkpoint(&key, conversation.checkpoint)?,
-        };
-        let summarized = conversation.checkpoint.filter(|_| previous.is_some());
-        let (after, through) = match range {
-            Some((from, to)) => (from.saturating_sub(1), to),
-            None => (summarized.map_or(0, |at| at.through_seq), conversation.head.seq),
-        };
-        let mut read = Unsummarized {
-            shared: self.shared().clone(),
-            mark,
-            conversation,
-            previous,
-            turns: Vec::new(),
-            bytes: 0,
-            large: HashMap::new(),
-            contents: OnceCell::new(),
-            fallen: Vec::new(),
-            barrier: fold.barrier(),
-        };
-        let query = TurnQuery {
-            after: Some(after),
-            before: Some(through.saturating_add(1)),
-            include_superseded: true,
-            ..TurnQuery::default()
-        };
-        self.each_turn(&key, query, |mut turn| {
-            let stands =
-                turn.superseded_by.is_none() && matches!(turn.status, Status::Complete | Status::Interrupted);
-            if !stands {
-                read.fallen.push(turn.seq);
-                return Ok(ControlFlow::Continue(()));
-            }
-            let bytes = turn.message.as_ref().map_or(0, |message| message.get().len());
-            read.bytes += bytes as u64;
-            if bytes > LARGE_MESSAGE_BYTES
-                && let Some(message) = turn.value()
-            {
-                read.large.insert(turn.id, self.shared().count(Family::default(), turn.id, &message));
-                turn.message = Some(Raw::of(&shortened(message))?);
-            }
-            read.turns.push(turn);
-            let full = read.turns.len() == COVERED_TURNS_MAX;
-            Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-        })?;
-        Ok(read)
-    }
-
     fn compact_to(
         &self,
         unsummarized: &Unsummarized,
@@ -330,21 +218,11 @@ impl Tenant {
             reverts: None,
             restores: None,
         };
-        compacted.event = Some(self.append_compaction(&key, &body, unsummarized.mark)?);
+        compacted.event = Some(self.conversation(key.id).append_compaction(&body, unsummarized.mark)?);
         let how = if compacted.summarizer == EXTRACTIVE { "extractive" } else { "model" };
         metrics::counter!("everturn_compactions_total", "summarizer" => how).increment(1);
-        compacted.erased = self.apply_retention(conversation.id, cut.to_seq)?;
+        compacted.erased = self.conversation(conversation.id).compaction().apply_retention(cut.to_seq)?;
         Ok(compacted)
-    }
-
-    fn append_compaction(&self, key: &Key, body: &CompactionBody, mark: u64) -> Result<EventId, Error> {
-        let draft: Draft = self.shared().draft(kind::COMPACTION, body)?;
-        draft.check()?;
-        let id = draft.id;
-        let action = Action::Derive { drafts: vec![draft], mark };
-        let answer = self.shared().submit_now(Write { key: key.clone(), action })?;
-        answer.recv().map_err(|_| crate::writer::closed())??;
-        Ok(id)
     }
 
     /// Asks the summarizer, twice if need be; without one, or when it failed, the checkpoint is extracted.
@@ -404,29 +282,171 @@ impl Tenant {
         }
         found
     }
+}
+
+impl ConversationCompaction<'_> {
+    /// Compacts by hand: the oldest turns that no summary covers give way to a checkpoint. Blocks while a model writes
+    /// it. Nothing is removed: the history still has every turn.
+    pub fn compact(&self, options: CompactOptions) -> Result<Compacted, Error> {
+        unless_erased(|| self.0.compact_once(&options))
+    }
 
     /// Takes the last compaction back: the checkpoint before it is in force again. Nothing is removed, this too is an
     /// event.
-    pub fn revert_compaction(&self, id: ConversationId) -> Result<Conversation, Error> {
-        let key = self.key(id);
-        let conversation = self.shared().index.conversation(&key)?;
+    pub fn revert(&self) -> Result<Conversation, Error> {
+        let key = self.0.key();
+        let conversation = self.0.shared().journal.index.conversation(key)?;
         let Some(current) = conversation.checkpoint else {
-            let text = format!("{id} has no compaction to take back");
+            let text = format!("{} has no compaction to take back", self.0.id());
             return Err(Error::invalid("compaction.none", text));
         };
-        let body = self.event_at(&key, current.seq)?.and_then(|event| event.read::<CompactionBody>());
+        let body = self.0.event_at(current.seq)?.and_then(|event| event.read::<CompactionBody>());
         let body = body.ok_or_else(|| {
             let text = format!("the compaction at seq {} was erased; `compact` makes a new one", current.seq);
             Error::invalid("compaction.erased", text)
         })?;
-        self.restore_checkpoint(&key, current, body.previous)?;
-        self.shared().index.conversation(&key)
+        self.0.restore_checkpoint(current, body.previous)?;
+        self.0.shared().journal.index.conversation(key)
+    }
+
+    /// A summary of the turns between two places. Touches nothing. `style` is what to tell a model beside the rules.
+    pub fn summarize(&self, from_seq: u64, to_seq: u64, style: Option<&str>) -> Result<Summary, Error> {
+        let part = self.0.unsummarized(Some((from_seq, to_seq)))?;
+        let candidates = part.candidates();
+        let (Some(first), Some(last)) = (candidates.first(), candidates.last()) else {
+            let text = format!("{} has no turns between seq {from_seq} and {to_seq}", self.0.id());
+            return Err(Error::invalid("summarize.empty", text));
+        };
+        let covers = Covers { from_seq: first.seq, to_seq: last.seq, turns: candidates.len() as u64 };
+        let policy = part.conversation.compaction();
+        let asked = Asked { style, ..Asked::default() };
+        let written = self.0.tenant.write_checkpoint(&policy, None, &candidates, asked);
+        Ok(Summary { covers, summarizer: written.summarizer, checkpoint: written.checkpoint })
+    }
+}
+
+impl ConversationHandle {
+    fn compact_once(&self, options: &CompactOptions) -> Result<Compacted, Error> {
+        let unsummarized = self.unsummarized(None)?;
+        let mut policy = unsummarized.conversation.compaction();
+        if let Some(keep_last) = options.keep_last {
+            (policy.strategy, policy.keep_last) = (Strategy::Tail, keep_last);
+        }
+        let cut = compaction::plan(&policy, &unsummarized.candidates(), unsummarized.barrier, true);
+        let cut = cut.ok_or_else(|| nothing_to_compact(&unsummarized, options.keep_last))?;
+        self.tenant.compact_to(&unsummarized, &policy, cut, options)
+    }
+
+    /// Compacts if the policy says that it is time. What the newest turn says is never covered: it may not even have been
+    /// answered.
+    pub(crate) fn compact_if_due(&self) -> Result<Option<Compacted>, Error> {
+        unless_erased(|| self.compact_once_if_due())
+    }
+
+    fn compact_once_if_due(&self) -> Result<Option<Compacted>, Error> {
+        if !self.shared().journal.conversation(self.key())?.compaction().auto {
+            return Ok(None);
+        }
+        let unsummarized = self.unsummarized(None)?;
+        let policy = unsummarized.conversation.compaction();
+        if unsummarized.is_short(&policy) {
+            return Ok(None);
+        }
+        let candidates = unsummarized.candidates();
+        let checkpoint = unsummarized.previous_tokens();
+        let (turns, tokens) = (candidates.len() as u64, unsummarized.tokens());
+        if !is_due(&policy, turns, tokens, tokens + checkpoint) {
+            return Ok(None);
+        }
+        let newest = candidates.last().map(|newest| newest.seq);
+        let barrier = unsummarized.barrier.into_iter().chain(newest).min();
+        let Some(cut) = compaction::plan(&policy, &candidates, barrier, false) else { return Ok(None) };
+        self.tenant.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
+    }
+
+    /// Compacts what was said before a place, because a prompt was too long. `None` if nothing there can be covered.
+    pub(crate) fn compact_before(&self, seq: u64) -> Result<Option<Compacted>, Error> {
+        unless_erased(|| self.compact_once_before(seq))
+    }
+
+    fn compact_once_before(&self, seq: u64) -> Result<Option<Compacted>, Error> {
+        let unsummarized = self.unsummarized(None)?;
+        let policy = unsummarized.conversation.compaction();
+        let barrier = unsummarized.barrier.into_iter().chain([seq]).min();
+        let Some(cut) = compaction::plan(&policy, &unsummarized.candidates(), barrier, true) else {
+            return Ok(None);
+        };
+        self.tenant.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
+    }
+
+    /// The turns after the checkpoint, or those between two places.
+    fn unsummarized(&self, range: Option<(u64, u64)>) -> Result<Unsummarized, Error> {
+        let key = self.key();
+        let mark = self.shared().journal.index.erasures(&key.tenant)?;
+        let conversation = self.shared().journal.index.conversation(key)?;
+        let fold = self.shared().fold(key, conversation.head.seq)?;
+        let previous = match range {
+            Some(_) => None,
+            None => self.checkpoint(conversation.checkpoint)?,
+        };
+        let summarized = conversation.checkpoint.filter(|_| previous.is_some());
+        let (after, through) = match range {
+            Some((from, to)) => (from.saturating_sub(1), to),
+            None => (summarized.map_or(0, |at| at.through_seq), conversation.head.seq),
+        };
+        let mut read = Unsummarized {
+            shared: self.shared().clone(),
+            mark,
+            conversation,
+            previous,
+            turns: Vec::new(),
+            bytes: 0,
+            large: HashMap::new(),
+            contents: OnceCell::new(),
+            fallen: Vec::new(),
+            barrier: fold.barrier(),
+        };
+        let query = TurnQuery {
+            after: Some(after),
+            before: Some(through.saturating_add(1)),
+            include_superseded: true,
+            ..TurnQuery::default()
+        };
+        self.each_turn(query, |mut turn| {
+            let stands =
+                turn.superseded_by.is_none() && matches!(turn.status, Status::Complete | Status::Interrupted);
+            if !stands {
+                read.fallen.push(turn.seq);
+                return Ok(ControlFlow::Continue(()));
+            }
+            let bytes = turn.message.as_ref().map_or(0, |message| message.get().len());
+            read.bytes += bytes as u64;
+            if bytes > LARGE_MESSAGE_BYTES
+                && let Some(message) = turn.value()
+            {
+                read.large.insert(turn.id, self.shared().count(Family::default(), turn.id, &message));
+                turn.message = Some(Raw::of(&shortened(message))?);
+            }
+            read.turns.push(turn);
+            let full = read.turns.len() == COVERED_TURNS_MAX;
+            Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(read)
+    }
+
+    fn append_compaction(&self, body: &CompactionBody, mark: u64) -> Result<EventId, Error> {
+        let draft: Draft = self.shared().draft(kind::COMPACTION, body)?;
+        draft.check()?;
+        let id = draft.id;
+        let action = Action::Derive { drafts: vec![draft], mark };
+        let answer = self.shared().journal.submit_now(Write { key: self.key().clone(), action })?;
+        answer.recv().map_err(|_| crate::writer::closed())??;
+        Ok(id)
     }
 
     /// Puts an earlier checkpoint, or none, in force.
     fn restore_checkpoint(
         &self,
-        key: &Key,
         current: CheckpointRef,
         restores: Option<CheckpointRef>,
     ) -> Result<(), Error> {
@@ -446,43 +466,43 @@ impl Tenant {
             restores,
         };
         // It has no words.
-        self.append_compaction(key, &revert, self.shared().index.erasures(&key.tenant)?).map(drop)
+        self.append_compaction(&revert, self.shared().journal.index.erasures(&self.key().tenant)?).map(drop)
     }
 
     /// After the checkpoint in force was erased, and the log says which one is in force instead: what it covered is
     /// summarized anew from what is left of it. Where that is much, it is done in the background.
-    pub(crate) fn summarize_anew(&self, id: ConversationId, lost: CheckpointRef) -> Result<Head, Error> {
-        let key = self.key(id);
-        let conversation = self.shared().index.conversation(&key)?;
+    pub(crate) fn summarize_anew(&self, lost: CheckpointRef) -> Result<Head, Error> {
+        let key = self.key();
+        let conversation = self.shared().journal.index.conversation(key)?;
         let left = conversation.checkpoint.map_or(0, |at| at.turns_before);
         let turns = lost.turns_before.saturating_sub(left);
         if turns > ANEW_AT_ONCE_TURNS_MAX && self.shared().options.auto_compaction {
-            self.shared().changed.note_lost(&key, lost.through_seq);
+            self.shared().compaction.note_lost(key, lost.through_seq);
             return Ok(conversation.head);
         }
-        self.summarize_through(id, lost.through_seq)
+        self.summarize_through(lost.through_seq)
     }
 
     /// Extracts checkpoints until everything up to a place is covered.
-    pub(crate) fn summarize_through(&self, id: ConversationId, through_seq: u64) -> Result<Head, Error> {
-        let key = self.key(id);
-        let conversation = self.shared().index.conversation(&key)?;
+    pub(crate) fn summarize_through(&self, through_seq: u64) -> Result<Head, Error> {
+        let key = self.key();
+        let conversation = self.shared().journal.index.conversation(key)?;
         // A revert may have put a checkpoint in force that is erased now.
         if let Some(erased) = conversation.checkpoint
-            && self.checkpoint(&key, Some(erased))?.is_none()
+            && self.checkpoint(Some(erased))?.is_none()
         {
-            self.restore_checkpoint(&key, erased, None)?;
+            self.restore_checkpoint(erased, None)?;
         }
         let options = CompactOptions { extractive: true, ..CompactOptions::default() };
         loop {
             let done = unless_erased(|| {
-                let unsummarized = self.unsummarized(id, None)?;
+                let unsummarized = self.unsummarized(None)?;
                 let conversation = &unsummarized.conversation;
                 let policy =
                     CompactionPolicy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
                 // Where nothing is left to be covered, it is done.
                 match compaction::plan(&policy, &unsummarized.candidates(), Some(through_seq + 1), true) {
-                    Some(cut) => self.compact_to(&unsummarized, &policy, cut, &options).map(|_| None),
+                    Some(cut) => self.tenant.compact_to(&unsummarized, &policy, cut, &options).map(|_| None),
                     None => Ok(Some(conversation.head)),
                 }
             })?;
@@ -490,27 +510,6 @@ impl Tenant {
                 return Ok(head);
             }
         }
-    }
-
-    /// A summary of the turns between two places. Touches nothing. `style` is what to tell a model beside the rules.
-    pub fn summarize(
-        &self,
-        id: ConversationId,
-        from_seq: u64,
-        to_seq: u64,
-        style: Option<&str>,
-    ) -> Result<Summary, Error> {
-        let part = self.unsummarized(id, Some((from_seq, to_seq)))?;
-        let candidates = part.candidates();
-        let (Some(first), Some(last)) = (candidates.first(), candidates.last()) else {
-            let text = format!("{id} has no turns between seq {from_seq} and {to_seq}");
-            return Err(Error::invalid("summarize.empty", text));
-        };
-        let covers = Covers { from_seq: first.seq, to_seq: last.seq, turns: candidates.len() as u64 };
-        let policy = part.conversation.compaction();
-        let asked = Asked { style, ..Asked::default() };
-        let written = self.write_checkpoint(&policy, None, &candidates, asked);
-        Ok(Summary { covers, summarizer: written.summarizer, checkpoint: written.checkpoint })
     }
 }
 

@@ -4,13 +4,16 @@
 //! A conversation is looked at when it has been quiet for a moment, or when much has been appended, so that a burst of
 //! appends is not slowed down by looking at each.
 
-use crate::{Shared, Tenant, load};
+use super::budget::Budgets;
+use crate::everturn::Shared;
+use crate::journal::{Observed, Observer};
+use crate::load;
+use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::id::Key;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a conversation must be quiet.
@@ -24,9 +27,12 @@ const REST_MAX: Duration = Duration::from_secs(10);
 /// Conversations that are looked at side by side: a summarizer is mostly waited for.
 pub const WORKERS: usize = 2;
 
-/// The conversations that changed.
+/// Conversations to look at, and what appends that meet a limit know of each other.
 #[derive(Default)]
-pub struct Changed {
+pub struct Compactions {
+    pub budgets: Budgets,
+    /// Whether this process compacts by itself.
+    automatic: bool,
     waiting: Mutex<HashMap<Key, Waiting>>,
     news: Condvar,
 }
@@ -40,13 +46,28 @@ struct Waiting {
     busy: bool,
 }
 
-impl Changed {
+impl Observer for Compactions {
+    fn committed(&self, commit: &Observed<'_>) {
+        if commit.deleted {
+            self.budgets.forget(commit.key);
+            self.waiting().remove(commit.key);
+        } else if self.automatic && !commit.events().is_empty() {
+            self.note(commit.key, commit.events().len());
+        }
+    }
+}
+
+impl Compactions {
+    pub fn new(automatic: bool) -> Compactions {
+        Compactions { automatic, ..Compactions::default() }
+    }
+
     fn waiting(&self) -> MutexGuard<'_, HashMap<Key, Waiting>> {
         self.waiting.lock()
     }
 
     /// Something was appended.
-    pub fn note(&self, key: &Key, events: usize) {
+    fn note(&self, key: &Key, events: usize) {
         let mut waiting = self.waiting();
         if let Some(known) = waiting.get_mut(key) {
             known.last = Instant::now();
@@ -73,10 +94,6 @@ impl Changed {
         self.waiting().get_mut(key).and_then(|known| known.lost.take())
     }
 
-    pub fn forget(&self, key: &Key) {
-        self.waiting().remove(key);
-    }
-
     /// Wakes the worker to see that the store closes.
     pub fn wake(&self) {
         // Whoever has looked and does not wait yet would miss it.
@@ -89,7 +106,7 @@ impl Changed {
     fn next(&self, shared: &Shared, rest: Instant) -> Option<Key> {
         let mut waiting = self.waiting();
         loop {
-            if shared.stopping.load(Ordering::SeqCst) {
+            if shared.pauses.are_over() {
                 return None;
             }
             let now = Instant::now();
@@ -127,10 +144,10 @@ impl Changed {
 /// Looks at conversations until the store closes.
 pub fn run(shared: &Arc<Shared>) {
     let mut rest = Instant::now();
-    while let Some(key) = shared.changed.next(shared, rest) {
+    while let Some(key) = shared.compaction.next(shared, rest) {
         let began = Instant::now();
         look(shared, &key, true);
-        shared.changed.done(&key);
+        shared.compaction.done(&key);
         rest = Instant::now() + load::rest_after(began.elapsed(), REST_MAX);
     }
 }
@@ -138,26 +155,26 @@ pub fn run(shared: &Arc<Shared>) {
 /// The last look before the store closes, where no model would have to be waited for.
 pub fn finish(shared: &Arc<Shared>) {
     if shared.options.summarizers.is_empty() {
-        let left: Vec<Key> = shared.changed.waiting().drain().map(|(key, _)| key).collect();
+        let left: Vec<Key> = shared.compaction.waiting().drain().map(|(key, _)| key).collect();
         left.iter().for_each(|key| look(shared, key, false));
     }
 }
 
 fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
-    let scope = Tenant::within(shared.clone(), key.tenant.clone());
+    let conversation = Tenant::within(shared.clone(), key.tenant.clone()).conversation(key.id);
     let looked = (|| -> Result<(), Error> {
-        let head = shared.index.conversation(key)?.head.seq;
+        let head = shared.journal.index.conversation(key)?.head.seq;
         shared.fold(key, head)?;
-        if let Some(through_seq) = shared.changed.take_lost(key) {
-            scope.summarize_through(key.id, through_seq)?;
+        if let Some(through_seq) = shared.compaction.take_lost(key) {
+            conversation.summarize_through(through_seq)?;
         }
         {
             // An append that needs room now would do the same work again; for a model it need not wait.
-            let _alone = shared.options.summarizers.is_empty().then(|| shared.budgets.alone(key));
-            while scope.compact_if_due(key.id)?.is_some() {}
+            let _alone = shared.options.summarizers.is_empty().then(|| shared.compaction.budgets.alone(key));
+            while conversation.compact_if_due()?.is_some() {}
         }
-        let goes_on = || with_models && !shared.stopping.load(Ordering::SeqCst);
-        while goes_on() && scope.extract_if_due(key.id)? {}
+        let goes_on = || with_models && !shared.pauses.are_over();
+        while goes_on() && conversation.extract_if_due()? {}
         Ok(())
     })();
     match looked {

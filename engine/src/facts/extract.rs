@@ -3,14 +3,16 @@
 //! Only turns of the log are read. What was recalled into a prompt is none, and what an answer repeats of it is no
 //! evidence (see `views::facts::news`). Which parts were read is in the log, so that nothing is read twice.
 
+use super::ConversationFacts;
 use super::statements::Extraction;
+use crate::conversation::ConversationHandle;
 use crate::model::{self, Summarize, Summarizer};
-use crate::scope::Tenant;
+use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::fact::{Dropped, Fact, ReadBody, StatedBody, limits};
-use everturn_core::id::{ConversationId, EventId, FactId, Key};
+use everturn_core::id::{EventId, FactId, Key};
 use everturn_core::policy::FactsPolicy;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_core::write::Action;
@@ -40,17 +42,31 @@ pub struct ExtractOptions {
 }
 
 impl Tenant {
+    /// The model that reads: one that writes checkpoints, or one that conversations are continued with.
+    fn fact_model(&self, policy: &FactsPolicy) -> Result<Arc<dyn Summarize>, Error> {
+        let name = policy.model.as_deref();
+        match self.shared().options.summarizers.get(name.unwrap_or("default")) {
+            Some(summarizer) => Ok(summarizer.clone()),
+            None => self
+                .generations()
+                .model(name)
+                .map(|model| Arc::new(Summarizer::new(model.client)) as Arc<dyn Summarize>),
+        }
+    }
+}
+
+impl ConversationFacts<'_> {
     /// Lets a model read turns and keeps the facts that they support. Blocks while it answers. If it gives no usable answer
     /// twice, that is the error, and nothing is written for those turns.
-    pub fn extract_facts(&self, id: ConversationId, options: ExtractOptions) -> Result<Extraction, Error> {
-        let conversation = self.shared().index.conversation(&self.key(id))?;
+    pub fn extract(&self, options: ExtractOptions) -> Result<Extraction, Error> {
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let policy = conversation.facts();
-        let reader = Reader { scope: self, id, model: self.fact_model(&policy)?, policy };
+        let reader = Reader { conversation: self.0, model: self.0.tenant.fact_model(&policy)?, policy };
         let end = reader.end(conversation.head.seq)?;
         let to = options.to.unwrap_or(end).min(end);
         let parts = match options.from {
             Some(from) => vec![(from.max(1), to)],
-            None => self.shared().fold(&self.key(id), conversation.head.seq)?.unread(to),
+            None => self.0.shared().fold(self.0.key(), conversation.head.seq)?.unread(to),
         };
         let mut all = Extraction {
             model: reader.model.name(),
@@ -80,20 +96,22 @@ impl Tenant {
         }
         Ok(all)
     }
+}
 
+impl ConversationHandle {
     /// Reads what is new, if the policy says so and an exchange is complete. Says whether something was read.
-    pub(crate) fn extract_if_due(&self, id: ConversationId) -> Result<bool, Error> {
-        let conversation = self.shared().conversation(&self.key(id))?;
+    pub(crate) fn extract_if_due(&self) -> Result<bool, Error> {
+        let conversation = self.shared().journal.conversation(self.key())?;
         let policy = conversation.facts();
         if !policy.extract {
             return Ok(false);
         }
         // Without a model there is nothing to try, and nothing to complain about with every append.
-        let Ok(model) = self.fact_model(&policy) else { return Ok(false) };
-        let reader = Reader { scope: self, id, model, policy };
-        let head = self.shared().index.conversation(&self.key(id))?.head.seq;
+        let Ok(model) = self.tenant.fact_model(&policy) else { return Ok(false) };
+        let reader = Reader { conversation: self, model, policy };
+        let head = self.shared().journal.index.conversation(self.key())?.head.seq;
         let end = reader.end(head)?;
-        for (from, to) in self.shared().fold(&self.key(id), head)?.unread(end) {
+        for (from, to) in self.shared().fold(self.key(), head)?.unread(end) {
             let batch = reader.batch(from, to)?;
             let answered = batch.turns.last().is_some_and(|turn| turn.role == Role::Assistant);
             if batch.turns.is_empty() || !(answered || batch.turns.len() >= DUE_TURNS) {
@@ -103,7 +121,7 @@ impl Tenant {
                 Ok(_) => {}
                 // It would answer the same with the next look, and with every look after that.
                 Err(error) if error.code() == "facts.answer" => {
-                    tracing::warn!(%error, conversation = %id, "no facts from these turns");
+                    tracing::warn!(%error, conversation = %self.id(), "no facts from these turns");
                     reader.give_up(&batch, &error)?;
                 }
                 Err(error) => return Err(error),
@@ -112,23 +130,11 @@ impl Tenant {
         }
         Ok(false)
     }
-
-    /// The model that reads: one that writes checkpoints, or one that conversations are continued with.
-    fn fact_model(&self, policy: &FactsPolicy) -> Result<Arc<dyn Summarize>, Error> {
-        let name = policy.model.as_deref();
-        match self.shared().options.summarizers.get(name.unwrap_or("default")) {
-            Some(summarizer) => Ok(summarizer.clone()),
-            None => {
-                self.model(name).map(|model| Arc::new(Summarizer::new(model.client)) as Arc<dyn Summarize>)
-            }
-        }
-    }
 }
 
 /// Who reads what, and how.
 struct Reader<'a> {
-    scope: &'a Tenant,
-    id: ConversationId,
+    conversation: &'a ConversationHandle,
     model: Arc<dyn Summarize>,
     policy: FactsPolicy,
 }
@@ -151,13 +157,13 @@ struct Found {
 }
 
 impl Reader<'_> {
-    fn key(&self) -> Key {
-        self.scope.key(self.id)
+    fn key(&self) -> &Key {
+        self.conversation.key()
     }
 
     /// How far can be read: up to what is still being said.
     fn end(&self, head: u64) -> Result<u64, Error> {
-        let fold = self.scope.shared().fold(&self.key(), head)?;
+        let fold = self.conversation.shared().fold(self.key(), head)?;
         Ok(fold.open.iter().map(|place| place.seq - 1).min().unwrap_or(head).min(head))
     }
 
@@ -168,9 +174,9 @@ impl Reader<'_> {
             before: Some(to.saturating_add(1)),
             ..TurnQuery::default()
         };
-        let mark = self.scope.shared().index.erasures(&self.key().tenant)?;
+        let mark = self.conversation.shared().journal.index.erasures(&self.key().tenant)?;
         let mut batch = Batch { from, to, mark, turns: Vec::new() };
-        self.scope.each_turn(&self.key(), query, |turn| {
+        self.conversation.each_turn(query, |turn| {
             let stands = matches!(turn.status, Status::Complete | Status::Interrupted) && !turn.erased;
             // Instructions say what is to be done, not what is so; what is private is not for everybody who recalls.
             if stands && turn.role != Role::System && turn.visibility != Visibility::Private {
@@ -189,8 +195,8 @@ impl Reader<'_> {
     fn learn(&self, batch: &Batch) -> Result<Found, Error> {
         let messages: Vec<Option<Value>> = batch.turns.iter().map(Turn::value).collect();
         let candidates: Vec<Candidate<'_>> = batch.turns.iter().zip(&messages).map(candidate).collect();
-        let head = self.scope.shared().index.conversation(&self.key())?.head.seq;
-        let known = self.scope.facts_at(&self.key(), head)?;
+        let head = self.conversation.shared().journal.index.conversation(self.key())?.head.seq;
+        let known = self.conversation.facts_at(head)?;
         let prompt = facts::prompt(&known, &candidates);
         let (prompt_hash, input_hash) =
             (Hash::of(prompt.system.as_bytes()), Hash::of(prompt.user.as_bytes()));
@@ -234,14 +240,14 @@ impl Reader<'_> {
     /// read, nothing is written and no facts are given: what is left has to be read again.
     fn keep(&self, batch: &Batch, found: Found) -> Result<(Option<Vec<Fact>>, Dropped), Error> {
         let Found { learned, mut dropped, prompt_hash, input_hash } = found;
-        let scope = self.scope;
-        let (_, head) = scope.room_for_facts(self.id, learned.len())?;
-        let known = scope.facts_at(&self.key(), head)?;
+        let conversation = self.conversation;
+        let (_, head) = conversation.room_for_facts(learned.len())?;
+        let known = conversation.facts_at(head)?;
         let mut standing = Vec::new();
         let mut gone = Dropped::default();
         for learned in learned {
             // It was read a while ago.
-            let turn = scope.shared().index.turn_in(&self.key(), learned.turn)?;
+            let turn = conversation.shared().journal.index.turn_in(self.key(), learned.turn)?;
             if turn.erased || turn.superseded_by.is_some() {
                 gone.no_such_turn += 1;
             } else {
@@ -252,7 +258,7 @@ impl Reader<'_> {
         let mut ids: Vec<FactId> = Vec::new();
         let mut drafts = Vec::new();
         for facts::News { learned, origin } in facts::news(&known, standing, &mut dropped) {
-            let ulid = scope.shared().source.ulid()?;
+            let ulid = conversation.shared().journal.source.ulid()?;
             let id = match origin {
                 Origin::New => FactId(ulid),
                 Origin::Known(id) => id,
@@ -269,7 +275,7 @@ impl Reader<'_> {
                 turn_seq: Some(learned.turn_seq),
                 model: Some(self.model.name()),
             };
-            let draft = scope.shared().draft(kind::FACT_EXTRACTED, &body)?;
+            let draft = conversation.shared().draft(kind::FACT_EXTRACTED, &body)?;
             drafts.push(Draft { id: EventId(ulid), turn: Some(learned.turn), ..draft });
         }
         let body = ReadBody {
@@ -278,17 +284,17 @@ impl Reader<'_> {
             input_hash,
             ..self.read_body(batch, dropped)
         };
-        drafts.push(scope.shared().draft(kind::FACTS_READ, &body)?);
+        drafts.push(conversation.shared().draft(kind::FACTS_READ, &body)?);
         drafts.iter().try_for_each(Draft::check)?;
         let action = Action::Derive { drafts, mark: batch.mark };
-        match scope.write(self.id, Ok(action), |_| Ok(())).wait() {
+        match conversation.write(Ok(action), |_| Ok(())).wait() {
             Err(error) if error.code() == "derive.erased" => return Ok((None, gone)),
             written => written?,
         }
         metrics::counter!("everturn_facts_total", "what" => "stated").increment(body.stated);
         metrics::counter!("everturn_facts_total", "what" => "dropped").increment(dropped.total());
-        let head = scope.shared().index.conversation(&self.key())?.head.seq;
-        let mut facts = scope.facts_at(&self.key(), head)?;
+        let head = conversation.shared().journal.index.conversation(self.key())?.head.seq;
+        let mut facts = conversation.facts_at(head)?;
         facts.retain(|fact| ids.contains(&fact.id));
         Ok((Some(facts), dropped))
     }
@@ -297,7 +303,7 @@ impl Reader<'_> {
     fn give_up(&self, batch: &Batch, error: &Error) -> Result<(), Error> {
         let failed = Some(error.code().to_string());
         let body = ReadBody { failed, ..self.read_body(batch, Dropped::default()) };
-        self.append(vec![self.scope.shared().draft(kind::FACTS_READ, &body)?])
+        self.append(vec![self.conversation.shared().draft(kind::FACTS_READ, &body)?])
     }
 
     fn read_body(&self, batch: &Batch, dropped: Dropped) -> ReadBody {
@@ -317,7 +323,7 @@ impl Reader<'_> {
     fn append(&self, drafts: Vec<Draft>) -> Result<(), Error> {
         drafts.iter().try_for_each(Draft::check)?;
         let action = Action::Append { drafts, expected_seq: None, idempotency: None };
-        self.scope.write(self.id, Ok(action), |_| Ok(())).wait()
+        self.conversation.write(Ok(action), |_| Ok(())).wait()
     }
 }
 

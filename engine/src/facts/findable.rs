@@ -1,6 +1,6 @@
 //! Which facts can be found: what events change about it.
 
-use crate::Shared;
+use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::fact::{self, Fact, Status};
@@ -41,7 +41,7 @@ impl Shared {
             let place = Key { tenant: key.tenant.clone(), id: conversation };
             let through = match conversation == key.id {
                 true => event.seq,
-                false => match self.index.conversation(&place) {
+                false => match self.journal.index.conversation(&place) {
                     Ok(conversation) => conversation.head.seq,
                     Err(Error::NotFound(_)) => continue,
                     Err(error) => return Err(error),

@@ -1,7 +1,9 @@
 //! Facts: listed, and stated, corrected and taken back by hand. What a model learns is in `learning`.
 
-use crate::Shared;
-use crate::scope::{Page, Tenant, more, page_limit};
+use crate::conversation::ConversationHandle;
+use crate::everturn::Shared;
+use crate::facts::ConversationFacts;
+use crate::tenant::{Page, Tenant, more, page_limit};
 use everturn_core::Error;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::fact::{self, CorrectedBody, Fact, RetractedBody, StatedBody, Status, absent, limits};
@@ -84,22 +86,40 @@ impl Shared {
         let mut events = Vec::with_capacity(fold.facts.len());
         // Statements of the same turns stand next to each other: each run is one read.
         for run in fold.facts.chunk_by(|one, next| one.seq + 1 == next.seq) {
-            events.extend(self.events_between(key, run[0].seq - 1, run[0].seq - 1 + run.len() as u64)?);
+            events.extend(self.journal.events_between(
+                key,
+                run[0].seq - 1,
+                run[0].seq - 1 + run.len() as u64,
+            )?);
         }
         Ok(events)
     }
 }
 
 impl Tenant {
+    /// A fact of any conversation, by its id.
+    pub fn fact(&self, id: FactId) -> Result<Fact, Error> {
+        let home = self.fact_home(id)?;
+        let head = self.shared().journal.index.conversation(&self.key(home))?.head.seq;
+        find(self.conversation(home).facts_at(head)?, id)
+    }
+
+    /// The conversation in which a fact was first stated.
+    pub fn fact_home(&self, id: FactId) -> Result<ConversationId, Error> {
+        self.shared().journal.index.fact(self.name(), id)?.ok_or_else(|| absent(id))
+    }
+}
+
+impl ConversationFacts<'_> {
     /// Facts of a conversation, those of its ancestors up to where it left them included.
-    pub fn facts(&self, id: ConversationId, query: FactQuery) -> Result<Page<Fact>, Error> {
+    pub fn list(&self, query: FactQuery) -> Result<Page<Fact>, Error> {
         let limit = page_limit(query.limit)?;
-        let conversation = self.shared().index.conversation(&self.key(id))?;
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let through = query.as_of.unwrap_or(conversation.head.seq);
         if through == 0 || through > conversation.head.seq {
             return Err(no_such_seq(&conversation, through));
         }
-        let mut data = self.facts_at(&self.key(id), through)?;
+        let mut data = self.0.facts_at(through)?;
         data.retain(|fact| match fact.status {
             Status::Current => true,
             Status::Superseded => query.include_superseded,
@@ -111,30 +131,16 @@ impl Tenant {
         Ok(Page { data, next })
     }
 
-    /// A fact of any conversation, by its id.
-    pub fn fact(&self, id: FactId) -> Result<Fact, Error> {
-        let home = self.fact_home(id)?;
-        let head = self.shared().index.conversation(&self.key(home))?.head.seq;
-        find(self.facts_at(&self.key(home), head)?, id)
-    }
-
-    /// The conversation in which a fact was first stated.
-    pub fn fact_home(&self, id: FactId) -> Result<ConversationId, Error> {
-        self.shared().index.fact(&self.tenant, id)?.ok_or_else(|| absent(id))
-    }
-
-    pub(crate) fn facts_at(&self, key: &Key, through: u64) -> Result<Vec<Fact>, Error> {
-        self.shared().facts_at(key, through)
-    }
-
     /// Adds a fact by hand. One that is known is made surer, or stays as it is; one that says something else of the same
     /// subject and predicate takes the older one's place.
-    pub fn add_fact(&self, id: ConversationId, new: NewFact) -> Result<Fact, Error> {
-        let redactor = self.redactor(id)?;
+    pub fn add(&self, new: NewFact) -> Result<Fact, Error> {
+        let redactor = self.0.redactor()?;
         let [subject, predicate, object] = redacted(&redactor, [&new.subject, &new.predicate, &new.object])?;
         let confidence = fact::check_confidence(new.confidence.unwrap_or(1.0))?;
-        let source =
-            new.source_turn.map(|turn| self.shared().index.turn_in(&self.key(id), turn)).transpose()?;
+        let source = new
+            .source_turn
+            .map(|turn| self.0.shared().journal.index.turn_in(self.0.key(), turn))
+            .transpose()?;
         let quote = match (new.quote, &source) {
             (None, _) => None,
             (Some(_), None) => {
@@ -150,8 +156,8 @@ impl Tenant {
                 Some(redactor.clean(&quote))
             }
         };
-        let (ulid, head) = self.room_for_facts(id, 1)?;
-        let known = self.facts_at(&self.key(id), head)?;
+        let (ulid, head) = self.0.room_for_facts(1)?;
+        let known = self.0.facts_at(head)?;
         let same = known
             .into_iter()
             .find(|known| known.status == Status::Current && known.says(&subject, &predicate, &object));
@@ -165,28 +171,25 @@ impl Tenant {
         let turn_seq = source.as_ref().map(|turn| turn.seq);
         let body = StatedBody { fact, subject, predicate, object, confidence, quote, turn_seq, model: None };
         let turn = new.source_turn;
-        self.append_fact(
-            id,
-            Draft { id: EventId(ulid), actor: new.by, turn, ..self.shared().draft(kind::FACT_ADDED, &body)? },
-        )?;
-        self.forget_if_erased(id, turn)?;
-        self.fact_in(id, fact)
+        self.0.append_fact(Draft {
+            id: EventId(ulid),
+            actor: new.by,
+            turn,
+            ..self.0.shared().draft(kind::FACT_ADDED, &body)?
+        })?;
+        self.0.forget_if_erased(turn)?;
+        self.0.facts().get(fact)
     }
 
     /// Corrects a fact: a new one takes its place, and the old one stays readable. It goes with the fact that it corrects:
     /// once every turn that this was learned from is erased, so is the correction.
-    pub fn correct_fact(
-        &self,
-        id: ConversationId,
-        wrong: FactId,
-        correction: Correction,
-    ) -> Result<Fact, Error> {
-        let mark = self.shared().index.erasures(&self.tenant)?;
-        let old = self.fact_in(id, wrong)?;
+    pub fn correct(&self, wrong: FactId, correction: Correction) -> Result<Fact, Error> {
+        let mark = self.0.shared().journal.index.erasures(&self.0.key().tenant)?;
+        let old = self.0.facts().get(wrong)?;
         if old.status == Status::Retracted {
             return Err(taken_back(wrong));
         }
-        let redactor = self.redactor(id)?;
+        let redactor = self.0.redactor()?;
         let new = |field: &Option<String>, old: &String| field.clone().unwrap_or_else(|| old.clone());
         let words = [
             new(&correction.subject, &old.subject),
@@ -203,7 +206,7 @@ impl Tenant {
                 format!("{wrong} says that already; give another subject, predicate, object or confidence");
             return Err(Error::invalid("fact.unchanged", text));
         }
-        let (ulid, _) = self.room_for_facts(id, 1)?;
+        let (ulid, _) = self.0.room_for_facts(1)?;
         let body = CorrectedBody {
             fact: FactId(ulid),
             corrects: wrong,
@@ -215,50 +218,46 @@ impl Tenant {
         let draft = Draft {
             id: EventId(ulid),
             actor: correction.by,
-            ..self.shared().draft(kind::FACT_CORRECTED, &body)?
+            ..self.0.shared().draft(kind::FACT_CORRECTED, &body)?
         };
         draft.check()?;
         let action = Action::Derive { drafts: vec![draft], mark };
-        self.write(id, Ok(action), |_| Ok(())).wait()?;
-        self.fact_in(id, body.fact)
+        self.0.write(Ok(action), |_| Ok(())).wait()?;
+        self.0.facts().get(body.fact)
     }
 
     /// Takes a fact back. It stays readable for whoever asks for those too; erasing its turns removes its words.
-    pub fn retract_fact(
-        &self,
-        id: ConversationId,
-        fact: FactId,
-        by: Option<String>,
-        reason: Option<String>,
-    ) -> Result<Fact, Error> {
-        if self.fact_in(id, fact)?.status == Status::Retracted {
+    pub fn retract(&self, fact: FactId, by: Option<String>, reason: Option<String>) -> Result<Fact, Error> {
+        if self.0.facts().get(fact)?.status == Status::Retracted {
             return Err(taken_back(fact));
         }
-        let draft = self.shared().draft(kind::FACT_RETRACTED, &RetractedBody { fact, reason })?;
-        self.append_fact(id, Draft { actor: by, ..draft })?;
-        self.fact_in(id, fact)
+        let draft = self.0.shared().draft(kind::FACT_RETRACTED, &RetractedBody { fact, reason })?;
+        self.0.append_fact(Draft { actor: by, ..draft })?;
+        self.0.facts().get(fact)
     }
 
     /// A fact as a conversation sees it: what it inherited, as it stands here.
-    pub fn fact_in(&self, id: ConversationId, fact: FactId) -> Result<Fact, Error> {
-        let head = self.shared().index.conversation(&self.key(id))?.head.seq;
-        find(self.facts_at(&self.key(id), head)?, fact)
+    pub fn get(&self, fact: FactId) -> Result<Fact, Error> {
+        let head = self.0.shared().journal.index.conversation(self.0.key())?.head.seq;
+        find(self.0.facts_at(head)?, fact)
+    }
+}
+
+impl ConversationHandle {
+    pub(crate) fn facts_at(&self, through: u64) -> Result<Vec<Fact>, Error> {
+        self.shared().facts_at(self.key(), through)
     }
 
     /// What must not be kept in facts of a conversation, as far as it is known by its shape.
-    fn redactor(&self, id: ConversationId) -> Result<Redactor, Error> {
-        let conversation = self.shared().conversation(&self.key(id))?;
+    fn redactor(&self) -> Result<Redactor, Error> {
+        let conversation = self.shared().journal.conversation(self.key())?;
         Ok(Redactor { personal: conversation.facts().redact, ..Redactor::default() })
     }
 
     /// An id for a statement, and where the log ends; refuses when there are too many.
-    pub(crate) fn room_for_facts(
-        &self,
-        id: ConversationId,
-        count: usize,
-    ) -> Result<(ulid::Ulid, u64), Error> {
-        let head = self.shared().index.conversation(&self.key(id))?.head.seq;
-        let statements = self.shared().fold(&self.key(id), head)?.facts.len() + count;
+    pub(crate) fn room_for_facts(&self, count: usize) -> Result<(ulid::Ulid, u64), Error> {
+        let head = self.shared().journal.index.conversation(self.key())?.head.seq;
+        let statements = self.shared().fold(self.key(), head)?.facts.len() + count;
         if statements > limits::STATEMENTS_MAX {
             let advice = "begin a new conversation; this one knows enough";
             return Err(Error::limit(
@@ -268,24 +267,20 @@ impl Tenant {
                 advice,
             ));
         }
-        Ok((self.shared().source.ulid()?, head))
+        Ok((self.shared().journal.source.ulid()?, head))
     }
 
-    fn append_fact(&self, id: ConversationId, draft: Draft) -> Result<(), Error> {
+    fn append_fact(&self, draft: Draft) -> Result<(), Error> {
         draft.check()?;
         let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
-        self.write(id, Ok(action), |_| Ok(())).wait()
+        self.write(Ok(action), |_| Ok(())).wait()
     }
 
     /// A turn may have been erased while something was learned from it: then that goes as well.
-    pub(crate) fn forget_if_erased(
-        &self,
-        id: ConversationId,
-        turns: impl IntoIterator<Item = TurnId>,
-    ) -> Result<(), Error> {
+    pub(crate) fn forget_if_erased(&self, turns: impl IntoIterator<Item = TurnId>) -> Result<(), Error> {
         for turn in turns {
-            if self.shared().index.turn_in(&self.key(id), turn)?.erased {
-                self.erase(id, turn, None, "erased while something was learned from it").wait()?;
+            if self.shared().journal.index.turn_in(self.key(), turn)?.erased {
+                self.erase(turn, None, "erased while something was learned from it").wait()?;
             }
         }
         Ok(())

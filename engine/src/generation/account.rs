@@ -3,9 +3,11 @@
 //! An answer belongs to its conversation and not to whoever asked for it: it goes on when nobody listens, and ends when
 //! it is stopped, when its turn is ended by somebody else, or when the store closes.
 
+use crate::journal::{Observed, Observer};
 use crate::model::{Answer, Delta, wait};
 use crate::writer::closed;
 use everturn_core::Error;
+use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, GenerationId, Key, TenantName, TurnId};
 use everturn_core::turn::Turn;
 use futures_core::Stream;
@@ -30,7 +32,7 @@ const ENDED_MAX: usize = 1024;
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
 /// An answer on its way: pieces, and at last what was committed or an error. Dropping it does not stop the generation:
-/// [`Tenant::stop_generation`](crate::Tenant::stop_generation) does.
+/// [`stop`](crate::TenantGenerations::stop) does.
 ///
 /// Whoever reads slowly gets pieces of the same kind joined to longer ones.
 pub struct Generating {
@@ -288,6 +290,18 @@ impl Running {
 pub struct Seat {
     generations: Arc<Generations>,
     id: GenerationId,
+}
+
+impl Observer for Generations {
+    fn committed(&self, commit: &Observed<'_>) {
+        let ended = commit.events().iter().filter(|event| kind::ends_turn(&event.kind));
+        for turn in ended.filter_map(|event| event.turn) {
+            self.turn_ended(commit.key, Some(turn));
+        }
+        if commit.deleted {
+            self.turn_ended(commit.key, None);
+        }
+    }
 }
 
 impl Generations {

@@ -4,10 +4,13 @@
 //! What waits for the disk runs on threads of its own; the answer is followed on the runtime of the model clients.
 
 use super::account::{Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat};
+use crate::context::{Context, ContextOptions};
+use crate::conversation::{AppendOptions, ConversationHandle};
 use crate::ingest::{NewTurn, Place};
 use crate::model::runtime::runtime;
 use crate::model::{Answer, Configured, Delta, Finish, Request, Step};
-use crate::scope::{AppendOptions, Context, ContextOptions, NewStream, Tenant};
+use crate::streaming::turn::NewStream;
+use crate::tenant::Tenant;
 use crate::writer::closed;
 use everturn_core::Error;
 use everturn_core::event::kind;
@@ -91,6 +94,82 @@ impl Default for GenerateOptions {
 }
 
 impl Tenant {
+    /// Generations of the tenant, and the models that they can ask.
+    pub fn generations(&self) -> TenantGenerations<'_> {
+        TenantGenerations(self)
+    }
+}
+
+/// The generations of a tenant.
+pub struct TenantGenerations<'a>(&'a Tenant);
+
+impl TenantGenerations<'_> {
+    /// Asks a generation to stop. Its turn ends as aborted and keeps what was said so far.
+    pub fn stop(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
+        self.0.shared().generations.stop(self.0.name(), id)
+    }
+
+    /// Status of a generation. Ended ones are remembered for a while.
+    pub fn status(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
+        self.0.shared().generations.status(self.0.name(), id)
+    }
+
+    /// The generations that run in a conversation, oldest first.
+    pub fn running(&self, conversation: ConversationId) -> Vec<GenerationStatus> {
+        self.0.shared().generations.running(&self.0.key(conversation))
+    }
+
+    /// The configured models: their names, and what their servers call them.
+    pub fn models(&self) -> Vec<(String, String)> {
+        let models = self.0.shared().options.models.iter();
+        models.map(|(name, model)| (name.clone(), model.client.model().to_string())).collect()
+    }
+
+    /// A configured model, to be asked without a conversation; without a name the one that `generate` would take.
+    pub fn model(&self, name: Option<&str>) -> Result<Configured, Error> {
+        let models = &self.0.shared().options.models;
+        if models.is_empty() {
+            let text = "no model is configured; name one with its base_url, api_key_env and model, and open the store with it";
+            return Err(Error::invalid("model.none", text));
+        }
+        let found = match name {
+            Some(name) => models.get(name),
+            None => models.get(DEFAULT).or_else(|| models.values().next().filter(|_| models.len() == 1)),
+        };
+        found.cloned().ok_or_else(|| {
+            let names: Vec<&str> = models.keys().map(String::as_str).collect();
+            let text = match name {
+                Some(name) => format!("{:?} is not one of {}", clip(name), names.join(", ")),
+                None => format!("none of the models is called {DEFAULT}; name one of {}", names.join(", ")),
+            };
+            Error::invalid("model.unknown", text)
+        })
+    }
+}
+
+/// Fills in what follows from the model, and refuses what cannot be.
+fn complete(model: &Configured, options: &mut GenerateOptions) -> Result<(), Error> {
+    let context = &mut options.context;
+    if context.at_seq.is_some() || context.input_from.is_some() {
+        let text = "a generation goes on from the end of the log; leave at_seq and input_from out, or fork there first";
+        return Err(Error::invalid("generate.at_seq", text));
+    }
+    context.provider = model.client.provider();
+    context.model = Some(options.served_model.clone().unwrap_or_else(|| model.client.model().to_string()));
+    let most = model.context_tokens;
+    let output = options.max_output_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT.min(most / 4));
+    if context.token_budget == 0 {
+        context.token_budget = most.checked_sub(output).filter(|left| *left > 0).ok_or_else(|| {
+            let text = format!(
+                "max_output_tokens is {output} and the model takes {most} with the prompt; ask for less"
+            );
+            Error::too_large("generate.max_output_tokens", text)
+        })?;
+    }
+    Ok(())
+}
+
+impl ConversationHandle {
     /// Appends the input, asks a model, and appends its answer. Begins at once and goes on whether or not anybody waits;
     /// the future is there once the input is durable, the receipt of what the model is given is recorded, and the turn
     /// of the answer is open. A sync caller hands it to [`model::wait`](crate::model::wait).
@@ -99,56 +178,32 @@ impl Tenant {
     /// If the provider says that the prompt is too long, the conversation is compacted and the model asked once more,
     /// unless the policy says otherwise or tools ran already for this request: a result of a tool is in the input, or
     /// stands after the last thing that a user said.
-    pub fn generate(
-        &self,
-        id: ConversationId,
-        options: GenerateOptions,
-    ) -> BoxFuture<'static, Result<Generating, Error>> {
-        match self.begin_generation(id, options) {
+    pub fn generate(&self, options: GenerateOptions) -> BoxFuture<'static, Result<Generating, Error>> {
+        match self.begin_generation(options) {
             Ok(begun) => async { begun.await.unwrap_or_else(|_| Err(closed())) }.boxed(),
             Err(error) => std::future::ready(Err(error)).boxed(),
         }
     }
 
-    /// Asks a generation to stop. Its turn ends as aborted and keeps what was said so far.
-    pub fn stop_generation(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
-        self.shared().generations.stop(&self.tenant, id)
-    }
-
-    /// Where a generation is. Those that ended are remembered for a while.
-    pub fn generation(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
-        self.shared().generations.status(&self.tenant, id)
-    }
-
-    /// The generations that run in a conversation, oldest first.
-    pub fn running_generations(&self, conversation: ConversationId) -> Vec<GenerationStatus> {
-        self.shared().generations.running(&self.key(conversation))
-    }
-
-    /// The configured models: their names, and what their servers call them.
-    pub fn models(&self) -> Vec<(String, String)> {
-        let models = self.shared().options.models.iter();
-        models.map(|(name, model)| (name.clone(), model.client.model().to_string())).collect()
-    }
-
     fn begin_generation(
         &self,
-        id: ConversationId,
         mut options: GenerateOptions,
     ) -> Result<oneshot::Receiver<Result<Generating, Error>>, Error> {
-        self.shared().writable()?;
-        let model = self.model(options.model.as_deref())?;
-        self.complete(&model, &mut options)?;
-        self.shared().conversation(&self.key(id))?;
+        self.shared().journal.writable()?;
+        let model = self.tenant.generations().model(options.model.as_deref())?;
+        complete(&model, &mut options)?;
+        self.shared().journal.conversation(self.key())?;
         let runtime = runtime()?;
-        let generation = GenerationId(self.shared().source.ulid()?);
-        let (seat, halted) = self.shared().generations.begin(generation, self.key(id), options.parallel)?;
-        let scope = Tenant::within(self.shared().clone(), self.tenant.clone());
-        let (tell, begun) = oneshot::channel();
+        let generation = GenerationId(self.shared().journal.source.ulid()?);
+        let (seat, halted) =
+            self.shared().generations.begin(generation, self.key().clone(), options.parallel)?;
+        let conversation =
+            Tenant::within(self.shared().clone(), self.key().tenant.clone()).conversation(self.id());
+        let (id, (tell, begun)) = (self.id(), oneshot::channel());
         let span = tracing::info_span!(
             "chat",
             gen_ai.operation.name = "chat",
-            gen_ai.conversation.id = %id,
+            gen_ai.conversation.id = %self.id(),
             gen_ai.request.model = options.context.model.as_deref(),
             gen_ai.response.model = Empty,
             gen_ai.usage.input_tokens = Empty,
@@ -156,7 +211,7 @@ impl Tenant {
             everturn.generation.id = %generation,
             "error.type" = Empty,
         );
-        let work = Work { scope, id, generation, options, model, news: Arc::default(), span };
+        let work = Work { conversation, generation, options, model, news: Arc::default(), span };
         on_a_thread(move || {
             let span = work.span.clone();
             match span.in_scope(|| work.prepare()) {
@@ -182,57 +237,12 @@ impl Tenant {
         })?;
         Ok(begun)
     }
-
-    /// A configured model, to be asked without a conversation; without a name the one that `generate` would take.
-    pub fn model(&self, name: Option<&str>) -> Result<Configured, Error> {
-        let models = &self.shared().options.models;
-        if models.is_empty() {
-            let text = "no model is configured; name one with its base_url, api_key_env and model, and open the store with it";
-            return Err(Error::invalid("model.none", text));
-        }
-        let found = match name {
-            Some(name) => models.get(name),
-            None => models.get(DEFAULT).or_else(|| models.values().next().filter(|_| models.len() == 1)),
-        };
-        found.cloned().ok_or_else(|| {
-            let names: Vec<&str> = models.keys().map(String::as_str).collect();
-            let text = match name {
-                Some(name) => format!("{:?} is not one of {}", clip(name), names.join(", ")),
-                None => format!("none of the models is called {DEFAULT}; name one of {}", names.join(", ")),
-            };
-            Error::invalid("model.unknown", text)
-        })
-    }
-
-    /// Fills in what follows from the model, and refuses what cannot be.
-    fn complete(&self, model: &Configured, options: &mut GenerateOptions) -> Result<(), Error> {
-        let context = &mut options.context;
-        if context.at_seq.is_some() || context.input_from.is_some() {
-            let text = "a generation goes on from the end of the log; leave at_seq and input_from out, or fork there first";
-            return Err(Error::invalid("generate.at_seq", text));
-        }
-        context.provider = model.client.provider();
-        context.model =
-            Some(options.served_model.clone().unwrap_or_else(|| model.client.model().to_string()));
-        let most = model.context_tokens;
-        let output = options.max_output_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT.min(most / 4));
-        if context.token_budget == 0 {
-            context.token_budget = most.checked_sub(output).filter(|left| *left > 0).ok_or_else(|| {
-                let text = format!(
-                    "max_output_tokens is {output} and the model takes {most} with the prompt; ask for less"
-                );
-                Error::too_large("generate.max_output_tokens", text)
-            })?;
-        }
-        Ok(())
-    }
 }
 
 /// A generation: what is asked, and of whom.
 struct Work {
     /// Does not keep the store open.
-    scope: Tenant,
-    id: ConversationId,
+    conversation: ConversationHandle,
     generation: GenerationId,
     options: GenerateOptions,
     model: Configured,
@@ -294,15 +304,16 @@ impl Work {
         let recent = self.recent()?;
         let from = input.first().map(|turn| turn.seq).or(recent.first().map(|turn| turn.seq));
         let built = ContextOptions { input_from: from, ..self.options.context.clone() };
-        let context = self.scope.build_context(self.id, &built)?;
+        let context = self.conversation.contexts().build(&built)?;
         if !context.included.iter().any(|block| matches!(block.section, Section::Tail | Section::Input)) {
-            let text = format!("{} has nothing that could be answered; give some input", self.id);
+            let text =
+                format!("{} has nothing that could be answered; give some input", self.conversation.id());
             return Err(Error::invalid("generate.nothing", text));
         }
         if self.options.whole {
             context.check_whole()?;
         }
-        let receipt_seq = self.scope.record_receipt(self.id, &context)?.seq;
+        let receipt_seq = self.conversation.contexts().record(&context)?.seq;
         let new = NewStream {
             actor: self.options.actor.clone(),
             role: Some(Role::Assistant),
@@ -310,8 +321,8 @@ impl Work {
             metadata: self.metadata(json!({ "id": self.generation, "receipt_seq": receipt_seq }))?,
             idempotency_key: None,
         };
-        let turn = self.scope.append_open(self.id, new).wait()?.id;
-        self.scope.shared().generations.opened(self.generation, turn);
+        let turn = self.conversation.open(new).wait()?.id;
+        self.conversation.shared().generations.opened(self.generation, turn);
         let tools_ran = tools_ran(&input, &recent);
         Ok((input, Ready::new(turn, receipt_seq, built, tools_ran, context)))
     }
@@ -319,17 +330,18 @@ impl Work {
     fn append_input(&self) -> Result<Vec<Turn>, Error> {
         let GenerateOptions { input, append, .. } = &self.options;
         if input.is_empty() {
-            let head = self.scope.shared().index.conversation(&self.scope.key(self.id))?.head.seq;
+            let head =
+                self.conversation.shared().journal.index.conversation(self.conversation.key())?.head.seq;
             if let Some(expected) = append.expected_seq.filter(|expected| *expected != head) {
                 let text = format!("head is {head}, you expected {expected}; read on and ask again");
                 return Err(Error::conflict("append.stale_seq", text));
             }
             return Ok(Vec::new());
         }
-        let appended = self.scope.append(self.id, input.clone(), append.clone()).wait()?;
+        let appended = self.conversation.append_all(input.clone()).with(append.clone()).wait()?;
         if let (true, Some(last)) = (appended.repeated, appended.turns.last()) {
             let query = TurnQuery { after: Some(last.seq), limit: LOOK_BACK, ..TurnQuery::default() };
-            let since = self.scope.shared().index.turns(&self.scope.key(self.id), &query)?;
+            let since = self.conversation.shared().journal.index.turns(self.conversation.key(), &query)?;
             let answers = |turn: &&Turn| turn.role == Role::Assistant && turn.status == Status::Complete;
             if let Some(answer) = since.iter().find(answers) {
                 let text = format!(
@@ -346,7 +358,7 @@ impl Work {
     /// The last turns that stand, newest first.
     fn recent(&self) -> Result<Vec<Turn>, Error> {
         let query = TurnQuery { descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
-        let mut turns = self.scope.shared().index.turns(&self.scope.key(self.id), &query)?;
+        let mut turns = self.conversation.shared().journal.index.turns(self.conversation.key(), &query)?;
         turns.retain(|turn| turn.status != Status::Pending && turn.message.is_some());
         Ok(turns)
     }
@@ -403,7 +415,7 @@ impl Work {
             extra: self.options.extra.clone(),
         };
         let mut steps = self.model.client.generate(request);
-        let (shared, key) = (self.scope.shared(), self.scope.key(self.id));
+        let (shared, key) = (self.conversation.shared(), self.conversation.key());
         loop {
             // A stop is seen before the next piece, however fast they come.
             let step = match select(&mut *halted, steps.next()).await {
@@ -416,9 +428,9 @@ impl Work {
                     *shown = true;
                     match &delta {
                         Delta::Text(text) => {
-                            self.scope.append_chunk(self.id, ready.turn, None, text).map(drop)?
+                            self.conversation.open_turn(ready.turn).chunk(None, text).map(drop)?
                         }
-                        _ => shared.streams.touch(&key, ready.turn, shared.now()),
+                        _ => shared.streams.touch(key, ready.turn, shared.now()),
                     }
                     self.news.tell(delta);
                 }
@@ -434,12 +446,12 @@ impl Work {
     /// A shorter prompt for the same question: older turns are compacted, and the tail gets half the room that the prompt
     /// had. `None` where that is not wanted, or would not make it shorter.
     fn shorter(&self, ready: Ready) -> Result<Option<Ready>, Error> {
-        let policy = self.scope.get(self.id)?.compaction();
+        let policy = self.conversation.get()?.compaction();
         if policy.on_overflow != OnOverflow::CompactAndRetry || ready.tools_ran {
             return Ok(None);
         }
         if let Some(from) = ready.built.input_from {
-            match self.scope.compact_before(self.id, from) {
+            match self.conversation.compact_before(from) {
                 // Somebody else compacted in this very moment, which is as good.
                 Ok(_) | Err(Error::Conflict(_)) => {}
                 Err(error) => return Err(error),
@@ -448,18 +460,18 @@ impl Work {
         let half = (ready.used / 2).max(1);
         let mut built = ready.built.clone();
         built.token_budget = built.token_budget.min(half);
-        let context = match self.scope.build_context(self.id, &built) {
+        let context = match self.conversation.contexts().build(&built) {
             // What never gives way needs more than that: as short as it can be, then.
             Err(error) if error.code() == "context.budget_too_small" => {
                 built.token_budget = ready.built.token_budget;
-                self.scope.build_context(self.id, &built)?
+                self.conversation.contexts().build(&built)?
             }
             other => other?,
         };
         if context.tokens.used >= ready.used {
             return Ok(None);
         }
-        let receipt_seq = self.scope.record_receipt(self.id, &context)?.seq;
+        let receipt_seq = self.conversation.contexts().record(&context)?.seq;
         Ok(Some(Ready::new(ready.turn, receipt_seq, built, ready.tools_ran, context)))
     }
 
@@ -487,7 +499,7 @@ impl Work {
                 let text = format!("{} was stopped; {turn} keeps what was said so far", self.generation);
                 Error::conflict("generation.stopped", text)
             }
-            End::Halted(Halt::TurnEnded) => match self.scope.turn_in(self.id, turn) {
+            End::Halted(Halt::TurnEnded) => match self.conversation.turn(turn) {
                 Ok(ended) => not_open(turn, ended.status),
                 Err(error) => error,
             },
@@ -519,7 +531,7 @@ impl Work {
         let kinds: Vec<Option<String>> = items.iter().map(|item| item_kind(item)).collect();
         let mut place = 0;
         let appended =
-            self.scope.append_with(self.id, AppendOptions::default(), Ok(None), |conversation, ingested| {
+            self.conversation.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
                 items.into_iter().try_for_each(|message| {
                     let (at, metadata, tokens) = match first.take() {
                         Some(first) => first,
@@ -535,16 +547,16 @@ impl Work {
                     };
                     let (actor, model) = (self.options.actor.clone(), model.clone());
                     let new = NewTurn { message, actor, model, metadata, tokens, ..NewTurn::default() };
-                    self.scope.shared().ingest(conversation, new, at, ingested)
+                    self.conversation.shared().ingest(conversation, new, at, ingested)
                 })
             });
         let mut turns = appended.wait()?.turns;
-        turns.insert(0, self.scope.turn_in(self.id, turn)?);
+        turns.insert(0, self.conversation.turn(turn)?);
         Ok(turns)
     }
 
     fn abort(&self, turn: TurnId, reason: &str) {
-        match self.scope.append_abort(self.id, turn, reason, None).wait() {
+        match self.conversation.open_turn(turn).abort(reason, None).wait() {
             // Somebody else was faster.
             Ok(_) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
             Err(error) => tracing::warn!(%error, %turn, "an answer that failed could not be ended"),
@@ -571,7 +583,7 @@ impl Work {
             }
             Err(End::Failed(error)) => failed(error.code(), error.text()),
         };
-        self.scope.shared().generations.ended(self.generation, state);
+        self.conversation.shared().generations.ended(self.generation, state);
     }
 }
 

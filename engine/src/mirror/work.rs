@@ -2,7 +2,7 @@
 
 use super::Change;
 use super::file::{self, Found, Header, Lines, Tail, failed};
-use crate::Shared;
+use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::conversation::Conversation;
@@ -67,7 +67,7 @@ impl<'a> Work<'a> {
         let folders = fs::read_dir(folder).into_iter().flatten().flatten();
         let names = folders.filter_map(|entry| entry.file_name().into_string().ok());
         names.filter_map(|name| TenantName::new(name).ok()).for_each(|tenant| work.see(&tenant));
-        match shared.index.tenants() {
+        match shared.journal.index.tenants() {
             Ok(tenants) => tenants.iter().for_each(|tenant| work.see(tenant)),
             // Those are seen with their next commit, then.
             Err(error) => tracing::warn!(%error, "the mirror cannot list the tenants"),
@@ -113,7 +113,7 @@ impl<'a> Work<'a> {
         after: Option<(Timestamp, ConversationId)>,
     ) -> Result<Vec<(Option<Key>, Error)>, Error> {
         let query = ConversationQuery { after, limit: CATCH_UP_PAGE, ..ConversationQuery::default() };
-        let page = self.shared.index.conversations(tenant, &query)?;
+        let page = self.shared.journal.index.conversations(tenant, &query)?;
         let mut failed = Vec::new();
         for conversation in &page {
             let key = Key { tenant: tenant.clone(), id: conversation.id };
@@ -139,7 +139,7 @@ impl<'a> Work<'a> {
                 file::remove(&entry.path())?;
             }
         }
-        for tombstone in self.shared.index.tombstones(tenant)? {
+        for tombstone in self.shared.journal.index.tombstones(tenant)? {
             let key = Key { tenant: tenant.clone(), id: tombstone.id };
             if self.path(&key).exists() && self.conversation(&key)?.is_none() {
                 self.remove(&key)?;
@@ -153,7 +153,7 @@ impl<'a> Work<'a> {
     }
 
     fn conversation(&self, key: &Key) -> Result<Option<Conversation>, Error> {
-        match self.shared.index.conversation(key) {
+        match self.shared.journal.index.conversation(key) {
             Ok(conversation) => Ok(Some(conversation)),
             Err(Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
@@ -279,7 +279,7 @@ impl<'a> Work<'a> {
         let mut after = None;
         loop {
             let query = ConversationQuery { after, limit: CATCH_UP_PAGE, ..ConversationQuery::default() };
-            let page = self.shared.index.conversations(tenant, &query)?;
+            let page = self.shared.journal.index.conversations(tenant, &query)?;
             for conversation in &page {
                 self.root(&Key { tenant: tenant.clone(), id: conversation.id }, conversation)?;
             }
@@ -300,7 +300,7 @@ impl<'a> Work<'a> {
         if let Some(root) = self.roots.get(key) {
             return Ok(*root);
         }
-        let first = self.shared.log.events(key, 0, 1)?;
+        let first = self.shared.journal.log.events(key, 0, 1)?;
         let root = first.first().map_or(key.id, |event| event.conversation);
         self.roots.insert(key.clone(), root);
         Ok(root)
@@ -339,7 +339,7 @@ impl<'a> Work<'a> {
                 if event.kind == kind::ASSET_ADDED
                     && let Some(sha256) = event.read::<Asset>().and_then(|asset| asset.sha256)
                 {
-                    match self.shared.assets.get(&key.tenant, sha256) {
+                    match self.shared.journal.assets.get(&key.tenant, sha256) {
                         Ok(bytes) => writer.asset(sha256, &bytes)?,
                         // Erased or lost since; the event stays, as in the log.
                         Err(Error::NotFound(_)) => {}
@@ -361,7 +361,7 @@ impl<'a> Work<'a> {
     fn events(&self, key: &Key, after: u64, head: u64) -> Result<Vec<Event>, Error> {
         match usize::try_from(head.saturating_sub(after)).unwrap_or(PAGE) {
             0 => Ok(Vec::new()),
-            left => self.shared.log.events(key, after, left.min(PAGE)),
+            left => self.shared.journal.log.events(key, after, left.min(PAGE)),
         }
     }
 

@@ -7,8 +7,9 @@
 //!
 //! While vectors of a new model are made, questions are still asked of the old one's, if who made those is there.
 
+use crate::everturn::Shared;
+use crate::load;
 use crate::model::{self, BuiltinEmbedder, Embed, EmbedAtOnce, QuestionVector};
-use crate::{Shared, load};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
 use everturn_core::id::TenantName;
@@ -18,7 +19,6 @@ use everturn_views::vectors::cosine;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Entries in one round of the background: few, since requests wait for the processor meanwhile.
@@ -87,16 +87,16 @@ pub fn at_once(shared: &Shared) -> Option<(&dyn EmbedAtOnce, Arc<str>)> {
 /// How far a tenant's index is behind. Whoever asks wakes the indexer: an index that was lost or found damaged is made again
 /// also where nothing is appended.
 pub fn behind(shared: &Shared, tenant: &TenantName) -> Result<Behind, Error> {
-    let behind = shared.recall.behind(Some(tenant), model(shared).as_deref())?;
+    let behind = shared.recall.store.behind(Some(tenant), model(shared).as_deref())?;
     if behind.events > 0 && shared.options.index {
-        shared.indexer.note();
+        shared.recall.indexer.note();
     }
     Ok(behind)
 }
 
 /// How far the indexes of all tenants are behind.
 pub fn behind_in_all(shared: &Shared) -> Result<Behind, Error> {
-    shared.recall.behind(None, model(shared).as_deref())
+    shared.recall.store.behind(None, model(shared).as_deref())
 }
 
 /// A question as a model reads it.
@@ -147,7 +147,7 @@ fn slow(embedder: &dyn Embed, patience: Duration) -> Error {
 fn asked(shared: &Shared, tenant: &TenantName) -> Result<Option<Arc<dyn Embed>>, Error> {
     let Some(embedder) = &shared.options.embedder else { return Ok(None) };
     let kept = kept_as(&**embedder, embedder.dimensions().unwrap_or(0));
-    let models = shared.recall.vector_models(Some(tenant))?;
+    let models = shared.recall.store.vector_models(Some(tenant))?;
     if models.iter().all(|model| *model == kept) {
         return Ok(Some(embedder.clone()));
     }
@@ -156,7 +156,7 @@ fn asked(shared: &Shared, tenant: &TenantName) -> Result<Option<Arc<dyn Embed>>,
         let old = kept_as(&*former, former.dimensions().unwrap_or(0));
         if models.contains(&old) {
             let vectors = |model: &str| -> Result<u64, Error> {
-                Ok(shared.recall.behind(Some(tenant), Some(model))?.vectors)
+                Ok(shared.recall.store.behind(Some(tenant), Some(model))?.vectors)
             };
             let (old, new) = (vectors(&old)?, vectors(&kept)?);
             if old < new {
@@ -170,11 +170,11 @@ fn asked(shared: &Shared, tenant: &TenantName) -> Result<Option<Arc<dyn Embed>>,
 /// Embeds until the store closes.
 pub fn run(shared: &Shared) {
     let Some(embedder) = &shared.options.embedder else { return };
-    let stopping = || shared.stopping.load(Ordering::SeqCst);
+    let stopping = || shared.pauses.are_over();
     let mut failures = 0_u32;
     let entries = if embedder.at_once().is_some() { BATCH_ENTRIES_AT_ONCE } else { BATCH_ENTRIES };
     while !stopping() {
-        *shared.embeddings.news() = false;
+        *shared.recall.embeddings.news() = false;
         match load::slice(shared, || round(shared, embedder, None, entries, None)) {
             Ok(true) => {
                 if std::mem::take(&mut failures) > 0 {
@@ -183,7 +183,7 @@ pub fn run(shared: &Shared) {
             }
             Ok(false) => {
                 let idle = |news: &mut bool| !*news && !stopping();
-                shared.embeddings.changed.wait_while(&mut shared.embeddings.news(), idle);
+                shared.recall.embeddings.changed.wait_while(&mut shared.recall.embeddings.news(), idle);
             }
             Err(_) if stopping() => return,
             Err(error) => {
@@ -194,7 +194,11 @@ pub fn run(shared: &Shared) {
                 failures += 1;
                 // News do not shorten it: a server that is down is not asked for every turn.
                 let goes_on = |_: &mut bool| !stopping();
-                shared.embeddings.changed.wait_while_for(&mut shared.embeddings.news(), goes_on, pause);
+                shared.recall.embeddings.changed.wait_while_for(
+                    &mut shared.recall.embeddings.news(),
+                    goes_on,
+                    pause,
+                );
             }
         }
     }
@@ -230,7 +234,7 @@ fn round(
     let Some(_working) = turn(shared, end) else { return Ok(false) };
     let Some(dimensions) = dimensions(shared, embedder, end)? else { return Ok(false) };
     let kept = kept_as(&**embedder, dimensions);
-    let waiting = shared.recall.unembedded(&kept, wanted, most)?;
+    let waiting = shared.recall.store.unembedded(&kept, wanted, most)?;
     let Some(tenant) = waiting.first().map(|entry| entry.key.tenant.clone()) else {
         if wanted.is_none() {
             metrics::gauge!("everturn_recall_behind_vectors").set(0);
@@ -257,8 +261,8 @@ fn round(
         }
         vectors.extend(numbers.into_iter().zip(made));
     }
-    shared.recall.put_vectors(&tenant, &kept, vectors)?;
-    if let Ok(behind) = shared.recall.behind(None, Some(&kept)) {
+    shared.recall.store.put_vectors(&tenant, &kept, vectors)?;
+    if let Ok(behind) = shared.recall.store.behind(None, Some(&kept)) {
         metrics::gauge!("everturn_recall_behind_vectors").set(behind.vectors as f64);
     }
     Ok(true)
@@ -266,9 +270,9 @@ fn round(
 
 /// Everything has its vector, so those of other models have served.
 fn drop_others(shared: &Shared, kept: &str) -> Result<(), Error> {
-    while shared.recall.vector_models(None)?.iter().any(|model| model != kept) {
-        let dropped = shared.recall.keep_vectors_of(kept, DROPPED_AT_ONCE)?;
-        if dropped < DROPPED_AT_ONCE || shared.stopping.load(Ordering::SeqCst) {
+    while shared.recall.store.vector_models(None)?.iter().any(|model| model != kept) {
+        let dropped = shared.recall.store.keep_vectors_of(kept, DROPPED_AT_ONCE)?;
+        if dropped < DROPPED_AT_ONCE || shared.pauses.are_over() {
             break;
         }
     }
@@ -278,8 +282,8 @@ fn drop_others(shared: &Shared, kept: &str) -> Result<(), Error> {
 /// Waits until nobody else embeds, at most until the time ends: who has the turn may be waiting for a model that hangs.
 fn turn(shared: &Shared, end: Option<Instant>) -> Option<MutexGuard<'_, ()>> {
     match end {
-        Some(end) => shared.embeddings.working.try_lock_until(end),
-        None => Some(shared.embeddings.working.lock()),
+        Some(end) => shared.recall.embeddings.working.try_lock_until(end),
+        None => Some(shared.recall.embeddings.working.lock()),
     }
 }
 
@@ -304,7 +308,7 @@ fn embed(
     end: Option<Instant>,
 ) -> Result<Option<Vec<Vec<f32>>>, Error> {
     let mut making = embedder.embed(texts);
-    while !shared.stopping.load(Ordering::SeqCst) && end.is_none_or(|end| Instant::now() < end) {
+    while !shared.pauses.are_over() && end.is_none_or(|end| Instant::now() < end) {
         if let Some(made) = model::wait_for(&mut making, Some(LOOK_UP)) {
             return made.map(Some);
         }
@@ -319,7 +323,7 @@ fn miscounted() -> Error {
 /// What of an entry is embedded.
 fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
     let text = match entry.id {
-        EntryId::Turn(id) => match shared.index.turn_in(&entry.key, id) {
+        EntryId::Turn(id) => match shared.journal.index.turn_in(&entry.key, id) {
             Ok(turn) => searched_text(&turn),
             Err(Error::NotFound(_)) => None,
             Err(error @ Error::Corrupt(_)) => {
@@ -328,7 +332,7 @@ fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
             }
             Err(error) => return Err(error),
         },
-        EntryId::Fact(id) => match shared.index.conversation(&entry.key) {
+        EntryId::Fact(id) => match shared.journal.index.conversation(&entry.key) {
             Ok(conversation) => {
                 let facts = shared.facts_at(&entry.key, conversation.head.seq)?;
                 facts.iter().find(|fact| fact.id == id).map(Fact::text)

@@ -3,13 +3,13 @@
 //! It goes into the prompt as a text that says who said it and when, with the ids in the receipt, and is appended
 //! nowhere: so it is never found again as if it had been said.
 
-use crate::scope::context::{ContextOptions, RecallRequest};
-use crate::scope::receipts::{Receipt, erased};
-use crate::scope::{Tenant, page_limit};
+use crate::context::{ContextOptions, RecallRequest, Receipt, erased};
+use crate::conversation::ConversationHandle;
+use crate::tenant::page_limit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::fact::Fact;
-use everturn_core::id::{EventId, Key, TurnId};
+use everturn_core::id::{EventId, TurnId};
 use everturn_core::turn::{Role, Turn};
 use everturn_views::context::{Block, Material, Piece, Section, Seen, Source, seen_by};
 use everturn_views::recall::{Filter, Kind, Mode, text_of};
@@ -17,11 +17,10 @@ use everturn_views::recall::{Filter, Kind, Mode, text_of};
 /// Of one recalled turn, this much goes into a prompt. Frozen: receipts are replayed with it.
 const RECALLED_BYTES_MAX: usize = 2 * 1024;
 
-impl Tenant {
+impl ConversationHandle {
     /// Looks for what helps with what is asked: turns from before a place, and facts, as they stood at another.
     pub(crate) fn recalled_now(
         &self,
-        key: &Key,
         options: &ContextOptions,
         request: &RecallRequest,
         (begins, through): (u64, u64),
@@ -29,7 +28,7 @@ impl Tenant {
     ) -> Result<(), Error> {
         let Some(query) = request.query.clone().or_else(|| asked(material)) else { return Ok(()) };
         let filter = |kind, before_seq| Filter {
-            conversation: Some(key.id),
+            conversation: Some(self.key().id),
             kinds: vec![kind],
             through_seq: Some(through),
             before_seq,
@@ -37,15 +36,15 @@ impl Tenant {
         };
         if options.sections.has(Section::Recalled) && request.turns > 0 {
             let limit = page_limit(request.turns)?;
-            for hit in self.find(&query, &filter(Kind::Turn, Some(begins)), Mode::Hybrid, limit)?.0 {
+            for hit in self.tenant.find(&query, &filter(Kind::Turn, Some(begins)), Mode::Hybrid, limit)?.0 {
                 let Some(id) = hit.turn else { continue };
-                let turn = self.shared().index.turn_in(key, id)?;
+                let turn = self.shared().journal.index.turn_in(self.key(), id)?;
                 material.recalled.extend(turn_piece(&turn, &options.participants));
             }
         }
         if options.sections.has(Section::Facts) && request.facts > 0 {
             let limit = page_limit(request.facts)?;
-            for hit in self.find(&query, &filter(Kind::Fact, None), Mode::Hybrid, limit)?.0 {
+            for hit in self.tenant.find(&query, &filter(Kind::Fact, None), Mode::Hybrid, limit)?.0 {
                 material.facts.extend(hit.fact.as_ref().map(fact_piece));
             }
         }
@@ -53,16 +52,11 @@ impl Tenant {
     }
 
     /// What a receipt says was recalled, in its order; refused where a fact does not say any more what it said.
-    pub(crate) fn recalled_before(
-        &self,
-        key: &Key,
-        receipt: &Receipt,
-        material: &mut Material,
-    ) -> Result<(), Error> {
+    pub(crate) fn recalled_before(&self, receipt: &Receipt, material: &mut Material) -> Result<(), Error> {
         for block in receipt.blocks.iter().filter(|block| block.section == Section::Recalled) {
             let Source::Ids(ids) = &block.source else { continue };
             let Some(event) = ids.first().and_then(|id| id.parse::<EventId>().ok()) else { continue };
-            let turn = self.shared().index.turn_in(key, TurnId(event.0))?;
+            let turn = self.shared().journal.index.turn_in(self.key(), TurnId(event.0))?;
             material.recalled.extend(turn_piece(&turn, &receipt.policy.participants));
         }
         let facts: Vec<&Block> =
@@ -70,7 +64,7 @@ impl Tenant {
         // As they stood then: what was corrected or taken back since is still read.
         let known = match facts.is_empty() {
             true => Vec::new(),
-            false => self.facts_at(key, receipt.through_seq)?,
+            false => self.facts_at(receipt.through_seq)?,
         };
         for block in facts {
             let Source::Ids(ids) = &block.source else { continue };

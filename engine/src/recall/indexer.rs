@@ -3,7 +3,9 @@
 //! What is taken in is asked of the indexes themselves, so that a crash or a lost file costs time and nothing else.
 
 use super::embedding;
-use crate::{Shared, load};
+use crate::everturn::Shared;
+use crate::journal::{Observed, Observer};
+use crate::load;
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TenantName};
@@ -12,7 +14,6 @@ use everturn_core::write::ErasedBody;
 use everturn_store::{IndexChange, Span};
 use everturn_views::recall::{Embedded, Entry, EntryId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long commits are gathered: a transaction for each would cost more than the words.
@@ -48,6 +49,16 @@ struct News {
     removals: bool,
 }
 
+impl Observer for Indexer {
+    fn committed(&self, commit: &Observed<'_>) {
+        if commit.deleted {
+            self.note_removal();
+        } else {
+            self.note();
+        }
+    }
+}
+
 impl Indexer {
     fn news(&self) -> MutexGuard<'_, News> {
         self.news.lock()
@@ -76,18 +87,18 @@ impl Indexer {
 
 /// Takes in until the store closes.
 pub fn run(shared: &Shared) {
-    let stopping = || shared.stopping.load(Ordering::SeqCst);
+    let stopping = || shared.pauses.are_over();
     // What an earlier process left undone.
-    shared.indexer.note_removal();
+    shared.recall.indexer.note_removal();
     let mut next_scrub = Instant::now();
     while !stopping() {
-        let mut news = shared.indexer.news();
+        let mut news = shared.recall.indexer.news();
         while !stopping() && !news.events {
             let left = next_scrub.saturating_duration_since(Instant::now());
             if !news.removals {
-                shared.indexer.changed.wait(&mut news);
+                shared.recall.indexer.changed.wait(&mut news);
             } else if !left.is_zero() {
-                shared.indexer.changed.wait_for(&mut news, left);
+                shared.recall.indexer.changed.wait_for(&mut news, left);
             } else {
                 break;
             }
@@ -95,17 +106,17 @@ pub fn run(shared: &Shared) {
         let (events, removals) = (std::mem::take(&mut news.events), news.removals);
         drop(news);
         if events {
-            crate::background::pause(shared, GATHER);
+            shared.pauses.sleep(GATHER);
             if let Err(error) = catch_up_in_slices(shared) {
                 tracing::warn!(%error, "not indexed; it is tried again");
-                crate::background::pause(shared, AGAIN);
-                shared.indexer.note();
+                shared.pauses.sleep(AGAIN);
+                shared.recall.indexer.note();
             }
         }
         if removals && Instant::now() >= next_scrub && !stopping() {
             let began = Instant::now();
-            match shared.recall.scrub(None, None) {
-                Ok(_) => shared.indexer.news().removals = false,
+            match shared.recall.store.scrub(None, None) {
+                Ok(_) => shared.recall.indexer.news().removals = false,
                 Err(error) => tracing::debug!(%error, "removed words stay in the index file for now"),
             }
             next_scrub = Instant::now() + SCRUB_PAUSE_MIN + began.elapsed() * SCRUB_PAUSES;
@@ -117,11 +128,15 @@ pub fn run(shared: &Shared) {
 /// The last look: what is left is taken in if it is little, and what was removed goes out of the files.
 fn close(shared: &Shared) {
     let closed = (|| -> Result<(), Error> {
-        let behind = shared.recall.behind(None, None)?.events;
+        let behind = shared.recall.store.behind(None, None)?.events;
         if behind > 0 && behind <= WAITED_EVENTS_MAX {
             catch_up_to_the_end(shared)?;
         }
-        if shared.indexer.news().removals { shared.recall.scrub(None, None).map(drop) } else { Ok(()) }
+        if shared.recall.indexer.news().removals {
+            shared.recall.store.scrub(None, None).map(drop)
+        } else {
+            Ok(())
+        }
     })();
     if let Err(error) = closed {
         tracing::debug!(%error, "the index is completed when the store is opened again");
@@ -131,7 +146,7 @@ fn close(shared: &Shared) {
 /// Takes in everything that is committed; stops early when the store closes.
 pub fn catch_up(shared: &Shared) -> Result<(), Error> {
     let mut progress = Progress::default();
-    while !shared.stopping.load(Ordering::SeqCst) {
+    while !shared.pauses.are_over() {
         if !progress.goes_on(take_in(shared, BATCH_EVENTS)?)? {
             break;
         }
@@ -163,7 +178,7 @@ impl Progress {
 /// The same, for the background.
 fn catch_up_in_slices(shared: &Shared) -> Result<(), Error> {
     let mut progress = Progress::default();
-    while !shared.stopping.load(Ordering::SeqCst) {
+    while !shared.pauses.are_over() {
         let events = if shared.load.is_busy() { BATCH_EVENTS_BUSY } else { BATCH_EVENTS };
         if !progress.goes_on(load::slice(shared, || take_in(shared, events))?)? {
             break;
@@ -186,31 +201,31 @@ pub fn forget_erased(shared: &Shared, tenant: &TenantName) -> Result<(), Error> 
             // Whoever indexes takes them out.
             return Ok(true);
         }
-        if shared.recall.behind(None, None)?.events > WAITED_EVENTS_MAX {
+        if shared.recall.store.behind(None, None)?.events > WAITED_EVENTS_MAX {
             return Ok(false);
         }
         catch_up_to_the_end(shared)?;
-        shared.recall.scrub(Some(tenant), Some(SCRUB_AT_ONCE_BYTES_MAX))
+        shared.recall.store.scrub(Some(tenant), Some(SCRUB_AT_ONCE_BYTES_MAX))
     })();
     match forgotten {
         Ok(true) => return Ok(()),
         Ok(false) => {}
         Err(error) if error.code() == "recall.read_only" => {
-            shared.indexer.note_removal();
+            shared.recall.indexer.note_removal();
             let text = "erased, but its words stay in the index, which cannot be written; make the folder that ends in `-index` and its \
                         files writable, then run `everturn recall --index`";
             return Err(Error::busy("recall.scrub", text));
         }
         Err(error) => tracing::debug!(%error, "erased words stay in the index file for now"),
     }
-    shared.indexer.note_removal();
+    shared.recall.indexer.note_removal();
     Ok(())
 }
 
 /// Takes in one batch. Gives what it was, if there was anything.
 fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
-    let _working = shared.indexer.working.lock();
-    let unindexed = shared.recall.unindexed(events)?;
+    let _working = shared.recall.indexer.working.lock();
+    let unindexed = shared.recall.store.unindexed(events)?;
     if unindexed.span.through == unindexed.span.after {
         metrics::gauge!("everturn_recall_behind_events").set(0);
         return Ok(None);
@@ -221,12 +236,12 @@ fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
     }
     embed(shared, &mut changes);
     if changes.iter().any(|change| matches!(change, IndexChange::Remove { .. })) {
-        shared.indexer.news().removals = true;
+        shared.recall.indexer.news().removals = true;
     }
     let span = unindexed.span.clone();
-    shared.recall.index(changes, unindexed.span)?;
-    shared.embeddings.wake();
-    if let Ok(behind) = shared.recall.behind(None, None) {
+    shared.recall.store.index(changes, unindexed.span)?;
+    shared.recall.embeddings.wake();
+    if let Ok(behind) = shared.recall.store.behind(None, None) {
         metrics::gauge!("everturn_recall_behind_events").set(behind.events as f64);
     }
     Ok(Some(span))
@@ -258,7 +273,7 @@ fn changes_of(
         }
         kind if kind::ends_turn(kind) => {
             let Some(id) = event.turn else { return Ok(()) };
-            let turn = match shared.index.turn_in(&key, id) {
+            let turn = match shared.journal.index.turn_in(&key, id) {
                 Err(Error::NotFound(_)) => return Ok(()),
                 // What is damaged cannot be found, and must not keep the rest from being found.
                 Err(error @ Error::Corrupt(_)) => {

@@ -3,7 +3,7 @@
 use super::search::{ByWords, Candidate, KnownFacts, Matched, Meant, Rank, Search};
 use crate::model::{Closeness, Embed};
 use crate::recall::embedding;
-use crate::scope::Tenant;
+use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::time::Timestamp;
 use everturn_store::Found;
@@ -116,7 +116,7 @@ impl Tenant {
             .collect();
         let numbers: Vec<EntryNo> = sources.iter().map(|(no, _)| *no).collect();
         let beside =
-            self.shared().recall.neighbours(&self.tenant, search.filter, &numbers, NEIGHBOURS.len())?;
+            self.shared().recall.store.neighbours(self.name(), search.filter, &numbers, NEIGHBOURS.len())?;
         let new = beside.iter().take(NEIGHBOURS_OF).flatten().map(|(found, _)| found);
         let mut new: Vec<Found> = new.filter(|found| seen.insert(found.no)).cloned().collect();
         let (new_fits, new_unsure) = self.fits(&mut fitting, &mut new)?;
@@ -210,10 +210,10 @@ impl Tenant {
             before: Some(search.filter.before.map_or(period.end, |before| before.min(period.end))),
             ..search.filter.clone()
         };
-        let (recall, question) = (&self.shared().recall, &meant.question);
-        let mut found = recall.find_text(&self.tenant, &search.words, &filter, IN_PERIOD)?.found;
+        let (recall, question) = (&self.shared().recall.store, &meant.question);
+        let mut found = recall.find_text(self.name(), &search.words, &filter, IN_PERIOD)?.found;
         found.extend(recall.find_near(
-            &self.tenant,
+            self.name(),
             &question.model,
             &question.vector.numbers,
             &filter,
@@ -256,7 +256,7 @@ impl Tenant {
         *candidates = fitting;
         let numbers: Vec<EntryNo> = candidates.iter().map(|found| found.no).collect();
         let embedding::Question { model, vector } = &meant.question;
-        let near = self.shared().recall.nearness(&self.tenant, model, &vector.numbers, &numbers)?;
+        let near = self.shared().recall.store.nearness(self.name(), model, &vector.numbers, &numbers)?;
         let mut unsure = HashSet::new();
         for ((fit, no), near) in fits.iter_mut().zip(numbers).zip(near) {
             fit.meaning += near.unwrap_or(0.0).max(0.0);

@@ -3,7 +3,7 @@
 use super::ranking::{Ranked, alone};
 use crate::model::Closeness;
 use crate::recall::embedding;
-use crate::scope::{Tenant, page_limit};
+use crate::tenant::{Tenant, page_limit};
 use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
@@ -202,13 +202,13 @@ impl Tenant {
     pub fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {
         let limit = page_limit(options.limit)?;
         if let Some(id) = options.conversation {
-            self.shared().index.conversation(&self.key(id))?;
+            self.shared().journal.index.conversation(&self.key(id))?;
         }
         // The index may catch up while it is searched, and only then be found to be lost: whatever may have been missed counts.
         // The second also wakes the indexer, which nothing else tells of a loss.
-        let before = embedding::behind(self.shared(), &self.tenant)?;
+        let before = embedding::behind(self.shared(), self.name())?;
         let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
-        let after = embedding::behind(self.shared(), &self.tenant)?;
+        let after = embedding::behind(self.shared(), self.name())?;
         let behind =
             Behind { events: before.events.max(after.events), vectors: before.vectors.max(after.vectors) };
         let notes: Vec<String> = note.into_iter().chain(self.unsearched(behind.events)).collect();
@@ -236,8 +236,8 @@ impl Tenant {
     /// so meanings are compared among all that shares words with it, however much still waits for a vector.
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
         let first = self.sharing_words(&TextQuery::parse(query), &options.filter())?;
-        embedding::catch_up(self.shared(), Some((&self.tenant, &first)), time)?;
-        embedding::behind(self.shared(), &self.tenant)
+        embedding::catch_up(self.shared(), Some((self.name(), &first)), time)?;
+        embedding::behind(self.shared(), self.name())
     }
 
     /// What shares words with a question, best first. In a large store its rare words choose, which may be few entries: then
@@ -249,7 +249,7 @@ impl Tenant {
         for words in std::iter::once(words.clone()).chain(each) {
             if sharing.len() < EMBEDDED_FIRST {
                 let proposed =
-                    self.shared().recall.find_text(&self.tenant, &words, filter, EMBEDDED_FIRST)?;
+                    self.shared().recall.store.find_text(self.name(), &words, filter, EMBEDDED_FIRST)?;
                 let new = proposed.found.iter().map(|found| found.no).filter(|no| !sharing.contains(no));
                 sharing.extend(new.collect::<Vec<_>>());
             }
@@ -267,14 +267,14 @@ impl Tenant {
         limit: usize,
     ) -> Result<(Vec<Hit>, Mode, Option<String>), Error> {
         self.shared().load.note();
-        let _slot = self.shared().recalls.take();
+        let _slot = self.shared().recall.slots.take();
         let search = Search { query, words: TextQuery::parse(query), filter };
         let mut wanted = (limit * 2).max(CANDIDATES_MIN);
         let asks = mode != Mode::Lexical && self.shared().options.embedder.is_some();
         // Words are looked for while the model reads the question.
         let (meant, by_words) = std::thread::scope(|threads| {
             // That the embedder failed is told; that the index did is an error.
-            let meaning = || match embedding::of_question(self.shared(), &self.tenant, query) {
+            let meaning = || match embedding::of_question(self.shared(), self.name(), query) {
                 Ok(Some(question)) => {
                     self.by_meaning(question, &search, wanted, mode).map(|meant| Ok(Some(meant)))
                 }
@@ -344,7 +344,7 @@ impl Tenant {
     /// What shares words with a question, best first. Where meaning is asked for too, also how close the words come.
     fn by_words(&self, search: &Search, wanted: usize, mode: Mode) -> Result<ByWords, Error> {
         let Proposed { counts, mut found } =
-            self.shared().recall.find_text(&self.tenant, &search.words, search.filter, wanted)?;
+            self.shared().recall.store.find_text(self.name(), &search.words, search.filter, wanted)?;
         let (mut known, mut fits) = (KnownFacts::new(), HashMap::new());
         let mut closeness = (mode == Mode::Hybrid).then(|| Closeness::to(search.query)).flatten();
         for found in &mut found {
@@ -368,8 +368,8 @@ impl Tenant {
         wanted: usize,
         mode: Mode,
     ) -> Result<Meant, Error> {
-        let mut near = self.shared().recall.find_near(
-            &self.tenant,
+        let mut near = self.shared().recall.store.find_near(
+            self.name(),
             &question.model,
             &question.vector.numbers,
             search.filter,
@@ -408,7 +408,9 @@ impl Tenant {
     pub(crate) fn found_text(&self, found: &Found, known: &mut KnownFacts) -> Result<Option<String>, Error> {
         let key = self.key(found.conversation);
         let text = match found.id {
-            EntryId::Turn(id) => self.shared().index.turn_in(&key, id).map(|turn| searched_text(&turn)),
+            EntryId::Turn(id) => {
+                self.shared().journal.index.turn_in(&key, id).map(|turn| searched_text(&turn))
+            }
             EntryId::Fact(id) => self
                 .facts_known(found.conversation, None, known)
                 .map(|facts| facts.iter().find(|fact| fact.id == id).map(Fact::text)),
@@ -432,9 +434,9 @@ impl Tenant {
                 let key = self.key(place);
                 let through = match through {
                     Some(through) => through,
-                    None => self.shared().index.conversation(&key)?.head.seq,
+                    None => self.shared().journal.index.conversation(&key)?.head.seq,
                 };
-                Ok(unknown.insert(self.facts_at(&key, through)?))
+                Ok(unknown.insert(self.conversation(key.id).facts_at(through)?))
             }
         }
     }
@@ -449,7 +451,7 @@ impl Tenant {
     ) -> Result<Option<Hit>, Error> {
         let Ranked { found, score, matched } = ranked;
         let said_in = self.key(found.conversation);
-        let title = match self.shared().conversation(&said_in) {
+        let title = match self.shared().journal.conversation(&said_in) {
             Ok(conversation) => conversation.title.clone(),
             // Deleted; a fork may still read it.
             Err(Error::NotFound(_)) if filter.conversation.is_some() => None,
@@ -503,7 +505,7 @@ impl Tenant {
         let key = self.key(filter.conversation.unwrap_or(found.conversation));
         let query =
             TurnQuery { after: Some(seq - 1), before: Some(seq + 1), limit: 1, ..TurnQuery::default() };
-        let turn = match self.shared().index.turns(&key, &query) {
+        let turn = match self.shared().journal.index.turns(&key, &query) {
             Err(Error::NotFound(_) | Error::Corrupt(_)) => None,
             turns => turns?.pop(),
         };
@@ -525,7 +527,7 @@ impl Tenant {
     fn turn_standing(&self, found: &Found, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
         let key = self.key(filter.conversation.unwrap_or(found.conversation));
         let turn = match filter.through_seq {
-            None => match self.shared().index.turn_in(&key, id) {
+            None => match self.shared().journal.index.turn_in(&key, id) {
                 Err(Error::NotFound(_)) => return Ok(None),
                 turn => turn?,
             },
@@ -539,7 +541,7 @@ impl Tenant {
                     limit: 1,
                     ..TurnQuery::default()
                 };
-                let page = self.shared().index.turns(&key, &query)?;
+                let page = self.shared().journal.index.turns(&key, &query)?;
                 match page.into_iter().find(|turn| turn.id == id) {
                     Some(turn) => turn,
                     None => return Ok(None),

@@ -3,7 +3,8 @@
 //! A conversation that someone follows has one ring of its latest updates, shared by all who follow it, so that a
 //! subscriber costs a position and not a queue. One that falls behind the ring is told where to resume and let go.
 
-use crate::Shared;
+use crate::everturn::Shared;
+use crate::journal::{Observed, Observer};
 use event_listener::{EventListener, Listener};
 use everturn_core::Error;
 use everturn_core::event::Event;
@@ -61,6 +62,13 @@ pub struct Position {
     pub seq: u64,
     /// What was received of an open turn since.
     pub chunk: Option<ChunkPosition>,
+}
+
+/// After the event at this `seq`; 0 is the beginning.
+impl From<u64> for Position {
+    fn from(seq: u64) -> Position {
+        Position { seq, chunk: None }
+    }
 }
 
 /// How much of an open turn was received.
@@ -160,6 +168,21 @@ fn weight(update: &Update) -> usize {
 impl Topic {
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.state.lock()
+    }
+}
+
+impl Observer for Hub {
+    fn committed(&self, commit: &Observed<'_>) {
+        let key = commit.key;
+        if !commit.committed.erased.is_empty() {
+            self.erase(&key.tenant, &commit.committed.erased);
+        }
+        if commit.deleted {
+            self.publish(key, std::iter::once(Update::Deleted));
+        } else if self.is_followed(key) {
+            let events = commit.events().iter().map(|event| Update::Event(Arc::new(event.clone())));
+            self.publish(key, events);
+        }
     }
 }
 
@@ -286,7 +309,7 @@ impl Subscription {
             listener: None,
             shared,
         };
-        let head = subscription.shared.index.conversation(&subscription.key)?.head.seq;
+        let head = subscription.shared.journal.index.conversation(&subscription.key)?.head.seq;
         let mut ring = subscription.topic.ring();
         ring.head = ring.head.max(head);
         drop(ring);
@@ -393,7 +416,7 @@ impl Subscription {
     }
 
     fn catch_up(&mut self, joined: u64) -> Result<(), Error> {
-        let page = match self.shared.log.events(&self.key, self.next_seq - 1, CATCH_UP_PAGE) {
+        let page = match self.shared.journal.log.events(&self.key, self.next_seq - 1, CATCH_UP_PAGE) {
             Ok(page) => page,
             Err(Error::NotFound(_)) => {
                 self.ready.push_back(Update::Deleted);

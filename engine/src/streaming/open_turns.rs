@@ -1,12 +1,17 @@
 //! Open turns: text that grows chunk by chunk, shown at once and made durable with a debounce.
 
+use crate::ingest::redaction_mode;
+use crate::journal::{Observed, Observer};
 use crate::streaming::hub::{Chunk, Hub, Update};
 use everturn_core::Error;
+use everturn_core::conversation::Conversation;
+use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TurnId};
 use everturn_core::json::{self, Raw};
 use everturn_core::limits::STREAM_BYTES_MAX;
+use everturn_core::redaction;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::Role;
+use everturn_core::turn::{Role, TurnBody};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,6 +23,23 @@ pub struct Streams {
     open: Mutex<HashMap<(Key, TurnId), Open>>,
     /// Signalled when a stream has text that is not durable yet.
     pub(crate) dirty: Condvar,
+}
+
+impl Observer for Streams {
+    fn committed(&self, commit: &Observed<'_>) {
+        for event in commit.events() {
+            let Some(turn) = event.turn else { continue };
+            if event.kind == kind::OPENED {
+                let open = Open::new(event, &commit.committed.conversation);
+                self.open().insert((commit.key.clone(), turn), open);
+            } else if kind::ends_turn(&event.kind) {
+                self.open().remove(&(commit.key.clone(), turn));
+            }
+        }
+        if commit.deleted {
+            self.open().retain(|(of, _), _| of != commit.key);
+        }
+    }
 }
 
 /// One open turn.
@@ -38,6 +60,25 @@ pub struct Open {
     pub last: Timestamp,
     /// Secrets are masked before anything is stored, which needs the whole text: chunks then wait for the end.
     pub volatile: bool,
+}
+
+impl Open {
+    fn new(event: &Event, conversation: &Conversation) -> Open {
+        let opened: TurnBody = event.read().unwrap_or_default();
+        Open {
+            seq: event.seq,
+            actor: event.actor.clone(),
+            role: event.role.unwrap_or(Role::Assistant),
+            model: opened.model,
+            metadata: opened.metadata,
+            text: String::new(),
+            json_bytes: 0,
+            durable: 0,
+            dirty_since: None,
+            last: event.at,
+            volatile: redaction_mode(conversation) == redaction::Mode::Mask,
+        }
+    }
 }
 
 /// What an open turn says so far.
@@ -66,6 +107,18 @@ pub struct Piece {
 }
 
 impl Streams {
+    /// An open turn as it is now.
+    pub fn get(&self, key: &Key, turn: TurnId) -> Option<Open> {
+        self.open().get(&(key.clone(), turn)).cloned()
+    }
+
+    /// Wakes the thread that makes chunks durable, to see that the store closes.
+    pub fn wake(&self) {
+        // A thread that has looked and does not wait yet holds the lock: without it, it would miss this.
+        drop(self.open());
+        self.dirty.notify_all();
+    }
+
     pub(crate) fn open(&self) -> MutexGuard<'_, HashMap<(Key, TurnId), Open>> {
         self.open.lock()
     }

@@ -8,7 +8,7 @@ mod markers;
 
 use super::Imported;
 use crate::ingest::NewTurn;
-use crate::scope::Tenant;
+use crate::tenant::Tenant;
 use batch::Batch;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -45,7 +45,7 @@ impl Tenant {
     ) -> Result<Imported, Error> {
         let format = reader.format().name();
         let mut import = Import {
-            scope: self,
+            tenant: self,
             format,
             targets: BTreeMap::new(),
             met: BTreeSet::new(),
@@ -84,7 +84,7 @@ impl Tenant {
             let text = format!("nothing in the file could be read; {}", problems.join("; "));
             return Err(Error::invalid("import.nothing", text));
         };
-        let conversation = self.shared().index.conversation(&self.key(*first))?;
+        let conversation = self.shared().journal.index.conversation(&self.key(*first))?;
         Ok(Imported {
             format: format.into(),
             conversation,
@@ -100,7 +100,7 @@ impl Tenant {
 
 /// An import on its way.
 struct Import<'a> {
-    scope: &'a Tenant,
+    tenant: &'a Tenant,
     format: &'static str,
     /// One for each thread that is at work.
     targets: BTreeMap<usize, Target>,
@@ -198,11 +198,11 @@ impl Import<'_> {
         let missing =
             || Error::internal("import.thread", "an entry of a thread that the reader does not know");
         let thread = threads.get(at).ok_or_else(missing)?.clone();
-        let key = self.scope.key(thread.id);
-        let mut conversation = match self.scope.shared().index.conversation(&key) {
+        let key = self.tenant.key(thread.id);
+        let mut conversation = match self.tenant.shared().journal.index.conversation(&key) {
             Ok(conversation) => Some(conversation),
             Err(Error::NotFound(_)) => {
-                let stones = self.scope.tombstones()?;
+                let stones = self.tenant.tombstones()?;
                 if let Some(stone) = stones.iter().find(|stone| stone.id == thread.id) {
                     let text =
                         format!("conversation {} was deleted on {}; left out", stone.id, stone.deleted);
@@ -259,8 +259,9 @@ impl Import<'_> {
         let parent = self.target(of)?.key.clone();
         let missing = || Error::internal("import.branch", "a branch of a turn that was not taken over");
         let turn = self.turn_id(of, left.ok_or_else(missing)?)?;
-        let at_seq = self.scope.shared().index.turn_in(&parent, turn)?.seq.saturating_sub(1);
-        self.scope.fork_as(thread.id, parent.id, Some(at_seq), None).wait()
+        let at_seq = self.tenant.shared().journal.index.turn_in(&parent, turn)?.seq.saturating_sub(1);
+        let fork = self.tenant.conversation(parent.id).fork_as(thread.id, at_seq.into()).wait()?;
+        self.tenant.shared().journal.index.conversation(fork.key())
     }
 
     /// The version of a turn that was taken over, also in a conversation that this one left.
@@ -291,7 +292,7 @@ impl Import<'_> {
             return Ok(None);
         }
         let key = target.key.clone();
-        match self.scope.shared().index.turn_in(&key, id) {
+        match self.tenant.shared().journal.index.turn_in(&key, id) {
             Ok(turn) => Ok(Some(!matches!(turn.superseded_by, Some(Successor::Turn(_))))),
             Err(Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
@@ -331,23 +332,24 @@ impl Import<'_> {
             adapter: Some(self.format.into()),
             ..NewTurn::message(said.message)
         };
-        let scope = self.scope;
+        let tenant = self.tenant;
         let target = self.target(at)?;
         let fresh;
         let conversation = match &target.conversation {
             Some(conversation) => conversation,
             None => {
                 let genesis = Head::genesis(target.key.id);
-                fresh = Conversation::new(target.key.id, scope.tenant.clone(), scope.shared().now(), genesis);
+                fresh =
+                    Conversation::new(target.key.id, tenant.name().clone(), tenant.shared().now(), genesis);
                 &fresh
             }
         };
-        target.batch.turn(scope.shared(), conversation, id, turn, line)?;
+        target.batch.turn(tenant.shared(), conversation, id, turn, line)?;
         self.supersede(at, &superseded, id)
     }
 
     fn supersede(&mut self, at: usize, turns: &[TurnId], by: TurnId) -> Result<(), Error> {
-        let shared = self.scope.shared();
+        let shared = self.tenant.shared();
         for turn in turns {
             let draft = shared.draft(kind::SUPERSEDED, &SupersededBody { by })?;
             let batch = &mut self.target(at)?.batch;
@@ -364,8 +366,8 @@ impl Import<'_> {
         body: Raw,
         occurred_at: Option<everturn_core::time::Timestamp>,
     ) -> Result<(), Error> {
-        let shared = self.scope.shared();
-        let tenant = self.scope.tenant.clone();
+        let shared = self.tenant.shared();
+        let tenant = self.tenant.name().clone();
         self.target(at)?.batch.line(shared, &tenant, line, body, occurred_at)
     }
 
@@ -378,12 +380,12 @@ impl Import<'_> {
         occurred_at: Option<everturn_core::time::Timestamp>,
     ) -> Result<(), Error> {
         self.flush(at)?;
-        let shared = self.scope.shared();
+        let shared = self.tenant.shared();
         let target = self.target(at)?;
         let Some(conversation) = &target.conversation else { return Ok(()) };
         let query =
             TurnQuery { limit: 1, descending: true, include_superseded: true, ..TurnQuery::default() };
-        let Some(last) = shared.index.turns(&target.key, &query)?.pop() else { return Ok(()) };
+        let Some(last) = shared.journal.index.turns(&target.key, &query)?.pop() else { return Ok(()) };
         let previous = conversation.checkpoint;
         if previous.is_some_and(|previous| previous.through_seq >= last.seq) {
             return Ok(());

@@ -1,9 +1,10 @@
 //! Out of a store, in the format that is wanted.
 
-use crate::scope::{Entry, HistoryQuery, StoredMedia, Tenant};
+use crate::context::StoredMedia;
+use crate::conversation::{ConversationHandle, Entry, HistoryQuery};
 use everturn_core::Error;
 use everturn_core::event::kind;
-use everturn_core::id::{ConversationId, clip};
+use everturn_core::id::clip;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_formats::provider::Provider;
 use everturn_formats::render::{About, Style, document};
@@ -113,33 +114,26 @@ impl FromStr for Format {
     }
 }
 
-impl Tenant {
+impl ConversationHandle {
     /// Writes a conversation in any format, page by page. `progress` hears how many events are written.
     pub fn export(
         &self,
-        id: ConversationId,
         format: Format,
         out: impl Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
         match (format, format.style()) {
-            (_, Some(style)) => self.export_as(id, style, out, progress),
-            (Format::Transcript, None) => self.export_transcript(id, out, progress),
-            (_, None) => self.export_jsonl(id, out, progress),
+            (_, Some(style)) => self.export_as(style, out, progress),
+            (Format::Transcript, None) => self.export_transcript(out, progress),
+            (_, None) => self.export_jsonl(out, progress),
         }
     }
 
-    fn export_as(
-        &self,
-        id: ConversationId,
-        style: Style,
-        out: impl Write,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<(), Error> {
-        let key = self.key(id);
-        let conversation = self.shared().index.conversation(&key)?;
-        let system_prompt = self.system_prompt(id, None)?;
-        let media = StoredMedia { scope: self, key: &key };
+    fn export_as(&self, style: Style, out: impl Write, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
+        let key = self.key();
+        let conversation = self.shared().journal.index.conversation(key)?;
+        let system_prompt = self.state().system_prompt(None)?;
+        let media = StoredMedia { conversation: self };
         let about =
             About { conversation: &conversation, system_prompt: system_prompt.as_ref(), media: &media };
         let mut document = document(style, out, about)?;
@@ -153,7 +147,7 @@ impl Tenant {
             ..HistoryQuery::default()
         };
         loop {
-            let page = self.history(id, query.clone())?;
+            let page = self.history(query.clone())?;
             for entry in &page.data {
                 match entry {
                     Entry::Turn(turn) => document.turn(turn)?,

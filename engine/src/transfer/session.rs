@@ -1,8 +1,9 @@
 //! A session file of another program becomes a conversation.
 
 use super::Imported;
+use crate::conversation::ConversationHandle;
 use crate::ingest::{Ingested, NewTurn, Place};
-use crate::scope::Tenant;
+use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Head;
@@ -40,7 +41,7 @@ impl Tenant {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported, Error> {
         let id = session::conversation_id(header);
-        let mut import = Import { scope: self, id, conversation: None, done: 0, batch: None, added: 0 };
+        let mut import = Import { tenant: self, id, conversation: None, done: 0, batch: None, added: 0 };
         import.begin(header)?;
         let mut mapper = Mapper::new(header);
         let (mut events, mut turns) = (1, 0);
@@ -77,7 +78,7 @@ impl Tenant {
         import.flush()?;
         let conversation = match import.conversation.take() {
             Some(conversation) => conversation,
-            None => self.shared().index.conversation(&self.key(id))?,
+            None => self.shared().journal.index.conversation(&self.key(id))?,
         };
         Ok(Imported {
             format: FORMAT.into(),
@@ -90,14 +91,16 @@ impl Tenant {
             problems,
         })
     }
+}
 
+impl ConversationHandle {
     /// The last line of the session that was taken over; 0 if none was.
     fn session_line(&self, conversation: &Conversation) -> Result<u64, Error> {
         const PAGE: u64 = 100;
         let mut end = conversation.head.seq;
         while end > 0 {
             let after = end.saturating_sub(PAGE);
-            let page = self.shared().events_between(&self.key(conversation.id), after, end)?;
+            let page = self.shared().journal.events_between(&self.tenant.key(conversation.id), after, end)?;
             let markers = page.iter().rev().filter(|event| event.kind == kind::IMPORT_FINISHED);
             let progress = markers.filter_map(|event| event.read::<Progress>()).find(|p| p.format == FORMAT);
             if let Some(progress) = progress {
@@ -111,7 +114,7 @@ impl Tenant {
 
 /// Lines on their way into the store.
 struct Import<'a> {
-    scope: &'a Tenant,
+    tenant: &'a Tenant,
     id: ConversationId,
     conversation: Option<Conversation>,
     /// The last line that is in the store.
@@ -129,15 +132,15 @@ struct Batch {
 
 impl Import<'_> {
     fn begin(&mut self, header: &Header) -> Result<(), Error> {
-        let shared = self.scope.shared();
-        match shared.index.conversation(&self.scope.key(self.id)) {
+        let shared = self.tenant.shared();
+        match shared.journal.index.conversation(&self.tenant.key(self.id)) {
             Ok(conversation) => {
-                self.done = self.scope.session_line(&conversation)?;
+                self.done = self.tenant.conversation(conversation.id).session_line(&conversation)?;
                 self.conversation = Some(conversation);
             }
             Err(Error::NotFound(_)) => {
                 let settings = Mapper::settings(header)?.normalise()?;
-                let drafts = self.scope.setting_drafts(kind::CREATED, &settings)?;
+                let drafts = self.tenant.setting_drafts(kind::CREATED, &settings)?;
                 let ingested = Ingested { drafts, uploads: Vec::new() };
                 self.batch = Some(Batch { ingested, creates: true, lines: 0, last: 0 });
             }
@@ -170,7 +173,7 @@ impl Import<'_> {
                 problems.push(format!("line {line}: {error}; left out"));
             }
             Err(error) => {
-                self.scope.shared().uploaded(&batch.ingested.uploads);
+                self.tenant.shared().journal.uploaded(&batch.ingested.uploads);
                 return Err(error);
             }
         }
@@ -181,7 +184,7 @@ impl Import<'_> {
     }
 
     fn ingest(&self, step: Step, into: &mut Ingested) -> Result<(), Error> {
-        let shared = self.scope.shared();
+        let shared = self.tenant.shared();
         match step {
             Step::Turn { message, actor, model, metadata, occurred_at, .. } => {
                 let turn = NewTurn {
@@ -193,7 +196,7 @@ impl Import<'_> {
                     ..NewTurn::message(message.get())
                 };
                 let fresh = || {
-                    let (tenant, now) = (self.scope.tenant.clone(), shared.now());
+                    let (tenant, now) = (self.tenant.name().clone(), shared.now());
                     Conversation::new(self.id, tenant, now, Head::genesis(self.id))
                 };
                 let conversation = self.conversation.clone().unwrap_or_else(fresh);
@@ -210,12 +213,12 @@ impl Import<'_> {
 
     fn flush(&mut self) -> Result<(), Error> {
         let Some(Batch { mut ingested, creates, last, .. }) = self.batch.take() else { return Ok(()) };
-        let shared = self.scope.shared();
+        let shared = self.tenant.shared();
         let marker = shared.draft(kind::IMPORT_FINISHED, &Progress { format: FORMAT.into(), line: last });
         match marker {
             Ok(marker) => ingested.drafts.push(marker),
             Err(error) => {
-                shared.uploaded(&ingested.uploads);
+                shared.journal.uploaded(&ingested.uploads);
                 return Err(error);
             }
         }
@@ -223,7 +226,7 @@ impl Import<'_> {
             true => Action::Create { drafts: ingested.drafts, parent: None, idempotency: None },
             false => Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None },
         };
-        let submitted = shared.submit(Write { key: self.scope.key(self.id), action }, ingested.uploads);
+        let submitted = shared.submit(Write { key: self.tenant.key(self.id), action }, ingested.uploads);
         let committed = Commit::new(submitted, Ok).wait()?;
         self.conversation = Some(Arc::unwrap_or_clone(committed.conversation));
         self.done = last;

@@ -5,9 +5,10 @@ use everturn::backup::{
     BackedUp, Comparison, FolderOptions, LeftOut, archives_of, check, contents, left_out,
 };
 use everturn::{
-    AppendOptions, Everturn, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options, Tenant,
+    AppendOptions, Everturn, Lifecycle, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options,
+    Tenant,
 };
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::event::Event;
@@ -37,12 +38,14 @@ fn answers(store: &Everturn) -> Vec<(Vec<Answer>, Vec<Tombstone>, Vec<everturn_c
         let scope = store.tenant(name).unwrap();
         let listed = scope.list(ListQuery { limit: 1000, ..ListQuery::default() }).unwrap().data;
         let each = listed.into_iter().map(|conversation| Answer {
-            events: scope.events(conversation.id, 0, 1000).unwrap(),
+            events: scope.conversation(conversation.id).log().read(0, 1000).unwrap(),
             turns: scope.turns(conversation.id),
-            verified: scope.verify(conversation.id, None).unwrap().head.hash,
-            state: scope.state(conversation.id).unwrap(),
+            verified: scope.conversation(conversation.id).log().verify(None).unwrap().head.hash,
+            state: scope.conversation(conversation.id).state().read().unwrap(),
             assets: scope
-                .assets(conversation.id)
+                .conversation(conversation.id)
+                .assets()
+                .list()
                 .unwrap()
                 .iter()
                 .map(|asset| scope.asset_bytes(asset).unwrap())
@@ -65,31 +68,35 @@ fn fill(store: &Everturn) -> ConversationId {
         let scope = store.tenant(name).unwrap();
         store
             .keys()
-            .create(NewKey { tenant: name.into(), role: Role::Writer, label: None, expires: None })
+            .create(NewKey { tenant: name.into(), role: KeyRole::Writer, label: None, expires: None })
             .unwrap();
         let id = scope.begin();
         let first = scope.say(id, NewTurn::user(&format!("a first word of {name}")));
-        scope.supersede(id, first.id, NewTurn::user("a better word")).wait().unwrap();
-        let picture = scope.add_asset(id, None, "image/png", format!("the bytes of {name}").into()).unwrap();
+        scope.conversation(id).supersede(first.id, NewTurn::user("a better word")).wait().unwrap();
+        let picture = scope
+            .conversation(id)
+            .assets()
+            .add(None, "image/png", format!("the bytes of {name}").into())
+            .unwrap();
         let block =
             format!(r#"{{"role":"user","content":[{{"type":"image","asset_id":"{}"}}]}}"#, picture.id);
         scope.say(id, NewTurn::message(&block));
-        let fork = scope.fork(id, 3).wait().unwrap().id;
+        let fork = scope.conversation(id).fork(3).wait().unwrap().id();
         scope.say(fork, NewTurn::user("another way"));
-        let deep = scope.fork(fork, 2).wait().unwrap().id;
+        let deep = scope.conversation(fork).fork(2).wait().unwrap().id();
         scope.say(deep, NewTurn::user("deep"));
-        scope.delete(fork, "no longer wanted").wait().unwrap();
+        scope.conversation(fork).delete("no longer wanted").wait().unwrap();
         let gone = scope.begin();
         scope.say(gone, NewTurn::user("soon gone"));
-        scope.delete(gone, "asked for").wait().unwrap();
+        scope.conversation(gone).delete("asked for").wait().unwrap();
         let erased = scope.say(deep, NewTurn::user("not for long"));
-        scope.erase(deep, erased.id, None, "asked for").wait().unwrap();
-        scope.archive(deep).wait().unwrap();
+        scope.conversation(deep).erase(erased.id, None, "asked for").wait().unwrap();
+        scope.conversation(deep).update(Lifecycle::Archived).wait().unwrap();
     }
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
     let (turns, options) = said_once();
-    scope.append(id, turns, options).wait().unwrap();
+    scope.conversation(id).append_all(turns).with(options).wait().unwrap();
     id
 }
 
@@ -110,9 +117,9 @@ fn problems(found: &Comparison) -> Vec<&str> {
 }
 
 fn open_turn(scope: &Tenant, id: ConversationId) -> TurnId {
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    scope.append_chunk(id, turn, None, "half a ").unwrap();
-    scope.append_chunk(id, turn, None, "sentence").unwrap();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    scope.conversation(id).open_turn(turn).chunk(None, "half a ").unwrap();
+    scope.conversation(id).open_turn(turn).chunk(None, "sentence").unwrap();
     turn
 }
 
@@ -132,7 +139,8 @@ fn a_restored_store_gives_the_same_answers() {
     assert_eq!(restored.tenant("acme").unwrap().doctor(&mut |_| {}).unwrap().findings, []);
     // A client that repeats a request after the restore appends nothing.
     let (turns, options) = said_once();
-    let again = restored.tenant("acme").unwrap().append(id, turns, options).wait().unwrap();
+    let again =
+        restored.tenant("acme").unwrap().conversation(id).append_all(turns).with(options).wait().unwrap();
     assert!(again.repeated);
     assert_eq!(answers(&restored), answers(&store));
     restored.rebuild().unwrap();
@@ -174,7 +182,7 @@ fn an_open_turn_comes_back_with_what_it_had_said() {
         (Status::Interrupted, "half a sentence".into())
     );
     // When it has ended, an increment has its end, and what it had said so far is not needed any more.
-    scope.append_commit(id, turn, NewTurn::assistant("a whole sentence")).wait().unwrap();
+    scope.conversation(id).open_turn(turn).commit(NewTurn::assistant("a whole sentence")).wait().unwrap();
     backup(&store, &folder);
     let again = Stage::new();
     restore(&archives_of(&folder, None).unwrap(), &again);
@@ -202,12 +210,12 @@ fn increments_bring_everything_that_happened_since() {
     let mut before = Vec::new();
     for round in 0..4 {
         let turn = scope.say(id, NewTurn::user(&format!("round {round}")));
-        let fork = scope.fork(id, 2).wait().unwrap().id;
+        let fork = scope.conversation(id).fork(2).wait().unwrap().id();
         scope.say(fork, NewTurn::user("in the fork"));
-        scope.supersede(fork, scope.turns(fork)[0].id, NewTurn::user("edited")).wait().unwrap();
-        scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+        scope.conversation(fork).supersede(scope.turns(fork)[0].id, NewTurn::user("edited")).wait().unwrap();
+        scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
         if round == 2 {
-            scope.delete(id, "the parent of forks").wait().unwrap();
+            scope.conversation(id).delete("the parent of forks").wait().unwrap();
             break;
         }
         before.push(answers(&store));
@@ -242,18 +250,19 @@ fn what_was_erased_after_a_full_backup_is_in_no_file_of_a_restored_store() {
     let (id, other) = (scope.begin(), scope.begin());
     scope.say(id, NewTurn::user("harmless"));
     let turn = scope.say(id, NewTurn::user("the unspeakable word"));
-    let picture = scope.add_asset(id, None, "text/plain", b"unspeakable bytes".to_vec()).unwrap();
+    let picture =
+        scope.conversation(id).assets().add(None, "text/plain", b"unspeakable bytes".to_vec()).unwrap();
     let block = format!(r#"{{"role":"user","content":[{{"type":"file","asset_id":"{}"}}]}}"#, picture.id);
     let shown = scope.say(id, NewTurn::message(&block));
     let inherited = scope.say(id, NewTurn::user("also unspeakable"));
-    let fork = scope.fork(id, inherited.seq).wait().unwrap().id;
+    let fork = scope.conversation(id).fork(inherited.seq).wait().unwrap().id();
     scope.say(other, NewTurn::user("unspeakable, all of it"));
     let folder = stage.folder.path().join("backups");
     backup(&store, &folder);
-    scope.erase(id, turn.id, None, "asked for").wait().unwrap();
-    scope.erase(id, shown.id, None, "asked for").wait().unwrap();
-    scope.erase(fork, inherited.id, None, "asked for").wait().unwrap();
-    scope.delete(other, "asked for").wait().unwrap();
+    scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(shown.id, None, "asked for").wait().unwrap();
+    scope.conversation(fork).erase(inherited.id, None, "asked for").wait().unwrap();
+    scope.conversation(other).delete("asked for").wait().unwrap();
     let done = backup(&store, &folder);
     assert!(done.counts.erased >= 3 && done.counts.deleted == 1, "{done:?}");
 
@@ -286,14 +295,19 @@ fn a_backup_beside_a_busy_writer_is_a_moment_of_it() {
                         return;
                     }
                     let turn = scope.say(root, NewTurn::user(&format!("round {round}")));
-                    let fork = scope.fork(root, turn.seq).wait().unwrap().id;
+                    let fork = scope.conversation(root).fork(turn.seq).wait().unwrap().id();
                     let open = open_turn(scope, fork);
                     if round % 2 == 0 {
-                        scope.erase(root, turn.id, None, "asked for").wait().unwrap();
+                        scope.conversation(root).erase(turn.id, None, "asked for").wait().unwrap();
                     }
-                    scope.append_commit(fork, open, NewTurn::assistant("a whole sentence")).wait().unwrap();
+                    scope
+                        .conversation(fork)
+                        .open_turn(open)
+                        .commit(NewTurn::assistant("a whole sentence"))
+                        .wait()
+                        .unwrap();
                     if round % 3 == 0 {
-                        scope.delete(fork, "asked for").wait().unwrap();
+                        scope.conversation(fork).delete("asked for").wait().unwrap();
                     }
                 }
             });
@@ -430,9 +444,9 @@ fn a_store_is_held_against_a_backup() {
 
     // What was erased and deleted since is as it should be.
     let turn = scope.turns(id)[0].id;
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
     let deleted = scope.list(ListQuery::default()).unwrap().data.last().unwrap().id;
-    scope.delete(deleted, "asked for").wait().unwrap();
+    scope.conversation(deleted).delete("asked for").wait().unwrap();
     let found = compare(&store, &full);
     assert_eq!((problems(&found), found.erased, found.deleted), (Vec::new(), 1, 1));
 
@@ -481,8 +495,12 @@ fn a_body_that_is_gone_without_a_record_is_named() {
     scope.say(id, NewTurn::user("a word"));
     let full = stage.folder.path().join("full.zst");
     let done = store.backup_to_file(&full, &[], &mut |_, _| {}).unwrap();
-    let header =
-        Header { format: FORMAT, number: 2, follows: Some(done.id), created: scope.get(id).unwrap().created };
+    let header = Header {
+        format: FORMAT,
+        number: 2,
+        follows: Some(done.id),
+        created: scope.conversation(id).get().unwrap().created,
+    };
     let mut seqs = Ranges::default();
     seqs.insert(2);
     let forged = stage.folder.path().join("forged.zst");
@@ -519,7 +537,7 @@ fn a_store_that_lost_something_does_not_go_on_with_its_backup() {
     let kept = old.open().backup_to_folder(&folder, keep, &mut |_, _| {}).unwrap().kept_because;
     assert!(kept.unwrap().contains("the store lacks"));
     assert_eq!(archives_of(&folder, Some("2")).unwrap().len(), 2);
-    old.open().tenant("acme").unwrap().delete(id, "no longer wanted").wait().unwrap();
+    old.open().tenant("acme").unwrap().conversation(id).delete("no longer wanted").wait().unwrap();
     let done = old.open().backup_to_folder(&folder, keep, &mut |_, _| {}).unwrap();
     assert_eq!(done.kept_because, None);
     let left: Vec<String> = files(&folder)
@@ -625,8 +643,8 @@ fn what_a_backup_lacks_is_named_and_where_it_goes_is_not_guessed() {
     let store = stage.open();
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
-    let kept = scope.add_asset(id, None, "image/png", b"kept".to_vec()).unwrap();
-    let lost = scope.add_asset(id, None, "image/png", b"lost".to_vec()).unwrap();
+    let kept = scope.conversation(id).assets().add(None, "image/png", b"kept".to_vec()).unwrap();
+    let lost = scope.conversation(id).assets().add(None, "image/png", b"lost".to_vec()).unwrap();
     let file = stage.path().with_extension("db-assets").join(lost.storage.unwrap().path.unwrap());
     std::fs::remove_file(file).unwrap();
     let done = store.backup_to_folder(
@@ -670,13 +688,13 @@ fn a_body_that_was_not_erased_is_damage_and_its_archived_original_stays() {
             scope.say(id, NewTurn::user("the only copy").by("ann"));
             let other = scope.say(id, NewTurn::user("not for long"));
             backup(&store, &folder);
-            scope.erase(id, other.id, None, "asked for").wait().unwrap();
+            scope.conversation(id).erase(other.id, None, "asked for").wait().unwrap();
             id
         };
         sql(&stage, damage);
         let store = stage.open();
         let scope = store.tenant("acme").unwrap();
-        refused(scope.verify(id, None), code, "seq 2: its body is");
+        refused(scope.conversation(id).log().verify(None), code, "seq 2: its body is");
         let findings = scope.doctor(&mut |_| {}).unwrap().findings;
         assert!(findings.iter().any(|finding| finding.problem.contains("seq 2")), "{findings:?}");
         let found = compare(&store, &archives_of(&folder, None).unwrap());
@@ -691,8 +709,8 @@ fn a_body_that_was_not_erased_is_damage_and_its_archived_original_stays() {
         assert!(restored[0].message.as_ref().unwrap().get().contains("the only copy"));
         assert!(restored[1].erased);
         // If nobody has it any more, erasing says so in the log, and all is in order again.
-        scope.erase(id, restored[0].id, None, "lost").wait().unwrap();
-        scope.verify(id, None).unwrap();
+        scope.conversation(id).erase(restored[0].id, None, "lost").wait().unwrap();
+        scope.conversation(id).log().verify(None).unwrap();
         assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
         assert_eq!(stage.files_with("the only copy"), Vec::<PathBuf>::new());
     }
@@ -706,23 +724,23 @@ fn a_body_that_was_erased_elsewhere_is_no_damage() {
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
     let turns: Vec<TurnId> = (0..3).map(|n| scope.say(id, NewTurn::user(&format!("word {n}"))).id).collect();
-    let fork = scope.fork(id, 4).wait().unwrap().id;
-    let gone = scope.fork(id, 4).wait().unwrap().id;
-    scope.erase(id, turns[0], None, "in the parent").wait().unwrap();
-    scope.erase(fork, turns[1], None, "in a fork").wait().unwrap();
-    scope.erase(gone, turns[2], None, "in a fork that is deleted").wait().unwrap();
+    let fork = scope.conversation(id).fork(4).wait().unwrap().id();
+    let gone = scope.conversation(id).fork(4).wait().unwrap().id();
+    scope.conversation(id).erase(turns[0], None, "in the parent").wait().unwrap();
+    scope.conversation(fork).erase(turns[1], None, "in a fork").wait().unwrap();
+    scope.conversation(gone).erase(turns[2], None, "in a fork that is deleted").wait().unwrap();
     let sound = |scope: &Tenant| {
         for conversation in scope.list(ListQuery::default()).unwrap().data {
-            scope.verify(conversation.id, None).unwrap();
+            scope.conversation(conversation.id).log().verify(None).unwrap();
         }
         assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
     };
     sound(&scope);
     let mut file = Vec::new();
-    scope.export(fork, everturn::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
-    scope.delete(gone, "no longer wanted").wait().unwrap();
+    scope.conversation(fork).export(everturn::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
+    scope.conversation(gone).delete("no longer wanted").wait().unwrap();
     sound(&scope);
-    scope.delete(id, "no longer wanted").wait().unwrap();
+    scope.conversation(id).delete("no longer wanted").wait().unwrap();
     sound(&scope);
     let other = copy.open();
     let theirs = other.tenant("acme").unwrap();
@@ -746,7 +764,7 @@ fn everything_that_can_be_read_of_a_damaged_store_is_in_the_archive() {
                 scope.say(id, NewTurn::user(&format!("word {n}")).by("ann"));
             }
             scope.say(other, NewTurn::user("elsewhere"));
-            let fork = scope.fork(id, 5).wait().unwrap().id;
+            let fork = scope.conversation(id).fork(5).wait().unwrap().id();
             scope.say(fork, NewTurn::user("word of the fork"));
             (id, fork, other)
         };
@@ -771,7 +789,7 @@ fn everything_that_can_be_read_of_a_damaged_store_is_in_the_archive() {
         } else {
             assert_eq!(words, [true, true], "{damage}");
             assert!(done.counts.loose >= 4, "{damage}: {done:?}");
-            refused(scope.get(fork), "conversation.absent", "no conversation");
+            refused(scope.conversation(fork).get(), "conversation.absent", "no conversation");
         }
     }
 }

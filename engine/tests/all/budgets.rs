@@ -3,7 +3,7 @@
 use crate::compacting::{by_hand, policy, talk};
 use crate::stage::{Short, memory, quiet, refused};
 use everturn::model::Summarize;
-use everturn::{AppendOptions, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant};
+use everturn::{ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_views::state::ApprovalBody;
@@ -12,7 +12,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 fn last_action(scope: &Tenant, id: ConversationId) -> serde_json::Value {
-    let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
+    let shown = scope.conversation(id).get().unwrap().metadata["transcript_budget"]
+        .read::<serde_json::Value>()
+        .unwrap();
     shown["last_action"].clone()
 }
 
@@ -27,15 +29,17 @@ fn the_policy_reject_refuses_with_both_numbers_and_writes_no_turn() {
         "max_messages is 3, this would make it 4",
     );
     assert_eq!(scope.turns(id).len(), 3, "no turn was written");
-    let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
+    let shown = scope.conversation(id).get().unwrap().metadata["transcript_budget"]
+        .read::<serde_json::Value>()
+        .unwrap();
     assert_eq!(shown["last_action"]["action"], "reject");
     assert_eq!((&shown["usage"]["messages"], &shown["policy"]["max_messages"]), (&json!(3), &json!(3)));
     // A turn that another took the place of is not retained by the view.
     let first = scope.turns(id)[0].id;
-    scope.supersede(id, first, NewTurn::user("instead")).wait().unwrap();
-    assert_eq!(scope.usage(id).unwrap().messages, 3);
+    scope.conversation(id).supersede(first, NewTurn::user("instead")).wait().unwrap();
+    assert_eq!(scope.conversation(id).compaction().usage().unwrap().messages, 3);
     refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "this would make it 4");
-    scope.compact(id, by_hand(1)).unwrap();
+    scope.conversation(id).compaction().compact(by_hand(1)).unwrap();
     scope.say(id, NewTurn::user("now there is room"));
 }
 
@@ -56,9 +60,13 @@ fn a_rejection_is_an_event_once_a_minute_and_survives_a_restart() {
             refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "max_messages");
         }
         assert_eq!(rejections(&scope, id), 1, "a client that tries again does not fill the log");
-        scope.supersede(id, scope.turns(id)[0].id, NewTurn::user("short")).wait().unwrap();
+        scope.conversation(id).supersede(scope.turns(id)[0].id, NewTurn::user("short")).wait().unwrap();
         let long = NewTurn::user(&"x".repeat(400));
-        refused(scope.supersede(id, scope.turns(id)[1].id, long).wait(), "budget.exceeded", "max_bytes");
+        refused(
+            scope.conversation(id).supersede(scope.turns(id)[1].id, long).wait(),
+            "budget.exceeded",
+            "max_bytes",
+        );
         assert_eq!(rejections(&scope, id), 2, "another limit is another reason");
         id
     };
@@ -67,7 +75,11 @@ fn a_rejection_is_an_event_once_a_minute_and_survives_a_restart() {
     assert_eq!(last_action(&scope, id)["action"], "reject");
     assert!(last_action(&scope, id)["reason"].as_str().unwrap().contains("max_bytes"));
     let long = NewTurn::user(&"x".repeat(400));
-    refused(scope.supersede(id, scope.turns(id)[1].id, long).wait(), "budget.exceeded", "max_bytes");
+    refused(
+        scope.conversation(id).supersede(scope.turns(id)[1].id, long).wait(),
+        "budget.exceeded",
+        "max_bytes",
+    );
     assert_eq!(rejections(&scope, id), 2, "the minute goes on across a restart");
 }
 
@@ -78,7 +90,7 @@ fn events_and_bytes_have_limits_of_their_own_and_equal_is_not_over() {
     talk(&scope, id, 2);
     let note = || Raw::of(&json!({})).unwrap();
     refused(
-        scope.append_event(id, "note", None, note()).wait(),
+        scope.conversation(id).append_event("note", None, note()).wait(),
         "budget.exceeded",
         "max_events is 3, this would make it 4",
     );
@@ -97,7 +109,7 @@ fn trimming_moves_the_start_of_the_view_and_never_the_log() {
         let id = scope.begin_with(policy("budget", json!({"max_messages": 4, "recovery": recovery}))).id;
         talk(&scope, id, 5);
         let word = recovery.as_object().unwrap().keys().next().unwrap();
-        let events = scope.events(id, 0, 100).unwrap();
+        let events = scope.conversation(id).log().read(0, 100).unwrap();
         let event = events.iter().find(|event| event.kind == "transcript_budget").expect("it is recorded");
         let body: serde_json::Value = event.read().unwrap();
         assert_eq!((&body["action"], &body["source"]), (&json!(word), &json!("append")));
@@ -107,16 +119,18 @@ fn trimming_moves_the_start_of_the_view_and_never_the_log() {
         );
         assert_eq!((&body["usage_after"]["messages"], &body["removed_messages"]), (&json!(2), &json!(2)));
         assert_eq!(scope.turns(id).len(), 5, "the log keeps all");
-        let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
+        let context = scope.conversation(id).contexts().build(&ContextOptions::new(4000)).unwrap();
         assert_eq!(context.messages.len(), 3);
         assert_eq!(
             context.system.is_some(),
             word == "compact",
             "a summary takes the place of what was compacted"
         );
-        let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
+        let shown = scope.conversation(id).get().unwrap().metadata["transcript_budget"]
+            .read::<serde_json::Value>()
+            .unwrap();
         assert_eq!(shown["last_action"]["action"], json!(word));
-        scope.verify(id, None).unwrap();
+        scope.conversation(id).log().verify(None).unwrap();
     }
 }
 
@@ -133,9 +147,13 @@ fn trimming_keeps_pairs_together_and_goes_on_until_the_bytes_fit() {
         scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });
         let result = json!({"role": "tool", "tool_call_id": format!("c{n}"), "content": "x".repeat(100)});
         scope.say(id, NewTurn { message: result.to_string(), ..NewTurn::default() });
-        assert!(scope.usage(id).unwrap().bytes <= limit, "{:?}", scope.usage(id));
+        assert!(
+            scope.conversation(id).compaction().usage().unwrap().bytes <= limit,
+            "{:?}",
+            scope.conversation(id).compaction().usage()
+        );
     }
-    let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
+    let context = scope.conversation(id).contexts().build(&ContextOptions::new(4000)).unwrap();
     let first: serde_json::Value = context.messages[0].read().unwrap();
     assert_eq!(first["role"], "assistant", "no result without its call: {first}");
 }
@@ -169,15 +187,15 @@ fn appends_far_past_the_default_budget_are_never_refused() {
             let (scope, turns) = (&scope, &turns);
             threads.spawn(move || {
                 for _ in 0..30 {
-                    scope.append(id, turns(thread), AppendOptions::default()).wait().unwrap();
+                    scope.conversation(id).append_all(turns(thread)).wait().unwrap();
                 }
             });
         }
     });
-    assert_eq!(scope.get(id).unwrap().turns, 6000);
+    assert_eq!(scope.conversation(id).get().unwrap().turns, 6000);
     let action = last_action(&scope, id);
     assert_eq!(action["action"], "compact", "{action}");
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
 }
 
 /// Whatever keeps a compaction from cutting, the view is trimmed and nothing is refused.
@@ -191,11 +209,11 @@ fn appends_are_not_refused_where_a_compaction_is_blocked() {
             scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });
         }),
         ("an open turn", &|scope, id| {
-            scope.append_open(id, NewStream::default()).wait().unwrap();
+            scope.conversation(id).open(NewStream::default()).wait().unwrap();
         }),
         ("an approval", &|scope, id| {
             let approval = ApprovalBody { approval_id: "a1".into(), ..ApprovalBody::default() };
-            scope.request_approval(id, approval).wait().unwrap();
+            scope.conversation(id).state().request_approval(approval).wait().unwrap();
         }),
     ];
     for (what, begin) in block {
@@ -204,14 +222,18 @@ fn appends_are_not_refused_where_a_compaction_is_blocked() {
         begin(&scope, id);
         talk(&scope, id, 60);
         for _ in 0..60 {
-            scope.append_event(id, "note", None, Raw::of(&json!({})).unwrap()).wait().unwrap();
+            scope.conversation(id).append_event("note", None, Raw::of(&json!({})).unwrap()).wait().unwrap();
         }
-        scope.add_asset(id, None, "text/plain", b"bytes".to_vec()).unwrap();
-        assert!(scope.usage(id).unwrap().messages <= 10, "{what}: {:?}", scope.usage(id));
+        scope.conversation(id).assets().add(None, "text/plain", b"bytes".to_vec()).unwrap();
+        assert!(
+            scope.conversation(id).compaction().usage().unwrap().messages <= 10,
+            "{what}: {:?}",
+            scope.conversation(id).compaction().usage()
+        );
         assert_eq!(last_action(&scope, id)["action"], "trim", "{what}");
-        let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
+        let context = scope.conversation(id).contexts().build(&ContextOptions::new(4000)).unwrap();
         assert_ne!(context.messages.len(), 0, "{what}");
-        scope.verify(id, None).unwrap();
+        scope.conversation(id).log().verify(None).unwrap();
     }
 }
 
@@ -227,7 +249,11 @@ fn a_result_that_pairs_with_the_first_turn_of_a_full_view_is_not_refused() {
     let result = json!({"role": "tool", "tool_call_id": "c1", "content": "done"});
     scope.say(id, NewTurn { message: result.to_string(), ..NewTurn::default() });
     talk(&scope, id, 10);
-    assert!(scope.usage(id).unwrap().messages <= 4, "{:?}", scope.usage(id));
+    assert!(
+        scope.conversation(id).compaction().usage().unwrap().messages <= 4,
+        "{:?}",
+        scope.conversation(id).compaction().usage()
+    );
 }
 
 /// The budget by default refuses nothing, and its advice would not help.
@@ -236,7 +262,7 @@ fn more_turns_than_one_append_takes_are_refused_for_that() {
     let (_store, scope) = memory();
     let id = scope.begin();
     for turns in [1001, 5000] {
-        let turns = (0..turns).map(|n| NewTurn::user(&format!("turn {n}"))).collect();
-        refused(scope.append(id, turns, Default::default()).wait(), "limit.exceeded", "BATCH_EVENTS_MAX");
+        let turns: Vec<_> = (0..turns).map(|n| NewTurn::user(&format!("turn {n}"))).collect();
+        refused(scope.conversation(id).append_all(turns).wait(), "limit.exceeded", "BATCH_EVENTS_MAX");
     }
 }

@@ -3,9 +3,9 @@
 use crate::stage::{PATIENCE, Short, Stage, quiet, refused};
 use everturn::model::Summarize;
 use everturn::{
-    CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, Format,
-    HistoryQuery, ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions, Tenant,
-    Update,
+    Change, CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, Format,
+    HistoryQuery, Lifecycle, ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions,
+    Tenant, Update,
 };
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
@@ -47,43 +47,47 @@ fn answers(scope: &Tenant) -> String {
     let query = ListQuery { limit: 1000, ..ListQuery::default() };
     for conversation in scope.list(query).unwrap().data {
         let id = conversation.id;
-        all += &format!("{conversation:?}\n{:?}\n", scope.get(id).unwrap());
+        all += &format!("{conversation:?}\n{:?}\n", scope.conversation(id).get().unwrap());
         let query = HistoryQuery {
             include_superseded: true,
             include_events: true,
             limit: 1000,
             ..HistoryQuery::default()
         };
-        all += &format!("{:?}\n", scope.history(id, query).unwrap());
-        all += &format!("{:?}\n", scope.events(id, 0, 1000).unwrap());
-        all += &format!("{:?}\n{}\n", scope.state(id).unwrap(), scope.state(id).unwrap().render());
+        all += &format!("{:?}\n", scope.conversation(id).history(query).unwrap());
+        all += &format!("{:?}\n", scope.conversation(id).log().read(0, 1000).unwrap());
+        all += &format!(
+            "{:?}\n{}\n",
+            scope.conversation(id).state().read().unwrap(),
+            scope.conversation(id).state().read().unwrap().render()
+        );
         let facts = FactQuery {
             include_superseded: true,
             include_retracted: true,
             limit: 1000,
             ..FactQuery::default()
         };
-        all += &format!("{:?}\n", scope.facts(id, facts).unwrap());
+        all += &format!("{:?}\n", scope.conversation(id).facts().list(facts).unwrap());
         all += &format!(
             "{:?}\n",
-            scope.build_context(id, &ContextOptions::new(100_000)).map(|c| format!("{c:?}"))
+            scope.conversation(id).contexts().build(&ContextOptions::new(100_000)).map(|c| format!("{c:?}"))
         );
-        all += &format!("{:?}\n", scope.assets(id).unwrap());
+        all += &format!("{:?}\n", scope.conversation(id).assets().list().unwrap());
         for format in Format::ALL {
             let mut file = Vec::new();
-            scope.export(id, format, &mut file, &mut |_| {}).unwrap();
+            scope.conversation(id).export(format, &mut file, &mut |_| {}).unwrap();
             all += &String::from_utf8_lossy(&file);
         }
-        all += &format!("{:?}\n", scope.transcript(id).unwrap());
-        let mut live = scope.subscribe(id, 1).unwrap();
-        let head = scope.get(id).unwrap().head.seq;
+        all += &format!("{:?}\n", scope.conversation(id).transcript().unwrap());
+        let mut live = scope.conversation(id).subscribe(0).unwrap();
+        let head = scope.conversation(id).get().unwrap().head.seq;
         while let Some(update) = live.recv_timeout(PATIENCE).unwrap() {
             all += &format!("{update:?}\n");
             if matches!(&update, Update::Event(event) if event.seq == head) {
                 break;
             }
         }
-        scope.verify(id, None).unwrap();
+        scope.conversation(id).log().verify(None).unwrap();
     }
     all += &format!("{:?}", scope.recall(WORD, &RecallOptions::default()).unwrap());
     all
@@ -125,21 +129,25 @@ fn a_forks_own_summary_of_an_inherited_turn_goes_with_the_turn() {
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user(&format!("We decided to call it {WORD} for ever."))).id;
     around(&scope, id, 6);
-    let head = scope.get(id).unwrap().head.seq;
-    let fork = scope.fork(id, head).wait().unwrap().id;
+    let head = scope.conversation(id).get().unwrap().head.seq;
+    let fork = scope.conversation(id).fork(head).wait().unwrap().id();
     around(&scope, fork, 4);
-    scope.compact(fork, extracted(2)).unwrap();
-    let nested = scope.fork(fork, scope.get(fork).unwrap().head.seq).wait().unwrap().id;
+    scope.conversation(fork).compaction().compact(extracted(2)).unwrap();
+    let nested =
+        scope.conversation(fork).fork(scope.conversation(fork).get().unwrap().head.seq).wait().unwrap().id();
     around(&scope, nested, 4);
-    scope.compact(nested, extracted(1)).unwrap();
-    scope.revert_compaction(nested).unwrap();
-    assert!(scope.state(fork).unwrap().render().contains(WORD), "otherwise this test proves nothing");
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    scope.conversation(nested).compaction().compact(extracted(1)).unwrap();
+    scope.conversation(nested).compaction().revert().unwrap();
+    assert!(
+        scope.conversation(fork).state().read().unwrap().render().contains(WORD),
+        "otherwise this test proves nothing"
+    );
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
     nowhere(&stage, &scope);
     // The forks go on as before, and can be summarized again.
     around(&scope, fork, 3);
-    scope.compact(fork, extracted(1)).unwrap();
-    assert!(scope.state(fork).unwrap().checkpoint.is_some());
+    scope.conversation(fork).compaction().compact(extracted(1)).unwrap();
+    assert!(scope.conversation(fork).state().read().unwrap().checkpoint.is_some());
     nowhere(&stage, &scope);
 }
 
@@ -191,14 +199,15 @@ fn a_summary_that_a_model_still_writes_is_not_kept_if_its_words_are_erased_meanw
         let id = scope.begin();
         let turn = scope.say(id, NewTurn::user(&format!("call it {WORD}"))).id;
         around(&scope, id, 6);
-        let fork = scope.fork(id, scope.get(id).unwrap().head.seq).wait().unwrap().id;
+        let fork =
+            scope.conversation(id).fork(scope.conversation(id).get().unwrap().head.seq).wait().unwrap().id();
         let (other, asked_in) = (scope.clone(), fork);
         let erase = move || {
-            other.erase(asked_in, turn, None, "asked for").wait().unwrap();
+            other.conversation(asked_in).erase(turn, None, "asked for").wait().unwrap();
         };
         *model.meanwhile.lock().unwrap() = Some(Box::new(erase));
         let options = CompactOptions { keep_last: Some(2), ..CompactOptions::default() };
-        let compacted = scope.compact(id, options).unwrap();
+        let compacted = scope.conversation(id).compaction().compact(options).unwrap();
         assert_eq!(*model.asked.lock().unwrap(), 2, "it is asked again, about what is left");
         assert_eq!(compacted.checkpoint.goal, "To speak about nothing.");
         assert_eq!(scope.kinds(id).iter().filter(|kind| *kind == "compaction").count(), 1);
@@ -234,17 +243,17 @@ fn titles_and_imported_lines_go_with_the_turn_that_they_repeat() {
             imported.conversation.title.as_deref().is_some_and(|title| title.contains(WORD)),
             "{imported:?}"
         );
-        let fork = scope.fork(id, imported.conversation.head.seq).wait().unwrap();
+        let fork = scope.conversation(id).fork(imported.conversation.head.seq).wait().unwrap().get().unwrap();
         assert_eq!(fork.title, imported.conversation.title);
         ids.push((id, fork.id));
     }
     for (id, fork) in ids {
-        let before = scope.get(id).unwrap();
+        let before = scope.conversation(id).get().unwrap();
         let turn =
             scope.turns(id).into_iter().find(|t| t.message.as_ref().is_some_and(|m| m.get().contains(WORD)));
-        scope.erase(id, turn.unwrap().id, Some("dpo".into()), "asked for").wait().unwrap();
-        let after = scope.get(id).unwrap();
-        assert_eq!((&after.title, scope.get(fork).unwrap().title), (&None, None));
+        scope.conversation(id).erase(turn.unwrap().id, Some("dpo".into()), "asked for").wait().unwrap();
+        let after = scope.conversation(id).get().unwrap();
+        assert_eq!((&after.title, scope.conversation(fork).get().unwrap().title), (&None, None));
         assert_eq!(
             (after.policy, after.metadata.get("import")),
             (before.policy, before.metadata.get("import"))
@@ -316,7 +325,7 @@ fn words_of_every_importer_go_with_the_turn() {
                 .collect();
             assert!(!with_words.is_empty(), "{name}");
             for turn in with_words {
-                scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+                scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
             }
             nowhere(&stage, &scope);
             store.rebuild().unwrap();
@@ -342,41 +351,55 @@ fn every_event_with_words_can_be_erased_by_its_place() {
     };
     let id = scope.begin_with(settings).id;
     around(&scope, id, 5);
-    scope.pin(id, "animal", Raw::of(&WORD).unwrap()).wait().unwrap();
+    scope.conversation(id).state().pin("animal", Raw::of(&WORD).unwrap()).wait().unwrap();
     let asked = ApprovalBody {
         approval_id: "a1".into(),
         question: Some(format!("Free the {WORD}?")),
         ..Default::default()
     };
-    scope.append_event(id, kind::APPROVAL_REQUESTED, None, Raw::of(&asked).unwrap()).wait().unwrap();
+    scope
+        .conversation(id)
+        .append_event(kind::APPROVAL_REQUESTED, None, Raw::of(&asked).unwrap())
+        .wait()
+        .unwrap();
     let started =
         ToolBody { tool_call_id: "t1".into(), tool_name: None, summary: Some(format!("feeding the {WORD}")) };
-    scope.append_event(id, kind::TOOL_STARTED, None, Raw::of(&started).unwrap()).wait().unwrap();
+    scope.conversation(id).append_event(kind::TOOL_STARTED, None, Raw::of(&started).unwrap()).wait().unwrap();
     scope
-        .append_event(id, "audit.note", Some("ann".into()), Raw::of(&json!({"saw": WORD})).unwrap())
+        .conversation(id)
+        .append_event("audit.note", Some("ann".into()), Raw::of(&json!({"saw": WORD})).unwrap())
         .wait()
         .unwrap();
     let fact = scope
-        .add_fact(
-            id,
-            NewFact {
-                subject: "it".into(),
-                predicate: "is".into(),
-                object: WORD.into(),
-                ..NewFact::default()
-            },
-        )
+        .conversation(id)
+        .facts()
+        .add(NewFact {
+            subject: "it".into(),
+            predicate: "is".into(),
+            object: WORD.into(),
+            ..NewFact::default()
+        })
         .unwrap();
     let correction = Correction { object: Some(format!("a young {WORD}")), ..Correction::default() };
-    scope.correct_fact(id, fact.id, correction).unwrap();
+    scope.conversation(id).facts().correct(fact.id, correction).unwrap();
     let given =
         ContextOptions { instructions: Some(format!("Think of a {WORD}.")), ..ContextOptions::new(100_000) };
-    let context = scope.build_context(id, &given).unwrap();
-    scope.record_receipt(id, &context).unwrap();
-    scope.abandon(id, Some(format!("the {WORD} flew away"))).wait().unwrap();
+    let context = scope.conversation(id).contexts().build(&given).unwrap();
+    scope.conversation(id).contexts().record(&context).unwrap();
+    scope
+        .conversation(id)
+        .update(Change {
+            state: Some(Lifecycle::Abandoned),
+            reason: Some(format!("the {WORD} flew away")),
+            ..Change::default()
+        })
+        .wait()
+        .unwrap();
     assert_ne!(stage.files_with(WORD), NOWHERE);
     let with_words: Vec<u64> = scope
-        .events(id, 0, 1000)
+        .conversation(id)
+        .log()
+        .read(0, 1000)
         .unwrap()
         .iter()
         .filter(|event| {
@@ -385,17 +408,23 @@ fn every_event_with_words_can_be_erased_by_its_place() {
         .map(|event| event.seq)
         .collect();
     assert!(with_words.len() >= 9, "{with_words:?}");
-    refused(scope.erase_events(id, &[3], None, ""), "erase.turn", "erase that turn");
-    refused(scope.erase_events(id, &[999], None, ""), "seq.out_of_range", "has no seq 999");
-    scope.erase_events(id, &with_words, Some("dpo".into()), "asked for").unwrap();
-    let record = scope.events(id, scope.get(id).unwrap().head.seq - 1, 1).unwrap().remove(0).seq;
-    refused(scope.erase_events(id, &[record], None, ""), "erase.wordless", "it stays");
+    refused(scope.conversation(id).erase_events(&[3], None, ""), "erase.turn", "erase that turn");
+    refused(scope.conversation(id).erase_events(&[999], None, ""), "seq.out_of_range", "has no seq 999");
+    scope.conversation(id).erase_events(&with_words, Some("dpo".into()), "asked for").unwrap();
+    let record = scope
+        .conversation(id)
+        .log()
+        .read(scope.conversation(id).get().unwrap().head.seq - 1, 1)
+        .unwrap()
+        .remove(0)
+        .seq;
+    refused(scope.conversation(id).erase_events(&[record], None, ""), "erase.wordless", "it stays");
     nowhere(&stage, &scope);
-    let after = scope.get(id).unwrap();
+    let after = scope.conversation(id).get().unwrap();
     assert_eq!((after.title, after.policy), (None, policy));
     assert_eq!(after.state.to_string(), "abandoned");
     store.rebuild().unwrap();
-    let rebuilt = scope.get(id).unwrap();
+    let rebuilt = scope.conversation(id).get().unwrap();
     assert_eq!((rebuilt.title, rebuilt.state.to_string()), (None, "abandoned".into()));
     nowhere(&stage, &scope);
 }
@@ -411,22 +440,22 @@ fn a_slow_reader_is_not_given_words_that_were_erased_meanwhile() {
         let id = scope.begin();
         let early = scope.say(id, NewTurn::user(&format!("early {WORD}"))).id;
         // This one has read the log already and stands in the middle of it.
-        let mut behind = scope.subscribe(id, 1).unwrap();
+        let mut behind = scope.conversation(id).subscribe(0).unwrap();
         assert!(behind.recv_timeout(PATIENCE).unwrap().is_some());
         // This one follows, and what comes waits in the ring; of a part it has a copy.
-        let mut live = scope.subscribe(id, 3).unwrap();
+        let mut live = scope.conversation(id).subscribe(2).unwrap();
         scope.say(id, NewTurn::user("nothing"));
         assert!(live.recv_timeout(PATIENCE).unwrap().is_some());
-        let open = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-        scope.append_chunk(id, open, None, &format!("chunk of {WORD}")).unwrap();
-        scope.append_abort(id, open, "enough", None).wait().unwrap();
+        let open = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+        scope.conversation(id).open_turn(open).chunk(None, &format!("chunk of {WORD}")).unwrap();
+        scope.conversation(id).open_turn(open).abort("enough", None).wait().unwrap();
         let late = scope.say(id, NewTurn::user(&format!("late {WORD}"))).id;
         scope.say(id, NewTurn::user("more"));
         assert!(live.recv_timeout(PATIENCE).unwrap().is_some());
         for turn in [early, open, late] {
-            scope.erase(id, turn, None, "asked for").wait().unwrap();
+            scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
         }
-        let head = scope.get(id).unwrap().head.seq;
+        let head = scope.conversation(id).get().unwrap().head.seq;
         for (name, reader) in [("behind", &mut behind), ("live", &mut live)] {
             let mut seen = Vec::new();
             loop {
@@ -464,15 +493,18 @@ fn facts_and_their_corrections_go_with_the_turn() {
         source_turn: Some(turn),
         ..NewFact::default()
     };
-    let fact = scope.add_fact(id, new).unwrap().id;
+    let fact = scope.conversation(id).facts().add(new).unwrap().id;
     let correction = Correction { object: Some(format!("a {WORD}")), ..Correction::default() };
-    let right = scope.correct_fact(id, fact, correction).unwrap().id;
-    scope.retract_fact(id, right, None, Some(format!("no {WORD} is kept"))).unwrap();
+    let right = scope.conversation(id).facts().correct(fact, correction).unwrap().id;
+    scope.conversation(id).facts().retract(right, None, Some(format!("no {WORD} is kept"))).unwrap();
     store.index_now().unwrap();
     assert_ne!(stage.files_with(WORD), NOWHERE);
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
     nowhere(&stage, &scope);
-    assert!(scope.extract_facts(id, ExtractOptions::default()).is_err(), "there is no model here");
+    assert!(
+        scope.conversation(id).facts().extract(ExtractOptions::default()).is_err(),
+        "there is no model here"
+    );
 }
 
 /// Everything that one person said, wherever; and nothing of anybody else.
@@ -499,13 +531,21 @@ fn everything_that_an_actor_said_can_be_erased_at_once() {
     let message = json!({"role": "user", "content": [{"type": "file", "filename": "a.txt", "file_data":
         format!("data:text/plain;base64,{}", base64::Engine::encode(&base64::engine::general_purpose::STANDARD, data))}]});
     scope.say(conversations[0], NewTurn::message(message.to_string()).by("ann"));
-    scope.compact(conversations[1], extracted(2)).unwrap();
-    let fork = scope.fork(conversations[2], 3).wait().unwrap().id;
-    scope.delete(conversations[2], "moved").wait().unwrap();
+    scope.conversation(conversations[1]).compaction().compact(extracted(2)).unwrap();
+    let fork = scope.conversation(conversations[2]).fork(3).wait().unwrap().id();
+    scope.conversation(conversations[2]).delete("moved").wait().unwrap();
     let stream = NewStream { actor: Some("ann".into()), ..NewStream::default() };
-    let open = scope.append_open(conversations[3], stream).wait().unwrap().id;
-    scope.append_chunk(conversations[3], open, None, &format!("still speaking of {WORD}")).unwrap();
-    scope.append_event(conversations[4], "note", Some("ann".into()), Raw::of(&WORD).unwrap()).wait().unwrap();
+    let open = scope.conversation(conversations[3]).open(stream).wait().unwrap().id;
+    scope
+        .conversation(conversations[3])
+        .open_turn(open)
+        .chunk(None, &format!("still speaking of {WORD}"))
+        .unwrap();
+    scope
+        .conversation(conversations[4])
+        .append_event("note", Some("ann".into()), Raw::of(&WORD).unwrap())
+        .wait()
+        .unwrap();
     let mut told = 0;
     let done = scope.erase_actor("ann", Some("dpo".into()), "asked for", &mut |_| told += 1).unwrap();
     assert_eq!((done.turns, done.events, done.conversations), (14, 1, 12));
@@ -533,9 +573,9 @@ fn a_repeated_request_is_not_answered_with_erased_words() {
         idempotency_key: Some("once".into()),
         ..NewConversation::default()
     };
-    let id = scope.create(new.clone()).wait().unwrap().id;
-    scope.erase_events(id, &[1], None, "asked for").unwrap();
-    assert_eq!(scope.create(new).wait().unwrap().title, None);
+    let id = scope.create(new.clone()).wait().unwrap().id();
+    scope.conversation(id).erase_events(&[1], None, "asked for").unwrap();
+    assert_eq!(scope.create(new).wait().unwrap().get().unwrap().title, None);
     nowhere(&stage, &scope);
 }
 
@@ -550,7 +590,7 @@ fn the_mirror_and_records_of_sessions_lose_the_words_too() {
     let id = scope.begin();
     let said = format!("call it the {WORD}");
     let turn = scope.say(id, NewTurn::user(&said)).id;
-    let fork = scope.fork(id, 2).wait().unwrap().id;
+    let fork = scope.conversation(id).fork(2).wait().unwrap().id();
     let line = |entry: serde_json::Value| format!("{entry}\n");
     let sessions = folder("records/acme/sessions");
     std::fs::create_dir_all(&sessions).unwrap();
@@ -567,7 +607,7 @@ fn the_mirror_and_records_of_sessions_lose_the_words_too() {
     .concat();
     std::fs::write(&file, &before).unwrap();
     crate::stage::until("the mirror has it", || stage.files_with(WORD).len() >= 3);
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
     nowhere(&stage, &scope);
     let after = std::fs::read_to_string(&file).unwrap();
     assert_eq!((after.len(), after.lines().count()), (before.len(), 5));
@@ -592,7 +632,7 @@ fn an_erasure_reaches_mirrors_and_records_that_another_process_made() {
         scope.records_in(&folder("records")).unwrap();
         (id, other) = (scope.begin(), scope.begin());
         turn = scope.say(id, NewTurn::user(&format!("call it the {WORD}"))).id;
-        fork = scope.fork(id, 2).wait().unwrap().id;
+        fork = scope.conversation(id).fork(2).wait().unwrap().id();
         scope.say(other, NewTurn::user(&format!("{WORD} again")));
         std::fs::create_dir_all(&sessions).unwrap();
         for id in [id, other] {
@@ -609,8 +649,8 @@ fn an_erasure_reaches_mirrors_and_records_that_another_process_made() {
 
     let store = stage.open();
     let scope = store.tenant("acme").unwrap();
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
-    scope.delete(other, "asked for").wait().unwrap();
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
+    scope.conversation(other).delete("asked for").wait().unwrap();
     nowhere(&stage, &scope);
     assert!(!mirrored(other).exists() && !folder("gone").exists());
     let text = std::fs::read_to_string(mirrored(fork)).unwrap();
@@ -633,7 +673,7 @@ fn what_was_read_before_an_erasure_is_not_recorded_after_it() {
     let reader = stage.open_read_only();
     let theirs = reader.tenant("acme").unwrap().records_in(&stage.folder.path().join("records")).unwrap();
     let their_mark = theirs.mark();
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
     assert!(records.write(mark, |erased| erased) && theirs.write(their_mark, |erased| erased));
     let mark = records.mark();
     assert!(!records.write(mark, |erased| erased), "what is read from now on has no such words");

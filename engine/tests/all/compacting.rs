@@ -44,7 +44,7 @@ fn by_default_fifty_one_turns_make_the_oldest_half_a_summary_in_the_background()
     let store = Everturn::open("memory:").unwrap();
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
-    let mut follow = scope.subscribe(id, 1).unwrap();
+    let mut follow = scope.conversation(id).subscribe(0).unwrap();
     talk(&scope, id, 51);
     let compaction = loop {
         match follow.recv_timeout(PATIENCE).unwrap().expect("the compaction comes") {
@@ -54,13 +54,13 @@ fn by_default_fifty_one_turns_make_the_oldest_half_a_summary_in_the_background()
     };
     // The first event began the conversation, so the twenty-fifth turn is at 26.
     assert_eq!(compaction.seq, 53);
-    let after = scope.get(id).unwrap();
+    let after = scope.conversation(id).get().unwrap();
     assert_eq!((shown(&after), after.summarized_through), (Some(26), Some(scope.turns(id)[24].id)));
-    let state = scope.state(id).unwrap();
+    let state = scope.conversation(id).state().read().unwrap();
     assert_eq!(state.recent_turn_ids.len(), 26);
     assert!(state.checkpoint.unwrap().relevant_files.contains(&"src/part_3.rs".to_string()));
     assert_eq!(scope.turns(id).len(), 51, "the history keeps every turn");
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn eight_thousand_tokens_make_one_due_as_well_but_never_what_was_said_last() {
     let store = Everturn::open("memory:").unwrap();
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
-    let mut follow = scope.subscribe(id, 1).unwrap();
+    let mut follow = scope.conversation(id).subscribe(0).unwrap();
     let long = "These are many words about nothing in particular. ".repeat(1000);
     scope.say(id, NewTurn::user(&long));
     scope.say(id, NewTurn::assistant("Understood."));
@@ -78,7 +78,7 @@ fn eight_thousand_tokens_make_one_due_as_well_but_never_what_was_said_last() {
             _ => {}
         }
     }
-    assert_eq!(shown(&scope.get(id).unwrap()), Some(2), "the long turn, and not the answer");
+    assert_eq!(shown(&scope.conversation(id).get().unwrap()), Some(2), "the long turn, and not the answer");
 }
 
 #[test]
@@ -94,8 +94,11 @@ fn a_policy_without_auto_is_left_alone_and_can_be_compacted_by_hand() {
     // The store was closed, and with it the last look at what changed was taken.
     let store = stage.open();
     let scope = store.tenant("acme").unwrap();
-    assert_eq!(shown(&scope.get(id).unwrap()), None);
-    assert_eq!(scope.compact(id, CompactOptions::default()).unwrap().covers.turns, 10);
+    assert_eq!(shown(&scope.conversation(id).get().unwrap()), None);
+    assert_eq!(
+        scope.conversation(id).compaction().compact(CompactOptions::default()).unwrap().covers.turns,
+        10
+    );
 }
 
 #[test]
@@ -104,9 +107,10 @@ fn a_dry_run_shows_what_would_happen_and_writes_nothing() {
     let id = scope.begin();
     talk(&scope, id, 10);
     let before = scope.head(id);
-    let would = scope.compact(id, CompactOptions { dry_run: true, ..by_hand(2) }).unwrap();
+    let would =
+        scope.conversation(id).compaction().compact(CompactOptions { dry_run: true, ..by_hand(2) }).unwrap();
     assert_eq!((would.covers.turns, would.event, scope.head(id)), (8, None, before));
-    let did = scope.compact(id, by_hand(2)).unwrap();
+    let did = scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
     assert_eq!((did.checkpoint, did.covers), (would.checkpoint, would.covers));
 }
 
@@ -115,23 +119,23 @@ fn each_checkpoint_continues_the_one_before_and_can_be_taken_back() {
     let (_store, scope) = memory();
     let id = scope.begin();
     talk(&scope, id, 8);
-    scope.compact(id, by_hand(2)).unwrap();
-    let first = scope.get(id).unwrap();
+    scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
+    let first = scope.conversation(id).get().unwrap();
     talk(&scope, id, 8);
-    let second = scope.compact(id, by_hand(2)).unwrap();
+    let second = scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
     assert_eq!((second.covers.from_seq, second.covers.turns), (8, 8), "only what is new since the first");
     assert!(
         second.checkpoint.relevant_files.contains(&"src/part_0.rs".to_string()),
         "and what the first knew"
     );
-    let back = scope.revert_compaction(id).unwrap();
+    let back = scope.conversation(id).compaction().revert().unwrap();
     assert_eq!((back.checkpoint, back.summarized_through), (first.checkpoint, first.summarized_through));
-    assert_eq!(scope.state(id).unwrap().recent_turn_ids.len(), 10);
-    assert_eq!(scope.revert_compaction(id).unwrap().checkpoint, None);
-    refused(scope.revert_compaction(id), "compaction.none", "no compaction to take back");
+    assert_eq!(scope.conversation(id).state().read().unwrap().recent_turn_ids.len(), 10);
+    assert_eq!(scope.conversation(id).compaction().revert().unwrap().checkpoint, None);
+    refused(scope.conversation(id).compaction().revert(), "compaction.none", "no compaction to take back");
     // It can be done again, and everything that was derived can be made again.
-    scope.compact(id, by_hand(2)).unwrap();
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
 }
 
 #[test]
@@ -141,13 +145,17 @@ fn what_is_derived_can_be_made_again_after_compactions_and_reverts() {
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
     talk(&scope, id, 12);
-    scope.compact(id, by_hand(6)).unwrap();
-    scope.compact(id, by_hand(2)).unwrap();
-    scope.revert_compaction(id).unwrap();
-    scope.pin(id, "branch", Raw::of(&"main").unwrap()).wait().unwrap();
-    let (before, state) = (scope.get(id).unwrap(), scope.state(id).unwrap());
+    scope.conversation(id).compaction().compact(by_hand(6)).unwrap();
+    scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
+    scope.conversation(id).compaction().revert().unwrap();
+    scope.conversation(id).state().pin("branch", Raw::of(&"main").unwrap()).wait().unwrap();
+    let (before, state) =
+        (scope.conversation(id).get().unwrap(), scope.conversation(id).state().read().unwrap());
     store.rebuild().unwrap();
-    assert_eq!((scope.get(id).unwrap(), scope.state(id).unwrap()), (before, state));
+    assert_eq!(
+        (scope.conversation(id).get().unwrap(), scope.conversation(id).state().read().unwrap()),
+        (before, state)
+    );
 }
 
 #[test]
@@ -159,22 +167,30 @@ fn a_call_stays_with_its_result_and_what_is_pending_is_never_covered() {
         "function": {"name": "deploy", "arguments": "{\"to\":\"staging\"}"}}]});
     let call = scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });
     talk(&scope, id, 4);
-    let covered = scope.compact(id, by_hand(1)).unwrap().covers;
+    let covered = scope.conversation(id).compaction().compact(by_hand(1)).unwrap().covers;
     assert!(covered.to_seq < call.seq, "the call has no result yet");
-    let state = scope.state(id).unwrap();
+    let state = scope.conversation(id).state().read().unwrap();
     assert_eq!(
         (state.pending_tools[0].tool_name.as_str(), state.pending_tools[0].since_seq),
         ("deploy", call.seq)
     );
     assert_eq!(state.pending_tools[0].summary, r#"{"to":"staging"}"#);
-    refused(scope.compact(id, by_hand(1)), "compaction.nothing", &format!("pending since seq {}", call.seq));
+    refused(
+        scope.conversation(id).compaction().compact(by_hand(1)),
+        "compaction.nothing",
+        &format!("pending since seq {}", call.seq),
+    );
     let result = json!({"role": "tool", "tool_call_id": "c1", "content": "done"});
     scope.say(id, NewTurn { message: result.to_string(), ..NewTurn::default() });
-    assert_eq!(scope.state(id).unwrap().pending_tools, [], "gone at the very next read");
+    assert_eq!(
+        scope.conversation(id).state().read().unwrap().pending_tools,
+        [],
+        "gone at the very next read"
+    );
     // The result is the last turn: with one turn kept, the call must stay as well.
-    assert!(scope.compact(id, by_hand(1)).is_err());
+    assert!(scope.conversation(id).compaction().compact(by_hand(1)).is_err());
     talk(&scope, id, 2);
-    assert!(scope.compact(id, by_hand(1)).unwrap().covers.to_seq > call.seq);
+    assert!(scope.conversation(id).compaction().compact(by_hand(1)).unwrap().covers.to_seq > call.seq);
 }
 
 #[test]
@@ -187,28 +203,32 @@ fn an_approval_a_started_tool_and_an_open_turn_hold_it_back_until_they_are_answe
         question: Some("Deploy to production?".into()),
         ..ApprovalBody::default()
     };
-    let asked = scope.request_approval(id, ask).wait().unwrap().seq;
+    let asked = scope.conversation(id).state().request_approval(ask).wait().unwrap().seq;
     let tool = || ToolBody {
         tool_call_id: "t1".into(),
         tool_name: Some("backup".into()),
         summary: Some("12 GB".into()),
     };
-    scope.tool_started(id, tool()).wait().unwrap();
-    let open = scope.append_open(id, Default::default()).wait().unwrap();
+    scope.conversation(id).state().tool_started(tool()).wait().unwrap();
+    let open = scope.conversation(id).open(Default::default()).wait().unwrap();
     talk(&scope, id, 6);
-    assert!(scope.compact(id, by_hand(1)).unwrap().covers.to_seq < asked);
-    let state = scope.state(id).unwrap();
+    assert!(scope.conversation(id).compaction().compact(by_hand(1)).unwrap().covers.to_seq < asked);
+    let state = scope.conversation(id).state().read().unwrap();
     assert_eq!(state.pending_approvals[0].question.as_deref(), Some("Deploy to production?"));
     assert_eq!((state.pending_tools[0].summary.as_str(), &state.open_turns[..]), ("12 GB", &[open.id][..]));
     let said = state.render();
     assert!(said.contains("Deploy to production? (a1)") && said.contains("backup (t1): 12 GB"), "{said}");
-    refused(scope.compact(id, by_hand(1)), "compaction.nothing", &format!("pending since seq {asked}"));
-    scope.resolve_approval(id, "a1", Approval::Approved).wait().unwrap();
-    scope.tool_finished(id, tool()).wait().unwrap();
-    scope.append_commit(id, open.id, NewTurn::assistant("said")).wait().unwrap();
-    let state = scope.state(id).unwrap();
+    refused(
+        scope.conversation(id).compaction().compact(by_hand(1)),
+        "compaction.nothing",
+        &format!("pending since seq {asked}"),
+    );
+    scope.conversation(id).state().resolve_approval("a1", Approval::Approved).wait().unwrap();
+    scope.conversation(id).state().tool_finished(tool()).wait().unwrap();
+    scope.conversation(id).open_turn(open.id).commit(NewTurn::assistant("said")).wait().unwrap();
+    let state = scope.conversation(id).state().read().unwrap();
     assert_eq!((state.pending_approvals.len(), state.pending_tools.len(), state.open_turns.len()), (0, 0, 0));
-    assert!(scope.compact(id, by_hand(1)).unwrap().covers.to_seq > open.seq);
+    assert!(scope.conversation(id).compaction().compact(by_hand(1)).unwrap().covers.to_seq > open.seq);
 }
 
 /// A summarizer whose answers are scripted.
@@ -284,7 +304,7 @@ fn with_model(
 #[test]
 fn a_model_writes_the_checkpoint_and_identifiers_that_it_lost_are_added() {
     let (_store, scope, id, _) = with_model(vec![FakeAnswer::Says(good("Fix it"))], Settings::default());
-    let compacted = scope.compact(id, by_hand(2)).unwrap();
+    let compacted = scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
     assert_eq!((compacted.summarizer.as_str(), compacted.checkpoint.goal.as_str()), ("fake-1", "Fix it"));
     let names = [compacted.checkpoint.critical_identifiers, compacted.checkpoint.relevant_files].concat();
     assert!(names.iter().any(|name| name == "src/part_3.rs"), "{names:?}");
@@ -296,7 +316,7 @@ fn a_model_that_answers_garbage_is_told_so_once_and_then_the_checkpoint_is_extra
     let answers =
         vec![FakeAnswer::Says("Sure! Here is your summary.".into()), FakeAnswer::Says("{\"goal\":1}".into())];
     let (_store, scope, id, model) = with_model(answers, Settings::default());
-    assert_eq!(scope.compact(id, by_hand(2)).unwrap().summarizer, "extractive");
+    assert_eq!(scope.conversation(id).compaction().compact(by_hand(2)).unwrap().summarizer, "extractive");
     let asked = model.asked.lock().unwrap();
     assert!(asked.len() == 2 && asked[1].contains("Your previous answer was refused:"), "{asked:?}");
 }
@@ -305,16 +325,19 @@ fn a_model_that_answers_garbage_is_told_so_once_and_then_the_checkpoint_is_extra
 fn the_second_attempt_of_a_model_counts() {
     let answers = vec![FakeAnswer::Fails, FakeAnswer::Says(good("Second"))];
     let (_store, scope, id, _) = with_model(answers, Settings::default());
-    assert_eq!(scope.compact(id, by_hand(2)).unwrap().checkpoint.goal, "Second");
+    assert_eq!(scope.conversation(id).compaction().compact(by_hand(2)).unwrap().checkpoint.goal, "Second");
 }
 
 #[test]
 fn a_model_that_hangs_or_fails_leaves_the_log_as_it_was_until_there_is_a_checkpoint() {
     let settings = policy("compaction", json!({"timeout_s": 1}));
     let (_store, scope, id, _) = with_model(vec![FakeAnswer::Hangs, FakeAnswer::Fails], settings);
-    let before = scope.get(id).unwrap().head.seq;
-    let compacted = scope.compact(id, by_hand(2)).unwrap();
-    assert_eq!((compacted.summarizer.as_str(), scope.get(id).unwrap().head.seq), ("extractive", before + 1));
+    let before = scope.conversation(id).get().unwrap().head.seq;
+    let compacted = scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
+    assert_eq!(
+        (compacted.summarizer.as_str(), scope.conversation(id).get().unwrap().head.seq),
+        ("extractive", before + 1)
+    );
 }
 
 #[test]
@@ -323,14 +346,22 @@ fn two_compactions_at_once_give_one_winner_and_no_lost_turn() {
     let answers = vec![FakeAnswer::WaitsFor(asked, may, good("Too late"))];
     let (_store, scope, id, _) = with_model(answers, Settings::default());
     let slow = scope.clone();
-    let slow = std::thread::spawn(move || slow.compact(id, by_hand(2)));
+    let slow = std::thread::spawn(move || slow.conversation(id).compaction().compact(by_hand(2)));
     was_asked.recv_timeout(PATIENCE).unwrap();
-    let winner = scope.compact(id, CompactOptions { extractive: true, ..by_hand(4) }).unwrap();
+    let winner = scope
+        .conversation(id)
+        .compaction()
+        .compact(CompactOptions { extractive: true, ..by_hand(4) })
+        .unwrap();
     go.send(()).unwrap();
-    refused(slow.join().unwrap(), "compaction.stale", "another compaction was first");
-    let after = scope.get(id).unwrap();
+    refused(slow.join().unwrap(), "compaction.stale", "another compaction finished first");
+    let after = scope.conversation(id).get().unwrap();
     assert_eq!(after.checkpoint.map(|at| at.event), winner.event);
-    assert_eq!(scope.state(id).unwrap().recent_turn_ids.len(), 4, "covered by the winner, or said verbatim");
+    assert_eq!(
+        scope.conversation(id).state().read().unwrap().recent_turn_ids.len(),
+        4,
+        "covered by the winner, or said verbatim"
+    );
 }
 
 #[test]
@@ -338,13 +369,17 @@ fn a_summary_of_a_part_touches_nothing() {
     let (_store, scope) = memory();
     let id = scope.begin();
     talk(&scope, id, 10);
-    let (before, state) = (scope.head(id), scope.state(id).unwrap());
-    let summary = scope.summarize(id, 3, 6, None).unwrap();
+    let (before, state) = (scope.head(id), scope.conversation(id).state().read().unwrap());
+    let summary = scope.conversation(id).compaction().summarize(3, 6, None).unwrap();
     assert_eq!((summary.covers.from_seq, summary.covers.to_seq, summary.covers.turns), (3, 6, 4));
     assert!(summary.checkpoint.relevant_files.contains(&"src/part_3.rs".to_string()));
     assert!(!summary.checkpoint.relevant_files.contains(&"src/part_8.rs".to_string()));
-    assert_eq!((scope.head(id), scope.state(id).unwrap()), (before, state));
-    refused(scope.summarize(id, 500, 600, None), "summarize.empty", "no turns between");
+    assert_eq!((scope.head(id), scope.conversation(id).state().read().unwrap()), (before, state));
+    refused(
+        scope.conversation(id).compaction().summarize(500, 600, None),
+        "summarize.empty",
+        "no turns between",
+    );
 }
 
 #[test]
@@ -356,14 +391,14 @@ fn with_retention_audit_only_the_words_go_when_a_compaction_covers_them_and_hash
     let secret = "the violet submarine leaves before dawn and nobody must know the harbour it leaves from";
     scope.say(id, NewTurn::user(secret));
     talk(&scope, id, 6);
-    let compacted = scope.compact(id, by_hand(2)).unwrap();
+    let compacted = scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
     assert_eq!(compacted.erased, 5);
     let turns = scope.turns(id);
     assert_eq!(turns.iter().filter(|turn| turn.erased).count(), 5);
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
     // The second compaction works with what is left.
     talk(&scope, id, 4);
-    assert_eq!(scope.compact(id, by_hand(2)).unwrap().erased, 4);
+    assert_eq!(scope.conversation(id).compaction().compact(by_hand(2)).unwrap().erased, 4);
 }
 
 /// An extracted summary repeats whole sentences. Erasing the turn alone left its words in the compaction.
@@ -376,20 +411,23 @@ fn erasing_a_turn_takes_its_words_out_of_the_summaries_as_well() {
     let secret = "We decided to use the violet submarine codeword for src/secret_harbour.rs.";
     let turn = scope.say(id, NewTurn::user(secret)).id;
     talk(&scope, id, 6);
-    scope.compact(id, by_hand(4)).unwrap();
+    scope.conversation(id).compaction().compact(by_hand(4)).unwrap();
     talk(&scope, id, 2);
-    scope.compact(id, by_hand(2)).unwrap();
-    assert!(scope.state(id).unwrap().render().contains("violet submarine"), "the summary repeats it");
-    let through = shown(&scope.get(id).unwrap());
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
-    assert_eq!(shown(&scope.get(id).unwrap()), through, "what was summarized still is");
-    let state = scope.state(id).unwrap();
+    scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
+    assert!(
+        scope.conversation(id).state().read().unwrap().render().contains("violet submarine"),
+        "the summary repeats it"
+    );
+    let through = shown(&scope.conversation(id).get().unwrap());
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
+    assert_eq!(shown(&scope.conversation(id).get().unwrap()), through, "what was summarized still is");
+    let state = scope.conversation(id).state().read().unwrap();
     assert!(!state.render().contains("submarine"), "{}", state.render());
     assert!(
         state.checkpoint.unwrap().relevant_files.contains(&"src/part_1.rs".to_string()),
         "the rest is there"
     );
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
     drop((scope, store));
     for word in ["violet submarine", "secret_harbour"] {
         assert_eq!(stage.files_with(word), Vec::<std::path::PathBuf>::new(), "{word}");
@@ -405,10 +443,10 @@ fn erasing_reaches_a_summary_that_was_taken_back() {
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user("We decided to use the violet submarine codeword.")).id;
     talk(&scope, id, 6);
-    scope.compact(id, by_hand(4)).unwrap();
-    scope.revert_compaction(id).unwrap();
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
-    assert_eq!(shown(&scope.get(id).unwrap()), None, "what was taken back stays so");
+    scope.conversation(id).compaction().compact(by_hand(4)).unwrap();
+    scope.conversation(id).compaction().revert().unwrap();
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
+    assert_eq!(shown(&scope.conversation(id).get().unwrap()), None, "what was taken back stays so");
     drop((scope, store));
     assert_eq!(stage.files_with("violet submarine"), Vec::<std::path::PathBuf>::new());
 }
@@ -418,19 +456,22 @@ fn a_fork_has_the_checkpoint_that_was_in_force_where_it_left() {
     let (_store, scope) = memory();
     let id = scope.begin();
     talk(&scope, id, 8);
-    let before = scope.get(id).unwrap().head.seq;
-    scope.compact(id, by_hand(2)).unwrap();
-    let after = scope.get(id).unwrap().head.seq;
-    scope.compact(id, by_hand(1)).unwrap();
-    let early = scope.fork(id, before).wait().unwrap();
-    assert_eq!((early.checkpoint, scope.state(early.id).unwrap().checkpoint), (None, None));
-    let late = scope.fork(id, after).wait().unwrap();
+    let before = scope.conversation(id).get().unwrap().head.seq;
+    scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
+    let after = scope.conversation(id).get().unwrap().head.seq;
+    scope.conversation(id).compaction().compact(by_hand(1)).unwrap();
+    let early = scope.conversation(id).fork(before).wait().unwrap().get().unwrap();
+    assert_eq!(
+        (early.checkpoint, scope.conversation(early.id).state().read().unwrap().checkpoint),
+        (None, None)
+    );
+    let late = scope.conversation(id).fork(after).wait().unwrap().get().unwrap();
     assert_eq!(shown(&late), Some(7));
-    assert_eq!(scope.state(late.id).unwrap().recent_turn_ids.len(), 2);
+    assert_eq!(scope.conversation(late.id).state().read().unwrap().recent_turn_ids.len(), 2);
     // They go their own ways.
-    scope.compact(early.id, by_hand(5)).unwrap();
-    assert_eq!(shown(&scope.get(early.id).unwrap()), Some(4));
-    assert_eq!(shown(&scope.get(id).unwrap()), Some(8));
+    scope.conversation(early.id).compaction().compact(by_hand(5)).unwrap();
+    assert_eq!(shown(&scope.conversation(early.id).get().unwrap()), Some(4));
+    assert_eq!(shown(&scope.conversation(id).get().unwrap()), Some(8));
 }
 
 /// Many compactions: what the first round knew still reaches the prompt after the hundredth.
@@ -438,7 +479,7 @@ fn a_fork_has_the_checkpoint_that_was_in_force_where_it_left() {
 fn a_hundred_rounds_keep_pins_identifiers_and_open_questions() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    scope.pin(id, "branch", Raw::of(&"release/2.1").unwrap()).wait().unwrap();
+    scope.conversation(id).state().pin("branch", Raw::of(&"release/2.1").unwrap()).wait().unwrap();
     scope.say(id, NewTurn::user("Port src/first_thing.rs. It must never take more than 350 ms."));
     scope.say(id, NewTurn::assistant("Before I start: which database should I use for the queue?"));
     for round in 0..100 {
@@ -450,9 +491,9 @@ fn a_hundred_rounds_keep_pins_identifiers_and_open_questions() {
                 )),
             );
         }
-        scope.compact(id, by_hand(2)).unwrap();
+        scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
     }
-    let context = scope.build_context(id, &ContextOptions::new(8000)).unwrap();
+    let context = scope.conversation(id).contexts().build(&ContextOptions::new(8000)).unwrap();
     let system = context.system.unwrap();
     for kept in ["release/2.1", "src/first_thing.rs", "350 ms", "which database should I use for the queue?"]
     {
@@ -468,17 +509,59 @@ fn pins_are_limited_and_a_pin_can_be_changed_and_taken_away() {
     let id = scope.begin();
     let value = |n: usize| Raw::of(&n).unwrap();
     for n in 0..100 {
-        scope.pin(id, &format!("pin {n}"), value(n)).wait().unwrap();
+        scope.conversation(id).state().pin(&format!("pin {n}"), value(n)).wait().unwrap();
     }
-    refused(scope.pin(id, "one more", value(1)).wait(), "limit.exceeded", "PINS_MAX is 100, this is 101");
-    scope.pin(id, "pin 5", value(500)).wait().unwrap();
-    scope.unpin(id, "pin 6").wait().unwrap();
-    let pins = scope.state(id).unwrap().pins;
+    refused(
+        scope.conversation(id).state().pin("one more", value(1)).wait(),
+        "limit.exceeded",
+        "PINS_MAX is 100, this is 101",
+    );
+    scope.conversation(id).state().pin("pin 5", value(500)).wait().unwrap();
+    scope.conversation(id).state().unpin("pin 6").wait().unwrap();
+    let pins = scope.conversation(id).state().read().unwrap().pins;
     assert_eq!((pins.len(), pins["pin 5"].value.get(), pins.contains_key("pin 6")), (99, "500", false));
-    let before = scope.get(id).unwrap().head.seq;
-    scope.unpin(id, "pin 5").wait().unwrap();
-    assert!(scope.state_at(id, before).unwrap().pins.contains_key("pin 5"), "it was there then");
-    assert!(!scope.state(id).unwrap().pins.contains_key("pin 5"));
+    let before = scope.conversation(id).get().unwrap().head.seq;
+    scope.conversation(id).state().unpin("pin 5").wait().unwrap();
+    assert!(
+        scope.conversation(id).state().at(before).unwrap().pins.contains_key("pin 5"),
+        "it was there then"
+    );
+    assert!(!scope.conversation(id).state().read().unwrap().pins.contains_key("pin 5"));
+}
+
+#[test]
+fn scratchpads_are_limited_and_can_be_replaced_and_cleared() {
+    let (_store, scope) = memory();
+    let chat = scope.conversation(scope.begin());
+    for n in 0..16 {
+        chat.state().set_scratchpad(&format!("pad {n}"), json!({"step": n})).wait().unwrap();
+    }
+    refused(
+        chat.state().set_scratchpad("one more", 1).wait(),
+        "limit.exceeded",
+        "SCRATCHPADS_MAX is 16, this is 17",
+    );
+    let event = json!({"name": "one more", "value": 1});
+    refused(
+        chat.append_event("scratchpad.set", None, event).wait(),
+        "limit.exceeded",
+        "SCRATCHPADS_MAX is 16, this is 17",
+    );
+    refused(
+        chat.state().set_scratchpad("pad 5", "x".repeat(16 * 1024)).wait(),
+        "limit.exceeded",
+        "SCRATCHPAD_BYTES_MAX is 16384",
+    );
+    let replaced = chat.state().set_scratchpad("pad 5", "next: src/lib.rs").wait().unwrap();
+    let cleared = chat.state().clear_scratchpad("pad 6").wait().unwrap();
+    let state = chat.state().read().unwrap();
+    assert_eq!((state.scratchpads.len(), state.scratchpads.contains_key("pad 6")), (15, false));
+    let pad = &state.scratchpads["pad 5"];
+    assert_eq!((pad.value.get(), pad.seq), ("\"next: src/lib.rs\"", replaced.seq));
+    assert!(state.pins.is_empty(), "a scratchpad is not a pin");
+    let before = chat.state().at(cleared.seq - 1).unwrap();
+    assert!(before.scratchpads.contains_key("pad 6"), "it was there then");
+    chat.state().set_scratchpad("one more", 1).wait().unwrap();
 }
 
 /// Turns of megabytes are summarized from the ends of their texts, so that few of them are in memory; they count in full.
@@ -493,7 +576,7 @@ fn large_turns_are_read_in_part_and_counted_in_full() {
         );
         scope.say(id, NewTurn::user(&log));
     }
-    let done = scope.compact(id, by_hand(1)).unwrap();
+    let done = scope.conversation(id).compaction().compact(by_hand(1)).unwrap();
     assert!(done.tokens_before > 3 * 80_000, "{}", done.tokens_before);
     let text = serde_json::to_string(&done.checkpoint).unwrap();
     assert!(text.len() < 64 * 1024, "{}", text.len());

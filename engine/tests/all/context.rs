@@ -81,18 +81,18 @@ fn tell(scope: &Tenant, dice: &mut Dice, turns: usize) -> Told {
             }
             5 => {
                 let turn = scope.say(id, NewTurn::user(&format!("superseded {word}")));
-                scope.supersede(id, turn.id, NewTurn::user("instead")).wait().unwrap();
+                scope.conversation(id).supersede(turn.id, NewTurn::user("instead")).wait().unwrap();
                 gone.push(word);
             }
             6 => {
-                let turn = scope.append_open(id, Default::default()).wait().unwrap().id;
-                scope.append_chunk(id, turn, None, &format!("aborted {word}")).unwrap();
-                scope.append_abort(id, turn, "enough", None).wait().unwrap();
+                let turn = scope.conversation(id).open(Default::default()).wait().unwrap().id;
+                scope.conversation(id).open_turn(turn).chunk(None, &format!("aborted {word}")).unwrap();
+                scope.conversation(id).open_turn(turn).abort("enough", None).wait().unwrap();
                 gone.push(word);
             }
             7 => {
                 let turn = scope.say(id, NewTurn::user(&format!("erased {word} of src/{word}.rs")));
-                scope.erase(id, turn.id, None, "asked").wait().unwrap();
+                scope.conversation(id).erase(turn.id, None, "asked").wait().unwrap();
                 gone.push(word);
             }
             8 => drop(scope.say(
@@ -101,19 +101,31 @@ fn tell(scope: &Tenant, dice: &mut Dice, turns: usize) -> Told {
                     {"type": "thinking", "thinking": format!("hm {word}"), "signature": "c2ln"},
                     {"type": "text", "text": format!("thought about {word}")}]})),
             )),
-            9 => {
-                drop(scope.pin(id, &format!("pin{}", dice.roll(4)), Raw::of(&word).unwrap()).wait().unwrap())
-            }
+            9 => drop(
+                scope
+                    .conversation(id)
+                    .state()
+                    .pin(&format!("pin{}", dice.roll(4)), Raw::of(&word).unwrap())
+                    .wait()
+                    .unwrap(),
+            ),
             10 => {
                 // Sometimes one that takes the place of another.
                 let subject = format!("thought {}", dice.roll(20));
                 let [predicate, object] = ["was read about".into(), format!("by {word}")];
-                scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
+                scope
+                    .conversation(id)
+                    .facts()
+                    .add(NewFact { subject, predicate, object, ..NewFact::default() })
+                    .unwrap();
             }
             11 => {
                 // Nothing to compact is no failure here.
                 let keep_last = Some(dice.roll(8));
-                let _ = scope.compact(id, CompactOptions { keep_last, ..CompactOptions::default() });
+                let _ = scope
+                    .conversation(id)
+                    .compaction()
+                    .compact(CompactOptions { keep_last, ..CompactOptions::default() });
             }
             _ => drop(scope.say(id, NewTurn::user(&format!("{word} ").repeat(1 + dice.roll(120))).by("bob"))),
         }
@@ -162,7 +174,7 @@ fn some_options(dice: &mut Dice, id: ConversationId, scope: &Tenant) -> ContextO
             Some(RecallRequest { turns: dice.roll(6), facts: dice.roll(6), query: query.map(String::from) });
     }
     if dice.once_in(4) {
-        options.at_seq = Some(1 + dice.roll(scope.get(id).unwrap().head.seq as usize) as u64);
+        options.at_seq = Some(1 + dice.roll(scope.conversation(id).get().unwrap().head.seq as usize) as u64);
     }
     options
 }
@@ -191,7 +203,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
             if options.recall.is_some() {
                 store.index_now().unwrap();
             }
-            let context = match scope.build_context(told.id, &options) {
+            let context = match scope.conversation(told.id).contexts().build(&options) {
                 Ok(context) => context,
                 Err(error) => {
                     assert_eq!(error.code(), "context.budget_too_small", "{error}");
@@ -212,11 +224,15 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                 }
             }
             let through = context.receipt.through_seq;
-            let state = scope.state_at(told.id, through).unwrap();
-            let summarized = state.summarized_through.map(|turn| scope.turn_in(told.id, turn).unwrap().seq);
+            let state = scope.conversation(told.id).state().at(through).unwrap();
+            let summarized =
+                state.summarized_through.map(|turn| scope.conversation(told.id).turn(turn).unwrap().seq);
             for block in context.included.iter().filter(|block| block.section == Section::Tail) {
                 let Source::Ids(ids) = &block.source else { continue };
-                let turn = scope.turn_in(told.id, ids[0].replace("evt_", "turn_").parse().unwrap()).unwrap();
+                let turn = scope
+                    .conversation(told.id)
+                    .turn(ids[0].replace("evt_", "turn_").parse().unwrap())
+                    .unwrap();
                 assert!(
                     summarized.is_none_or(|seq| turn.seq > seq),
                     "a summarized turn is repeated: {}",
@@ -230,7 +246,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                     Source::Ids(ids) => Some(ids[0].replace("evt_", "turn_").parse().unwrap()),
                     _ => None,
                 });
-                ids.map(|id| scope.turn_in(told.id, id).unwrap().seq).collect()
+                ids.map(|id| scope.conversation(told.id).turn(id).unwrap().seq).collect()
             };
             let tail = [told_of(Section::Tail), told_of(Section::Input)].concat().into_iter().min();
             for seq in told_of(Section::Recalled) {
@@ -241,16 +257,16 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                 recalled += 1;
             }
             facts += context.included.iter().filter(|block| block.section == Section::Facts).count();
-            let again = scope.build_context(told.id, &options).unwrap();
+            let again = scope.conversation(told.id).contexts().build(&options).unwrap();
             assert_eq!(
                 (read(&again), &again.receipt),
                 (said.clone(), &context.receipt),
                 "not the same again"
             );
             if dice.once_in(8) {
-                let event = scope.record_receipt(told.id, &context).unwrap();
+                let event = scope.conversation(told.id).contexts().record(&context).unwrap();
                 scope.say(told.id, NewTurn::user("something later"));
-                let replay = scope.replay_context(told.id, event.seq).unwrap();
+                let replay = scope.conversation(told.id).contexts().replay_at(event.seq).unwrap();
                 assert_eq!((read(&replay), replay.prefix_hash), (said, context.prefix_hash));
                 replayed += 1;
             }
@@ -276,7 +292,11 @@ fn notes(scope: &Tenant, turns: usize) -> ConversationId {
 fn sections_come_in_their_order_with_their_tokens() {
     let (_store, scope) = memory();
     let id = notes(&scope, 8);
-    scope.compact(id, CompactOptions { keep_last: Some(3), ..CompactOptions::default() }).unwrap();
+    scope
+        .conversation(id)
+        .compaction()
+        .compact(CompactOptions { keep_last: Some(3), ..CompactOptions::default() })
+        .unwrap();
     let options = ContextOptions {
         instructions: Some("Be brief.".into()),
         digests: vec![Digest { title: "Board".into(), text: "two open".into() }],
@@ -285,7 +305,7 @@ fn sections_come_in_their_order_with_their_tokens() {
         provider: Provider::Anthropic,
         ..ContextOptions::new(4000)
     };
-    let context = scope.build_context(id, &options).unwrap();
+    let context = scope.conversation(id).contexts().build(&options).unwrap();
     let said = read(&context);
     let order = [
         "You plan trips.",
@@ -317,10 +337,10 @@ fn digests_give_way_before_the_tail_and_the_tail_from_its_oldest_end() {
         last_n: Some(20),
         ..ContextOptions::new(budget)
     };
-    let roomy = scope.build_context(id, &options(4000)).unwrap();
+    let roomy = scope.conversation(id).contexts().build(&options(4000)).unwrap();
     assert_eq!(roomy.messages.len(), 20);
     assert!(read(&roomy).contains("# D2"));
-    let tight = scope.build_context(id, &options(230)).unwrap();
+    let tight = scope.conversation(id).contexts().build(&options(230)).unwrap();
     assert!(!read(&tight).contains("# D0"), "the turns that were asked for come first");
     assert!(read(&tight).contains("Note 29") && !read(&tight).contains("Note 5 "), "{}", read(&tight));
     assert!(
@@ -339,7 +359,7 @@ fn what_a_renderer_leaves_out_is_told_under_the_section_it_was_in() {
     let left_out = |input: Vec<Value>| -> Vec<(Section, String)> {
         let input = input.iter().map(|message| Raw::of(message).unwrap()).collect();
         let options = ContextOptions { input, provider: Provider::OpenaiChat, ..ContextOptions::new(4000) };
-        let context = scope.build_context(id, &options).unwrap();
+        let context = scope.conversation(id).contexts().build(&options).unwrap();
         context.left_out.into_iter().map(|left| (left.section, left.reason)).collect()
     };
     let orphan = |section| (section, "tool result without its call".to_string());
@@ -351,13 +371,17 @@ fn what_a_renderer_leaves_out_is_told_under_the_section_it_was_in() {
 fn too_small_a_budget_is_an_error_with_the_numbers() {
     let (_store, scope) = memory();
     let id = notes(&scope, 4);
-    scope.pin(id, "limit", Raw::of(&"900 EUR").unwrap()).wait().unwrap();
+    scope.conversation(id).state().pin("limit", Raw::of(&"900 EUR").unwrap()).wait().unwrap();
     refused(
-        scope.build_context(id, &ContextOptions::new(20)),
+        scope.conversation(id).contexts().build(&ContextOptions::new(20)),
         "context.budget_too_small",
         "token_budget is 20, but",
     );
-    refused(scope.build_context(id, &ContextOptions::new(20)), "context.budget_too_small", "system 8, state");
+    refused(
+        scope.conversation(id).contexts().build(&ContextOptions::new(20)),
+        "context.budget_too_small",
+        "system 8, state",
+    );
 }
 
 #[test]
@@ -377,7 +401,7 @@ fn a_participant_sees_its_own_turns_as_the_assistants_and_the_others_by_their_na
     );
     let view = |who: &str| {
         let options = ContextOptions { participants: vec![who.into()], ..ContextOptions::new(4000) };
-        let context = scope.build_context(id, &options).unwrap();
+        let context = scope.conversation(id).contexts().build(&options).unwrap();
         let messages = context.messages.iter().map(|raw| raw.read::<Value>().unwrap());
         messages
             .map(|m| (m["role"].as_str().unwrap().to_string(), m["content"].to_string()))
@@ -400,29 +424,48 @@ fn a_participant_sees_its_own_turns_as_the_assistants_and_the_others_by_their_na
 fn a_context_can_be_built_as_it_was_at_any_point() {
     let (_store, scope) = memory();
     let id = notes(&scope, 6);
-    scope.pin(id, "gate", Raw::of(&"B4").unwrap()).wait().unwrap();
+    scope.conversation(id).state().pin("gate", Raw::of(&"B4").unwrap()).wait().unwrap();
     let options = |at_seq| ContextOptions { at_seq, ..ContextOptions::new(2000) };
-    let (then, at) = (scope.build_context(id, &options(None)).unwrap(), scope.get(id).unwrap().head.seq);
-    scope.compact(id, CompactOptions { keep_last: Some(1), ..CompactOptions::default() }).unwrap();
-    scope.unpin(id, "gate").wait().unwrap();
+    let (then, at) = (
+        scope.conversation(id).contexts().build(&options(None)).unwrap(),
+        scope.conversation(id).get().unwrap().head.seq,
+    );
+    scope
+        .conversation(id)
+        .compaction()
+        .compact(CompactOptions { keep_last: Some(1), ..CompactOptions::default() })
+        .unwrap();
+    scope.conversation(id).state().unpin("gate").wait().unwrap();
     let first = scope.turns(id)[0].id;
-    scope.supersede(id, first, NewTurn::user("Another start.")).wait().unwrap();
-    scope.update(id, Settings { system_prompt: Some(None), ..Settings::default() }).wait().unwrap();
-    assert_ne!(read(&scope.build_context(id, &options(None)).unwrap()), read(&then));
-    assert_eq!(read(&scope.build_context(id, &options(Some(at))).unwrap()), read(&then));
-    refused(scope.build_context(id, &options(Some(9999))), "seq.out_of_range", "has no seq 9999");
+    scope.conversation(id).supersede(first, NewTurn::user("Another start.")).wait().unwrap();
+    scope
+        .conversation(id)
+        .update(Settings { system_prompt: Some(None), ..Settings::default() })
+        .wait()
+        .unwrap();
+    assert_ne!(read(&scope.conversation(id).contexts().build(&options(None)).unwrap()), read(&then));
+    assert_eq!(read(&scope.conversation(id).contexts().build(&options(Some(at))).unwrap()), read(&then));
+    refused(
+        scope.conversation(id).contexts().build(&options(Some(9999))),
+        "seq.out_of_range",
+        "has no seq 9999",
+    );
 }
 
 #[test]
 fn a_receipt_says_when_a_part_was_erased_since() {
     let (_store, scope) = memory();
     let id = notes(&scope, 5);
-    let context = scope.build_context(id, &ContextOptions::new(2000)).unwrap();
-    let seq = scope.record_receipt(id, &context).unwrap().seq;
+    let context = scope.conversation(id).contexts().build(&ContextOptions::new(2000)).unwrap();
+    let seq = scope.conversation(id).contexts().record(&context).unwrap().seq;
     let turn = scope.turns(id)[3].id;
-    scope.erase(id, turn, None, "asked").wait().unwrap();
-    refused(scope.replay_context(id, seq), "receipt.erased", &format!("{turn} was erased"));
-    refused(scope.replay_context(id, 2), "receipt.absent", "no context.receipt at seq 2");
+    scope.conversation(id).erase(turn, None, "asked").wait().unwrap();
+    refused(
+        scope.conversation(id).contexts().replay_at(seq),
+        "receipt.erased",
+        &format!("{turn} was erased"),
+    );
+    refused(scope.conversation(id).contexts().replay_at(2), "receipt.absent", "no context.receipt at seq 2");
 }
 
 #[test]
@@ -438,12 +481,12 @@ fn a_thousand_calls_with_the_same_instructions_keep_one_copy() {
     };
     let mut last = 0;
     for _ in 0..20 {
-        let context = scope.build_context(id, &options).unwrap();
-        last = scope.record_receipt(id, &context).unwrap().seq;
+        let context = scope.conversation(id).contexts().build(&options).unwrap();
+        last = scope.conversation(id).contexts().record(&context).unwrap().seq;
     }
     let kinds = scope.kinds(id);
     assert_eq!(kinds.iter().filter(|kind| *kind == "asset.added").count(), 2, "the handbook and the tool");
-    assert!(read(&scope.replay_context(id, last).unwrap()).contains("a long handbook"));
+    assert!(read(&scope.conversation(id).contexts().replay_at(last).unwrap()).contains("a long handbook"));
 }
 
 #[test]
@@ -451,18 +494,18 @@ fn the_cache_report_says_how_much_is_as_in_the_last_recorded_call() {
     let (_store, scope) = memory();
     let id = notes(&scope, 5);
     let options = ContextOptions::new(2000);
-    let first = scope.build_context(id, &options).unwrap();
+    let first = scope.conversation(id).contexts().build(&options).unwrap();
     assert_eq!(first.cache.stable_prefix_tokens, 0);
-    scope.record_receipt(id, &first).unwrap();
+    scope.conversation(id).contexts().record(&first).unwrap();
     scope.say(id, NewTurn::user("One more."));
-    let second = scope.build_context(id, &options).unwrap();
+    let second = scope.conversation(id).contexts().build(&options).unwrap();
     let same: u64 = first.included.iter().map(|block| block.tokens).sum();
     assert_eq!(
         (second.cache.stable_prefix_tokens, second.cache.first_changed_section),
         (same, Some(Section::Tail))
     );
-    scope.pin(id, "gate", Raw::of(&"B4").unwrap()).wait().unwrap();
-    let third = scope.build_context(id, &options).unwrap();
+    scope.conversation(id).state().pin("gate", Raw::of(&"B4").unwrap()).wait().unwrap();
+    let third = scope.conversation(id).contexts().build(&options).unwrap();
     assert_eq!(third.cache.first_changed_section, Some(Section::State));
 }
 
@@ -478,8 +521,11 @@ fn pictures_that_were_moved_into_assets_are_put_back_for_the_provider() {
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}}]})),
     );
     for provider in Provider::ALL {
-        let context =
-            scope.build_context(id, &ContextOptions { provider, ..ContextOptions::new(4000) }).unwrap();
+        let context = scope
+            .conversation(id)
+            .contexts()
+            .build(&ContextOptions { provider, ..ContextOptions::new(4000) })
+            .unwrap();
         assert!(read(&context).contains(&picture), "{provider}");
         assert_valid(provider, &context);
     }
@@ -498,20 +544,24 @@ fn a_projection_is_recorded_told_to_followers_and_can_be_made_again_from_the_log
     scope.say(id, message(call(2)));
     scope.say(id, message(json!({"role": "tool", "tool_call_id": "c2", "content": "yes"})));
     let options = projection::Options::parse(&json!("clean_tool_repair")).unwrap();
-    let mut follow = scope.subscribe(id, 6).unwrap();
-    let (view, event) = scope.project_turn(id, &options).unwrap();
+    let mut follow = scope.conversation(id).subscribe(5).unwrap();
+    let (view, event) = scope.conversation(id).contexts().project_turn(&options).unwrap();
     assert_eq!((view.messages.len(), event.kind.as_str()), (3, "transcript.projection"));
     match follow.recv_timeout(crate::stage::PATIENCE).unwrap() {
         Some(everturn::Update::Event(told)) => assert_eq!(told.seq, event.seq),
         other => panic!("{other:?}"),
     }
     scope.say(id, NewTurn::user("later"));
-    scope.supersede(id, scope.turns(id)[2].id, NewTurn::user("changed")).wait().unwrap();
-    assert_eq!(scope.replay_projection(id, event.seq).unwrap(), view.messages);
-    refused(scope.replay_projection(id, 2), "projection.absent", "no transcript.projection at seq 2");
+    scope.conversation(id).supersede(scope.turns(id)[2].id, NewTurn::user("changed")).wait().unwrap();
+    assert_eq!(scope.conversation(id).contexts().replay_projection(event.seq).unwrap(), view.messages);
+    refused(
+        scope.conversation(id).contexts().replay_projection(2),
+        "projection.absent",
+        "no transcript.projection at seq 2",
+    );
 }
 
-/// A scratchpad is set by an event; state, prompts and projections know it from then on, and not once it is cleared.
+/// A scratchpad that an event sets is in the state, in prompts and in projections until it is cleared.
 #[test]
 fn a_live_scratchpad_is_in_the_state_and_a_root_of_projections() {
     let (_store, scope) = memory();
@@ -525,21 +575,22 @@ fn a_live_scratchpad_is_in_the_state_and_a_root_of_projections() {
     scope.say(id, NewTurn::user("thanks"));
     let options = json!({"policy": "reachability_gc", "root_window": 1, "require_write_barrier": true});
     let options = projection::Options::parse(&options).unwrap();
-    let projected = || scope.project(id, &options).unwrap().result.read::<Value>().unwrap();
+    let chat = scope.conversation(id);
+    let projected = || chat.contexts().project(&options).unwrap().result.read::<Value>().unwrap();
     assert_eq!(projected()["reason"], "reachability_gc_write_barrier_missing");
     let body = Raw::of(&json!({"name": "plan", "value": "next: src/part1.rs"})).unwrap();
-    let set = scope.append_event(id, "scratchpad.set", None, body).wait().unwrap();
-    assert_eq!(scope.state(id).unwrap().scratchpads["plan"].seq, set.seq);
+    let set = chat.append_event("scratchpad.set", None, body).wait().unwrap();
+    assert_eq!(chat.state().read().unwrap().scratchpads["plan"].seq, set.seq);
     let view = projected();
     assert_eq!(view["redacted_indices"], json!([1]), "the scratchpad names src/part1.rs");
     let version = json!([format!("scratchpad:plan@{}", set.seq)]);
     assert_eq!(view["event"]["metadata"]["options"]["scratchpads"], version);
     let asked = ContextOptions { projection: Some(options.clone()), ..ContextOptions::new(8000) };
-    let context = read(&scope.build_context(id, &asked).unwrap());
+    let context = read(&chat.contexts().build(&asked).unwrap());
     assert!(context.contains("next: src/part1.rs") && context.contains("tool result reclaimed"), "{context}");
     let body = Raw::of(&json!({"name": "plan"})).unwrap();
-    scope.append_event(id, "scratchpad.clear", None, body).wait().unwrap();
-    assert!(scope.state(id).unwrap().scratchpads.is_empty());
+    chat.append_event("scratchpad.clear", None, body).wait().unwrap();
+    assert!(chat.state().read().unwrap().scratchpads.is_empty());
     assert_eq!(projected()["reason"], "reachability_gc_write_barrier_missing");
 }
 
@@ -554,10 +605,10 @@ fn a_state_is_kept_so_that_a_long_log_is_not_read_again() {
         let scope = store.tenant("acme").unwrap();
         settings.policy.insert("compaction".into(), Raw::of(&json!({"auto": false})).unwrap());
         let id = scope.begin_with(settings).id;
-        scope.pin(id, "branch", Raw::of(&"main").unwrap()).wait().unwrap();
+        scope.conversation(id).state().pin("branch", Raw::of(&"main").unwrap()).wait().unwrap();
         for _ in 0..6 {
-            let turns = (0..500).map(|n| NewTurn::user(&n.to_string())).collect();
-            scope.append(id, turns, Default::default()).wait().unwrap();
+            let turns: Vec<_> = (0..500).map(|n| NewTurn::user(&n.to_string())).collect();
+            scope.conversation(id).append_all(turns).wait().unwrap();
         }
         id
     };
@@ -565,8 +616,8 @@ fn a_state_is_kept_so_that_a_long_log_is_not_read_again() {
     assert!(database >= 2, "a fold about every thousand events: {database}");
     let store = stage.open_read_only();
     let scope = store.tenant("acme").unwrap();
-    assert_eq!(scope.state(id).unwrap().pins["branch"].value.get(), "\"main\"");
-    let context = scope.build_context(id, &ContextOptions::new(1000)).unwrap();
+    assert_eq!(scope.conversation(id).state().read().unwrap().pins["branch"].value.get(), "\"main\"");
+    let context = scope.conversation(id).contexts().build(&ContextOptions::new(1000)).unwrap();
     assert!(read(&context).contains("branch: main"));
 }
 
@@ -584,6 +635,6 @@ fn what_is_said_is_in_the_context_exactly_as_it_was_given() {
     let odd = r#"{"role":"user","content":"1.50","x":{"n":1.0e2,"huge":1e999}}"#;
     scope.say(id, NewTurn { message: odd.into(), ..NewTurn::default() });
     let options = ContextOptions { provider: Provider::OpenaiChat, ..ContextOptions::new(500) };
-    let context = scope.build_context(id, &options).unwrap();
+    let context = scope.conversation(id).contexts().build(&options).unwrap();
     assert_eq!(context.messages[0].get(), odd);
 }

@@ -86,7 +86,7 @@ struct Worker {
 
 impl Worker {
     fn begin(&mut self) -> Result<(), Error> {
-        self.own = self.scope.create(NewConversation::default()).wait()?.id;
+        self.own = self.scope.create(NewConversation::default()).wait()?.id();
         Ok(())
     }
 
@@ -109,7 +109,7 @@ impl Worker {
     ) -> Result<Appended, Error> {
         let sent: Vec<String> = turns.iter().map(|turn| turn.message.clone()).collect();
         let options = AppendOptions { idempotency_key: key, ..AppendOptions::default() };
-        let appended = self.scope.append(to, turns, options).wait()?;
+        let appended = self.scope.conversation(to).append_all(turns).with(options).wait()?;
         for (turn, message) in appended.turns.iter().zip(sent) {
             let hash = Hash::of(message.as_bytes());
             tell(format_args!("turn\t{to}\t{}\t{}\t{hash}", turn.id, turn.seq));
@@ -139,7 +139,7 @@ impl Worker {
             }
             _ => {
                 let body = Raw::of(&self.words())?;
-                let event = self.scope.append_event(to, "note", None, body).wait()?;
+                let event = self.scope.conversation(to).append_event("note", None, body).wait()?;
                 tell(format_args!("head\t{to}\t{}\t{}", event.seq, event.hash));
             }
         }
@@ -148,13 +148,16 @@ impl Worker {
 
     fn stream(&mut self) -> Result<(), Error> {
         let to = self.place();
-        let turn = self.scope.append_open(to, NewStream::default()).wait()?.id;
+        let turn = self.scope.conversation(to).open(NewStream::default()).wait()?.id;
         let text = self.words();
         tell(format_args!("opened\t{to}\t{turn}\t{text}"));
         let mut sent = 0;
         while sent < text.len() {
             let piece = (1 + self.dice.roll(40)).min(text.len() - sent);
-            self.scope.append_chunk(to, turn, Some(sent as u64), &text[sent..sent + piece])?;
+            self.scope
+                .conversation(to)
+                .open_turn(turn)
+                .chunk(Some(sent as u64), &text[sent..sent + piece])?;
             sent += piece;
             if self.dice.once_in(3) {
                 // As a model does, so that the debounce has something to gather.
@@ -166,9 +169,9 @@ impl Worker {
             }
         }
         let ended = match self.dice.roll(3) {
-            0 => self.scope.append_abort(to, turn, "enough", None).wait()?,
-            1 => self.scope.append_commit(to, turn, NewTurn::assistant(&text)).wait()?,
-            _ => self.scope.append_commit(to, turn, NewTurn::default()).wait()?,
+            0 => self.scope.conversation(to).open_turn(turn).abort("enough", None).wait()?,
+            1 => self.scope.conversation(to).open_turn(turn).commit(NewTurn::assistant(&text)).wait()?,
+            _ => self.scope.conversation(to).open_turn(turn).commit(NewTurn::default()).wait()?,
         };
         let hash = Hash::of(ended.message.unwrap().get().as_bytes());
         tell(format_args!("turn\t{to}\t{turn}\t{}\t{hash}", ended.seq));
@@ -185,9 +188,9 @@ impl Worker {
                 self.said.push((turn.id, format!("{}-{}", self.name, self.count)));
             }
             1 => {
-                let head = self.scope.get(own)?.head.seq;
+                let head = self.scope.conversation(own).get()?.head.seq;
                 let at = 1 + self.dice.roll(head as usize) as u64;
-                let fork = self.scope.fork(own, at).wait()?;
+                let fork = self.scope.conversation(own).fork(at).wait()?.get()?;
                 tell(format_args!("head\t{}\t{}\t{}", fork.id, fork.head.seq, fork.head.hash));
                 let words = self.words();
                 self.append(fork.id, vec![NewTurn::user(&words)], None)?;
@@ -195,13 +198,21 @@ impl Worker {
             2 if !self.said.is_empty() => {
                 let (old, _) = self.said.swap_remove(self.dice.roll(self.said.len()));
                 let words = self.words();
-                let new = self.scope.supersede(own, old, NewTurn::user(&words)).wait()?.turns.remove(0).id;
+                let new = self
+                    .scope
+                    .conversation(own)
+                    .supersede(old, NewTurn::user(&words))
+                    .wait()?
+                    .turns
+                    .remove(0)
+                    .id;
                 tell(format_args!("superseded\t{own}\t{old}\t{new}"));
             }
             3 if !self.said.is_empty() => {
                 let (turn, mark) = self.said.swap_remove(self.dice.roll(self.said.len()));
                 tell(format_args!("erasing\t{turn}"));
-                let head = self.scope.erase(own, turn, Some("ann".into()), "asked for").wait()?;
+                let head =
+                    self.scope.conversation(own).erase(turn, Some("ann".into()), "asked for").wait()?;
                 tell(format_args!("erased\t{own}\t{turn}\t{mark}"));
                 tell(format_args!("head\t{own}\t{}\t{}", head.seq, head.hash));
             }
@@ -282,7 +293,8 @@ impl Told {
     fn check(&self, scope: &Tenant, stage: &Stage) {
         let mut assets = HashMap::new();
         for (id, (conversation, seq, sent)) in &self.turns {
-            let turn = scope.turn_in(*conversation, *id).unwrap_or_else(|e| panic!("{id} is lost: {e}"));
+            let turn =
+                scope.conversation(*conversation).turn(*id).unwrap_or_else(|e| panic!("{id} is lost: {e}"));
             assert_eq!(turn.seq, *seq, "{id} has moved");
             if turn.erased {
                 assert!(self.erasing.contains(id), "{id} was erased by nobody");
@@ -297,17 +309,22 @@ impl Told {
         let touched: HashSet<ConversationId> =
             self.heads.iter().map(|(conversation, ..)| *conversation).collect();
         for conversation in touched {
-            scope.verify(conversation, None).unwrap_or_else(|e| panic!("{conversation}: {e}"));
+            scope
+                .conversation(conversation)
+                .log()
+                .verify(None)
+                .unwrap_or_else(|e| panic!("{conversation}: {e}"));
         }
         for (conversation, seq, hash) in &self.heads {
-            let event = scope.events(*conversation, seq - 1, 1).unwrap();
+            let event = scope.conversation(*conversation).log().read(seq - 1, 1).unwrap();
             assert_eq!(event.first().map(|e| e.hash), Some(*hash), "{conversation} at seq {seq}");
         }
         for (id, status) in &self.ended {
             assert_eq!(scope.turn(*id).unwrap().status, *status, "{id}");
         }
         for (id, (conversation, text)) in &self.opened {
-            let turn = scope.turn_in(*conversation, *id).unwrap_or_else(|e| panic!("{id} is lost: {e}"));
+            let turn =
+                scope.conversation(*conversation).turn(*id).unwrap_or_else(|e| panic!("{id} is lost: {e}"));
             assert_ne!(turn.status, Status::Pending, "{id} is still open");
             let said = words(&turn).unwrap();
             assert!(text.starts_with(&said), "{id} holds {said:?}, which is no beginning of {text:?}");
@@ -316,12 +333,12 @@ impl Told {
             }
         }
         for (conversation, old, new) in &self.superseded {
-            let by = scope.turn_in(*conversation, *old).unwrap().superseded_by;
+            let by = scope.conversation(*conversation).turn(*old).unwrap().superseded_by;
             assert_eq!(by.map(|by| by.to_string()), Some(new.to_string()), "{old}");
         }
         let left = if self.erased.is_empty() { HashSet::new() } else { marks(stage) };
         for (conversation, turn, mark) in &self.erased {
-            assert!(scope.turn_in(*conversation, *turn).unwrap().erased, "{turn} came back");
+            assert!(scope.conversation(*conversation).turn(*turn).unwrap().erased, "{turn} came back");
             assert!(!left.contains(mark), "the erased words {mark} of {turn} are still in a file");
         }
     }
@@ -349,7 +366,9 @@ fn original(scope: &Tenant, turn: &Turn, known: &mut HashMap<ConversationId, Vec
     if !stored.contains("asset_") {
         return stored.to_string();
     }
-    let assets = known.entry(turn.conversation).or_insert_with(|| scope.assets(turn.conversation).unwrap());
+    let assets = known
+        .entry(turn.conversation)
+        .or_insert_with(|| scope.conversation(turn.conversation).assets().list().unwrap());
     let bytes = |id: &str| {
         let asset = assets.iter().find(|asset| asset.id == id).expect("its descriptor is there");
         Some(scope.asset_bytes(asset).expect("its bytes are there"))
@@ -362,12 +381,13 @@ fn ask_again(scope: &Tenant, asked: &HashMap<String, (ConversationId, String)>) 
     for (key, (conversation, text)) in asked {
         let options = AppendOptions { idempotency_key: Some(key.clone()), ..AppendOptions::default() };
         let turns = vec![NewTurn::user(text)];
-        let first = scope.append(*conversation, turns.clone(), options.clone()).wait().unwrap();
-        let second = scope.append(*conversation, turns, options).wait().unwrap();
+        let first =
+            scope.conversation(*conversation).append_all(turns.clone()).with(options.clone()).wait().unwrap();
+        let second = scope.conversation(*conversation).append_all(turns).with(options).wait().unwrap();
         assert!(second.repeated);
         assert_eq!(first.turns, second.turns);
         let after = first.turns[0].seq.saturating_sub(500);
-        let near = scope.events(*conversation, after, 1000).unwrap();
+        let near = scope.conversation(*conversation).log().read(after, 1000).unwrap();
         let count = near.iter().filter(|e| e.text().is_some_and(|body| body.contains(text))).count();
         assert_eq!(count, 1, "{key} was written {count} times");
     }

@@ -39,24 +39,35 @@ impl Sound {
             );
         }
         let turns: Vec<TurnId> = scope.turns(id).iter().map(|turn| turn.id).collect();
-        scope.supersede(id, turns[20], NewTurn::user("instead of the twentieth")).wait().unwrap();
-        scope.erase(id, turns[21], None, "asked for").wait().unwrap();
-        let open = scope.append_open(id, NewStream::default()).wait().unwrap();
-        scope.append_chunk(id, open.id, None, "streamed words").unwrap();
-        scope.append_commit(id, open.id, NewTurn::default()).wait().unwrap();
-        scope.pin(id, "branch", Raw::of(&"release lighthouse").unwrap()).wait().unwrap();
+        scope
+            .conversation(id)
+            .supersede(turns[20], NewTurn::user("instead of the twentieth"))
+            .wait()
+            .unwrap();
+        scope.conversation(id).erase(turns[21], None, "asked for").wait().unwrap();
+        let open = scope.conversation(id).open(NewStream::default()).wait().unwrap();
+        scope.conversation(id).open_turn(open.id).chunk(None, "streamed words").unwrap();
+        scope.conversation(id).open_turn(open.id).commit(NewTurn::default()).wait().unwrap();
+        scope.conversation(id).state().pin("branch", Raw::of(&"release lighthouse").unwrap()).wait().unwrap();
         let fact = NewFact {
             subject: "lighthouse".into(),
             predicate: "stands on".into(),
             object: "granite".into(),
             ..NewFact::default()
         };
-        scope.add_fact(id, fact).unwrap();
-        let asset =
-            scope.add_asset(id, Some("chart.txt".into()), "text/plain", vec![b'c'; 3_000_000]).unwrap();
-        scope.compact(id, CompactOptions { keep_last: Some(20), ..CompactOptions::default() }).unwrap();
-        let head = scope.get(id).unwrap().head.seq;
-        let fork = scope.fork(id, head).wait().unwrap().id;
+        scope.conversation(id).facts().add(fact).unwrap();
+        let asset = scope
+            .conversation(id)
+            .assets()
+            .add(Some("chart.txt".into()), "text/plain", vec![b'c'; 3_000_000])
+            .unwrap();
+        scope
+            .conversation(id)
+            .compaction()
+            .compact(CompactOptions { keep_last: Some(20), ..CompactOptions::default() })
+            .unwrap();
+        let head = scope.conversation(id).get().unwrap().head.seq;
+        let fork = scope.conversation(id).fork(head).wait().unwrap().id();
         scope.say(fork, NewTurn::user("said in the fork only"));
         while store.behind().unwrap().events > 0 {
             std::thread::yield_now();
@@ -93,24 +104,31 @@ impl Sound {
                         limit: 100,
                         ..HistoryQuery::default()
                     };
-                    let page = scope.history(id, query).map(|page| shown(json!(page.data)));
+                    let page = scope.conversation(id).history(query).map(|page| shown(json!(page.data)));
                     note(&format!("history {order:?} {include_events}"), page);
                 }
             }
-            note("events", scope.events(id, 0, 1000).map(|events| shown(json!(events))));
-            note("state", scope.state(id).map(|state| shown(json!(state))));
-            note("transcript", scope.transcript(id));
-            let context = scope.build_context(id, &ContextOptions::new(3000));
+            note("events", scope.conversation(id).log().read(0, 1000).map(|events| shown(json!(events))));
+            note("state", scope.conversation(id).state().read().map(|state| shown(json!(state))));
+            note("transcript", scope.conversation(id).transcript());
+            let context = scope.conversation(id).contexts().build(&ContextOptions::new(3000));
             note("context", context.map(|context| shown(json!([context.system, context.messages]))));
-            note("facts", scope.facts(id, FactQuery::default()).map(|facts| shown(json!(facts.data))));
-            note("assets", scope.assets(id).map(|assets| shown(json!(assets))));
+            note(
+                "facts",
+                scope
+                    .conversation(id)
+                    .facts()
+                    .list(FactQuery::default())
+                    .map(|facts| shown(json!(facts.data))),
+            );
+            note("assets", scope.conversation(id).assets().list().map(|assets| shown(json!(assets))));
             for format in [Format::Markdown, Format::Html, Format::OpenaiChat] {
                 let mut out = Vec::new();
-                let done = scope.export(id, format, &mut out, &mut |_| {});
+                let done = scope.conversation(id).export(format, &mut out, &mut |_| {});
                 note(&format!("export as {format}"), done.map(|()| String::from_utf8(out).unwrap()));
             }
             let mut out = Vec::new();
-            let done = scope.export_jsonl(id, &mut out, &mut |_| {});
+            let done = scope.conversation(id).export(Format::Jsonl, &mut out, &mut |_| {});
             // The head of the file tells when it was written.
             let lines = |out: Vec<u8>| {
                 let text = String::from_utf8(out).unwrap();
@@ -120,7 +138,7 @@ impl Sound {
             note("export as jsonl", done.map(|()| lines(out)));
             note("live", live(scope, id));
             for (n, turn) in self.turns.iter().enumerate() {
-                let turn = scope.turn_in(id, *turn).map(|turn| shown(json!(turn)));
+                let turn = scope.conversation(id).turn(*turn).map(|turn| shown(json!(turn)));
                 note(&format!("turn {n}"), turn);
             }
         }
@@ -139,8 +157,8 @@ impl Sound {
 }
 
 fn live(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
-    let mut subscription = scope.subscribe(id, 1)?;
-    let head = scope.get(id)?.head.seq;
+    let mut subscription = scope.conversation(id).subscribe(0)?;
+    let head = scope.conversation(id).get()?.head.seq;
     let mut events = Vec::new();
     while events.len() < head as usize {
         match subscription.recv_timeout(PATIENCE)? {
@@ -290,21 +308,29 @@ fn a_damaged_turn_is_named_can_be_read_around_and_erased() {
     let scope = store.tenant("acme").unwrap();
     let [id, fork] = sound.conversations;
     let names = format!("{id} seq 5 (evt_");
-    refused(scope.history(fork, HistoryQuery::default()).map(drop), "chain.body_mismatch", &names);
     refused(
-        scope.turn_in(id, sound.turns[3]).map(drop),
+        scope.conversation(fork).history(HistoryQuery::default()).map(drop),
+        "chain.body_mismatch",
+        &names,
+    );
+    refused(
+        scope.conversation(id).turn(sound.turns[3]).map(drop),
         "chain.body_mismatch",
         "read around it with `before` 5",
     );
-    refused(scope.export_jsonl(id, Vec::new(), &mut |_| {}), "chain.body_mismatch", &names);
-    refused(scope.verify(id, None).map(drop), "chain.body_mismatch", "seq 5");
-    let page = |query| scope.history(id, query).unwrap().data.len();
+    refused(
+        scope.conversation(id).export(Format::Jsonl, Vec::new(), &mut |_| {}),
+        "chain.body_mismatch",
+        &names,
+    );
+    refused(scope.conversation(id).log().verify(None).map(drop), "chain.body_mismatch", "seq 5");
+    let page = |query| scope.conversation(id).history(query).unwrap().data.len();
     assert_eq!(page(HistoryQuery { before: Some(5), ..HistoryQuery::default() }), 3);
     assert!(page(HistoryQuery { after: Some(5), ..HistoryQuery::default() }) > 20);
     scope.say(id, NewTurn::user("writing goes on"));
-    scope.erase(id, sound.turns[3], None, "damaged").wait().unwrap();
+    scope.conversation(id).erase(sound.turns[3], None, "damaged").wait().unwrap();
     assert!(page(HistoryQuery::default()) > 20);
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
 }
 
 /// The bytes of an asset larger than a piece, damaged on disk.
@@ -331,7 +357,11 @@ fn a_part_of_a_damaged_asset_is_refused_and_good_bytes_repair_it() {
     refused(scope.asset_bytes(&asset).map(drop), "asset.corrupt", "add the same file again");
     let older = everturn_core::asset::Asset { pieces: Vec::new(), ..asset.clone() };
     refused(scope.asset_range(&older, 10..20).map(drop), "asset.corrupt", "add the same file again");
-    scope.add_asset(sound.conversations[0], None, "text/plain", vec![b'c'; 3_000_000]).unwrap();
+    scope
+        .conversation(sound.conversations[0])
+        .assets()
+        .add(None, "text/plain", vec![b'c'; 3_000_000])
+        .unwrap();
     assert_eq!(scope.asset_range(&asset, 1_499_999..1_500_001).unwrap(), b"cc");
     assert_eq!(scope.asset_bytes(&asset).unwrap().len(), 3_000_000);
 }

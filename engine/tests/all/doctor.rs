@@ -1,7 +1,7 @@
 //! The doctor: every tenant, every damaged event, and what to do about each.
 
 use crate::stage::{Short, Stage, quiet, refused};
-use everturn::{AppendOptions, Doctor, Everturn, NewTurn, Options};
+use everturn::{Doctor, Everturn, NewTurn, Options};
 use rusqlite::Connection;
 
 fn examine(store: &Everturn) -> Doctor {
@@ -23,7 +23,7 @@ fn every_damaged_event_of_every_tenant_is_named_once() {
         acme.say(parent, NewTurn::user(&format!("acme {n}")));
         umbrella.say(other, NewTurn::user(&format!("umbrella {n}")));
     }
-    let fork = acme.fork(parent, 5).wait().unwrap().id;
+    let fork = acme.conversation(parent).fork(5).wait().unwrap().id();
     acme.say(fork, NewTurn::user("acme in the fork"));
     let whole = examine(&store);
     assert_eq!(whole.findings, []);
@@ -85,8 +85,8 @@ fn a_cell_that_cannot_be_read_is_named_with_its_column_and_rebuilding_mends_it()
         assert!(finding.advice.contains("doctor --rebuild"), "{finding:?}");
         // Whoever only reads is told the same; the other conversation can be read.
         let reading = stage.open_read_only().tenant("acme").unwrap();
-        refused(reading.get(id), "store.row", "`everturn doctor --rebuild` makes it again");
-        reading.get(other).unwrap();
+        refused(reading.conversation(id).get(), "store.row", "`everturn doctor --rebuild` makes it again");
+        reading.conversation(other).get().unwrap();
         let store = stage.open();
         assert_eq!(store.rebuild().unwrap(), []);
         assert_eq!(examine(&store).findings, []);
@@ -134,12 +134,12 @@ fn a_process_that_was_overtaken_answers_what_the_store_has_now() {
     let second = stage.open();
     let other = second.tenant("acme").unwrap();
     other.say(id, NewTurn::user("two"));
-    let lost = scope.append(id, vec![NewTurn::user("lost")], AppendOptions::default());
+    let lost = scope.conversation(id).append(NewTurn::user("lost"));
     refused(lost.wait(), "store.overtaken", "restart");
     refused(first.ready(), "store.overtaken", "restart");
     second.ready().unwrap();
     for n in 4..6 {
-        assert_eq!(scope.get(id).unwrap().head, other.get(id).unwrap().head);
+        assert_eq!(scope.conversation(id).get().unwrap().head, other.conversation(id).get().unwrap().head);
         assert_eq!(scope.turns(id).len(), n - 2);
         other.say(id, NewTurn::user("and on"));
     }
@@ -172,12 +172,12 @@ fn a_changed_fold_is_named_and_rebuilding_drops_it() {
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
     for _ in 0..11 {
-        let turns = (0..100).map(|n| NewTurn::user(&format!("number {n}"))).collect();
-        scope.append(id, turns, AppendOptions::default()).wait().unwrap();
+        let turns: Vec<_> = (0..100).map(|n| NewTurn::user(&format!("number {n}"))).collect();
+        scope.conversation(id).append_all(turns).wait().unwrap();
     }
-    let fork = scope.fork(id, 1100).wait().unwrap().id;
+    let fork = scope.conversation(id).fork(1100).wait().unwrap().id();
     for id in [id, fork] {
-        scope.state(id).unwrap();
+        scope.conversation(id).state().read().unwrap();
     }
     assert_eq!(examine(&store).findings, []);
     drop((scope, store));
@@ -206,8 +206,8 @@ fn every_body_that_is_gone_without_a_record_is_named() {
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
     let turns: Vec<_> = (0..6).map(|n| scope.say(id, NewTurn::user(&format!("number {n}")))).collect();
-    scope.erase(id, turns[5].id, None, "asked").wait().unwrap();
-    let fork = scope.fork(id, 5).wait().unwrap().id;
+    scope.conversation(id).erase(turns[5].id, None, "asked").wait().unwrap();
+    let fork = scope.conversation(id).fork(5).wait().unwrap().id();
     scope.say(fork, NewTurn::user("in the fork"));
     drop((scope, store));
     sql(

@@ -46,7 +46,7 @@ fn an_erasure_that_does_not_reach_the_index_says_so() {
     let store = stage.open_with(Options { index: true, ..crate::stage::quiet() });
     let scope = store.tenant("acme").unwrap();
     refused(
-        scope.erase(id, turn.id, None, "asked for").wait(),
+        scope.conversation(id).erase(turn.id, None, "asked for").wait(),
         "recall.scrub",
         "its words stay in the index",
     );
@@ -69,15 +69,15 @@ fn erased_words_are_in_no_file_and_the_chain_still_verifies() {
     around(&scope, id, "after");
     let head = scope.head(id);
     assert_ne!(stage.files_with("unspeakable"), NOWHERE, "otherwise this test proves nothing");
-    scope.erase(id, turn.id, Some("dpo".into()), "asked for by ann").wait().unwrap();
+    scope.conversation(id).erase(turn.id, Some("dpo".into()), "asked for by ann").wait().unwrap();
     assert_eq!(stage.files_with("unspeakable"), NOWHERE);
 
     let erased = scope.turn(turn.id).unwrap();
     assert!(erased.erased);
     assert_eq!((erased.message, erased.seq, erased.actor.as_deref()), (None, turn.seq, Some("ann")));
-    let report = scope.verify(id, Some(head)).unwrap();
+    let report = scope.conversation(id).log().verify(Some(head)).unwrap();
     assert_eq!((report.erased, report.contains_head), (1, Some(true)));
-    let event = scope.events(id, report.events - 1, 1).unwrap().remove(0);
+    let event = scope.conversation(id).log().read(report.events - 1, 1).unwrap().remove(0);
     assert_eq!(
         (event.kind.as_str(), event.actor.as_deref(), event.turn),
         ("turn.erased", Some("dpo"), Some(turn.id))
@@ -98,18 +98,22 @@ fn a_streamed_turn_is_erased_with_all_its_chunks() {
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
     // Another one stays open, so that its chunks stay too.
-    let other = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let other = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     for n in 0..30 {
-        scope.append_chunk(id, turn, None, &format!("unspeakable-{n} ")).unwrap();
-        scope.append_chunk(id, other, None, &format!("harmless-{n} ")).unwrap();
+        scope.conversation(id).open_turn(turn).chunk(None, &format!("unspeakable-{n} ")).unwrap();
+        scope.conversation(id).open_turn(other).chunk(None, &format!("harmless-{n} ")).unwrap();
         scope.say(id, NewTurn::user("meanwhile"));
     }
-    refused(scope.erase(id, turn, None, "").wait(), "turn.open", "is still open; commit or abort it first");
-    scope.append_abort(id, turn, "enough", None).wait().unwrap();
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    refused(
+        scope.conversation(id).erase(turn, None, "").wait(),
+        "turn.open",
+        "is still open; commit or abort it first",
+    );
+    scope.conversation(id).open_turn(turn).abort("enough", None).wait().unwrap();
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
     assert_eq!(stage.files_with("unspeakable"), NOWHERE);
-    scope.append_commit(id, other, NewTurn::default()).wait().unwrap();
+    scope.conversation(id).open_turn(other).commit(NewTurn::default()).wait().unwrap();
     drop((scope, store));
     assert_eq!(stage.files_with("unspeakable"), NOWHERE);
 }
@@ -127,11 +131,11 @@ fn an_erased_payload_and_its_name_are_in_no_file() {
     );
     let turn = scope.say(id, NewTurn::message(message));
     assert_eq!(stage.files_with("unspeakable").len(), 1);
-    scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
     for gone in ["unspeakable", "shameful.txt", &data[..40]] {
         assert_eq!(stage.files_with(gone), NOWHERE, "{gone}");
     }
-    assert_eq!(scope.verify(id, None).unwrap().erased, 2, "the turn and its asset");
+    assert_eq!(scope.conversation(id).log().verify(None).unwrap().erased, 2, "the turn and its asset");
 }
 
 #[test]
@@ -146,16 +150,16 @@ fn a_deleted_conversation_is_in_no_file_but_its_tombstone_is() {
     };
     let id = scope.begin_with(settings).id;
     scope.say(id, NewTurn::user("unspeakable").by("unspeakable-actor"));
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    scope.append_chunk(id, turn, None, "unspeakable").unwrap();
-    let head = scope.get(id).unwrap().head;
-    let tombstone = scope.delete(id, "contract ended").wait().unwrap();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    scope.conversation(id).open_turn(turn).chunk(None, "unspeakable").unwrap();
+    let head = scope.conversation(id).get().unwrap().head;
+    let tombstone = scope.conversation(id).delete("contract ended").wait().unwrap();
     assert_eq!((tombstone.id, tombstone.head), (id, head));
     assert_eq!(scope.tombstones().unwrap(), [tombstone]);
     drop((scope, store));
     assert_eq!(stage.files_with("unspeakable"), NOWHERE);
     refused(
-        stage.open().tenant("acme").unwrap().append_chunk(id, turn, None, "more"),
+        stage.open().tenant("acme").unwrap().conversation(id).open_turn(turn).chunk(None, "more"),
         "conversation.absent",
         "no conversation",
     );
@@ -166,12 +170,12 @@ fn an_erasure_shows_in_forks_too_because_the_words_are_kept_once() {
     let (_store, scope) = memory();
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user("shared"));
-    let fork = scope.fork(id, turn.seq).wait().unwrap().id;
-    scope.erase(fork, turn.id, None, "asked for").wait().unwrap();
-    assert!(scope.turn_in(id, turn.id).unwrap().erased);
+    let fork = scope.conversation(id).fork(turn.seq).wait().unwrap().id();
+    scope.conversation(fork).erase(turn.id, None, "asked for").wait().unwrap();
+    assert!(scope.conversation(id).turn(turn.id).unwrap().erased);
     assert_eq!(scope.kinds(id).len(), 2, "it is recorded where it was asked for");
-    assert_eq!(scope.verify(id, None).unwrap().erased, 1);
-    assert_eq!(scope.verify(fork, None).unwrap().erased, 1);
+    assert_eq!(scope.conversation(id).log().verify(None).unwrap().erased, 1);
+    assert_eq!(scope.conversation(fork).log().verify(None).unwrap().erased, 1);
 }
 
 #[test]
@@ -197,21 +201,21 @@ fn a_masked_secret_never_reaches_a_file_in_any_way_a_turn_can_come() {
     let first = scope.say(id, NewTurn::user(&said));
     assert!(first.message.as_ref().unwrap().get().contains("use ‹secret:aws_access_key:"), "{first:?}");
     let keyed = everturn::AppendOptions { idempotency_key: Some("k".into()), ..Default::default() };
-    scope.append(id, vec![NewTurn::user(&said)], keyed).wait().unwrap();
-    scope.supersede(id, first.id, NewTurn::user(&said)).wait().unwrap();
+    scope.conversation(id).append(NewTurn::user(&said)).with(keyed).wait().unwrap();
+    scope.conversation(id).supersede(first.id, NewTurn::user(&said)).wait().unwrap();
     let block = format!(
         r#"{{"role":"assistant","content":[{{"type":"tool_use","id":"1","name":"f","input":{{"k":"{}"}}}}]}}"#,
         secret()
     );
     scope.say(id, NewTurn::message(block));
     let [committed, aborted, left] = [0, 1, 2].map(|_| {
-        let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-        scope.append_chunk(id, turn, None, &said).unwrap();
+        let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+        scope.conversation(id).open_turn(turn).chunk(None, &said).unwrap();
         turn
     });
-    scope.append_commit(id, committed, NewTurn::default()).wait().unwrap();
-    scope.append_abort(id, aborted, "enough", None).wait().unwrap();
-    let fork = scope.fork(id, 2).wait().unwrap().id;
+    scope.conversation(id).open_turn(committed).commit(NewTurn::default()).wait().unwrap();
+    scope.conversation(id).open_turn(aborted).abort("enough", None).wait().unwrap();
+    let fork = scope.conversation(id).fork(2).wait().unwrap().id();
     scope.say(fork, NewTurn::user(&said));
     drop((scope, store));
     let scope = stage.open().tenant("acme").unwrap();

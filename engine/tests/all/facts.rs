@@ -4,8 +4,8 @@ use crate::scripted_server::*;
 use crate::stage::*;
 use everturn::model::{self, Configured, Endpoint, HttpModel, Limits, wait};
 use everturn::{
-    CompactOptions, Correction, Everturn, ExtractOptions, Extraction, FactQuery, GenerateOptions, NewFact,
-    NewStream, NewTurn, Options, RecallOptions, Tenant,
+    CompactOptions, Correction, Everturn, ExtractOptions, Extraction, FactQuery, Format, GenerateOptions,
+    Lifecycle, NewFact, NewStream, NewTurn, Options, RecallOptions, Tenant,
 };
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::event::Visibility;
@@ -57,11 +57,11 @@ fn berlin(turn: u64) -> Value {
 
 fn all(scope: &Tenant, id: ConversationId) -> Vec<Fact> {
     let query = FactQuery { include_superseded: true, include_retracted: true, ..FactQuery::default() };
-    scope.facts(id, query).unwrap().data
+    scope.conversation(id).facts().list(query).unwrap().data
 }
 
 fn current(scope: &Tenant, id: ConversationId) -> Vec<String> {
-    scope.facts(id, FactQuery::default()).unwrap().data.iter().map(Fact::text).collect()
+    scope.conversation(id).facts().list(FactQuery::default()).unwrap().data.iter().map(Fact::text).collect()
 }
 
 fn new(subject: &str, predicate: &str, object: &str) -> NewFact {
@@ -85,7 +85,7 @@ fn what_the_turns_support_is_kept_and_the_rest_is_dropped_and_counted() {
     let (_store, scope, id) = learning(&server, json!({}));
     let turn = scope.say(id, NewTurn::user("By the way, I live\nin Berlin.").by("zoë"));
     scope.say(id, NewTurn::assistant("Noted."));
-    let done = scope.extract_facts(id, ExtractOptions::default()).unwrap();
+    let done = scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     assert_eq!(done.dropped, Dropped { ungrounded: 1, no_such_turn: 1, malformed: 1, ..Dropped::default() });
     assert_eq!(
         (done.turns, done.from_seq, done.to_seq, done.model.as_str()),
@@ -101,7 +101,7 @@ fn what_the_turns_support_is_kept_and_the_rest_is_dropped_and_counted() {
     assert!(
         server.seen()[0].json()["messages"][1]["content"].as_str().unwrap().contains("I live\\nin Berlin")
     );
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
 }
 
 #[test]
@@ -109,19 +109,19 @@ fn nothing_is_read_twice_unless_it_is_asked_for_and_then_nothing_is_counted_twic
     let server = ScriptedServer::start(vec![finds(&[berlin(2)]), finds(&[]), finds(&[berlin(2)])]);
     let (_store, scope, id) = learning(&server, json!({}));
     scope.say(id, NewTurn::user("I live in Berlin."));
-    let first = scope.extract_facts(id, ExtractOptions::default()).unwrap();
+    let first = scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     assert_eq!(first.facts.len(), 1);
-    let again = scope.extract_facts(id, ExtractOptions::default()).unwrap();
+    let again = scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     assert_eq!((again.turns, server.seen().len()), (0, 1), "there is nothing new, and nobody is asked");
     scope.say(id, NewTurn::user("It rains."));
-    scope.extract_facts(id, ExtractOptions::default()).unwrap();
+    scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     let asked = server.seen()[1].json()["messages"][1]["content"].as_str().unwrap().to_string();
     assert!(
         asked.contains("It rains") && !asked.contains("Berlin"),
         "neither the turn nor the fact: {asked}"
     );
     assert!(asked.contains("lives in"), "but how it is spelled");
-    let by_hand = scope.extract_facts(id, everything()).unwrap();
+    let by_hand = scope.conversation(id).facts().extract(everything()).unwrap();
     assert_eq!((by_hand.turns, by_hand.facts.len(), by_hand.dropped.known), (2, 0, 1));
     assert_eq!(all(&scope, id)[0].confidence, 0.8);
 }
@@ -132,13 +132,13 @@ fn what_an_answer_repeats_of_a_recalled_fact_confirms_nothing() {
     let server = ScriptedServer::start(vec![finds(&[berlin(2)]), finds(&[berlin(5)]), finds(&[berlin(7)])]);
     let (_store, scope, id) = learning(&server, json!({}));
     scope.say(id, NewTurn::user("I live in Berlin."));
-    scope.extract_facts(id, ExtractOptions::default()).unwrap();
+    scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     let repeats = scope.say(id, NewTurn::assistant("You told me that you live in Berlin."));
-    let done = scope.extract_facts(id, ExtractOptions::default()).unwrap();
+    let done = scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     assert_eq!((repeats.seq, done.turns, done.facts.len(), done.dropped.known), (5, 1, 0, 1));
     assert_eq!(all(&scope, id)[0].confidence, 0.8);
     let insists = scope.say(id, NewTurn::user("Yes, I still live in Berlin."));
-    let done = scope.extract_facts(id, ExtractOptions::default()).unwrap();
+    let done = scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     assert_eq!(
         (insists.seq, done.facts[0].confidence, done.facts[0].sources.len()),
         (7, 0.96, 2),
@@ -153,20 +153,24 @@ fn what_another_turn_says_too_is_surer_and_what_it_contradicts_gives_way() {
     let (_store, scope, id) = learning(&server, json!({}));
     scope.say(id, NewTurn::user("I live in Berlin."));
     scope.say(id, NewTurn::user("We live in Berlin, both of us."));
-    scope.extract_facts(id, ExtractOptions::default()).unwrap();
+    scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     let facts = all(&scope, id);
     assert_eq!((facts.len(), facts[0].sources.len(), facts[0].confidence), (1, 2, 0.96));
-    let before = scope.get(id).unwrap().head.seq;
+    let before = scope.conversation(id).get().unwrap().head.seq;
     let moved = scope.say(id, NewTurn::user("We moved to Paris."));
     assert_eq!(moved.seq, 7);
-    scope.extract_facts(id, ExtractOptions::default()).unwrap();
+    scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     assert_eq!(current(&scope, id), ["zoë Lives in Paris"]);
     let facts = all(&scope, id);
     assert_eq!((facts[0].status, facts[0].superseded_by), (Status::Superseded, Some(facts[1].id)));
-    let then = scope.facts(id, FactQuery { as_of: Some(before), ..FactQuery::default() }).unwrap();
+    let then = scope
+        .conversation(id)
+        .facts()
+        .list(FactQuery { as_of: Some(before), ..FactQuery::default() })
+        .unwrap();
     assert_eq!(then.data.iter().map(Fact::text).collect::<Vec<_>>(), ["Zoë lives in Berlin"]);
     refused(
-        scope.facts(id, FactQuery { as_of: Some(99), ..FactQuery::default() }),
+        scope.conversation(id).facts().list(FactQuery { as_of: Some(99), ..FactQuery::default() }),
         "seq.out_of_range",
         "has no seq 99",
     );
@@ -185,17 +189,21 @@ fn garbage_is_asked_about_once_more_and_a_model_that_hangs_is_left() {
     ]);
     let (_store, scope, id) = learning(&server, json!({"timeout_s": 1}));
     scope.say(id, NewTurn::user("I live in Berlin."));
-    assert_eq!(scope.extract_facts(id, everything()).unwrap().facts.len(), 1);
+    assert_eq!(scope.conversation(id).facts().extract(everything()).unwrap().facts.len(), 1);
     let second = server.seen()[1].json()["messages"][0]["content"].as_str().unwrap().to_string();
     assert!(second.contains("Your previous answer was refused: the answer begins with"), "{second}");
     let head = scope.head(id);
-    refused(scope.extract_facts(id, everything()), "facts.answer", "begins with");
-    refused(scope.extract_facts(id, everything()), "model.timeout", "within 1 s");
+    refused(scope.conversation(id).facts().extract(everything()), "facts.answer", "begins with");
+    refused(scope.conversation(id).facts().extract(everything()), "model.timeout", "within 1 s");
     assert_eq!(scope.head(id), head, "a failure leaves no trace");
-    assert_eq!(scope.extract_facts(id, everything()).unwrap().dropped.known, 1);
+    assert_eq!(scope.conversation(id).facts().extract(everything()).unwrap().dropped.known, 1);
     let (_store, none) = memory();
     let id = none.begin();
-    refused(none.extract_facts(id, ExtractOptions::default()), "model.none", "no model is configured");
+    refused(
+        none.conversation(id).facts().extract(ExtractOptions::default()),
+        "model.none",
+        "no model is configured",
+    );
 }
 
 #[test]
@@ -204,11 +212,11 @@ fn what_is_still_being_said_is_read_when_it_is_complete() {
     let (_store, scope, id) = learning(&server, json!({}));
     scope.say(id, NewTurn::user("hello"));
     scope.say(id, NewTurn { visibility: Some(Visibility::Private), ..NewTurn::user("between us") });
-    let open = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let open = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     scope.say(id, NewTurn::user("meanwhile"));
-    assert_eq!(scope.extract_facts(id, ExtractOptions::default()).unwrap().turns, 1);
-    scope.append_commit(id, open, NewTurn::assistant("You live in Berlin.")).wait().unwrap();
-    let done = scope.extract_facts(id, ExtractOptions::default()).unwrap();
+    assert_eq!(scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap().turns, 1);
+    scope.conversation(id).open_turn(open).commit(NewTurn::assistant("You live in Berlin.")).wait().unwrap();
+    let done = scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     assert_eq!((done.turns, done.facts.len()), (2, 1));
 }
 
@@ -232,7 +240,7 @@ fn in_the_background_an_exchange_is_read_once_and_nothing_where_nobody_asked_for
     assert_eq!(current(&scope, id), ["Zoë lives in Berlin"]);
     exchange(id, "Nothing new.");
     until("a model that answers garbage is given up on", || read(id) == 2);
-    let last = scope.events(id, 0, 100).unwrap().pop().unwrap();
+    let last = scope.conversation(id).log().read(0, 100).unwrap().pop().unwrap();
     let body: Value = last.read().unwrap();
     assert_eq!((&body["failed"], server.seen().len()), (&json!("facts.answer"), 3));
     exchange(id, "Still nothing.");
@@ -249,7 +257,7 @@ fn after_a_generation_what_was_asked_and_answered_is_read() {
     let id = scope.begin_with(policy(json!({"extract": true}))).id;
     let generate =
         GenerateOptions { input: vec![NewTurn::user("I live in Berlin.")], ..GenerateOptions::default() };
-    wait(scope.generate(id, generate)).unwrap().wait().unwrap();
+    wait(scope.conversation(id).generate(generate)).unwrap().wait().unwrap();
     until("it is learned", || current(&scope, id) == ["Zoë lives in Berlin"]);
     assert_eq!(scope.turns(id).len(), 2);
 }
@@ -274,19 +282,19 @@ fn erasing_a_turn_erases_what_was_learned_only_from_it_from_every_file() {
     let (store, scope, id) = erasable(&stage, &server, Settings::default());
     let gone = scope.say(id, NewTurn::user("I live in Berlin and fear unspeakable spiders."));
     scope.say(id, NewTurn::user("All of us live in Berlin."));
-    let fork = scope.fork(id, 3).wait().unwrap().id;
-    scope.extract_facts(id, ExtractOptions::default()).unwrap();
-    scope.extract_facts(fork, ExtractOptions::default()).unwrap();
+    let fork = scope.conversation(id).fork(3).wait().unwrap().id();
+    scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
+    scope.conversation(fork).facts().extract(ExtractOptions::default()).unwrap();
     let facts = all(&scope, id);
     let fear = facts.iter().find(|fact| fact.predicate == "fears").unwrap().id;
     let home = facts.iter().find(|fact| fact.predicate == "lives in").unwrap().clone();
     let corrected = Correction { object: Some("wasps".into()), ..Correction::default() };
-    let wasps = scope.correct_fact(id, fear, corrected).unwrap();
+    let wasps = scope.conversation(id).facts().correct(fear, corrected).unwrap();
     assert_eq!((wasps.text().as_str(), wasps.corrects), ("Zoë fears wasps", Some(fear)));
     assert_ne!(stage.files_with("unspeakable"), NOWHERE, "otherwise this test proves nothing");
 
     // Through the fork, which learned it too.
-    scope.erase(fork, gone.id, None, "asked for").wait().unwrap();
+    scope.conversation(fork).erase(gone.id, None, "asked for").wait().unwrap();
     assert_eq!(stage.files_with("unspeakable"), NOWHERE);
     assert_eq!(all(&scope, fork), []);
     let left = all(&scope, id);
@@ -297,11 +305,11 @@ fn erasing_a_turn_erases_what_was_learned_only_from_it_from_every_file() {
         "the other source stays"
     );
     for erased in [fear, wasps.id] {
-        refused(scope.retract_fact(id, erased, None, None), "fact.absent", "no fact");
+        refused(scope.conversation(id).facts().retract(erased, None, None), "fact.absent", "no fact");
     }
     refused(scope.fact(fear), "fact.absent", "no fact");
     for conversation in [id, fork] {
-        scope.verify(conversation, None).unwrap();
+        scope.conversation(conversation).log().verify(None).unwrap();
     }
     drop((scope, store));
     stage.open().rebuild().unwrap();
@@ -321,9 +329,9 @@ fn what_is_erased_while_it_is_read_is_not_learned() {
     let (_store, scope, id) = erasable(&stage, &server, Settings::default());
     let turn = scope.say(id, NewTurn::user("I fear the unspeakable."));
     let done = std::thread::scope(|threads| {
-        let reads = threads.spawn(|| scope.extract_facts(id, ExtractOptions::default()));
+        let reads = threads.spawn(|| scope.conversation(id).facts().extract(ExtractOptions::default()));
         server.await_requests(1);
-        scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+        scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
         go.send(()).unwrap();
         reads.join().unwrap()
     });
@@ -341,9 +349,9 @@ fn facts_go_with_the_turns_that_retention_erases() {
     let (_store, scope, id) = erasable(&stage, &server, settings);
     scope.say(id, NewTurn::user("I fear the unspeakable, which nobody should."));
     (0..3).for_each(|_| drop(scope.say(id, NewTurn::assistant("Yes."))));
-    assert_eq!(scope.extract_facts(id, ExtractOptions::default()).unwrap().facts.len(), 1);
+    assert_eq!(scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap().facts.len(), 1);
     let options = CompactOptions { keep_last: Some(1), extractive: true, ..CompactOptions::default() };
-    scope.compact(id, options).unwrap();
+    scope.conversation(id).compaction().compact(options).unwrap();
     assert_eq!(all(&scope, id), []);
 }
 
@@ -366,11 +374,13 @@ fn what_must_not_be_kept_is_taken_out_before_anything_is_stored() {
     let rule = json!({"redact": true, "redact_prompt": "no code names"});
     let (_store, scope, id) = learning(&server, rule);
     scope.say(id, NewTurn::user(said));
-    let done = scope.extract_facts(id, everything()).unwrap();
+    let done = scope.conversation(id).facts().extract(everything()).unwrap();
     assert_eq!(current(&scope, id), ["Zoë is called at home, ‹phone›", "Project ‹redacted› is due in May"]);
     assert_eq!(done.dropped.redacted, 1);
     let events: String = scope
-        .events(id, 2, 100)
+        .conversation(id)
+        .log()
+        .read(2, 100)
         .unwrap()
         .iter()
         .filter_map(|event| event.text().map(str::to_string))
@@ -381,15 +391,24 @@ fn what_must_not_be_kept_is_taken_out_before_anything_is_stored() {
     let asked = &server.seen()[1].body;
     assert!(asked.contains("no code names") && !asked.contains("901820"), "{asked}");
     let head = scope.head(id);
-    refused(scope.extract_facts(id, everything()), "facts.redaction", "the answer begins with");
+    refused(
+        scope.conversation(id).facts().extract(everything()),
+        "facts.redaction",
+        "the answer begins with",
+    );
     assert_eq!(scope.head(id), head, "what could not be redacted is not kept");
     refused(
-        scope.add_fact(id, new("Zoë", "has the address", "zoe@example.org")),
+        scope.conversation(id).facts().add(new("Zoë", "has the address", "zoe@example.org")),
         "fact.redacted",
         "nothing is left",
     );
     assert_eq!(
-        scope.add_fact(id, new("Zoë", "is called at", "work, +49 30 1234567")).unwrap().object,
+        scope
+            .conversation(id)
+            .facts()
+            .add(new("Zoë", "is called at", "work, +49 30 1234567"))
+            .unwrap()
+            .object,
         "work, ‹phone›"
     );
 }
@@ -400,53 +419,73 @@ fn facts_are_added_corrected_and_taken_back_by_hand() {
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user("Tea, please. I never drink coffee."));
     let by = |fact| NewFact { by: Some("me".into()), ..fact };
-    let added = scope.add_fact(id, by(new(" Zoë ", "drinks", "tea\nonly"))).unwrap();
+    let added = scope.conversation(id).facts().add(by(new(" Zoë ", "drinks", "tea\nonly"))).unwrap();
     assert_eq!(
         (added.text().as_str(), added.confidence, added.by.as_deref()),
         ("Zoë drinks tea only", 1.0, Some("me"))
     );
     let head = scope.head(id);
-    assert_eq!(scope.add_fact(id, new("zoë", "Drinks", "Tea only.")).unwrap(), added, "it is known");
+    assert_eq!(
+        scope.conversation(id).facts().add(new("zoë", "Drinks", "Tea only.")).unwrap(),
+        added,
+        "it is known"
+    );
     assert_eq!(scope.head(id), head);
     let quoted = NewFact {
         source_turn: Some(turn.id),
         quote: Some("never drink  coffee".into()),
         ..new("Zoë", "avoids", "coffee")
     };
-    let avoids = scope.add_fact(id, quoted.clone()).unwrap();
+    let avoids = scope.conversation(id).facts().add(quoted.clone()).unwrap();
     assert_eq!((avoids.sources[0].turn, avoids.sources[0].seq), (turn.id, Some(turn.seq)));
     let wrong = NewFact { quote: Some("never drink tea".into()), ..quoted };
-    refused(scope.add_fact(id, wrong), "fact.ungrounded", "copy its words exactly");
-    refused(scope.add_fact(id, new("Zoë", " ", "x")), "fact.empty", "predicate");
+    refused(scope.conversation(id).facts().add(wrong), "fact.ungrounded", "copy its words exactly");
+    refused(scope.conversation(id).facts().add(new("Zoë", " ", "x")), "fact.empty", "predicate");
     let unsure = NewFact { confidence: Some(1.5), ..new("a", "b", "c") };
-    refused(scope.add_fact(id, unsure), "fact.confidence", "between 0 and 1");
-    refused(scope.add_fact(id, new("a", "b", &"x".repeat(1001))), "limit.exceeded", "OBJECT_BYTES_MAX");
+    refused(scope.conversation(id).facts().add(unsure), "fact.confidence", "between 0 and 1");
+    refused(
+        scope.conversation(id).facts().add(new("a", "b", &"x".repeat(1001))),
+        "limit.exceeded",
+        "OBJECT_BYTES_MAX",
+    );
 
     let correction =
         Correction { object: Some("green tea".into()), confidence: Some(0.9), ..Correction::default() };
-    let right = scope.correct_fact(id, added.id, correction).unwrap();
+    let right = scope.conversation(id).facts().correct(added.id, correction).unwrap();
     assert_eq!(
         (right.text().as_str(), right.confidence, right.corrects),
         ("Zoë drinks green tea", 0.9, Some(added.id))
     );
-    refused(scope.correct_fact(id, right.id, Correction::default()), "fact.unchanged", "says that already");
+    refused(
+        scope.conversation(id).facts().correct(right.id, Correction::default()),
+        "fact.unchanged",
+        "says that already",
+    );
     assert_eq!(current(&scope, id), ["Zoë avoids coffee", "Zoë drinks green tea"]);
-    let back = scope.retract_fact(id, avoids.id, Some("me".into()), Some("not so".into())).unwrap();
+    let back =
+        scope.conversation(id).facts().retract(avoids.id, Some("me".into()), Some("not so".into())).unwrap();
     assert_eq!((back.status, back.retracted.unwrap().reason.as_deref()), (Status::Retracted, Some("not so")));
-    refused(scope.retract_fact(id, avoids.id, None, None), "fact.retracted", "taken back already");
+    refused(
+        scope.conversation(id).facts().retract(avoids.id, None, None),
+        "fact.retracted",
+        "taken back already",
+    );
     assert_eq!(current(&scope, id), ["Zoë drinks green tea"]);
     assert_eq!(all(&scope, id).len(), 3);
     let absent = FactId(turn.id.0);
-    refused(scope.retract_fact(id, absent, None, None), "fact.absent", "no fact");
-    let first =
-        scope.facts(id, FactQuery { limit: 1, include_superseded: true, ..FactQuery::default() }).unwrap();
+    refused(scope.conversation(id).facts().retract(absent, None, None), "fact.absent", "no fact");
+    let first = scope
+        .conversation(id)
+        .facts()
+        .list(FactQuery { limit: 1, include_superseded: true, ..FactQuery::default() })
+        .unwrap();
     let rest = FactQuery { after: first.next, include_superseded: true, ..FactQuery::default() };
-    assert_eq!(scope.facts(id, rest).unwrap().data, [right]);
+    assert_eq!(scope.conversation(id).facts().list(rest).unwrap().data, [right]);
     // Also when nothing more is said.
-    scope.close(id).wait().unwrap();
-    scope.add_fact(id, new("Zoë", "left", "in May")).unwrap();
+    scope.conversation(id).update(Lifecycle::Closed).wait().unwrap();
+    scope.conversation(id).facts().add(new("Zoë", "left", "in May")).unwrap();
     refused(
-        scope.append_event(id, "fact.added", None, Raw::of(&json!({})).unwrap()).wait(),
+        scope.conversation(id).append_event("fact.added", None, Raw::of(&json!({})).unwrap()).wait(),
         "kind.reserved",
         "written by Everturn itself",
     );
@@ -456,18 +495,27 @@ fn facts_are_added_corrected_and_taken_back_by_hand() {
 fn a_fork_inherits_facts_and_goes_on_alone_and_other_tenants_see_nothing() {
     let (store, scope) = memory();
     let id = scope.begin();
-    let tea = scope.add_fact(id, new("Zoë", "drinks", "tea")).unwrap();
-    let fork = scope.fork(id, scope.get(id).unwrap().head.seq).wait().unwrap().id;
-    scope.add_fact(id, new("Zoë", "drinks", "milk")).unwrap();
+    let tea = scope.conversation(id).facts().add(new("Zoë", "drinks", "tea")).unwrap();
+    let fork =
+        scope.conversation(id).fork(scope.conversation(id).get().unwrap().head.seq).wait().unwrap().id();
+    scope.conversation(id).facts().add(new("Zoë", "drinks", "milk")).unwrap();
     assert_eq!(current(&scope, fork), ["Zoë drinks tea"]);
     assert_eq!(all(&scope, fork)[0].conversation, id, "it was learned there");
-    scope.retract_fact(fork, tea.id, None, None).unwrap();
+    scope.conversation(fork).facts().retract(tea.id, None, None).unwrap();
     assert_eq!((current(&scope, id), current(&scope, fork).len()), (vec!["Zoë drinks milk".to_string()], 0));
     assert_eq!(scope.fact(tea.id).unwrap().status, Status::Superseded, "as its own conversation sees it");
     let other = store.tenant("globex").unwrap();
     refused(other.fact(tea.id), "fact.absent", "no fact");
-    refused(other.facts(id, FactQuery::default()), "conversation.absent", "no conversation");
-    refused(other.retract_fact(id, tea.id, None, None), "conversation.absent", "no conversation");
+    refused(
+        other.conversation(id).facts().list(FactQuery::default()),
+        "conversation.absent",
+        "no conversation",
+    );
+    refused(
+        other.conversation(id).facts().retract(tea.id, None, None),
+        "conversation.absent",
+        "no conversation",
+    );
 }
 
 #[test]
@@ -477,15 +525,18 @@ fn facts_are_the_same_after_an_export_and_an_import() {
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user("I drink tea."));
-    let tea =
-        scope.add_fact(id, NewFact { source_turn: Some(turn.id), ..new("Zoë", "drinks", "tea") }).unwrap();
-    scope.add_fact(id, new("Zoë", "drinks", "milk")).unwrap();
+    let tea = scope
+        .conversation(id)
+        .facts()
+        .add(NewFact { source_turn: Some(turn.id), ..new("Zoë", "drinks", "tea") })
+        .unwrap();
+    scope.conversation(id).facts().add(new("Zoë", "drinks", "milk")).unwrap();
     let mut file = Vec::new();
-    scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
+    scope.conversation(id).export(Format::Jsonl, &mut file, &mut |_| {}).unwrap();
     let (_other, elsewhere) = memory();
     elsewhere.import(&file[..], &mut |_| {}).unwrap();
     assert_eq!(all(&elsewhere, id), all(&scope, id));
-    elsewhere.erase(id, turn.id, None, "asked").wait().unwrap();
+    elsewhere.conversation(id).erase(turn.id, None, "asked").wait().unwrap();
     refused(elsewhere.fact(tea.id), "fact.absent", "no fact");
     assert_eq!(current(&elsewhere, id), ["Zoë drinks milk"]);
 }
@@ -517,19 +568,22 @@ fn recall_finds_the_facts_that_hold() {
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user("Tea in Berlin, then Paris."));
     let from = |fact| NewFact { source_turn: Some(turn.id), ..fact };
-    scope.add_fact(id, new("Zoë", "lives in", "Berlin")).unwrap();
-    scope.add_fact(id, from(new("Zoë", "lives in", "Paris"))).unwrap();
-    let tea = scope.add_fact(id, from(new("Zoë", "drinks", "tea"))).unwrap();
-    let dog = scope.add_fact(id, new("Zoë", "has", "a dog")).unwrap();
+    scope.conversation(id).facts().add(new("Zoë", "lives in", "Berlin")).unwrap();
+    scope.conversation(id).facts().add(from(new("Zoë", "lives in", "Paris"))).unwrap();
+    let tea = scope.conversation(id).facts().add(from(new("Zoë", "drinks", "tea"))).unwrap();
+    let dog = scope.conversation(id).facts().add(new("Zoë", "has", "a dog")).unwrap();
     scope
-        .correct_fact(id, tea.id, Correction { object: Some("mate".into()), ..Correction::default() })
+        .conversation(id)
+        .facts()
+        .correct(tea.id, Correction { object: Some("mate".into()), ..Correction::default() })
         .unwrap();
-    scope.retract_fact(id, dog.id, None, None).unwrap();
+    scope.conversation(id).facts().retract(dog.id, None, None).unwrap();
     let fell = "Zoë drinks tea, Zoë lives in Berlin";
     assert_eq!(findable(&store, &scope, None), ["Zoë drinks mate, Zoë lives in Paris", fell]);
-    let fork = scope.fork(id, scope.get(id).unwrap().head.seq).wait().unwrap().id;
-    scope.add_fact(fork, from(new("Zoë", "asks for", "milk"))).unwrap();
-    scope.add_fact(fork, new("Zoë", "lives in", "Rome")).unwrap();
+    let fork =
+        scope.conversation(id).fork(scope.conversation(id).get().unwrap().head.seq).wait().unwrap().id();
+    scope.conversation(fork).facts().add(from(new("Zoë", "asks for", "milk"))).unwrap();
+    scope.conversation(fork).facts().add(new("Zoë", "lives in", "Rome")).unwrap();
     let in_fork = [
         "Zoë asks for milk, Zoë drinks mate, Zoë lives in Rome",
         "Zoë drinks tea, Zoë lives in Berlin, Zoë lives in Paris",
@@ -541,12 +595,16 @@ fn recall_finds_the_facts_that_hold() {
         "the fork's are not its parent's"
     );
     // In the parent, which knows nothing of the fork: what held before holds again.
-    scope.erase(id, turn.id, None, "asked").wait().unwrap();
+    scope.conversation(id).erase(turn.id, None, "asked").wait().unwrap();
     assert_eq!(findable(&store, &scope, None), ["Zoë lives in Berlin, Zoë lives in Rome", ""]);
     let said = scope.say(id, NewTurn::user("Oslo!"));
-    scope.add_fact(id, NewFact { source_turn: Some(said.id), ..new("Zoë", "lives in", "Oslo") }).unwrap();
+    scope
+        .conversation(id)
+        .facts()
+        .add(NewFact { source_turn: Some(said.id), ..new("Zoë", "lives in", "Oslo") })
+        .unwrap();
     assert_eq!(findable(&store, &scope, Some(id)), ["Zoë lives in Oslo", "Zoë lives in Berlin"]);
-    scope.supersede(id, said.id, NewTurn::user("Never mind.")).wait().unwrap();
+    scope.conversation(id).supersede(said.id, NewTurn::user("Never mind.")).wait().unwrap();
     assert_eq!(findable(&store, &scope, Some(id)), ["Zoë lives in Berlin", ""]);
     let other = store.tenant("globex").unwrap();
     assert_eq!(findable(&store, &other, None), ["", ""]);

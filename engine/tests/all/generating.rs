@@ -69,7 +69,7 @@ fn input(text: &str) -> GenerateOptions {
 }
 
 fn begin(scope: &Tenant, id: ConversationId, options: GenerateOptions) -> Result<Generating, Error> {
-    wait(scope.generate(id, options))
+    wait(scope.conversation(id).generate(options))
 }
 
 fn generate(scope: &Tenant, id: ConversationId, options: GenerateOptions) -> Result<Generated, Error> {
@@ -85,7 +85,7 @@ fn sent(seen: &Seen, name: &str) -> Option<String> {
 /// What a receipt gives back is what the server got.
 #[track_caller]
 fn replays(scope: &Tenant, id: ConversationId, seq: u64, seen: &Seen) {
-    let context = scope.replay_context(id, seq).unwrap();
+    let context = scope.conversation(id).contexts().replay_at(seq).unwrap();
     let (messages, system) =
         everturn_formats::provider::request_fields(context.receipt.renderer.parse::<Provider>().unwrap());
     let texts: Vec<&str> = context.messages.iter().map(Raw::get).collect();
@@ -167,7 +167,7 @@ fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_se
         };
         let server = ScriptedServer::start(vec![vec![script]]);
         let (_store, scope, id) = asking(&server, kind);
-        scope.pin(id, "budget", raw("900")).wait().unwrap();
+        scope.conversation(id).state().pin("budget", raw("900")).wait().unwrap();
         let options = GenerateOptions {
             actor: Some("helper".into()),
             metadata: BTreeMap::from([("run".to_string(), raw("7"))]),
@@ -231,8 +231,8 @@ fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_se
             place("message") < place("context.receipt") && place("context.receipt") < place("turn.opened")
         );
         assert!(place("turn.opened") < place("turn.committed"));
-        assert_eq!(scope.generation(generating.id).unwrap().state, GenerationState::Done);
-        assert_eq!(scope.running_generations(id), []);
+        assert_eq!(scope.generations().status(generating.id).unwrap().state, GenerationState::Done);
+        assert_eq!(scope.generations().running(id), []);
     }
 }
 
@@ -267,7 +267,10 @@ fn results_are_handed_back_and_the_next_prompt_has_the_answer_as_it_came() {
         assert!(body.contains(&said.join(",")), "{said:?} is not in {body}");
         assert_eq!(body.matches("a.rs b.rs").count(), 1, "{body}");
         replays(&scope, id, answered.receipt_seq, &server.seen()[1]);
-        assert_eq!(scope.state(id).unwrap().pending_tools.len(), answered.answer.calls.len());
+        assert_eq!(
+            scope.conversation(id).state().read().unwrap().pending_tools.len(),
+            answered.answer.calls.len()
+        );
     }
 }
 
@@ -286,7 +289,10 @@ fn whoever_follows_sees_piece_after_piece_and_the_end() {
     let generating = begin(&scope, id, input("greet")).unwrap();
     let turn = generating.turn;
     assert_eq!(scope.turn(turn).unwrap().status, Status::Pending);
-    let mut follower = scope.subscribe(id, scope.get(id).unwrap().head.seq).unwrap();
+    let mut follower = scope
+        .conversation(id)
+        .subscribe(scope.conversation(id).get().unwrap().head.seq.saturating_sub(1))
+        .unwrap();
     let mut next = || follower.recv_timeout(PATIENCE).unwrap().unwrap();
     assert!(matches!(next(), Update::Event(event) if event.kind == "turn.opened"));
     for (word, signal) in [("Hel", go), ("lo", on)] {
@@ -381,7 +387,7 @@ fn the_input_never_gives_way_and_is_there_once() {
     // What was asked then is tail now, and a prompt cache knows it still.
     let next =
         ContextOptions { last_n: Some(3), provider: Provider::OpenaiChat, ..ContextOptions::new(4000) };
-    let next = scope.build_context(id, &next).unwrap();
+    let next = scope.conversation(id).contexts().build(&next).unwrap();
     let before = &next.included[..next.included.len() - 1];
     assert_eq!(next.cache.stable_prefix_tokens, before.iter().map(|block| block.tokens).sum::<u64>());
 }
@@ -416,7 +422,7 @@ fn the_calls_that_the_input_answers_stay_with_it() {
 fn a_prompt_for_anthropic_is_marked_for_its_cache_at_the_ends_of_sections() {
     let server = ScriptedServer::start((0..2).map(|_| vec![stream(&ANTHROPIC)]).collect());
     let (_store, scope, id) = asking(&server, Kind::Anthropic);
-    scope.pin(id, "budget", raw("900")).wait().unwrap();
+    scope.conversation(id).state().pin("budget", raw("900")).wait().unwrap();
     for text in ["one", "two"] {
         scope.say(id, NewTurn::user(text));
         scope.say(id, NewTurn::assistant(text));
@@ -437,11 +443,11 @@ fn a_prompt_for_anthropic_is_marked_for_its_cache_at_the_ends_of_sections() {
     assert_eq!(seen.body.matches("cache_control").count(), 3);
     replays(&scope, id, generated.receipt_seq, seen);
     // A receipt of before there were marks gives back what was sent then.
-    let mut old = scope.replay_context(id, generated.receipt_seq).unwrap().receipt;
+    let mut old = scope.conversation(id).contexts().replay_at(generated.receipt_seq).unwrap().receipt;
     old.renderer_version = 1;
-    let differs = scope.replay(id, &old).unwrap_err();
+    let differs = scope.conversation(id).contexts().replay(&old).unwrap_err();
     old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
-    let bare = scope.replay(id, &old).unwrap();
+    let bare = scope.conversation(id).contexts().replay(&old).unwrap();
     assert!(!format!("{:?}", bare.messages).contains("cache_control"));
     assert_eq!(bare.receipt, old);
     // Whoever marks by themselves is left alone.
@@ -476,13 +482,16 @@ fn a_model_is_chosen_by_name_and_may_be_asked_to_serve_another() {
     let (_store, id, scope) = open(&["fast", "smart"]);
     refused(begin(&scope, id, named("clever")), "model.unknown", "\"clever\" is not one of fast, smart");
     refused(begin(&scope, id, input("hi")), "model.unknown", "name one of fast, smart");
-    assert_eq!(scope.get(id).unwrap().head.seq, 1, "nothing was appended");
-    assert_eq!(scope.models(), [("fast".into(), "fast-1".into()), ("smart".into(), "smart-1".into())]);
+    assert_eq!(scope.conversation(id).get().unwrap().head.seq, 1, "nothing was appended");
+    assert_eq!(
+        scope.generations().models(),
+        [("fast".into(), "fast-1".into()), ("smart".into(), "smart-1".into())]
+    );
     generate(&scope, id, named("smart")).unwrap();
     let other = GenerateOptions { served_model: Some("smart-2".into()), ..named("smart") };
     let generated = generate(&scope, id, other).unwrap();
     assert_eq!(
-        scope.replay_context(id, generated.receipt_seq).unwrap().receipt.model.as_deref(),
+        scope.conversation(id).contexts().replay_at(generated.receipt_seq).unwrap().receipt.model.as_deref(),
         Some("smart-2")
     );
     let (_store, id, scope) = open(&["only"]);
@@ -497,7 +506,7 @@ fn a_model_is_chosen_by_name_and_may_be_asked_to_serve_another() {
 fn what_cannot_be_generated_is_refused_before_anything_is_said() {
     let server = ScriptedServer::start(Vec::new());
     let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
-    let head = scope.get(id).unwrap().head.seq;
+    let head = scope.conversation(id).get().unwrap().head.seq;
     let at = GenerateOptions {
         context: ContextOptions { at_seq: Some(1), ..ContextOptions::new(0) },
         ..input("hi")
@@ -519,8 +528,8 @@ fn what_cannot_be_generated_is_refused_before_anything_is_said() {
     );
     let nowhere = "conv_00000000000000000000000007".parse().unwrap();
     refused(begin(&scope, nowhere, input("hi")), "conversation.absent", "");
-    assert_eq!((scope.get(id).unwrap().head.seq, server.seen().len()), (head, 0));
-    assert_eq!(scope.running_generations(id), []);
+    assert_eq!((scope.conversation(id).get().unwrap().head.seq, server.seen().len()), (head, 0));
+    assert_eq!(scope.generations().running(id), []);
 }
 
 /// The client lost the answer and sends the request again: nothing is said twice, and nothing is paid twice.
@@ -580,7 +589,7 @@ fn a_turn_is_not_swept_away_while_its_model_thinks() {
     clock.advance_s(600);
     assert_eq!(store.sweep().unwrap().interrupted, 1);
     refused(generating.wait(), "turn.not_open", "is interrupted already");
-    assert_eq!(scope.running_generations(id), []);
+    assert_eq!(scope.generations().running(id), []);
 }
 
 /// What is traced, of the conversations of one test: names and values of fields.

@@ -67,7 +67,9 @@ fn import(scope: &Tenant, text: &str) -> Result<Imported, Error> {
 
 /// The turns that stand.
 fn standing(scope: &Tenant, id: ConversationId) -> Vec<Turn> {
-    turns_of(scope.history(id, HistoryQuery { limit: 1000, ..HistoryQuery::default() }).unwrap().data)
+    turns_of(
+        scope.conversation(id).history(HistoryQuery { limit: 1000, ..HistoryQuery::default() }).unwrap().data,
+    )
 }
 
 /// What stands, as people read it.
@@ -94,7 +96,7 @@ fn kept(scope: &Tenant, id: ConversationId) -> Vec<String> {
     let mut kept = Vec::new();
     let mut after = 0;
     loop {
-        let page = scope.events(id, after, 1000).unwrap();
+        let page = scope.conversation(id).log().read(after, 1000).unwrap();
         let Some(last) = page.last() else { return kept };
         after = last.seq;
         let lines = page.iter().filter(|event| event.kind == "import.line");
@@ -162,7 +164,7 @@ fn a_session_of_claude_code_is_one_conversation_with_one_turn_a_message() {
     assert_eq!(turns[4].message.as_ref().unwrap().get(), line["message"].to_string());
     // What was edited away is there, behind what took its place.
     assert_eq!(scope.turns(id).len(), 9);
-    let conversation = scope.get(id).unwrap();
+    let conversation = scope.conversation(id).get().unwrap();
     assert_eq!(conversation.title.as_deref(), Some("list the files, please"));
     let origin: Value = serde_json::from_str(conversation.metadata["import"].get()).unwrap();
     assert_eq!(
@@ -170,7 +172,7 @@ fn a_session_of_claude_code_is_one_conversation_with_one_turn_a_message() {
         json!({"format":"claude-code","session":"s-1","cwd":"/work","git_branch":"main","version":"2.1.0"})
     );
     assert_eq!(kept(&scope, id), [file.lines[0].clone(), file.lines[13].clone()]);
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
 
     // Again: nothing. And after something was said here: still nothing.
     assert_eq!(import(&scope, &file.text()).unwrap().added, 0);
@@ -197,7 +199,7 @@ fn a_file_that_grew_line_by_line_stands_as_the_whole_does() {
         assert_eq!(stands(&scope, id), stands(&whole, id), "{step} lines at a time");
         assert_eq!(kept(&scope, id), kept(&whole, id));
         assert_eq!(import(&scope, &file.text()).unwrap().added, 0);
-        scope.verify(id, None).unwrap();
+        scope.conversation(id).log().verify(None).unwrap();
     }
 }
 
@@ -224,20 +226,23 @@ fn what_the_program_summarized_is_a_compaction() {
     let report = import(&scope, &file.text()).unwrap();
     let id = report.conversation.id;
     assert_eq!(said(&scope, id), ["user first", "assistant one", "user next", "assistant two"]);
-    assert_eq!(scope.get(id).unwrap().checkpoint.unwrap().turns_before, 2);
-    let events = scope.events(id, 0, 100).unwrap();
+    assert_eq!(scope.conversation(id).get().unwrap().checkpoint.unwrap().turns_before, 2);
+    let events = scope.conversation(id).log().read(0, 100).unwrap();
     let compaction = events.iter().find(|event| event.kind == "compaction").unwrap();
     let body: Value = serde_json::from_str(compaction.text().unwrap()).unwrap();
     assert_eq!(body["checkpoint"]["handoff_md"], "They counted to one.");
     assert_eq!((&body["tokens_before"], &body["summarizer"]), (&json!(155000), &json!("claude-code")));
     // The model reads the summary and what came after it.
-    let transcript: Value = serde_json::from_str(&scope.transcript(id).unwrap()).unwrap();
+    let transcript: Value = serde_json::from_str(&scope.conversation(id).transcript().unwrap()).unwrap();
     assert_eq!(transcript["summary"], "They counted to one.");
     assert_eq!(import(&scope, &file.text()).unwrap().added, 0);
     // And goes on from there by itself when asked to.
-    let compacted = scope.compact(id, CompactOptions { keep_last: Some(1), ..CompactOptions::default() });
+    let compacted = scope
+        .conversation(id)
+        .compaction()
+        .compact(CompactOptions { keep_last: Some(1), ..CompactOptions::default() });
     assert_eq!(compacted.unwrap().covers.turns, 1);
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
 }
 
 #[test]
@@ -261,7 +266,8 @@ fn subagents_are_conversations_of_their_own_that_name_the_one_they_worked_for() 
     assert_eq!(said(&scope, main), ["user look into it", "assistant it is here"]);
     let [side] = report.linked[..] else { panic!("{:?}", report.linked) };
     assert_eq!(said(&scope, side), ["user find the bug", "assistant found"]);
-    let origin: Value = serde_json::from_str(scope.get(side).unwrap().metadata["import"].get()).unwrap();
+    let origin: Value =
+        serde_json::from_str(scope.conversation(side).get().unwrap().metadata["import"].get()).unwrap();
     assert_eq!((&origin["parent"], &origin["agent"]), (&json!(main), &json!("agent-7")));
 
     // The rest of the subagent's work, in a file of its own, and the rest of the session in another.
@@ -301,8 +307,8 @@ fn a_branch_that_was_left_and_taken_up_again_is_a_fork() {
         said(&scope, fork),
         ["user one", "assistant 1", "user two", "assistant 2", "user three", "assistant 3"]
     );
-    assert_eq!(scope.get(fork).unwrap().parent.unwrap().conversation, main);
-    scope.verify(fork, None).unwrap();
+    assert_eq!(scope.conversation(fork).get().unwrap().parent.unwrap().conversation, main);
+    scope.conversation(fork).log().verify(None).unwrap();
     let again = import(&scope, &file.text()).unwrap();
     assert_eq!((again.added, again.linked), (0, vec![fork]));
     // Only a part at a time.

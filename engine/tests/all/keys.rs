@@ -2,12 +2,12 @@
 
 use crate::stage::{START, Stage, Still, quiet};
 use everturn::{Everturn, NewKey, Options};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_core::time::Timestamp;
 use std::sync::Arc;
 
 fn writer(tenant: &str) -> NewKey {
-    NewKey { tenant: tenant.into(), role: Role::Writer, label: None, expires: None }
+    NewKey { tenant: tenant.into(), role: KeyRole::Writer, label: None, expires: None }
 }
 
 fn still() -> (Arc<Still>, Everturn) {
@@ -25,7 +25,7 @@ fn the_words_of_a_key_open_its_tenant_and_are_kept_nowhere() {
         let (key, words) = store.keys().create(NewKey { label, ..writer("acme") }).unwrap();
         assert!(words.starts_with(&format!("et_{}_", key.id.0)), "{words}");
         let grant = store.keys().find(&words).unwrap();
-        assert_eq!((grant.key, grant.tenant.as_str(), grant.role), (key.id, "acme", Role::Writer));
+        assert_eq!((grant.key, grant.tenant.as_str(), grant.role), (key.id, "acme", KeyRole::Writer));
         assert_eq!(store.keys().list("acme").unwrap(), [key]);
         assert!(store.keys().list("globex").unwrap().is_empty());
         words

@@ -2,11 +2,11 @@
 
 use crate::stage::{Short, Stage, memory, refused, words};
 use everturn::{Change, NewStream, NewTurn, Tenant};
-use everturn_core::conversation::{Parent, Settings, State};
+use everturn_core::conversation::{Lifecycle, Parent, Settings};
 use everturn_core::turn::{Status, Successor};
 
 fn said(scope: &Tenant, id: everturn_core::id::ConversationId) -> Vec<String> {
-    let page = scope.history(id, Default::default()).unwrap().data;
+    let page = scope.conversation(id).history(Default::default()).unwrap().data;
     crate::stage::turns_of(page).iter().filter_map(words).collect()
 }
 
@@ -17,68 +17,91 @@ fn what_happens_on_one_side_of_a_fork_does_not_show_on_the_other() {
         let scope = store.tenant("acme").unwrap();
         let id = scope.begin();
         let [one, two] = ["one", "two"].map(|text| scope.say(id, NewTurn::user(text).by("ann")));
-        let fork = scope.fork(id, two.seq).wait().unwrap();
+        let fork = scope.conversation(id).fork(two.seq).wait().unwrap().get().unwrap();
         assert_eq!(fork.parent, Some(Parent { conversation: id, at_seq: 3 }));
         assert_eq!((fork.turns, fork.head.seq), (2, 4));
         scope.say(id, NewTurn::user("only here").by("bob"));
         scope.say(fork.id, NewTurn::user("only there"));
-        let [here, there] = [id, fork.id]
-            .map(|id| scope.supersede(id, one.id, NewTurn::user("instead")).wait().unwrap().turns[0].id);
+        let [here, there] = [id, fork.id].map(|id| {
+            scope.conversation(id).supersede(one.id, NewTurn::user("instead")).wait().unwrap().turns[0].id
+        });
         assert_eq!(said(&scope, id), ["two", "only here", "instead"]);
         assert_eq!(said(&scope, fork.id), ["two", "only there", "instead"]);
-        assert_eq!(scope.turn_in(id, one.id).unwrap().superseded_by, Some(Successor::Turn(here)));
-        assert_eq!(scope.turn_in(fork.id, one.id).unwrap().superseded_by, Some(Successor::Turn(there)));
-        assert_eq!(scope.get(fork.id).unwrap().participants, ["ann"]);
+        assert_eq!(scope.conversation(id).turn(one.id).unwrap().superseded_by, Some(Successor::Turn(here)));
+        assert_eq!(
+            scope.conversation(fork.id).turn(one.id).unwrap().superseded_by,
+            Some(Successor::Turn(there))
+        );
+        assert_eq!(scope.conversation(fork.id).get().unwrap().participants, ["ann"]);
 
         // Not even a deletion shows.
-        scope.delete(id, "over").wait().unwrap();
+        scope.conversation(id).delete("over").wait().unwrap();
         assert_eq!(said(&scope, fork.id), ["two", "only there", "instead"]);
-        let report = scope.verify(fork.id, Some(two_hash(&scope, fork.id))).unwrap();
+        let report = scope.conversation(fork.id).log().verify(Some(two_hash(&scope, fork.id))).unwrap();
         assert_eq!((report.events, report.contains_head), (7, Some(true)));
     }
 }
 
 fn two_hash(scope: &Tenant, id: everturn_core::id::ConversationId) -> everturn_core::chain::Hash {
-    scope.events(id, 2, 1).unwrap()[0].hash
+    scope.conversation(id).log().read(2, 1).unwrap()[0].hash
 }
 
 #[test]
 fn an_open_turn_stays_unfinished_in_a_fork_and_can_be_finished_in_the_parent_only() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    scope.append_chunk(id, turn, None, "so").unwrap();
-    let fork = scope.fork(id, 2).wait().unwrap().id;
-    refused(scope.append_chunk(fork, turn, None, "x"), "turn.not_open", "is interrupted already");
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    scope.conversation(id).open_turn(turn).chunk(None, "so").unwrap();
+    let fork = scope.conversation(id).fork(2).wait().unwrap().id();
     refused(
-        scope.append_commit(fork, turn, NewTurn::default()).wait(),
+        scope.conversation(fork).open_turn(turn).chunk(None, "x"),
         "turn.not_open",
         "is interrupted already",
     );
-    scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
-    assert_eq!(scope.turn_in(id, turn).unwrap().status, Status::Complete);
-    assert_eq!(scope.turn_in(fork, turn).unwrap().status, Status::Interrupted);
+    refused(
+        scope.conversation(fork).open_turn(turn).commit(NewTurn::default()).wait(),
+        "turn.not_open",
+        "is interrupted already",
+    );
+    scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
+    assert_eq!(scope.conversation(id).turn(turn).unwrap().status, Status::Complete);
+    assert_eq!(scope.conversation(fork).turn(turn).unwrap().status, Status::Interrupted);
 }
 
 #[test]
 fn a_conversation_that_is_put_away_takes_no_turns_until_it_is_resumed() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     for (state, put_away) in [
-        ("archived", scope.archive(id).wait().unwrap()),
-        ("abandoned", scope.abandon(id, Some("no answer".into())).wait().unwrap()),
+        ("archived", scope.conversation(id).update(Lifecycle::Archived).wait().unwrap()),
+        (
+            "abandoned",
+            scope
+                .conversation(id)
+                .update(Change {
+                    state: Some(Lifecycle::Abandoned),
+                    reason: Some("no answer".into()),
+                    ..Change::default()
+                })
+                .wait()
+                .unwrap(),
+        ),
     ] {
         assert_eq!(put_away.state.as_str(), state);
     }
     let says = format!("{id} is abandoned; resume it first");
     refused(scope.try_say(id, NewTurn::user("hello?")), "conversation.not_active", &says);
-    refused(scope.append_open(id, NewStream::default()).wait(), "conversation.not_active", &says);
+    refused(scope.conversation(id).open(NewStream::default()).wait(), "conversation.not_active", &says);
     // What was begun may end, and what is asked for may be erased.
-    scope.append_commit(id, turn, NewTurn::assistant("bye")).wait().unwrap();
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
-    scope.update(id, Settings { title: Some(Some("old".into())), ..Settings::default() }).wait().unwrap();
-    assert_eq!(scope.resume(id).wait().unwrap().state, State::Active);
+    scope.conversation(id).open_turn(turn).commit(NewTurn::assistant("bye")).wait().unwrap();
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
+    scope
+        .conversation(id)
+        .update(Settings { title: Some(Some("old".into())), ..Settings::default() })
+        .wait()
+        .unwrap();
+    assert_eq!(scope.conversation(id).update(Lifecycle::Active).wait().unwrap().state, Lifecycle::Active);
     scope.say(id, NewTurn::user("there you are"));
 }
 
@@ -88,21 +111,24 @@ fn settings_and_state_change_in_one_step_and_only_if_nothing_else_did() {
     let id = scope.begin();
     let change = |title: &str, state, seq| {
         let settings = Settings { title: Some(Some(title.into())), ..Settings::default() };
-        scope.change(id, Change { settings, state, reason: None, expected_seq: Some(seq) }).wait()
+        scope
+            .conversation(id)
+            .update(Change { settings, state, reason: None, expected_seq: Some(seq) })
+            .wait()
     };
-    let changed = change("Trip", Some(State::Archived), 1).unwrap();
+    let changed = change("Trip", Some(Lifecycle::Archived), 1).unwrap();
     assert_eq!(
         (changed.title.as_deref(), changed.state, changed.head.seq),
-        (Some("Trip"), State::Archived, 3)
+        (Some("Trip"), Lifecycle::Archived, 3)
     );
     refused(change("Journey", None, 1), "append.stale_seq", "head is 3, you expected 1");
     // Nothing would be written, but what the caller has seen is not what is there.
-    refused(change("Trip", Some(State::Archived), 2), "append.stale_seq", "head is 3, you expected 2");
-    assert_eq!(change("Trip", Some(State::Archived), 3).unwrap().head.seq, 3, "it is so already");
+    refused(change("Trip", Some(Lifecycle::Archived), 2), "append.stale_seq", "head is 3, you expected 2");
+    assert_eq!(change("Trip", Some(Lifecycle::Archived), 3).unwrap().head.seq, 3, "it is so already");
     // One step: what cannot be done leaves the rest undone.
-    change("Trip", Some(State::Closed), 3).unwrap();
-    refused(change("Other", Some(State::Active), 4), "conversation.not_active", "is closed");
-    assert_eq!(scope.get(id).unwrap().title.as_deref(), Some("Trip"));
+    change("Trip", Some(Lifecycle::Closed), 3).unwrap();
+    refused(change("Other", Some(Lifecycle::Active), 4), "conversation.not_active", "is closed");
+    assert_eq!(scope.conversation(id).get().unwrap().title.as_deref(), Some("Trip"));
 }
 
 #[test]
@@ -110,14 +136,14 @@ fn a_closed_conversation_stays_closed_and_says_how_to_go_on() {
     let (_store, scope) = memory();
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user("goodbye"));
-    scope.close(id).wait().unwrap();
+    scope.conversation(id).update(Lifecycle::Closed).wait().unwrap();
     let says = "is closed; it cannot be continued: `reset` starts a new one, `fork` goes on from a copy";
     refused(scope.try_say(id, NewTurn::user("wait")), "conversation.not_active", says);
-    refused(scope.resume(id).wait(), "conversation.not_active", says);
-    refused(scope.archive(id).wait(), "conversation.not_active", says);
+    refused(scope.conversation(id).update(Lifecycle::Active).wait(), "conversation.not_active", says);
+    refused(scope.conversation(id).update(Lifecycle::Archived).wait(), "conversation.not_active", says);
     assert_eq!(said(&scope, id), ["goodbye"], "it can be read");
-    let fork = scope.fork(id, turn.seq).wait().unwrap();
-    assert_eq!(fork.state, State::Active);
+    let fork = scope.conversation(id).fork(turn.seq).wait().unwrap().get().unwrap();
+    assert_eq!(fork.state, Lifecycle::Active);
     scope.say(fork.id, NewTurn::user("wait"));
 }
 
@@ -131,12 +157,13 @@ fn a_reset_starts_over_with_the_same_settings_and_names_its_predecessor() {
     }
     let id = scope.begin_with(settings).id;
     scope.say(id, NewTurn::user("hello").by("ann"));
-    let fresh = scope.reset(id).unwrap();
-    assert_eq!((fresh.predecessor, fresh.turns, fresh.state), (Some(id), 0, State::Active));
-    let (mut old, mut new) = (scope.get(id).unwrap(), scope.get(fresh.id).unwrap());
+    let fresh = scope.conversation(id).reset().unwrap().get().unwrap();
+    assert_eq!((fresh.predecessor, fresh.turns, fresh.state), (Some(id), 0, Lifecycle::Active));
+    let (mut old, mut new) =
+        (scope.conversation(id).get().unwrap(), scope.conversation(fresh.id).get().unwrap());
     // What each retains is its own.
     assert_ne!(old.metadata.remove("transcript_budget"), new.metadata.remove("transcript_budget"));
-    assert_eq!(old.state, State::Closed);
+    assert_eq!(old.state, Lifecycle::Closed);
     assert_eq!(
         (&new.title, new.ttl, new.retention, &new.metadata),
         (&old.title, old.ttl, old.retention, &old.metadata)
@@ -144,7 +171,7 @@ fn a_reset_starts_over_with_the_same_settings_and_names_its_predecessor() {
     assert_eq!(new.participants, Vec::<String>::new());
     assert_eq!(said(&scope, id), ["hello"]);
     // Once more from the closed one gives another.
-    assert_ne!(scope.reset(id).unwrap().id, fresh.id);
+    assert_ne!(scope.conversation(id).reset().unwrap().id(), fresh.id);
 }
 
 #[test]
@@ -153,11 +180,11 @@ fn participants_are_those_who_spoke_each_once() {
     let id = scope.begin();
     scope.say(id, NewTurn::user("a").by("ann"));
     scope.say(id, NewTurn::user("b"));
-    let turn = scope.append_open(id, NewStream { actor: Some("gpt".into()), ..NewStream::default() });
+    let turn = scope.conversation(id).open(NewStream { actor: Some("gpt".into()), ..NewStream::default() });
     let turn = turn.wait().unwrap().id;
-    scope.append_commit(id, turn, NewTurn::assistant("c").by("gpt-critic")).wait().unwrap();
+    scope.conversation(id).open_turn(turn).commit(NewTurn::assistant("c").by("gpt-critic")).wait().unwrap();
     scope.say(id, NewTurn::user("d").by("ann"));
-    assert_eq!(scope.get(id).unwrap().participants, ["ann", "gpt", "gpt-critic"]);
+    assert_eq!(scope.conversation(id).get().unwrap().participants, ["ann", "gpt", "gpt-critic"]);
 }
 
 #[test]

@@ -2,9 +2,7 @@
 
 use crate::stage::{PATIENCE, Short, memory};
 use everturn::model::Embed;
-use everturn::{
-    AppendOptions, Error, Everturn, HistoryQuery, NewTurn, Options, RecallMode, RecallOptions, Tenant,
-};
+use everturn::{Append, Error, Everturn, HistoryQuery, NewTurn, Options, RecallMode, RecallOptions, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -88,7 +86,7 @@ fn words_vectors_and_checkpoints_follow_while_requests_never_end() {
         let lexical = RecallOptions { mode: RecallMode::Lexical, ..RecallOptions::default() };
         wait("a word", || !scope.recall("lighthouse", &lexical).unwrap().data.is_empty());
         wait("a vector", || store.behind().unwrap().vectors == 0);
-        wait("a checkpoint", || scope.get(id).unwrap().checkpoint.is_some());
+        wait("a checkpoint", || scope.conversation(id).get().unwrap().checkpoint.is_some());
     });
 }
 
@@ -116,16 +114,13 @@ fn recalls_that_run_at_once_are_bounded_and_all_are_answered() {
     assert!(most <= cores, "{most} recalls ran at once, on {cores} cores");
 }
 
-fn given_back(scope: &Tenant, id: ConversationId, text: &str) -> bool {
-    match scope.append_unless_blocking(id, vec![NewTurn::user(text)], AppendOptions::default()) {
+fn given_back(scope: &Tenant, id: ConversationId, text: &str) -> Option<Box<Append>> {
+    match scope.conversation(id).append(NewTurn::user(text)).try_submit() {
         Ok(commit) => {
             commit.wait().unwrap();
-            false
+            None
         }
-        Err((turns, _)) => {
-            assert_eq!(turns.len(), 1, "nothing is lost on the way");
-            true
-        }
+        Err(append) => Some(append),
     }
 }
 
@@ -134,16 +129,17 @@ fn given_back(scope: &Tenant, id: ConversationId, text: &str) -> bool {
 fn an_append_that_may_block_comes_back_and_others_are_appended() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    assert!(!given_back(&scope, id, "short"));
-    assert!(given_back(&scope, id, &"x".repeat(ASSET_INLINE_BYTES_MAX)), "it may hold a payload");
+    assert!(given_back(&scope, id, "short").is_none());
+    assert!(given_back(&scope, id, &"x".repeat(ASSET_INLINE_BYTES_MAX)).is_some(), "it may hold a payload");
     let unknown = ConversationId(ulid::Ulid::from_parts(1, 1));
-    assert!(given_back(&scope, unknown, "it would have to be looked for"));
+    assert!(given_back(&scope, unknown, "it would have to be looked for").is_some());
     let policy = Raw::of(&json!({"max_messages": 3, "recovery": {"compact": {"keep_last": 1}}})).unwrap();
     let mut settings = Settings::default();
     settings.policy.insert("budget".into(), policy);
-    scope.update(id, settings).wait().unwrap();
-    assert!(!given_back(&scope, id, "two"));
-    assert!(!given_back(&scope, id, "three"));
-    assert!(given_back(&scope, id, "room must be made first"));
-    assert_eq!(scope.history(id, HistoryQuery::default()).unwrap().data.len(), 3);
+    scope.conversation(id).update(settings).wait().unwrap();
+    assert!(given_back(&scope, id, "two").is_none());
+    assert!(given_back(&scope, id, "three").is_none());
+    let append = given_back(&scope, id, "room must be made first").unwrap();
+    assert_eq!(scope.conversation(id).history(HistoryQuery::default()).unwrap().data.len(), 3);
+    assert_eq!(append.wait().unwrap().turns.len(), 1, "nothing is lost on the way");
 }

@@ -3,7 +3,7 @@
 use crate::stage::{PATIENCE, Stage, quiet};
 use everturn::model::{BuiltinEmbedder, Embed};
 use everturn::{
-    AppendOptions, Error, Everturn, NewFact, NewTurn, Options, RecallMode, RecallOptions, Recalled, Tenant,
+    Error, Everturn, NewConversation, NewFact, NewTurn, Options, RecallMode, RecallOptions, Recalled, Tenant,
 };
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Role;
@@ -95,9 +95,9 @@ fn open(stage: &Stage, embedder: &Arc<Toy>) -> Everturn {
 }
 
 fn say(scope: &Tenant, texts: &[&str]) -> ConversationId {
-    let id = scope.create(Default::default()).wait().unwrap().id;
-    let turns = texts.iter().map(|text| NewTurn::user(text)).collect();
-    scope.append(id, turns, AppendOptions::default()).wait().unwrap();
+    let id = scope.create(NewConversation::default()).wait().unwrap().id();
+    let turns: Vec<_> = texts.iter().map(|text| NewTurn::user(text)).collect();
+    scope.conversation(id).append_all(turns).wait().unwrap();
     id
 }
 
@@ -196,9 +196,13 @@ fn tools_wait_until_people_and_facts_have_their_vectors() {
     let scope = writer.tenant("acme").unwrap();
     let id = say(&scope, &["a kitten sleeps"]);
     let (subject, predicate, object) = ("kitten".into(), "eats".into(), "bread".into());
-    let fact = scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
+    let fact = scope
+        .conversation(id)
+        .facts()
+        .add(NewFact { subject, predicate, object, ..NewFact::default() })
+        .unwrap();
     let result = NewTurn::text(Role::Tool, "rain: 3 mm");
-    scope.append(id, vec![result], AppendOptions::default()).wait().unwrap();
+    scope.conversation(id).append(result).wait().unwrap();
     writer.index_now().unwrap();
     let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
     let reader = stage.open_with(Options { embedder, read_only: true, ..quiet() });
@@ -291,7 +295,7 @@ fn an_erased_turn_has_no_vector_any_more() {
     settled(&store);
     let found = recall(&scope, "feline", RecallMode::Vector);
     let turn = found.data[0].turn.unwrap();
-    scope.erase(id, turn, None, "asked to").wait().unwrap();
+    scope.conversation(id).erase(turn, None, "asked to").wait().unwrap();
     store.index_now().unwrap();
     let texts: Vec<String> =
         recall(&scope, "feline", RecallMode::Vector).data.into_iter().map(|hit| hit.snippet.text).collect();
@@ -363,7 +367,7 @@ fn the_built_in_embedder_s_vectors_come_with_the_words() {
     let scope = store.tenant("acme").unwrap();
     let id = say(&scope, &["We send the parcels by train.", "My cat sleeps on the keyboard.", "🚀"]);
     let (subject, predicate, object) = ("the relay".into(), "listens on".into(), "port 8443".into());
-    scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
+    scope.conversation(id).facts().add(NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
     let behind = store.index_now().unwrap();
     assert_eq!((behind.events, behind.vectors), (0, 0));
     for (question, text) in [

@@ -2,7 +2,7 @@
 
 use crate::stage::{PATIENCE, Short, Stage, files, refused, until};
 use base64::Engine;
-use everturn::{Everturn, NewStream, NewTurn, Options, Tenant};
+use everturn::{Everturn, Format, NewStream, NewTurn, Options, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -54,7 +54,7 @@ impl Stage {
         assert_eq!(events(&text), exported(scope, id));
         let report = jsonl::verify(text.as_bytes(), None).unwrap();
         assert!(report.is_ok(), "{report:?}");
-        assert_eq!(report.chain.head, scope.get(id).unwrap().head);
+        assert_eq!(report.chain.head, scope.conversation(id).get().unwrap().head);
     }
 }
 
@@ -70,7 +70,7 @@ fn events(file: &str) -> Vec<String> {
 
 fn exported(scope: &Tenant, id: ConversationId) -> Vec<String> {
     let mut file = Vec::new();
-    scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
+    scope.conversation(id).export(Format::Jsonl, &mut file, &mut |_| {}).unwrap();
     events(&String::from_utf8(file).unwrap())
 }
 
@@ -80,7 +80,7 @@ fn eventful(scope: &Tenant) -> ConversationId {
     let id = scope.begin_with(settings).id;
     scope.say(id, NewTurn::user("hello").by("ann"));
     let old = scope.say(id, NewTurn::assistant("helo"));
-    scope.supersede(id, old.id, NewTurn::assistant("hello")).wait().unwrap();
+    scope.conversation(id).supersede(old.id, NewTurn::assistant("hello")).wait().unwrap();
     let data = base64::engine::general_purpose::STANDARD.encode([7; 9000]);
     scope.say(
         id,
@@ -88,11 +88,11 @@ fn eventful(scope: &Tenant) -> ConversationId {
             r#"{{"role":"user","content":[{{"type":"image","source":{{"type":"base64","media_type":"image/png","data":"{data}"}}}}]}}"#
         )),
     );
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    scope.append_chunk(id, turn, None, "streamed").unwrap();
-    scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    scope.conversation(id).open_turn(turn).chunk(None, "streamed").unwrap();
+    scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
     let body = Raw::new(r#"{"path":"a"}"#.into()).unwrap();
-    scope.append_event(id, "snapshot_created", None, body).wait().unwrap();
+    scope.conversation(id).append_event("snapshot_created", None, body).wait().unwrap();
     id
 }
 
@@ -101,7 +101,7 @@ fn the_file_says_what_an_export_says_verifies_and_imports() {
     let stage = Stage::new();
     let (store, scope) = stage.mirrored();
     let id = eventful(&scope);
-    let fork = scope.fork(id, 3).wait().unwrap().id;
+    let fork = scope.conversation(id).fork(3).wait().unwrap().id();
     scope.say(fork, NewTurn::user("otherwise"));
     until("both files are there", || stage.is_current(&scope, id) && stage.is_current(&scope, fork));
     stage.assert_mirrors(&scope, id);
@@ -117,8 +117,11 @@ fn the_file_says_what_an_export_says_verifies_and_imports() {
 
     let elsewhere = Everturn::open("memory:").unwrap().tenant("acme").unwrap();
     let imported = elsewhere.import(std::fs::read(stage.file(id)).unwrap().as_slice(), &mut |_| {}).unwrap();
-    assert_eq!(imported.conversation.head, scope.get(id).unwrap().head);
-    assert_eq!(elsewhere.asset_bytes(&elsewhere.assets(id).unwrap()[0]).unwrap(), [7; 9000]);
+    assert_eq!(imported.conversation.head, scope.conversation(id).get().unwrap().head);
+    assert_eq!(
+        elsewhere.asset_bytes(&elsewhere.conversation(id).assets().list().unwrap()[0]).unwrap(),
+        [7; 9000]
+    );
     drop((scope, store));
 }
 
@@ -200,7 +203,7 @@ fn a_process_that_mirrors_until_it_is_killed_comes_in_here() {
     for n in 0.. {
         let turn = scope.say(ids[n % 2], NewTurn::user(&format!("{n} {}", "word ".repeat(n % 300))));
         if n % 7 == 0 {
-            scope.erase(ids[n % 2], turn.id, None, "asked for").wait().unwrap();
+            scope.conversation(ids[n % 2]).erase(turn.id, None, "asked for").wait().unwrap();
         }
         println!("{n}");
     }
@@ -239,11 +242,16 @@ fn erased_words_leave_the_mirror_its_relatives_and_what_was_set_aside() {
     let (store, scope) = stage.mirrored();
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user("the unspeakable word"));
-    let between = scope.fork(id, turn.seq).wait().unwrap().id;
-    let fork = scope.fork(between, scope.get(between).unwrap().head.seq).wait().unwrap().id;
-    let sibling = scope.fork(id, turn.seq).wait().unwrap().id;
+    let between = scope.conversation(id).fork(turn.seq).wait().unwrap().id();
+    let fork = scope
+        .conversation(between)
+        .fork(scope.conversation(between).get().unwrap().head.seq)
+        .wait()
+        .unwrap()
+        .id();
+    let sibling = scope.conversation(id).fork(turn.seq).wait().unwrap().id();
     // The one in between is gone; the words are inherited all the same.
-    scope.delete(between, "not needed").wait().unwrap();
+    scope.conversation(between).delete("not needed").wait().unwrap();
     let all = [id, fork, sibling];
     until("the files are there", || all.iter().all(|id| stage.is_current(&scope, *id)));
     until("the file of the one in between is gone", || !stage.file(between).exists());
@@ -254,7 +262,7 @@ fn erased_words_leave_the_mirror_its_relatives_and_what_was_set_aside() {
         texts.filter(|text| text.contains("unspeakable")).count()
     };
     assert_eq!(with_the_words(), 4);
-    scope.erase(fork, turn.id, None, "asked for").wait().unwrap();
+    scope.conversation(fork).erase(turn.id, None, "asked for").wait().unwrap();
     until("the words are gone", || with_the_words() == 0);
     until("the files are whole", || all.iter().all(|id| stage.is_current(&scope, *id)));
     all.iter().for_each(|id| stage.assert_mirrors(&scope, *id));
@@ -269,8 +277,8 @@ fn words_that_were_erased_while_the_mirror_was_off_leave_it_at_the_next_start() 
     let (store, scope) = stage.mirrored();
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user("the unspeakable word"));
-    let fork = scope.fork(id, turn.seq).wait().unwrap().id;
-    let late = scope.fork(id, turn.seq).wait().unwrap().id;
+    let fork = scope.conversation(id).fork(turn.seq).wait().unwrap().id();
+    let late = scope.conversation(id).fork(turn.seq).wait().unwrap().id();
     let other = scope.begin();
     drop((scope, store));
     std::fs::remove_file(stage.file(late)).unwrap();
@@ -279,7 +287,7 @@ fn words_that_were_erased_while_the_mirror_was_off_leave_it_at_the_next_start() 
     let scope = stage.reopen(None).tenant("acme").unwrap();
     // More than a page lies between the end of the file and the erasure.
     (0..150).for_each(|n| drop(scope.say(late, NewTurn::user(&format!("{n}")))));
-    scope.erase(late, turn.id, None, "asked for").wait().unwrap();
+    scope.conversation(late).erase(turn.id, None, "asked for").wait().unwrap();
     drop(scope);
     assert_eq!(stage.files_with("unspeakable").len(), 2, "otherwise this test proves nothing");
     std::fs::write(format!("{}.new", stage.file(other).display()), "unspeakable, half written").unwrap();
@@ -299,11 +307,11 @@ fn a_deleted_conversation_takes_its_file_along_and_a_strange_file_stays() {
     let ids = [scope.begin(), scope.begin(), scope.begin()];
     until("the files are there", || ids.iter().all(|id| stage.file(*id).exists()));
     let kept = std::fs::read(stage.file(ids[2])).unwrap();
-    scope.delete(ids[0], "done").wait().unwrap();
+    scope.conversation(ids[0]).delete("done").wait().unwrap();
     until("its file is gone", || !stage.file(ids[0]).exists());
     drop((scope, store));
     // Deleted while nobody mirrored.
-    stage.reopen(None).tenant("acme").unwrap().delete(ids[1], "done").wait().unwrap();
+    stage.reopen(None).tenant("acme").unwrap().conversation(ids[1]).delete("done").wait().unwrap();
     // The only copy of a conversation that this store has never heard of.
     let strange = stage.mirror().join("acme/conv_00000000000000000000000001.jsonl");
     std::fs::write(&strange, "precious").unwrap();
@@ -311,7 +319,7 @@ fn a_deleted_conversation_takes_its_file_along_and_a_strange_file_stays() {
     let (store, scope) = stage.mirrored();
     until("its file is gone", || !stage.file(ids[1]).exists());
     // It comes back with its conversation.
-    scope.delete(ids[2], "by mistake").wait().unwrap();
+    scope.conversation(ids[2]).delete("by mistake").wait().unwrap();
     scope.import(kept.as_slice(), &mut |_| {}).unwrap();
     until("it is back", || stage.is_current(&scope, ids[2]));
     drop((scope, store));
@@ -370,7 +378,7 @@ fn erased_words_are_gone_from_the_mirror_when_the_erasure_is_acknowledged() {
     for n in 0..20 {
         let canary = format!("canary {n}");
         let turn = scope.say(id, NewTurn::user(&canary));
-        scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+        scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
         let file = std::fs::read_to_string(stage.file(id)).unwrap_or_default();
         assert!(!file.contains(&canary), "{n}: {file}");
     }

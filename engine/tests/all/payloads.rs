@@ -36,7 +36,7 @@ fn asset_files(stage: &Stage) -> Vec<PathBuf> {
 }
 
 fn restored(scope: &Tenant, turn: &Turn) -> String {
-    let assets = scope.assets(turn.conversation).unwrap();
+    let assets = scope.conversation(turn.conversation).assets().list().unwrap();
     asset::restore(turn.message.as_ref().unwrap().get(), |id| {
         scope.asset_bytes(assets.iter().find(|asset| asset.id == id)?).ok()
     })
@@ -53,7 +53,7 @@ fn a_large_inline_payload_becomes_an_asset_and_comes_back_byte_for_byte() {
     assert_eq!(scope.kinds(id), ["conversation.created", "asset.added", "message"]);
     let stored = turn.message.as_ref().unwrap().get().to_string();
     assert!(stored.len() < 400 && stored.contains("\"asset_id\":\"asset_"), "{stored}");
-    let assets = scope.assets(id).unwrap();
+    let assets = scope.conversation(id).assets().list().unwrap();
     assert_eq!(assets.len(), 1);
     assert_eq!((assets[0].kind.as_str(), assets[0].mime_type.as_str()), ("image", "image/png"));
     assert_eq!((assets[0].bytes, assets[0].sha256), (Some(bytes.len() as u64), Some(Hash::of(&bytes))));
@@ -72,8 +72,9 @@ fn a_streamed_turn_may_end_with_a_payload_too() {
     let (_store, scope) = memory();
     let id = scope.begin();
     let bytes = payload("drawn");
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    let turn = scope.append_commit(id, turn, NewTurn::message(message(&bytes))).wait().unwrap();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    let turn =
+        scope.conversation(id).open_turn(turn).commit(NewTurn::message(message(&bytes))).wait().unwrap();
     assert_eq!(restored(&scope, &turn), message(&bytes));
 }
 
@@ -89,7 +90,7 @@ fn the_same_bytes_are_stored_once_for_a_tenant_and_never_shared_between_tenants(
     }
     assert_eq!(asset_files(&stage).len(), 1);
     let other = store.tenant("other").unwrap();
-    let asset = scope.assets(one).unwrap().remove(0);
+    let asset = scope.conversation(one).assets().list().unwrap().remove(0);
     refused(other.asset_bytes(&asset), "asset.absent", "are not here");
     show(&other, other.begin(), &bytes);
     assert_eq!(asset_files(&stage).len(), 2);
@@ -106,11 +107,11 @@ fn bytes_go_with_the_last_turn_that_shows_them_and_not_before() {
     let shown = [show(&scope, one, &bytes), show(&scope, one, &bytes), show(&scope, two, &bytes)];
     show(&other, other.begin(), &bytes);
     assert_eq!(asset_files(&stage).len(), 2);
-    scope.erase(one, shown[0].id, None, "asked for").wait().unwrap();
+    scope.conversation(one).erase(shown[0].id, None, "asked for").wait().unwrap();
     assert_eq!(restored(&scope, &shown[1]), message(&bytes), "another turn of the conversation shows them");
-    scope.erase(one, shown[1].id, None, "asked for").wait().unwrap();
+    scope.conversation(one).erase(shown[1].id, None, "asked for").wait().unwrap();
     assert_eq!(restored(&scope, &shown[2]), message(&bytes), "another conversation of the tenant shows them");
-    scope.delete(two, "over").wait().unwrap();
+    scope.conversation(two).delete("over").wait().unwrap();
     let left = asset_files(&stage);
     assert_eq!(left.len(), 1, "only the other tenant's");
     assert!(left[0].to_string_lossy().contains("/other/"));
@@ -125,11 +126,11 @@ fn a_fork_keeps_the_payloads_that_it_inherited() {
     let id = scope.begin();
     let bytes = payload("inherited");
     let turn = show(&scope, id, &bytes);
-    let fork = scope.fork(id, turn.seq).wait().unwrap().id;
-    scope.delete(id, "over").wait().unwrap();
-    let inherited = scope.turn_in(fork, turn.id).unwrap();
+    let fork = scope.conversation(id).fork(turn.seq).wait().unwrap().id();
+    scope.conversation(id).delete("over").wait().unwrap();
+    let inherited = scope.conversation(fork).turn(turn.id).unwrap();
     assert_eq!(restored(&scope, &inherited), message(&bytes));
-    scope.delete(fork, "over").wait().unwrap();
+    scope.conversation(fork).delete("over").wait().unwrap();
     assert_eq!(asset_files(&stage), Vec::<PathBuf>::new());
 }
 
@@ -137,14 +138,18 @@ fn a_fork_keeps_the_payloads_that_it_inherited() {
 fn an_asset_can_be_added_first_and_shown_later() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let asset = scope.add_asset(id, Some("plan.pdf".into()), "application/pdf", b"%PDF".to_vec()).unwrap();
+    let asset = scope
+        .conversation(id)
+        .assets()
+        .add(Some("plan.pdf".into()), "application/pdf", b"%PDF".to_vec())
+        .unwrap();
     assert_eq!((asset.kind.as_str(), asset.label().as_str()), ("file", "plan.pdf"));
     let message = format!(r#"{{"role":"user","content":[{{"type":"document","asset_id":"{}"}}]}}"#, asset.id);
     let turn = scope.say(id, NewTurn::message(message));
     let text = turn.text(|wanted| (wanted == asset.id).then(|| asset.label()));
     assert_eq!(text, "<document:plan.pdf>");
-    scope.erase(id, turn.id, None, "asked for").wait().unwrap();
-    assert_eq!(scope.assets(id).unwrap(), []);
+    scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
+    assert_eq!(scope.conversation(id).assets().list().unwrap(), []);
     refused(scope.asset_bytes(&asset), "asset.absent", "are not here");
 }
 
@@ -154,9 +159,13 @@ fn an_asset_is_found_by_its_id_alone_and_read_in_parts() {
     for store in [memory().0, stage.open()] {
         let scope = store.tenant("acme").unwrap();
         let id = scope.begin();
-        let added = scope.add_asset(id, Some("a.txt".into()), "text/plain", b"0123456789".to_vec()).unwrap();
+        let added = scope
+            .conversation(id)
+            .assets()
+            .add(Some("a.txt".into()), "text/plain", b"0123456789".to_vec())
+            .unwrap();
         assert_eq!(scope.asset(&added.id).unwrap(), added);
-        assert_eq!(scope.asset_in(id, &added.id).unwrap(), added);
+        assert_eq!(scope.conversation(id).assets().get(&added.id).unwrap(), added);
         let read = |range| scope.asset_range(&added, range).map(|bytes| String::from_utf8(bytes).unwrap());
         assert_eq!((read(0..4).unwrap(), read(4..10).unwrap()), ("0123".into(), "456789".into()));
         assert_eq!(read(8..1000).unwrap(), "89", "a range may go beyond the end");
@@ -165,9 +174,9 @@ fn an_asset_is_found_by_its_id_alone_and_read_in_parts() {
 
         let other = store.tenant("globex").unwrap();
         refused(other.asset(&added.id), "asset.absent", &added.id);
-        refused(scope.asset_in(scope.begin(), &added.id), "asset.absent", &added.id);
+        refused(scope.conversation(scope.begin()).assets().get(&added.id), "asset.absent", &added.id);
         refused(scope.asset("asset_none"), "asset.absent", "asset_none");
-        scope.delete(id, "over").wait().unwrap();
+        scope.conversation(id).delete("over").wait().unwrap();
         refused(scope.asset(&added.id), "asset.absent", &added.id);
         refused(read(0..4), "asset.absent", "not here");
     }
@@ -189,7 +198,7 @@ fn an_id_that_means_two_assets_is_refused_unless_the_conversation_is_named() {
     assert!(scope.asset("asset_1").is_ok());
     let two = import("two", "2");
     refused(scope.asset("asset_1"), "asset.ambiguous", "name the conversation");
-    let names = [one, two].map(|id| scope.asset_in(id, "asset_1").unwrap().name.unwrap());
+    let names = [one, two].map(|id| scope.conversation(id).assets().get("asset_1").unwrap().name.unwrap());
     assert_eq!(names, ["one", "two"]);
 }
 
@@ -199,7 +208,7 @@ fn a_refused_append_leaves_no_event_and_a_missing_asset_is_a_finding() {
     let scope = stage.open().tenant("acme").unwrap();
     let id = scope.begin();
     let batch = vec![NewTurn::message(message(&payload("lost"))), NewTurn::message("[]")];
-    assert!(scope.append(id, batch, Default::default()).wait().is_err());
+    assert!(scope.conversation(id).append_all(batch).wait().is_err());
     assert_eq!(scope.kinds(id), ["conversation.created"]);
     show(&scope, id, &payload("lost"));
     asset_files(&stage).iter().for_each(|path| std::fs::remove_file(path).unwrap());

@@ -38,7 +38,7 @@ fn a_second_writer_is_told_who_the_owner_is_and_readers_work() {
     let scope = reader.tenant("acme").unwrap();
     let id = scope.resolve("@last").unwrap();
     assert_eq!(words(&scope.turns(id)[0]).unwrap(), "from the owner");
-    let mut subscription = scope.subscribe(id, 1).unwrap();
+    let mut subscription = scope.conversation(id).subscribe(0).unwrap();
     let updates: Vec<Update> =
         (0..2).map(|_| subscription.recv_timeout(PATIENCE).unwrap().unwrap()).collect();
     assert_eq!(seqs(&updates), [1, 2]);

@@ -116,9 +116,9 @@ fn what_fell_is_not_found_even_before_the_index_hears_of_it() {
     // Nothing takes in what happens now.
     let store = stage.open_with(Options { index: false, ..quiet() });
     let scope = store.tenant("acme").unwrap();
-    scope.supersede(id, old.id, NewTurn::user("the second compass")).wait().unwrap();
-    scope.erase(id, gone.id, None, "").wait().unwrap();
-    scope.delete(doomed, "").wait().unwrap();
+    scope.conversation(id).supersede(old.id, NewTurn::user("the second compass")).wait().unwrap();
+    scope.conversation(id).erase(gone.id, None, "").wait().unwrap();
+    scope.conversation(doomed).delete("").wait().unwrap();
     assert!(recall(&scope, "compass").data.is_empty());
     let all = RecallOptions { include_superseded: true, ..RecallOptions::default() };
     assert_eq!(shown(&scope.recall("compass", &all).unwrap()), ["the first [compass]"]);
@@ -152,10 +152,10 @@ fn erased_words_leave_the_index_file_too() {
             .any(|path| path.starts_with(index_of(&stage, "acme").parent().unwrap()))
     );
     for turn in erased {
-        scope.erase(id, turn, None, "asked for").wait().unwrap();
+        scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
     }
     assert!(hidden("unspeakable"), "{:?}", stage.files_with("unspeakable"));
-    scope.delete(doomed, "").wait().unwrap();
+    scope.conversation(doomed).delete("").wait().unwrap();
     assert!(hidden("unmentionable"), "{:?}", stage.files_with("unmentionable"));
     drop((scope, store));
     let store = stage.open();
@@ -183,7 +183,7 @@ fn erased_words_leave_a_large_index_file_in_the_background() {
         store.index_now().unwrap();
     }
     assert!(stage.files_with("zanzibar").contains(&index), "otherwise this test proves nothing");
-    scope.erase(id, secret.id, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(secret.id, None, "asked for").wait().unwrap();
     assert!(recall(&scope, "zanzibar").data.is_empty());
     until("the words have left the files", || stage.files_with("zanzibar").is_empty());
 }
@@ -283,11 +283,11 @@ fn erasing_leaves_the_files_of_others_alone_and_the_last_deletion_takes_the_file
     other.say(theirs, NewTurn::user("a word of others"));
     indexed(&store);
     let before = std::fs::read(index_of(&stage, "globex")).unwrap();
-    scope.erase(id, secret.id, None, "").wait().unwrap();
+    scope.conversation(id).erase(secret.id, None, "").wait().unwrap();
     assert!(stage.files_with("unspeakable").is_empty());
     assert!(std::fs::read(index_of(&stage, "globex")).unwrap() == before);
     assert!(index_of(&stage, "acme").exists());
-    scope.delete(id, "").wait().unwrap();
+    scope.conversation(id).delete("").wait().unwrap();
     assert!(!index_of(&stage, "acme").exists(), "nothing is left that could be found");
     assert_eq!(recall(&other, "word").data.len(), 1);
 }
@@ -325,11 +325,11 @@ fn a_reader_beside_a_writer_recalls_and_indexes_for_itself_without_one() {
 fn streams_forks_and_rebuilds() {
     let (store, scope) = memory();
     let id = scope.begin();
-    let open = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    scope.append_chunk(id, open, None, "the tide is coming in").unwrap();
-    let fork = scope.fork(id, 2).wait().unwrap().id;
+    let open = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    scope.conversation(id).open_turn(open).chunk(None, "the tide is coming in").unwrap();
+    let fork = scope.conversation(id).fork(2).wait().unwrap().id();
     let said = NewTurn::text(Role::Assistant, "the tide is coming in");
-    scope.append_commit(id, open, said).wait().unwrap();
+    scope.conversation(id).open_turn(open).commit(said).wait().unwrap();
     scope.say(fork, NewTurn::user("the tide of the fork"));
     indexed(&store);
     let texts = |id| shown(&scope.recall("tide", &within(id)).unwrap());
@@ -381,20 +381,22 @@ fn a_context_recalls_what_was_said_long_ago_and_replays_it() {
     let elsewhere = scope.begin();
     scope.say(elsewhere, NewTurn::user("The spare key of another lighthouse is lost."));
     indexed(&store);
-    let context = scope.build_context(id, &asks(None)).unwrap();
+    let context = scope.conversation(id).contexts().build(&asks(None)).unwrap();
     let shown = context.system.as_ref().map_or(String::new(), |system| system.get().to_string());
     let shown = format!("{shown}{:?}", context.messages);
     assert!(shown.contains("ann (user):") && shown.contains("hangs behind the barometer"), "{shown}");
     assert!(!shown.contains("another lighthouse"), "another conversation is another conversation");
     assert_eq!(recalled_ids(&context), [first.id.to_string()]);
-    let none = scope.build_context(id, &asks(Some("xyzzy"))).unwrap();
+    let none = scope.conversation(id).contexts().build(&asks(Some("xyzzy"))).unwrap();
     assert!(recalled_ids(&none).is_empty());
     assert!(
-        recalled_ids(&scope.build_context(id, &ContextOptions { recall: None, ..asks(None) }).unwrap())
-            .is_empty()
+        recalled_ids(
+            &scope.conversation(id).contexts().build(&ContextOptions { recall: None, ..asks(None) }).unwrap()
+        )
+        .is_empty()
     );
 
-    let receipt = scope.record_receipt(id, &context).unwrap();
+    let receipt = scope.conversation(id).contexts().record(&context).unwrap();
     indexed(&store);
     let hits = shown_in(&scope, id, "barometer");
     assert_eq!(hits.len(), 1, "what was recalled is not said again: {hits:?}");
@@ -403,29 +405,40 @@ fn a_context_recalls_what_was_said_long_ago_and_replays_it() {
         scope.say(id, NewTurn::user(&format!("spare key spare key spare key {n}")));
     }
     indexed(&store);
-    let replay = scope.replay_context(id, receipt.seq).unwrap();
+    let replay = scope.conversation(id).contexts().replay_at(receipt.seq).unwrap();
     assert_eq!((&replay.messages, &replay.system), (&context.messages, &context.system));
     assert_eq!(replay.prefix_hash, context.prefix_hash);
-    scope.erase(id, first.id, None, "").wait().unwrap();
-    refused(scope.replay_context(id, receipt.seq), "receipt.erased", &first.id.to_string());
-    assert!(!recalled_ids(&scope.build_context(id, &asks(None)).unwrap()).contains(&first.id.to_string()));
+    scope.conversation(id).erase(first.id, None, "").wait().unwrap();
+    refused(
+        scope.conversation(id).contexts().replay_at(receipt.seq),
+        "receipt.erased",
+        &first.id.to_string(),
+    );
+    assert!(
+        !recalled_ids(&scope.conversation(id).contexts().build(&asks(None)).unwrap())
+            .contains(&first.id.to_string())
+    );
 }
 
 #[test]
 fn a_context_of_the_past_recalls_as_it_stood_then() {
     let (store, scope) = memory();
     let (id, first) = long_ago(&scope);
-    let then = scope.get(id).unwrap().head.seq;
+    let then = scope.conversation(id).get().unwrap().head.seq;
     let later = scope
-        .supersede(id, first.id, NewTurn::user("The spare key of the lighthouse is gone."))
+        .conversation(id)
+        .supersede(first.id, NewTurn::user("The spare key of the lighthouse is gone."))
         .wait()
         .unwrap();
     for n in 0..40 {
         scope.say(id, NewTurn::user(&format!("And more of it, {n}. {}", "Chatter. ".repeat(20))));
     }
     indexed(&store);
-    let at =
-        |at_seq| recalled_ids(&scope.build_context(id, &ContextOptions { at_seq, ..asks(None) }).unwrap());
+    let at = |at_seq| {
+        recalled_ids(
+            &scope.conversation(id).contexts().build(&ContextOptions { at_seq, ..asks(None) }).unwrap(),
+        )
+    };
     assert_eq!(at(Some(then)), [first.id.to_string()]);
     assert_eq!(at(None), [later.turns[0].id.to_string()]);
 }

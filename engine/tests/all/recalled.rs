@@ -35,16 +35,16 @@ fn harbour() -> Harbour {
     for n in 0..30 {
         scope.say(id, NewTurn::assistant(&format!("Something else, number {n}. {}", "Chatter. ".repeat(5))));
     }
-    let add = |fact| scope.add_fact(id, fact).unwrap();
+    let add = |fact| scope.conversation(id).facts().add(fact).unwrap();
     let learned = NewFact { source_turn: Some(said.id), ..new("the harbour crane", "lifts", "40 t") };
     let crane = add(learned);
     add(new("the harbour pilot", "is", "Nilsen"));
     let pilot = add(new("the harbour pilot", "is", "Bergström"));
     let gone = add(new("the harbour gate", "opens at", "six"));
-    scope.retract_fact(id, gone.id, None, None).unwrap();
+    scope.conversation(id).facts().retract(gone.id, None, None).unwrap();
     add(new("the bakery", "sells", "rolls"));
     let elsewhere = scope.begin();
-    scope.add_fact(elsewhere, new("the harbour of Oslo", "is", "frozen")).unwrap();
+    scope.conversation(elsewhere).facts().add(new("the harbour of Oslo", "is", "frozen")).unwrap();
     store.index_now().unwrap();
     Harbour { store, scope, id, said, crane, pilot }
 }
@@ -77,7 +77,7 @@ fn facts_in(context: &Context) -> BTreeSet<String> {
 #[test]
 fn the_facts_that_hold_are_in_their_section_with_their_ids_in_the_receipt() {
     let Harbour { scope, id, crane, pilot, .. } = harbour();
-    let context = scope.build_context(id, &asks(4000)).unwrap();
+    let context = scope.conversation(id).contexts().build(&asks(4000)).unwrap();
     assert_eq!(facts_in(&context), BTreeSet::from([crane.id.to_string(), pilot.id.to_string()]));
     assert_eq!(context.included, context.receipt.blocks);
     assert!(context.tokens.by_section[&Section::Facts] > 0);
@@ -92,10 +92,11 @@ fn the_facts_that_hold_are_in_their_section_with_their_ids_in_the_receipt() {
         assert!(!said.contains(other), "{other}: superseded, retracted, not asked for, elsewhere:\n{said}");
     }
     let recall = |facts| Some(RecallRequest { turns: 0, facts, query: None });
-    let one = scope.build_context(id, &ContextOptions { recall: recall(1), ..asks(4000) }).unwrap();
+    let one =
+        scope.conversation(id).contexts().build(&ContextOptions { recall: recall(1), ..asks(4000) }).unwrap();
     assert_eq!((facts_in(&one).len(), read(&one).contains("said Olsen")), (1, false));
     let sections = Sections::parse(&json!({"facts": false})).unwrap();
-    let none = scope.build_context(id, &ContextOptions { sections, ..asks(4000) }).unwrap();
+    let none = scope.conversation(id).contexts().build(&ContextOptions { sections, ..asks(4000) }).unwrap();
     assert_eq!((facts_in(&none).len(), read(&none).contains("said Olsen")), (0, true));
 }
 
@@ -113,7 +114,7 @@ fn facts_give_way_after_recalled_turns_and_before_digests() {
     let flexible = [Section::Facts, Section::Recalled, Section::Digests];
     let mut seen: Vec<Vec<Section>> = Vec::new();
     let mut budget = 500;
-    while let Ok(context) = scope.build_context(id, &options(budget)) {
+    while let Ok(context) = scope.conversation(id).contexts().build(&options(budget)) {
         let here = context.tokens.by_section.keys().copied().filter(|section| flexible.contains(section));
         let here: Vec<Section> = here.collect();
         let tail = context.included.iter().filter(|block| block.section == Section::Tail).count();
@@ -134,30 +135,35 @@ fn facts_give_way_after_recalled_turns_and_before_digests() {
 #[test]
 fn a_receipt_gives_the_facts_back_as_they_were_or_says_which_one_is_gone() {
     let Harbour { store, scope, id, said, crane, pilot } = harbour();
-    let context = scope.build_context(id, &asks(4000)).unwrap();
-    let seq = scope.record_receipt(id, &context).unwrap().seq;
+    let context = scope.conversation(id).contexts().build(&asks(4000)).unwrap();
+    let seq = scope.conversation(id).contexts().record(&context).unwrap().seq;
     let the_same = |when: &str| {
         store.index_now().unwrap();
-        let replay = scope.replay_context(id, seq).unwrap();
+        let replay = scope.conversation(id).contexts().replay_at(seq).unwrap();
         assert_eq!(read(&replay), read(&context), "{when}");
         assert_eq!((&replay.included, &replay.prefix_hash), (&context.included, &context.prefix_hash));
     };
     the_same("at once");
-    scope.add_fact(id, new("the harbour master", "is", "Dahl")).unwrap();
+    scope.conversation(id).facts().add(new("the harbour master", "is", "Dahl")).unwrap();
     the_same("when there is more to find");
     let correction = Correction { object: Some("50 t".into()), ..Correction::default() };
-    scope.correct_fact(id, crane.id, correction).unwrap();
+    scope.conversation(id).facts().correct(crane.id, correction).unwrap();
     the_same("after a correction");
-    scope.retract_fact(id, pilot.id, None, None).unwrap();
+    scope.conversation(id).facts().retract(pilot.id, None, None).unwrap();
     the_same("after a retraction");
-    let now = read(&scope.build_context(id, &asks(4000)).unwrap());
+    let now = read(&scope.conversation(id).contexts().build(&asks(4000)).unwrap());
     assert!(now.contains("50 t") && now.contains("Dahl") && !now.contains("Bergström"), "{now}");
     // What it was learned from is erased. Alone in the prompt, the fact is what the answer must name.
     let recall = Some(RecallRequest { turns: 0, facts: 5, query: Some("crane".into()) });
     let at_seq = Some(context.receipt.through_seq);
-    let alone = scope.build_context(id, &ContextOptions { recall, at_seq, ..asks(4000) }).unwrap();
+    let alone =
+        scope.conversation(id).contexts().build(&ContextOptions { recall, at_seq, ..asks(4000) }).unwrap();
     assert!(facts_in(&alone).contains(&crane.id.to_string()) && !read(&alone).contains("said Olsen"));
-    scope.erase(id, said.id, None, "asked for").wait().unwrap();
-    refused(scope.replay(id, &alone.receipt), "receipt.erased", &format!("{} was erased", crane.id));
-    refused(scope.replay_context(id, seq), "receipt.erased", "cannot be shown any more");
+    scope.conversation(id).erase(said.id, None, "asked for").wait().unwrap();
+    refused(
+        scope.conversation(id).contexts().replay(&alone.receipt),
+        "receipt.erased",
+        &format!("{} was erased", crane.id),
+    );
+    refused(scope.conversation(id).contexts().replay_at(seq), "receipt.erased", "cannot be shown any more");
 }

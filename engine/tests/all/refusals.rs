@@ -2,7 +2,8 @@
 
 use crate::stage::{Short, Stage, files, memory, refused};
 use everturn::{
-    Error, Everturn, Format, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn, Options, Tenant,
+    Change, Error, Everturn, Format, HistoryQuery, Lifecycle, ListQuery, NewConversation, NewStream, NewTurn,
+    Options, Tenant,
 };
 use everturn_core::conversation::{Parent, Settings, SystemPrompt};
 use everturn_core::id::{ConversationId, TurnId};
@@ -24,42 +25,52 @@ fn everything(scope: &Tenant, id: ConversationId, turn: TurnId) -> Vec<(&'static
     let titled = || Settings { title: Some(Some("x".into())), ..Settings::default() };
     let mut sink = Vec::new();
     vec![
-        ("get", scope.get(id).map(drop)),
-        ("system_prompt", scope.system_prompt(id, None).map(drop)),
+        ("get", scope.conversation(id).get().map(drop)),
+        ("system_prompt", scope.conversation(id).state().system_prompt(None).map(drop)),
         ("resolve", scope.resolve(&id.to_string()).map(drop)),
-        ("update", scope.update(id, titled()).wait().map(drop)),
-        ("update with nothing", scope.update(id, Settings::default()).wait().map(drop)),
-        ("archive", scope.archive(id).wait().map(drop)),
-        ("resume", scope.resume(id).wait().map(drop)),
-        ("abandon", scope.abandon(id, None).wait().map(drop)),
-        ("close", scope.close(id).wait().map(drop)),
-        ("reset", scope.reset(id).map(drop)),
-        ("fork", scope.fork(id, 1).wait().map(drop)),
-        ("delete", scope.delete(id, "").wait().map(drop)),
-        ("append", scope.append(id, vec![user()], Default::default()).wait().map(drop)),
-        ("append_event", scope.append_event(id, "note", None, note()).wait().map(drop)),
-        ("append_open", scope.append_open(id, NewStream::default()).wait().map(drop)),
-        ("append_chunk", scope.append_chunk(id, turn, None, "x").map(drop)),
-        ("append_commit", scope.append_commit(id, turn, user()).wait().map(drop)),
-        ("append_abort", scope.append_abort(id, turn, "", None).wait().map(drop)),
-        ("supersede", scope.supersede(id, turn, user()).wait().map(drop)),
-        ("erase", scope.erase(id, turn, None, "").wait().map(drop)),
-        ("apply_retention", scope.apply_retention(id, 9).map(drop)),
-        ("turn_in", scope.turn_in(id, turn).map(drop)),
-        ("history", scope.history(id, HistoryQuery::default()).map(drop)),
+        ("update", scope.conversation(id).update(titled()).wait().map(drop)),
+        ("update with nothing", scope.conversation(id).update(Settings::default()).wait().map(drop)),
+        ("archive", scope.conversation(id).update(Lifecycle::Archived).wait().map(drop)),
+        ("resume", scope.conversation(id).update(Lifecycle::Active).wait().map(drop)),
+        (
+            "abandon",
+            scope
+                .conversation(id)
+                .update(Change { state: Some(Lifecycle::Abandoned), reason: None, ..Change::default() })
+                .wait()
+                .map(drop),
+        ),
+        ("close", scope.conversation(id).update(Lifecycle::Closed).wait().map(drop)),
+        ("reset", scope.conversation(id).reset().map(drop)),
+        ("fork", scope.conversation(id).fork(1).wait().map(drop)),
+        ("delete", scope.conversation(id).delete("").wait().map(drop)),
+        ("append", scope.conversation(id).append(user()).wait().map(drop)),
+        ("append_event", scope.conversation(id).append_event("note", None, note()).wait().map(drop)),
+        ("append_open", scope.conversation(id).open(NewStream::default()).wait().map(drop)),
+        ("append_chunk", scope.conversation(id).open_turn(turn).chunk(None, "x").map(drop)),
+        ("append_commit", scope.conversation(id).open_turn(turn).commit(user()).wait().map(drop)),
+        ("append_abort", scope.conversation(id).open_turn(turn).abort("", None).wait().map(drop)),
+        ("supersede", scope.conversation(id).supersede(turn, user()).wait().map(drop)),
+        ("erase", scope.conversation(id).erase(turn, None, "").wait().map(drop)),
+        ("apply_retention", scope.conversation(id).compaction().apply_retention(9).map(drop)),
+        ("turn_in", scope.conversation(id).turn(turn).map(drop)),
+        ("history", scope.conversation(id).history(HistoryQuery::default()).map(drop)),
         (
             "history with events",
-            scope.history(id, HistoryQuery { include_events: true, ..HistoryQuery::default() }).map(drop),
+            scope
+                .conversation(id)
+                .history(HistoryQuery { include_events: true, ..HistoryQuery::default() })
+                .map(drop),
         ),
-        ("events", scope.events(id, 0, 1).map(drop)),
-        ("subscribe", scope.subscribe(id, 1).map(drop)),
-        ("add_asset", scope.add_asset(id, None, "text/plain", b"x".to_vec()).map(drop)),
-        ("assets", scope.assets(id).map(drop)),
-        ("export_jsonl", scope.export_jsonl(id, &mut sink, &mut |_| {}).map(drop)),
-        ("export html", scope.export(id, Format::Html, &mut sink, &mut |_| {})),
-        ("export gemini", scope.export(id, Format::Gemini, &mut sink, &mut |_| {})),
-        ("transcript", scope.transcript(id).map(drop)),
-        ("verify", scope.verify(id, None).map(drop)),
+        ("events", scope.conversation(id).log().read(0, 1).map(drop)),
+        ("subscribe", scope.conversation(id).subscribe(0).map(drop)),
+        ("add_asset", scope.conversation(id).assets().add(None, "text/plain", b"x".to_vec()).map(drop)),
+        ("assets", scope.conversation(id).assets().list().map(drop)),
+        ("export_jsonl", scope.conversation(id).export(Format::Jsonl, &mut sink, &mut |_| {}).map(drop)),
+        ("export html", scope.conversation(id).export(Format::Html, &mut sink, &mut |_| {})),
+        ("export gemini", scope.conversation(id).export(Format::Gemini, &mut sink, &mut |_| {})),
+        ("transcript", scope.conversation(id).transcript().map(drop)),
+        ("verify", scope.conversation(id).log().verify(None).map(drop)),
     ]
 }
 
@@ -73,13 +84,17 @@ fn what_is_not_there_is_absent_for_every_call() {
     }
     refused(scope.turn(turn), "turn.absent", &format!("no turn {turn} here; `history` shows what there is"));
     let here = scope.begin();
-    refused(scope.append_chunk(here, turn, None, "x"), "turn.absent", "no turn");
-    refused(scope.append_commit(here, turn, NewTurn::user("x")).wait(), "turn.absent", "no turn");
-    refused(scope.append_abort(here, turn, "", None).wait(), "turn.absent", "no turn");
-    refused(scope.supersede(here, turn, NewTurn::user("x")).wait(), "turn.absent", "no turn");
-    refused(scope.erase(here, turn, None, "").wait(), "turn.absent", "no turn");
-    refused(scope.turn_in(here, turn), "turn.absent", "no turn");
-    assert_eq!(scope.get(here).unwrap().head.seq, 1, "nothing was written");
+    refused(scope.conversation(here).open_turn(turn).chunk(None, "x"), "turn.absent", "no turn");
+    refused(
+        scope.conversation(here).open_turn(turn).commit(NewTurn::user("x")).wait(),
+        "turn.absent",
+        "no turn",
+    );
+    refused(scope.conversation(here).open_turn(turn).abort("", None).wait(), "turn.absent", "no turn");
+    refused(scope.conversation(here).supersede(turn, NewTurn::user("x")).wait(), "turn.absent", "no turn");
+    refused(scope.conversation(here).erase(turn, None, "").wait(), "turn.absent", "no turn");
+    refused(scope.conversation(here).turn(turn), "turn.absent", "no turn");
+    assert_eq!(scope.conversation(here).get().unwrap().head.seq, 1, "nothing was written");
 }
 
 #[test]
@@ -89,9 +104,9 @@ fn another_tenants_conversation_looks_the_same_as_none_in_every_call() {
         let owner = store.tenant("owner").unwrap();
         let id = owner.begin_with(Settings { title: Some(Some("mine".into())), ..Settings::default() }).id;
         let turn = owner.say(id, NewTurn::user("private"));
-        let open = owner.append_open(id, NewStream::default()).wait().unwrap().id;
-        let asset = owner.add_asset(id, None, "text/plain", b"private".to_vec()).unwrap();
-        let before = owner.get(id).unwrap();
+        let open = owner.conversation(id).open(NewStream::default()).wait().unwrap().id;
+        let asset = owner.conversation(id).assets().add(None, "text/plain", b"private".to_vec()).unwrap();
+        let before = owner.conversation(id).get().unwrap();
         let stranger = store.tenant("stranger").unwrap();
         for turn in [turn.id, open] {
             for (call, answer) in everything(&stranger, id, turn) {
@@ -112,14 +127,18 @@ fn another_tenants_conversation_looks_the_same_as_none_in_every_call() {
         assert_eq!(stranger.doctor(&mut |_| {}).unwrap().conversations, 0);
         // A conversation of its own must not take over another tenant's turn.
         let own = stranger.begin();
-        refused(stranger.supersede(own, turn.id, NewTurn::user("x")).wait(), "turn.absent", "no turn");
-        refused(stranger.erase(own, turn.id, None, "").wait(), "turn.absent", "no turn");
-        refused(stranger.append_chunk(own, open, None, "x"), "turn.absent", "no turn");
-        assert_eq!(owner.get(id).unwrap(), before, "nothing has changed");
+        refused(
+            stranger.conversation(own).supersede(turn.id, NewTurn::user("x")).wait(),
+            "turn.absent",
+            "no turn",
+        );
+        refused(stranger.conversation(own).erase(turn.id, None, "").wait(), "turn.absent", "no turn");
+        refused(stranger.conversation(own).open_turn(open).chunk(None, "x"), "turn.absent", "no turn");
+        assert_eq!(owner.conversation(id).get().unwrap(), before, "nothing has changed");
         // And the same id may be used twice.
         let same = NewConversation { id: Some(id), ..NewConversation::default() };
-        assert_eq!(stranger.create(same).wait().unwrap().turns, 0);
-        assert_eq!(owner.get(id).unwrap(), before);
+        assert_eq!(stranger.create(same).wait().unwrap().get().unwrap().turns, 0);
+        assert_eq!(owner.conversation(id).get().unwrap(), before);
     }
 }
 
@@ -149,7 +168,7 @@ fn a_message_that_is_none_is_refused() {
             "json.duplicate_key",
             "duplicate key \"role\" at byte 15; keep one of them",
         ),
-        ("{\"role\":\"user\",\"content\":\"\\ud800\"}", "json.malformed", "half of a surrogate pair"),
+        ("{\"role\":\"user\",\"content\":\"\\ud800\"}", "json.malformed", "a lone surrogate"),
     ] {
         refused(scope.try_say(id, NewTurn::message(message)), code, says);
     }
@@ -159,7 +178,7 @@ fn a_message_that_is_none_is_refused() {
         "limit.exceeded",
         "JSON_DEPTH_MAX is 100, this is 101",
     );
-    assert_eq!(scope.get(id).unwrap().head.seq, 1, "nothing was written");
+    assert_eq!(scope.conversation(id).get().unwrap().head.seq, 1, "nothing was written");
 }
 
 #[test]
@@ -168,9 +187,9 @@ fn every_limit_says_its_name_and_both_numbers() {
     let id = scope.begin();
     let large = scope.try_say(id, NewTurn::user(&"x".repeat(BODY_BYTES_MAX)));
     refused(large, "limit.exceeded", "BODY_BYTES_MAX is 16777216, this is 16777");
-    let many = (0..=BATCH_EVENTS_MAX).map(|_| NewTurn::user("x")).collect();
+    let many: Vec<_> = (0..=BATCH_EVENTS_MAX).map(|_| NewTurn::user("x")).collect();
     refused(
-        scope.append(id, many, Default::default()).wait(),
+        scope.conversation(id).append_all(many).wait(),
         "limit.exceeded",
         "BATCH_EVENTS_MAX is 1000, this is 1001; append in several batches",
     );
@@ -181,11 +200,15 @@ fn every_limit_says_its_name_and_both_numbers() {
         "NAME_BYTES_MAX is 200, this is 201; shorten the actor",
     );
     let title = Settings { title: Some(Some("t".repeat(TITLE_BYTES_MAX + 1))), ..Settings::default() };
-    refused(scope.update(id, title).wait(), "limit.exceeded", "TITLE_BYTES_MAX is 1000, this is 1001");
+    refused(
+        scope.conversation(id).update(title).wait(),
+        "limit.exceeded",
+        "TITLE_BYTES_MAX is 1000, this is 1001",
+    );
     let big = Raw::of(&"m".repeat(70_000)).unwrap();
     let metadata = Settings { metadata: BTreeMap::from([("k".to_string(), big)]), ..Settings::default() };
     refused(
-        scope.update(id, metadata).wait(),
+        scope.conversation(id).update(metadata).wait(),
         "limit.exceeded",
         "METADATA_BYTES_MAX is 65536, this is 70003",
     );
@@ -193,17 +216,25 @@ fn every_limit_says_its_name_and_both_numbers() {
         let says =
             format!("PAGE_ENTRIES_MAX is 1000, this is {limit}; ask for fewer, or read in several pages");
         let page = HistoryQuery { limit, ..HistoryQuery::default() };
-        refused(scope.history(id, page.clone()), "limit.exceeded", &says);
-        refused(scope.history(id, HistoryQuery { include_events: true, ..page }), "limit.exceeded", &says);
-        refused(scope.events(id, 0, limit), "limit.exceeded", &says);
+        refused(scope.conversation(id).history(page.clone()), "limit.exceeded", &says);
+        refused(
+            scope.conversation(id).history(HistoryQuery { include_events: true, ..page }),
+            "limit.exceeded",
+            &says,
+        );
+        refused(scope.conversation(id).log().read(0, limit), "limit.exceeded", &says);
         refused(scope.list(ListQuery { limit, ..ListQuery::default() }), "limit.exceeded", &says);
     }
     let nothing = HistoryQuery { limit: 0, ..HistoryQuery::default() };
-    refused(scope.history(id, nothing), "limit.zero", "limit is 0; ask for at least 1");
-    refused(scope.events(id, 0, 0), "limit.zero", "ask for at least 1");
+    refused(scope.conversation(id).history(nothing), "limit.zero", "limit is 0; ask for at least 1");
+    refused(scope.conversation(id).log().read(0, 0), "limit.zero", "ask for at least 1");
     refused(scope.list(ListQuery { limit: 0, ..ListQuery::default() }), "limit.zero", "ask for at least 1");
-    refused(scope.append(id, vec![], Default::default()).wait(), "append.empty", "give at least one turn");
-    assert_eq!(scope.get(id).unwrap().head.seq, 1, "nothing was written");
+    refused(
+        scope.conversation(id).append_all(Vec::<NewTurn>::new()).wait(),
+        "append.empty",
+        "give at least one turn",
+    );
+    assert_eq!(scope.conversation(id).get().unwrap().head.seq, 1, "nothing was written");
 }
 
 #[test]
@@ -216,16 +247,20 @@ fn places_beyond_the_ends_are_empty_or_refused_but_never_a_panic() {
         for place in [0, 1, 2, 3, i64::MAX as u64, u64::MAX] {
             for include_events in [false, true] {
                 let query = HistoryQuery { include_events, ..HistoryQuery::default() };
-                let after = scope.history(id, HistoryQuery { after: Some(place), ..query.clone() }).unwrap();
-                let before = scope.history(id, HistoryQuery { before: Some(place), ..query }).unwrap();
+                let after = scope
+                    .conversation(id)
+                    .history(HistoryQuery { after: Some(place), ..query.clone() })
+                    .unwrap();
+                let before =
+                    scope.conversation(id).history(HistoryQuery { before: Some(place), ..query }).unwrap();
                 assert!(after.data.iter().all(|entry| entry.seq() > place));
                 assert!(before.data.iter().all(|entry| entry.seq() < place));
             }
-            assert_eq!(scope.events(id, place, 10).unwrap().len() as u64, 2 - place.min(2));
-            drop(scope.subscribe(id, place).unwrap());
+            assert_eq!(scope.conversation(id).log().read(place, 10).unwrap().len() as u64, 2 - place.min(2));
+            drop(scope.conversation(id).subscribe(place.saturating_sub(1)).unwrap());
             if !(1..=2).contains(&place) {
                 let says = format!("{id} has no seq {place}; its events are 1 to 2");
-                refused(scope.fork(id, place).wait(), "seq.out_of_range", &says);
+                refused(scope.conversation(id).fork(place).wait(), "seq.out_of_range", &says);
             }
         }
     }
@@ -237,11 +272,22 @@ fn kinds_that_mean_something_are_written_by_everturn_only() {
     let id = scope.begin();
     for kind in everturn_core::event::kind::RESERVED {
         let says = format!("{kind} is written by Everturn itself; choose a kind of your own");
-        refused(scope.append_event(id, kind, None, note()).wait(), "kind.reserved", &says);
+        refused(scope.conversation(id).append_event(kind, None, note()).wait(), "kind.reserved", &says);
     }
-    refused(scope.append_event(id, "", None, note()).wait(), "name.malformed", "choose a printable name");
-    refused(scope.append_event(id, "a\nb", None, note()).wait(), "name.malformed", "control characters");
-    assert_eq!(scope.append_event(id, "mask_generated", Some("x".into()), note()).wait().unwrap().seq, 2);
+    refused(
+        scope.conversation(id).append_event("", None, note()).wait(),
+        "name.malformed",
+        "choose a printable name",
+    );
+    refused(
+        scope.conversation(id).append_event("a\nb", None, note()).wait(),
+        "name.malformed",
+        "control characters",
+    );
+    assert_eq!(
+        scope.conversation(id).append_event("mask_generated", Some("x".into()), note()).wait().unwrap().seq,
+        2
+    );
 }
 
 /// A parent that was set by hand made a conversation read events that were not its own.
@@ -259,7 +305,7 @@ fn what_fork_reset_and_import_write_cannot_be_set_by_hand() {
         Settings { transcript, ..Settings::default() },
     ] {
         let says = "parent, predecessor, participants, checkpoint, budget and transcript are written by Everturn itself";
-        refused(scope.update(id, settings.clone()).wait(), "settings.reserved", says);
+        refused(scope.conversation(id).update(settings.clone()).wait(), "settings.reserved", says);
         let new = NewConversation { settings, ..NewConversation::default() };
         refused(scope.create(new).wait(), "settings.reserved", says);
     }
@@ -277,17 +323,25 @@ fn a_malformed_setting_is_refused() {
         }
     };
     refused(
-        scope.update(id, set("redaction", "\"hide\"")).wait(),
+        scope.conversation(id).update(set("redaction", "\"hide\"")).wait(),
         "policy.redaction",
         "\"off\", \"mark\" or \"mask\"",
     );
-    refused(scope.update(id, set("system_prompt", "7")).wait(), "metadata.system_prompt", "must be a text");
-    refused(scope.update(id, set("retention", "7")).wait(), "retention.unknown", "must be a text");
+    refused(
+        scope.conversation(id).update(set("system_prompt", "7")).wait(),
+        "metadata.system_prompt",
+        "must be a text",
+    );
+    refused(
+        scope.conversation(id).update(set("retention", "7")).wait(),
+        "retention.unknown",
+        "must be a text",
+    );
     let owner = Settings { owner: Some(Some("a\tb".into())), ..Settings::default() };
-    refused(scope.update(id, owner).wait(), "name.malformed", "owner \"a\\tb\"");
+    refused(scope.conversation(id).update(owner).wait(), "name.malformed", "owner \"a\\tb\"");
     let prompt = SystemPrompt::new("p".repeat(BODY_BYTES_MAX));
     let prompt = Settings { system_prompt: Some(Some(prompt)), ..Settings::default() };
-    refused(scope.update(id, prompt).wait(), "limit.exceeded", "BODY_BYTES_MAX");
+    refused(scope.conversation(id).update(prompt).wait(), "limit.exceeded", "BODY_BYTES_MAX");
     for name in ["", "a/b", "..", "ä"] {
         refused(_store.tenant(name), "tenant.malformed", "letters, digits, '.', '_' or '-'");
     }
@@ -359,7 +413,7 @@ fn a_damaged_store_is_reported_and_does_not_panic() {
     std::fs::write(stage.path(), &changed).unwrap();
     let scope = stage.open().tenant("acme").unwrap();
     refused(
-        scope.verify(id, None),
+        scope.conversation(id).log().verify(None),
         "chain.body_mismatch",
         "seq 102: its body is not the one that was written",
     );
@@ -380,7 +434,7 @@ fn a_damaged_store_is_reported_and_does_not_panic() {
             let scope = store.tenant("acme").unwrap();
             let doctor = scope.doctor(&mut |_| {});
             assert!(doctor.as_ref().map_or(true, |doctor| !doctor.findings.is_empty()), "{doctor:?}");
-            scope.verify(id, None).unwrap_err()
+            scope.conversation(id).log().verify(None).unwrap_err()
         }
     };
     refused(Err::<(), _>(damage), "store.corrupt", "restore it from a backup");
@@ -393,12 +447,12 @@ fn a_store_opened_for_reading_refuses_every_write() {
     let scope = writer.tenant("acme").unwrap();
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user("x")).id;
-    let open = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let open = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     let mut file = Vec::new();
-    scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
+    scope.conversation(id).export(Format::Jsonl, &mut file, &mut |_| {}).unwrap();
     let store = stage.open_read_only();
     let reading = store.tenant("acme").unwrap();
-    let before = scope.get(id).unwrap();
+    let before = scope.conversation(id).get().unwrap();
     let reads = [
         "get",
         "system_prompt",
@@ -428,7 +482,7 @@ fn a_store_opened_for_reading_refuses_every_write() {
         }
     }
     refused(
-        reading.append_chunk(id, open, None, "x"),
+        reading.conversation(id).open_turn(open).chunk(None, "x"),
         "turn.open_elsewhere",
         "is open in another process; send its chunks there",
     );
@@ -440,7 +494,7 @@ fn a_store_opened_for_reading_refuses_every_write() {
     refused(reading.import(file.as_slice(), &mut |_| {}), "store.opened_read_only", "open it for writing");
     refused(store.rebuild(), "store.opened_read_only", "was opened for reading only");
     assert_eq!(store.sweep().unwrap(), Default::default());
-    assert_eq!(scope.get(id).unwrap(), before);
+    assert_eq!(scope.conversation(id).get().unwrap(), before);
     let assets = files(&stage.folder.path().join("store.db-assets"));
     assert_eq!(assets, Vec::<std::path::PathBuf>::new(), "not even bytes of an asset are written");
 }

@@ -8,7 +8,7 @@ use everturn::{
     GenerationStatus, HistoryQuery, ListQuery, NewFact, NewKey, NewStream, NewTurn, Order, RecallOptions,
     RecallRequest, Tenant,
 };
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::fact::Dropped;
 use everturn_core::id::{ConversationId, GenerationId};
@@ -223,16 +223,16 @@ fn talk(scope: &Tenant, answers: &mut Described) -> ConversationId {
     };
     answers.fits(&scope.say(id, detailed));
     let spoken = scope.say(id, NewTurn::user("no"));
-    answers.fits(&scope.supersede(id, spoken.id, NewTurn::user("yes")).wait().unwrap());
+    answers.fits(&scope.conversation(id).supersede(spoken.id, NewTurn::user("yes")).wait().unwrap());
     answers.fits(&scope.turn(spoken.id).unwrap());
-    let open = scope.append_open(id, NewStream::default()).wait().unwrap();
+    let open = scope.conversation(id).open(NewStream::default()).wait().unwrap();
     answers.fits(&open);
-    answers.fits(&scope.pin(id, "limits", raw("{\"files\": 3.0}")).wait().unwrap());
+    answers.fits(&scope.conversation(id).state().pin("limits", raw("{\"files\": 3.0}")).wait().unwrap());
     let approval =
         ApprovalBody { approval_id: "a1".into(), question: Some("May I?".into()), ..ApprovalBody::default() };
-    scope.request_approval(id, approval).wait().unwrap();
+    scope.conversation(id).state().request_approval(approval).wait().unwrap();
     let tool = ToolBody { tool_call_id: "c2".into(), tool_name: Some("look".into()), summary: None };
-    scope.tool_started(id, tool).wait().unwrap();
+    scope.conversation(id).state().tool_started(tool).wait().unwrap();
     id
 }
 
@@ -241,13 +241,19 @@ fn what_is_answered_is_what_its_schema_says() {
     let (store, scope) = memory();
     let mut answers = Described::new();
     let id = talk(&scope, &mut answers);
-    answers.fits(&scope.state(id).unwrap());
-    answers.fits(&scope.compact(id, CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap());
-    answers.fits(&scope.compact(id, CompactOptions::default()).unwrap());
-    answers.fits(&scope.state(id).unwrap());
-    answers.fits(&scope.get(id).unwrap());
+    answers.fits(&scope.conversation(id).state().read().unwrap());
+    answers.fits(
+        &scope
+            .conversation(id)
+            .compaction()
+            .compact(CompactOptions { dry_run: true, ..CompactOptions::default() })
+            .unwrap(),
+    );
+    answers.fits(&scope.conversation(id).compaction().compact(CompactOptions::default()).unwrap());
+    answers.fits(&scope.conversation(id).state().read().unwrap());
+    answers.fits(&scope.conversation(id).get().unwrap());
     answers.fits(&scope.list(ListQuery::default()).unwrap());
-    answers.fits(&scope.summarize(id, 1, 6, None).unwrap());
+    answers.fits(&scope.conversation(id).compaction().summarize(1, 6, None).unwrap());
     facts(&scope, id, &mut answers);
     let ask = ContextOptions {
         digests: vec![Digest { title: "Board".into(), text: "3 open".into() }],
@@ -256,39 +262,43 @@ fn what_is_answered_is_what_its_schema_says() {
         recall: Some(RecallRequest { turns: 2, facts: 2, query: None }),
         ..ContextOptions::new(300)
     };
-    let context = scope.build_context(id, &ask).unwrap();
+    let context = scope.conversation(id).contexts().build(&ask).unwrap();
     answers.fits(&context);
     answers.fits(&context.receipt);
-    scope.record_receipt(id, &context).unwrap();
-    answers.fits(&scope.build_context(id, &ContextOptions::new(20_000)).unwrap());
+    scope.conversation(id).contexts().record(&context).unwrap();
+    answers.fits(&scope.conversation(id).contexts().build(&ContextOptions::new(20_000)).unwrap());
     let options = everturn::script::options(&json!({"policy": "clean_tool_repair"})).unwrap();
-    answers.check::<View<'_>>(scope.project(id, &options).unwrap().result.get());
+    answers.check::<View<'_>>(scope.conversation(id).contexts().project(&options).unwrap().result.get());
     until("everything is in the index", || store.behind().unwrap().events == 0);
     let found = scope.recall("harbour src/part_3.rs", &RecallOptions::default()).unwrap();
     assert!(!found.data.is_empty());
     answers.fits(&found);
 
-    answers.fits(&scope.fork(id, 5).wait().unwrap());
-    answers.fits(&scope.add_asset(id, Some("a.bin".into()), "image/png", b"bytes".to_vec()).unwrap());
-    let turn = crate::stage::turns_of(scope.history(id, HistoryQuery::default()).unwrap().data).remove(0);
-    answers.fits(&scope.erase(id, turn.id, None, "asked for").wait().unwrap());
+    answers.fits(&scope.conversation(id).fork(5).wait().unwrap().get().unwrap());
+    answers.fits(
+        &scope.conversation(id).assets().add(Some("a.bin".into()), "image/png", b"bytes".to_vec()).unwrap(),
+    );
+    let turn = crate::stage::turns_of(scope.conversation(id).history(HistoryQuery::default()).unwrap().data)
+        .remove(0);
+    answers.fits(&scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap());
     answers.fits(&scope.turn(turn.id).unwrap());
     answers.fits(
         &scope
-            .history(id, HistoryQuery { include_events: true, limit: 1000, ..HistoryQuery::default() })
+            .conversation(id)
+            .history(HistoryQuery { include_events: true, limit: 1000, ..HistoryQuery::default() })
             .unwrap(),
     );
-    answers.fits(&scope.verify(id, None).unwrap());
-    answers.fits(&scope.verify(id, Some(scope.head(id))).unwrap());
+    answers.fits(&scope.conversation(id).log().verify(None).unwrap());
+    answers.fits(&scope.conversation(id).log().verify(Some(scope.head(id))).unwrap());
     answers.fits(&scope.doctor(&mut |_| {}).unwrap());
-    answers.fits(&scope.tenant_usage().unwrap());
+    answers.fits(&scope.usage().unwrap());
     answers.fits(&scope.quota());
     let mut file = Vec::new();
-    scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
+    scope.conversation(id).export(Format::Jsonl, &mut file, &mut |_| {}).unwrap();
     answers.fits(&scope.import(file.as_slice(), &mut |_| {}).unwrap());
     answers.fits(&scope.erase_actor("ana", None, "asked for", &mut |_| {}).unwrap());
-    answers.fits(&scope.delete(id, "test").wait().unwrap());
-    let new = NewKey { tenant: "acme".into(), role: Role::Writer, label: None, expires: None };
+    answers.fits(&scope.conversation(id).delete("test").wait().unwrap());
+    let new = NewKey { tenant: "acme".into(), role: KeyRole::Writer, label: None, expires: None };
     answers.fits(&store.keys().create(new).unwrap().0);
     answers.fits(&[Order::Ascending, Order::Descending].to_vec());
     answers.fits(&[Format::Jsonl, Format::OpenaiChat].to_vec());
@@ -311,14 +321,21 @@ fn facts(scope: &Tenant, id: ConversationId, answers: &mut Described) {
     let turn = scope.say(id, NewTurn::user("I work at the harbour."));
     let quoted =
         NewFact { source_turn: Some(turn.id), quote: Some("at the harbour".into()), ..new("the harbour") };
-    let fact = scope.add_fact(id, quoted).unwrap();
+    let fact = scope.conversation(id).facts().add(quoted).unwrap();
     answers.fits(&fact);
     let correction = Correction { object: Some("the lighthouse".into()), ..Correction::default() };
-    answers.fits(&scope.correct_fact(id, fact.id, correction).unwrap());
-    let other = scope.add_fact(id, NewFact { predicate: "likes".into(), ..new("boats") }).unwrap();
-    answers.fits(&scope.retract_fact(id, other.id, Some("ana".into()), Some("no longer".into())).unwrap());
+    answers.fits(&scope.conversation(id).facts().correct(fact.id, correction).unwrap());
+    let other =
+        scope.conversation(id).facts().add(NewFact { predicate: "likes".into(), ..new("boats") }).unwrap();
+    answers.fits(
+        &scope
+            .conversation(id)
+            .facts()
+            .retract(other.id, Some("ana".into()), Some("no longer".into()))
+            .unwrap(),
+    );
     let every = FactQuery { include_superseded: true, include_retracted: true, ..FactQuery::default() };
-    let facts = scope.facts(id, every).unwrap();
+    let facts = scope.conversation(id).facts().list(every).unwrap();
     answers.fits(&facts);
     let extraction = Extraction {
         model: "some-model".into(),
@@ -350,7 +367,7 @@ fn no_name_is_taken_twice(answers: &Described) {
 #[test]
 fn a_field_that_is_missing_unknown_or_of_another_type_is_seen() {
     let (_, scope) = memory();
-    let head = json!(scope.get(scope.begin()).unwrap().head);
+    let head = json!(scope.conversation(scope.begin()).get().unwrap().head);
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let schema = generator.subschema_for::<everturn_core::chain::Head>().to_value();
     let wrong = |change: fn(&mut Map<String, Value>)| {

@@ -49,11 +49,11 @@ fn a_session_becomes_a_conversation_and_importing_it_again_adds_what_is_new() {
     assert_eq!(roles, [Role::User, Role::Assistant, Role::Assistant, Role::Tool]);
     assert_eq!(turns[1].model.as_deref(), Some("claude-sonnet-4-7"));
     assert_eq!(turns[0].occurred_at.unwrap().to_string(), "2026-04-27T14:30:01.000000Z");
-    assert_eq!(scope.get(id).unwrap().metadata["session"].get(), HEADER);
-    let events = scope.events(id, 0, 100).unwrap();
+    assert_eq!(scope.conversation(id).get().unwrap().metadata["session"].get(), HEADER);
+    let events = scope.conversation(id).log().read(0, 100).unwrap();
     let snapshot = events.iter().find(|event| event.kind == "snapshot_created").unwrap();
     assert_eq!(snapshot.text(), Some(LINES[4]));
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
     // What is said in it later is not in the way.
     let (_store, scope) = memory();
     import(&scope, &LINES[..3]).unwrap();
@@ -87,5 +87,5 @@ fn a_long_session_is_taken_over_in_batches() {
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     let id = import(&scope, &lines[..700]).unwrap().conversation.id;
     assert_eq!(import(&scope, &lines).unwrap().added, 534);
-    assert_eq!(scope.get(id).unwrap().turns, 1234);
+    assert_eq!(scope.conversation(id).get().unwrap().turns, 1234);
 }

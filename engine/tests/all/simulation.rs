@@ -9,8 +9,8 @@ use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::model::{ACTIVE, Model, Refused, Said, Talk};
 use crate::stage::{PATIENCE, START, Stage, Still, words};
 use everturn::{
-    AppendOptions, Entry, Error, Everturn, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn,
-    Order, Tenant, Update,
+    AppendOptions, Change, Entry, Error, Everturn, Format, HistoryQuery, Lifecycle, ListQuery,
+    NewConversation, NewStream, NewTurn, Order, Tenant, Update,
 };
 use everturn_core::conversation::{Conversation, Settings};
 use everturn_core::event::Event;
@@ -175,7 +175,7 @@ impl Run {
     #[track_caller]
     fn wrote(&mut self, id: ConversationId, kinds: &[&str]) -> Vec<Event> {
         let (before, now) = (self.model.conversations[&id].head(), self.now);
-        let events = self.both(|scope| scope.events(id, before, 1000)).unwrap();
+        let events = self.both(|scope| scope.conversation(id).log().read(before, 1000)).unwrap();
         let written: Vec<&str> = events.iter().map(|event| event.kind.as_str()).collect();
         assert_eq!(written, kinds, "what {id} got");
         self.talk(id).write(id, kinds, now);
@@ -186,7 +186,7 @@ impl Run {
     #[track_caller]
     fn wrote_nothing(&self, id: ConversationId) {
         let head = self.model.conversations[&id].head();
-        assert_eq!(self.both(|scope| scope.get(id)).unwrap().head.seq, head, "{id} grew");
+        assert_eq!(self.both(|scope| scope.conversation(id).get()).unwrap().head.seq, head, "{id} grew");
     }
 
     fn create(&mut self) {
@@ -201,7 +201,7 @@ impl Run {
             settings.metadata.insert("system_prompt".into(), Raw::of(prompt).unwrap());
         }
         let new = NewConversation { settings, ..NewConversation::default() };
-        let created = self.expect(Ok(()), |scope| scope.create(new.clone()).wait()).unwrap();
+        let created = self.expect(Ok(()), |scope| scope.create(new.clone()).wait()?.get()).unwrap();
         let talk =
             Talk { state: ACTIVE, title, created: self.now, prompt: prompt.clone(), ..Talk::default() };
         self.model.conversations.insert(created.id, talk);
@@ -245,7 +245,7 @@ impl Run {
         }
         // A prompt is said in an event of its own, which only an active conversation takes.
         let expected = if kinds.len() == 2 { old.takes_turns() } else { Ok(()) };
-        if self.expect(expected, |scope| scope.update(id, settings.clone()).wait()).is_some() {
+        if self.expect(expected, |scope| scope.conversation(id).update(settings.clone()).wait()).is_some() {
             self.model.conversations.insert(id, talk);
             self.wrote(id, &kinds);
         } else {
@@ -260,15 +260,22 @@ impl Run {
             6 => "abandoned",
             _ => "closed",
         };
-        let closed = self.talk(id).state == "closed";
-        let expected = if closed { Err("conversation.not_active") } else { Ok(()) };
+        let now = self.talk(id).state;
+        let expected = if now == "closed" && to != now { Err("conversation.not_active") } else { Ok(()) };
         let answer = self.expect(expected, |scope| match to {
-            ACTIVE => scope.resume(id).wait(),
-            "archived" => scope.archive(id).wait(),
-            "abandoned" => scope.abandon(id, Some("tired".into())).wait(),
-            _ => scope.close(id).wait(),
+            ACTIVE => scope.conversation(id).update(Lifecycle::Active).wait(),
+            "archived" => scope.conversation(id).update(Lifecycle::Archived).wait(),
+            "abandoned" => scope
+                .conversation(id)
+                .update(Change {
+                    state: Some(Lifecycle::Abandoned),
+                    reason: Some("tired".into()),
+                    ..Change::default()
+                })
+                .wait(),
+            _ => scope.conversation(id).update(Lifecycle::Closed).wait(),
         });
-        if answer.is_some() {
+        if answer.is_some() && to != now {
             self.talk(id).state = to;
             self.wrote(id, &["conversation.state"]);
         }
@@ -321,7 +328,9 @@ impl Run {
             None => talk.takes_turns(),
         };
         let options = AppendOptions { expected_seq, idempotency_key: key.clone() };
-        let answer = self.expect(expected, |scope| scope.append(id, turns.clone(), options.clone()).wait());
+        let answer = self.expect(expected, |scope| {
+            scope.conversation(id).append_all(turns.clone()).with(options.clone()).wait()
+        });
         let Some(appended) = answer else { return self.wrote_nothing(id) };
         assert_eq!(appended.repeated, repeated.is_some());
         let ids: Vec<TurnId> = appended.turns.iter().map(|turn| turn.id).collect();
@@ -346,7 +355,8 @@ impl Run {
         let actor = [None, Some("model".to_string())][self.dice.roll(2)].clone();
         let new = NewStream { actor: actor.clone(), ..NewStream::default() };
         let expected = self.talk(id).takes_turns();
-        let Some(turn) = self.expect(expected, |scope| scope.append_open(id, new.clone()).wait()) else {
+        let Some(turn) = self.expect(expected, |scope| scope.conversation(id).open(new.clone()).wait())
+        else {
             return self.wrote_nothing(id);
         };
         self.wrote(id, &["turn.opened"]);
@@ -381,7 +391,9 @@ impl Run {
         let Some(turn) = self.turn_to_end(id) else { return };
         let words = self.words();
         let Some(so_far) = self.talk(id).turn(turn).unwrap().open.clone() else {
-            self.expect(Err("turn.not_open"), |scope| scope.append_chunk(id, turn, None, &words));
+            self.expect(Err("turn.not_open"), |scope| {
+                scope.conversation(id).open_turn(turn).chunk(None, &words)
+            });
             return;
         };
         let length = so_far.len() as u64;
@@ -399,7 +411,7 @@ impl Run {
             _ => (Some(0), "\u{0}".to_string(), Err("chunk.offset")),
         };
         let answer = self.expect(expected.as_ref().map(drop).map_err(|code| *code), |scope| {
-            scope.append_chunk(id, turn, offset, &delta)
+            scope.conversation(id).open_turn(turn).chunk(offset, &delta)
         });
         if let (Some(length), Ok(text)) = (answer, expected) {
             assert_eq!(length, text.len() as u64);
@@ -425,9 +437,11 @@ impl Run {
         let expected =
             expected.and_then(|()| if replacement.is_some() { self.talk(id).takes_turns() } else { Ok(()) });
         let ended = self.expect(expected, |scope| match (status, &words) {
-            ("aborted", _) => scope.append_abort(id, turn, "enough", replacement).wait(),
-            (_, Some(words)) => scope.append_commit(id, turn, NewTurn::assistant(words)).wait(),
-            (_, None) => scope.append_commit(id, turn, NewTurn::default()).wait(),
+            ("aborted", _) => scope.conversation(id).open_turn(turn).abort("enough", replacement).wait(),
+            (_, Some(words)) => {
+                scope.conversation(id).open_turn(turn).commit(NewTurn::assistant(words)).wait()
+            }
+            (_, None) => scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait(),
         });
         if ended.is_none() {
             return self.wrote_nothing(id);
@@ -454,7 +468,8 @@ impl Run {
             _ if old.open.is_some() => Err("turn.open"),
             _ => Ok(()),
         });
-        let answer = self.expect(expected, |scope| scope.supersede(id, turn, new.clone()).wait());
+        let answer =
+            self.expect(expected, |scope| scope.conversation(id).supersede(turn, new.clone()).wait());
         let Some(appended) = answer else { return self.wrote_nothing(id) };
         let kind = if said.role == "tool" { "tool_result" } else { "message" };
         self.wrote(id, &[kind, "turn.superseded"]);
@@ -472,7 +487,9 @@ impl Run {
         let head = self.talk(id).head();
         let at = self.dice.roll(head as usize + 2) as u64;
         let expected = if (1..=head).contains(&at) { Ok(()) } else { Err("seq.out_of_range") };
-        let Some(fork) = self.expect(expected, |scope| scope.fork(id, at).wait()) else { return };
+        let Some(fork) = self.expect(expected, |scope| scope.conversation(id).fork(at).wait()?.get()) else {
+            return;
+        };
         let mut talk = self.talk(id).as_of(at);
         // Within what it inherited itself, a fork is one of the ancestor's, as long as that is there.
         let mut parent = id;
@@ -498,8 +515,9 @@ impl Run {
         let said = talk.said.iter().find(|said| said.id == turn).unwrap();
         let (open, before) = (said.open.is_some(), self.model.is_erased(talk, said));
         let expected = if open { Err("turn.open") } else { Ok(()) };
-        let answer =
-            self.expect(expected, |scope| scope.erase(id, turn, Some("ann".into()), "asked for").wait());
+        let answer = self.expect(expected, |scope| {
+            scope.conversation(id).erase(turn, Some("ann".into()), "asked for").wait()
+        });
         // What was erased before is not recorded again.
         if answer.is_some() && !before {
             self.model.erase(id, turn);
@@ -508,10 +526,11 @@ impl Run {
     }
 
     fn delete(&mut self, id: ConversationId) {
-        let gone = self.expect(Ok(()), |scope| scope.delete(id, "no longer needed").wait()).unwrap();
+        let gone =
+            self.expect(Ok(()), |scope| scope.conversation(id).delete("no longer needed").wait()).unwrap();
         self.model.delete(id);
         assert_eq!((gone.id, gone.head.seq), self.model.tombstones[0]);
-        self.expect::<Conversation>(Err("conversation.absent"), |scope| scope.get(id));
+        self.expect::<Conversation>(Err("conversation.absent"), |scope| scope.conversation(id).get());
         let mut kept = self.both(|scope| {
             let mut all = scope.tombstones()?;
             all.sort_by_key(|tombstone| tombstone.id);
@@ -527,7 +546,7 @@ impl Run {
         if self.model.conversations.len() >= CONVERSATIONS_MAX {
             return;
         }
-        let fresh = self.expect(Ok(()), |scope| scope.reset(id)).unwrap();
+        let fresh = self.expect(Ok(()), |scope| scope.conversation(id).reset()?.get()).unwrap();
         let old = self.model.conversations[&id].clone();
         let talk = Talk {
             state: ACTIVE,
@@ -563,14 +582,14 @@ impl Run {
         let mut files = Vec::new();
         for (store, scope) in [&self.memory, &self.sqlite] {
             let mut file = Vec::new();
-            scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
+            scope.conversation(id).export(Format::Jsonl, &mut file, &mut |_| {}).unwrap();
             let other = store.tenant(&format!("mirror-{}", self.mirrors)).unwrap();
             let imported = other.import(file.as_slice(), &mut |_| {}).unwrap();
             self.same_turns(scope, &other, id);
             assert_eq!(imported.problems, Vec::<String>::new());
             assert_eq!(imported.added, self.model.conversations[&id].head());
-            assert_eq!(imported.conversation.head, scope.get(id).unwrap().head);
-            other.verify(id, None).unwrap();
+            assert_eq!(imported.conversation.head, scope.conversation(id).get().unwrap().head);
+            other.conversation(id).log().verify(None).unwrap();
             assert_eq!(other.import(file.as_slice(), &mut |_| {}).unwrap().added, 0, "a second time");
             files.push(String::from_utf8(file).unwrap());
         }
@@ -588,7 +607,9 @@ impl Run {
             .map(|(id, said)| (id, said.id))
             .collect();
         for (id, turn) in open {
-            self.expect(Ok(()), |scope| scope.append_commit(id, turn, NewTurn::default()).wait());
+            self.expect(Ok(()), |scope| {
+                scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait()
+            });
             let seq = self.wrote(id, &["turn.committed"])[0].seq;
             let said = self.talk(id).turn(turn).unwrap();
             (said.text, said.status, said.content) = (said.open.take(), "complete", seq);
@@ -601,8 +622,9 @@ impl Run {
         self.sqlite = (store, scope);
         // Ids never go back, but a new process does not know the last one. From here on both count from the same.
         self.set_clock(self.latest + 1_000_000);
-        let passing = self.expect(Ok(()), |scope| scope.create(NewConversation::default()).wait()).unwrap();
-        self.expect(Ok(()), |scope| scope.delete(passing.id, "only for its id").wait());
+        let passing =
+            self.expect(Ok(()), |scope| scope.create(NewConversation::default()).wait()?.get()).unwrap();
+        self.expect(Ok(()), |scope| scope.conversation(passing.id).delete("only for its id").wait());
         self.model.tombstones.push((passing.id, 1));
         self.compare_everything();
     }

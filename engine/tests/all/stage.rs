@@ -146,11 +146,11 @@ pub trait Short {
 
 impl Short for Tenant {
     fn begin(&self) -> ConversationId {
-        self.create(NewConversation::default()).wait().unwrap().id
+        self.create(NewConversation::default()).wait().unwrap().id()
     }
 
     fn begin_with(&self, settings: Settings) -> Conversation {
-        self.create(NewConversation { settings, ..NewConversation::default() }).wait().unwrap()
+        self.create(NewConversation { settings, ..NewConversation::default() }).wait().unwrap().get().unwrap()
     }
 
     fn say(&self, id: ConversationId, turn: NewTurn) -> Turn {
@@ -158,20 +158,20 @@ impl Short for Tenant {
     }
 
     fn try_say(&self, id: ConversationId, turn: NewTurn) -> Result<Appended, Error> {
-        self.append(id, vec![turn], Default::default()).wait()
+        self.conversation(id).append(turn).wait()
     }
 
     fn turns(&self, id: ConversationId) -> Vec<Turn> {
         let query = HistoryQuery { include_superseded: true, limit: 1000, ..HistoryQuery::default() };
-        turns_of(self.history(id, query).unwrap().data)
+        turns_of(self.conversation(id).history(query).unwrap().data)
     }
 
     fn kinds(&self, id: ConversationId) -> Vec<String> {
-        self.events(id, 0, 1000).unwrap().into_iter().map(|event| event.kind).collect()
+        self.conversation(id).log().read(0, 1000).unwrap().into_iter().map(|event| event.kind).collect()
     }
 
     fn head(&self, id: ConversationId) -> Hash {
-        self.get(id).unwrap().head.hash
+        self.conversation(id).get().unwrap().head.hash
     }
 }
 

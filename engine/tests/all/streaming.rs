@@ -1,7 +1,7 @@
 //! Turns that come in chunks: shown at once, durable a moment later, ended exactly once.
 
 use crate::stage::{Short, Stage, Still, memory, refused, until, words};
-use everturn::{NewConversation, NewStream, NewTurn, Options, Swept};
+use everturn::{Lifecycle, NewConversation, NewStream, NewTurn, Options, Swept};
 use everturn_core::conversation::Settings;
 use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::json::Raw;
@@ -26,13 +26,13 @@ fn many_chunks_become_durable_in_few_writes() {
     let store = stage.open_with(Options { debounce: Duration::from_millis(20), ..Options::default() });
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     let wal = || std::fs::metadata(stage.folder.path().join("store.db-wal")).unwrap().len();
     let before = wal();
     let mut text = String::new();
     for n in 0..CHUNKS {
         let piece = format!("{n} ");
-        scope.append_chunk(id, turn, None, &piece).unwrap();
+        scope.conversation(id).open_turn(turn).chunk(None, &piece).unwrap();
         text += &piece;
     }
     let reader = Sqlite::open_read_only(&stage.path()).unwrap();
@@ -49,8 +49,8 @@ fn chunks_are_not_written_before_the_debounce_time_and_all_of_them_on_closing() 
     let store = stage.open_with(Options { debounce: NEVER, ..Options::default() });
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    scope.append_chunk(id, turn, None, "as far as it came").unwrap();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    scope.conversation(id).open_turn(turn).chunk(None, "as far as it came").unwrap();
     let key = Key { tenant: TenantName::new("acme").unwrap(), id };
     assert_eq!(Sqlite::open_read_only(&stage.path()).unwrap().open_text(&key, turn).unwrap(), "");
     drop((scope, store));
@@ -70,9 +70,9 @@ fn a_turn_left_open_comes_back_as_interrupted_with_the_durable_text() {
         metadata: BTreeMap::from([("run".to_string(), raw("7"))]),
         ..NewStream::default()
     };
-    let turn = scope.append_open(id, new).wait().unwrap().id;
-    scope.append_chunk(id, turn, Some(0), "half of ").unwrap();
-    scope.append_chunk(id, turn, Some(8), "a thought").unwrap();
+    let turn = scope.conversation(id).open(new).wait().unwrap().id;
+    scope.conversation(id).open_turn(turn).chunk(Some(0), "half of ").unwrap();
+    scope.conversation(id).open_turn(turn).chunk(Some(8), "a thought").unwrap();
     assert_eq!(scope.turn(turn).unwrap().status, Status::Pending);
     drop((scope, store));
 
@@ -86,35 +86,43 @@ fn a_turn_left_open_comes_back_as_interrupted_with_the_durable_text() {
     assert_eq!(turn.metadata.get("run").map(Raw::get), Some("7"));
     assert_eq!(turn.superseded_by, None);
     assert_eq!(scope.kinds(id).last().unwrap(), "turn.interrupted");
-    refused(scope.append_chunk(id, turn.id, None, "more"), "turn.not_open", "is interrupted already");
+    refused(
+        scope.conversation(id).open_turn(turn.id).chunk(None, "more"),
+        "turn.not_open",
+        "is interrupted already",
+    );
 }
 
 #[test]
 fn a_chunk_says_where_it_belongs_so_that_repeats_do_nothing_and_gaps_are_noticed() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    assert_eq!(scope.append_chunk(id, turn, Some(0), "grün").unwrap(), 5);
-    assert_eq!(scope.append_chunk(id, turn, Some(0), "grün").unwrap(), 5, "the same again");
-    assert_eq!(scope.append_chunk(id, turn, Some(4), "n").unwrap(), 5, "a part of it again");
-    assert_eq!(scope.append_chunk(id, turn, Some(4), "n und blau").unwrap(), 14, "overlapping");
-    assert_eq!(scope.append_chunk(id, turn, Some(14), "").unwrap(), 14, "nothing");
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    assert_eq!(scope.conversation(id).open_turn(turn).chunk(Some(0), "grün").unwrap(), 5);
+    assert_eq!(scope.conversation(id).open_turn(turn).chunk(Some(0), "grün").unwrap(), 5, "the same again");
+    assert_eq!(scope.conversation(id).open_turn(turn).chunk(Some(4), "n").unwrap(), 5, "a part of it again");
+    assert_eq!(
+        scope.conversation(id).open_turn(turn).chunk(Some(4), "n und blau").unwrap(),
+        14,
+        "overlapping"
+    );
+    assert_eq!(scope.conversation(id).open_turn(turn).chunk(Some(14), "").unwrap(), 14, "nothing");
     refused(
-        scope.append_chunk(id, turn, Some(20), "rot"),
+        scope.conversation(id).open_turn(turn).chunk(Some(20), "rot"),
         "chunk.offset",
         &format!("{turn} has 14 bytes and this chunk is at 20; send what is missing from 14 on"),
     );
     refused(
-        scope.append_chunk(id, turn, Some(0), "blau"),
+        scope.conversation(id).open_turn(turn).chunk(Some(0), "blau"),
         "chunk.offset",
         "what it repeats is not what was said there",
     );
     refused(
-        scope.append_chunk(id, turn, Some(3), "x"),
+        scope.conversation(id).open_turn(turn).chunk(Some(3), "x"),
         "chunk.offset",
         "what it repeats is not what was said",
     );
-    let turn = scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+    let turn = scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
     assert_eq!(words(&turn).unwrap(), "grün und blau");
 }
 
@@ -129,15 +137,15 @@ fn a_commit_without_a_message_is_what_came_in_chunks_and_keeps_what_was_said_at_
         metadata: BTreeMap::from([("run".to_string(), raw("7")), ("try".to_string(), raw("1"))]),
         ..NewStream::default()
     };
-    let opened = scope.append_open(id, new).wait().unwrap();
+    let opened = scope.conversation(id).open(new).wait().unwrap();
     assert_eq!((opened.status, opened.message), (Status::Pending, None));
-    scope.append_chunk(id, opened.id, None, "said \"so\"\n").unwrap();
+    scope.conversation(id).open_turn(opened.id).chunk(None, "said \"so\"\n").unwrap();
     let last = NewTurn {
         metadata: BTreeMap::from([("try".to_string(), raw("2"))]),
         tokens: Some(everturn_core::turn::Tokens { prompt: Some(10), completion: Some(3) }),
         ..NewTurn::default()
     };
-    let turn = scope.append_commit(id, opened.id, last).wait().unwrap();
+    let turn = scope.conversation(id).open_turn(opened.id).commit(last).wait().unwrap();
     assert_eq!((turn.seq, turn.status), (opened.seq, Status::Complete));
     assert_eq!(words(&turn).unwrap(), "said \"so\"\n");
     assert_eq!((turn.actor.as_deref(), turn.model.as_deref()), (Some("gpt"), Some("m-1")));
@@ -155,9 +163,9 @@ fn a_commit_with_a_message_is_that_message_byte_for_byte_also_without_a_role() {
         r#"{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"c2ln"},{"type":"text","text":"42"}]}"#,
         r#"{ "content": "42",  "x": 1.50 }"#,
     ] {
-        let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-        scope.append_chunk(id, turn, None, "something else").unwrap();
-        let turn = scope.append_commit(id, turn, NewTurn::message(message)).wait().unwrap();
+        let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+        scope.conversation(id).open_turn(turn).chunk(None, "something else").unwrap();
+        let turn = scope.conversation(id).open_turn(turn).commit(NewTurn::message(message)).wait().unwrap();
         assert_eq!(turn.message.unwrap().get(), message);
         assert_eq!(turn.role, Role::Assistant);
     }
@@ -167,17 +175,22 @@ fn a_commit_with_a_message_is_that_message_byte_for_byte_also_without_a_role() {
 fn a_turn_ends_once() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    scope.append_commit(id, turn, NewTurn::assistant("done")).wait().unwrap();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    scope.conversation(id).open_turn(turn).commit(NewTurn::assistant("done")).wait().unwrap();
     let says = format!("{turn} is complete already; open a new turn");
-    refused(scope.append_commit(id, turn, NewTurn::assistant("again")).wait(), "turn.not_open", &says);
-    refused(scope.append_abort(id, turn, "late", None).wait(), "turn.not_open", &says);
-    refused(scope.append_chunk(id, turn, None, "late"), "turn.not_open", &says);
-    assert_eq!(scope.get(id).unwrap().head.seq, 3, "nothing was written");
+    refused(
+        scope.conversation(id).open_turn(turn).commit(NewTurn::assistant("again")).wait(),
+        "turn.not_open",
+        &says,
+    );
+    refused(scope.conversation(id).open_turn(turn).abort("late", None).wait(), "turn.not_open", &says);
+    refused(scope.conversation(id).open_turn(turn).chunk(None, "late"), "turn.not_open", &says);
+    assert_eq!(scope.conversation(id).get().unwrap().head.seq, 3, "nothing was written");
     // Two that race: one wins, the other is told.
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    let commits: Vec<_> =
-        ["one", "two"].map(|text| scope.append_commit(id, turn, NewTurn::assistant(text))).into();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    let commits: Vec<_> = ["one", "two"]
+        .map(|text| scope.conversation(id).open_turn(turn).commit(NewTurn::assistant(text)))
+        .into();
     let answers: Vec<_> = commits.into_iter().map(|commit| commit.wait()).collect();
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
     refused(answers.into_iter().find(Result::is_err).unwrap(), "turn.not_open", "is complete already");
@@ -187,20 +200,20 @@ fn a_turn_ends_once() {
 fn an_aborted_turn_keeps_what_was_said_and_names_its_end_or_its_replacement() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let first = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    scope.append_chunk(id, first, None, "never mi").unwrap();
-    let turn = scope.append_abort(id, first, "stopped by the user", None).wait().unwrap();
+    let first = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    scope.conversation(id).open_turn(first).chunk(None, "never mi").unwrap();
+    let turn = scope.conversation(id).open_turn(first).abort("stopped by the user", None).wait().unwrap();
     assert_eq!((turn.status, words(&turn).unwrap().as_str()), (Status::Aborted, "never mi"));
     assert_eq!(turn.reason.as_deref(), Some("stopped by the user"));
-    let abort = scope.events(id, 2, 1).unwrap().remove(0);
+    let abort = scope.conversation(id).log().read(2, 1).unwrap().remove(0);
     assert_eq!((abort.kind.as_str(), turn.superseded_by), ("turn.aborted", Some(Successor::Event(abort.id))));
 
     let better = scope.say(id, NewTurn::assistant("better")).id;
-    let second = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    let turn = scope.append_abort(id, second, "worse", Some(better)).wait().unwrap();
+    let second = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    let turn = scope.conversation(id).open_turn(second).abort("worse", Some(better)).wait().unwrap();
     assert_eq!(turn.superseded_by, Some(Successor::Turn(better)));
     // Not in the plain history, but kept.
-    assert_eq!(scope.history(id, Default::default()).unwrap().data.len(), 1);
+    assert_eq!(scope.conversation(id).history(Default::default()).unwrap().data.len(), 1);
     assert_eq!(scope.turns(id).len(), 3);
 }
 
@@ -210,16 +223,20 @@ fn a_replacement_must_be_another_turn_of_the_conversation() {
     let id = scope.begin();
     let elsewhere = scope.begin();
     let other = scope.say(elsewhere, NewTurn::user("elsewhere")).id;
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     let unknown: TurnId = "turn_00000000000000000000000007".parse().unwrap();
     for by in [unknown, other] {
         refused(
-            scope.append_abort(id, turn, "", Some(by)).wait(),
+            scope.conversation(id).open_turn(turn).abort("", Some(by)).wait(),
             "turn.absent",
             &format!("no turn {by} here"),
         );
     }
-    refused(scope.append_abort(id, turn, "", Some(turn)).wait(), "turn.replaces_itself", "name another turn");
+    refused(
+        scope.conversation(id).open_turn(turn).abort("", Some(turn)).wait(),
+        "turn.replaces_itself",
+        "name another turn",
+    );
     assert_eq!(scope.turn(turn).unwrap().status, Status::Pending, "still open");
 }
 
@@ -230,11 +247,11 @@ fn a_silent_turn_is_ended_by_the_sweeper_after_its_time_and_not_before() {
     let store = stage.open_with(Options { stream_idle_max: Duration::from_secs(600), ..clock.options() });
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
-    let [silent, busy] = [0, 1].map(|_| scope.append_open(id, NewStream::default()).wait().unwrap().id);
-    scope.append_chunk(id, silent, None, "and then").unwrap();
+    let [silent, busy] = [0, 1].map(|_| scope.conversation(id).open(NewStream::default()).wait().unwrap().id);
+    scope.conversation(id).open_turn(silent).chunk(None, "and then").unwrap();
     clock.advance_s(599);
     assert_eq!(store.sweep().unwrap(), Swept::default());
-    scope.append_chunk(id, busy, None, "still here").unwrap();
+    scope.conversation(id).open_turn(busy).chunk(None, "still here").unwrap();
     clock.advance_s(1);
     assert_eq!(store.sweep().unwrap(), Swept { interrupted: 1, ..Swept::default() });
     let turn = scope.turn(silent).unwrap();
@@ -256,14 +273,14 @@ fn with_masking_no_chunk_reaches_the_disk_and_the_end_is_masked() {
         policy: BTreeMap::from([("redaction".to_string(), raw("\"mask\""))]),
         ..Settings::default()
     };
-    let id = scope.create(NewConversation { settings, ..NewConversation::default() }).wait().unwrap().id;
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let id = scope.create(NewConversation { settings, ..NewConversation::default() }).wait().unwrap().id();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     // In two pieces, neither of which looks like a secret.
-    scope.append_chunk(id, turn, None, &format!("the token is {}", &secret[..20])).unwrap();
-    scope.append_chunk(id, turn, None, &format!("{} ok", &secret[20..])).unwrap();
+    scope.conversation(id).open_turn(turn).chunk(None, &format!("the token is {}", &secret[..20])).unwrap();
+    scope.conversation(id).open_turn(turn).chunk(None, &format!("{} ok", &secret[20..])).unwrap();
     // A write behind them: whatever was to be written before it, is.
     scope.say(id, NewTurn::user("thanks"));
-    let ended = scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+    let ended = scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
     assert!(words(&ended).unwrap().starts_with("the token is ‹secret:github_token:"), "{ended:?}");
     assert!(ended.metadata["secrets"].get().contains("github_token"));
     drop((scope, store));
@@ -279,11 +296,11 @@ fn a_stream_never_grows_past_what_can_be_stored_at_its_end() {
     let store = stage.open_with(Options { debounce: NEVER, ..Options::default() });
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     let quotes = "\"".repeat(STREAM_BYTES_MAX / 16);
     let mut length = 0;
     let full = loop {
-        match scope.append_chunk(id, turn, None, &quotes) {
+        match scope.conversation(id).open_turn(turn).chunk(None, &quotes) {
             Ok(now) => length = now as usize,
             Err(error) => break error,
         }
@@ -303,10 +320,10 @@ fn a_store_opens_whatever_was_streamed_into_a_conversation_before_it_was_closed(
     let store = stage.open();
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     let text = format!("data:image/png;base64,{}", "QUJD".repeat(4000));
-    scope.append_chunk(id, turn, None, &text).unwrap();
-    scope.close(id).wait().unwrap();
+    scope.conversation(id).open_turn(turn).chunk(None, &text).unwrap();
+    scope.conversation(id).update(Lifecycle::Closed).wait().unwrap();
     drop((scope, store));
     let scope = stage.open().tenant("acme").unwrap();
     let turn = scope.turn(turn).unwrap();

@@ -77,7 +77,7 @@ fn every_subscriber_gets_every_event_once_and_in_order_while_many_write() {
                         std::thread::yield_now();
                     }
                     let from = 1 + dice.roll(last as usize) as u64;
-                    let mut subscription = scope.subscribe(id, from).unwrap();
+                    let mut subscription = scope.conversation(id).subscribe(from.saturating_sub(1)).unwrap();
                     let got = seqs(&collect(&mut subscription, last));
                     assert_eq!(got, (from..=last).collect::<Vec<_>>(), "from {from} at {moment}");
                 });
@@ -90,16 +90,16 @@ fn every_subscriber_gets_every_event_once_and_in_order_while_many_write() {
 fn chunks_come_at_once_with_their_offsets_and_before_the_end_of_their_turn() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let mut subscription = scope.subscribe(id, 1).unwrap();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap();
+    let mut subscription = scope.conversation(id).subscribe(0).unwrap();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap();
     assert_eq!(seqs(&collect(&mut subscription, turn.seq)), [1, 2]);
     assert!(subscription.recv_timeout(std::time::Duration::ZERO).unwrap().is_none(), "now it waits");
     for piece in ["Grü", "ße", "!"] {
-        scope.append_chunk(id, turn.id, None, piece).unwrap();
+        scope.conversation(id).open_turn(turn.id).chunk(None, piece).unwrap();
     }
     // What was said is not said again.
-    scope.append_chunk(id, turn.id, Some(0), "Grüße").unwrap();
-    scope.append_commit(id, turn.id, NewTurn::default()).wait().unwrap();
+    scope.conversation(id).open_turn(turn.id).chunk(Some(0), "Grüße").unwrap();
+    scope.conversation(id).open_turn(turn.id).commit(NewTurn::default()).wait().unwrap();
     let got = collect(&mut subscription, 3);
     let pieces: Vec<_> = chunks(&got).into_iter().map(|c| (c.turn, c.turn_seq, c.offset, c.text)).collect();
     let expected = [(0, "Grü"), (4, "ße"), (7, "!")].map(|(at, text)| (turn.id, turn.seq, at, text.into()));
@@ -111,14 +111,14 @@ fn chunks_come_at_once_with_their_offsets_and_before_the_end_of_their_turn() {
 fn who_joins_in_the_middle_of_a_stream_gets_what_was_said_so_far_and_then_the_rest() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap();
-    let silent = scope.append_open(id, NewStream::default()).wait().unwrap();
-    scope.append_chunk(id, turn.id, None, "one ").unwrap();
-    scope.append_chunk(id, turn.id, None, "two ").unwrap();
-    let mut subscription = scope.subscribe(id, 2).unwrap();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap();
+    let silent = scope.conversation(id).open(NewStream::default()).wait().unwrap();
+    scope.conversation(id).open_turn(turn.id).chunk(None, "one ").unwrap();
+    scope.conversation(id).open_turn(turn.id).chunk(None, "two ").unwrap();
+    let mut subscription = scope.conversation(id).subscribe(1).unwrap();
     assert_eq!(seqs(&collect(&mut subscription, silent.seq)), [2, 3]);
     assert_eq!(next_chunk(&mut subscription), (0, "one two ".to_string()));
-    scope.append_chunk(id, turn.id, None, "three").unwrap();
+    scope.conversation(id).open_turn(turn.id).chunk(None, "three").unwrap();
     assert_eq!(next_chunk(&mut subscription), (8, "three".to_string()));
 }
 
@@ -126,14 +126,15 @@ fn who_joins_in_the_middle_of_a_stream_gets_what_was_said_so_far_and_then_the_re
 fn pieces_seen_while_joining_at_any_moment_of_a_stream_make_up_the_whole_text() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     let text: String = (0..400).map(|n| format!("{n} ")).collect();
     std::thread::scope(|threads| {
         for from in 0..8 {
             let (scope, text) = (&scope, &text);
             threads.spawn(move || {
                 for _ in 0..5 {
-                    let mut subscription = scope.subscribe(id, from % 3).unwrap();
+                    let mut subscription =
+                        scope.conversation(id).subscribe((from % 3_u64).saturating_sub(1)).unwrap();
                     let mut said = String::new();
                     loop {
                         match subscription.recv_timeout(PATIENCE).unwrap().expect("an end comes") {
@@ -151,9 +152,9 @@ fn pieces_seen_while_joining_at_any_moment_of_a_stream_make_up_the_whole_text() 
             });
         }
         for piece in text.split_inclusive(' ') {
-            scope.append_chunk(id, turn, None, piece).unwrap();
+            scope.conversation(id).open_turn(turn).chunk(None, piece).unwrap();
         }
-        scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+        scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
     });
 }
 
@@ -163,14 +164,14 @@ fn a_subscriber_that_is_too_slow_is_told_where_to_resume_and_misses_nothing() {
     let mut settings = Settings::default();
     settings.policy.insert("budget".into(), Raw::new(r#"{"max_messages":null}"#.into()).unwrap());
     let id = scope.begin_with(settings).id;
-    let mut slow = scope.subscribe(id, 1).unwrap();
+    let mut slow = scope.conversation(id).subscribe(0).unwrap();
     // One update read, so that it is live; then it sleeps while more comes than is kept for it.
     assert_eq!(seqs(&collect(&mut slow, 1)), [1]);
     assert!(slow.recv_timeout(std::time::Duration::ZERO).unwrap().is_none());
     let mut last = 1;
     while last < SUBSCRIBER_LAG_EVENTS_MAX as u64 + 100 {
-        let turns = (0..500).map(|n| NewTurn::user(&n.to_string())).collect();
-        last = scope.append(id, turns, Default::default()).wait().unwrap().head.seq;
+        let turns: Vec<_> = (0..500).map(|n| NewTurn::user(&n.to_string())).collect();
+        last = scope.conversation(id).append_all(turns).wait().unwrap().head.seq;
     }
     let resume_from = match slow.recv_timeout(PATIENCE).unwrap() {
         Some(Update::Lagged { resume_from }) => resume_from,
@@ -178,7 +179,7 @@ fn a_subscriber_that_is_too_slow_is_told_where_to_resume_and_misses_nothing() {
     };
     assert_eq!(resume_from, 2);
     assert!(slow.recv().unwrap().is_none(), "let go means let go");
-    let mut again = scope.subscribe(id, resume_from).unwrap();
+    let mut again = scope.conversation(id).subscribe(resume_from.saturating_sub(1)).unwrap();
     assert_eq!(seqs(&collect(&mut again, last)), (resume_from..=last).collect::<Vec<_>>());
 }
 
@@ -186,14 +187,14 @@ fn a_subscriber_that_is_too_slow_is_told_where_to_resume_and_misses_nothing() {
 fn a_deletion_ends_the_subscription_with_a_word() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let mut live = scope.subscribe(id, 2).unwrap();
+    let mut live = scope.conversation(id).subscribe(1).unwrap();
     assert!(live.recv_timeout(std::time::Duration::ZERO).unwrap().is_none());
-    let mut catching_up = scope.subscribe(id, 1).unwrap();
-    scope.delete(id, "over").wait().unwrap();
+    let mut catching_up = scope.conversation(id).subscribe(0).unwrap();
+    scope.conversation(id).delete("over").wait().unwrap();
     assert!(is_deleted(live.recv_timeout(PATIENCE).unwrap()));
     assert!(live.recv().unwrap().is_none());
     assert!(is_deleted(catching_up.recv_timeout(PATIENCE).unwrap()));
-    assert!(scope.subscribe(id, 1).is_err_and(|error| error.code() == "conversation.absent"));
+    assert!(scope.conversation(id).subscribe(0).is_err_and(|error| error.code() == "conversation.absent"));
 }
 
 /// A deletion between the last look at the log and the first at the live updates was overlooked, and the subscriber
@@ -203,14 +204,15 @@ fn no_subscriber_overlooks_a_deletion_whenever_it_comes() {
     let (_store, scope) = memory();
     for _ in 0..200 {
         let id = scope.begin();
-        let subscriptions: Vec<Subscription> = (0..8).map(|_| scope.subscribe(id, 1).unwrap()).collect();
+        let subscriptions: Vec<Subscription> =
+            (0..8).map(|_| scope.conversation(id).subscribe(0).unwrap()).collect();
         std::thread::scope(|threads| {
             for mut subscription in subscriptions {
                 threads.spawn(move || {
                     while !is_deleted(Some(subscription.recv_timeout(PATIENCE).unwrap().expect("Deleted"))) {}
                 });
             }
-            scope.delete(id, "over").wait().unwrap();
+            scope.conversation(id).delete("over").wait().unwrap();
         });
     }
 }
@@ -227,40 +229,40 @@ fn take(subscription: &mut Subscription, updates: usize) -> Position {
 fn who_was_cut_off_goes_on_where_it_was_in_the_middle_of_a_turn_too() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap();
-    scope.append_chunk(id, turn.id, None, "Grü").unwrap();
-    let mut first = scope.subscribe(id, 1).unwrap();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap();
+    scope.conversation(id).open_turn(turn.id).chunk(None, "Grü").unwrap();
+    let mut first = scope.conversation(id).subscribe(0).unwrap();
     let cut = ["1", "2", "2.4"].map(|expected| {
         let position = take(&mut first, 1);
         assert_eq!(position.to_string(), expected);
         position
     });
-    scope.append_chunk(id, turn.id, None, "ße").unwrap();
+    scope.conversation(id).open_turn(turn.id).chunk(None, "ße").unwrap();
     // From an event: the events after it, and the whole text.
-    let mut after = scope.subscribe_after(id, cut[0]).unwrap();
+    let mut after = scope.conversation(id).subscribe(cut[0]).unwrap();
     assert_eq!(seqs(&collect(&mut after, 2)), [2]);
     assert_eq!(next_chunk(&mut after), (0, "Grüße".to_string()));
     // From a chunk: the rest of the text.
-    let mut after = scope.subscribe_after(id, "2.4".parse().unwrap()).unwrap();
+    let mut after = scope.conversation(id).subscribe("2.4".parse::<Position>().unwrap()).unwrap();
     assert_eq!(next_chunk(&mut after), (4, "ße".to_string()));
     assert_eq!(after.position().to_string(), "2.7");
     // Something else is said meanwhile: it is not said again to whoever has it.
     scope.say(id, NewTurn::user("hurry"));
-    scope.append_chunk(id, turn.id, None, "!").unwrap();
+    scope.conversation(id).open_turn(turn.id).chunk(None, "!").unwrap();
     assert_eq!(seqs(&collect(&mut after, 3)), [3]);
     assert_eq!(next_chunk(&mut after), (7, "!".to_string()));
     assert_eq!(after.position().to_string(), "3.8.2");
-    let mut again = scope.subscribe_after(id, "3.7.2".parse().unwrap()).unwrap();
+    let mut again = scope.conversation(id).subscribe("3.7.2".parse::<Position>().unwrap()).unwrap();
     assert_eq!(next_chunk(&mut again), (7, "!".to_string()));
     // Nothing is new: it waits.
-    let mut again = scope.subscribe_after(id, after.position()).unwrap();
+    let mut again = scope.conversation(id).subscribe(after.position()).unwrap();
     assert!(again.recv_timeout(std::time::Duration::ZERO).unwrap().is_none());
     // No such place in this text, or in the middle of a letter: the whole text again, as its offset says.
     for nowhere in ["3.900.2", "3.3.2"] {
-        let mut again = scope.subscribe_after(id, nowhere.parse().unwrap()).unwrap();
+        let mut again = scope.conversation(id).subscribe(nowhere.parse::<Position>().unwrap()).unwrap();
         assert_eq!(next_chunk(&mut again), (0, "Grüße!".to_string()), "{nowhere}");
     }
-    scope.append_commit(id, turn.id, NewTurn::default()).wait().unwrap();
+    scope.conversation(id).open_turn(turn.id).commit(NewTurn::default()).wait().unwrap();
     assert_eq!(seqs(&collect(&mut again, 4)), [4]);
     assert_eq!(again.position().to_string(), "4");
 }
@@ -271,13 +273,13 @@ fn a_place_in_an_open_turn_still_leads_on_after_a_restart() {
     let store = stage.open();
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap();
-    scope.append_chunk(id, turn.id, None, "half a").unwrap();
-    let position = take(&mut scope.subscribe(id, 1).unwrap(), 3);
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap();
+    scope.conversation(id).open_turn(turn.id).chunk(None, "half a").unwrap();
+    let position = take(&mut scope.conversation(id).subscribe(0).unwrap(), 3);
     assert_eq!(position.to_string(), "2.6");
     drop((scope, store));
     let scope = stage.open().tenant("acme").unwrap();
-    let mut again = scope.subscribe_after(id, position).unwrap();
+    let mut again = scope.conversation(id).subscribe(position).unwrap();
     let got = collect(&mut again, 3);
     assert_eq!((seqs(&got), chunks(&got).len()), (vec![3], 0), "only the turn's end is new");
     assert!(matches!(&got[0], Update::Event(event) if event.kind == "turn.interrupted"));
@@ -298,7 +300,7 @@ fn a_place_is_written_as_one_to_three_numbers() {
 fn closing_the_store_ends_every_subscription() {
     let (store, scope) = memory();
     let id = scope.begin();
-    let mut subscription = scope.subscribe(id, 1).unwrap();
+    let mut subscription = scope.conversation(id).subscribe(0).unwrap();
     assert_eq!(seqs(&collect(&mut subscription, 1)), [1]);
     std::thread::scope(|threads| {
         let waiting = threads.spawn(move || subscription.recv());
@@ -311,13 +313,13 @@ fn closing_the_store_ends_every_subscription() {
 fn it_is_a_stream_for_any_executor() {
     let (store, scope) = memory();
     let id = scope.begin();
-    let subscription = scope.subscribe(id, 1).unwrap();
+    let subscription = scope.conversation(id).subscribe(0).unwrap();
     let writer = {
         let scope = scope.clone();
         std::thread::spawn(move || {
             for n in 0..20 {
                 futures_executor::block_on(async {
-                    scope.append(id, vec![NewTurn::user(&n.to_string())], Default::default()).await.unwrap()
+                    scope.conversation(id).append(NewTurn::user(&n.to_string())).await.unwrap()
                 });
             }
         })
@@ -327,7 +329,8 @@ fn it_is_a_stream_for_any_executor() {
     writer.join().unwrap();
 
     // Two at once on one thread: neither blocks the other, and the end of the store is the end of both.
-    let streams: Vec<Subscription> = (0..2).map(|n| scope.subscribe(id, 20 + n).unwrap()).collect();
+    let streams: Vec<Subscription> =
+        (0..2).map(|n| scope.conversation(id).subscribe(19 + n).unwrap()).collect();
     let closing = std::thread::spawn(move || drop((scope, store)));
     let all: Vec<Vec<Update>> = futures_executor::block_on(futures_util::future::join_all(
         streams.into_iter().map(|stream| stream.map(Result::unwrap).collect::<Vec<_>>()),
@@ -344,13 +347,13 @@ fn a_store_opened_for_reading_follows_what_another_handle_writes() {
     let id: ConversationId = writing.begin();
     let reader = stage.open_read_only();
     let reading = reader.tenant("acme").unwrap();
-    let mut subscription = reading.subscribe(id, 1).unwrap();
+    let mut subscription = reading.conversation(id).subscribe(0).unwrap();
     assert_eq!(seqs(&collect(&mut subscription, 1)), [1]);
     for n in 2..=600 {
         writing.say(id, NewTurn::user(&n.to_string()));
     }
     assert_eq!(seqs(&collect(&mut subscription, 600)), (2..=600).collect::<Vec<_>>());
-    assert_eq!(reading.get(id).unwrap(), writing.get(id).unwrap());
-    writing.delete(id, "over").wait().unwrap();
+    assert_eq!(reading.conversation(id).get().unwrap(), writing.conversation(id).get().unwrap());
+    writing.conversation(id).delete("over").wait().unwrap();
     assert!(is_deleted(subscription.recv_timeout(PATIENCE).unwrap()));
 }

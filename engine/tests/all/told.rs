@@ -1,8 +1,8 @@
 //! What the engine answers with can be read back by a client, and written again with the same bytes.
 
 use everturn::{
-    AppendOptions, Appended, Compacted, Context, ContextOptions, Digest, Doctor, Entry, Everturn,
-    HistoryQuery, Imported, NewTurn, Options, Page,
+    Appended, Compacted, Context, ContextOptions, Digest, Doctor, Entry, Everturn, Format, HistoryQuery,
+    Imported, NewTurn, Options, Page,
 };
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::json::Raw;
@@ -27,19 +27,28 @@ fn every_answer_is_read_back() {
     let mut new = everturn::NewConversation::default();
     new.settings.title = Some(Some("Ünïcode".into()));
     new.settings.metadata.insert("a".into(), Raw::new("[1.0, 1e2]".into()).unwrap());
-    let id = scope.create(new).wait().unwrap().id;
+    let id = scope.create(new).wait().unwrap().id();
     for n in 0..8 {
         let turn = NewTurn::user(&format!("Look at src/part_{n}.rs, it takes {n}17 ms.")).by("ana");
-        again::<Appended>(&scope.append(id, vec![turn], AppendOptions::default()).wait().unwrap());
+        again::<Appended>(&scope.conversation(id).append(turn).wait().unwrap());
     }
     let call = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"run","arguments":"{\"x\": 1}"}}]}"#;
-    scope.append(id, vec![NewTurn::message(call)], AppendOptions::default()).wait().unwrap();
-    scope.pin(id, "limits", Raw::new("{\"files\": 3.0}".into()).unwrap()).wait().unwrap();
+    scope.conversation(id).append(NewTurn::message(call)).wait().unwrap();
+    scope
+        .conversation(id)
+        .state()
+        .pin("limits", Raw::new("{\"files\": 3.0}".into()).unwrap())
+        .wait()
+        .unwrap();
     again::<Compacted>(
-        &scope.compact(id, everturn::CompactOptions { dry_run: true, ..Default::default() }).unwrap(),
+        &scope
+            .conversation(id)
+            .compaction()
+            .compact(everturn::CompactOptions { dry_run: true, ..Default::default() })
+            .unwrap(),
     );
-    again::<Compacted>(&scope.compact(id, Default::default()).unwrap());
-    again::<State>(&scope.state(id).unwrap());
+    again::<Compacted>(&scope.conversation(id).compaction().compact(Default::default()).unwrap());
+    again::<State>(&scope.conversation(id).state().read().unwrap());
     let ask = ContextOptions {
         digests: vec![Digest { title: "Board".into(), text: "3 open".into() }],
         projection: Some(
@@ -50,24 +59,27 @@ fn every_answer_is_read_back() {
         input: vec![Raw::new(r#"{"role":"user","content":"And now?"}"#.into()).unwrap()],
         ..ContextOptions::new(300)
     };
-    let context = scope.build_context(id, &ask).unwrap();
+    let context = scope.conversation(id).contexts().build(&ask).unwrap();
     again::<Context>(&context);
-    scope.record_receipt(id, &context).unwrap();
-    again::<Context>(&scope.build_context(id, &ContextOptions::new(400)).unwrap());
-    each::<Entry, _>(&scope.history(id, HistoryQuery::default()).unwrap());
+    scope.conversation(id).contexts().record(&context).unwrap();
+    again::<Context>(&scope.conversation(id).contexts().build(&ContextOptions::new(400)).unwrap());
+    each::<Entry, _>(&scope.conversation(id).history(HistoryQuery::default()).unwrap());
     each::<Entry, _>(
-        &scope.history(id, HistoryQuery { include_events: true, ..HistoryQuery::default() }).unwrap(),
+        &scope
+            .conversation(id)
+            .history(HistoryQuery { include_events: true, ..HistoryQuery::default() })
+            .unwrap(),
     );
-    let turn = scope.history(id, HistoryQuery::default()).unwrap().data.remove(0);
+    let turn = scope.conversation(id).history(HistoryQuery::default()).unwrap().data.remove(0);
     let Entry::Turn(turn) = turn else { panic!("the first entry is a turn") };
-    scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
     again(&*scope.turn(turn.id).map(Box::new).unwrap());
     again::<Doctor>(&scope.doctor(&mut |_| {}).unwrap());
-    again(&scope.verify(id, None).unwrap());
-    again::<Conversation>(&scope.get(id).unwrap());
-    again::<Conversation>(&scope.fork(id, 5).wait().unwrap());
+    again(&scope.conversation(id).log().verify(None).unwrap());
+    again::<Conversation>(&scope.conversation(id).get().unwrap());
+    again::<Conversation>(&scope.conversation(id).fork(5).wait().unwrap().get().unwrap());
     let mut file = Vec::new();
-    scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
+    scope.conversation(id).export(Format::Jsonl, &mut file, &mut |_| {}).unwrap();
     again::<Imported>(&scope.import(file.as_slice(), &mut |_| {}).unwrap());
-    again::<Tombstone>(&scope.delete(id, "test").wait().unwrap());
+    again::<Tombstone>(&scope.conversation(id).delete("test").wait().unwrap());
 }

@@ -3,7 +3,7 @@
 use crate::stage::{Short, Stage, memory, refused, words};
 use base64::Engine;
 use everturn::{Format, NewStream, NewTurn, Tenant};
-use everturn_core::conversation::{Settings, State};
+use everturn_core::conversation::{Lifecycle, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Successor;
@@ -57,7 +57,7 @@ fn value(text: &str) -> Value {
 
 fn export(scope: &Tenant, id: ConversationId) -> Vec<u8> {
     let mut file = Vec::new();
-    scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
+    scope.conversation(id).export(Format::Jsonl, &mut file, &mut |_| {}).unwrap();
     file
 }
 
@@ -69,7 +69,7 @@ fn eventful(scope: &Tenant) -> ConversationId {
     let id = scope.begin_with(settings).id;
     scope.say(id, NewTurn::user("hello").by("ann"));
     let old = scope.say(id, NewTurn::assistant("helo"));
-    scope.supersede(id, old.id, NewTurn::assistant("hello")).wait().unwrap();
+    scope.conversation(id).supersede(old.id, NewTurn::assistant("hello")).wait().unwrap();
     let data = base64::engine::general_purpose::STANDARD.encode([7; 9000]);
     scope.say(
         id,
@@ -79,19 +79,21 @@ fn eventful(scope: &Tenant) -> ConversationId {
     );
     scope.say(id, NewTurn::message(r#"{"role":"tool","tool_call_id":"1","content":"12345678901234567890"}"#));
     for text in ["streamed", "given up"] {
-        let turn = scope.append_open(id, NewStream { actor: Some("gpt".into()), ..NewStream::default() });
+        let turn =
+            scope.conversation(id).open(NewStream { actor: Some("gpt".into()), ..NewStream::default() });
         let turn = turn.wait().unwrap().id;
-        scope.append_chunk(id, turn, None, text).unwrap();
+        scope.conversation(id).open_turn(turn).chunk(None, text).unwrap();
         if text == "streamed" {
-            scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+            scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
         } else {
-            scope.append_abort(id, turn, "enough", None).wait().unwrap();
+            scope.conversation(id).open_turn(turn).abort("enough", None).wait().unwrap();
         }
     }
     let gone = scope.say(id, NewTurn::user("forget this"));
-    scope.erase(id, gone.id, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(gone.id, None, "asked for").wait().unwrap();
     scope
-        .append_event(id, "snapshot_created", None, Raw::new(r#"{"path":"a"}"#.into()).unwrap())
+        .conversation(id)
+        .append_event("snapshot_created", None, Raw::new(r#"{"path":"a"}"#.into()).unwrap())
         .wait()
         .unwrap();
     id
@@ -103,11 +105,11 @@ fn the_transcript_value_of_the_mission_comes_back_equal() {
     let imported = scope.import(SEED.as_bytes(), &mut |_| {}).unwrap();
     assert_eq!((&*imported.format, imported.problems.len()), ("transcript", 0));
     let id = imported.conversation.id;
-    assert_eq!(value(&scope.transcript(id).unwrap()), value(SEED));
+    assert_eq!(value(&scope.conversation(id).transcript().unwrap()), value(SEED));
     assert_eq!(scope.turns(id).len(), 1);
     // What is said later joins it.
     scope.say(id, NewTurn::assistant("It is fine."));
-    let grown = value(&scope.transcript(id).unwrap());
+    let grown = value(&scope.conversation(id).transcript().unwrap());
     assert_eq!(grown["messages"][1]["content"], "It is fine.");
     assert_eq!(grown["events"][1]["text"], "It is fine.");
     assert_eq!((&grown["id"], &grown["summary"]), (&value(SEED)["id"], &value(SEED)["summary"]));
@@ -117,13 +119,13 @@ fn the_transcript_value_of_the_mission_comes_back_equal() {
 fn a_transcript_value_of_ours_comes_back_equal() {
     let (_store, scope) = memory();
     let id = eventful(&scope);
-    for state in [State::Active, State::Archived, State::Closed] {
+    for state in [Lifecycle::Active, Lifecycle::Archived, Lifecycle::Closed] {
         match state {
-            State::Active => {}
-            State::Archived => drop(scope.archive(id).wait().unwrap()),
-            _ => drop(scope.close(id).wait().unwrap()),
+            Lifecycle::Active => {}
+            Lifecycle::Archived => drop(scope.conversation(id).update(Lifecycle::Archived).wait().unwrap()),
+            _ => drop(scope.conversation(id).update(Lifecycle::Closed).wait().unwrap()),
         }
-        let text = scope.transcript(id).unwrap();
+        let text = scope.conversation(id).transcript().unwrap();
         let ours = value(&text);
         assert_eq!(ours["id"], format!("tr_{}", &id.to_string()["conv_".len()..]));
         assert_eq!(ours["state"], state.as_str());
@@ -131,9 +133,9 @@ fn a_transcript_value_of_ours_comes_back_equal() {
         let (_other, elsewhere) = memory();
         let imported = elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
         assert_eq!((imported.conversation.id, imported.conversation.state), (id, state));
-        assert_eq!(value(&elsewhere.transcript(id).unwrap()), ours, "{state}");
+        assert_eq!(value(&elsewhere.conversation(id).transcript().unwrap()), ours, "{state}");
     }
-    let again = scope.import(scope.transcript(id).unwrap().as_bytes(), &mut |_| {});
+    let again = scope.import(scope.conversation(id).transcript().unwrap().as_bytes(), &mut |_| {});
     refused(again, "conversation.exists", "exists already");
 }
 
@@ -146,16 +148,19 @@ fn a_file_of_events_gives_the_same_conversation_in_another_store() {
     let scope = stage.open().tenant("acme").unwrap();
     let mut heard = 0;
     let imported = scope.import(file.as_slice(), &mut |events| heard = events).unwrap();
-    let head = from.get(id).unwrap().head;
+    let head = from.conversation(id).get().unwrap().head;
     assert_eq!(
         (&*imported.format, imported.events, imported.added, heard),
         ("jsonl", head.seq, head.seq, head.seq)
     );
     assert_eq!(imported.problems, Vec::<String>::new());
-    assert_eq!(scope.get(id).unwrap(), from.get(id).unwrap());
+    assert_eq!(scope.conversation(id).get().unwrap(), from.conversation(id).get().unwrap());
     assert_eq!(scope.turns(id), from.turns(id));
-    assert_eq!(scope.events(id, 0, 1000).unwrap(), from.events(id, 0, 1000).unwrap());
-    let asset = scope.assets(id).unwrap().remove(0);
+    assert_eq!(
+        scope.conversation(id).log().read(0, 1000).unwrap(),
+        from.conversation(id).log().read(0, 1000).unwrap()
+    );
+    let asset = scope.conversation(id).assets().list().unwrap().remove(0);
     assert_eq!(scope.asset_bytes(&asset).unwrap(), [7; 9000]);
     assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
 
@@ -177,8 +182,9 @@ fn a_fork_comes_with_its_parent() {
     let (_memory, from) = memory();
     let id = eventful(&from);
     let inherited = from.turns(id)[0].clone();
-    let fork = from.fork(id, inherited.seq + 1).wait().unwrap().id;
-    let by = from.supersede(fork, inherited.id, NewTurn::user("instead")).wait().unwrap().turns[0].id;
+    let fork = from.conversation(id).fork(inherited.seq + 1).wait().unwrap().id();
+    let by =
+        from.conversation(fork).supersede(inherited.id, NewTurn::user("instead")).wait().unwrap().turns[0].id;
     for stage in [None, Some(Stage::new())] {
         let store = stage.as_ref().map_or_else(|| memory().0, Stage::open);
         let scope = store.tenant("acme").unwrap();
@@ -186,10 +192,13 @@ fn a_fork_comes_with_its_parent() {
         assert_eq!(imported.conversation, from.shown(fork));
         assert_eq!(scope.turns(fork), from.turns(fork));
         // What the fork did to what it inherited is there, and is not the parent's.
-        assert_eq!(scope.turn_in(fork, inherited.id).unwrap().superseded_by, Some(Successor::Turn(by)));
-        assert_eq!(scope.turn_in(id, inherited.id).unwrap().superseded_by, None);
         assert_eq!(
-            scope.get(id).unwrap().head.seq,
+            scope.conversation(fork).turn(inherited.id).unwrap().superseded_by,
+            Some(Successor::Turn(by))
+        );
+        assert_eq!(scope.conversation(id).turn(inherited.id).unwrap().superseded_by, None);
+        assert_eq!(
+            scope.conversation(id).get().unwrap().head.seq,
             inherited.seq + 1,
             "the parent as far as the fork knows it"
         );
@@ -206,16 +215,16 @@ fn a_fork_comes_with_its_parent() {
 #[test]
 fn a_fork_of_a_fork_within_the_shared_past_comes_with_its_ancestor() {
     let (_memory, here) = memory();
-    let first = here.create(Default::default()).wait().unwrap().id;
+    let first = here.create("").wait().unwrap().id();
     let turns = vec![NewTurn::user("one"), NewTurn::user("two")];
-    here.append(first, turns, Default::default()).wait().unwrap();
-    let between = here.fork(first, 3).wait().unwrap().id;
-    let last = here.fork(between, 2).wait().unwrap();
+    here.conversation(first).append_all(turns).wait().unwrap();
+    let between = here.conversation(first).fork(3).wait().unwrap().id();
+    let last = here.conversation(between).fork(2).wait().unwrap().get().unwrap();
     assert_eq!(last.parent.map(|parent| parent.conversation), Some(first));
     let (_elsewhere, there) = memory();
     let imported = there.import(export(&here, last.id).as_slice(), &mut |_| {}).unwrap();
     assert_eq!((imported.conversation.head, imported.problems.len()), (last.head, 0));
-    there.verify(last.id, None).unwrap();
+    there.conversation(last.id).log().verify(None).unwrap();
 }
 
 #[test]
@@ -240,12 +249,12 @@ fn what_a_file_is_does_not_depend_on_how_it_arrives() {
 fn importing_elsewhere_does_not_disturb_a_turn_that_is_open_here() {
     let (store, scope) = memory();
     let id = scope.begin();
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
-    scope.append_chunk(id, turn, None, "half ").unwrap();
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    scope.conversation(id).open_turn(turn).chunk(None, "half ").unwrap();
     let other = store.tenant("other").unwrap();
     other.import(export(&scope, id).as_slice(), &mut |_| {}).unwrap();
-    assert_eq!(scope.append_chunk(id, turn, Some(5), "done").unwrap(), 9);
-    let turn = scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+    assert_eq!(scope.conversation(id).open_turn(turn).chunk(Some(5), "done").unwrap(), 9);
+    let turn = scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
     assert_eq!(words(&turn).unwrap(), "half done");
 }
 
@@ -278,7 +287,7 @@ trait Shown {
 
 impl Shown for Tenant {
     fn shown(&self, id: ConversationId) -> everturn_core::conversation::Conversation {
-        let mut conversation = self.get(id).unwrap();
+        let mut conversation = self.conversation(id).get().unwrap();
         conversation.metadata.remove("system_prompt");
         conversation.metadata.remove("transcript_budget");
         conversation
@@ -287,7 +296,7 @@ impl Shown for Tenant {
 
 fn written(scope: &Tenant, id: ConversationId, format: Format) -> String {
     let mut out = Vec::new();
-    scope.export(id, format, &mut out, &mut |_| {}).unwrap();
+    scope.conversation(id).export(format, &mut out, &mut |_| {}).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -354,7 +363,10 @@ fn a_long_conversation_is_written_page_by_page() {
     for format in [Format::Anthropic, Format::Markdown, Format::Html] {
         bytes.set(0);
         let mut steps = Vec::new();
-        scope.export(id, format, Counter(&bytes), &mut |seq| steps.push((seq, bytes.get()))).unwrap();
+        scope
+            .conversation(id)
+            .export(format, Counter(&bytes), &mut |seq| steps.push((seq, bytes.get())))
+            .unwrap();
         assert!(steps.len() >= 3 && steps.is_sorted(), "{format}: {steps:?}");
         assert!(
             steps[0].1 > 10_000 && steps[0].1 < bytes.get() / 2,

@@ -2,7 +2,7 @@
 
 use super::{Derived, GivenEvent, Labels, NO_EVENT, STATE_REASON, TYPE, VERSION, prompt_content};
 use everturn_core::Error;
-use everturn_core::conversation::{Conversation, Settings, State, SystemPrompt};
+use everturn_core::conversation::{Conversation, Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Event, Visibility, kind};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -38,7 +38,7 @@ struct Value<'a, M, E> {
     marker: &'static str,
     version: u64,
     id: Raw,
-    state: State,
+    state: Lifecycle,
     #[serde(skip_serializing_if = "Option::is_none")]
     summary: Option<Raw>,
     metadata: BTreeMap<String, Raw>,
@@ -110,12 +110,12 @@ impl<'a> Source<'a> {
 enum Written {
     Given(Raw),
     Derived(Derived),
-    Lifecycle(Lifecycle),
+    Lifecycle(LifecycleEvent),
 }
 
 /// An event that is not what somebody said.
 #[derive(Serialize)]
-struct Lifecycle {
+struct LifecycleEvent {
     kind: String,
     role: Role,
     visibility: Visibility,
@@ -303,9 +303,9 @@ fn is_content(event: &Event) -> bool {
     matches!(event.kind.as_str(), kind::COMMITTED | kind::INTERRUPTED) && event.turn.is_some()
 }
 
-fn lifecycle(event: &Event) -> Result<Lifecycle, Error> {
+fn lifecycle(event: &Event) -> Result<LifecycleEvent, Error> {
     let metadata = event.text().map(|text| without_prompt(&event.kind, text)).transpose();
-    Ok(Lifecycle {
+    Ok(LifecycleEvent {
         kind: event.kind.clone(),
         role: Role::System,
         visibility: event.visibility,

@@ -2,7 +2,7 @@
 
 use super::{Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION, prompt_content};
 use everturn_core::Error;
-use everturn_core::conversation::{Settings, State, SystemPrompt};
+use everturn_core::conversation::{Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Visibility, check_name, kind};
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::{self, Raw};
@@ -20,7 +20,7 @@ pub struct Imported {
     /// What the conversation is created with.
     pub settings: Settings,
     /// The state it is in once everything is stored.
-    pub state: State,
+    pub state: Lifecycle,
     /// Descriptors, to be stored before the items that refer to them.
     pub assets: Vec<AssetItem>,
     /// Turns and events, in order.
@@ -143,8 +143,8 @@ fn id(value: &mut Fields, settings: &mut Settings) -> Result<Option<Conversation
     Ok(ours)
 }
 
-fn state(value: &mut Fields) -> Result<State, Error> {
-    let Some(raw) = value.remove("state") else { return Ok(State::Active) };
+fn state(value: &mut Fields) -> Result<Lifecycle, Error> {
+    let Some(raw) = value.remove("state") else { return Ok(Lifecycle::Active) };
     let word: String = raw.read().ok_or_else(|| wrong("$.state", "must be a text such as active"))?;
     word.parse().map_err(|error: Error| error.at("$.state"))
 }

@@ -58,7 +58,7 @@ fn key(n: u8) -> AccessKey {
     AccessKey {
         id: KeyId::from_bytes([n; 16]),
         tenant: tenant(),
-        role: access::Role::Admin,
+        role: access::KeyRole::Admin,
         label: Some("laptop".into()),
         created: START,
         expires: None,

@@ -2,7 +2,7 @@
 
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, Parent, Settings, State, SystemPrompt};
+use everturn_core::conversation::{Conversation, Lifecycle, Parent, Settings, SystemPrompt};
 use everturn_core::event::{Body, Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, EventId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
@@ -174,7 +174,7 @@ impl Log {
             }
         }
         log.add(kind::IMPORT_FINISHED, "{}");
-        if value.state != State::Active {
+        if value.state != Lifecycle::Active {
             log.add(kind::STATE, &format!(r#"{{"state":"{}","reason":"{STATE_REASON}"}}"#, value.state));
         }
         log

@@ -1,7 +1,7 @@
 //! Transcript values: read, stored as `engine` would, and written again.
 
 use crate::log::{Log, conversation_id};
-use everturn_core::conversation::{Settings, State, SystemPrompt};
+use everturn_core::conversation::{Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Visibility, kind};
 use everturn_core::json::Raw;
 use everturn_core::turn::Role;
@@ -191,7 +191,7 @@ fn unknown_fields_and_spellings_survive_at_every_level() {
     } "#;
     let imported = round_trip(text);
     assert_eq!(imported.id.unwrap().to_string(), "conv_01J9ZZZZZZZZZZZZZZZZZZZZZZ");
-    assert_eq!(imported.state, State::Archived);
+    assert_eq!(imported.state, Lifecycle::Archived);
     assert_eq!(imported.settings.retention.unwrap().as_str(), "audit-only");
     assert_eq!(imported.settings.system_prompt, Some(Some(SystemPrompt::new("Be kind.".into()))));
     assert!(!imported.settings.metadata.contains_key("system_prompt"));

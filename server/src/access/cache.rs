@@ -1,7 +1,7 @@
-//! Keys that were found a moment ago, so that a request does not wait for the store.
+//! Cache of keys, so that a request does not wait for the store.
 //!
-//! A key that is taken back in this process is forgotten at once, one that another process takes back within
-//! [`BELIEVED`](super::BELIEVED). Kept under the hash of the words, so that memory holds no words.
+//! A key that this process revokes is dropped at once, one that another process revokes within
+//! [`BELIEVED`](super::BELIEVED). Indexed by the hash of the key, so that memory holds no secrets.
 
 use super::{BELIEVED, Caller, Credential};
 use crate::app::{App, blocking};
@@ -12,7 +12,7 @@ use everturn_core::chain::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most keys in memory.
+/// Maximum number of cached keys.
 const KEYS_MAX: usize = 10_000;
 
 pub struct Cache {
@@ -29,12 +29,12 @@ struct Found {
     grant: Grant,
     caller: Caller,
     at: Instant,
-    /// The store's changes of keys when it was found.
+    /// The store's count of key changes when it was found.
     changes: u64,
 }
 
 impl Cache {
-    /// The owner of these words, if they were found a moment ago.
+    /// The owner of a key, if it is cached.
     pub fn get(&self, app: &App, words: &str) -> Option<Caller> {
         let keys = app.store.keys();
         let found = self.found.get(&Hash::of(words.as_bytes()))?;
@@ -44,10 +44,10 @@ impl Cache {
         good.then(|| found.caller.clone())
     }
 
-    /// Asks the store.
+    /// Looks a key up in the store.
     pub async fn find(&self, app: &App, words: &str) -> Result<Caller, Problem> {
         let keys = app.store.keys();
-        // Before looking: what is taken back meanwhile is then looked for again.
+        // Before the lookup: a key that is revoked meanwhile is then looked up again.
         let changes = keys.changes();
         let (searched, wanted) = (keys.clone(), words.to_string());
         let grant = match blocking(move || searched.find(&wanted)).await {
@@ -65,10 +65,10 @@ impl Cache {
         let id = grant.key;
         let found = Found { grant, caller: caller.clone(), at: Instant::now(), changes };
         self.found.insert(Hash::of(words.as_bytes()), Arc::new(found));
-        // Nobody waits for the note.
+        // Nobody waits for this to be recorded.
         tokio::task::spawn_blocking(move || {
             if let Err(error) = keys.touch(id) {
-                tracing::warn!(%error, "the last use of a key could not be noted");
+                tracing::warn!(%error, "the last use of a key could not be recorded");
             }
         });
         Ok(caller)

@@ -1,9 +1,9 @@
-//! Tokens of somebody else: JSON Web Tokens, signed in the one way that is configured.
+//! JSON Web Tokens of other issuers, signed with the one configured algorithm.
 
 use crate::config::{Jwt, JwtKeys};
 use crate::problem::Problem;
 use everturn_core::Error;
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_core::time::Timestamp;
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
@@ -12,20 +12,20 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A token that names an unknown key makes us look again, at most this often.
+/// Minimum interval between reloads caused by tokens with unknown keys.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// How long the server of the keys may take.
+/// Timeout of the server of the keys.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How far clocks may differ before a token begins. Its end has no leeway: streams end at that moment too.
+/// Allowed clock skew before a token begins. Its end has no leeway: streams end at that moment too.
 const LEEWAY_S: u64 = 30;
 
 pub struct Verifier {
     config: Jwt,
     validation: Validation,
     keys: RwLock<Arc<Vec<KnownKey>>>,
-    /// When keys were last looked for.
+    /// Time of the last reload.
     looked: Mutex<Option<Instant>>,
 }
 
@@ -34,10 +34,10 @@ struct KnownKey {
     key: DecodingKey,
 }
 
-/// Whom a token is about, and what they may do.
+/// Subject and role of a token.
 pub struct Bearer {
     pub tenant: String,
-    pub role: Role,
+    pub role: KeyRole,
     pub who: String,
     /// The claim `exp`.
     pub expires: Timestamp,
@@ -65,7 +65,7 @@ impl Verifier {
         Arc::new(Verifier { config, validation, keys, looked })
     }
 
-    /// Reads the keys. Those of before stay if that fails.
+    /// Loads the keys. If that fails, the previous ones stay.
     pub async fn load(&self) -> Result<(), Error> {
         *self.looked.lock() = Some(Instant::now());
         let keys = match &self.config.keys {
@@ -91,7 +91,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Whom a token is about. The keys are read again now and then, in the background.
+    /// Verifies a token. The keys are reloaded now and then, in the background.
     pub async fn verify(self: &Arc<Self>, token: &str) -> Result<Bearer, Problem> {
         if self.older_than(self.config.refresh) {
             let verifier = self.clone();
@@ -109,7 +109,7 @@ impl Verifier {
             candidates = self.candidates(header.kid.as_deref());
         }
         let keys = self.keys.read().clone();
-        let mut why = "no key of its issuer fits".to_string();
+        let mut why = "none of its issuer's keys matches".to_string();
         for at in candidates {
             let Some(known) = keys.get(at) else { continue };
             match decode::<Map<String, Value>>(token, &known.key, &self.validation) {
@@ -129,16 +129,15 @@ impl Verifier {
         let tenant = needed(&self.config.tenant_claim)?;
         let role = needed(&self.config.role_claim)?;
         let role = role.parse().map_err(|_| {
-            Problem::unauthorized("the role in the token is none of reader, writer and admin; ask its issuer")
+            Problem::unauthorized("the role in the token is not reader, writer or admin; ask its issuer")
         })?;
         let who = format!("jwt:{tenant}/{}", text("sub").unwrap_or("-"));
         let expires = claims.get("exp").and_then(Value::as_f64).unwrap_or_default();
-        // Saturates: a token may say that it never ends.
+        // Saturates: a token may never expire.
         let expires = Timestamp((expires * 1e6) as i64);
         Ok(Bearer { tenant: tenant.to_string(), role, who: everturn_core::id::clip(&who), expires })
     }
 
-    /// Which keys to try.
     fn candidates(&self, kid: Option<&str>) -> Vec<usize> {
         let keys = self.keys.read().clone();
         let fits = |key: &KnownKey| match (kid, &key.kid) {
@@ -155,15 +154,15 @@ impl Verifier {
 
     async fn load_or_warn(&self) {
         if let Err(error) = self.load().await {
-            tracing::warn!(%error, "the keys of tokens could not be read again; those of before are used");
+            tracing::warn!(%error, "the keys of tokens could not be reloaded; the previous ones are used");
         }
     }
 }
 
-/// The keys in a JWKS that can sign in this way.
+/// The keys of a JWKS that can be used with this algorithm.
 fn parse(text: &str, algorithm: Algorithm) -> Result<Vec<KnownKey>, Error> {
     let wrong = |why: String| Error::invalid("jwt.keys", format!("the JWKS cannot be used: {why}"));
-    // Keys of kinds that we do not know are left aside.
+    // Keys of unknown types are skipped.
     let set: Value = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
     let all = set.get("keys").and_then(Value::as_array).cloned().unwrap_or_default();
     let known = all.into_iter().filter_map(|key| serde_json::from_value(key).ok()).collect();
@@ -186,21 +185,21 @@ async fn fetch(url: &str) -> Result<String, reqwest::Error> {
     crate::tls::provide();
     let mut builder = reqwest::Client::builder().timeout(FETCH_TIMEOUT).no_proxy();
     if url.starts_with("http://") {
-        // A machine without certificates can ask all the same.
+        // Works on a machine without root certificates, too.
         builder = builder.tls_certs_only([]);
     }
     builder.build()?.get(url).send().await?.error_for_status()?.text().await
 }
 
-/// Why a token is refused, without anything of the token.
+/// The reason for refusing a token, without anything of the token.
 fn explain(error: &jsonwebtoken::errors::Error) -> String {
     use jsonwebtoken::errors::ErrorKind;
     match error.kind() {
         ErrorKind::ExpiredSignature => "it has expired".into(),
         ErrorKind::ImmatureSignature => "it is not valid yet".into(),
         ErrorKind::InvalidSignature => "its signature is wrong".into(),
-        ErrorKind::InvalidIssuer => "its issuer is another".into(),
-        ErrorKind::InvalidAudience => "it is meant for somebody else".into(),
+        ErrorKind::InvalidIssuer => "it has another issuer".into(),
+        ErrorKind::InvalidAudience => "it has another audience".into(),
         ErrorKind::MissingRequiredClaim(claim) => format!("it has no claim {claim:?}"),
         _ => "it is malformed".into(),
     }

@@ -1,8 +1,8 @@
-//! The end of a credential while an answer is still being sent.
+//! Ending streams when their credential ends.
 //!
-//! A live stream outlasts the request that opened it, so it is not enough to check its key once. Each streamed answer holds
-//! a [`Lease`], and ends when the key is revoked or expires, or when the token expires: at once if this process revokes the
-//! key, within [`BELIEVED`] if another one does.
+//! A live stream outlasts the request that opened it, so it is not enough to check its key once. Each streamed
+//! answer holds a [`Lease`], and ends when the key is revoked or expires, or when the token expires: at once if
+//! this process revokes the key, within [`BELIEVED`] if another one does.
 
 use super::BELIEVED;
 use crate::app::{App, blocking};
@@ -22,15 +22,18 @@ use std::io;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// Credential of a request.
 #[derive(Clone, Copy)]
 pub enum Credential {
-    /// None: the server asks nobody for a key.
+    /// None: the server requires no key.
     None,
     /// A key of the store.
-    Key { id: KeyId, expires: Option<Timestamp> },
-    /// A JWT.
-    Token { expires: Timestamp },
+    Key {
+        id: KeyId,
+        expires: Option<Timestamp>,
+    },
+    Token {
+        expires: Timestamp,
+    },
 }
 
 /// Keys that have live streams, or had some a moment ago.
@@ -67,7 +70,7 @@ impl Leases {
     }
 }
 
-/// Watches a key for as long as something is leased on it.
+/// Watches a key for as long as there is a lease on it.
 async fn watch(
     watched: Arc<Watched>,
     keys: Keys,
@@ -86,7 +89,7 @@ async fn watch(
         let revoked = matches!(valid, Ok(false));
         {
             let mut watched = watched.lock();
-            // Nobody but the map and this task has it.
+            // Only the map and this task hold it.
             if revoked || Arc::strong_count(&ended) <= 2 {
                 watched.remove(&id);
                 if revoked {
@@ -109,7 +112,7 @@ impl Lease {
         match self {
             Lease::Key(ended) => ended.cancelled().await,
             Lease::Token { keys, expires } => loop {
-                // In steps, so that a clock that is set meanwhile is followed.
+                // In steps, so that changes of the clock are followed.
                 match keys.time_left(expires) {
                     left if left.is_zero() => return,
                     left => tokio::time::sleep(left.min(BELIEVED)).await,
@@ -138,17 +141,17 @@ impl Lease {
     }
 }
 
-/// Whether an answer goes on after its beginning was sent.
+/// Whether an answer continues after its beginning was sent.
 pub fn is_stream(response: &Response) -> bool {
     response.body().size_hint().exact().is_none()
 }
 
-/// The last frame of a stream of events, in the words of the protocol that is spoken at this path.
+/// The last frame of a stream of events, in the format of the protocol at this path.
 fn last_frame(path: &str) -> Bytes {
     let text = "the key or token of this stream was revoked or has expired; connect again with a valid one";
     let problem = Problem::new(StatusCode::UNAUTHORIZED, "access.ended", text);
     match path {
-        // Every frame of MCP is a JSON-RPC message, of which none says this; a comment is for people.
+        // Every frame of MCP is a JSON-RPC message, and there is none for this; a comment is for people.
         "/mcp" => format!(": {text}\n\n").into(),
         path if path.starts_with("/v1/") => openai::error::last_frame(path, &problem).into(),
         _ => {

@@ -1,4 +1,4 @@
-//! How much one key and one tenant may ask for, and how often one address may try.
+//! Rate limits per key, tenant and address.
 
 use crate::config::Limits;
 use crate::lanes::Lane;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Past this many, those who asked for nothing lately are forgotten.
+/// Number of entries above which idle ones are dropped.
 const KNOWN_MAX: usize = 10_000;
 
 pub struct Limiters {
@@ -23,12 +23,12 @@ pub struct Limiters {
     tenant_rate: DefaultKeyedRateLimiter<TenantName>,
     running: Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
     failures: DefaultKeyedRateLimiter<IpAddr>,
-    /// Addresses that tried too often, until when.
+    /// Blocked addresses, with the end of each block.
     blocked: Mutex<HashMap<IpAddr, Instant>>,
     clock: DefaultClock,
 }
 
-/// A request that runs. It counts until its answer was sent.
+/// A running request. It counts until its answer was sent.
 pub struct Running {
     _permits: [OwnedSemaphorePermit; 2],
 }
@@ -51,7 +51,7 @@ impl Limiters {
         }
     }
 
-    /// Lets a request of this caller in, or says when to come again.
+    /// Admits a request of this caller, or says when to retry.
     pub fn enter(&self, who: &Arc<str>, tenant: &TenantName, lane: &Lane) -> Result<Running, Problem> {
         if self.rate.len() > KNOWN_MAX {
             self.rate.retain_recent();
@@ -72,7 +72,7 @@ impl Limiters {
         }
         let of_tenant = lane.enter().ok_or_else(|| {
             let limit = self.limits.tenant_concurrent;
-            let text = format!("{limit} requests or streams of this tenant run already");
+            let text = format!("{limit} requests or streams of this tenant are running");
             Problem::later("access.tenant_concurrency", Duration::from_secs(1), text)
         })?;
         let mut running = self.running.lock();
@@ -84,13 +84,13 @@ impl Limiters {
         match semaphore.clone().try_acquire_owned() {
             Ok(permit) => Ok(Running { _permits: [of_tenant, permit] }),
             Err(_) => {
-                let text = format!("{} requests or streams of this key run already", self.limits.concurrent);
+                let text = format!("{} requests or streams of this key are running", self.limits.concurrent);
                 Err(Problem::later("access.concurrency", Duration::from_secs(1), text))
             }
         }
     }
 
-    /// Refuses an address that tried wrong keys too often.
+    /// Refuses an address with too many wrong keys.
     pub fn check_peer(&self, peer: IpAddr) -> Result<(), Problem> {
         let mut blocked = self.blocked.lock();
         let Some(until) = blocked.get(&peer).copied() else { return Ok(()) };
@@ -103,7 +103,7 @@ impl Limiters {
         Err(Problem::later("access.failures", wait, text))
     }
 
-    /// Notes a wrong key from this address.
+    /// Records a wrong key from this address.
     pub fn failed(&self, peer: IpAddr) {
         if self.failures.len() > KNOWN_MAX {
             self.failures.retain_recent();

@@ -1,7 +1,8 @@
-//! Pages of other sites that make a browser ask us.
+//! Protection against requests that pages of other sites make a browser send.
 //!
-//! A server without keys trusts whoever can reach it, and a browser on this machine can. A page elsewhere may point a name
-//! of its own at 127.0.0.1 (DNS rebinding); such requests carry that name as `Host`, or the page's `Origin`.
+//! A server without keys trusts everyone who can reach it, and a browser on this machine can. A page elsewhere
+//! may point a name of its own at 127.0.0.1 (DNS rebinding); such requests carry that name as `Host`, or the
+//! page's `Origin`.
 
 use crate::config::Config;
 use crate::problem::Problem;
@@ -9,10 +10,10 @@ use axum::http::StatusCode;
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::request::Parts;
 
-/// Refuses a request that was made under another name than this machine's own.
+/// Refuses a request for a host other than this machine.
 pub fn check(config: &Config, request: &Parts) -> Result<(), Problem> {
     let header = |name| request.headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    // HTTP/2 has the name in the address instead.
+    // HTTP/2 has the name in the URI instead.
     let host = request.uri.authority().map(|authority| authority.as_str()).or_else(|| header(HOST));
     let listens = config.listen.ip().to_string();
     if !host.is_some_and(|host| is_ours(host, &listens)) {
@@ -24,7 +25,7 @@ pub fn check(config: &Config, request: &Parts) -> Result<(), Problem> {
     if ours || config.cors_origins.iter().any(|allowed| allowed == origin) {
         return Ok(());
     }
-    let text = "pages of other sites may not ask a server without keys; allow theirs with cors.origins";
+    let text = "pages of other sites may not use a server without keys; allow theirs with cors.origins";
     Err(Problem::new(StatusCode::FORBIDDEN, "access.origin", text))
 }
 

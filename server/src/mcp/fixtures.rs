@@ -1,5 +1,5 @@
-//! What the protocol's conformance suite (npm `@modelcontextprotocol/conformance`) wants to find on a server. Built only
-//! for tests (feature `mcp-fixtures`), and served only when asked for.
+//! Fixtures of the protocol's conformance suite (npm `@modelcontextprotocol/conformance`). Built only for tests
+//! (feature `mcp-fixtures`), and served only on request.
 #![allow(
     deprecated,
     reason = "the suite asks for sampling and logging, which the newest protocol leaves out"
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// A red pixel.
 const PNG: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
-/// No sound at all.
+/// Silence.
 const WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA=";
 
 type Called = Result<CallToolResult, ErrorData>;
@@ -72,7 +72,7 @@ fn tools() -> Vec<Tool> {
     tools
 }
 
-/// Calls one; `None` if it is none of these.
+/// Calls one of them; `None` for any other tool.
 async fn call(
     shared: &Shared,
     request: &CallToolRequestParams,
@@ -229,7 +229,7 @@ fn with_enums() -> Value {
     })
 }
 
-/// Hangs up on the client in the middle of the call; it fetches the answer with `Last-Event-ID`.
+/// Closes the connection in the middle of the call; the client fetches the answer with `Last-Event-ID`.
 async fn reconnection(shared: &Shared, context: &RequestContext<RoleServer>) -> Called {
     let parts = context.extensions.get::<axum::http::request::Parts>();
     let id = parts.and_then(|parts| parts.headers.get("mcp-session-id")?.to_str().ok());
@@ -238,11 +238,11 @@ async fn reconnection(shared: &Shared, context: &RequestContext<RoleServer>) -> 
         None => None,
     };
     if let Some(session) = session {
-        // The SDK does not tell which of the session's streams is ours; the suite has just this one.
+        // The SDK does not say which of the session's streams is ours; the suite has just this one.
         for stream in 0..8 {
             let _ = session.close_sse_stream(stream, Some(Duration::from_millis(100))).await;
         }
-        // The answer is kept only until it is handed out, so it waits for the client.
+        // The answer is kept only until it is delivered, so it waits for the client.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     said("You are back.")
@@ -256,7 +256,6 @@ fn resources() -> Vec<Resource> {
         .collect()
 }
 
-/// Its template.
 fn templates() -> Vec<ResourceTemplate> {
     vec![
         ResourceTemplate::new("test://template/{id}/data", "test")
@@ -265,7 +264,6 @@ fn templates() -> Vec<ResourceTemplate> {
     ]
 }
 
-/// Reads one.
 fn read(uri: &str) -> Option<ReadResourceResult> {
     let contents = match uri {
         "test://static-text" => {
@@ -297,7 +295,6 @@ fn prompts() -> Vec<Prompt> {
     ]
 }
 
-/// Gets one.
 fn prompt(name: &str, arguments: &JsonObject) -> Option<GetPromptResult> {
     let argument = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
     let text = |text: &str| PromptMessage::new_text(Role::User, text);
@@ -322,7 +319,7 @@ fn prompt(name: &str, arguments: &JsonObject) -> Option<GetPromptResult> {
     Some(GetPromptResult::new(messages))
 }
 
-/// A service that also answers what the suite asks for, if it is on.
+/// A service that also serves the fixtures, if enabled.
 pub struct WithFixtures {
     service: Service,
     shared: Arc<Shared>,
@@ -330,7 +327,6 @@ pub struct WithFixtures {
 }
 
 impl WithFixtures {
-    /// Around a service.
     pub fn new(service: Service, shared: Arc<Shared>, on: bool) -> WithFixtures {
         WithFixtures { service, shared, on }
     }

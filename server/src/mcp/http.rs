@@ -1,7 +1,7 @@
-//! MCP over HTTP: who may speak in which session, and when sessions end.
+//! MCP over HTTP: ownership and end of sessions.
 //!
-//! The SDK keeps sessions by an id that nobody can guess. Here each belongs to the tenant that began it, for everybody
-//! else it does not exist; and it ends when nobody has asked or listened for a while.
+//! The SDK identifies sessions by an unguessable id. Here each belongs to the tenant that began it, for
+//! everyone else it does not exist; and it ends after a period without requests and listeners.
 
 use super::Shared;
 use super::service::{SentArguments, Service};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Most sessions of one tenant at the same time.
+/// Maximum number of concurrent sessions of one tenant.
 const MCP_SESSIONS_MAX: usize = 1000;
 const SESSION_ID: &str = "mcp-session-id";
 
@@ -38,7 +38,7 @@ pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         Shared::new("http", app.store.listings(), app.config.mcp_record.clone(), app.stopping.clone());
     shared.may_be_keyless = app.config.keys_required.is_none();
     let shared = Arc::new(shared);
-    // Under which names we may be asked is checked for every route alike, in `access`.
+    // Allowed host names are checked for every route alike, in `access`.
     let config = StreamableHttpServerConfig::default()
         .with_cancellation_token(app.stopping.child_token())
         .with_max_request_body_bytes(app.config.body_bytes_max)
@@ -60,26 +60,24 @@ pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     Router::new().route_service("/mcp", service).layer(middleware::from_fn_with_state(sessions, guard))
 }
 
-/// The sessions that are open.
 struct Sessions {
     shared: Arc<Shared>,
     app: Arc<App>,
-    /// How long one may be silent.
     idle: Duration,
     open: Mutex<HashMap<String, Open>>,
 }
 
 struct Open {
     tenant: TenantName,
-    /// Requests and streams that run.
+    /// Number of running requests and streams.
     visits: usize,
-    /// When the last of them ended.
+    /// Time at which the last of them ended.
     last: Instant,
-    /// Wakes whoever waits for it to be idle.
+    /// Wakes the task that waits for it to be idle.
     _ended: DropGuard,
 }
 
-/// A request or a stream of a session, while it runs.
+/// A running request or stream of a session.
 struct Visit {
     sessions: Arc<Sessions>,
     id: String,
@@ -99,7 +97,7 @@ impl Sessions {
         self.open.lock()
     }
 
-    /// `None` if there is no such session, or it is somebody else's.
+    /// `None` if there is no such session, or it belongs to another tenant.
     fn visit(self: &Arc<Sessions>, id: &str, tenant: &TenantName) -> Option<Visit> {
         let mut sessions = self.open();
         let open = sessions.get_mut(id).filter(|open| open.tenant == *tenant)?;
@@ -107,7 +105,7 @@ impl Sessions {
         Some(Visit { sessions: self.clone(), id: id.into() })
     }
 
-    /// Whose the new session is. `false` if they have too many.
+    /// Registers a new session of a tenant. `false` if the tenant has too many.
     fn begin(self: &Arc<Sessions>, id: &str, tenant: TenantName, lease: Option<Lease>) -> bool {
         let ended = CancellationToken::new();
         let mut sessions = self.open();
@@ -129,7 +127,7 @@ impl Sessions {
         self.app.access.lease(&self.app, caller.credential)
     }
 
-    /// Ends a session, and what it follows, together with the credential that began it.
+    /// Ends a session and its subscriptions together with the credential that began it.
     async fn end_with(self: Arc<Sessions>, id: String, lease: Lease, ended: CancellationToken) {
         tokio::select! {
             () = lease.ended() => self.end(&id).await,
@@ -158,7 +156,7 @@ impl Sessions {
 
     async fn end(&self, id: &str) {
         self.open().remove(id);
-        // It fails only where the session has ended by itself.
+        // Fails only if the session has already ended.
         let _ = self.shared.sessions.close_session(&id.into()).await;
     }
 }
@@ -170,7 +168,7 @@ async fn guard(
     request: Request,
     next: Next,
 ) -> Response {
-    let tenant = scope.tenant().clone();
+    let tenant = scope.name().clone();
     let named = session_id(request.headers());
     let visit = match &named {
         Some(id) => match sessions.visit(id, &tenant) {
@@ -223,7 +221,7 @@ async fn read(app: &App, request: Request) -> Result<Request, Problem> {
     Ok(Request::from_parts(parts, Body::from(bytes)))
 }
 
-/// The arguments of a tool call, as they stand in the message: the SDK reads them into a value, in which numbers change.
+/// The arguments of a tool call, as in the message: the SDK parses them into a value, which changes numbers.
 fn arguments(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Message<'a> {
@@ -244,6 +242,6 @@ fn session_id(headers: &HeaderMap) -> Option<String> {
 }
 
 fn absent() -> Problem {
-    let text = "there is no such session, or it has ended; begin another one with initialize";
+    let text = "there is no such session, or it has ended; start another one with initialize";
     Problem::new(StatusCode::NOT_FOUND, "mcp.session_absent", text)
 }

@@ -1,4 +1,4 @@
-//! A conversation to go on with, as a prompt: its turns are the prompt's messages.
+//! Continuing a conversation, as a prompt: its turns are the prompt's messages.
 
 use super::resources::words;
 use everturn::{ContextOptions, ListQuery, Tenant};
@@ -7,14 +7,12 @@ use everturn_core::id::clip;
 use rmcp::model::{CompletionInfo, GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMessage, Role};
 use serde_json::Value;
 
-/// Its name.
 pub const CONTINUE: &str = "continue_conversation";
-/// Tokens, unless the client asks for more or less.
+/// Default number of tokens.
 const BUDGET: u64 = 8000;
-/// How many conversations are looked through for a completion.
+/// Number of conversations that are searched for a completion.
 const COMPLETED_FROM: usize = 1000;
 
-/// Every prompt.
 pub fn list() -> Vec<Prompt> {
     let conversation = PromptArgument::new("conversation")
         .with_title("Conversation")
@@ -22,16 +20,16 @@ pub fn list() -> Vec<Prompt> {
         .with_required(true);
     let budget = PromptArgument::new("budget")
         .with_title("Token budget")
-        .with_description(format!("Most tokens; {BUDGET} if left out"))
+        .with_description(format!("Maximum number of tokens; {BUDGET} by default"))
         .with_required(false);
-    let text = "Goes on with a conversation: its summary, pins and newest turns, inside a token budget";
+    let text = "Continues a conversation: its summary, pins and newest turns, inside a token budget";
     vec![
         Prompt::new(CONTINUE, Some(text), Some(vec![conversation, budget]))
             .with_title("Continue a conversation"),
     ]
 }
 
-/// The messages. Blocks.
+/// The messages of a prompt. Blocks.
 pub fn get(scope: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetPromptResult, Error> {
     if name != CONTINUE {
         let text = format!("there is no prompt {:?}; there is {CONTINUE}", clip(name));
@@ -51,9 +49,9 @@ pub fn get(scope: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetProm
             .ok_or_else(|| wrong("budget must be a number of tokens, such as 8000"))?,
     };
     let id = scope.resolve(conversation)?;
-    let context = scope.build_context(id, &ContextOptions::new(budget))?;
+    let context = scope.conversation(id).contexts().build(&ContextOptions::new(budget))?;
     let mut messages = Vec::new();
-    // Prompts have no system messages: what would be one is said by the user.
+    // Prompts have no system messages: they become user messages.
     if let Some(system) = context.system.as_ref().and_then(|raw| raw.read::<Value>()) {
         let text = words(&serde_json::json!({"role": "system", "content": system}));
         messages.push(PromptMessage::new_text(Role::User, text));
@@ -68,11 +66,11 @@ pub fn get(scope: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetProm
             messages.push(PromptMessage::new_text(role, text));
         }
     }
-    let title = scope.get(id)?.title.unwrap_or_else(|| id.to_string());
+    let title = scope.conversation(id).get()?.title.unwrap_or_else(|| id.to_string());
     Ok(GetPromptResult::new(messages).with_description(format!("{title} ({id})")))
 }
 
-/// Ids that begin so, or whose titles contain it; last changed first. Blocks.
+/// Ids with this prefix, or whose titles contain it; last changed first. Blocks.
 pub fn complete(scope: &Tenant, typed: &str) -> Result<CompletionInfo, Error> {
     let page = scope.list(ListQuery { limit: COMPLETED_FROM, ..ListQuery::default() })?;
     let lower = typed.to_lowercase();

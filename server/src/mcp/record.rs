@@ -1,7 +1,8 @@
-//! Keeping account of what was asked: a session file per MCP session.
+//! Recording of requests: a session file per MCP session.
 //!
-//! A tool call becomes `agent_tool_call` and `tool_result`, whatever else is asked `mcp_dispatch`. A failure to record
-//! never fails what is recorded. What was read before an erasure is not recorded after it: such a record has no content.
+//! A tool call becomes `agent_tool_call` and `tool_result`, everything else `mcp_dispatch`. A failure to record
+//! never fails the request. Content that was read before an erasure is not recorded after it: such a record has
+//! no content.
 
 use everturn::{Records, SystemWorld, Tenant, World};
 use everturn_core::Error;
@@ -17,26 +18,26 @@ use std::time::{Duration, Instant};
 /// Records one session. Dropping it ends the file.
 pub struct Recorder {
     sink: Sink,
-    /// Not there if the session could not be started.
+    /// `None` if the session could not be started.
     records: Option<Records>,
     calls: AtomicU64,
 }
 
-/// A tool call on its way.
+/// A tool call in progress.
 pub struct Call {
     id: String,
     tool: String,
-    asked: Asked,
+    asked: RequestTime,
 }
 
-/// When something was asked: by the clock, and before or after which erasure.
+/// Time of a request: by the clock, and relative to erasures.
 #[derive(Clone, Copy)]
-pub struct Asked {
+pub struct RequestTime {
     began: Instant,
     mark: u64,
 }
 
-/// What was asked, other than a tool call.
+/// A request other than a tool call.
 #[derive(Serialize)]
 struct Dispatch<'a, P, T> {
     method: &'a str,
@@ -52,7 +53,7 @@ struct Dispatch<'a, P, T> {
 }
 
 impl Recorder {
-    /// Makes the file: `<folder>/<tenant>/sessions/….jsonl`.
+    /// Creates the file: `<folder>/<tenant>/sessions/….jsonl`.
     pub fn begin(
         folder: &Path,
         scope: &Tenant,
@@ -72,13 +73,13 @@ impl Recorder {
         Recorder { sink, records, calls: AtomicU64::new(0) }
     }
 
-    /// Something is asked. To be called before any words are read for the answer.
-    pub fn asked(&self) -> Asked {
-        Asked { began: Instant::now(), mark: self.records.as_ref().map_or(0, Records::mark) }
+    /// Notes the time of a request. To be called before any content is read for the answer.
+    pub fn asked(&self) -> RequestTime {
+        RequestTime { began: Instant::now(), mark: self.records.as_ref().map_or(0, Records::mark) }
     }
 
-    /// Records something, unless words that were erased since it was asked may be in it.
-    fn write(&self, asked: Asked, entry: impl FnOnce(bool) -> Result<Entry, Error>) -> bool {
+    /// Records an entry, unless it may contain text that was erased since the request.
+    fn write(&self, asked: RequestTime, entry: impl FnOnce(bool) -> Result<Entry, Error>) -> bool {
         let Some(records) = &self.records else { return false };
         records.write(asked.mark, |erased| {
             self.sink.record(entry(erased));
@@ -86,7 +87,7 @@ impl Recorder {
         })
     }
 
-    /// A tool is called.
+    /// Records a tool call.
     pub fn called(&self, tool: &str, arguments: &impl Serialize) -> Call {
         let id = format!("call_{}", self.calls.fetch_add(1, Ordering::Relaxed) + 1);
         let asked = self.asked();
@@ -97,7 +98,7 @@ impl Recorder {
         Call { id, tool: tool.into(), asked }
     }
 
-    /// It answered.
+    /// Records its result.
     pub fn answered(&self, call: Call, answer: &Result<CallToolResult, ErrorData>) {
         let is_error = answer.as_ref().map_or(true, |result| result.is_error == Some(true));
         let took = ms(call.asked.began.elapsed());
@@ -121,23 +122,23 @@ impl Recorder {
         }
     }
 
-    /// The arguments of a call may be the very words that were erased while it was answered.
+    /// Removes the arguments of a call, which may contain the very text that was erased while it was answered.
     fn forget_arguments(&self, call: &str) {
         let file = self.sink.session().ok().and_then(|session| session.path());
         if let (Some(records), Some(file)) = (&self.records, file)
             && let Err(error) = records.erase_call(file, call)
         {
-            tracing::warn!(%error, file = %file.display(), "a record may still have words that were erased");
+            tracing::warn!(%error, file = %file.display(), "a record may still contain text that was erased");
         }
     }
 
-    /// Something else was asked and answered.
+    /// Records another request and its answer.
     pub fn dispatched<P: Serialize, T: Serialize>(
         &self,
         method: &str,
         parameters: &P,
         answer: &Result<T, ErrorData>,
-        asked: Asked,
+        asked: RequestTime,
     ) {
         let duration_ms = ms(asked.began.elapsed());
         self.write(asked, |erased| {
@@ -163,7 +164,7 @@ fn start(
     transport: &str,
     client: Option<&Implementation>,
 ) -> Result<Session, Error> {
-    // Not the protocol's session id: whoever reads the file could speak in the session with it.
+    // Not the protocol's session id: with it, a reader of the file could act in the session.
     let mut bytes = [0; 16];
     SystemWorld.fill(&mut bytes)?;
     let id = hex::encode(bytes);
@@ -171,7 +172,7 @@ fn start(
         subject_key: "tenant".into(),
         agent_provider: client.map(|client| format!("{} {}", client.name, client.version)),
         extra: Fields::of(&serde_json::json!({"program": "everturn mcp", "transport": transport}))?,
-        ..New::about(scope.tenant().to_string(), id, SystemWorld.now())
+        ..New::about(scope.name().to_string(), id, SystemWorld.now())
     };
     Session::start(folder, &new, Options::default())
 }

@@ -12,34 +12,31 @@ use rmcp::model::{ListResourcesResult, ReadResourceResult, Resource, ResourceCon
 use serde_json::Value;
 use std::fmt::Write;
 
-/// Before the id.
+/// Prefix of the URI, before the id.
 const ROOT: &str = "everturn://conversations/";
 const TRANSCRIPT: &str = "/transcript";
-/// Conversations on a page.
+/// Number of conversations on a page.
 const PAGE: usize = 100;
-/// Turns that a conversation is read with; the newest.
+/// Maximum number of turns in a resource; the newest are shown.
 const RESOURCE_TURNS_MAX: usize = 200;
-/// Characters of a tool's answer that are shown.
+/// Maximum number of characters shown of a tool result.
 const RESULT_CHARS_MAX: usize = 4000;
-/// The largest transcript that is read as one.
+/// Maximum size of a transcript resource.
 const RESOURCE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A conversation's address.
+/// The URI of a conversation.
 pub fn uri(id: ConversationId) -> String {
     format!("{ROOT}{id}")
 }
 
-/// What an address names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
-    /// The conversation.
     pub conversation: ConversationId,
-    /// As a transcript value instead of text.
+    /// Whether to return a transcript value instead of text.
     transcript: bool,
 }
 
 impl Address {
-    /// Reads an address.
     pub fn parse(uri: &str) -> Result<Address, Error> {
         let wrong = || {
             let text = format!("there is nothing at {:?}; resources are {ROOT}{{id}}", clip(uri));
@@ -110,7 +107,7 @@ pub fn read(scope: &Tenant, uri: &str) -> Result<ReadResourceResult, Error> {
 }
 
 fn transcript(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
-    let text = scope.transcript(id)?;
+    let text = scope.conversation(id).transcript()?;
     if text.len() > RESOURCE_BYTES_MAX {
         let (limit, got) = (RESOURCE_BYTES_MAX as u64, text.len() as u64);
         return Err(Error::limit("RESOURCE_BYTES_MAX", limit, got, "read it in parts with the tool history"));
@@ -119,10 +116,10 @@ fn transcript(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
 }
 
 fn markdown(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
-    let conversation = scope.get(id)?;
+    let conversation = scope.conversation(id).get()?;
     let newest =
         HistoryQuery { limit: RESOURCE_TURNS_MAX, order: Order::Descending, ..HistoryQuery::default() };
-    let page = scope.history(id, newest)?;
+    let page = scope.conversation(id).history(newest)?;
     let title = conversation.title.as_deref().unwrap_or("Untitled conversation");
     let mut out = format!("# {title}\n\n{id}: {}\n", facts(&conversation));
     if let Some(seq) = page.next {
@@ -157,7 +154,7 @@ fn said(turn: &Turn) -> String {
     out
 }
 
-/// A message as text: what was said, and in brackets what was done. Reasoning is left out.
+/// A message as text, with tool calls and results in brackets. Reasoning is left out.
 pub fn words(message: &Value) -> String {
     let mut parts: Vec<String> = Vec::new();
     for part in message::parts(message) {

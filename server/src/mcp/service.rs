@@ -1,8 +1,8 @@
-//! The table of what is answered. One per session, or per request where the protocol has no sessions.
+//! The table of MCP requests. One per session, or per request where the protocol has no sessions.
 
 use super::record::Recorder;
 use super::{Shared, prompts, protocol_error, resources, tools, watch};
-use crate::access::{Caller, Role};
+use crate::access::{Caller, KeyRole};
 use crate::app::{blocking, large};
 use crate::lanes::Lane;
 use axum::extract::rejection::QueryRejection;
@@ -25,33 +25,30 @@ use tokio_util::task::AbortOnDropHandle;
 use tools::Toolsets;
 use watch::Client;
 
-/// Most resources that one session follows.
+/// Maximum number of subscriptions of one session.
 const SUBSCRIPTIONS_MAX: usize = 100;
 
 const INSTRUCTIONS: &str = "\
-Everturn keeps conversations: every turn, for good. Begin one by `create_conversation`; call `append_turns` for each turn worth keeping.
-`list_conversations` finds one by title; wherever a conversation is asked for, give its id, the beginning of one, or @last.
-`recall` finds what was said before, anywhere, by words or by meaning; `list_turns` reads it word for word, with `order` desc newest first.
-`build_context` gives what fits into a token budget: summary, pins and newest turns; use it before you answer in a long one.
+Everturn stores conversations: every turn, permanently. Start one with `create_conversation`; call `append_turns` for each turn worth keeping.
+`list_conversations` finds one by title; where a tool takes a conversation, give its id, the beginning of one, or @last.
+`recall` searches all earlier turns and facts, lexically and by embedding; `list_turns` reads turns verbatim, with `order` desc newest first.
+`build_context` returns what fits into a token budget: summary, pins and newest turns; use it before you answer in a long conversation.
 `pin` what must not be forgotten; `compact` when it gets long; an error names a code and what to do: do that, then call again.";
 
-/// Who asks.
+/// The caller of an MCP request.
 #[derive(Clone)]
-pub struct Who {
-    /// What is theirs.
+pub struct McpCaller {
     pub scope: Tenant,
-    /// What they may do.
-    pub role: Role,
+    pub role: KeyRole,
     /// The tenant's lane, over HTTP.
     pub lane: Option<Arc<Lane>>,
-    /// Whether nobody was asked for a key because there is none.
+    /// Whether no key was required because there is none.
     pub is_keyless: bool,
-    /// Which tools they are offered.
     pub toolsets: Toolsets,
 }
 
-impl Who {
-    /// Runs what asks the store, within what the tenant may have running.
+impl McpCaller {
+    /// Runs blocking work, within the tenant's limits.
     async fn blocking<T: Send + 'static>(
         &self,
         is_large: bool,
@@ -65,7 +62,7 @@ impl Who {
     }
 }
 
-/// The arguments of a tool call as a client sent them.
+/// The arguments of a tool call as the client sent them.
 #[derive(Clone)]
 pub struct SentArguments(pub String);
 
@@ -83,28 +80,28 @@ fn toolsets(uri: &Uri) -> Result<Toolsets, Error> {
     if named.is_empty() { Ok(Toolsets::default()) } else { named.join(",").parse() }
 }
 
-/// Answers one client.
+/// Serves one client.
 pub struct Service {
     shared: Arc<Shared>,
-    /// Who asks, where no HTTP request says it.
-    local: Option<Who>,
-    /// The session's own; requests outside of sessions share one.
+    /// The caller, if there is no HTTP request.
+    local: Option<McpCaller>,
+    /// The session's recorder; requests outside of sessions share one.
     recorder: OnceLock<Arc<Recorder>>,
-    /// Whose lists changed since the session began, until the client is ready to hear of it.
+    /// Changes of lists since the session began, until the client is ready to be notified.
     listed: Mutex<Option<Receiver<TenantName>>>,
-    /// What is followed, by address.
+    /// Subscriptions, by URI.
     watches: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
 }
 
 impl Service {
-    /// For whoever asks over HTTP, or for one local caller.
-    pub fn new(shared: Arc<Shared>, local: Option<Who>) -> Service {
+    /// Serves callers over HTTP, or one local caller.
+    pub fn new(shared: Arc<Shared>, local: Option<McpCaller>) -> Service {
         let listed = Mutex::new(Some(shared.listings.subscribe()));
         Service { shared, local, recorder: OnceLock::new(), listed, watches: Mutex::default() }
     }
 
-    /// Who asks. Each request says it anew: a session is not a key.
-    fn caller(&self, extensions: &Extensions) -> Result<Who, ErrorData> {
+    /// The caller. Each request is authenticated: a session is not a key.
+    fn caller(&self, extensions: &Extensions) -> Result<McpCaller, ErrorData> {
         let asked = || {
             let parts = extensions.get::<Parts>()?;
             Some((parts.extensions.get::<Caller>()?, &parts.uri))
@@ -115,7 +112,7 @@ impl Service {
                 ErrorData::invalid_request(text, None)
             });
         };
-        Ok(Who {
+        Ok(McpCaller {
             scope: caller.scope.clone(),
             role: caller.role,
             lane: Some(caller.lane.clone()),
@@ -124,11 +121,11 @@ impl Service {
         })
     }
 
-    fn recorder(&self, caller: &Who) -> Option<Arc<Recorder>> {
+    fn recorder(&self, caller: &McpCaller) -> Option<Arc<Recorder>> {
         self.recorder.get().cloned().or_else(|| self.shared.loose_recorder(&caller.scope))
     }
 
-    /// Answers with what a blocking function gives, and records it.
+    /// Answers with the result of a blocking function, and records it.
     async fn answer<P: Serialize, T: Serialize + Send + 'static>(
         &self,
         context: &RequestContext<RoleServer>,
@@ -151,7 +148,7 @@ impl Service {
 
     async fn call(
         &self,
-        caller: Who,
+        caller: McpCaller,
         request: &CallToolRequestParams,
         sent: Option<String>,
     ) -> Result<CallToolResult, ErrorData> {
@@ -170,7 +167,7 @@ impl Service {
             );
             return Ok(tools::refused(&Error::invalid("access.role", text)));
         }
-        // As they were sent, where that is known: what is kept keeps its bytes.
+        // As they were sent, if known: stored content keeps its bytes.
         let parsed = || serde_json::Value::Object(request.arguments.clone().unwrap_or_default()).to_string();
         let arguments = sent.unwrap_or_else(parsed);
         let is_large = row.about.work == Work::Large;
@@ -205,7 +202,7 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         let caller = self.caller(&context.extensions)?;
-        // A second initialize goes on in the first one's file.
+        // A second initialize continues the first one's file.
         let folder = self.shared.record.clone().filter(|_| self.recorder.get().is_none());
         if let Some(folder) = folder {
             let (transport, client) = (self.shared.transport, request.client_info.clone());
@@ -222,7 +219,7 @@ impl ServerHandler for Service {
         let Ok(caller) = self.caller(&context.extensions) else { return };
         let listed = self.listed.lock().take();
         if let Some(listed) = listed {
-            let tenant = caller.scope.tenant().clone();
+            let tenant = caller.scope.name().clone();
             self.watch(String::new(), watch::list(listed, tenant, Client::Session(context.peer)));
         }
     }
@@ -308,7 +305,7 @@ impl ServerHandler for Service {
             (recorder, asked)
         });
         let (id, scope) = (address.conversation, caller.scope.clone());
-        // Followed before it is answered: whatever comes after the answer is told.
+        // Subscribed before the answer: everything after the answer is reported.
         let updates = blocking(move || watch::from_now(&scope, id)).await.map_err(protocol_error);
         let answer = updates.as_ref().map(|_| ()).map_err(Clone::clone);
         if let Some((recorder, asked)) = recorder {
@@ -341,7 +338,8 @@ impl ServerHandler for Service {
         let scope = self.caller(&context.request_context().extensions)?.scope;
         let accepted = context.accepted().clone();
         let mut watches = Vec::new();
-        // The client was told that we listen before we did. What came in between is not known, so each is told once.
+        // The client was told that we listen before we did. What came in between is unknown, so each is
+        // reported once.
         for uri in accepted.resource_subscriptions.unwrap_or_default() {
             let address = Address::parse(&uri).map_err(protocol_error)?;
             let (id, from) = (address.conversation, scope.clone());
@@ -355,7 +353,7 @@ impl ServerHandler for Service {
             let client = Client::Listening(context.sink().clone());
             let listed = self.shared.listings.subscribe();
             client.list_changed().await;
-            let told = watch::list(listed, scope.tenant().clone(), client);
+            let told = watch::list(listed, scope.name().clone(), client);
             watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
         }
         tokio::select! {
@@ -383,7 +381,7 @@ impl ServerHandler for Service {
         let name = request.name.clone();
         let get = move |scope: &Tenant| prompts::get(scope, &name, &arguments);
         let answer = self.answer(&context, "prompts/get", &request, get).await;
-        // A prompt is no resource: what its arguments name in vain is wrong in them.
+        // A prompt is not a resource: an unknown name is an invalid argument.
         answer.map(Into::into).map_err(|error| match error.code {
             ErrorCode::RESOURCE_NOT_FOUND => ErrorData { code: ErrorCode::INVALID_PARAMS, ..error },
             _ => error,
@@ -406,7 +404,7 @@ impl ServerHandler for Service {
             _ => false,
         };
         let typed = request.argument.value.clone();
-        // Only a prompt can tell what @last is.
+        // Only a prompt accepts @last.
         let whole = matches!(request.r#ref, Reference::Resource(_));
         self.answer(&context, "completion/complete", &request, move |scope| {
             let mut found = if ours { prompts::complete(scope, &typed)? } else { CompletionInfo::default() };

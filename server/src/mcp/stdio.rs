@@ -1,9 +1,9 @@
-//! MCP over standard input and output, for clients that start us themselves.
+//! MCP over standard input and output, for clients that start the process themselves.
 
 use super::Shared;
-use super::service::{Service, Who};
+use super::service::{McpCaller, Service};
 use super::tools::Toolsets;
-use crate::access::Role;
+use crate::access::KeyRole;
 use everturn::Tenant;
 use everturn_core::Error;
 use rmcp::ServiceExt;
@@ -13,19 +13,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How it is spoken.
+/// Options of MCP over standard input and output.
 pub struct Stdio {
-    /// What is offered.
+    /// Tenant whose conversations are offered.
     pub scope: Tenant,
-    /// Which tools are offered.
+    /// Tools that are offered.
     pub toolsets: Toolsets,
-    /// Offer only what changes nothing.
+    /// Whether to offer only tools that change nothing.
     pub read_only: bool,
-    /// Record what is asked into a session file below this folder.
+    /// Folder for a session file that records requests.
     pub record: Option<PathBuf>,
 }
 
-/// Answers until standard input ends or the process is told to stop.
+/// Serves until standard input ends or the process is told to stop.
 pub fn stdio(options: Stdio) -> Result<(), Error> {
     let failed = |e: &dyn std::fmt::Display| Error::internal("mcp.failed", format!("MCP failed: {e}"));
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -36,19 +36,19 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
     let answer = runtime.block_on(async {
         let stopping = CancellationToken::new();
         let role = match (options.read_only, options.toolsets.destroy()) {
-            (true, _) => Role::Reader,
-            (false, false) => Role::Writer,
-            (false, true) => Role::Admin,
+            (true, _) => KeyRole::Reader,
+            (false, false) => KeyRole::Writer,
+            (false, true) => KeyRole::Admin,
         };
         let shared = Shared::new("stdio", options.scope.listings(), options.record.clone(), stopping.clone());
         let Stdio { scope, toolsets, .. } = options;
-        let local = Who { scope, role, lane: None, is_keyless: false, toolsets };
+        let local = McpCaller { scope, role, lane: None, is_keyless: false, toolsets };
         let service = Service::new(Arc::new(shared), Some(local));
         tokio::spawn(stop_signal(stopping.clone()));
         let running = service.serve_with_ct(rmcp::transport::io::stdio_pipes(), stopping).await;
         match running {
             Ok(running) => running.waiting().await.map(|_| ()).map_err(|e| failed(&e)),
-            // Whoever started us went away without a word.
+            // The parent process ended without a message.
             Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
             Err(error) => Err(Error::invalid(
                 "mcp.protocol",
@@ -56,7 +56,7 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
             )),
         }
     });
-    // A read of standard input may still be waiting and cannot be called back.
+    // A read of standard input may still be waiting and cannot be cancelled.
     runtime.shutdown_timeout(Duration::from_secs(1));
     answer
 }

@@ -1,8 +1,8 @@
-//! Who may do what, with callers that no key is needed for.
+//! Permissions of callers without a key.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use crate::access::{Caller, Credential, Role};
+use crate::access::{Caller, Credential, KeyRole};
 use crate::app::App;
 use crate::config::Config;
 use axum::Router;
@@ -13,21 +13,21 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tower::ServiceExt;
 
-struct Door {
+struct Endpoint {
     app: Arc<App>,
     router: Router,
 }
 
-impl Door {
-    fn new() -> Door {
+impl Endpoint {
+    fn new() -> Endpoint {
         let app = Arc::new(App::new(Everturn::open("memory:").unwrap(), Config::default()));
-        Door { router: super::routes(&app).with_state(app.clone()), app }
+        Endpoint { router: super::routes(&app).with_state(app.clone()), app }
     }
 
-    /// Sends a message as somebody; the session that was begun, and the answer.
+    /// Sends a message as a caller; returns the new session, and the answer.
     async fn ask(
         &self,
-        who: Option<(&str, Role)>,
+        who: Option<(&str, KeyRole)>,
         session: Option<&str>,
         method: &str,
         params: Value,
@@ -38,7 +38,7 @@ impl Door {
 
     async fn send(
         &self,
-        who: Option<(&str, Role)>,
+        who: Option<(&str, KeyRole)>,
         session: Option<&str>,
         method: Method,
         body: String,
@@ -67,7 +67,7 @@ impl Door {
         (status, begun, serde_json::from_str(data.unwrap_or(&text)).unwrap_or(Value::Null))
     }
 
-    async fn begin(&self, who: (&str, Role)) -> String {
+    async fn begin(&self, who: (&str, KeyRole)) -> String {
         let hello = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {},
@@ -79,55 +79,56 @@ impl Door {
 
 #[tokio::test]
 async fn a_session_does_not_exist_for_another_tenant() {
-    let door = Door::new();
-    let (mine, theirs) = (("mine", Role::Writer), ("theirs", Role::Admin));
-    let session = door.begin(mine).await;
+    let endpoint = Endpoint::new();
+    let (mine, theirs) = (("mine", KeyRole::Writer), ("theirs", KeyRole::Admin));
+    let session = endpoint.begin(mine).await;
     let list = json!({"name": "list_conversations", "arguments": {}});
     for method in [Method::POST, Method::GET, Method::DELETE] {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
-        let (status, _, answer) = door.send(Some(theirs), Some(&session), method, body).await;
+        let (status, _, answer) = endpoint.send(Some(theirs), Some(&session), method, body).await;
         assert_eq!((status, &answer["code"]), (StatusCode::NOT_FOUND, &json!("mcp.session_absent")));
     }
     let said = json!({"name": "create_conversation", "arguments": {"title": "secret"}});
-    let (status, _, answer) = door.ask(Some(mine), Some(&session), "tools/call", said).await;
+    let (status, _, answer) = endpoint.ask(Some(mine), Some(&session), "tools/call", said).await;
     assert_eq!((status, &answer["result"]["isError"]), (StatusCode::OK, &json!(false)), "{answer}");
     let id = answer["result"]["structuredContent"]["id"].as_str().unwrap().to_string();
-    let other = door.begin(theirs).await;
-    let (_, _, answer) = door.ask(Some(theirs), Some(&other), "tools/call", list).await;
+    let other = endpoint.begin(theirs).await;
+    let (_, _, answer) = endpoint.ask(Some(theirs), Some(&other), "tools/call", list).await;
     assert_eq!(answer["result"]["structuredContent"]["data"], json!([]));
     let uri = json!({"uri": format!("everturn://conversations/{id}")});
     for method in ["resources/read", "resources/subscribe"] {
-        let (_, _, answer) = door.ask(Some(theirs), Some(&other), method, uri.clone()).await;
+        let (_, _, answer) = endpoint.ask(Some(theirs), Some(&other), method, uri.clone()).await;
         assert_eq!(answer["error"]["data"]["code"], "conversation.absent", "{answer}");
     }
 }
 
 #[tokio::test]
 async fn a_reader_sees_and_uses_only_what_reads() {
-    let door = Door::new();
-    let reader = ("mine", Role::Reader);
-    let session = door.begin(reader).await;
-    let (_, _, answer) = door.ask(Some(reader), Some(&session), "tools/list", json!({})).await;
+    let endpoint = Endpoint::new();
+    let reader = ("mine", KeyRole::Reader);
+    let session = endpoint.begin(reader).await;
+    let (_, _, answer) = endpoint.ask(Some(reader), Some(&session), "tools/list", json!({})).await;
     let tools = answer["result"]["tools"].as_array().unwrap();
     assert_eq!(tools.len(), 11);
     assert!(tools.iter().all(|tool| tool["annotations"]["readOnlyHint"] == true));
     let said = json!({"name": "create_conversation", "arguments": {"title": "hello"}});
-    let (_, _, answer) = door.ask(Some(reader), Some(&session), "tools/call", said.clone()).await;
+    let (_, _, answer) = endpoint.ask(Some(reader), Some(&session), "tools/call", said.clone()).await;
     let text = answer["result"]["content"][0]["text"].as_str().unwrap();
     assert!(answer["result"]["isError"] == true && text.starts_with("access.role: "), "{answer}");
-    // The key decides, not the session: the same tenant's writer may write in a session that a reader began.
-    let (_, _, answer) = door.ask(Some(("mine", Role::Writer)), Some(&session), "tools/call", said).await;
+    // The key decides, not the session: a writer of the same tenant may write in a session that a reader began.
+    let (_, _, answer) =
+        endpoint.ask(Some(("mine", KeyRole::Writer)), Some(&session), "tools/call", said).await;
     assert_eq!(answer["result"]["isError"], false);
 }
 
 #[tokio::test]
 async fn nobody_is_refused() {
-    let door = Door::new();
-    let (status, _, answer) = door.ask(None, None, "tools/list", json!({})).await;
+    let endpoint = Endpoint::new();
+    let (status, _, answer) = endpoint.ask(None, None, "tools/list", json!({})).await;
     assert_eq!((status, &answer["code"]), (StatusCode::UNAUTHORIZED, &json!("access.unauthorized")));
 }
 
-/// A call was answered, and its words were erased before the answer was recorded.
+/// A call was answered, and its text was erased before the answer was recorded.
 #[test]
 fn an_answer_from_before_an_erasure_is_recorded_without_content() {
     const WORD: &str = "quetzalcoatlus";
@@ -135,12 +136,12 @@ fn an_answer_from_before_an_erasure_is_recorded_without_content() {
     let store = Everturn::open("memory:").unwrap();
     let scope = store.tenant("acme").unwrap();
     let recorder = super::record::Recorder::begin(folder.path(), &scope, "http", None);
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
     let said = everturn::NewTurn::user("short");
-    let turn = scope.append(id, vec![said], Default::default()).wait().unwrap().turns[0].id;
+    let turn = scope.conversation(id).append(said).wait().unwrap().turns[0].id;
     let call = recorder.called("append_turns", &json!({"turns": [{"content": "short"}]}));
     let asked = recorder.asked();
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
     let answer = rmcp::model::CallToolResult::success(vec![rmcp::model::ContentBlock::text(WORD)]);
     recorder.answered(call, &Ok(answer));
     recorder.dispatched("prompts/get", &json!({"text": WORD}), &Ok(json!({"text": WORD})), asked);

@@ -1,14 +1,15 @@
-//! What a model can do with conversations: every operation of the table is a tool, in tool sets.
+//! Tools for models: every operation of the table is a tool, in tool sets.
 //!
-//! What goes wrong is an answer too, one that says what to do; the protocol's own errors are for tools that do not exist.
+//! A failure is an answer too, one that says what to do; the protocol's own errors are for tools that do not
+//! exist.
 
-use super::service::Who;
+use super::service::McpCaller;
 use crate::schema::{for_each, simplify};
 use everturn::model::wait;
 use everturn_api::given::Given;
 use everturn_api::{Asker, Noun, Row, TABLE};
 use everturn_core::Error;
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_core::id::clip;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use schemars::generate::SchemaSettings;
@@ -16,14 +17,14 @@ use serde_json::{Value, json};
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
-/// What an agent needs.
+/// The default tools for agents.
 const DEFAULT: &str = "default";
-/// Everything that destroys nothing.
+/// All tools that destroy nothing.
 const ALL: &str = "all";
-/// What erases, deletes or touches keys.
+/// Tools that erase, delete or touch keys.
 const DESTRUCTIVE: &str = "destructive";
 
-/// Which tools are offered.
+/// Tool sets that are offered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Toolsets(Vec<&'static str>);
 
@@ -36,16 +37,16 @@ impl Default for Toolsets {
 impl FromStr for Toolsets {
     type Err = Error;
 
-    /// Names with commas between them.
+    /// Parses names separated by commas.
     fn from_str(text: &str) -> Result<Toolsets, Error> {
         let known: Vec<&str> = [DEFAULT, ALL, DESTRUCTIVE]
             .into_iter()
-            // What is about keys is destructive.
+            // Tools about keys are destructive.
             .chain(Noun::ALL.iter().filter(|noun| **noun != Noun::Keys).map(|noun| noun.as_str()))
             .collect();
         let sets = text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(|name| {
             known.iter().find(|known| **known == name).copied().ok_or_else(|| {
-                let text = format!("{:?} is no tool set; there are {}", clip(name), known.join(", "));
+                let text = format!("{:?} is not a tool set; there are {}", clip(name), known.join(", "));
                 Error::invalid("mcp.toolset", text)
             })
         });
@@ -54,7 +55,7 @@ impl FromStr for Toolsets {
 }
 
 impl Toolsets {
-    /// Whether what erases, deletes or touches keys is offered.
+    /// Whether tools that erase, delete or touch keys are offered.
     pub fn destroy(&self) -> bool {
         self.0.contains(&DESTRUCTIVE)
     }
@@ -71,15 +72,15 @@ impl Toolsets {
     }
 }
 
-/// The tool of this name, if it is offered.
+/// The tool with this name, if it is offered.
 pub fn find(name: &str, toolsets: &Toolsets) -> Option<&'static Row> {
     Row::named(name).filter(|row| toolsets.have(row))
 }
 
-/// What a caller can use, those that only read first.
-pub fn list_for(caller: &Who) -> Vec<Tool> {
+/// Tools that a caller can use, read-only ones first.
+pub fn list_for(caller: &McpCaller) -> Vec<Tool> {
     let offered = TABLE.iter().zip(TOOLS.iter());
-    let mut offered: Vec<(Role, &Tool)> = offered
+    let mut offered: Vec<(KeyRole, &Tool)> = offered
         .filter(|(row, _)| row.about.role <= caller.role && caller.toolsets.have(row))
         .map(|(row, tool)| (row.about.role, tool))
         .collect();
@@ -87,12 +88,12 @@ pub fn list_for(caller: &Who) -> Vec<Tool> {
     offered.into_iter().map(|(_, tool)| tool.clone()).collect()
 }
 
-/// What a tool is, for whoever decides to use it.
+/// The description of a tool.
 pub fn describe(name: &str) -> Option<Tool> {
     TOOLS.iter().find(|tool| tool.name == name).cloned()
 }
 
-/// Does it. Blocks.
+/// Calls a tool. Blocks.
 pub fn call(row: &Row, asker: Asker, arguments: String) -> CallToolResult {
     let done = || {
         everturn_core::json::check(&arguments)?;
@@ -108,7 +109,7 @@ pub fn call(row: &Row, asker: Asker, arguments: String) -> CallToolResult {
     match done() {
         Ok((answer, text)) => {
             let mut result = CallToolResult::structured(answer);
-            // The text is the answer itself, in which numbers are written as they were said.
+            // The text is the answer itself, with numbers as they were written.
             result.content = vec![ContentBlock::text(text)];
             result
         }
@@ -121,7 +122,7 @@ pub fn refused(error: &Error) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(format!("{}: {}", error.code(), error.text()))])
 }
 
-/// The descriptions, in the order of the table.
+/// Descriptions, in the order of the table.
 static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| TABLE.iter().map(tool).collect());
 
 fn tool(row: &Row) -> Tool {
@@ -129,7 +130,7 @@ fn tool(row: &Row) -> Tool {
     let mut generator = SchemaSettings::draft2020_12().for_deserialize().into_generator();
     let mut input = (row.request)(&mut generator);
     let text = match input.remove("description") {
-        // How it is streamed over HTTP is not for tools.
+        // Streaming over HTTP does not concern tools.
         Some(Value::String(text)) if about.streams => {
             text.split("\n\n").next().unwrap_or_default().to_string()
         }
@@ -139,7 +140,7 @@ fn tool(row: &Row) -> Tool {
     if let Some(Value::String(text)) = input.pointer_mut("/properties/conversation/description") {
         text.push_str(" Its id, the beginning of one, or @last for the last changed.");
     }
-    // The `next` of a page is a text, and goes on as one.
+    // The `next` of a page is a string, and is passed as one.
     for name in ["before", "after", "from"] {
         if let Some(Value::Array(types)) = input.pointer_mut(&format!("/properties/{name}/type"))
             && types.contains(&json!("integer"))
@@ -155,7 +156,7 @@ fn tool(row: &Row) -> Tool {
     let answer = (row.answer)(&mut generator);
     let output = whole(answer.to_value(), generator.take_definitions(true));
     let hints = ToolAnnotations::new()
-        .read_only(about.role == Role::Reader)
+        .read_only(about.role == KeyRole::Reader)
         .destructive(about.destructive)
         .idempotent(about.idempotent)
         .open_world(about.asks_model);
@@ -165,8 +166,8 @@ fn tool(row: &Row) -> Tool {
         .with_annotations(hints)
 }
 
-/// A schema that is an object itself, with the definitions that it refers to. Without `format`: `uint64` is no format of
-/// JSON Schema's, and clients complain about it.
+/// A schema that is an object itself, with the definitions that it refers to. Without `format`: `uint64` is not
+/// a format of JSON Schema, and clients complain about it.
 fn whole(mut schema: Value, mut definitions: JsonObject) -> Arc<JsonObject> {
     let named = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")).map(str::to_string);
     if let Some(definition) = named.and_then(|name| definitions.get(&name)) {
@@ -177,7 +178,7 @@ fn whole(mut schema: Value, mut definitions: JsonObject) -> Arc<JsonObject> {
     }
     schema["type"] = "object".into();
     let text = schema.to_string();
-    // What only the root was, nobody refers to.
+    // Definitions that only the root used are not needed.
     let used = |name: &str, texts: &[String]| {
         let reference = format!("\"#/$defs/{name}\"");
         texts.iter().any(|text| text.contains(&reference))

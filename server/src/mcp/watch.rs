@@ -1,4 +1,4 @@
-//! Telling clients what has changed.
+//! Notifications of clients about changes.
 
 use everturn::{Subscription, Tenant, Update};
 use everturn_core::Error;
@@ -13,25 +13,23 @@ use rmcp::service::{Peer, SubscriptionSink};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
-/// So many events at once are one change.
+/// Maximum number of events that are combined into one change.
 const EVENTS_AT_ONCE: usize = 256;
 
-/// Who is told.
 pub enum Client {
-    /// That of a session.
     Session(Peer<RoleServer>),
-    /// One that listens, in the protocol without sessions.
+    /// Client that listens, in the protocol without sessions.
     Listening(SubscriptionSink),
 }
 
 impl Client {
-    /// A conversation has changed, or may have. `false` if the client went away.
+    /// Reports a possible change of a conversation. `false` if the client is gone.
     pub async fn updated(&self, uri: &str) -> bool {
         let changed = ResourceUpdatedNotification::new(ResourceUpdatedNotificationParam::new(uri));
         self.tell(ServerNotification::ResourceUpdatedNotification(changed)).await
     }
 
-    /// The list of conversations has changed, or may have. `false` if the client went away.
+    /// Reports a possible change of the list of conversations. `false` if the client is gone.
     pub async fn list_changed(&self) -> bool {
         let changed = ResourceListChangedNotification::default();
         self.tell(ServerNotification::ResourceListChangedNotification(changed)).await
@@ -45,13 +43,13 @@ impl Client {
     }
 }
 
-/// Everything after this moment.
+/// A subscription from this moment on.
 pub fn from_now(scope: &Tenant, id: ConversationId) -> Result<Subscription, Error> {
-    scope.subscribe(id, scope.get(id)?.head.seq + 1)
+    scope.conversation(id).subscribe(scope.conversation(id).get()?.head.seq)
 }
 
-/// Tells whenever something was appended, until the client goes away or the conversation is deleted. Text that is still
-/// being written is no change; its end is one.
+/// Reports every append, until the client is gone or the conversation is deleted. Chunks of an open turn are
+/// not reported; its end is.
 pub async fn conversation(
     scope: Tenant,
     id: ConversationId,
@@ -73,7 +71,7 @@ pub async fn conversation(
                     Ok(Update::Lagged { resume_from }) => (news, lagged) = (true, Some(resume_from)),
                     Ok(Update::Deleted) => (news, over) = (true, true),
                     Err(error) => {
-                        tracing::warn!(code = error.code(), "a conversation cannot be followed any more");
+                        tracing::warn!(code = error.code(), "a subscription to a conversation ended");
                         over = true;
                     }
                 }
@@ -85,19 +83,19 @@ pub async fn conversation(
                 break seq;
             }
         };
-        match scope.subscribe(id, again_from) {
+        match scope.conversation(id).subscribe(again_from.saturating_sub(1)) {
             Ok(again) => updates = again,
             Err(_) => return,
         }
     }
 }
 
-/// Tells whenever a conversation of the tenant was begun or deleted, until the client goes away.
+/// Reports created and deleted conversations of the tenant, until the client is gone.
 pub async fn list(mut listed: Receiver<TenantName>, tenant: TenantName, client: Client) {
     loop {
         let theirs = match listed.recv().await {
             Ok(whose) => whose == tenant,
-            // Too many to count: one of them may be theirs.
+            // Too many to count: one of them may be the tenant's.
             Err(RecvError::Lagged(_)) => true,
             Err(RecvError::Closed) => return,
         };

@@ -1,4 +1,4 @@
-//! What a response is asked for with.
+//! The request for a response.
 
 use super::error::Refused;
 use super::fields::{Fields, check_metadata};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What a response repeats of its request, and what it says where the request says nothing.
+/// Fields that a response repeats from its request, with their defaults.
 fn echoed() -> [(&'static str, Value); 20] {
     [
         ("background", json!(false)),
@@ -34,49 +34,45 @@ fn echoed() -> [(&'static str, Value); 20] {
     ]
 }
 
-/// Fields that are ours to deal with and no other server's.
+/// Fields that are handled here and not passed on.
 const OURS: [&str; 6] =
     ["metadata", "stream_options", "context_management", "truncation", "prompt", "moderation"];
 
-/// What a response is asked for with.
+/// The request for a response.
 pub struct Ask {
     /// The model, by any of its names.
     pub model: Option<String>,
-    /// The conversation, by name.
+    /// The conversation, if named.
     pub conversation: Option<ConversationId>,
     /// The response that this one continues.
     pub previous: Option<String>,
-    /// What is said, as items.
     pub input: Vec<Raw>,
-    /// Instructions for this answer only.
+    /// Instructions for this response only.
     pub instructions: Option<String>,
     /// The tools, as they came.
     pub tools: Vec<Raw>,
-    /// Most tokens of the answer.
+    /// Maximum number of tokens of the reply.
     pub max_output_tokens: Option<u64>,
-    /// How freely the model chooses its words.
     pub temperature: Option<f64>,
-    /// Whether it can be asked for later.
+    /// Whether it can be retrieved later.
     pub store: bool,
-    /// Whether it is shown as it comes.
     pub stream: bool,
-    /// Whether nobody waits for it.
+    /// Whether it runs in the background.
     pub background: bool,
-    /// Whether a prompt that has no room for all turns is refused.
+    /// Whether to refuse a prompt that has no room for all turns.
     pub whole: bool,
-    /// What the response repeats.
+    /// Fields that the response repeats.
     pub echo: Map<String, Value>,
-    /// Fields for the server that is asked.
+    /// Fields for the provider.
     pub rest: BTreeMap<String, Raw>,
 }
 
 impl Ask {
-    /// Reads a request.
     pub fn read(mut body: Fields) -> Result<Ask, Refused> {
         if body.0.get("prompt").is_some_and(|raw| raw.get() != "null") {
             return Err(Refused::field(
                 "prompt",
-                "stored prompts are not kept here; send their text as instructions",
+                "stored prompts are not supported; send their text as instructions",
             ));
         }
         let metadata: BTreeMap<String, String> = read(&body, "metadata")?.unwrap_or_default();
@@ -106,13 +102,13 @@ impl Ask {
             rest: rest(body, &OURS),
         };
         if ask.conversation.is_some() && ask.previous.is_some() {
-            let text = "conversation and previous_response_id are two ways to say what came before; give one of them";
+            let text = "conversation and previous_response_id both name the earlier turns; give one of them";
             return Err(Refused::field("previous_response_id", text));
         }
         if ask.background && !ask.store {
             return Err(Refused::field(
                 "background",
-                "what runs in the background must be kept; leave store out",
+                "a background response must be stored; leave store out",
             ));
         }
         Ok(ask)
@@ -123,7 +119,7 @@ fn read<T: serde::de::DeserializeOwned>(body: &Fields, name: &'static str) -> Re
     Fields(body.0.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())).into_iter().collect()).take(name)
 }
 
-/// What is left for the server that is asked. A choice without tools is refused by some.
+/// The remaining fields for the provider. Some refuse a tool choice without tools.
 pub fn rest(body: Fields, without: &[&str]) -> BTreeMap<String, Raw> {
     let mut rest = body.0;
     rest.retain(|name, raw| !without.contains(&name.as_str()) && raw.get() != "null");
@@ -134,17 +130,12 @@ pub fn rest(body: Fields, without: &[&str]) -> BTreeMap<String, Raw> {
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub enum Named {
-    /// Its id.
     Id(String),
-    /// An object with it.
-    Object {
-        /// Its id.
-        id: String,
-    },
+    Object { id: String },
 }
 
 impl Named {
-    /// The id; what cannot be one names nothing.
+    /// The id; a malformed one is not found.
     pub fn id(self) -> Result<ConversationId, Refused> {
         let (Named::Id(id) | Named::Object { id }) = self;
         id.parse().map_err(|_| {
@@ -156,7 +147,7 @@ impl Named {
     }
 }
 
-/// What is said: text, or a list of items.
+/// Input: text, or a list of items.
 pub struct Input(Raw);
 
 impl<'de> Deserialize<'de> for Input {

@@ -1,13 +1,13 @@
-//! Chat completions, by any configured model; recorded where a conversation is named, else not kept.
+//! Chat completions, with any configured model; recorded if the request names a conversation, else not stored.
 
 use super::conversion::extra;
 use super::error::{Refused, in_stream};
 use super::fields::Fields;
 use super::models::{self, Chosen};
-use super::place::render;
 use super::recorded::Recorder;
 use super::responses::{answer, fresh, now};
 use super::sse::{self, Feed, Steps};
+use super::target::render;
 use super::{ask, ids, tools};
 use crate::access::Writer;
 use crate::app::App;
@@ -29,15 +29,15 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/chat/completions", post(create))
 }
 
-/// Fields whose answers cannot be given: the engine's clients do not read them.
+/// Unsupported fields: the engine's clients do not read them.
 const CANNOT: [&str; 5] = ["functions", "function_call", "logprobs", "top_logprobs", "audio"];
 
-/// A call, and how its answer is shown.
-struct Shown {
+/// A call, and how its reply is returned.
+struct ReplyFormat {
     id: String,
     created: i64,
     model: String,
-    /// Whether the provider speaks the same language, so that its own words can be given back.
+    /// Whether the provider uses the same API, so that its own fields can be returned.
     same: bool,
     usage: bool,
 }
@@ -58,7 +58,7 @@ async fn create(
         body.0.insert("metadata".into(), Raw::of(&rest)?);
     }
     let recorder = Recorder::named(&scope, &headers, named.as_ref().and_then(Value::as_str), "openai-chat")?;
-    let shown = Shown {
+    let shown = ReplyFormat {
         id: format!("chatcmpl-{}", &ids::response(fresh()?)["resp_".len()..]),
         created: now(),
         model: model.asked.clone(),
@@ -69,7 +69,7 @@ async fn create(
     if let Some(recorder) = &recorder {
         recorder.input(&messages).await.map_err(Refused::at("messages"))?;
     }
-    let steps = sse::unkept(model.configured.client.generate(request));
+    let steps = sse::unstored(model.configured.client.generate(request));
     if !stream {
         let answer = said(steps, recorder).await?;
         return Ok(axum::Json(shown.whole(&answer)).into_response());
@@ -80,7 +80,10 @@ async fn create(
 
 fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Request, Refused> {
     if body.take::<u64>("n")?.is_some_and(|n| n > 1) {
-        return Err(Refused::field("n", "one answer is given at a time; leave n out, and ask several times"));
+        return Err(Refused::field(
+            "n",
+            "only one reply is generated per request; leave n out, and send several requests",
+        ));
     }
     let wanted =
         |name: &&&str| body.0.get(**name).is_some_and(|raw| !matches!(raw.get(), "null" | "false" | "0"));
@@ -104,7 +107,7 @@ fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Reque
     Ok(Request { model, system, messages, tools, max_output_tokens, temperature, json: false, extra })
 }
 
-/// The whole answer, recorded. Who is recorded is heard out, also if the client does not wait.
+/// The whole reply, recorded. A recorded reply is completed even if the client disconnects.
 pub async fn said(steps: Steps, recorder: Option<Recorder>) -> Result<Answer, Error> {
     let Some(recorder) = recorder else { return answer(steps).await };
     let work = async move {
@@ -116,13 +119,13 @@ pub async fn said(steps: Steps, recorder: Option<Recorder>) -> Result<Answer, Er
     work.await.unwrap_or_else(|_| Err(sse::endless()))
 }
 
-/// An answer that has begun: what fails before its first word is an error, not a stream.
+/// A reply that has begun: a failure before its first piece is an error, not a stream.
 pub async fn begun(mut steps: Steps) -> Result<Steps, Error> {
     let first = steps.next().await.ok_or_else(sse::endless)??;
     Ok(futures_util::stream::once(std::future::ready(Ok(first))).chain(steps).boxed())
 }
 
-/// The next piece of an answer, or the whole of it: what is shown as finished is in the log, where it is recorded.
+/// The next piece of a reply, or the whole of it: what is shown as finished is in the log, if it is recorded.
 pub async fn next(steps: &mut Steps, recorder: Option<&Recorder>) -> Result<Step, Error> {
     let step = steps.next().await.ok_or_else(sse::endless)??;
     if let (Step::Done(answer), Some(recorder)) = (&step, recorder) {
@@ -131,8 +134,7 @@ pub async fn next(steps: &mut Steps, recorder: Option<&Recorder>) -> Result<Step
     Ok(step)
 }
 
-/// Shows an answer as it comes.
-async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
+async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
     let mut there = feed.send(None, &shown.chunk(json!({"role": "assistant", "content": ""}), None)).await;
     let outcome = loop {
         if !there && recorder.is_none() {
@@ -159,7 +161,7 @@ async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: 
     feed.done().boxed().await;
 }
 
-/// A piece of an answer, as chat completions have it.
+/// A piece of a reply, in the format of chat completions.
 fn piece(delta: Delta) -> Value {
     match delta {
         Delta::Text(text) => json!({"content": text}),
@@ -186,7 +188,7 @@ fn finish(finish: &Finish) -> &'static str {
     }
 }
 
-impl Shown {
+impl ReplyFormat {
     fn chunk(&self, delta: Value, finish: Option<&str>) -> Value {
         json!({
             "id": self.id,

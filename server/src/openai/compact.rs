@@ -1,11 +1,12 @@
-//! Compacting what a client keeps itself: items go in, a summary comes back that stands for them in later requests.
+//! Compacting a conversation that the client stores itself: items go in, a summary comes back that replaces
+//! them in later requests.
 
 use super::ask::Input;
 use super::conversations::new_turn;
 use super::error::Refused;
 use super::fields::Fields;
-use super::place::end_of;
 use super::responses::fresh;
+use super::target::end_of;
 use super::{ids, items, models};
 use crate::access::Writer;
 use crate::app::{App, blocking};
@@ -14,7 +15,6 @@ use axum::Router;
 use axum::routing::post;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use everturn::{AppendOptions, NewConversation};
 use everturn_core::Error;
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::json::{Raw, quote};
@@ -23,7 +23,7 @@ use everturn_views::tokens::Family;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What a summary of ours begins with, under its base64. It is not encrypted: it is the client's own conversation.
+/// First bytes of our summaries, before base64. It is not encrypted: it is the client's own conversation.
 const MARK: &str = "everturn.summary.1\n";
 
 /// `/v1/responses/compact`.
@@ -40,14 +40,14 @@ pub fn summary_of(item: &Raw) -> Result<Option<String>, Error> {
     let bytes = value["encrypted_content"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
     let text = text.as_deref().and_then(|text| text.strip_prefix(MARK)).ok_or_else(|| {
-        let text = "a compaction item was not made here; send the items that it stands for";
+        let text = "a compaction item was not created by this server; send the items that it replaces";
         Error::invalid("compaction.foreign", text)
     })?;
     let words = quote(&format!("Summary of the conversation so far:\n\n{text}"));
     Ok(Some(format!(r#"{{"role":"developer","content":{words}}}"#)))
 }
 
-/// Summarizes, in a conversation that is gone afterwards. What the users said is repeated before the summary.
+/// Summarizes, in a temporary conversation. User messages are repeated before the summary.
 async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
     let model = models::find(&scope, body.take("model")?)?;
     let input = body.take::<Input>("input")?.map(Input::items).transpose()?.unwrap_or_default();
@@ -65,20 +65,20 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
         let place = match &previous {
             Some(previous) => {
                 let (turn, end) = end_of(&scope, previous)?;
-                scope.fork(turn.conversation, end).wait()?
+                scope.conversation(turn.conversation).fork(end).wait()?
             }
             None => {
                 let settings = Settings { retention: Some(Retention::Ephemeral), ..Settings::default() };
-                scope.create(NewConversation { settings, ..NewConversation::default() }).wait()?
+                scope.create(settings).wait()?
             }
         };
         let summarized = (|| {
             let said = match turns.is_empty() {
                 true => Vec::new(),
-                false => scope.append(place.id, turns, AppendOptions::default()).wait()?.turns,
+                false => place.append_all(turns).wait()?.turns,
             };
-            let end = scope.get(place.id)?.head.seq;
-            let summary = scope.summarize(place.id, 1, end, instructions.as_deref())?;
+            let end = place.get()?.head.seq;
+            let summary = place.compaction().summarize(1, end, instructions.as_deref())?;
             let users = said.iter().filter(|turn| turn.role == Role::User);
             let shown: Vec<Value> = users.flat_map(|turn| items::of_turn(&scope, turn)).collect();
             let family = Family::of_model(model.served_name());
@@ -87,7 +87,7 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
             let tokens = (read, family.count(&text));
             Ok((text, shown, tokens))
         })();
-        scope.delete(place.id, "it was there to be summarized").wait()?;
+        place.delete("it was there to be summarized").wait()?;
         summarized
     })
     .await?;

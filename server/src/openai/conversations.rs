@@ -1,4 +1,4 @@
-//! Conversations as OpenAI has them, and a list of them, which it has not.
+//! Conversations in OpenAI's format, and a list of them, which OpenAI does not have.
 
 use super::error::Refused;
 use super::fields::{Fields, check_metadata};
@@ -8,7 +8,7 @@ use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
 use axum::Router;
 use axum::routing::{get, post};
-use everturn::{AppendOptions, ListQuery, NewConversation, NewTurn, Tenant};
+use everturn::{ListQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Settings};
 use everturn_core::id::ConversationId;
@@ -18,13 +18,13 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most items that are given at once.
+/// Maximum number of items in one request.
 pub const ITEMS_MAX: usize = 20;
-/// Most entries of a page, and how many there are if nobody says.
+/// Maximum and default number of entries of a page.
 pub const PAGE_MAX: usize = 100;
 const PAGE_DEFAULT: usize = 20;
 
-/// What marks a conversation that belongs to a chain of responses and was never named: it is not listed.
+/// Metadata key of a conversation that belongs to a chain of responses and was never named: it is not listed.
 pub const HIDDEN: &str = "everturn.hidden";
 
 /// `/v1/conversations`.
@@ -34,7 +34,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/conversations/{id}", get(retrieve).post(update).delete(delete))
 }
 
-/// A conversation as OpenAI shows it. Of its metadata, what is text: the rest is not of this interface.
+/// A conversation in OpenAI's format. Only text metadata is shown.
 pub fn object(conversation: &Conversation) -> Value {
     let metadata: Map<String, Value> = texts(conversation).map(|(k, v)| (k.clone(), json!(v))).collect();
     json!({
@@ -75,19 +75,21 @@ pub fn new_turn(item: &Raw) -> Result<NewTurn, Error> {
 /// At most [`ITEMS_MAX`] items, as turns.
 pub fn new_turns(given: &[Raw]) -> Result<Vec<NewTurn>, Refused> {
     if given.len() > ITEMS_MAX {
-        let text =
-            format!("{ITEMS_MAX} items can be given at once, these are {}; give them in parts", given.len());
+        let text = format!(
+            "at most {ITEMS_MAX} items are accepted at once, these are {}; send them in parts",
+            given.len()
+        );
         return Err(Refused::field("items", text));
     }
     given.iter().map(|item| new_turn(item).map_err(Refused::at("items"))).collect()
 }
 
-/// Appends items, and shows them.
+/// Appends items, and returns them.
 pub async fn append(scope: Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<Vec<Value>, Refused> {
     if turns.is_empty() {
         return Ok(Vec::new());
     }
-    let appended = scope.append(id, turns, AppendOptions::default()).await.map_err(Refused::at("items"))?;
+    let appended = scope.conversation(id).append_all(turns).await.map_err(Refused::at("items"))?;
     Ok(blocking(move || Ok(appended.turns.iter().flat_map(|turn| items::of_turn(&scope, turn)).collect()))
         .await?)
 }
@@ -97,43 +99,43 @@ async fn create(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<a
     let turns = new_turns(&given)?;
     let metadata = raw_metadata(body.take("metadata")?.unwrap_or_default())?;
     let settings = Settings { metadata, ..Settings::default() };
-    let conversation = scope.create(NewConversation { settings, ..NewConversation::default() }).await?;
-    if let Err(refused) = append(scope.clone(), conversation.id, turns).await {
-        scope.delete(conversation.id, "its first items were refused").await?;
+    let chat = scope.create(settings).await?;
+    if let Err(refused) = append(scope, chat.id(), turns).await {
+        chat.delete("its first items were refused").await?;
         return Err(refused);
     }
-    Ok(axum::Json(object(&conversation)))
+    Ok(axum::Json(object(&blocking(move || chat.get()).await?)))
 }
 
 async fn retrieve(
     Reader(scope): Reader,
     Path(id): Path<ConversationId>,
 ) -> Result<axum::Json<Value>, Refused> {
-    Ok(axum::Json(object(&blocking(move || scope.get(id)).await?)))
+    Ok(axum::Json(object(&blocking(move || scope.conversation(id).get()).await?)))
 }
 
-/// New metadata takes the place of the old, as far as this interface shows it.
+/// New metadata replaces the old, as far as this interface shows it.
 async fn update(
     Writer(scope): Writer,
     Path(id): Path<ConversationId>,
     Json(mut body): Json<Fields>,
 ) -> Result<axum::Json<Value>, Refused> {
     let mut metadata = raw_metadata(body.take("metadata")?.unwrap_or_default())?;
-    let reading = scope.clone();
-    let now = blocking(move || reading.get(id)).await?;
+    let chat = scope.conversation(id);
+    let reading = chat.clone();
+    let now = blocking(move || reading.get()).await?;
     for (key, _) in texts(&now) {
         metadata.entry(key.clone()).or_insert(Raw::of(&Value::Null)?);
     }
-    let changed = scope.update(id, Settings { metadata, ..Settings::default() }).await?;
+    let changed = chat.update(Settings { metadata, ..Settings::default() }).await?;
     Ok(axum::Json(object(&changed)))
 }
 
 async fn delete(Admin(scope): Admin, Path(id): Path<ConversationId>) -> Result<axum::Json<Value>, Refused> {
-    scope.delete(id, "deleted through /v1/conversations").await?;
+    scope.conversation(id).delete("deleted through /v1/conversations").await?;
     Ok(axum::Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
 }
 
-/// How a page is asked for.
 #[derive(Deserialize)]
 pub struct Paging {
     after: Option<String>,
@@ -142,12 +144,11 @@ pub struct Paging {
 }
 
 impl Paging {
-    /// The entry that the page before ended with.
+    /// The last entry of the previous page.
     pub fn after(&self) -> Option<&str> {
         self.after.as_deref()
     }
 
-    /// At most so many entries.
     pub fn limit(&self) -> Result<usize, Refused> {
         match self.limit.unwrap_or(PAGE_DEFAULT) {
             limit @ 1..=PAGE_MAX => Ok(limit),
@@ -165,7 +166,7 @@ impl Paging {
     }
 }
 
-/// A page as OpenAI shows it.
+/// A page in OpenAI's format.
 pub fn page(data: Vec<Value>, has_more: bool) -> axum::Json<Value> {
     let id = |entry: Option<&Value>| entry.map_or(json!(""), |entry| entry["id"].clone());
     axum::Json(json!({
@@ -188,7 +189,7 @@ async fn list(Reader(scope): Reader, Query(paging): Query<Paging>) -> Result<axu
     let mut found = blocking(move || {
         let mut query = ListQuery { limit: PAGE_MAX, ..ListQuery::default() };
         if let Some(id) = after {
-            let last = scope.get(id)?;
+            let last = scope.conversation(id).get()?;
             query.after = Some((last.updated, last.id));
         }
         let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! What a request says beside its messages, from one provider's words to another's.
+//! Conversion of request fields other than messages between providers.
 
 use super::error::Refused;
 use super::tools::Choice;
@@ -8,8 +8,8 @@ use everturn_core::json::Raw;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The further fields of a request, for the server that is asked. Where it speaks the language of the request, all of
-/// them as they came; else those that it has a word for.
+/// Additional fields of a request, for the provider. If it uses the same API, all of them as they came; else
+/// those that have an equivalent.
 pub fn extra(
     from: Provider,
     to: Provider,
@@ -21,13 +21,13 @@ pub fn extra(
     Ok(Wants::read(from, rest)?.write(to)?)
 }
 
-/// What most providers have a word for.
+/// Fields that most providers have.
 #[derive(Default)]
 struct Wants {
     top_p: Option<Value>,
     choice: Option<Choice>,
     parallel: Option<bool>,
-    /// As Responses have it.
+    /// In the format of Responses.
     format: Option<Value>,
     effort: Option<Value>,
     verbosity: Option<Value>,

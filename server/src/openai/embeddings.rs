@@ -1,4 +1,4 @@
-//! Embeddings, by the configured embedders.
+//! Embeddings, with the configured models.
 
 use super::error::Refused;
 use super::fields::Fields;
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Most texts of a request.
+/// Maximum number of texts in a request.
 const TEXTS_MAX: usize = 2048;
 
 /// `/v1/embeddings`.

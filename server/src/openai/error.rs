@@ -12,26 +12,25 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// Largest body of an error that is read to be written anew.
+/// Maximum size of an error's body that is converted.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
-/// A request that is refused, and the field that is to blame.
+/// A refused request, and the field at fault.
 #[derive(Debug)]
 pub struct Refused(Box<(Problem, Option<Cow<'static, str>>)>);
 
 impl Refused {
-    /// Because of this field.
+    /// Refused because of this field.
     pub fn field(param: impl Into<Cow<'static, str>>, detail: impl Into<Cow<'static, str>>) -> Refused {
         let problem = Problem::new(StatusCode::BAD_REQUEST, "invalid_value", detail);
         Refused(Box::new((problem, Some(param.into()))))
     }
 
-    /// Because of this field, as the engine says.
+    /// Refused because of this field, with the engine's error.
     pub fn at(param: &'static str) -> impl FnOnce(Error) -> Refused {
         move |error| Refused(Box::new((error.into(), Some(param.into()))))
     }
 
-    /// There is no such thing.
     pub fn absent(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Refused {
         Problem::new(StatusCode::NOT_FOUND, code, detail).into()
     }
@@ -58,12 +57,12 @@ impl IntoResponse for Refused {
     }
 }
 
-/// The field that is to blame, on its way to [`dress`].
+/// The field at fault, for [`convert_errors`].
 #[derive(Clone)]
 struct Param(Option<Cow<'static, str>>);
 
-/// Gives every error under `/v1` the body that the client expects, also those of [`crate::access`].
-pub async fn dress(request: Request, next: Next) -> Response {
+/// Converts every error under `/v1` to the body that the client expects, including those of [`crate::access`].
+pub async fn convert_errors(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if !path.starts_with("/v1/") {
         return next.run(request).await;
@@ -96,7 +95,7 @@ struct Said {
     code: String,
 }
 
-/// The status that says the same to a client of a model: the model behind us failed, or its prompt was too long.
+/// The equivalent status for a client of a model: the model failed, or its prompt was too long.
 fn status(status: StatusCode, code: &str) -> StatusCode {
     match code {
         "model.unknown" | "model.none" => StatusCode::NOT_FOUND,
@@ -113,7 +112,7 @@ fn status(status: StatusCode, code: &str) -> StatusCode {
     }
 }
 
-/// OpenAI's word for an error where it has one; else ours.
+/// OpenAI's code for an error if it has one; else ours.
 pub fn openai_code(code: &str) -> &str {
     match code {
         "model.unknown" | "model.none" => "model_not_found",
@@ -140,7 +139,7 @@ fn openai_body(given: StatusCode, code: &str, text: &str, param: Option<&str>) -
     (status, json!({ "error": error }))
 }
 
-/// An error object of Anthropic's.
+/// An error object in Anthropic's format.
 pub fn anthropic_body(status: StatusCode, text: &str) -> Value {
     let kind = match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
@@ -155,7 +154,7 @@ pub fn anthropic_body(status: StatusCode, text: &str) -> Value {
     json!({"type": "error", "error": {"type": kind, "message": text}})
 }
 
-/// What a stream says at its end if it failed, in either dialect.
+/// The last event of a failed stream, in either format.
 pub fn in_stream(error: &Error, anthropic: bool) -> Value {
     let problem = Problem::from(error.clone());
     match anthropic {
@@ -180,7 +179,7 @@ mod tests {
     use axum::routing::get;
     use tower::ServiceExt;
 
-    /// What stands before the routes refuses in its own words; under `/v1` they become the client's.
+    /// Refusals before the routes have their own format; under `/v1` they are converted to the client's.
     #[tokio::test]
     async fn refusals_at_the_door_are_dressed_as_well() {
         let door = |request: Request, _: Next| async move {
@@ -194,7 +193,7 @@ mod tests {
         let router = Router::new()
             .route("/", get(|| async {}))
             .layer(axum::middleware::from_fn(door))
-            .layer(axum::middleware::from_fn(dress));
+            .layer(axum::middleware::from_fn(convert_errors));
         for (path, status, pointer, word) in [
             ("/v1/models", 401, "/error/code", "invalid_api_key"),
             ("/v1/busy", 429, "/error/code", "rate_limit_exceeded"),

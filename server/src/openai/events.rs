@@ -1,7 +1,7 @@
-//! The events of a response on its way, in OpenAI's order.
+//! The events of a streamed response, in OpenAI's order.
 
 use super::items::{Names, call_id, of_answer, reasoning};
-use super::kept::{Kept, Shown, State, cut, usage};
+use super::stored::{ResponseView, State, StoredRequest, cut, usage};
 use everturn::model::{Answer, Delta};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 /// Makes the events of one response. Each is a JSON object with its name in `type`.
 pub struct Events {
     turn: TurnId,
-    kept: Kept,
+    kept: StoredRequest,
     names: Names,
     sequence: u64,
-    /// How many items have begun.
+    /// Number of items that have begun.
     begun: usize,
-    /// The names of those that have ended.
+    /// Ids of those that have ended.
     ended: Vec<String>,
     open: Option<Open>,
     out: Vec<Value>,
 }
 
-/// The item that is being said.
+/// The current item.
 struct Open {
     id: String,
     place: usize,
@@ -31,10 +31,15 @@ struct Open {
 enum What {
     /// The parts of a message.
     Message(Vec<Part>),
-    /// Reasoning.
     Thinking(String),
-    /// A call: which of the answer's, its id, the tool, the arguments, and whether they are free text.
-    Call { index: usize, call_id: String, name: String, arguments: String, custom: bool },
+    /// A call: its index in the reply, its id, the tool, the arguments, and whether they are free text.
+    Call {
+        index: usize,
+        call_id: String,
+        name: String,
+        arguments: String,
+        custom: bool,
+    },
 }
 
 struct Part {
@@ -52,8 +57,7 @@ impl Part {
 }
 
 impl Events {
-    /// Of the response that this turn is.
-    pub fn new(turn: TurnId, kept: Kept) -> Events {
+    pub fn new(turn: TurnId, kept: StoredRequest) -> Events {
         Events {
             turn,
             kept,
@@ -66,7 +70,6 @@ impl Events {
         }
     }
 
-    /// The first events.
     pub fn begin(&mut self) -> Vec<Value> {
         let response = self.response(&State::InProgress, &[], None);
         self.tell("response.created", json!({"response": response}));
@@ -74,7 +77,7 @@ impl Events {
         std::mem::take(&mut self.out)
     }
 
-    /// What another piece brings.
+    /// The events of another piece.
     pub fn delta(&mut self, delta: Delta) -> Vec<Value> {
         match delta {
             Delta::Text(text) => self.say(false, &text),
@@ -85,13 +88,13 @@ impl Events {
         std::mem::take(&mut self.out)
     }
 
-    /// The last events of an answer.
+    /// The last events of a reply.
     pub fn end(&mut self, answer: &Answer) -> Vec<Value> {
         let output = of_answer(&answer.messages, self.turn);
         self.last(self.response(&State::Done(cut(&answer.finish)), &output, usage(answer)))
     }
 
-    /// The items of a response that is there already, as if they came now.
+    /// The items of a finished response, as if they came now.
     pub fn items(&mut self, output: &[Value]) -> Vec<Value> {
         for (index, item) in output.iter().enumerate() {
             let text = |name: &str| item[name].as_str().map(str::to_string);
@@ -117,16 +120,16 @@ impl Events {
         std::mem::take(&mut self.out)
     }
 
-    /// The last events, with what the response has become.
+    /// The last events, with the final response.
     pub fn last(&mut self, response: Value) -> Vec<Value> {
         self.close();
         for item in response["output"].as_array().into_iter().flatten() {
-            // What was not shown while it came: sealed reasoning, calls that the provider ran itself.
+            // Items that were not streamed: encrypted reasoning, calls that the provider ran itself.
             if !self.ended.iter().any(|id| item["id"] == *id) {
                 self.whole(item);
             }
         }
-        // A stop has no event of its own; this is the one that says there is no more to come.
+        // A stop has no event of its own; this is the one that ends the stream.
         let name = match response["status"].as_str() {
             Some("completed") => "response.completed",
             Some("failed") => "response.failed",
@@ -146,7 +149,7 @@ impl Events {
         self.ended.push(item["id"].as_str().unwrap_or_default().to_string());
     }
 
-    /// The last events where there is no answer.
+    /// The last events if there is no reply.
     pub fn fail(&mut self, error: &Error) -> Vec<Value> {
         let state = match error.code() {
             "generation.stopped" => State::Cancelled,
@@ -156,7 +159,7 @@ impl Events {
     }
 
     fn response(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
-        Shown { turn: self.turn, kept: &self.kept }.object(state, output, usage)
+        ResponseView { turn: self.turn, kept: &self.kept }.object(state, output, usage)
     }
 
     fn tell(&mut self, name: &str, mut event: Value) {
@@ -177,7 +180,7 @@ impl Events {
         self.open = Some(open);
     }
 
-    /// Tells something about a place within the open item.
+    /// Adds an event about a part of the open item.
     fn within(&mut self, name: &str, more: Value) {
         let Some(open) = &self.open else { return };
         let mut event = json!({"item_id": open.id, "output_index": open.place});
@@ -245,7 +248,7 @@ impl Events {
     fn call(&mut self, which: usize, id: Option<String>, name: Option<String>, piece: &str) {
         let same = |open: &Open| matches!(&open.what, What::Call { index, .. } if *index == which);
         if !self.open.as_ref().is_some_and(same) {
-            // A piece of a call that ended already: the last event has all of it.
+            // A piece of a call that has already ended: the last event has all of it.
             let Some(name) = name else { return };
             let call_id = id.unwrap_or_default();
             let tools = self.kept.echo.get("tools").and_then(Value::as_array);

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub struct Fields(pub BTreeMap<String, Raw>);
 
 impl Fields {
-    /// Takes a field out; `null` is as good as absent.
+    /// Takes a field out; `null` means absent.
     pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, Refused> {
         let Some(raw) = self.0.remove(name).filter(|raw| raw.get() != "null") else { return Ok(None) };
         serde_json::from_str(raw.get())
@@ -20,13 +20,13 @@ impl Fields {
             .map_err(|e| Refused::field(name, format!("{name} is not what is expected: {e}")))
     }
 
-    /// The same, for a field that must be there.
+    /// The same, for a required field.
     pub fn need<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, Refused> {
         self.take(name)?.ok_or_else(|| Refused::field(name, format!("{name} is missing; give it")))
     }
 }
 
-/// Metadata as OpenAI limits it: 16 pairs, 64 characters for a key, 512 for a value.
+/// Checks metadata against OpenAI's limits: 16 pairs, 64 characters for a key, 512 for a value.
 pub fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Refused> {
     const PAIRS_MAX: usize = 16;
     const KEY_CHARS_MAX: usize = 64;

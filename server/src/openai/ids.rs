@@ -1,30 +1,30 @@
-//! Names of responses and items that lead back to a turn without a table.
+//! Ids of responses and items that lead back to a turn without a table.
 //!
-//! A response is `resp_` and the ULID of the answer's turn. An item is a word for its kind, the ULID of its turn and,
-//! for the second item of that kind and later ones, a number: `msg_01J…`, `fc_01J…`, `fc_01J…_1`. The items of one
-//! answer are all named after its first turn, the one that was open while it came: so they have their names in the
-//! stream already, also where the answer becomes several turns.
+//! A response is `resp_` and the ULID of the reply's turn. An item is a prefix for its kind, the ULID of its
+//! turn and, for the second item of that kind and later ones, a number: `msg_01J…`, `fc_01J…`, `fc_01J…_1`. The
+//! items of one reply are all named after its first turn, the one that was open while it was streamed: so they
+//! have their ids in the stream already, even if the reply becomes several turns.
 
 use everturn_core::id::TurnId;
 
 const RESPONSE: &str = "resp_";
 
-/// The name of the response that a turn is.
+/// The id of the response for a turn.
 pub fn response(turn: TurnId) -> String {
     format!("{RESPONSE}{}", ulid(turn))
 }
 
-/// When the turn of a response was begun, in seconds since 1970: its name says so.
+/// Time at which the turn of a response was begun, in seconds since 1970, taken from its id.
 pub fn created(turn: TurnId) -> u64 {
     turn.0.timestamp_ms() / 1000
 }
 
-/// The turn that a response is.
+/// The turn of a response.
 pub fn turn_of_response(id: &str) -> Option<TurnId> {
     turn(id.strip_prefix(RESPONSE)?)
 }
 
-/// The name of an item: its type, the turn, and how many of its kind come before it.
+/// The id of an item: its type, the turn, and the number of its kind before it.
 pub fn item(kind: &str, of: TurnId, nth: usize) -> String {
     let word = match kind {
         "message" => "msg",

@@ -3,7 +3,7 @@
 use super::conversations::{Paging, append, new_turns, object, page};
 use super::error::Refused;
 use super::fields::Fields;
-use super::{ids, items, kept};
+use super::{ids, items, stored};
 use crate::access::{Admin, Reader, Writer};
 use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
@@ -18,7 +18,7 @@ use everturn_core::turn::{Status, Turn};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Turns after the first in which an item of an answer is looked for.
+/// Number of turns after the first in which an item of a reply is searched.
 const ANSWER_TURNS_MAX: usize = 1000;
 
 /// `/v1/conversations/{id}/items`.
@@ -69,8 +69,8 @@ async fn retrieve(
     Ok(axum::Json(item.ok_or_else(erased)?))
 }
 
-/// Erases an item's turn: its words are gone, its place in the chain stays. What was said in one turn is erased
-/// together or not at all, since half a turn is something that nobody said.
+/// Erases an item's turn: its content is gone, its envelope stays in the chain. The items of one turn are
+/// erased together or not at all, since half a turn is something that nobody said.
 async fn delete(
     Admin(scope): Admin,
     Path((id, item)): Path<(ConversationId, String)>,
@@ -89,8 +89,8 @@ async fn delete(
                 return Err(Error::invalid("item.part_of_turn", text));
             }
         }
-        scope.erase(id, at.turn.id, None, "deleted through /v1/conversations").wait()?;
-        scope.get(id)
+        scope.conversation(id).erase(at.turn.id, None, "deleted through /v1/conversations").wait()?;
+        scope.conversation(id).get()
     })
     .await?;
     Ok(axum::Json(object(&conversation)))
@@ -100,18 +100,18 @@ fn erased() -> Error {
     Error::not_found("item_not_found", "the item was deleted")
 }
 
-/// Where an item is.
+/// Location of an item.
 pub struct At {
     /// The turn that holds it.
     pub turn: Turn,
     /// The items of that turn.
     pub items: Vec<Value>,
-    /// Which of them it is; none if the turn was erased.
+    /// Its index among them; `None` if the turn was erased.
     pub index: Option<usize>,
 }
 
 impl At {
-    /// The items of the turn that come after it.
+    /// The items of the turn after it.
     fn rest(mut self, newest_first: bool) -> Vec<Value> {
         match (self.index, newest_first) {
             (Some(index), true) => {
@@ -125,11 +125,11 @@ impl At {
     }
 }
 
-/// Finds an item of a conversation by its name.
+/// Finds an item of a conversation by its id.
 pub fn locate(scope: &Tenant, id: ConversationId, item: &str) -> Result<At, Error> {
     let absent = || Error::not_found("item_not_found", format!("no item {:?} in {id}", clip(item)));
     let named_after = ids::turn_of_item(item).ok_or_else(absent)?;
-    let turn = match scope.turn_in(id, named_after) {
+    let turn = match scope.conversation(id).turn(named_after) {
         Ok(turn) => turn,
         Err(Error::NotFound(_)) => return Err(absent()),
         Err(error) => return Err(error),
@@ -144,7 +144,7 @@ pub fn locate(scope: &Tenant, id: ConversationId, item: &str) -> Result<At, Erro
         return Ok(At { turn, items, index });
     }
     let query = HistoryQuery { after: Some(turn.seq), limit: ANSWER_TURNS_MAX, ..HistoryQuery::default() };
-    for turn in kept::turns(scope, id, query)? {
+    for turn in stored::turns(scope, id, query)? {
         if items::generation(&turn).answer == Some(named_after) {
             let (items, index) = place(&turn);
             if index.is_some() {
@@ -155,17 +155,14 @@ pub fn locate(scope: &Tenant, id: ConversationId, item: &str) -> Result<At, Erro
     Err(absent())
 }
 
-/// Walks through the items of a conversation.
+/// Iterates over the items of a conversation.
 pub struct Walk<'a> {
-    /// Whose.
     pub scope: &'a Tenant,
-    /// Where.
     pub id: ConversationId,
-    /// In which direction.
     pub newest_first: bool,
-    /// From after this place on, in that direction.
+    /// `seq` to start after, in that direction.
     pub from: Option<u64>,
-    /// Up to before this place, in that direction.
+    /// `seq` to stop before, in that direction.
     pub until: Option<u64>,
 }
 
@@ -179,7 +176,7 @@ impl Walk<'_> {
             };
             let order = if self.newest_first { Order::Descending } else { Order::Ascending };
             let query = HistoryQuery { before, after, limit: wanted, order, ..HistoryQuery::default() };
-            let page = self.scope.history(self.id, query)?;
+            let page = self.scope.conversation(self.id).history(query)?;
             for entry in page.data {
                 let Entry::Turn(turn) = entry else { continue };
                 if turn.status == Status::Pending || turn.visibility == Visibility::Private {

@@ -1,4 +1,4 @@
-//! What a turn is to an OpenAI client: one item or several, whatever shape its message has.
+//! The items of a turn for an OpenAI client: one or several, whatever the shape of its message.
 
 use super::ids;
 use everturn::Tenant;
@@ -10,35 +10,35 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What the engine notes with every turn of an answer.
+/// Metadata that the engine stores with every turn of a reply.
 #[derive(Deserialize, Default)]
 pub struct Generation {
-    /// In the first turn: which generation.
+    /// In the first turn: id of the generation.
     pub id: Option<String>,
-    /// In the first turn: the receipt of what the model was given.
+    /// In the first turn: `seq` of the receipt.
     pub receipt_seq: Option<u64>,
     /// In the first turn: why it ended.
     pub finish: Option<String>,
-    /// In the first turn: what it cost, as the provider says.
+    /// In the first turn: usage as reported by the provider.
     pub usage: Option<Value>,
-    /// In the first turn: how many turns the answer has.
+    /// In the first turn: number of turns of the reply.
     pub items: Option<usize>,
     /// In later turns: the first turn.
     pub answer: Option<TurnId>,
-    /// In later turns: how many of its kind come before it.
+    /// In later turns: number of items of its kind before it.
     pub nth: Option<usize>,
 }
 
-/// What the engine noted with a turn.
+/// The engine's metadata of a turn.
 pub fn generation(turn: &Turn) -> Generation {
     turn.metadata.get("generation").and_then(|raw| raw.read()).unwrap_or_default()
 }
 
-/// The items of a turn, with their names. Payloads that were moved into assets are put back.
+/// The items of a turn, with their ids. Payloads that were moved into assets are put back.
 pub fn of_turn(scope: &Tenant, turn: &Turn) -> Vec<Value> {
     let Some(message) = &turn.message else { return Vec::new() };
     let bytes = |id: &str| {
-        let asset = scope.asset_in(turn.conversation, id).ok()?;
+        let asset = scope.conversation(turn.conversation).assets().get(id).ok()?;
         scope.asset_bytes(&asset).ok()
     };
     let whole = asset::restore(message.get(), bytes).unwrap_or_else(|_| message.get().to_string());
@@ -56,7 +56,7 @@ pub fn of_turn(scope: &Tenant, turn: &Turn) -> Vec<Value> {
     items
 }
 
-/// The items of an answer that is named after this turn.
+/// The items of a reply that is named after this turn.
 pub fn of_answer(messages: &[Raw], turn: TurnId) -> Vec<Value> {
     let mut names = Names::new(turn);
     let mut items: Vec<Value> = messages.iter().flat_map(|raw| of_message(&read(raw.get()))).collect();
@@ -64,8 +64,8 @@ pub fn of_answer(messages: &[Raw], turn: TurnId) -> Vec<Value> {
     items
 }
 
-/// A message as it is read here: the input of a call, which is an object to Anthropic and text to OpenAI, is the text that
-/// the model wrote.
+/// A parsed message: the input of a call, which is an object for Anthropic and text for OpenAI, becomes the
+/// text that the model wrote.
 fn read(text: &str) -> Value {
     #[derive(Deserialize)]
     struct Exact {
@@ -86,19 +86,18 @@ fn read(text: &str) -> Value {
     message
 }
 
-/// Gives the items of a turn their names.
+/// Assigns ids to the items of a turn.
 pub struct Names {
     turn: TurnId,
     counts: BTreeMap<String, usize>,
 }
 
 impl Names {
-    /// For the items of this turn.
     pub fn new(turn: TurnId) -> Names {
         Names { turn, counts: BTreeMap::new() }
     }
 
-    /// The name of the next item of this type.
+    /// The id of the next item of this type.
     pub fn next(&mut self, kind: &str) -> String {
         let count = self.counts.entry(kind.to_string()).or_default();
         let id = ids::item(kind, self.turn, *count);
@@ -121,7 +120,7 @@ impl Names {
     }
 }
 
-/// What pairs a call with its result where the server gave nothing.
+/// The id that pairs a call with its result if the provider gave none.
 pub fn call_id(item: &str) -> String {
     format!("call_{}", item.trim_start_matches("fc_"))
 }
@@ -130,7 +129,7 @@ fn kind_of(item: &Value) -> &str {
     item.get("type").and_then(Value::as_str).unwrap_or("message")
 }
 
-/// The items of a message, without names.
+/// The items of a message, without ids.
 pub fn of_message(message: &Value) -> Vec<Value> {
     let Some(role) = message.get("role").and_then(Value::as_str) else {
         return vec![message.clone()];
@@ -158,7 +157,7 @@ pub fn of_message(message: &Value) -> Vec<Value> {
     }
     items.flush();
     let mut items = items.items;
-    // A message that says nothing is still there.
+    // An empty message is still an item.
     if items.is_empty() {
         items.push(json!({"type": "message", "role": spoken(role), "content": []}));
     }
@@ -171,14 +170,14 @@ pub fn of_message(message: &Value) -> Vec<Value> {
 struct Items<'a> {
     role: &'a str,
     items: Vec<Value>,
-    /// Of the message item that is being put together.
+    /// Parts of the message item being assembled.
     parts: Vec<Value>,
 }
 
 impl Items<'_> {
     fn push(&mut self, item: Value) {
         self.flush();
-        // Reasoning in several blocks came as one in the stream.
+        // Reasoning in several blocks was streamed as one.
         let joins = kind_of(&item) == "reasoning" && item.get("encrypted_content").is_none();
         match self.items.last_mut().filter(|last| joins && kind_of(last) == "reasoning") {
             Some(last) => {
@@ -199,7 +198,7 @@ impl Items<'_> {
         }
     }
 
-    /// Words that follow words belong to one part: in the stream they cannot be told apart either.
+    /// Consecutive texts belong to one part: in the stream they cannot be distinguished either.
     fn text(&mut self, text: &str) {
         let said = matches!(self.role, "assistant" | "model");
         if let Some(Value::String(last)) =
@@ -230,7 +229,7 @@ impl Items<'_> {
                 let thought = text(block, &["thinking"]).unwrap_or_default();
                 self.push(reasoning(thought, None));
             }
-            // Sealed, and not for those who did not seal it: it stays in the log and goes back to its provider.
+            // Encrypted for its provider only: it stays in the log and is sent back to its provider.
             "redacted_thinking" => {}
             "tool_use" | "tool_call" => self.push(call(block)),
             "tool_result" => self.push(output(block, block.get("content"))),
@@ -263,7 +262,6 @@ fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     value.get(name).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// An item of reasoning.
 pub fn reasoning(thought: &str, id: Option<&str>) -> Value {
     let summary = match thought {
         "" => json!([]),

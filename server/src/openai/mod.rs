@@ -1,10 +1,11 @@
-//! The OpenAI-compatible endpoints, so that the official packages work unchanged with `base_url`; one file per noun.
+//! The OpenAI-compatible endpoints, so that the official packages work unchanged with `base_url`; one file per
+//! noun.
 //!
-//! A conversation of theirs is one of ours. What they call an item is (a part of) one of our turns: [`items`] reads
-//! the items out of a turn, whatever shape its message has, and [`ids`] names them so that the name leads back. A
-//! response is the turn of an answer; what has to be known of its request is kept in that turn's metadata.
+//! A conversation of theirs is one of ours. Their item is (a part of) one of our turns: [`items`] derives the
+//! items of a turn, whatever the shape of its message, and [`ids`] gives them ids that lead back to it. A
+//! response is the turn of a reply; the required part of its request is stored in that turn's metadata.
 //!
-//! What it is not: a proxy. Answers are put together by the engine's model clients and written anew.
+//! This is not a proxy. Replies are assembled by the engine's model clients and serialised again.
 
 pub mod ask;
 pub mod chat;
@@ -18,12 +19,12 @@ pub mod fields;
 pub mod ids;
 mod item_routes;
 mod items;
-mod kept;
 pub mod models;
-pub mod place;
 pub mod recorded;
 pub mod responses;
 pub mod sse;
+mod stored;
+pub mod target;
 pub mod tokens;
 pub mod tools;
 

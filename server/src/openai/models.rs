@@ -1,4 +1,4 @@
-//! Models: which there are, and which one a request means.
+//! Models: listing them, and finding the one of a request.
 
 use super::error::Refused;
 use crate::access::Reader;
@@ -18,35 +18,34 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/models", get(list)).route("/v1/models/{*id}", get(retrieve))
 }
 
-/// The model that a request means.
+/// The model of a request.
 pub struct Chosen {
-    /// What the request called it.
+    /// Its name in the request.
     pub asked: String,
-    /// Its configured name.
     pub name: String,
-    /// The model that its server is asked for, if it is another one than configured.
+    /// The model to request from its provider, if different from the configured one.
     pub served: Option<String>,
-    /// How it is asked.
     pub configured: Configured,
 }
 
 impl Chosen {
-    /// Whose shape it wants.
+    /// Its provider, which determines the message shape.
     pub fn provider(&self) -> Provider {
         self.configured.client.provider()
     }
 
-    /// What its server calls it.
+    /// Its name at the provider.
     pub fn served_name(&self) -> &str {
         self.served.as_deref().unwrap_or_else(|| self.configured.client.model())
     }
 }
 
-/// Finds a model by its configured name, by what its server calls it, or as `name/model` for any model of that server.
+/// Finds a model by its configured name, by its name at the provider, or as `name/model` for any model of that
+/// provider.
 pub fn find(scope: &Tenant, asked: Option<String>) -> Result<Chosen, Refused> {
-    let models = scope.models();
+    let models = scope.generations().models();
     let Some(asked) = asked else {
-        let configured = scope.model(None).map_err(Refused::at("model"))?;
+        let configured = scope.generations().model(None).map_err(Refused::at("model"))?;
         let same = |(name, _): &&(String, String)| models.len() == 1 || name == "default";
         let name = models.iter().find(same).map(|(name, _)| name.clone()).unwrap_or_default();
         return Ok(Chosen { asked: name.clone(), name, served: None, configured });
@@ -61,11 +60,11 @@ pub fn find(scope: &Tenant, asked: Option<String>) -> Result<Chosen, Refused> {
             _ => return Err(unknown(&asked)),
         },
     };
-    let configured = scope.model(Some(&name)).map_err(Refused::at("model"))?;
+    let configured = scope.generations().model(Some(&name)).map_err(Refused::at("model"))?;
     Ok(Chosen { asked, name, served, configured })
 }
 
-/// There is no such model.
+/// The error for an unknown model.
 pub fn unknown(asked: &str) -> Refused {
     Refused::absent(
         "model_not_found",
@@ -82,7 +81,7 @@ fn object(id: &str) -> Value {
 }
 
 async fn list(State(app): State<Arc<App>>, Reader(scope): Reader) -> Json<Value> {
-    let models = scope.models();
+    let models = scope.generations().models();
     let mut ids: Vec<&str> = models.iter().map(|(name, _)| name.as_str()).collect();
     ids.extend(models.iter().map(|(_, served)| served.as_str()));
     ids.extend(app.embedders.iter().flat_map(|(name, embedder)| [name.as_str(), embedder.model()]));

@@ -1,16 +1,16 @@
-//! Recording calls of clients that keep the conversation themselves and send all of it every time.
+//! Recording calls of clients that store the conversation themselves and send all of it every time.
 //!
-//! What is new is found by comparing: the longest beginning of the sent messages that is what the conversation ends with
-//! was said before, and what follows it is appended. So a client may send everything, the last part, or the new message
-//! only. Messages are compared by what they say, in whatever shape. System messages that lead the list are no part of
-//! this: each is appended once, and again when it changes.
+//! New messages are found by comparison: the longest beginning of the sent messages that equals the end of the
+//! conversation is known, and what follows it is appended. So a client may send everything, the last part, or
+//! only the new message. Messages are compared by their content, in any shape. Leading system messages are
+//! treated separately: each is appended once, and again when it changes.
 
 use super::error::Refused;
-use super::kept;
+use super::stored;
 use crate::app::blocking;
 use axum::http::HeaderMap;
 use everturn::model::Answer;
-use everturn::{AppendOptions, HistoryQuery, NewTurn, Order, Tenant};
+use everturn::{HistoryQuery, NewTurn, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -21,10 +21,9 @@ use serde_json::Value;
 /// The header that names the conversation.
 pub const HEADER: &str = "everturn-conversation";
 
-/// Turns at the end of a conversation that are compared with what is sent.
+/// Number of turns at the end of a conversation that are compared with what is sent.
 const COMPARED_TURNS_MAX: usize = 1000;
 
-/// Records one call.
 #[derive(Clone)]
 pub struct Recorder {
     scope: Tenant,
@@ -33,7 +32,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// For the conversation that the header or the metadata names, if one of them does.
+    /// A recorder for the conversation that the header or the metadata names, if any.
     pub fn named(
         scope: &Tenant,
         headers: &HeaderMap,
@@ -46,21 +45,20 @@ impl Recorder {
         Ok(Some(Recorder { scope: scope.clone(), id, adapter }))
     }
 
-    /// Appends what is new of these messages.
+    /// Appends the new messages.
     pub async fn input(&self, messages: &[Raw]) -> Result<(), Error> {
         let (this, messages) = (self.clone(), messages.to_vec());
         blocking(move || {
             let new = this.new_of(messages)?;
             if !new.is_empty() {
-                let turns = new.iter().map(|raw| this.turn(raw)).collect();
-                this.scope.append(this.id, turns, AppendOptions::default()).wait()?;
+                let turns = new.iter().map(|raw| this.turn(raw));
+                this.scope.conversation(this.id).append_all(turns).wait()?;
             }
             Ok(())
         })
         .await
     }
 
-    /// Appends the answer.
     pub async fn answer(&self, answer: &Answer) -> Result<(), Error> {
         let mut turns: Vec<NewTurn> = answer.messages.iter().map(|raw| self.turn(raw)).collect();
         if turns.is_empty() {
@@ -70,7 +68,7 @@ impl Recorder {
             turn.model = Some(answer.model.clone()).filter(|model| !model.is_empty());
         }
         turns[0].tokens = Some(Tokens { prompt: answer.tokens.prompt, completion: answer.tokens.completion });
-        self.scope.append(self.id, turns, AppendOptions::default()).await.map(drop)
+        self.scope.conversation(self.id).append_all(turns).await.map(drop)
     }
 
     fn turn(&self, raw: &Raw) -> NewTurn {
@@ -80,7 +78,7 @@ impl Recorder {
     fn new_of(&self, messages: Vec<Raw>) -> Result<Vec<Raw>, Error> {
         let query =
             HistoryQuery { limit: COMPARED_TURNS_MAX, order: Order::Descending, ..HistoryQuery::default() };
-        let mut known = kept::turns(&self.scope, self.id, query)?;
+        let mut known = stored::turns(&self.scope, self.id, query)?;
         known.retain(|turn| turn.status != Status::Pending);
         known.reverse();
         let say = |role: fn(Role) -> bool| -> Vec<String> {
@@ -92,13 +90,14 @@ impl Recorder {
     }
 }
 
-/// What is new of the messages, where these system messages are known and this is what was said, oldest first.
+/// The new messages, given the known system messages and the known messages, oldest first.
 fn new(messages: Vec<Raw>, system: &[String], spoken: &[String]) -> Vec<Raw> {
     let values: Vec<Value> = messages.iter().map(|raw| raw.read().unwrap_or_default()).collect();
     let gists: Vec<Vec<String>> = values.iter().map(gist).collect();
     let is_system = |at: usize| message::role(&values[at]).is_ok_and(|role| role == Role::System);
     let lead = (0..values.len()).take_while(|at| is_system(*at)).count();
-    // Up to which message everything stands at the end of what was said. System messages in between are not compared.
+    // The last message up to which everything is at the end of the conversation. System messages in between are
+    // not compared.
     let is_end = |through: &usize| {
         let sent = (lead..*through).filter(|at| !is_system(*at)).flat_map(|at| &gists[at]);
         let count = sent.clone().count();
@@ -111,8 +110,8 @@ fn new(messages: Vec<Raw>, system: &[String], spoken: &[String]) -> Vec<Raw> {
     messages.into_iter().enumerate().filter(|(at, _)| !known(*at)).map(|(_, raw)| raw).collect()
 }
 
-/// What a message says, piece by piece, in one spelling for all shapes: what is one message to one provider is several
-/// to another.
+/// The content of a message, piece by piece, in one spelling for all shapes: one message of one provider is
+/// several of another.
 fn gist(message: &Value) -> Vec<String> {
     let role = message::role(message).unwrap_or(Role::User);
     let mut out = Vec::new();
@@ -125,7 +124,7 @@ fn gist(message: &Value) -> Vec<String> {
         };
         out.push(format!("result {} {content}", result.id.unwrap_or_default()));
     }
-    // A message in the role `tool` is a result as a whole.
+    // A message with the role `tool` is a result as a whole.
     if !results.is_empty() && role == Role::Tool {
         return out;
     }

@@ -1,13 +1,13 @@
-//! Responses: asking for one, and what can be done with it afterwards.
+//! Responses: create, retrieve, cancel, delete.
 
 use super::ask::Ask;
 use super::conversations::{Paging, is_hidden, page};
 use super::error::Refused;
 use super::events::Events;
 use super::fields::Fields;
-use super::kept::{self, Kept, Shown, State as Stands, cut, usage};
-use super::place::{Begun, begin, unkept};
 use super::sse::{self, Feed, Steps};
+use super::stored::{self, ResponseView, State as ReplyState, StoredRequest, cut, usage};
+use super::target::{StartedResponse, begin, unstored_request};
 use super::{items, models};
 use crate::access::{Admin, Reader, Writer};
 use crate::app::{App, blocking};
@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a cancel waits for the answer to end.
+/// Maximum time that a cancel waits for the generation to end.
 const CANCEL_WAIT: Duration = Duration::from_secs(10);
 
 /// `/v1/responses`.
@@ -43,10 +43,10 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/responses/{id}/input_items", get(input_items))
 }
 
-/// A response on its way.
-struct OnItsWay {
+/// A response being generated.
+struct RunningResponse {
     turn: TurnId,
-    kept: Kept,
+    kept: StoredRequest,
     steps: Steps,
 }
 
@@ -59,43 +59,48 @@ async fn create(
     let model = models::find(&scope, ask.model.clone())?;
     let (stream, background, keep) = (ask.stream, ask.background, ask.store || ask.conversation.is_some());
     if !keep {
-        let kept = Kept { model: model.asked.clone(), echo: ask.echo.clone(), conversation: None, inputs: 0 };
-        let request = unkept(&scope, ask, &model).await?;
-        let steps = sse::unkept(model.configured.client.generate(request));
-        let on_its_way = OnItsWay { turn: fresh()?, kept, steps };
+        let kept = StoredRequest {
+            model: model.asked.clone(),
+            echo: ask.echo.clone(),
+            conversation: None,
+            inputs: 0,
+        };
+        let request = unstored_request(&scope, ask, &model).await?;
+        let steps = sse::unstored(model.configured.client.generate(request));
+        let running = RunningResponse { turn: fresh()?, kept, steps };
         return match stream {
-            true => Ok(sse::respond(&app, move |feed| show(on_its_way, feed))),
-            false => Ok(axum::Json(whole(on_its_way).await?).into_response()),
+            true => Ok(sse::respond(&app, move |feed| show(running, feed))),
+            false => Ok(axum::Json(whole(running).await?).into_response()),
         };
     }
-    let Begun { generating, kept, own } = begin(&scope, ask, &model).await?;
+    let StartedResponse { generating, kept, own } = begin(&scope, ask, &model).await?;
     let (turn, conversation) = (generating.turn, generating.conversation);
-    let on_its_way = OnItsWay { turn, kept, steps: sse::kept(generating) };
+    let running = RunningResponse { turn, kept, steps: sse::stored(generating) };
     if stream {
-        return Ok(sse::respond(&app, move |feed| show(on_its_way, feed)));
+        return Ok(sse::respond(&app, move |feed| show(running, feed)));
     }
     if background {
-        let shown = Shown { turn, kept: &on_its_way.kept };
-        return Ok(axum::Json(shown.object(&Stands::InProgress, &[], None)).into_response());
+        let shown = ResponseView { turn, kept: &running.kept };
+        return Ok(axum::Json(shown.object(&ReplyState::InProgress, &[], None)).into_response());
     }
-    match whole(on_its_way).await {
+    match whole(running).await {
         Ok(response) => Ok(axum::Json(response).into_response()),
         Err(error) => {
-            // Nobody has its id, so nobody can ask for it.
+            // Nobody has its id, so nobody can retrieve it.
             if own {
-                scope.delete(conversation, "its only response failed").await?;
+                scope.conversation(conversation).delete("its only response failed").await?;
             }
             Err(error.into())
         }
     }
 }
 
-/// In seconds since 1970.
+/// Seconds since 1970.
 pub fn now() -> i64 {
     SystemWorld.now().0.div_euclid(1_000_000)
 }
 
-/// A name for what is not kept: a ULID, as the others are.
+/// An id for a response that is not stored: a ULID, like the others.
 pub fn fresh() -> Result<TurnId, Error> {
     let mut bytes = [0; 16];
     SystemWorld.fill(&mut bytes)?;
@@ -103,7 +108,7 @@ pub fn fresh() -> Result<TurnId, Error> {
     Ok(TurnId::from_bytes(bytes))
 }
 
-/// The whole answer.
+/// The whole reply.
 pub async fn answer(mut steps: Steps) -> Result<Answer, Error> {
     while let Some(step) = steps.next().await {
         if let Step::Done(answer) = step? {
@@ -113,15 +118,15 @@ pub async fn answer(mut steps: Steps) -> Result<Answer, Error> {
     Err(sse::endless())
 }
 
-async fn whole(OnItsWay { turn, kept, steps }: OnItsWay) -> Result<Value, Error> {
+async fn whole(RunningResponse { turn, kept, steps }: RunningResponse) -> Result<Value, Error> {
     let answer = answer(steps).await?;
     let output = items::of_answer(&answer.messages, turn);
-    let shown = Shown { turn, kept: &kept };
-    Ok(shown.object(&Stands::Done(cut(&answer.finish)), &output, usage(&answer)))
+    let shown = ResponseView { turn, kept: &kept };
+    Ok(shown.object(&ReplyState::Done(cut(&answer.finish)), &output, usage(&answer)))
 }
 
-/// Shows an answer as it comes. Who goes away stops an answer only if it is not kept.
-async fn show(OnItsWay { turn, kept, mut steps }: OnItsWay, feed: Feed) {
+/// Streams a reply. Disconnecting stops it only if it is not stored.
+async fn show(RunningResponse { turn, kept, mut steps }: RunningResponse, feed: Feed) {
     let mut events = Events::new(turn, kept);
     let mut next = events.begin();
     while tell(&feed, next).await {
@@ -158,16 +163,16 @@ async fn retrieve(
         return Err(Refused::field("starting_after", text));
     }
     let finding = scope.clone();
-    let (turn, kept) = blocking(move || kept::find(&finding, &id)).await?;
+    let (turn, kept) = blocking(move || stored::find(&finding, &id)).await?;
     if query.stream == Some(true) {
         return Ok(sse::respond(&app, move |feed| show_again(scope, turn, kept, feed)));
     }
-    let response = blocking(move || kept::object(&scope, &turn, &kept));
+    let response = blocking(move || stored::object(&scope, &turn, &kept));
     Ok(axum::Json(response.await?).into_response())
 }
 
-/// Shows a response once more: what is there at once, and what is still on its way as it comes.
-async fn show_again(scope: Tenant, turn: Turn, kept: Kept, feed: Feed) {
+/// Streams a response again: existing items at once, and further ones as they come.
+async fn show_again(scope: Tenant, turn: Turn, kept: StoredRequest, feed: Feed) {
     let mut events = Events::new(turn.id, kept.clone());
     if !tell(&feed, events.begin()).await {
         return;
@@ -175,8 +180,8 @@ async fn show_again(scope: Tenant, turn: Turn, kept: Kept, feed: Feed) {
     let last = async {
         let pending = turn.status == Status::Pending;
         if pending {
-            let (following, from) = (scope.clone(), turn.seq);
-            let mut news = blocking(move || following.subscribe(turn.conversation, from)).await?;
+            let (chat, seq) = (scope.conversation(turn.conversation), turn.seq);
+            let mut news = blocking(move || chat.subscribe(seq - 1)).await?;
             while let Some(update) = news.next().await {
                 let told = match update? {
                     Update::Chunk(chunk) if chunk.turn == turn.id => {
@@ -192,7 +197,7 @@ async fn show_again(scope: Tenant, turn: Turn, kept: Kept, feed: Feed) {
                 }
             }
         }
-        let response = blocking(move || kept::object(&scope, &scope.turn(turn.id)?, &kept)).await?;
+        let response = blocking(move || stored::object(&scope, &scope.turn(turn.id)?, &kept)).await?;
         if !pending
             && !tell(&feed, events.items(response["output"].as_array().map_or(&[], Vec::as_slice))).await
         {
@@ -208,7 +213,7 @@ async fn show_again(scope: Tenant, turn: Turn, kept: Kept, feed: Feed) {
     tell(&feed, last).await;
 }
 
-/// Sends events. Whether anybody is still there.
+/// Sends events. Returns whether the client is still connected.
 async fn tell(feed: &Feed, events: Vec<Value>) -> bool {
     for event in &events {
         if !feed.send(event["type"].as_str(), event).await {
@@ -218,17 +223,16 @@ async fn tell(feed: &Feed, events: Vec<Value>) -> bool {
     true
 }
 
-/// Stops an answer that runs, and waits until it has ended.
+/// Stops a running generation, and waits until it has ended.
 async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
     let finding = (scope.clone(), id.clone());
-    let (turn, kept) = blocking(move || kept::find(&finding.0, &finding.1)).await?;
+    let (turn, kept) = blocking(move || stored::find(&finding.0, &finding.1)).await?;
     if turn.status == Status::Pending {
-        let following = scope.clone();
-        let (conversation, seq) = (turn.conversation, turn.seq);
-        let mut news = blocking(move || following.subscribe(conversation, seq + 1)).await?;
+        let (chat, seq) = (scope.conversation(turn.conversation), turn.seq);
+        let mut news = blocking(move || chat.subscribe(seq)).await?;
         let generation: GenerationId = items::generation(&turn).id.unwrap_or_default().parse()?;
-        match scope.stop_generation(generation) {
-            // It ended in this very moment.
+        match scope.generations().stop(generation) {
+            // It ended at this very moment.
             Ok(_) | Err(Error::Conflict(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -247,14 +251,14 @@ async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::J
         let text = format!("{id} is completed already; there is nothing to cancel");
         return Err(Problem::new(StatusCode::BAD_REQUEST, "response_completed", text).into());
     }
-    let response = blocking(move || kept::object(&scope, &scope.turn(turn.id)?, &kept));
+    let response = blocking(move || stored::object(&scope, &scope.turn(turn.id)?, &kept));
     Ok(axum::Json(response.await?))
 }
 
-/// The turns that were given with a response.
-fn given(scope: &Tenant, turn: &Turn, kept: &Kept) -> Result<Vec<Turn>, Error> {
+/// The input turns of a response.
+fn given(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Vec<Turn>, Error> {
     let receipt = items::generation(turn).receipt_seq.unwrap_or(0);
-    let event = scope.events(turn.conversation, receipt.saturating_sub(1), 1)?.pop();
+    let event = scope.conversation(turn.conversation).log().read(receipt.saturating_sub(1), 1)?.pop();
     let from = event.and_then(|event| event.read::<Receipt>()).and_then(|receipt| receipt.policy.input_from);
     let (Some(from), 1..) = (from, kept.inputs) else { return Ok(Vec::new()) };
     let query = HistoryQuery {
@@ -263,7 +267,7 @@ fn given(scope: &Tenant, turn: &Turn, kept: &Kept) -> Result<Vec<Turn>, Error> {
         limit: kept.inputs.min(PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
-    kept::turns(scope, turn.conversation, query)
+    stored::turns(scope, turn.conversation, query)
 }
 
 async fn input_items(
@@ -273,7 +277,7 @@ async fn input_items(
 ) -> Result<axum::Json<Value>, Refused> {
     let (limit, newest_first) = (paging.limit()?, paging.newest_first()?);
     let mut found = blocking(move || {
-        let (turn, kept) = kept::find(&scope, &id)?;
+        let (turn, kept) = stored::find(&scope, &id)?;
         let mut found: Vec<Value> =
             given(&scope, &turn, &kept)?.iter().flat_map(|turn| items::of_turn(&scope, turn)).collect();
         if newest_first {
@@ -291,29 +295,29 @@ async fn input_items(
     Ok(page(found, more))
 }
 
-/// Erases what a response said and what was given with it; a conversation of its own that has nothing else goes whole.
-/// What was said in a conversation with a name is that conversation's.
+/// Erases a response and its input; a conversation of its own that has nothing else is deleted. Turns of a
+/// named conversation belong to that conversation.
 async fn delete(Admin(scope): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
     let deleting = id.clone();
     let named = blocking(move || {
-        let (turn, kept) = kept::find(&scope, &deleting)?;
-        let conversation = scope.get(turn.conversation)?;
+        let (turn, kept) = stored::find(&scope, &deleting)?;
+        let conversation = scope.conversation(turn.conversation).get()?;
         if !is_hidden(&conversation) {
             return Ok(Some(conversation.id));
         }
         if turn.status == Status::Pending {
-            let text = format!("{deleting} is still on its way; cancel it first");
+            let text = format!("{deleting} is still being generated; cancel it first");
             return Err(Error::invalid("response_in_progress", text));
         }
         let mut turns = given(&scope, &turn, &kept)?;
-        turns.extend(kept::answer_turns(&scope, &turn)?);
+        turns.extend(stored::answer_turns(&scope, &turn)?);
         let all = conversation.turns as usize <= turns.len();
         if all && conversation.parent.is_none() {
-            scope.delete(conversation.id, "its only response was deleted").wait()?;
+            scope.conversation(conversation.id).delete("its only response was deleted").wait()?;
             return Ok(None);
         }
         for turn in turns {
-            scope.erase(conversation.id, turn.id, None, "its response was deleted").wait()?;
+            scope.conversation(conversation.id).erase(turn.id, None, "its response was deleted").wait()?;
         }
         Ok(None)
     })

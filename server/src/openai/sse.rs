@@ -15,16 +15,16 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How long a stream is silent at most.
+/// Maximum silence of a stream.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Events that may wait for a slow client.
+/// Number of events buffered for a slow client.
 const EVENTS_AHEAD: usize = 64;
 
-/// An answer on its way, whoever makes it.
+/// A reply being generated, from any source.
 pub type Steps = Pin<Box<dyn Stream<Item = Result<Step, Error>> + Send>>;
 
-/// An answer that is kept.
-pub fn kept(generating: Generating) -> Steps {
+/// A stored generation.
+pub fn stored(generating: Generating) -> Steps {
     generating
         .map(|progress| {
             progress.map(|progress| match progress {
@@ -35,21 +35,21 @@ pub fn kept(generating: Generating) -> Steps {
         .boxed()
 }
 
-/// An answer that is not.
-pub fn unkept(generation: Generation) -> Steps {
+/// A generation that is not stored.
+pub fn unstored(generation: Generation) -> Steps {
     generation.boxed()
 }
 
-/// There was no end.
+/// The error for a reply without an end.
 pub fn endless() -> Error {
-    Error::internal("model.no_answer", "the model's answer has no end; ask again")
+    Error::internal("model.no_answer", "the model's reply has no end; ask again")
 }
 
-/// Where events go. A client that has gone does not mind.
+/// Sink of events. A disconnected client is not an error.
 pub struct Feed(mpsc::Sender<Event>);
 
 impl Feed {
-    /// Sends an event. Whether anybody is still there.
+    /// Sends an event. Returns whether the client is still connected.
     pub async fn send(&self, name: Option<&str>, data: &Value) -> bool {
         let event = match name {
             Some(name) => Event::default().event(name),
@@ -58,13 +58,13 @@ impl Feed {
         self.0.send(event.data(data.to_string())).await.is_ok()
     }
 
-    /// The end, as chat completions have it.
+    /// The end, in the format of chat completions.
     pub async fn done(&self) {
         let _ = self.0.send(Event::default().data("[DONE]")).await;
     }
 }
 
-/// A response whose events are made by this work, which goes on also if the client does not wait for it.
+/// A streamed answer whose events are made by this work, which continues even if the client disconnects.
 pub fn respond<F: Future<Output = ()> + Send + 'static>(app: &App, work: impl FnOnce(Feed) -> F) -> Response {
     let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
     tokio::spawn(lanes::inherited(lanes::current(), work(Feed(sender))));

@@ -1,9 +1,9 @@
-//! What the input of a response would cost.
+//! Counting the input tokens of a response.
 
 use super::ask::Ask;
 use super::error::Refused;
 use super::fields::Fields;
-use super::place::end_of;
+use super::target::end_of;
 use super::{models, tools};
 use crate::access::Reader;
 use crate::app::{App, blocking};
@@ -22,7 +22,7 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/responses/input_tokens", post(count))
 }
 
-/// What messages and other texts cost together.
+/// Tokens of messages and other texts together.
 pub fn cost(family: Family, messages: &[Raw], texts: &[&str]) -> u64 {
     let message =
         |raw: &Raw| raw.read::<Value>().map_or_else(|| family.count(raw.get()), |m| family.message(&m));
@@ -31,8 +31,8 @@ pub fn cost(family: Family, messages: &[Raw], texts: &[&str]) -> u64 {
     messages + texts + PROMPT_TOKENS
 }
 
-/// With a conversation or a response before it, all that the model would be given is counted: as built, and so never
-/// more than the model takes.
+/// With a conversation or a previous response, the whole context is counted: as built, and so never more than
+/// the model accepts.
 async fn count(Reader(scope): Reader, Json(body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
     let ask = Ask::read(body)?;
     let model = models::find(&scope, ask.model)?;
@@ -41,7 +41,7 @@ async fn count(Reader(scope): Reader, Json(body): Json<Fields>) -> Result<axum::
     let family = Family::of_model(model.served_name());
     let tokens = blocking(move || {
         let place = match (ask.conversation, ask.previous) {
-            (Some(id), _) => Some((id, scope.get(id)?.head.seq)),
+            (Some(id), _) => Some((id, scope.conversation(id).get()?.head.seq)),
             (None, Some(previous)) => {
                 end_of(&scope, &previous).map(|(turn, end)| Some((turn.conversation, end)))?
             }
@@ -61,7 +61,7 @@ async fn count(Reader(scope): Reader, Json(body): Json<Fields>) -> Result<axum::
             at_seq: Some(seq),
             ..ContextOptions::new(model.configured.context_tokens)
         };
-        Ok(scope.build_context(id, &context)?.tokens.used)
+        Ok(scope.conversation(id).contexts().build(&context)?.tokens.used)
     })
     .await?;
     Ok(axum::Json(json!({"object": "response.input_tokens", "input_tokens": tokens})))

@@ -1,4 +1,4 @@
-//! Tools, and the choice among them, from one provider's shape to another's.
+//! Conversion of tools, and of the choice among them, between providers.
 
 use super::error::Refused;
 use everturn::model::Provider;
@@ -6,8 +6,8 @@ use everturn_core::id::clip;
 use everturn_core::json::Raw;
 use serde_json::{Map, Value, json};
 
-/// Tools in the shape of another provider. Those that already have it keep their bytes; what only their own provider can
-/// run is refused.
+/// Converts tools to another provider's shape. Those that already have it keep their bytes; tools that only
+/// their own provider can run are refused.
 pub fn convert(from: Provider, to: Provider, tools: Vec<Raw>) -> Result<Vec<Raw>, Refused> {
     if from == to {
         return Ok(tools);
@@ -65,7 +65,7 @@ impl<'a> Function<'a> {
             }
             Provider::OpenaiResponses => {
                 fields.insert("parameters".into(), parameters);
-                // Without a word it would be strict there, which not every schema is fit for.
+                // By default it would be strict there, which not every schema is fit for.
                 fields.insert("strict".into(), json!(strict.unwrap_or(false)));
                 Value::Object(fields)
             }
@@ -89,20 +89,15 @@ fn not_here(kind: &str, to: Provider) -> Refused {
     )
 }
 
-/// Which tool is to be called.
 pub enum Choice {
-    /// As the model sees fit.
     Auto,
-    /// None.
     None,
-    /// Any.
     Required,
-    /// This one.
     Named(String),
 }
 
 impl Choice {
-    /// Reads the field `tool_choice`; `None` if it is something that only its own provider has.
+    /// Parses the field `tool_choice`; `None` if only its own provider supports it.
     pub fn read(value: &Value) -> Option<Choice> {
         let word = value.as_str().or_else(|| value.get("type")?.as_str())?;
         let name = value.get("name").or_else(|| value.get("function")?.get("name")).and_then(Value::as_str);

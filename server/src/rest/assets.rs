@@ -6,7 +6,7 @@ use crate::app::{App, blocking, large_thread};
 use crate::headers::{IfNoneMatch, etag, text};
 use crate::json::{self, Query};
 use crate::problem::Problem;
-use crate::range::{Wanted, wanted};
+use crate::range::{RequestedRange, requested_range};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -33,7 +33,7 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/assets", post(add_asset)).route("/assets/{asset}/content", get(get_asset_content))
 }
 
-/// Where an asset goes.
+/// Target of a new asset.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Add {
@@ -51,7 +51,7 @@ async fn add_asset(
     let mime_type = mime_type.unwrap_or_else(|| "application/octet-stream".into());
     let thread = large_thread().await?;
     let bytes = json::bytes(request, &app.config, app.config.asset_bytes_max).await?;
-    let add = move || scope.add_asset(add.conversation.id(&scope)?, add.name, &mime_type, bytes.into());
+    let add = move || add.conversation.find(&scope)?.assets().add(add.name, &mime_type, bytes.into());
     let asset = blocking(add).await?;
     drop(thread);
     let location = format!("/api/v1/assets/{}", asset.id);
@@ -70,15 +70,15 @@ async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Res
     if let Some(unchanged) = IfNoneMatch::of(&headers).unchanged(&sha256.to_string()) {
         return Ok(unchanged);
     }
-    let range = wanted(&headers, &format!("\"{sha256}\""), size);
-    if range == Wanted::Beyond {
+    let range = requested_range(&headers, &format!("\"{sha256}\""), size);
+    if range == RequestedRange::Beyond {
         let text = format!("the asset has {size} bytes; ask for a range within them");
         let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "asset.range", text);
         return Ok(([(CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response());
     }
     let mut shown = shown(&asset);
     let (status, range) = match range {
-        Wanted::Part(range) => {
+        RequestedRange::Part(range) => {
             let place = format!("bytes {}-{}/{size}", range.start, range.end - 1);
             shown.extend(place.parse().map(|place| (CONTENT_RANGE, place)));
             (StatusCode::PARTIAL_CONTENT, range)
@@ -86,18 +86,19 @@ async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Res
         _ => (StatusCode::OK, 0..size),
     };
     shown.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
-    // The first piece is read before anything is said, so that bytes which are gone are an error and not a cut answer.
+    // The first piece is read before the answer begins, so that missing bytes are an error and not a truncated
+    // answer.
     let first = piece(scope.clone(), asset.clone(), range.clone()).await?;
     Ok((status, etag(sha256), shown, AsIs, body(scope, asset, range, first)).into_response())
 }
 
-/// Bytes read at a time.
+/// Number of bytes read at a time.
 const PIECE_BYTES: u64 = ASSET_PIECE_BYTES as u64;
 
 async fn piece(scope: Tenant, asset: Asset, range: Range<u64>) -> Result<Bytes, Error> {
     blocking(move || {
-        // Up to the end of a piece, so that each piece is read and checked once. An asset without hashes of pieces is
-        // checked as a whole, so it is read at once.
+        // Up to the end of a piece, so that each piece is read and checked once. An asset without hashes of
+        // pieces is checked as a whole, so it is read at once.
         let end = match asset.pieces.is_empty() {
             true => range.end,
             false => range.end.min((range.start / PIECE_BYTES + 1) * PIECE_BYTES),
@@ -156,7 +157,8 @@ const SHOWN: [&str; 9] = [
     "video/webm",
 ];
 
-/// Whoever added an asset chose its type and its name: neither may make a browser run it as a page of ours.
+/// The client that added an asset chose its type and its name: neither may make a browser run it as a page of
+/// ours.
 fn shown(asset: &Asset) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let kind = asset.mime_type.parse().ok().filter(|_| asset.mime_type.contains('/'));

@@ -1,4 +1,4 @@
-//! The log itself: as pages, or live.
+//! The log itself: in pages, or live.
 
 use super::operations;
 use crate::app::{self, App};
@@ -37,17 +37,18 @@ async fn list_events(State(app): State<Arc<App>>, request: Request) -> Result<Re
         None => Position { seq: asked.from.unwrap_or(1).max(1) - 1, chunk: None },
     };
     let subscription =
-        asker.blocking(move |tenant| tenant.subscribe_after(asked.conversation.id(tenant)?, after)).await?;
+        asker.blocking(move |tenant| asked.conversation.find(tenant)?.subscribe(after)).await?;
     Ok(sse::answer(&app, Following::new(subscription)))
 }
 
-/// A live stream. Reading the log blocks, so it is done on another thread, which has the subscription meanwhile.
+/// A live stream. Reading the log blocks, so it is done on another thread, which holds the subscription
+/// meanwhile.
 struct Following {
     subscription: Source,
     lane: Option<Arc<Lane>>,
-    /// For the updates that were read and wait to be sent.
+    /// For updates that were read and wait to be sent.
     charge: Option<Charge>,
-    /// After the frame that was given last.
+    /// Position after the last frame.
     position: Position,
 }
 

@@ -1,4 +1,4 @@
-//! Answers of models, whole or as they come.
+//! Model replies, whole or streamed.
 
 use super::operations;
 use crate::app::App;

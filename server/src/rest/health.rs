@@ -1,4 +1,4 @@
-//! Whether it runs, and whether it can work.
+//! Health checks.
 
 use crate::app::{App, blocking};
 use crate::problem::Problem;
@@ -14,10 +14,11 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
 }
 
-/// Ready while the store can be read and written and nobody has said stop: then a load balancer looks elsewhere.
+/// Ready while the store can be read and written and the server is not stopping; otherwise a load balancer uses
+/// another server.
 async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
     if app.stopping.is_cancelled() {
-        return Err(Error::busy("server.stopping", "the server stops; ask another one").into());
+        return Err(Error::busy("server.stopping", "the server is shutting down; use another one").into());
     }
     let (store, scope) = (app.store.clone(), app.store.tenant("default")?);
     let look = blocking(move || {
@@ -28,7 +29,7 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
         Ok(_) => Ok("ready\n"),
         Err(error) => {
             tracing::warn!(%error, "not ready");
-            // Nobody has shown a key, so the answer names no file.
+            // The caller is not authenticated, so the answer names no file.
             let (code, text) = match error.code() {
                 code @ "store.overtaken" => {
                     (code, "another process has opened the store for writing; restart this server")

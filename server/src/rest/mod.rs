@@ -1,5 +1,5 @@
-//! The native API. What is in the table of operations is answered by [`operations`]; what is streamed has a handler of
-//! its own, in a file that is named after its noun.
+//! The native API. Operations of the table are answered by [`operations`]; streamed ones have a handler of
+//! their own, in a file named after its noun.
 
 mod assets;
 mod events;

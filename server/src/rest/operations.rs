@@ -36,7 +36,6 @@ pub fn routes() -> Router<Arc<App>> {
     })
 }
 
-/// Where an operation is.
 fn paths(about: &About) -> impl Iterator<Item = &'static str> {
     [about.path].into_iter().chain(about.alias.map(|(_, path)| path))
 }
@@ -46,7 +45,7 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
     let caller = allowed(request.extensions(), row.about.role)?.clone();
     let path = request.uri().path().to_string();
     let known = (row.about.method == Method::Get).then(|| IfNoneMatch::of(request.headers()));
-    let asked = Asked::new(&row.about, request, &app).await?;
+    let asked = ParsedRequest::new(&row.about, request, &app).await?;
     let answered = if row.about.work == Work::Quick {
         let asker = caller.asker(&app.config, Threads::Elsewhere(elsewhere));
         let operation = match asked.body.len() > SMALL_BYTES {
@@ -80,23 +79,21 @@ fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
     }))
 }
 
-/// A request, taken apart.
-struct Asked {
+struct ParsedRequest {
     path: Vec<(String, String)>,
     query: Vec<(String, String)>,
     headers: Vec<(String, String)>,
     body: String,
 }
 
-impl Asked {
-    async fn new(about: &About, request: Request, app: &Arc<App>) -> Result<Asked, Problem> {
+impl ParsedRequest {
+    async fn new(about: &About, request: Request, app: &Arc<App>) -> Result<ParsedRequest, Problem> {
         let (mut parts, body) = request.into_parts();
-        let nothing =
-            || Error::not_found("id.malformed", "the path names nothing that can exist; check the id");
+        let nothing = || Error::not_found("id.malformed", "the path contains a malformed id; check it");
         let path = RawPathParams::from_request_parts(&mut parts, app).await.map_err(|_| nothing())?;
         let path: Vec<(String, String)> =
             path.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        // A name is for people: what a program puts into a path is the id, so that nothing else can be hit.
+        // Names are for people: a program puts the id into a path, so that nothing else can be hit.
         let named = path.iter().find(|(name, _)| name == "conversation");
         if named.is_some_and(|(_, value)| value.parse::<ConversationId>().is_err()) {
             return Err(nothing().into());
@@ -105,7 +102,7 @@ impl Asked {
             Error::invalid("query.shape", format!("the query is not what is expected: {}", e.body_text()))
         })?;
         let query: Vec<(String, String)> = query;
-        // Beside a body, a query says at most where.
+        // Beside a body, a query may only name the conversation.
         let beside = query.iter().find(|(name, _)| about.method.has_body() && name != "conversation");
         if let Some((name, _)) = beside {
             let text = format!("the query is not what is expected: {:?} belongs into the body", clip(name));
@@ -126,11 +123,11 @@ impl Asked {
             true => json::text(Request::from_parts(parts, body), app).await?,
             false => String::new(),
         };
-        Ok(Asked { path, query, headers, body })
+        Ok(ParsedRequest { path, query, headers, body })
     }
 
     fn read<T>(self, about: &About, read: impl Fn(&Given<'_>) -> Result<T, Wrong>) -> Result<T, Error> {
-        let Asked { path, query, headers, body } = self;
+        let ParsedRequest { path, query, headers, body } = self;
         if !body.trim().is_empty() {
             everturn_core::json::check(&body)?;
         }
@@ -140,11 +137,11 @@ impl Asked {
 
 fn refused(about: &About, Wrong { part, text }: Wrong) -> Error {
     match part {
-        // What is missing is in no part; without a body, it is missing in the query.
+        // A missing field is in no part; without a body, it is attributed to the query.
         Part::Body if !about.method.has_body() => {
             Error::invalid("query.shape", format!("the query is not what is expected: {text}"))
         }
-        Part::Path => Error::not_found("id.malformed", "the path names nothing that can exist; check the id"),
+        Part::Path => Error::not_found("id.malformed", "the path contains a malformed id; check it"),
         Part::Query => Error::invalid("query.shape", format!("the query is not what is expected: {text}")),
         Part::Header => Error::invalid("header.shape", format!("a header is not what is expected: {text}")),
         Part::Body => Error::invalid("body.shape", format!("the body is not what is expected: {text}")),
@@ -173,7 +170,7 @@ fn response(known: Option<IfNoneMatch>, reply: Reply, charge: Option<Charge>) ->
     response
 }
 
-/// Answers a request for an operation that is streamed only if that is asked for.
+/// Answers a request for an operation that is streamed only on request.
 pub async fn answer_whole<O: everturn_api::Operation>(
     app: Arc<App>,
     request: Request,
@@ -184,13 +181,13 @@ pub async fn answer_whole<O: everturn_api::Operation>(
     }
 }
 
-/// Reads a request for an operation that is answered by hand, and for whom it is.
+/// Reads a request for an operation with a handler of its own, and its caller.
 pub async fn read<O: everturn_api::Operation>(
     app: &Arc<App>,
     request: Request,
 ) -> Result<(Asker, O), Problem> {
     let asker =
         allowed(request.extensions(), O::ABOUT.role)?.asker(&app.config, Threads::Elsewhere(elsewhere));
-    let asked = Asked::new(&O::ABOUT, request, app).await?;
+    let asked = ParsedRequest::new(&O::ABOUT, request, app).await?;
     Ok((asker, blocking(move || asked.read(&O::ABOUT, |given| given.read())).await?))
 }

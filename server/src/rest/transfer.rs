@@ -1,4 +1,4 @@
-//! Conversations as files, in and out.
+//! Import and export of conversations as files.
 
 use super::operations;
 use crate::access::{Reader, Writer};
@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use everturn::{Format, Imported, Tenant};
+use everturn::{ConversationHandle, Format, Imported};
 use everturn_api::Operation;
 use everturn_api::transfer::Export;
 use everturn_core::Error;
@@ -30,32 +30,32 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 async fn get_transcript(Reader(scope): Reader, Path(id): Path<ConversationId>) -> Result<Response, Problem> {
-    let text = written(scope, id, Format::Transcript).await?;
+    let text = written(scope.conversation(id), Format::Transcript).await?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
 /// A conversation as a file that is written while it is sent.
-async fn written(scope: Tenant, id: ConversationId, format: Format) -> Result<Body, Error> {
-    // What can be refused is refused before the first byte.
-    let scope = blocking(move || scope.get(id).map(|_| scope)).await?;
+async fn written(chat: ConversationHandle, format: Format) -> Result<Body, Error> {
+    // Errors must come before the first byte.
+    let chat = blocking(move || chat.get().map(|_| chat)).await?;
     let thread = large_thread().await?;
-    pipe::written(thread, move |out| scope.export(id, format, out, &mut |_| {})).await
+    pipe::written(thread, move |out| chat.export(format, out, &mut |_| {})).await
 }
 
 async fn export(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
     let (asker, Export { conversation, format }) = operations::read::<Export>(&app, request).await?;
-    let id = asker.blocking(move |tenant| conversation.id(tenant)).await?;
+    let chat = asker.blocking(move |tenant| conversation.find(tenant)).await?;
     let format = format.unwrap_or_default();
-    let name = format!("{id}.{}", format.extension());
+    let name = format!("{}.{}", chat.id(), format.extension());
     let headers = [
         (CONTENT_TYPE, format.content_type().to_string()),
-        // Also a page is a file: it is never shown in this server's name.
+        // A page is a file, too: it is never shown on this server's origin.
         (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
     ];
-    Ok((headers, written(asker.tenant, id, format).await?).into_response())
+    Ok((headers, written(chat, format).await?).into_response())
 }
 
-/// What the file is called.
+/// Name of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Named {
@@ -89,7 +89,7 @@ async fn import(
         .into()),
         Ok((_, _, Some(io::ErrorKind::TimedOut))) => Err(stalled(&app.config)),
         Ok((_, _, Some(_))) => {
-            let text = "the file ended before it was whole; send it again, what is here already is left out";
+            let text = "the file ended early; send it again, existing events are skipped";
             Err(Error::invalid("body.broken", text).into())
         }
         Ok((imported, ..)) => Ok(axum::Json(imported?)),

@@ -1,4 +1,4 @@
-//! Settings into what they configure.
+//! Converting settings to configuration.
 
 use super::{Settings, wrong};
 use crate::config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Looks a variable of the environment up.
+/// Looks up an environment variable.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Settings {
@@ -25,7 +25,7 @@ impl Settings {
         wrong(key, &place, why)
     }
 
-    /// How it is served.
+    /// Configuration of the server.
     pub fn config(&self, environment: Environment<'_>) -> Result<Config, Error> {
         let path = |key| self.text(key).map(PathBuf::from);
         let tls = match (path("tls.cert"), path("tls.key")) {
@@ -36,7 +36,7 @@ impl Settings {
         };
         let jwt = self.jwt(environment)?;
         if jwt.is_some() && self.flag("keys.required") == Some(false) {
-            return Err(self.wrong("keys.required", "false says that nobody is asked, but jwt is configured"));
+            return Err(self.wrong("keys.required", "must not be false while jwt is configured"));
         }
         let cors_origins = self.list("cors.origins");
         for origin in &cors_origins {
@@ -44,7 +44,7 @@ impl Settings {
                 matches!(scheme, "http" | "https") && !host.is_empty() && !host.contains('/')
             });
             if !plain {
-                let why = format!("{origin:?} is no origin; write one as https://app.example.com");
+                let why = format!("{origin:?} is not an origin; write one as https://app.example.com");
                 return Err(self.wrong("cors.origins", &why));
             }
         }
@@ -69,7 +69,7 @@ impl Settings {
         })
     }
 
-    /// How much each tenant may store.
+    /// Quotas of tenants.
     pub fn quotas(&self) -> Quotas {
         let read = |prefix: &str| {
             let number = |name: &str| self.number(&format!("{prefix}.{name}"));
@@ -190,7 +190,7 @@ impl Settings {
         }))
     }
 
-    /// What is told about what happens, and whom.
+    /// Configuration of logs and traces.
     pub fn telemetry(&self) -> Result<Telemetry, Error> {
         let json = match self.text("telemetry.log_format") {
             None | Some("auto") => None,
@@ -206,7 +206,7 @@ impl Settings {
         })
     }
 
-    /// The models of a table, by their names.
+    /// The endpoint of a model in a table, by name.
     fn endpoint(&self, table: &str, name: &str, environment: Environment<'_>) -> Result<Endpoint, Error> {
         let key = |field: &str| format!("{table}.{name}.{field}");
         let needed = |field: &str| {
@@ -249,7 +249,7 @@ impl Settings {
         Ok(models)
     }
 
-    /// The models that turn texts into vectors, by name.
+    /// Embedding models, by name.
     pub fn embedders(&self, environment: Environment<'_>) -> Result<BTreeMap<String, Arc<dyn Embed>>, Error> {
         let mut embedders: BTreeMap<String, Arc<dyn Embed>> = BTreeMap::new();
         for name in self.names("embedders") {
@@ -259,7 +259,7 @@ impl Settings {
         Ok(embedders)
     }
 
-    /// Who says what turns and questions mean; nobody, if recall is to compare words only.
+    /// Embedding model of recall. Without one, recall is lexical.
     pub fn embedder(
         &self,
         embedders: &BTreeMap<String, Arc<dyn Embed>>,
@@ -267,7 +267,7 @@ impl Settings {
         self.embedder_of("recall.embedder", "builtin", embedders)
     }
 
-    /// Who orders the best answers of recall once more, if anybody.
+    /// Model that reranks the best results of recall, if configured.
     pub fn reranker(
         &self,
         embedders: &BTreeMap<String, Arc<dyn Embed>>,
@@ -297,7 +297,7 @@ impl Settings {
         embedder.open().map(Some)
     }
 
-    /// Who writes summaries, by name.
+    /// Models that write summaries, by name.
     pub fn summarizers(
         &self,
         models: &BTreeMap<String, Configured>,

@@ -1,4 +1,4 @@
-//! Every setting there is. docs/serve.md explains each; a test compares.
+//! All settings. docs/serve.md explains each; a test compares.
 
 use super::wrong;
 use everturn_core::Error;
@@ -9,22 +9,22 @@ use toml::Value;
 pub struct Known {
     /// Its dotted name; `*` stands for any name.
     pub key: &'static str,
-    /// What it holds.
+    /// Type of its value.
     pub shape: Shape,
-    /// Its value if nobody says anything; empty: none.
+    /// Default value; empty for none.
     pub default: &'static str,
-    /// Another variable of the environment that is looked at, with less weight than our own.
+    /// Another environment variable, which ours takes precedence over.
     pub also: Option<&'static str>,
 }
 
-/// What a setting holds.
+/// Type of a setting's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// A text.
     Text,
-    /// A whole number, not negative.
+    /// A non-negative whole number.
     Number,
-    /// true or false.
+    /// `true` or `false`.
     Flag,
     /// Texts; separated by commas in the environment.
     List,
@@ -121,12 +121,12 @@ pub const KNOWN: &[Known] = &[
 ];
 
 impl Known {
-    /// The variable of the environment that sets it.
+    /// The environment variable that sets it.
     pub fn variable(&self) -> String {
         format!("EVERTURN_{}", self.key.replace('.', "_").to_uppercase())
     }
 
-    /// Whether a dotted name is this one's.
+    /// Whether a dotted name matches.
     fn matches(&self, key: &str) -> bool {
         let (mut ours, mut theirs) = (self.key.split('.'), key.split('.'));
         loop {
@@ -138,7 +138,7 @@ impl Known {
         }
     }
 
-    /// A value that was written as text.
+    /// Parses a value written as text.
     pub(super) fn parse(&self, text: &str, place: &str) -> Result<Value, Error> {
         let text = text.trim();
         match self.shape {
@@ -161,13 +161,13 @@ impl Known {
         }
     }
 
-    /// Refuses a value of another shape.
+    /// Refuses a value of another type.
     pub(super) fn check(&self, value: &Value, key: &str, place: &str) -> Result<(), Error> {
         let (fits, wanted) = match self.shape {
             Shape::Text => (value.is_str(), "a text in quotes"),
             Shape::Number => {
                 let number = value.as_integer().is_some_and(|n| n >= 0);
-                (number, "a whole number, not negative")
+                (number, "a non-negative whole number")
             }
             Shape::Flag => (value.is_bool(), "true or false"),
             Shape::List => {
@@ -179,14 +179,14 @@ impl Known {
     }
 }
 
-/// The setting of this name.
+/// The setting with this name.
 pub(super) fn find(key: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|known| known.matches(key))
 }
 
-/// Says that there is no such setting, and which one may be meant.
+/// The error for an unknown setting, with the most similar name.
 pub(super) fn unknown(key: &str, place: &str) -> Error {
-    // A name inside a table of names is the writer's own, so it is taken over before comparing.
+    // A name inside a table of names is the user's own, so it is copied before comparing.
     let candidate = |known: &Known| {
         let theirs: Vec<&str> = key.split('.').collect();
         let parts = known.key.split('.').enumerate();

@@ -1,11 +1,11 @@
-//! Who may do what: the whole table of routes, tried by everybody.
+//! Permissions: every route of the API, tried by every role.
 
 use crate::live::Live;
 use crate::openapi::{document, operations};
 use crate::stage::{Stage, config};
 use crate::tokens::{self, SECRET, jwt_config};
 use everturn::{Everturn, NewFact, NewKey, NewStream, NewTurn, Options, Tenant};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_core::id::{ConversationId, KeyId};
 use everturn_core::time::Timestamp;
 use everturn_server::{Config, Limits};
@@ -13,11 +13,11 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A word of the other tenant's that must never be seen.
+/// A word of the other tenant that must never be seen.
 const MARKER: &str = "xylophone";
 
-/// What a route needs; anything else that changes needs a writer, anything else that only looks a reader.
-fn needed(method: &str, path: &str) -> Role {
+/// The role that a route needs; other routes that change something need a writer, others a reader.
+fn needed(method: &str, path: &str) -> KeyRole {
     const ADMIN: &[&str] = &[
         "DELETE /api/v1/conversations/{conversation}",
         "POST /api/v1/turns/{turn}/erase",
@@ -39,35 +39,43 @@ fn needed(method: &str, path: &str) -> Role {
     ];
     let place = format!("{method} {path}");
     match () {
-        () if ADMIN.contains(&place.as_str()) => Role::Admin,
-        () if READER.contains(&place.as_str()) || method == "GET" => Role::Reader,
-        () => Role::Writer,
+        () if ADMIN.contains(&place.as_str()) => KeyRole::Admin,
+        () if READER.contains(&place.as_str()) || method == "GET" => KeyRole::Reader,
+        () => KeyRole::Writer,
     }
 }
 
-/// Words of a new key.
-fn key(store: &Everturn, tenant: &str, role: Role) -> (KeyId, String) {
+/// A new key and its id.
+fn key(store: &Everturn, tenant: &str, role: KeyRole) -> (KeyId, String) {
     let new = NewKey { tenant: tenant.into(), role, label: None, expires: None };
     let (key, words) = store.keys().create(new).unwrap();
     (key.id, words)
 }
 
-/// Keys are asked for as soon as there is one.
+/// Keys are required as soon as there is one.
 fn asking() -> Config {
     let limits = Limits { failures_per_minute: 1_000_000, burst: 1_000_000, ..Limits::default() };
     Config { keys_required: None, limits, ..config() }
 }
 
-/// What there is at one tenant, by the variables of paths.
+/// The objects of one tenant, by the variables of paths.
 fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static str, String>) {
     let scope = store.tenant(tenant).unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
-    let said = scope.append(id, vec![NewTurn::user(MARKER).by(MARKER)], Default::default()).wait().unwrap();
-    let open = scope.append_open(id, NewStream::default()).wait().unwrap();
-    let asset = scope.add_asset(id, Some(format!("{MARKER}.txt")), "text/plain", MARKER.into()).unwrap();
-    scope.append_chunk(id, open.id, None, MARKER).unwrap();
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let said = scope.conversation(id).append(NewTurn::user(MARKER).by(MARKER)).wait().unwrap();
+    let open = scope.conversation(id).open(NewStream::default()).wait().unwrap();
+    let asset = scope
+        .conversation(id)
+        .assets()
+        .add(Some(format!("{MARKER}.txt")), "text/plain", MARKER.into())
+        .unwrap();
+    scope.conversation(id).open_turn(open.id).chunk(None, MARKER).unwrap();
     let [subject, predicate, object] = ["ana", "plays", MARKER].map(str::to_string);
-    let fact = scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
+    let fact = scope
+        .conversation(id)
+        .facts()
+        .add(NewFact { subject, predicate, object, ..NewFact::default() })
+        .unwrap();
     let variables = BTreeMap::from([
         ("conversation", id.to_string()),
         ("turn", said.turns[0].id.to_string()),
@@ -76,13 +84,13 @@ fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static
         ("name", MARKER.into()),
         ("approval", MARKER.into()),
         ("seq", "1".into()),
-        ("key", key(store, tenant, Role::Reader).0.to_string()),
+        ("key", key(store, tenant, KeyRole::Reader).0.to_string()),
         ("generation", "gen_01JD0000000000000000000000".into()),
     ]);
     (id, variables)
 }
 
-/// Every operation of the description with its example, on what `variables` name.
+/// Every operation of the description with its example, on the objects in `variables`.
 fn requests(stage: &Stage, variables: &BTreeMap<&str, String>) -> Vec<(String, String, RequestBuilder)> {
     let document = document();
     let mut all = Vec::new();
@@ -112,14 +120,14 @@ fn requests(stage: &Stage, variables: &BTreeMap<&str, String>) -> Vec<(String, S
     all
 }
 
-/// The example of a body, or an empty one: who may ask is decided before it is read.
+/// The example of a body, or an empty one: permission is checked before it is read.
 fn example(document: &Value, content: &Value) -> Value {
     let name = content["schema"]["$ref"].as_str().and_then(|name| name.rsplit('/').next());
     let of_schema = || document["components"]["schemas"][name?].get("example");
     content.get("example").or_else(of_schema).cloned().unwrap_or_else(|| json!({}))
 }
 
-/// The status and the text of an answer; of a stream only its beginning.
+/// The status and the text of an answer; for a stream only its beginning.
 async fn ask(request: RequestBuilder, words: Option<&str>) -> (u16, String) {
     let request = match words {
         Some(words) => request.header("authorization", format!("Bearer {words}")),
@@ -138,9 +146,9 @@ async fn ask(request: RequestBuilder, words: Option<&str>) -> (u16, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_good_key_nothing_is_answered() {
     let store = Everturn::open("memory:").unwrap();
-    let (_, good) = key(&store, "acme", Role::Admin);
+    let (_, good) = key(&store, "acme", KeyRole::Admin);
     let (_, variables) = furnish(&store, "acme");
-    let (gone, revoked) = key(&store, "acme", Role::Admin);
+    let (gone, revoked) = key(&store, "acme", KeyRole::Admin);
     store.keys().revoke("acme", gone).unwrap();
     let claims = json!({"tenant": "acme", "role": "admin", "sub": "eve"});
     let now = tokens::now();
@@ -184,7 +192,7 @@ async fn without_a_good_key_nothing_is_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_may_do_what_it_may_and_no_more() {
-    for role in [Role::Reader, Role::Writer, Role::Admin] {
+    for role in [KeyRole::Reader, KeyRole::Writer, KeyRole::Admin] {
         let store = Everturn::open("memory:").unwrap();
         let (_, words) = key(&store, "acme", role);
         let (_, variables) = furnish(&store, "acme");
@@ -202,10 +210,10 @@ async fn a_role_may_do_what_it_may_and_no_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_another_tenants_is_not_there() {
     let store = Everturn::open("memory:").unwrap();
-    let (_, words) = key(&store, "globex", Role::Admin);
+    let (_, words) = key(&store, "globex", KeyRole::Admin);
     let (id, variables) = furnish(&store, "acme");
     let acme = store.tenant("acme").unwrap();
-    let before = acme.get(id).unwrap();
+    let before = acme.conversation(id).get().unwrap();
     let stage = Stage::over(store.clone(), asking()).await;
     let absent: BTreeMap<&str, String> = variables
         .iter()
@@ -225,28 +233,28 @@ async fn what_is_another_tenants_is_not_there() {
         if path.contains('{') {
             assert!(matches!(status, 400 | 404), "{method} {path}: {status} {text}");
         }
-        // Pins and approvals are named by whoever asks, so their names come back.
+        // Pins and approvals are named by the caller, so their names come back.
         let own_name = path.contains("{name}") || path.contains("{approval}");
         assert!(own_name || !text.contains(MARKER), "{method} {path}: {text}");
     }
-    assert_eq!(acme.get(id).unwrap(), before);
+    assert_eq!(acme.conversation(id).get().unwrap(), before);
     stage.stop().await;
 }
 
-/// With one index for all tenants, exact scores told how many entries of anybody have a word or begin with some letters: with a
-/// writer's key another tenant's secrets were read out letter by letter.
+/// Regression: with one index for all tenants, exact scores revealed how many entries of any tenant have a word
+/// or a prefix: with a writer's key another tenant's secrets could be read letter by letter.
 #[tokio::test(flavor = "multi_thread")]
 async fn recall_tells_nothing_of_what_others_store() {
     let store = Everturn::open("memory:").unwrap();
-    let (_, words) = key(&store, "acme", Role::Writer);
+    let (_, words) = key(&store, "acme", KeyRole::Writer);
     let own = store.tenant("acme").unwrap();
     let say = |scope: &Tenant, texts: &[&str]| {
-        let id = scope.create(Default::default()).wait().unwrap().id;
-        let turns = texts.iter().map(|text| NewTurn::user(text)).collect();
-        scope.append(id, turns, Default::default()).wait().unwrap();
+        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+        let turns = texts.iter().map(|text| NewTurn::user(text));
+        scope.conversation(id).append_all(turns).wait().unwrap();
         id
     };
-    // What an attacker plants: every guess, so that each has a score that can be compared.
+    // The attacker plants every guess, so that each has a score that can be compared.
     let id = say(&own, &["xylophoney", "xylophonez", "the xylo and a harbour", "the harbour of the master"]);
     store.index_now().unwrap();
     let stage = Stage::over(store.clone(), asking()).await;
@@ -282,7 +290,7 @@ async fn recall_tells_nothing_of_what_others_store() {
     assert_eq!(told().await, before, "perhaps before it is in the index");
     store.index_now().unwrap();
     assert_eq!(told().await, before, "when it is in the index");
-    theirs.delete(secret, "").wait().unwrap();
+    theirs.conversation(secret).delete("").wait().unwrap();
     assert_eq!(told().await, before, "when it is gone");
     stage.stop().await;
 }
@@ -290,7 +298,7 @@ async fn recall_tells_nothing_of_what_others_store() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_is_taken_back_ends_at_once() {
     let store = Everturn::open("memory:").unwrap();
-    let (_, admin) = key(&store, "acme", Role::Admin);
+    let (_, admin) = key(&store, "acme", KeyRole::Admin);
     let stage = Stage::over(store, asking()).await;
     let asked = |method, path: &str| stage.request(method, path).header("x-api-key", admin.clone());
     let body = json!({"role": "writer", "label": "bot"}).to_string();
@@ -306,7 +314,8 @@ async fn a_key_that_is_taken_back_ends_at_once() {
     stage.stop().await;
 }
 
-/// Without a key everybody on this machine is an admin; whoever makes the first key ends that, and must be able to go on.
+/// Without a key everyone on this machine is an admin; creating the first key ends that, and its creator must
+/// be able to continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_key_closes_the_door() {
     let stage = Stage::over(Everturn::open("memory:").unwrap(), asking()).await;
@@ -317,7 +326,7 @@ async fn the_first_key_closes_the_door() {
     let words = made["secret"].as_str().unwrap();
     let keys = stage.request(Method::GET, "/api/v1/keys");
     assert_eq!(ask(keys, Some(words)).await.0, 200);
-    // Taking the last key back must not open the door again.
+    // Revoking the last key must not open access again.
     let revoke = format!("/api/v1/keys/{}", made["id"].as_str().unwrap());
     assert_eq!(ask(stage.request(Method::DELETE, &revoke), Some(words)).await.0, 200);
     stage.get("/api/v1/conversations", 401).await;
@@ -339,8 +348,10 @@ impl Watched {
     }
 
     async fn over(store: Everturn) -> Watched {
-        let ((_, admin), reader) = (key(&store, "acme", Role::Admin), key(&store, "acme", Role::Reader));
-        let id = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+        let ((_, admin), reader) =
+            (key(&store, "acme", KeyRole::Admin), key(&store, "acme", KeyRole::Reader));
+        let id =
+            store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
         let stage = Stage::over(store.clone(), asking()).await;
         Watched { stage, store, admin, reader, events: format!("/api/v1/conversations/{id}/events") }
     }
@@ -372,7 +383,7 @@ async fn a_key_that_is_revoked_ends_its_live_streams() {
     assert_eq!(ask(again, Some(words)).await.0, 401);
     let scope = watched.store.tenant("acme").unwrap();
     let conversation = watched.events.split('/').nth(4).unwrap().parse().unwrap();
-    scope.append(conversation, vec![NewTurn::user("still here")], Default::default()).wait().unwrap();
+    scope.conversation(conversation).append(NewTurn::user("still here")).wait().unwrap();
     unrelated.expect("event").await;
     watched.stage.stop().await;
 }
@@ -381,7 +392,7 @@ async fn a_key_that_is_revoked_ends_its_live_streams() {
 async fn a_key_that_expires_ends_its_live_streams() {
     let watched = Watched::new().await;
     let expires = Some(Timestamp(tokens::now() as i64 * 1_000_000).plus_s(2));
-    let new = NewKey { tenant: "acme".into(), role: Role::Reader, label: None, expires };
+    let new = NewKey { tenant: "acme".into(), role: KeyRole::Reader, label: None, expires };
     let (_, words) = watched.store.keys().create(new).unwrap();
     let mut live = watched.follow(&words).await;
     assert_eq!(live.expect("error").await.data["code"], "access.ended");
@@ -395,8 +406,9 @@ async fn a_key_that_another_process_revokes_ends_its_live_streams() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("store.db").display());
     let writer = Everturn::open(&url).unwrap();
-    let (id, words) = key(&writer, "acme", Role::Reader);
-    let conversation = writer.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+    let (id, words) = key(&writer, "acme", KeyRole::Reader);
+    let conversation =
+        writer.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
     let reading = Everturn::open_with(&url, Options { read_only: true, ..Options::default() }).unwrap();
     let stage = Stage::over(reading, asking()).await;
     let events = stage.request(Method::GET, &format!("/api/v1/conversations/{conversation}/events"));
@@ -411,7 +423,7 @@ async fn a_key_that_another_process_revokes_ends_its_live_streams() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_expires_ends_its_live_streams() {
     let store = Everturn::open("memory:").unwrap();
-    let id = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+    let id = store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
     let config = Config { jwt: Some(jwt_config()), ..asking() };
     let stage = Stage::over(store, config).await;
     let claims = json!({"tenant": "acme", "role": "reader", "sub": "ann"});
@@ -425,7 +437,7 @@ async fn a_token_that_expires_ends_its_live_streams() {
     stage.stop().await;
 }
 
-/// In the shape that each client raises its own exception for.
+/// In the shape for which each client raises its own exception.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_key_ends_streams_of_answers_in_the_clients_words() {
     for (path, pointer, word) in [
@@ -436,8 +448,9 @@ async fn a_revoked_key_ends_streams_of_answers_in_the_clients_words() {
     ] {
         let (store, steps) = crate::generations::store();
         let ((_, _admin), (id, words)) =
-            (key(&store, "acme", Role::Admin), key(&store, "acme", Role::Writer));
-        let conversation = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+            (key(&store, "acme", KeyRole::Admin), key(&store, "acme", KeyRole::Writer));
+        let conversation =
+            store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
         let stage = Stage::over(store.clone(), asking()).await;
         let body = if path.starts_with("/v1/responses") {
             json!({"model": "default", "stream": true, "input": "hi"})
@@ -448,7 +461,7 @@ async fn a_revoked_key_ends_streams_of_answers_in_the_clients_words() {
             json!({"input": [{"role": "user", "content": "hi"}], "stream": true})
         };
         let path = path.replace("{conversation}", &conversation.to_string());
-        // Some answer only once the model has begun to.
+        // Some answer only once the model has begun.
         steps.send(crate::generations::text("Lisb")).unwrap();
         let request = stage.request(Method::POST, &path).bearer_auth(&words);
         let request =

@@ -72,7 +72,7 @@ async fn bytes_come_back_whole_and_in_parts() {
     stage.stop().await;
 }
 
-/// Whoever adds an asset must not get a page run on our origin, nor a header of their own.
+/// An added asset must not run as a page on our origin, nor inject a header.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_added_is_not_run() {
     let stage = Stage::new().await;

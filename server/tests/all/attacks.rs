@@ -1,8 +1,8 @@
-//! One client that takes what it can, beside another that goes on being served.
+//! One client that takes all it can, beside another that is still served.
 
 use crate::stage::{Stage, answer, config};
 use everturn::{Everturn, NewKey, NewTurn, Options};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_server::{Config, Limits};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ impl Two {
         let options = Options { index: false, auto_compaction: false, ..Options::default() };
         let store = Everturn::open_with("memory:", options).unwrap();
         let key = |tenant: &str| {
-            let new = NewKey { tenant: tenant.into(), role: Role::Admin, label: None, expires: None };
+            let new = NewKey { tenant: tenant.into(), role: KeyRole::Admin, label: None, expires: None };
             store.keys().create(new).unwrap().1
         };
         let (greedy, modest) = (key("greedy"), key("modest"));
@@ -48,7 +48,7 @@ impl Two {
         )
     }
 
-    /// The other tenant makes a conversation, appends to it and reads it.
+    /// The other tenant creates a conversation, appends to it and reads it.
     async fn modest_is_served(&self) {
         let ask = |method, path: &str, body: Value| {
             let request = self.stage.request(method, path).bearer_auth(&self.modest);
@@ -74,7 +74,7 @@ async fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// What an answer says on a connection that stays open.
+/// The body of an answer on a connection that stays open.
 async fn said(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     let read = async {
@@ -104,13 +104,13 @@ async fn half_sent_headers_lock_nobody_out() {
         for _ in 0..50 {
             half.push(two.send("GET /api/v1/conversations HTTP/1.1\r\nhost: loc").await);
         }
-        // The server has met them all once each that found no room has made the place of an older one its own.
+        // The server has seen them all once each that found no room has replaced an older one.
         let ended = |stream: &&TcpStream| !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == WouldBlock);
         while half.iter().filter(ended).count() < 50 - 16 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         two.modest_is_served().await;
-        // Those that are still open end by themselves.
+        // Those that are still open time out.
         for stream in &mut half {
             assert_eq!(rest(stream).await, "");
         }
@@ -118,7 +118,7 @@ async fn half_sent_headers_lock_nobody_out() {
     }
 }
 
-/// A connection that sends nothing at all, or a byte now and then, is no request either.
+/// A connection that sends nothing at all, or a byte now and then, is not a request either.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_end() {
     let limits = Limits { header_timeout: Duration::from_millis(500), ..Limits::default() };
@@ -190,8 +190,8 @@ async fn a_tenant_has_limits_over_all_its_keys() {
     let limits = Limits { tenant_concurrent: 2, ..Limits::default() };
     let two = Two::with(limits).await;
     let scope = two.store.tenant("greedy").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
-    let new = NewKey { tenant: "greedy".into(), role: Role::Admin, label: None, expires: None };
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let new = NewKey { tenant: "greedy".into(), role: KeyRole::Admin, label: None, expires: None };
     let other = two.store.keys().create(new).unwrap().1;
     let path = format!("/api/v1/conversations/{id}/events");
     let follow = |key: &str| {
@@ -222,8 +222,8 @@ async fn a_tenant_has_limits_over_all_its_keys() {
     two.stage.stop().await;
 }
 
-/// Answers that nobody reads stay in memory: past a limit the tenant's next requests wait until they are read, whether the
-/// limit is the tenant's own or that of all together.
+/// Unread answers stay in memory: above a limit the tenant's next requests wait until they are read, whether
+/// the limit is the tenant's own or that of all together.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_are_not_read_stop_their_own_tenant_only() {
     let limits = Limits {
@@ -236,10 +236,10 @@ async fn answers_that_are_not_read_stop_their_own_tenant_only() {
     for (limits, request) in [(own, "GET /turns"), (of_all, "GET /turns"), (own, "POST /project")] {
         let two = Two::with(limits).await;
         let scope = two.store.tenant("greedy").unwrap();
-        let id = scope.create(Default::default()).wait().unwrap().id;
+        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
         // More than the buffers of a socket hold.
         let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
-        scope.append(id, vec![large], Default::default()).wait().unwrap();
+        scope.conversation(id).append(large).wait().unwrap();
         let request = request.replace(" /", &format!(" /api/v1/conversations/{id}/"));
         let ask = format!("{}{{}}", two.head(&request, &two.greedy, 2));
         let mut unread = two.send(&ask).await;
@@ -248,7 +248,7 @@ async fn answers_that_are_not_read_stop_their_own_tenant_only() {
         let said = said(&mut next).await;
         assert!(said.starts_with("HTTP/1.1 503") && said.contains("tenant.busy"), "{request}: {said}");
         two.modest_is_served().await;
-        // Whoever does not read at all is let go, and makes room.
+        // A client that does not read at all is disconnected, which makes room.
         let again = async {
             loop {
                 let turns = format!("/api/v1/conversations/{id}/turns");
@@ -264,7 +264,7 @@ async fn answers_that_are_not_read_stop_their_own_tenant_only() {
     }
 }
 
-/// Also those that were asked for before the first answer was there.
+/// The same for answers requested before the first one was there.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_are_asked_for_at_once_stop_their_tenant_too() {
     let limits = Limits {
@@ -276,9 +276,9 @@ async fn answers_that_are_asked_for_at_once_stop_their_tenant_too() {
     };
     let two = Two::with(limits).await;
     let scope = two.store.tenant("greedy").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
     let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
-    scope.append(id, vec![large], Default::default()).wait().unwrap();
+    scope.conversation(id).append(large).wait().unwrap();
     for request in ["GET /turns", "POST /project"] {
         let request = request.replace(" /", &format!(" /api/v1/conversations/{id}/"));
         let ask = format!("{}{{}}", two.head(&request, &two.greedy, 2));
@@ -303,10 +303,10 @@ async fn answers_that_are_asked_for_at_once_stop_their_tenant_too() {
 async fn a_page_is_bounded_in_bytes() {
     let two = Two::with(Limits::default()).await;
     let scope = two.store.tenant("greedy").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
     for n in 0..20 {
         let text = format!("{n} {}", "x".repeat(512 * 1024));
-        scope.append(id, vec![NewTurn::user(&text)], Default::default()).wait().unwrap();
+        scope.conversation(id).append(NewTurn::user(&text)).wait().unwrap();
     }
     for (path, forward, fields) in [
         ("turns", "after", ""),
@@ -340,15 +340,16 @@ async fn a_page_is_bounded_in_bytes() {
     two.stage.stop().await;
 }
 
-/// A view is made from a conversation that is held in memory. A file, also one that is a single value, is streamed.
+/// A view is made from a conversation that is held in memory. A file, even one that is a single value, is
+/// streamed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_is_bounded_in_bytes_and_an_export_is_not() {
     let options = Options { whole_bytes_max: 1024 * 1024, ..Options::default() };
     let store = Everturn::open_with("memory:", options).unwrap();
     let scope = store.tenant("default").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
     for _ in 0..3 {
-        scope.append(id, vec![NewTurn::user(&"x".repeat(400_000))], Default::default()).wait().unwrap();
+        scope.conversation(id).append(NewTurn::user(&"x".repeat(400_000))).wait().unwrap();
     }
     let stage = Stage::over(store, config()).await;
     let refused = stage.post(&format!("/api/v1/conversations/{id}/project"), &json!({}), 413).await;

@@ -77,7 +77,7 @@ async fn a_repeated_request_makes_one_conversation() {
     assert_eq!(first["id"], again["id"]);
     assert_eq!(answer(create("two"), 409).await["code"], "idempotency.reused");
     assert_eq!(stage.get(ALL, 200).await["data"].as_array().unwrap().len(), 1);
-    // A fork and an open turn as well, also where the conversation has gone on meanwhile.
+    // A fork and an open turn as well, even if the conversation has gone on meanwhile.
     let id = first["id"].as_str().unwrap();
     for (what, changed) in [("fork", json!({"at_seq": 1})), ("turns/open", json!({"actor": "other"}))] {
         let ask = |body: serde_json::Value| {
@@ -156,15 +156,15 @@ async fn a_life_archived_resumed_closed_reset_forked_deleted() {
     stage.stop().await;
 }
 
-/// Somebody else's looks exactly like nothing at all, whatever is tried.
+/// Another tenant's objects look exactly like absent ones, whatever is tried.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_tenants_ids_look_absent() {
     let store = Everturn::open("memory:").unwrap();
     let other = store.tenant("other").unwrap();
-    let theirs = other.create(Default::default()).wait().unwrap().id;
-    let said = other.append(theirs, vec![everturn::NewTurn::user("secret")], Default::default());
+    let theirs = other.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let said = other.conversation(theirs).append(everturn::NewTurn::user("secret"));
     let turn = said.wait().unwrap().turns[0].id;
-    let asset = other.add_asset(theirs, None, "text/plain", b"secret".to_vec()).unwrap().id;
+    let asset = other.conversation(theirs).assets().add(None, "text/plain", b"secret".to_vec()).unwrap().id;
     let stage = Stage::over(store, config()).await;
     let nobody = "conv_01JD0000000000000000000000";
     for rest in ["", "/turns", "/events", "/state", "/export", "/transcript", "/verify", "/generations"] {
@@ -193,6 +193,6 @@ async fn another_tenants_ids_look_absent() {
     stage.get(&format!("/api/v1/assets/{asset}"), 404).await;
     stage.get(&format!("/api/v1/assets/{asset}/content"), 404).await;
     assert_eq!(stage.get(ALL, 200).await["data"], json!([]));
-    assert_eq!(other.get(theirs).unwrap().head.seq, 3);
+    assert_eq!(other.conversation(theirs).get().unwrap().head.seq, 3);
     stage.stop().await;
 }

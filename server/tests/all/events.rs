@@ -1,4 +1,4 @@
-//! The log over REST: pages, and live.
+//! The log over REST: in pages, and live.
 
 use crate::live::Live;
 use crate::stage::{Stage, config};
@@ -18,16 +18,16 @@ async fn stage(config: Config) -> (Stage, Tenant, ConversationId) {
     let options = Options { auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with("memory:", options).unwrap();
     let scope = store.tenant("default").unwrap();
-    // Looking for secrets in megabytes takes a while.
+    // Searching megabytes for secrets takes a while.
     let policy = [("redaction".to_string(), Raw::new("\"off\"".into()).unwrap())].into();
     let settings = Settings { policy, ..Settings::default() };
     let new = NewConversation { settings, ..NewConversation::default() };
-    let id = scope.create(new).wait().unwrap().id;
+    let id = scope.create(new).wait().unwrap().id();
     (Stage::over(store, config).await, scope, id)
 }
 
 fn say(scope: &Tenant, id: ConversationId, text: &str) {
-    scope.append(id, vec![NewTurn::user(text)], Default::default()).wait().unwrap();
+    scope.conversation(id).append(NewTurn::user(text)).wait().unwrap();
 }
 
 impl Stage {
@@ -76,13 +76,13 @@ async fn what_was_and_what_comes_without_a_gap_or_a_repeat() {
         }
     }
     assert_eq!(live.expect("event").await.id, "10");
-    // The connection is killed; another one goes on where it was.
+    // The connection is killed; another one resumes.
     drop(live);
     say(&scope, id, "11");
     let mut live = stage.follow(id, "", Some("10")).await;
     assert_eq!(live.expect("event").await.id, "11");
     assert!(live.retry.is_some());
-    scope.delete(id, "test").wait().unwrap();
+    scope.conversation(id).delete("test").wait().unwrap();
     live.expect("deleted").await;
     assert!(live.next().await.is_none());
     stage.stop().await;
@@ -93,7 +93,7 @@ async fn what_was_and_what_comes_without_a_gap_or_a_repeat() {
 async fn line_breaks_in_stored_json_do_not_break_frames() {
     let (stage, scope, id) = stage(config()).await;
     let message = "{\"role\":\"user\",\r\n\r\n\"content\":\n\"a\\nb\"}";
-    scope.append(id, vec![NewTurn::message(message)], Default::default()).wait().unwrap();
+    scope.conversation(id).append(NewTurn::message(message)).wait().unwrap();
     let mut live = stage.follow(id, "?from=2", None).await;
     assert_eq!(live.expect("event").await.data["body"]["message"]["content"], "a\nb");
     stage.stop().await;
@@ -102,13 +102,13 @@ async fn line_breaks_in_stored_json_do_not_break_frames() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_killed_in_the_middle_of_a_word_goes_on_there() {
     let (stage, scope, id) = stage(config()).await;
-    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
     let mut live = stage.follow(id, "?from=2", None).await;
     live.expect("event").await;
     let mut read = String::new();
     let mut last = String::new();
     for piece in ["Lis", "bôa is ", "beau"] {
-        scope.append_chunk(id, turn, None, piece).unwrap();
+        scope.conversation(id).open_turn(turn).chunk(None, piece).unwrap();
         let seen = live.expect("chunk").await;
         assert_eq!(seen.data["offset"].as_u64(), Some(read.len() as u64));
         read += seen.data["text"].as_str().unwrap();
@@ -116,16 +116,16 @@ async fn a_connection_killed_in_the_middle_of_a_word_goes_on_there() {
     }
     assert_eq!(last, format!("2.{}", read.len()));
     drop(live);
-    scope.append_chunk(id, turn, None, "tif").unwrap();
+    scope.conversation(id).open_turn(turn).chunk(None, "tif").unwrap();
     let mut live = stage.follow(id, "", Some(&last)).await;
-    scope.append_chunk(id, turn, None, "ul").unwrap();
+    scope.conversation(id).open_turn(turn).chunk(None, "ul").unwrap();
     while read.len() < "Lisbôa is beautiful".len() {
         let seen = live.expect("chunk").await;
         assert_eq!(seen.data["offset"].as_u64(), Some(read.len() as u64));
         read += seen.data["text"].as_str().unwrap();
     }
     assert_eq!(read, "Lisbôa is beautiful");
-    scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+    scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
     let end = live.expect("event").await;
     assert_eq!((end.data["kind"].as_str(), end.id.as_str()), (Some("turn.committed"), "3"));
     stage.stop().await;
@@ -153,20 +153,20 @@ async fn a_server_that_stops_says_where_to_go_on() {
     stopped.await.unwrap();
 }
 
-/// A reader that does not read costs the server its place in the ring and no more; it is told and loses nothing.
+/// A reader that does not read is disconnected with a position to resume from, and loses nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_is_let_go_with_a_place_to_resume() {
     let (stage, scope, id) = stage(config()).await;
     let mut live = stage.follow(id, "", None).await;
     live.expect("event").await;
-    // More than the sockets hold, then more than the ring does.
+    // More than the sockets hold, then more than the ring buffer does.
     let (text, events, chunks) = ("x".repeat(256 * 1024), 64, SUBSCRIBER_LAG_EVENTS_MAX + 100);
     let writer = scope.clone();
     let write = tokio::task::spawn_blocking(move || {
         (0..events).for_each(|_| say(&writer, id, &text));
-        let turn = writer.append_open(id, NewStream::default()).wait().unwrap().id;
+        let turn = writer.conversation(id).open(NewStream::default()).wait().unwrap().id;
         for _ in 0..chunks {
-            writer.append_chunk(id, turn, None, "y").unwrap();
+            writer.conversation(id).open_turn(turn).chunk(None, "y").unwrap();
         }
     });
     write.await.unwrap();

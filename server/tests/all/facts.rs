@@ -45,7 +45,7 @@ async fn facts_are_added_listed_corrected_and_taken_back() {
     stage.stop().await;
 }
 
-/// A fork's view of what it inherited is its own.
+/// A fork's view of inherited facts is its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_takes_back_what_it_inherited_for_itself_only() {
     let stage = Stage::new().await;

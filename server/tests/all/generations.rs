@@ -1,4 +1,4 @@
-//! Answers of models over REST.
+//! Model replies over REST.
 
 use crate::live::Live;
 use crate::stage::{Stage, answer, config};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// A model that says what the test tells it to.
+/// A model whose replies the test controls.
 struct Told(Mutex<Option<UnboundedReceiver<Result<Step, Error>>>>);
 
 impl Generate for Told {
@@ -34,13 +34,13 @@ impl Generate for Told {
     }
 }
 
-/// A server with such a model, and where to tell it.
+/// A server with such a model, and the sender of its replies.
 pub async fn stage() -> (Stage, UnboundedSender<Result<Step, Error>>) {
     let (store, tell) = store();
     (Stage::over(store, config()).await, tell)
 }
 
-/// A store with such a model, and where to tell it.
+/// A store with such a model, and the sender of its replies.
 pub fn store() -> (Everturn, UnboundedSender<Result<Step, Error>>) {
     let (tell, told) = unbounded_channel();
     let model = Configured::new(Arc::new(Told(Mutex::new(Some(told)))));
@@ -115,7 +115,7 @@ async fn a_stream_shows_the_answer_as_it_comes_and_goes_on_without_its_reader() 
     assert_eq!(running["data"][0]["id"], started["id"]);
     let other = stage.post(&format!("{path}/generate"), &ask(false), 409).await;
     assert_eq!(other["code"], "generation.running");
-    // Its reader leaves; whoever follows the conversation sees the end.
+    // Its reader disconnects; subscribers of the conversation see the end.
     drop(live);
     let follow = stage.request(Method::GET, &format!("{path}/events?from=2"));
     let mut events = Live::connect(follow).await;

@@ -1,8 +1,8 @@
-//! Limits, foreign pages, exposed addresses, certificates.
+//! Limits, foreign origins, exposed addresses, certificates.
 
 use crate::stage::{Stage, answer, config};
 use everturn::{Everturn, NewKey};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_server::{App, Config, Limits, Server, Tls, serve};
 use reqwest::Method;
 use serde_json::json;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 fn store_with_key() -> (Everturn, String) {
     let store = Everturn::open("memory:").unwrap();
-    let new = NewKey { tenant: "acme".into(), role: Role::Admin, label: None, expires: None };
+    let new = NewKey { tenant: "acme".into(), role: KeyRole::Admin, label: None, expires: None };
     let (_, words) = store.keys().create(new).unwrap();
     (store, words)
 }
@@ -23,7 +23,7 @@ fn limited(limits: Limits) -> Config {
 async fn a_key_may_ask_so_often() {
     let (store, words) = store_with_key();
     let (_, other) = {
-        let new = NewKey { tenant: "acme".into(), role: Role::Reader, label: None, expires: None };
+        let new = NewKey { tenant: "acme".into(), role: KeyRole::Reader, label: None, expires: None };
         store.keys().create(new).unwrap()
     };
     let limits = Limits { requests_per_second: 1, burst: 3, ..Limits::default() };
@@ -49,7 +49,7 @@ async fn a_key_may_ask_so_often() {
 async fn a_key_may_have_so_many_streams() {
     let (store, words) = store_with_key();
     let scope = store.tenant("acme").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
     let stage = Stage::over(store, limited(Limits { concurrent: 2, ..Limits::default() })).await;
     let path = format!("/api/v1/conversations/{id}/events");
     let follow = || {
@@ -63,9 +63,9 @@ async fn a_key_may_have_so_many_streams() {
     assert!(third.headers().contains_key("retry-after"));
     assert!(third.text().await.unwrap().contains("access.concurrency"));
     drop(first);
-    // The server notices that nobody listens when it next has something to say.
+    // The server notices a disconnect when it next sends something.
     loop {
-        scope.append(id, vec![everturn::NewTurn::user("x")], Default::default()).wait().unwrap();
+        scope.conversation(id).append(everturn::NewTurn::user("x")).wait().unwrap();
         if follow().await.unwrap().status() == 200 {
             break;
         }
@@ -89,7 +89,8 @@ async fn wrong_keys_are_tried_so_often_only() {
     stage.stop().await;
 }
 
-/// Behind a proxy every request comes from its address: who tries wrong keys is told apart by what the proxy itself added.
+/// Behind a proxy every request comes from its address: clients with wrong keys are distinguished by the
+/// address that the proxy added.
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_proxy_its_word_counts_for_who_tries_wrong_keys() {
     for (behind_tls_proxy, other) in [(true, 401), (false, 429)] {
@@ -100,7 +101,7 @@ async fn behind_a_proxy_its_word_counts_for_who_tries_wrong_keys() {
             let request = stage.request(Method::GET, "/api/v1/conversations").bearer_auth("et_wrong");
             request.header("x-forwarded-for", forwarded).send().await.unwrap().status().as_u16()
         };
-        // What stands before the last address is the client's own word.
+        // Addresses before the last one are supplied by the client.
         let tries = [ask("10.0.0.9, 10.0.0.1").await, ask("10.0.0.8, 10.0.0.1").await, ask("10.0.0.1").await];
         assert_eq!(tries, [401, 401, 429]);
         assert_eq!(ask("10.0.0.1, 10.0.0.2").await, other, "{behind_tls_proxy}");
@@ -128,7 +129,7 @@ async fn pages_of_other_sites_cannot_use_a_server_without_keys() {
     for origin in ["https://evil.example", "null", "https://app.example.evil.example"] {
         assert_eq!(answer(ask("origin", origin), 403).await["code"], "access.origin", "{origin}");
     }
-    // Whoever watches the process comes under any name.
+    // Health checks accept any host name.
     let health = stage.request(Method::GET, "/healthz").header("host", "everturn.internal");
     assert_eq!(health.send().await.unwrap().status(), 200);
     stage.stop().await;
@@ -198,7 +199,7 @@ async fn a_certificate_is_answered_with() {
     let response = client.post(&url).bearer_auth(&words).body("{}").send().await.unwrap();
     assert_eq!(response.status(), 201);
     assert_eq!(response.json_text().await["tenant"], json!("acme"));
-    // Renewed while the server runs: whoever connects from now on gets the new one.
+    // Renewed while the server runs: new connections get the new one.
     let renewed = rcgen::generate_simple_self_signed(vec!["localhost".to_string()]).unwrap();
     std::fs::write(&tls.cert, renewed.cert.pem()).unwrap();
     std::fs::write(&tls.key, renewed.signing_key.serialize_pem()).unwrap();

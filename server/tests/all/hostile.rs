@@ -1,4 +1,4 @@
-//! Input that means harm, or is merely broken: each gives a problem with a code, and nothing is lost.
+//! Hostile or broken input: each gives a problem with a code, and nothing is lost.
 
 use crate::stage::{Stage, answer};
 use reqwest::Method;
@@ -36,7 +36,7 @@ async fn hostile_json_is_refused_and_changes_nothing() {
     assert_eq!(answer(not_text, 400).await["code"], "body.not_utf8");
     let form = stage.request(Method::POST, &path).header("content-type", "text/plain").body("{}");
     assert_eq!(answer(form, 415).await["code"], "body.not_json");
-    // What is odd but right is kept: a huge number, an escaped NUL.
+    // Unusual but valid input is accepted: a huge number, an escaped NUL.
     stage.post_text(&path, &turn(r#"[{"type":"x","n":1e999999}]"#), 201).await;
     stage.post_text(&path, &turn(r#""a\u0000b""#), 201).await;
     let text = stage.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();

@@ -1,23 +1,21 @@
-//! A reader of server-sent events that shows what it reads, frame by frame.
+//! A reader of server-sent events, frame by frame.
 
 use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// A stream that is being read.
 pub struct Live {
     response: Response,
     unread: Vec<u8>,
-    /// No frame ends before this byte of it.
+    /// No frame ends before this offset.
     searched: usize,
-    /// Comments so far.
+    /// Number of comments so far.
     pub comments: usize,
-    /// What `retry:` said last.
+    /// The last value of `retry:`.
     pub retry: Option<String>,
 }
 
-/// One frame.
 #[derive(Debug)]
 pub struct Seen {
     pub name: String,
@@ -26,7 +24,6 @@ pub struct Seen {
 }
 
 impl Live {
-    /// Connects.
     pub async fn connect(request: RequestBuilder) -> Live {
         let response = request.header("accept", "text/event-stream").send().await.unwrap();
         assert_eq!(response.status(), 200);
@@ -35,7 +32,7 @@ impl Live {
         Live { response, unread: Vec::new(), searched: 0, comments: 0, retry: None }
     }
 
-    /// The next frame; none at the end.
+    /// The next frame; `None` at the end.
     pub async fn next(&mut self) -> Option<Seen> {
         loop {
             let from = self.searched;
@@ -64,7 +61,6 @@ impl Live {
         seen
     }
 
-    /// Waits for a comment.
     pub async fn heartbeat(&mut self) {
         while self.comments == 0 {
             let more = timeout(Duration::from_secs(30), self.response.chunk()).await;

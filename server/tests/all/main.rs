@@ -1,4 +1,4 @@
-//! The server as clients meet it: over real sockets.
+//! Tests of the server over real sockets.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 

@@ -1,8 +1,8 @@
-//! MCP over HTTP, message by message: what needs no client of somebody else's.
+//! MCP over HTTP, message by message, without a client library.
 
 use crate::stage::{Stage, config};
 use everturn::{Everturn, NewKey, Options};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_server::Config;
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ impl Client<'_> {
         last(self.send(method, params).await).await["error"].clone()
     }
 
-    /// What a tool answers.
+    /// The result of a tool.
     async fn call(&self, tool: &str, arguments: Value) -> Value {
         let result = self.ask("tools/call", json!({"name": tool, "arguments": arguments})).await;
         assert_ne!(result["isError"], true, "{result}");
@@ -71,14 +71,14 @@ impl Client<'_> {
         result["structuredContent"].clone()
     }
 
-    /// Begins a conversation with a turn; gives its id, and what was appended.
+    /// Creates a conversation with a turn; returns its id, and the appended turn.
     async fn converse(&self, new: Value, turn: Value) -> (String, Value) {
         let id = self.call("create_conversation", new).await["id"].as_str().unwrap().to_string();
         let said = self.call("append_turns", json!({"conversation": id, "turns": [turn]})).await;
         (id, said)
     }
 
-    /// Why a tool refuses.
+    /// The error of a tool.
     async fn refused(&self, tool: &str, arguments: Value) -> String {
         let result = self.ask("tools/call", json!({"name": tool, "arguments": arguments})).await;
         assert_eq!(result["isError"], true, "{result}");
@@ -267,7 +267,7 @@ async fn conversations_are_resources_that_tell_when_they_change() {
     let where_to = json!({"role": "user", "content": "Where to?", "actor": "mara"});
     let (id, _) = client.converse(json!({"title": "Trip"}), where_to).await;
     next(&mut stream, "notifications/resources/list_changed").await;
-    // Whoever begins or deletes one: here, a client of the REST API.
+    // Changes by any client are reported: here, one of the REST API.
     let other = stage.conversation().await;
     next(&mut stream, "notifications/resources/list_changed").await;
     stage.request(Method::DELETE, &format!("/api/v1/conversations/{other}?reason=x")).send().await.unwrap();
@@ -287,7 +287,7 @@ async fn conversations_are_resources_that_tell_when_they_change() {
     assert_eq!(value["messages"].as_array().unwrap().len(), 1);
 
     client.ask("resources/subscribe", json!({"uri": uri})).await;
-    // Said by somebody else, in another session.
+    // Appended by another client, in another session.
     let other = Client::begin(&stage).await;
     let to_rome = json!([{"role": "assistant", "content": "To Rome."}]);
     other.call("append_turns", json!({"conversation": id, "turns": to_rome})).await;
@@ -317,7 +317,7 @@ async fn lists_of_resources_come_in_pages() {
     let store = Everturn::open_with("memory:", Options::default()).unwrap();
     let scope = store.tenant("default").unwrap();
     for _ in 0..130 {
-        scope.create(Default::default()).wait().unwrap();
+        scope.create(everturn::NewConversation::default()).wait().unwrap();
     }
     let stage = Stage::over(store, config()).await;
     let client = Client::begin(&stage).await;
@@ -339,7 +339,7 @@ async fn a_session_ends_when_it_is_deleted_or_idle() {
     assert!(deleted.status().is_success());
     assert_eq!(client.send("tools/list", json!({})).await.status(), 404);
 
-    // Whoever listens is not idle.
+    // A session with a listener is not idle.
     let listening = Client::begin(&stage).await;
     let stream = listening.request(Method::GET).send().await.unwrap();
     let idle = Client::begin(&stage).await;
@@ -355,14 +355,14 @@ async fn a_session_ends_when_it_is_deleted_or_idle() {
     stage.stop().await;
 }
 
-/// The session ends with the key that began it: its stream, and what it follows.
+/// The session ends with the key that began it, with its stream and its subscriptions.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_ends_with_its_key() {
     let store = Everturn::open("memory:").unwrap();
-    let new = NewKey { tenant: "acme".into(), role: Role::Admin, label: None, expires: None };
+    let new = NewKey { tenant: "acme".into(), role: KeyRole::Admin, label: None, expires: None };
     let (_, admin) = store.keys().create(new.clone()).unwrap();
     let (key, words) = store.keys().create(new).unwrap();
-    let id = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+    let id = store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
     let mut stage = Stage::over(store.clone(), Config { keys_required: None, ..config() }).await;
     stage.bearer(&words);
     let client = Client::begin(&stage).await;
@@ -378,7 +378,7 @@ async fn a_session_ends_with_its_key() {
     tokio::time::timeout(Duration::from_secs(30), end).await.expect("the stream ends");
     assert!(seen.contains("was revoked"), "{seen}");
     assert_eq!(client.send("tools/list", json!({})).await.status(), 401);
-    // Nobody else goes on with it either.
+    // Nobody else can continue it either.
     let session = client.session.clone();
     stage.bearer(&admin);
     let other = Client { stage: &stage, session };
@@ -443,7 +443,7 @@ async fn a_body_that_is_too_large_is_refused() {
     stage.stop().await;
 }
 
-/// Records are written by real calls, and lose the words when a turn is erased.
+/// Records are written by real calls, and lose the content when a turn is erased.
 #[tokio::test(flavor = "multi_thread")]
 async fn erased_words_leave_what_was_recorded() {
     const WORD: &str = "quetzalcoatlus";
@@ -470,7 +470,7 @@ async fn erased_words_leave_what_was_recorded() {
     stage.stop().await;
 }
 
-/// What is said through a tool is kept as it was sent: the protocol's library alone would write its numbers anew.
+/// Tool arguments are stored as sent: the protocol's library alone would rewrite their numbers.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_tool_is_given_keeps_its_bytes() {
     let stage = Stage::new().await;

@@ -1,4 +1,4 @@
-//! Conversations, chat and messages as OpenAI's and Anthropic's clients see them, on the wire.
+//! Conversations, chat and messages for OpenAI's and Anthropic's clients, on the wire.
 
 use crate::scripted_provider::ScriptedProvider;
 use crate::stage::{Stage, answer, config};
@@ -7,13 +7,13 @@ use everturn_server::App;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// A server whose models are a scripted provider's.
+/// A server with the models of a scripted provider.
 pub async fn stage() -> (ScriptedProvider, Stage) {
     let (provider, stage, _) = stage_and_scope().await;
     (provider, stage)
 }
 
-/// The same, with a look at what is kept.
+/// The same, with the tenant's scope.
 pub async fn stage_and_scope() -> (ScriptedProvider, Stage, Tenant) {
     let provider = ScriptedProvider::start().await;
     let store = provider.store();
@@ -28,7 +28,7 @@ pub async fn events(stage: &Stage, path: &str, body: &Value) -> Vec<(Option<Stri
     read_events(request.body(body.to_string()).send().await.unwrap()).await
 }
 
-/// The events of an answer that is a stream.
+/// The events of a streamed answer.
 pub async fn read_events(response: reqwest::Response) -> Vec<(Option<String>, Value)> {
     assert_eq!(response.status(), 200);
     assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
@@ -46,7 +46,7 @@ async fn an_item_keeps_its_bytes_in_the_log() {
     let (_provider, stage, scope) = stage_and_scope().await;
     let made = stage.post("/v1/conversations", &json!({}), 200).await;
     let path = format!("/v1/conversations/{}/items", made["id"].as_str().unwrap());
-    // A number that no double can hold, and a field that nobody knows.
+    // A number that no double can hold, and an unknown field.
     let item = r#"{"type":"message", "role":"user","content":[{"type":"input_text","text":"\u0041"}],"x":1.00000000000000000001}"#;
     let body = format!(r#"{{"items":[{item}]}}"#);
     let request = stage.request(Method::POST, &path).header("content-type", "application/json").body(body);
@@ -105,7 +105,7 @@ async fn a_chat_is_recorded_once_however_much_of_it_is_sent() {
         .map(|item| item["content"][0]["text"].as_str().unwrap())
         .collect();
     assert_eq!(words, ["a", "Heard 1: a", "b", "Heard 2: b", "c", "Heard 1: c"]);
-    // What is recorded is no business of the provider's.
+    // The provider must not see what is recorded.
     assert!(provider.seen().iter().all(|request| request.get("metadata").is_none()));
     stage.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Responses on the wire: the order of events, what is kept, what is not.
+//! Responses on the wire: the order of events, and what is stored.
 
 use crate::openai::{events, read_events, stage, stage_and_scope};
 use everturn::ListQuery;
@@ -63,7 +63,8 @@ async fn events_come_in_the_order_of_openai() {
     stage.stop().await;
 }
 
-/// Reasoning that its provider sealed shows nothing while it comes, and must be sent back before the answer it led to.
+/// Encrypted reasoning shows nothing while it is streamed, and must be sent back before the reply that it led
+/// to.
 #[tokio::test(flavor = "multi_thread")]
 async fn sealed_reasoning_is_kept_in_its_place() {
     let (provider, stage) = stage().await;
@@ -134,7 +135,7 @@ async fn an_answer_goes_on_when_its_client_has_gone_until_it_is_cancelled() {
     stage.stop().await;
 }
 
-/// A client that lost its connection streams the response once more, whether it has ended or not.
+/// A client that lost its connection streams the response again, whether it has ended or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_can_be_streamed_again() {
     let (_provider, stage) = stage().await;
@@ -254,13 +255,13 @@ async fn reasoning_is_an_item_of_its_own_before_the_answer() {
             )
             .await;
     }
-    // Whoever signed it gets it back as it was.
+    // The provider that signed it gets it back unchanged.
     let sent = provider.seen().pop().unwrap();
     assert_eq!(sent["messages"][1]["content"][0]["signature"], "c2lnbmVk", "{sent}");
     stage.stop().await;
 }
 
-/// What is given with the other items of an answer, and referred to by name, is what it was.
+/// An item referred to by id is passed on unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_item_can_be_referred_to() {
     let (provider, stage) = stage().await;

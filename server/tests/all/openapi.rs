@@ -1,4 +1,5 @@
-//! The description of the API is complete, committed, and true: every example is sent, every answer validated.
+//! The description of the API is complete, committed, and correct: every example is sent, every answer
+//! validated.
 
 use crate::generations::{self, done, text};
 use crate::stage::Stage;
@@ -21,7 +22,7 @@ pub fn operations(document: &Value) -> Vec<(String, String, &Value)> {
     each.collect()
 }
 
-/// A change of the API shows in review. `EVERTURN_UPDATE=1` writes the file anew.
+/// A change of the API is visible in review. `EVERTURN_UPDATE=1` rewrites the file.
 #[test]
 fn the_description_is_the_committed_one() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/openapi.json");
@@ -74,7 +75,7 @@ fn the_description_is_complete() {
     }
 }
 
-/// A place in the description: where in the object that it is about is what a path variable stands for.
+/// The source of a path variable: a pointer into the object that it belongs to.
 struct Prepared {
     stage: Stage,
     variables: BTreeMap<&'static str, String>,
@@ -82,7 +83,7 @@ struct Prepared {
     export: String,
 }
 
-/// What a model answers that is asked for facts.
+/// A model reply with facts.
 const FACTS: &str = r#"{"facts": [{"subject": "The service", "predicate": "uses", "object": "port 2", "confidence": 0.9,
     "source_turn": 4, "quote": "We decided to use port 2."}]}"#;
 
@@ -124,14 +125,14 @@ async fn prepared(answer: &str) -> Prepared {
     }
 }
 
-/// Every operation is asked with its example, in the order of the description but for what must come first or last, and
-/// must answer as it says: one of its successes, with a body that fits the schema.
+/// Sends every operation with its example, in the order of the description except for what must come first or
+/// last; each must return one of its successes, with a body that fits the schema.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_example_works_and_every_answer_fits() {
     let document = document();
     let mut asked = 0;
     for (method, path, operation) in operations(&document) {
-        // Each on a server of its own, so that none depends on what another did.
+        // Each on a server of its own, so that none depends on another.
         let answer = if path.ends_with("/facts/extract") { FACTS } else { "Lisbon" };
         let mut prepared = prepared(answer).await;
         let place = format!("{method} {path}");
@@ -167,7 +168,7 @@ async fn every_example_works_and_every_answer_fits() {
         }
         let (status, kind, body) = prepared.ask(&method, &path, operation).await;
         prepared.stage.stop().await;
-        // What has ended cannot be stopped: the one example that ends in a conflict, as described.
+        // A finished generation cannot be stopped: the one example that ends in a conflict, as described.
         let fine = (200..300).contains(&status) || place.ends_with("{generation}/stop") && status == 409;
         assert!(fine, "{place}: {status} {body}");
         let response = &operation["responses"][status.to_string()];
@@ -223,8 +224,8 @@ fn example(document: &Value, content: &Value) -> Value {
     example.unwrap_or_else(|| panic!("{name} has no example"))
 }
 
-/// Validates an answer with its schema: the part of JSON Schema that descriptions of structs are made of. A field that is
-/// not described is a mistake, too.
+/// Validates an answer with its schema: the part of JSON Schema that descriptions of structs are made of. An
+/// undescribed field is an error, too.
 fn fits(document: &Value, schema: &Value, answer: &Value, place: &str) {
     if let Err(problem) = check(document, schema, answer, "answer") {
         panic!("{place}: {problem}\n{answer:#}");

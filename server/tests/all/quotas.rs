@@ -1,21 +1,22 @@
-//! How much a tenant may store.
+//! Quotas of tenants.
 
 use crate::stage::{Stage, answer, config};
 use everturn::{Everturn, NewKey, Options, Quota, Quotas};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_server::Config;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A server where `small` has this quota and nobody else has one, with an admin's key of `small` and one of `other`.
+/// A server where `small` has this quota and nobody else has one, with an admin's key of `small` and one of
+/// `other`.
 async fn stage(store: &str, quota: Quota) -> (Stage, [String; 2]) {
     let quotas =
         Quotas { default: Quota::default(), tenants: BTreeMap::from([("small".to_string(), quota)]) };
     let options = Options { quotas, auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with(store, options).unwrap();
     let key = |tenant: &str| {
-        let new = NewKey { tenant: tenant.into(), role: Role::Admin, label: None, expires: None };
+        let new = NewKey { tenant: tenant.into(), role: KeyRole::Admin, label: None, expires: None };
         store.keys().create(new).unwrap().1
     };
     let keys = [key("small"), key("other")];
@@ -47,7 +48,7 @@ async fn turns_and_bytes_are_bounded_until_something_is_deleted() {
         let usage = stage.get("/api/v1/usage", 200).await;
         assert_eq!((&usage["turns"], &usage["conversations"]), (&json!(1), &json!(2)), "{usage}");
         assert_eq!((&usage["quotas"]["turns"], &usage["quotas"]["assets"]), (&json!(3), &Value::Null));
-        // Counted from now on as it comes.
+        // Counted incrementally from now on.
         is_refused(&say(&stage, &first, &"x".repeat(100_000), 413).await, "quotas.bytes", 100_000, {
             let bytes = stage.get("/api/v1/usage", 200).await["bytes"].as_u64().unwrap();
             bytes + 100_000 + r#"{"message":{"role":"user","content":""}}"#.len() as u64
@@ -68,7 +69,7 @@ async fn turns_and_bytes_are_bounded_until_something_is_deleted() {
     }
 }
 
-/// A client that missed an answer gets it, and what a person wants gone can go: both matter most when nothing else works.
+/// A client that missed an answer gets it, and content can be erased: both matter most when nothing else works.
 #[tokio::test(flavor = "multi_thread")]
 async fn at_its_quota_a_tenant_may_repeat_and_erase() {
     let (mut stage, [small, _]) = stage("memory:", Quota { bytes: Some(2000), ..Quota::default() }).await;

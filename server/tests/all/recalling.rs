@@ -4,7 +4,7 @@ use crate::stage::{Stage, config};
 use everturn::{Everturn, Options};
 use serde_json::json;
 
-/// "Nothing found" alone reads as "nobody said so".
+/// "Nothing found" alone would suggest that it was never said.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_that_is_behind_is_named_in_the_answer() {
     let store = Everturn::open_with("memory:", Options { index: false, ..Options::default() }).unwrap();

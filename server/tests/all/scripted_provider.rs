@@ -1,9 +1,10 @@
-//! A fake model server for clients to talk to through Everturn: OpenAI chat, Responses, embeddings and Anthropic Messages.
+//! A fake model server for clients to talk to through Everturn: OpenAI chat, Responses, embeddings and
+//! Anthropic Messages.
 //!
-//! It is deterministic. It calls the first tool that is offered, unless the last thing it heard is a tool's result; else it
-//! says how many messages of the user it heard and repeats the last one. It streams in small pieces. A message with the
-//! word `forever` is answered without end, one with `refuse` is refused; before one with `think`, chat and Messages show
-//! some reasoning.
+//! It is deterministic. It calls the first tool that is offered, unless the last message is a tool result; else
+//! it replies with the number of user messages and repeats the last one. It streams in small pieces. A message
+//! with the word `forever` gets an endless reply, one with `refuse` is refused; before one with `think`, chat
+//! and Messages show some reasoning.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -22,14 +23,13 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// Characters of a piece.
+/// Number of characters of a piece.
 const PIECE_CHARS: usize = 4;
-/// Between the pieces of an answer without end.
+/// Delay between the pieces of an endless reply.
 const TICK: Duration = Duration::from_millis(10);
 
 type Seen = Arc<Mutex<Vec<Value>>>;
 
-/// The running server.
 pub struct ScriptedProvider {
     url: String,
     seen: Seen,
@@ -43,7 +43,7 @@ impl Drop for ScriptedProvider {
 }
 
 impl ScriptedProvider {
-    /// On a free port.
+    /// Starts on a free port.
     pub async fn start() -> ScriptedProvider {
         let seen = Seen::default();
         let routes = Router::new()
@@ -58,7 +58,6 @@ impl ScriptedProvider {
         ScriptedProvider { url, seen, running }
     }
 
-    /// What it was asked so far.
     pub fn seen(&self) -> Vec<Value> {
         self.seen.lock().unwrap().clone()
     }
@@ -79,7 +78,6 @@ impl ScriptedProvider {
         Everturn::open_with("memory:", Options { models, ..Options::default() }).unwrap()
     }
 
-    /// An embedder, `embed`.
     pub fn embedders(&self) -> BTreeMap<String, Arc<dyn Embed>> {
         let endpoint = Endpoint::new(Kind::OpenaiChat, &self.url, "scripted-embed");
         let embedder: Arc<dyn Embed> = Arc::new(HttpEmbedder::new(endpoint, Embedding::default()).unwrap());
@@ -87,17 +85,16 @@ impl ScriptedProvider {
     }
 }
 
-/// What it does.
 enum Act {
     Say(String),
     Call(String),
-    /// A call whose arguments are free text.
+    /// A call with free-text arguments.
     Write(String),
     Forever,
     Refuse,
 }
 
-/// What is in a message, whatever its shape: is it a tool's result, and what are its words?
+/// The content of a message of any shape: whether it is a tool result, and its text.
 fn heard(message: &Value) -> (bool, String) {
     let blocks = message["content"].as_array().cloned().unwrap_or_default();
     let result = blocks.iter().find(|block| block["type"] == "tool_result");
@@ -156,7 +153,7 @@ fn sse(events: Vec<Value>, named: bool, done: bool) -> Response {
     ([("content-type", "text/event-stream")], text).into_response()
 }
 
-/// The first events once, then one more again and again.
+/// The first events once, then one more repeatedly.
 fn forever(first: Vec<Value>, again: Value) -> Response {
     let first: String = first.iter().map(|event| format!("data: {event}\n\n")).collect();
     let again = format!("data: {again}\n\n");
@@ -233,7 +230,7 @@ async fn responses(State(seen): State<Seen>, body: String) -> Response {
     };
     let mut events =
         vec![json!({"type": "response.created", "response": response("in_progress", json!([]))})];
-    // As a model that reasons does: a sealed item first, of which nothing is shown.
+    // Like a reasoning model: an encrypted item first, of which nothing is shown.
     let sealed = json!({"type": "reasoning", "id": "rs_up", "summary": [], "encrypted_content": "c2VhbGVk"});
     events.push(json!({"type": "response.output_item.added", "output_index": 0, "item": sealed}));
     events.push(json!({"type": "response.output_item.done", "output_index": 0, "item": sealed}));

@@ -1,4 +1,4 @@
-//! Settings: who counts more, what is refused, and that the documentation knows them all.
+//! Settings: precedence, refusals, and completeness of the documentation.
 
 use everturn_server::Settings;
 use everturn_server::settings::{KNOWN, Origin};
@@ -84,7 +84,7 @@ fn what_makes_no_sense_is_refused_with_where_it_is() {
         ("listen = 7317", &[] as &[(&str, &str)], "a text in quotes"),
         ("listen = \"7317\"", &[], "such as 127.0.0.1:7317"),
         ("limits.burst = 0", &[], "from 1 to"),
-        ("limits.burst = -1", &[], "not negative"),
+        ("limits.burst = -1", &[], "non-negative"),
         ("", &[("EVERTURN_LIMITS_BURST", "many")], "EVERTURN_LIMITS_BURST"),
         ("", &[("EVERTURN_LOG_CONTENT", "maybe")], "neither true nor false"),
         ("tls.cert = \"c.pem\"", &[], "set both"),
@@ -93,7 +93,7 @@ fn what_makes_no_sense_is_refused_with_where_it_is() {
         ("jwt.secret_env = \"S\"", &[], "jwt.algorithm"),
         ("jwt.algorithm = \"HS256\"\njwt.secret_env = \"S\"", &[("S", "short")], "32 characters"),
         ("jwt.algorithm = \"RS256\"\njwt.secret_env = \"S\"", &[("S", "x")], "one of them only"),
-        ("cors.origins = [\"*\"]", &[], "is no origin"),
+        ("cors.origins = [\"*\"]", &[], "is not an origin"),
         ("telemetry.log_format = \"xml\"", &[], "auto, pretty or json"),
         ("models.a.model = \"m\"", &[], "models.a.base_url"),
         ("[models.a]\nmodel = \"m\"\nbase_url = \"http://x\"\nkind = \"grok\"", &[], "openai-chat"),
@@ -112,7 +112,7 @@ fn passwords_are_not_shown() {
     let shown = settings.show();
     assert!(shown.contains("postgres://ann:***@db/everturn") && !shown.contains("hunter2"), "{shown}");
     assert!(shown.contains("# environment EVERTURN_STORE") && shown.contains("# default"), "{shown}");
-    // What is shown can be read again.
+    // The shown settings can be read back.
     gather(&shown, &[], &[]).unwrap();
 }
 

@@ -8,23 +8,21 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Scripts are stopped by the memory they take, which only this counts.
+/// Scripts are limited by the memory they take, which only this counts.
 #[global_allocator]
 static ALLOCATOR: Metered<std::alloc::System> = Metered(std::alloc::System);
 
-/// A running server.
 pub struct Stage {
     /// `http://127.0.0.1:PORT`
     pub url: String,
-    /// A client.
     pub http: reqwest::Client,
-    /// Key that every request brings.
+    /// Key sent with every request.
     bearer: Option<String>,
     stop: Option<oneshot::Sender<()>>,
     running: Option<JoinHandle<()>>,
 }
 
-/// Listens on any free port of this machine, and asks nobody for a key.
+/// Listens on any free port of this machine, and requires no key.
 pub fn config() -> Config {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Config { listen, keys_required: Some(false), ..Config::default() }
@@ -36,12 +34,11 @@ impl Stage {
         Stage::over(Everturn::open_with("memory:", Options::default()).unwrap(), config()).await
     }
 
-    /// Over a store.
     pub async fn over(store: Everturn, config: Config) -> Stage {
         Stage::with(App::new(store, config)).await
     }
 
-    /// With everything that handlers share.
+    /// With the given shared state.
     pub async fn with(app: App) -> Stage {
         let server = Server::bind(app).await.unwrap();
         let url = format!("http://{}", server.address);
@@ -50,7 +47,7 @@ impl Stage {
             let stopped = async move { drop(stopped.await) };
             serve(server, stopped).await.unwrap();
         });
-        // Fails only where another test of this process was first.
+        // Fails only if another test of this process was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
         Stage { url, http, bearer: None, stop: Some(stop), running: Some(running) }
@@ -70,7 +67,7 @@ impl Stage {
         self.bearer = Some(words.into());
     }
 
-    /// Posts JSON, expects this status and gives the answer.
+    /// Posts JSON, expects this status and returns the answer.
     pub async fn post(&self, path: &str, body: &Value, status: u16) -> Value {
         let request = self.request(Method::POST, path).header("content-type", "application/json");
         answer(request.body(body.to_string()), status).await
@@ -93,13 +90,12 @@ impl Stage {
         answer(request.body(text.to_string()), status).await
     }
 
-    /// A new conversation's id.
     pub async fn conversation(&self) -> String {
         let made = self.post("/api/v1/conversations", &serde_json::json!({}), 201).await;
         made["id"].as_str().unwrap().to_string()
     }
 
-    /// Says something as the user, and gives the turn.
+    /// Appends a user turn, and returns it.
     pub async fn say(&self, conversation: &str, text: &str) -> Value {
         let body = serde_json::json!({"turns": [{"role": "user", "content": text}]});
         let path = format!("/api/v1/conversations/{conversation}/turns");
@@ -113,7 +109,7 @@ impl Stage {
     }
 }
 
-/// Sends it, expects this status and gives the JSON.
+/// Sends a request, expects this status and returns the JSON.
 pub async fn answer(request: RequestBuilder, status: u16) -> Value {
     let response = request.send().await.unwrap();
     let got = response.status();

@@ -1,4 +1,4 @@
-//! Turns that come in pieces.
+//! Streamed turns.
 
 use crate::stage::Stage;
 use serde_json::json;
@@ -46,7 +46,7 @@ async fn a_turn_that_is_given_up_keeps_what_was_said() {
     stage.stop().await;
 }
 
-/// What came in chunks and was acknowledged stays, unless other words are given.
+/// Acknowledged chunks are the content, unless other content is given.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_without_words_keeps_what_came_in_chunks() {
     let stage = Stage::new().await;

@@ -1,4 +1,4 @@
-//! What is told about requests: spans to a collector, lines to standard error, numbers for Prometheus; never content.
+//! Telemetry of requests: spans to a collector, lines to standard error, metrics for Prometheus; never content.
 
 use crate::generations::{self, done, text};
 use axum::Router;
@@ -16,7 +16,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Said in every way in which something can be said, and to be found nowhere.
+/// Used as content everywhere, and must not appear anywhere.
 const MARKER: &str = "quetzalcoatl";
 
 #[derive(Clone, Default)]
@@ -43,7 +43,7 @@ impl MakeWriter<'_> for Written {
 
 type Received = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// A collector, and what it was sent.
+/// A collector, and what it received.
 async fn collector() -> (String, Received) {
     let received = Received::default();
     let take = async |State(received): State<Received>, body: Bytes| {
@@ -65,7 +65,7 @@ fn attribute(span: &Span, name: &str) -> Option<String> {
     }
 }
 
-/// One test, because a process has one place for what it tells.
+/// One test, because a process has one global subscriber.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_told_of_and_what_they_say_is_not() {
     let (url, received) = collector().await;
@@ -89,7 +89,7 @@ async fn requests_are_told_of_and_what_they_say_is_not() {
         tell.send(step).unwrap();
     }
     stage.post(&format!("{path}/generate"), &json!({}), 200).await;
-    // Errors quote what they refuse, but only to whoever asked.
+    // Errors quote what they refuse, but only to the caller.
     stage.get(&format!("/api/v1/{MARKER}?q={MARKER}"), 404).await;
     stage.get(&format!("/api/v1/conversations?{MARKER}={MARKER}"), 400).await;
     stage.post("/api/v1/conversations", &json!({MARKER: MARKER}), 400).await;
@@ -140,7 +140,7 @@ async fn requests_are_told_of_and_what_they_say_is_not() {
     }
 }
 
-/// A line for every request slowed appends down.
+/// Regression: a line for every request slowed appends down.
 #[tokio::test(flavor = "multi_thread")]
 async fn by_default_a_success_writes_no_line_and_a_refusal_says_who_was_refused() {
     let written = Written::default();

@@ -1,4 +1,4 @@
-//! Tokens, as an issuer would sign them, and how they are taken.
+//! Tokens, as an issuer would sign them, and their acceptance.
 
 use crate::stage::{Stage, answer, config};
 use everturn::Everturn;
@@ -17,7 +17,7 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// Takes tokens that are signed with [`SECRET`].
+/// Accepts tokens that are signed with [`SECRET`].
 pub fn jwt_config() -> Jwt {
     Jwt {
         algorithm: Algorithm::HS256,
@@ -48,7 +48,7 @@ pub fn hs384(secret: &str, claims: &Value, exp: u64) -> String {
     encode(&Header::new(Algorithm::HS384), &with_end(claims, Some(exp)), &key).unwrap()
 }
 
-/// A token that says of itself that it needs no signature.
+/// A token that claims to need no signature.
 pub fn unsigned(claims: &Value, exp: u64) -> String {
     let signed = hs256(SECRET, claims, Some(exp));
     let payload = signed.split('.').nth(1).unwrap();
@@ -102,7 +102,7 @@ async fn claims_are_checked() {
     stage.stop().await;
 }
 
-/// An issuer that changes its keys is followed: a token that names an unknown key makes us look again.
+/// Changes of an issuer's keys are followed: a token with an unknown key causes a reload.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_tokens_are_read_from_a_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ async fn keys_of_tokens_are_read_from_a_file() {
     let confused = hs256(&public, &claims, Some(now() + 600));
     assert_eq!(status(&stage, &confused).await, 401, "the public key is no secret");
     std::fs::write(&file, set(&theirs, "two")).unwrap();
-    // Read again in the background, by the requests themselves.
+    // Reloaded in the background, by the requests themselves.
     let token = sign(&theirs, "two");
     for _ in 0..200 {
         if status(&stage, &token).await == 200 {
@@ -148,11 +148,11 @@ async fn keys_of_tokens_are_read_from_a_file() {
     stage.stop().await;
 }
 
-/// A key of an issuer that exists in this test only.
+/// The key of an issuer that exists in this test only.
 const RSA_KEY: &str = include_str!("issuer-test-key.pem");
 
-/// An issuer on the network: its keys are fetched, and fetched again when a token names one that is not known. While it is
-/// away, the keys of before count.
+/// An issuer on the network: its keys are fetched, and fetched again when a token has an unknown one. While it
+/// is unreachable, the previous keys are used.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_tokens_are_fetched_from_their_issuer() {
     let key = EncodingKey::from_rsa_pem(RSA_KEY.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Export, import and proof over REST.
+//! Export, import and verification over REST.
 
 use crate::stage::{Stage, answer, config};
 use everturn::{Everturn, NewTurn, Options};
@@ -10,7 +10,7 @@ use std::net::{Shutdown, TcpStream};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_moves_to_another_server_with_its_chain() {
-    // Nothing may be appended between the export and the comparison, in the background neither.
+    // Nothing may be appended between the export and the comparison, not even in the background.
     let quiet = Options { auto_compaction: false, ..Options::default() };
     let here = Stage::over(Everturn::open_with("memory:", quiet).unwrap(), config()).await;
     let id = here.conversation().await;
@@ -69,7 +69,7 @@ async fn a_conversation_moves_to_another_server_with_its_chain() {
     }
 }
 
-/// A file that was cut on its way is not taken for a whole one, and sending it again completes it.
+/// A truncated upload is not accepted as complete, and sending it again completes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_upload_is_told_and_can_be_repeated() {
     let here = Stage::new().await;
@@ -126,7 +126,7 @@ async fn health_and_readiness() {
     stage.stop().await;
 }
 
-/// A load balancer went on sending requests to a server that could not write any more.
+/// Regression: a load balancer continued to send requests to a server that could no longer write.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_write_is_not_ready_and_says_why() {
     let folder = tempfile::tempdir().unwrap();
@@ -181,7 +181,7 @@ async fn what_agents_left_is_imported_over_http() {
     stage.stop().await;
 }
 
-/// An export that met damage ended like a whole one.
+/// Regression: an export that met damage ended like a complete one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,10 +191,10 @@ async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
     let id = {
         let store = Everturn::open_with(&url, quiet()).unwrap();
         let scope = store.tenant("default").unwrap();
-        let id = scope.create(Default::default()).wait().unwrap().id;
+        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
         for n in 0..3000 {
             let turn = NewTurn::user(&format!("turn {n} {}", "words ".repeat(20)));
-            scope.append(id, vec![turn], Default::default()).wait().unwrap();
+            scope.conversation(id).append(turn).wait().unwrap();
         }
         id
     };
@@ -204,7 +204,7 @@ async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
         bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
         std::fs::write(&path, bytes).unwrap();
     };
-    // Far behind the first piece: the answer has begun, so the connection is cut.
+    // Far after the first piece: the answer has begun, so the connection is closed.
     damage("turn 2500 words", "turn 2500 sword");
     let formats = ["jsonl", "markdown", "html", "openai-chat"];
     let read = |stage: &Stage, format: &str, encoding: &str| {
@@ -220,7 +220,7 @@ async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
         }
     }
     stage.stop().await;
-    // At its beginning: that is the answer.
+    // At its beginning: the error is the answer.
     damage("turn 1 words", "turn 1 sword");
     let stage = Stage::over(Everturn::open_with(&url, quiet()).unwrap(), config()).await;
     for format in formats.into_iter().chain(["transcript"]) {

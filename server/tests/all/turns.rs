@@ -19,7 +19,7 @@ async fn what_is_said_comes_back_byte_for_byte() {
     assert!(text.contains(content), "{text}");
     assert!(text.contains(message), "{text}");
     assert!(text.contains(r#""content":null"#), "{text}");
-    // Not every reader takes a number that large, so the second turn's id is found by hand.
+    // Not every parser accepts a number that large, so the second turn's id is found by hand.
     let turn = text.split("\"id\":\"").nth(2).unwrap().split('"').next().unwrap();
     let one = stage.request(Method::GET, &format!("/api/v1/turns/{turn}")).send().await.unwrap();
     assert!(one.text().await.unwrap().contains(message));
@@ -113,7 +113,7 @@ async fn an_erased_turn_keeps_its_envelope() {
     stage.stop().await;
 }
 
-/// A field has one place: what belongs into the body is not taken from the query.
+/// A field has one location: one that belongs in the body is not accepted in the query.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_query_beside_a_body_is_refused() {
     let stage = Stage::new().await;

@@ -1,4 +1,4 @@
-//! A real model from a folder that finds by meaning: the feature `bert`. `./test bert` sets it up.
+//! A real embedding model from a folder: the feature `bert`. `./test bert` sets it up.
 
 use crate::stage::{Stage, config};
 use crate::{succeeded, told};

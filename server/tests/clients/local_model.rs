@@ -1,4 +1,4 @@
-//! A real model on this machine, over real sockets, that answers and learns. `./test model` sets it up.
+//! A real model on this machine, over real sockets, for replies and facts. `./test model` sets it up.
 
 use crate::stage::{Stage, config};
 use crate::{python, script};
@@ -78,8 +78,8 @@ async fn a_real_model_answers_is_kept_and_reads_its_own_answer_next_time() {
     stage.stop().await;
 }
 
-/// A model that is held to a shape while it writes. One as small as this would not keep to it by itself, and then only
-/// refusals would be tested.
+/// A model whose output is constrained to a schema. One as small as this would not follow it by itself, and
+/// then only refusals would be tested.
 struct Shaped {
     model: HttpModel,
     schema: Value,
@@ -102,7 +102,8 @@ impl Generate for Shaped {
     }
 }
 
-/// What a small model takes for facts is anybody's guess. It is in the turns that it names, or it is not kept.
+/// What a small model takes for facts is unpredictable. Each is supported by the turns that it names, or
+/// dropped.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_real_model_learns_stands_in_its_turns_or_is_dropped_and_counted() {
     const FACTS_MIN: u64 = 2;
@@ -132,7 +133,7 @@ async fn what_a_real_model_learns_stands_in_its_turns_or_is_dropped_and_counted(
     let dropped: u64 = done["dropped"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
     let kept = stage.get(&format!("{path}?include_superseded=true"), 200).await;
     let kept = kept["data"].as_array().unwrap();
-    // Two that are the same from two turns are one fact with two sources.
+    // The same fact from two turns is one fact with two sources.
     let sources: Vec<&Value> = kept.iter().flat_map(|fact| fact["sources"].as_array().unwrap()).collect();
     let found = dropped + sources.len() as u64;
     assert!((FACTS_MIN..=FACTS_MAX).contains(&found), "everything is accounted for: {done}");
@@ -141,7 +142,7 @@ async fn what_a_real_model_learns_stands_in_its_turns_or_is_dropped_and_counted(
         let (text, quote) = (turn["content"].as_str().unwrap(), source["quote"].as_str().unwrap());
         assert!(said.contains(&text) && text.contains(quote), "{quote:?} is not in {text:?}");
     }
-    // It was read, so nobody is asked again.
+    // The range was read, so the model is not called again.
     let again = stage.post(&format!("{path}/extract"), &json!({}), 200).await;
     assert_eq!((&again["turns"], &again["facts"]), (&json!(0), &json!([])), "{again}");
     stage.stop().await;

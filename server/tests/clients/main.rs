@@ -1,7 +1,7 @@
-//! The official clients against a server of ours: each script of `clients/` runs as it is, with nothing changed but the
-//! address. And what the quick starts say, as it is written there.
+//! The official clients against our server: each script of `clients/` runs unchanged, except for the address.
+//! Also the code of the quick starts, as written there.
 //!
-//! `./test` installs the clients and says where they are.
+//! `./test` installs the clients and sets their paths.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 #![allow(dead_code, reason = "the other test binary uses the rest of it")]
@@ -22,7 +22,7 @@ use stage::{Stage, config};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `./test` says.
+/// A variable set by `./test`.
 fn told(name: &str) -> String {
     std::env::var(name)
         .unwrap_or_else(|_| panic!("{name} is not set; run ./test, which installs the official clients"))
@@ -37,7 +37,7 @@ async fn run(mut command: Command) {
     stage.stop().await;
 }
 
-/// Runs a program to its end, which must be a good one, and gives what it printed.
+/// Runs a program to its end, which must be successful, and returns its output.
 async fn succeeded(mut command: Command) -> String {
     let ended = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
     let (out, errors) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
@@ -87,7 +87,7 @@ async fn openai_for_node() {
     run(node(&script("node/openai_client.mjs"), folder.path())).await;
 }
 
-/// The code of a quick start as one program, with the address of our server in the place of the default one.
+/// The code of a quick start as one program, with the address of our server in place of the default.
 fn quickstart(page: &str, language: &str, address: &str) -> String {
     let text =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page)).unwrap();

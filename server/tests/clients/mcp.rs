@@ -1,4 +1,4 @@
-//! MCP with the clients that people use: the official one for Python, and the protocol's conformance suite.
+//! MCP with common clients: the official one for Python, and the protocol's conformance suite.
 
 use crate::stage::{Stage, config};
 use crate::{python, script, succeeded, told};
@@ -16,8 +16,8 @@ async fn the_python_client_works_over_http() {
     stage.stop().await;
 }
 
-/// Every scenario that the suite has for servers. It calls a check that only warns neither passed nor failed; here all
-/// of them must pass.
+/// Every scenario that the suite has for servers. It counts a check that only warns as neither passed nor
+/// failed; here all of them must pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_conformance_suite_passes() {
     let fixtures = Config { mcp_fixtures: true, ..config() };

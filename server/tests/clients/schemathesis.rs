@@ -1,5 +1,5 @@
-//! Schemathesis reads the description of the API, asks thousands of things that fit it or nearly do, and looks at every
-//! answer: no fault of the server's, and nothing that the description does not say.
+//! Schemathesis reads the description of the API, sends thousands of requests that fit it or nearly do, and
+//! checks every answer: no server errors, and nothing that the description does not cover.
 
 use crate::stage::Stage;
 use crate::{python, succeeded};

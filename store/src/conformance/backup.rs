@@ -1,8 +1,8 @@
-//! Reading a whole store, and putting it back.
+//! Reading and restoring a whole store.
 
 use super::*;
 use crate::{ConversationQuery, ErasedPage, Member};
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Parent, Tombstone};
 use everturn_core::event::{Event, kind};
@@ -41,8 +41,8 @@ fn own_requests(store: &dyn Backend, member: &Member) -> Vec<AnsweredRequest> {
     }
 }
 
-/// Numbers follow the order of creation; a fork has its own events only, and names its parent by number. What is not
-/// settled yet is there too.
+/// Numbers follow the order of creation; a fork has its own events only, and names its parent by number.
+/// Unsettled events are included.
 pub fn every_conversation_is_a_member_with_its_own_events(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());
@@ -78,7 +78,7 @@ pub fn every_conversation_is_a_member_with_its_own_events(store: &dyn Backend) {
     assert_eq!(store.member_events(4, 0, 9, 9).expect_err("there is none").code(), "backup.member");
 }
 
-/// A tombstone says where the log ended; of the log only what forks need is there.
+/// A tombstone records the end of the log; only what forks need is left of the log.
 pub fn a_deleted_parent_is_a_member_with_what_its_forks_need(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());
@@ -91,7 +91,7 @@ pub fn a_deleted_parent_is_a_member_with_what_its_forks_need(store: &dyn Backend
     assert_eq!(found.through, 2);
     assert_eq!(found.deleted.as_ref().expect("it was deleted").head, head);
     assert_eq!(own_events(store, &found), whole[..2]);
-    // Its id may be used again: both are members.
+    // Its id may be reused: both are members.
     create(store, &parent, vec![m.created()]);
     let members = store.members().expect("a listing");
     assert_eq!(members.iter().filter(|member| member.key == parent).count(), 2);
@@ -101,7 +101,7 @@ pub fn a_deleted_parent_is_a_member_with_what_its_forks_need(store: &dyn Backend
     assert_eq!((found.through, own_events(store, &found)), (0, Vec::new()));
 }
 
-/// Puts everything of one tenant into another, as a restore does.
+/// Copies everything of one tenant into another, as a restore does.
 fn copy(store: &dyn Backend, from: &TenantName, to: &TenantName) {
     let members: Vec<Member> =
         store.members().expect("a listing").into_iter().filter(|m| m.key.tenant == *from).collect();
@@ -116,7 +116,7 @@ fn copy(store: &dyn Backend, from: &TenantName, to: &TenantName) {
         if let Some(tombstone) = dead.remove(&member.key.id) {
             bury(&tombstone);
         }
-        // A deleted fork whose own events are gone may have left its parent behind what is kept of that.
+        // A deleted fork without own events may have begun after what is kept of its parent.
         let left = member.parent.map(|(no, at_seq)| (no, at_seq.min(reach[&no]))).filter(|left| left.1 > 0);
         let parent = left.map(|(no, at_seq)| Parent {
             conversation: members.iter().find(|m| m.no == no).expect("its parent is a member").key.id,
@@ -146,10 +146,10 @@ fn copy(store: &dyn Backend, from: &TenantName, to: &TenantName) {
     dead.values().for_each(bury);
 }
 
-/// Everything that can be asked about one conversation.
+/// All answers about one conversation.
 type Answer = (Conversation, Vec<Event>, Vec<Turn>, Vec<String>);
 
-/// Everything that can be asked about one tenant.
+/// All answers about one tenant.
 fn answers(store: &dyn Backend, tenant: &TenantName) -> (Vec<Answer>, Vec<Tombstone>) {
     let all = ConversationQuery { limit: usize::MAX, ..ConversationQuery::default() };
     let conversations = store.conversations(tenant, &all).expect("a listing").into_iter();
@@ -162,7 +162,7 @@ fn answers(store: &dyn Backend, tenant: &TenantName) -> (Vec<Answer>, Vec<Tombst
     (each.collect(), store.tombstones(tenant).expect("a listing"))
 }
 
-/// Edits, forks of deleted forks, erased and open turns, ids that were used twice: nothing tells the copy from the original.
+/// With edits, forks of deleted forks, erased and open turns and reused ids, the copy equals the original.
 pub fn what_a_backup_reads_gives_the_same_answers_elsewhere(store: &dyn Backend) {
     let m = Maker::default();
     let (root, child, grandchild, plain, through) = (m.key(), m.key(), m.key(), m.key(), m.key());
@@ -175,7 +175,7 @@ pub fn what_a_backup_reads_gives_the_same_answers_elsewhere(store: &dyn Backend)
     let better = m.say("two, better");
     let by = turn_of(&better);
     append(store, &child, vec![better, m.supersede(second, by), m.learn(first, "tea")]);
-    // Leaves the child before the child's own first event.
+    // Forks the child before the child's own first event.
     done(store, m.fork(&grandchild, &child, 4));
     append(store, &grandchild, vec![m.say("deep")]);
     done(store, m.erase(&grandchild, &[first]));
@@ -205,7 +205,7 @@ pub fn what_a_backup_reads_gives_the_same_answers_elsewhere(store: &dyn Backend)
     assert_eq!(reduced(&globex), reduced(&acme), "also what only a backup sees");
     store.rebuild().expect("it can be rebuilt");
     assert_eq!(answers(store, &globex), before);
-    // And it goes on as before.
+    // It can be continued.
     append(store, &elsewhere(&grandchild), vec![m.say("after")]);
     append(store, &elsewhere(&talking), vec![m.end(kind::COMMITTED, spoken, "still coming")]);
     verify(store, &elsewhere(&grandchild));
@@ -217,7 +217,7 @@ pub fn what_a_backup_reads_gives_the_same_answers_elsewhere(store: &dyn Backend)
     assert_eq!(store.check().expect("a check"), []);
 }
 
-/// Whatever erased a body, and in whatever conversation, it is listed.
+/// Erased bodies are listed regardless of what erased them and in which conversation.
 pub fn erased_bodies_are_listed_wherever_they_were(store: &dyn Backend) {
     let m = Maker::default();
     let (key, other) = (m.key(), m.key());
@@ -246,7 +246,7 @@ pub fn erased_bodies_are_listed_wherever_they_were(store: &dyn Backend) {
     assert_eq!(listed(), [(here, 2), (here, 3), (there, 4)]);
 }
 
-/// The answer is the first one, before and after; a key of one conversation means nothing in another.
+/// The first answer is returned before and after; a key of one conversation means nothing in another.
 pub fn a_restored_request_is_answered_and_not_repeated(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -294,13 +294,13 @@ pub fn a_restored_request_is_answered_and_not_repeated(store: &dyn Backend) {
     refused(store, absent, "conversation.absent");
 }
 
-/// With the hashes of their secrets, also of tenants that have no conversation.
+/// Includes the hashes of their secrets, and tenants without a conversation.
 pub fn keys_of_all_tenants_are_read_at_once(store: &dyn Backend) {
     let m = Maker::default();
     let key = |n: u8, name: &str| AccessKey {
         id: KeyId::from_bytes([n; 16]),
         tenant: tenant(name),
-        role: Role::Writer,
+        role: KeyRole::Writer,
         label: Some(format!("key {n}")),
         created: m.now(),
         expires: None,

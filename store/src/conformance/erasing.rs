@@ -1,4 +1,4 @@
-//! What goes with the words of a turn: everything that repeats them, wherever that was written.
+//! Erasing a turn also erases everything that repeats it, in every conversation.
 
 use super::views::compaction;
 use super::*;
@@ -8,7 +8,7 @@ use everturn_core::id::{FactId, Key};
 use everturn_core::write::{Action, Place, Write};
 use serde_json::json;
 
-/// Places whose bodies are gone.
+/// `seq` of each erased body.
 fn gone(store: &dyn Backend, key: &Key) -> Vec<u64> {
     log(store, key).iter().filter(|event| event.body.is_none()).map(|event| event.seq).collect()
 }
@@ -17,8 +17,8 @@ fn checkpoint(store: &dyn Backend, key: &Key) -> Option<u64> {
     store.conversation(key).expect("it is there").checkpoint.map(|at| at.seq)
 }
 
-/// A checkpoint repeats what it covers: also one that a fork made over a turn that it inherited, one of a fork's fork, and
-/// one that is not in force any more. What is in force afterwards is what the log says.
+/// A checkpoint repeats what it covers: also one that a fork made over an inherited turn, one of a fork's fork,
+/// and one that is no longer in force. The checkpoint in force afterwards is the one that the log determines.
 pub fn erasing_reaches_checkpoints_of_forks_and_those_that_were_taken_back(store: &dyn Backend) {
     let m = Maker::default();
     let (key, fork, nested, early) = (m.key(), m.key(), m.key(), m.key());
@@ -58,8 +58,8 @@ pub fn erasing_reaches_checkpoints_of_forks_and_those_that_were_taken_back(store
     }
 }
 
-/// A model may still be writing a summary of words while they are erased: what it makes of them is refused, in the same
-/// step that would have written it. What was read afterwards, or cannot see the erased words, is written.
+/// A model may still be summarizing text while it is erased: the result is refused, in the same step that would
+/// have written it. A result that was read afterwards, or cannot see the erased text, is written.
 pub fn what_was_made_of_erased_words_is_not_written(store: &dyn Backend) {
     let m = Maker::default();
     let (key, fork, apart) = (m.key(), m.key(), m.key());
@@ -76,7 +76,7 @@ pub fn what_was_made_of_erased_words_is_not_written(store: &dyn Backend) {
     };
     let before = mark();
     done(store, derive(&apart, before));
-    // Asked for through the fork: the words are the same.
+    // Requested through the fork: the content is the same.
     done(store, m.erase(&fork, &[second]));
     refused(store, derive(&key, before), "derive.erased");
     refused(store, derive(&fork, before), "derive.erased");
@@ -107,8 +107,8 @@ fn corrects(m: &Maker, fact: FactId, object: &str) -> Draft {
     Draft { body: Body { text, ..draft.body }, ..draft }
 }
 
-/// A correction says the rest of what a fact said. Once nothing is left that the fact was learned from, it goes too, and
-/// so does what corrects or takes back the correction.
+/// A correction holds part of a fact. Once nothing is left that the fact was learned from, it is erased too,
+/// and so is whatever corrects or retracts the correction.
 pub fn a_correction_goes_with_the_last_source_of_its_fact(store: &dyn Backend) {
     let m = Maker::default();
     let (key, fork) = (m.key(), m.key());
@@ -135,7 +135,7 @@ pub fn a_correction_goes_with_the_last_source_of_its_fact(store: &dyn Backend) {
     verify(store, &fork);
 }
 
-/// Each of two turns keeps what was learned from the other alive, unless both go at once.
+/// Each of two turns keeps what was learned from the other, unless both are erased at once.
 pub fn a_correction_goes_when_all_sources_of_its_fact_are_erased_at_once(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -153,7 +153,8 @@ pub fn a_correction_goes_when_all_sources_of_its_fact_are_erased_at_once(store: 
     verify(store, &key);
 }
 
-/// A fork's first event says which checkpoint it took over from its parent. It may be erased because of its title.
+/// A fork's first event records the checkpoint inherited from its parent. It may be erased because of its
+/// title.
 pub fn a_checkpoint_goes_with_the_event_that_took_it_over(store: &dyn Backend) {
     let m = Maker::default();
     let (key, fork) = (m.key(), m.key());
@@ -173,8 +174,8 @@ pub fn a_checkpoint_goes_with_the_event_that_took_it_over(store: &dyn Backend) {
     verify(store, &fork);
 }
 
-/// A title made of a first message, and imported lines that repeat one, do not name the turn; they are found by their
-/// words, also where a fork took the title over.
+/// A title made from a first message, and imported lines that repeat one, do not name the turn; they are found
+/// by their text, also where a fork inherited the title.
 pub fn titles_and_imported_lines_that_repeat_a_turn_are_found(store: &dyn Backend) {
     let m = Maker::default();
     let (key, fork, other) = (m.key(), m.key(), m.key());
@@ -214,7 +215,7 @@ pub fn titles_and_imported_lines_that_repeat_a_turn_are_found(store: &dyn Backen
     assert_eq!(found(), [(false, 1), (false, 2), (true, 7)]);
 }
 
-/// Whatever an event says can be erased, not only turns; what it had brought goes with it.
+/// Events other than turns can be erased too, with everything that followed from them.
 pub fn events_of_any_kind_can_be_erased(store: &dyn Backend) {
     let m = Maker::default();
     let (key, other) = (m.key(), m.key());
@@ -239,7 +240,7 @@ pub fn events_of_any_kind_can_be_erased(store: &dyn Backend) {
     assert_eq!(done(store, m.erase_events(&key, &[(&key, 2)])).erased, [], "once is enough");
 }
 
-/// Everything that an actor wrote, of one tenant, also where only a fork still shows it.
+/// Finds everything that an actor of one tenant wrote, also where only a fork still shows it.
 pub fn what_an_actor_wrote_is_found_wherever_it_can_be_read(store: &dyn Backend) {
     let m = Maker::default();
     let (key, fork, other) = (m.key(), m.key(), m.key());

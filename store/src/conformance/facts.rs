@@ -1,4 +1,4 @@
-//! Statements of facts: found by the fact's id, and gone with the turn that they were learned from.
+//! Statements of facts: found by the fact's id, and erased with the turn that they were learned from.
 
 use super::*;
 use everturn_core::event::{Draft, kind};
@@ -9,7 +9,8 @@ fn fact_of(draft: &Draft) -> FactId {
     FactId(draft.id.0)
 }
 
-/// Without its conversation a fact is found by its id: in this tenant, and not any more when the conversation is gone.
+/// A fact is found by its id without its conversation: in this tenant, and no longer once the conversation is
+/// deleted.
 pub fn a_fact_is_found_by_its_id_alone(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -32,7 +33,7 @@ pub fn a_fact_is_found_by_its_id_alone(store: &dyn Backend) {
     assert_eq!(found(fact), None);
 }
 
-/// Erasing a turn erases the words of what was learned from it, also where a fork learned it, and of nothing else.
+/// Erasing a turn erases the statements learned from it, also in a fork, and nothing else.
 pub fn what_was_learned_from_a_turn_is_erased_with_it_wherever_it_was_stated(store: &dyn Backend) {
     let m = Maker::default();
     let (key, fork) = (m.key(), m.key());
@@ -44,7 +45,7 @@ pub fn what_was_learned_from_a_turn_is_erased_with_it_wherever_it_was_stated(sto
     done(store, m.fork(&fork, &key, 3));
     append(store, &key, vec![tea, milk]);
     append(store, &fork, vec![m.learn(first, "tea, the fork says"), m.learn(second, "milk")]);
-    // The same turns under another tenant are not ours to touch.
+    // The same turns under another tenant must not be touched.
     let theirs = elsewhere(&key);
     done(store, restoration(&theirs, &log(store, &key)));
     let learned = |turn| {

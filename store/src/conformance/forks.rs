@@ -1,4 +1,4 @@
-//! Conversations that share a past.
+//! Forks: conversations that share a past.
 
 use super::*;
 use crate::TurnQuery;
@@ -8,7 +8,7 @@ use everturn_core::id::{Key, TurnId};
 use everturn_core::limits::FORK_DEPTH_MAX;
 use everturn_core::turn::{Status, Successor, Turn};
 
-/// A parent with three turns at 2, 3 and 4, and a child that left it after the second.
+/// A parent with three turns at 2, 3 and 4, and a child forked after the second.
 fn family(store: &dyn Backend, m: &Maker) -> (Key, Key, [TurnId; 3]) {
     let (parent, child) = (m.key(), m.key());
     let drafts = [m.say("one"), m.say("two"), m.say("three")];
@@ -23,7 +23,7 @@ fn moved(turns: &[Turn], to: &Key) -> Vec<Turn> {
     turns.iter().cloned().map(|turn| Turn { conversation: to.id, ..turn }).collect()
 }
 
-/// A fork reads as its parent did up to the fork: the same events under the parent's id, and one chain.
+/// A fork reads like its parent up to the fork point: the same events under the parent's id, and one chain.
 pub fn a_fork_inherits_history_without_copying_it(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child, ids) = family(store, &m);
@@ -61,14 +61,14 @@ pub fn both_sides_of_a_fork_go_on_alone(store: &dyn Backend) {
     append(store, &parent, vec![m.supersede(one, three), m.say("parent goes on")]);
     assert_eq!(history(store, &child), ours);
     assert_eq!(texts(store, &parent), ["one", "two", "three", "parent goes on"]);
-    // Each may replace the same turn in its own way.
+    // Each may supersede the same turn in its own way.
     append(store, &parent, vec![m.supersede(two, three)]);
     assert_eq!(store.turn_in(&child, two).expect("inherited").superseded_by, Some(Successor::Turn(by)));
     verify(store, &parent);
     verify(store, &child);
 }
 
-/// A fork taken before and one taken after the parent's edit each see what there was.
+/// A fork made before and one made after the parent's edit each see the state at their fork point.
 pub fn a_fork_does_not_see_what_its_parent_superseded_later(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, before, [one, _, three]) = family(store, &m);
@@ -107,7 +107,7 @@ pub fn an_open_turn_reads_as_interrupted_in_a_fork_and_goes_on_in_the_parent(sto
         (Status::Complete, "so far and on".into())
     );
     assert_eq!((cut(&child).status, &cut(&child).message), (Status::Interrupted, &None));
-    // The child may put something in its place.
+    // The child may supersede it.
     let own = m.say("my own answer");
     let by = turn_of(&own);
     append(store, &child, vec![own, m.supersede(turn, by)]);
@@ -119,7 +119,7 @@ pub fn an_open_turn_reads_as_interrupted_in_a_fork_and_goes_on_in_the_parent(sto
     assert_eq!(store.open_turns().expect("a listing"), []);
 }
 
-/// Inheritance goes through every generation, also for a fork that leaves before its parent itself left.
+/// Inheritance goes through every generation, also for a fork whose fork point is before that of its parent.
 pub fn a_fork_of_a_fork_reads_through_both(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child, [one, two, _]) = family(store, &m);
@@ -151,7 +151,7 @@ pub fn a_fork_of_a_fork_reads_through_both(store: &dyn Backend) {
     assert_eq!(origin[7..], [late.id; 2]);
 }
 
-/// A fork stands on an event: neither before the first nor after the last, and on a parent that is there.
+/// A fork point must be an existing event of an existing parent.
 pub fn a_fork_needs_a_place_that_exists(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, _, _) = family(store, &m);
@@ -168,7 +168,7 @@ pub fn a_fork_needs_a_place_that_exists(store: &dyn Backend) {
     refused(store, m.fork(&child, &gone, 1), "conversation.absent");
 }
 
-/// Reading costs a step for each generation, so that their number has a limit.
+/// Each generation adds a step to reading, so their number is limited.
 pub fn forks_are_as_deep_as_the_limit_says(store: &dyn Backend) {
     let m = Maker::default();
     let mut youngest = m.key();
@@ -184,7 +184,8 @@ pub fn forks_are_as_deep_as_the_limit_says(store: &dyn Backend) {
     assert!(error.text().contains("FORK_DEPTH_MAX is 100, this is 101"), "{error:?}");
 }
 
-/// A turn id alone leads to the conversation that the turn was said in, not to a fork that inherited or changed it.
+/// A turn id alone leads to the conversation that the turn was written in, not to a fork that inherited or
+/// changed it.
 pub fn a_turn_is_found_where_it_was_said(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child, [one, two, _]) = family(store, &m);
@@ -194,7 +195,7 @@ pub fn a_turn_is_found_where_it_was_said(store: &dyn Backend) {
     let said = |turn| store.turn(&parent.tenant, turn);
     assert_eq!(said(two).expect("it was said").conversation, parent.id);
     assert_eq!(said(by).expect("it was said").conversation, child.id);
-    // A deleted conversation says nothing any more; its forks still show what they inherited.
+    // A deleted conversation cannot be read any more; its forks still show what they inherited.
     done(store, m.delete(&parent));
     for gone in [one, two] {
         assert_eq!(said(gone).expect_err("deleted").code(), "turn.absent");
@@ -202,7 +203,7 @@ pub fn a_turn_is_found_where_it_was_said(store: &dyn Backend) {
     }
 }
 
-/// Deleting takes from a parent what no living fork reads; the last fork takes the rest with it.
+/// Deleting removes from a parent what no living fork reads; deleting the last fork removes the rest.
 pub fn a_deleted_parent_keeps_its_children_readable_until_the_last_is_gone(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());
@@ -237,7 +238,7 @@ pub fn a_deleted_parent_keeps_its_children_readable_until_the_last_is_gone(store
     assert_eq!(store.tombstones(&parent.tenant).expect("a listing").len(), 3);
 }
 
-/// An id may be used again after a deletion; the forks of the old conversation do not notice.
+/// An id may be reused after a deletion; the forks of the old conversation are not affected.
 pub fn a_new_conversation_under_a_deleted_parents_id_leaves_its_children_alone(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());
@@ -259,7 +260,7 @@ pub fn a_new_conversation_under_a_deleted_parents_id_leaves_its_children_alone(s
     assert!(!used().expect("an answer"));
 }
 
-/// A fork between an abort and what took the turn's place later: there the abort stands.
+/// A fork point between an abort and a later replacement of the turn: there the turn is aborted.
 pub fn a_turn_that_was_aborted_at_a_fork_is_aborted_there_for_ever(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());

@@ -1,5 +1,6 @@
-//! What one tenant stores changes nothing that another is told. With one index for all, the counts behind a score said how
-//! many entries of anybody have a word, and a beginning and its score read another tenant's words out letter by letter.
+//! Nothing that one tenant stores affects the results of another. With one index for all, the counts behind a
+//! score revealed how many entries of any tenant have a word, and prefixes with their scores revealed another
+//! tenant's words letter by letter.
 
 use super::recall::ranked;
 use super::vectors::{MODEL, embed, meaning};
@@ -19,7 +20,7 @@ const QUESTIONS: [&str; 9] = [
     "the of",
 ];
 
-/// Everything that a tenant is told, to the last digit.
+/// All results that a tenant gets, to the last digit.
 fn told(store: &dyn Backend, key: &Key) -> Vec<String> {
     let behind = store.behind(Some(&key.tenant), Some(MODEL)).expect("a number");
     let mut told = vec![format!("{behind:?}, {:?}", store.vector_models(Some(&key.tenant)).expect("models"))];
@@ -41,7 +42,8 @@ fn told(store: &dyn Backend, key: &Key) -> Vec<String> {
     told
 }
 
-/// The attack: guess another's words by their beginnings and watch every signal of a ranking, whatever the other does.
+/// The attack: guess another tenant's words by their prefixes and watch every signal of a ranking, whatever the
+/// other does.
 pub fn what_one_tenant_stores_changes_no_answer_of_another(store: &dyn Backend) {
     let m = Maker::default();
     let own = m.key();

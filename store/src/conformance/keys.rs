@@ -1,8 +1,8 @@
-//! Keys.
+//! Access keys.
 
 use super::*;
 use everturn_core::Error;
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::chain::Hash;
 use everturn_core::id::KeyId;
 use everturn_core::time::Timestamp;
@@ -11,7 +11,7 @@ fn made(store: &dyn Backend, m: &Maker, owner: &str) -> AccessKey {
     let key = AccessKey {
         id: KeyId::from_bytes(m.key().id.to_bytes()),
         tenant: tenant(owner),
-        role: Role::Writer,
+        role: KeyRole::Writer,
         label: Some("the café’s bot".into()),
         created: m.now(),
         expires: None,
@@ -27,12 +27,12 @@ fn found(store: &dyn Backend, id: KeyId) -> AccessKey {
     store.key(id).expect("an answer").expect("it is there")
 }
 
-/// Every field survives, and an id is given once.
+/// Every field survives, and an id is used once.
 pub fn a_key_comes_back_as_it_was_kept(store: &dyn Backend) {
     let m = Maker::default();
     let plain = made(store, &m, "acme");
     let mut other = AccessKey { id: KeyId::from_bytes(m.key().id.to_bytes()), ..plain.clone() };
-    (other.role, other.label, other.expires) = (Role::Admin, None, Some(m.now()));
+    (other.role, other.label, other.expires) = (KeyRole::Admin, None, Some(m.now()));
     (other.revoked, other.last_used) = (Some(m.now()), Some(m.now()));
     store.put_key(&other).expect("a new key");
     assert_eq!(found(store, plain.id), plain);
@@ -43,7 +43,7 @@ pub fn a_key_comes_back_as_it_was_kept(store: &dyn Backend) {
     assert_eq!(found(store, plain.id), plain, "the first one stays");
 }
 
-/// A tenant sees its own, oldest first.
+/// A tenant sees its own keys, oldest first.
 pub fn keys_are_listed_by_their_tenant_only(store: &dyn Backend) {
     let m = Maker::default();
     let (first, theirs, second) =
@@ -68,7 +68,7 @@ pub fn a_key_is_revoked_once_and_by_its_tenant_only(store: &dyn Backend) {
     assert_eq!(nowhere.code(), "key.absent");
 }
 
-/// Clocks jump; the note does not.
+/// The last use never goes back, even if a clock does.
 pub fn the_last_use_of_a_key_never_goes_back(store: &dyn Backend) {
     let m = Maker::default();
     let key = made(store, &m, "acme");
@@ -80,7 +80,7 @@ pub fn the_last_use_of_a_key_never_goes_back(store: &dyn Backend) {
     store.touch_key(KeyId::from_bytes([0; 16]), later).expect("nothing to note");
 }
 
-/// Revoked and expired keys open nothing.
+/// Revoked and expired keys are not valid.
 pub fn a_store_knows_whether_any_key_is_valid(store: &dyn Backend) {
     let m = Maker::default();
     let any = |at: Timestamp| store.any_key(Some(at)).expect("an answer");

@@ -1,10 +1,11 @@
-//! What the promises are told with: values that count instead of looking at a clock, and short ways to write and read.
+//! Fixtures for the promises: values that count instead of reading a clock, and shorthands for writing and
+//! reading.
 
 use super::Backend;
 use crate::{Committed, TurnQuery};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Report, Verifier};
-use everturn_core::conversation::{Parent, Settings, State};
+use everturn_core::conversation::{Lifecycle, Parent, Settings};
 use everturn_core::event::{Body, Draft, Event, Visibility, kind};
 use everturn_core::fact::StatedBody;
 use everturn_core::id::{ConversationId, EventId, FactId, Key, TenantName, TurnId};
@@ -28,12 +29,12 @@ impl Maker {
         self.made.get()
     }
 
-    /// Sixteen bytes that sort by when they were made, as a ULID does.
+    /// Sixteen bytes that sort by creation, as a ULID does.
     fn id(&self) -> [u8; 16] {
         (u128::from(self.next()) << 80 | 7).to_be_bytes()
     }
 
-    /// The present, a second after the last time that was asked for.
+    /// The current time, one second after the previous call.
     pub fn now(&self) -> Timestamp {
         Timestamp(1_700_000_000_000_000 + self.next() as i64 * 1_000_000)
     }
@@ -110,13 +111,13 @@ impl Maker {
         Draft { turn, actor: Some("bot".into()), role: Some(Role::Assistant), ..draft }
     }
 
-    /// The end of an open turn: `kind` says how it ended.
+    /// The end of an open turn; `kind` says how it ended.
     pub fn end(&self, kind: &'static str, turn: TurnId, text: &str) -> Draft {
         let draft = self.draft(kind, format!("{{\"message\":{}}}", message("assistant", text)));
         Draft { turn: Some(turn), actor: Some("bot".into()), role: Some(Role::Assistant), ..draft }
     }
 
-    /// Says that one turn takes another's place.
+    /// Supersedes one turn by another.
     pub fn supersede(&self, old: TurnId, by: TurnId) -> Draft {
         Draft { turn: Some(old), ..self.event(kind::SUPERSEDED, &SupersededBody { by }) }
     }
@@ -127,11 +128,11 @@ impl Maker {
     }
 
     /// A change of state.
-    pub fn state(&self, state: State) -> Draft {
+    pub fn state(&self, state: Lifecycle) -> Draft {
         self.event(kind::STATE, &StateBody { state, reason: None })
     }
 
-    /// Something learned from a turn.
+    /// A fact learned from a turn.
     pub fn learn(&self, turn: TurnId, object: &str) -> Draft {
         let draft = self.draft(kind::FACT_EXTRACTED, "null");
         let body = StatedBody {
@@ -208,27 +209,27 @@ pub fn raw(text: &str) -> Raw {
     Raw::new(text.into()).expect("the promises use proper JSON")
 }
 
-/// A key that a client may send again, for a request that says `request`.
+/// A repeatable idempotency key, for a request with the content `request`.
 pub fn once(key: &str, request: &str) -> Option<Idempotency> {
     Some(Idempotency { key: key.into(), request: Hash::of(request.as_bytes()), only_repeat: None })
 }
 
-/// Begins a conversation.
+/// Creates a conversation.
 pub fn creation(key: &Key, drafts: Vec<Draft>) -> Write {
     Write { key: key.clone(), action: Action::Create { drafts, parent: None, idempotency: None } }
 }
 
-/// Adds to its end.
+/// Appends to a conversation.
 pub fn addition(key: &Key, drafts: Vec<Draft>) -> Write {
     Write { key: key.clone(), action: Action::Append { drafts, expected_seq: None, idempotency: None } }
 }
 
-/// A piece of an open turn.
+/// A chunk of an open turn.
 pub fn chunk(key: &Key, turn: TurnId, offset: u64, text: &str) -> Write {
     Write { key: key.clone(), action: Action::Chunk { turn, offset, text: text.into() } }
 }
 
-/// Puts events back.
+/// Restores events.
 pub fn restoration(key: &Key, events: &[Event]) -> Write {
     Write { key: key.clone(), action: Action::Restore { events: events.to_vec() } }
 }
@@ -240,7 +241,7 @@ pub fn commit(store: &dyn Backend, write: Write) -> Result<Committed, Error> {
     answers.remove(0)
 }
 
-/// One request that must be taken.
+/// One request that must succeed.
 #[track_caller]
 pub fn done(store: &dyn Backend, write: Write) -> Committed {
     commit(store, write).unwrap_or_else(|error| panic!("refused: {error:?}"))
@@ -254,19 +255,19 @@ pub fn refused(store: &dyn Backend, write: Write, code: &str) -> Error {
     error
 }
 
-/// Begins a conversation that must be taken.
+/// Creates a conversation, which must succeed.
 #[track_caller]
 pub fn create(store: &dyn Backend, key: &Key, drafts: Vec<Draft>) -> Committed {
     done(store, creation(key, drafts))
 }
 
-/// Adds to its end, which must be taken.
+/// Appends to a conversation, which must succeed.
 #[track_caller]
 pub fn append(store: &dyn Backend, key: &Key, drafts: Vec<Draft>) -> Committed {
     done(store, addition(key, drafts))
 }
 
-/// Everything of its log.
+/// All events of its log.
 #[track_caller]
 pub fn log(store: &dyn Backend, key: &Key) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
@@ -288,13 +289,13 @@ pub fn history(store: &dyn Backend, key: &Key) -> Vec<Turn> {
     store.turns(key, &query).unwrap_or_else(|error| panic!("unreadable: {error:?}"))
 }
 
-/// What every turn says, superseded ones included; of an erased or open one, nothing.
+/// The text of every turn, superseded ones included; empty for an erased or open one.
 #[track_caller]
 pub fn texts(store: &dyn Backend, key: &Key) -> Vec<String> {
     history(store, key).iter().map(|turn| turn.text(|_| None)).collect()
 }
 
-/// Walks its chain, which must be whole and end at its head.
+/// Verifies its chain, which must be complete and end at its head.
 #[track_caller]
 pub fn verify(store: &dyn Backend, key: &Key) -> Report {
     let mut verifier = Verifier::new(key.id, None);

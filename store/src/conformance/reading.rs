@@ -1,16 +1,16 @@
-//! Finding, listing and folding.
+//! Looking up, listing and folding.
 
 use super::*;
 use crate::{ConversationQuery, TenantUsage, TurnQuery};
 use everturn_core::Error;
-use everturn_core::conversation::{Retention, Settings, State, SystemPrompt};
+use everturn_core::conversation::{Lifecycle, Retention, Settings, SystemPrompt};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::limits::{EPHEMERAL_TTL_S, PAGE_BYTES_MAX};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Successor, Turn};
 
-/// Pages of events, one after the other, are the whole log.
+/// Consecutive pages of events form the whole log.
 pub fn events_are_read_in_pages(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, key) = (m.key(), m.key());
@@ -34,8 +34,8 @@ pub fn events_are_read_in_pages(store: &dyn Backend) {
     assert!(store.events(&key, u64::MAX, 10).expect("a page").is_empty());
 }
 
-/// A page of large turns is cut by its bytes, and the pages together are the whole: in a fork and its parent, written a
-/// moment ago or long before.
+/// A page of large turns is limited by bytes, and the pages together are complete: in a fork and its parent,
+/// settled or not.
 pub fn pages_end_when_their_bytes_do(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, key) = (m.key(), m.key());
@@ -67,7 +67,7 @@ pub fn pages_end_when_their_bytes_do(store: &dyn Backend) {
     }
 }
 
-/// What a tenant has stored is counted from its own rows: a fork's inheritance once, and neither erased words nor deleted
+/// Usage of a tenant is counted from its own rows: inherited events once, and neither erased bodies nor deleted
 /// conversations.
 pub fn what_a_tenant_stores_is_counted(store: &dyn Backend) {
     let m = Maker::default();
@@ -132,8 +132,7 @@ fn mixed(store: &dyn Backend, m: &Maker) -> Key {
     key
 }
 
-/// Whatever the order, the filter and the size of a page: pages joined by `before` or `after` give the whole, each turn
-/// once, in order.
+/// For any order, filter and page size, pages joined by `before` or `after` give every turn once, in order.
 pub fn history_pages_join_to_the_whole(store: &dyn Backend) {
     let m = Maker::default();
     let key = mixed(store, &m);
@@ -188,7 +187,7 @@ fn joined(store: &dyn Backend, key: &Key, base: &TurnQuery, size: usize) -> Vec<
     }
 }
 
-/// The newest end of each edit is shown; the rest is there for who asks.
+/// Only the newest version of an edited turn is shown; the others are returned with `include_superseded`.
 pub fn history_leaves_out_what_is_superseded_unless_asked(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -201,13 +200,13 @@ pub fn history_leaves_out_what_is_superseded_unless_asked(store: &dyn Backend) {
     assert_eq!(successors, [Some(Successor::Turn(two)), Some(Successor::Turn(three)), None]);
     let shown = store.turns(&key, &TurnQuery { limit: 10, ..TurnQuery::default() }).expect("a page");
     assert_eq!(shown, all[2..]);
-    // What was superseded is not changed: its words and its place are as they were.
+    // A superseded turn is unchanged: its text and `seq` are as before.
     let old = store.turn(&key.tenant, one).expect("it was said");
     assert_eq!((old.seq, old.text(|_| None)), (2, "first try".to_string()));
     assert_eq!(store.conversation(&key).expect("it is there").turns, 3);
 }
 
-/// Two edits of the same turn would leave two ends.
+/// Superseding the same turn twice would leave two current versions.
 pub fn a_turn_is_superseded_once(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -217,13 +216,13 @@ pub fn a_turn_is_superseded_once(store: &dyn Backend) {
     let error = refused(store, addition(&key, vec![m.supersede(a, c)]), "turn.superseded");
     assert!(matches!(error, Error::Conflict(_)) && error.text().contains(&b.to_string()));
     refused(store, addition(&key, vec![m.supersede(opened, c)]), "turn.open");
-    // One that was aborted has no replacement yet.
+    // An aborted turn has no replacement yet.
     append(store, &key, vec![m.end(kind::ABORTED, opened, "uh")]);
     append(store, &key, vec![m.supersede(opened, c)]);
     assert_eq!(store.turn_in(&key, opened).expect("it was said").superseded_by, Some(Successor::Turn(c)));
 }
 
-/// A conversation is what its settings events say, the later ones over the earlier ones.
+/// A conversation is the fold of its settings events, later ones over earlier ones.
 pub fn settings_fold_into_the_conversation(store: &dyn Backend) {
     let m = Maker::default();
     let (key, before) = (m.key(), m.key());
@@ -256,11 +255,11 @@ pub fn settings_fold_into_the_conversation(store: &dyn Backend) {
         system_prompt: Some(None),
         ..Settings::default()
     };
-    append(store, &key, vec![m.update(change), m.state(State::Archived)]);
+    append(store, &key, vec![m.update(change), m.state(Lifecycle::Archived)]);
     let two = store.conversation(&key).expect("it is there");
     assert_eq!((two.owner.as_deref(), two.title.as_deref(), two.ttl), (Some("ada"), None, None));
     assert_eq!(two.metadata.keys().collect::<Vec<_>>(), ["a", "b", "d"]);
-    assert_eq!((two.state, two.system_prompt), (State::Archived, None));
+    assert_eq!((two.state, two.system_prompt), (Lifecycle::Archived, None));
 
     let ephemeral = Settings { retention: Some(Retention::Ephemeral), ..Settings::default() };
     append(store, &key, vec![m.update(ephemeral)]);
@@ -269,7 +268,7 @@ pub fn settings_fold_into_the_conversation(store: &dyn Backend) {
     assert_eq!((three.turns, three.created), (1, one.created));
 }
 
-/// Who began or ended a turn took part; who only appears in other events did not.
+/// Actors that began or ended a turn are participants; those that only appear in other events are not.
 pub fn participants_are_those_who_spoke(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -292,8 +291,8 @@ fn listed(store: &dyn Backend, query: &ConversationQuery) -> Vec<ConversationId>
     found.into_iter().map(|conversation| conversation.id).collect()
 }
 
-/// The listing begins with what changed last; pages joined by their last entry give the whole, also where several
-/// changed at the same time.
+/// Conversations are listed by last change, newest first; pages joined by their last entry give the whole list,
+/// also where several changed at the same time.
 pub fn conversations_are_listed_last_changed_first(store: &dyn Backend) {
     let m = Maker::default();
     let keys: Vec<Key> = (0..7).map(|_| m.key()).collect();
@@ -323,7 +322,7 @@ pub fn conversations_are_listed_last_changed_first(store: &dyn Backend) {
     assert!(!listed(store, &all).contains(&keys[5].id));
 }
 
-/// A part of the title in any case (of ASCII letters), and the state.
+/// Filters by a part of the title in any (ASCII) case, and by state.
 pub fn listing_filters_by_title_and_state(store: &dyn Backend) {
     let m = Maker::default();
     let titled = |title: Option<&str>| {
@@ -334,20 +333,20 @@ pub fn listing_filters_by_title_and_state(store: &dyn Backend) {
     };
     let (trip, budget, percent, none) =
         (titled(Some("Trip to Köln")), titled(Some("BUDGET trip")), titled(Some("100%_sure")), titled(None));
-    append(store, &budget, vec![m.state(State::Archived)]);
-    let find = |text: Option<&str>, state: Option<State>| {
+    append(store, &budget, vec![m.state(Lifecycle::Archived)]);
+    let find = |text: Option<&str>, state: Option<Lifecycle>| {
         listed(store, &ConversationQuery { text: text.map(str::to_string), state, limit: 9, after: None })
     };
     assert_eq!(find(Some("tRiP"), None), [budget.id, trip.id]);
     assert_eq!(find(Some("Köln"), None), [trip.id]);
     assert_eq!(find(Some("%_"), None), [percent.id], "nothing in a title is a wildcard");
-    assert_eq!(find(Some("%"), Some(State::Archived)), []);
-    assert_eq!(find(Some("trip"), Some(State::Archived)), [budget.id]);
-    assert_eq!(find(None, Some(State::Active)), [none.id, percent.id, trip.id]);
+    assert_eq!(find(Some("%"), Some(Lifecycle::Archived)), []);
+    assert_eq!(find(Some("trip"), Some(Lifecycle::Archived)), [budget.id]);
+    assert_eq!(find(None, Some(Lifecycle::Active)), [none.id, percent.id, trip.id]);
     assert_eq!(find(Some("absent"), None), []);
 }
 
-/// A person types the first characters of an id, in any case, with or without its prefix.
+/// An id is found by its first characters, in any case, with or without its prefix.
 pub fn ids_are_found_by_their_beginning(store: &dyn Backend) {
     let m = Maker::default();
     let with = |first: u8, second: u8| Key {
@@ -387,7 +386,7 @@ pub fn ids_are_found_by_their_beginning(store: &dyn Backend) {
     assert_eq!(find("", 10), all[1..]);
 }
 
-/// The sweeper gets what is due, of all tenants, and nothing else.
+/// The sweeper gets exactly the due conversations of all tenants.
 pub fn expired_lists_exactly_what_is_due(store: &dyn Backend) {
     let m = Maker::default();
     let start = Timestamp(1_800_000_000_000_000);
@@ -414,7 +413,7 @@ pub fn expired_lists_exactly_what_is_due(store: &dyn Backend) {
     let almost = |seconds: u64| Timestamp(start.plus_s(seconds).0 - 1);
     assert_eq!(due(almost(10)), []);
     assert_eq!(due(start.plus_s(10)), std::slice::from_ref(&short));
-    // A change gives it time again.
+    // A change restarts its time to live.
     append(store, &short, vec![Draft { at: start.plus_s(3), ..m.say("still here") }]);
     append(store, &short, vec![Draft { at: start.plus_s(5), ..m.say("and here") }]);
     assert_eq!(due(almost(15)), []);

@@ -1,4 +1,4 @@
-//! Finding again what was said: by words, in the right places, and never what is gone.
+//! Lexical recall: in the right scope, and never of erased or deleted content.
 
 use super::*;
 use crate::{Behind, Found, IndexChange, Proposed};
@@ -9,7 +9,7 @@ use everturn_core::turn::{Role, Turn};
 use everturn_core::write::ErasedBody;
 use everturn_views::recall::{Entry, EntryId, Filter, Kind, TextQuery, score, searched_text, terms};
 
-/// What an event does to the index, as the engine would say.
+/// The index changes that follow from an event, as the engine computes them.
 fn changes(store: &dyn Backend, tenant: &TenantName, event: &Event) -> Vec<IndexChange> {
     let key = Key { tenant: tenant.clone(), id: event.conversation };
     let put = |turn: Option<Turn>, fallen| {
@@ -35,13 +35,13 @@ fn changes(store: &dyn Backend, tenant: &TenantName, event: &Event) -> Vec<Index
     }
 }
 
-/// Takes in everything that is committed, a few events at a time.
+/// Indexes everything that is committed, a few events at a time.
 #[track_caller]
 pub fn take_in(store: &dyn Backend) {
     while take_in_some(store).expect("taken in") {}
 }
 
-/// Takes in a few events. Says whether there were any.
+/// Indexes a few events. Returns whether there were any.
 pub fn take_in_some(store: &dyn Backend) -> Result<bool, Error> {
     let unindexed = store.unindexed(3)?;
     if unindexed.span.through == unindexed.span.after {
@@ -52,7 +52,7 @@ pub fn take_in_some(store: &dyn Backend) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// What a question finds, as the texts of the turns, best first.
+/// The results of a query, as the texts of the turns, best first.
 #[track_caller]
 pub fn found(store: &dyn Backend, key: &Key, query: &str, filter: &Filter) -> Vec<String> {
     let query = TextQuery::parse(query);
@@ -68,7 +68,7 @@ pub fn found(store: &dyn Backend, key: &Key, query: &str, filter: &Filter) -> Ve
     hits.iter().map(|hit| told(hit.id, hit.conversation)).collect()
 }
 
-/// What was proposed with its scores, best first, as the engine would rank it.
+/// Proposed candidates with their scores, best first, as the engine would rank them.
 #[track_caller]
 pub(super) fn ranked(
     store: &dyn Backend,
@@ -100,7 +100,7 @@ fn within(key: &Key) -> Filter {
     Filter { conversation: Some(key.id), ..Filter::default() }
 }
 
-/// A conversation in which ada said these.
+/// A conversation with these turns of ada.
 fn said(store: &dyn Backend, m: &Maker, texts: &[&str]) -> Key {
     let key = m.key();
     let turns = texts.iter().map(|text| m.say(text));
@@ -109,7 +109,8 @@ fn said(store: &dyn Backend, m: &Maker, texts: &[&str]) -> Key {
     key
 }
 
-/// Words in any case, with or without accents; a name whole and by part, however it is spelt; phrases; beginnings.
+/// Words match in any case, with or without accents; names whole and by part, in any spelling; phrases;
+/// prefixes.
 pub fn what_was_said_is_found_by_its_words(store: &dyn Backend) {
     let m = Maker::default();
     let path = "look at src/store/sqlite.rs first";
@@ -146,7 +147,7 @@ pub fn what_was_said_is_found_by_its_words(store: &dyn Backend) {
     }
 }
 
-/// Turns before and after a turn, as far as they stand and are asked for.
+/// Turns before and after a turn, unless superseded or filtered out.
 pub fn a_turn_has_neighbours(store: &dyn Backend) {
     let m = Maker::default();
     let key = said(store, &m, &["one", "two", "three needle", "four", "five", "six"]);
@@ -172,7 +173,7 @@ pub fn a_turn_has_neighbours(store: &dyn Backend) {
     assert_eq!(beside(&before, 1), [vec!["two 1"], none.to_vec()]);
 }
 
-/// The rarer the words and the more of them, the better.
+/// More and rarer matching words rank higher.
 pub fn what_fits_best_comes_first(store: &dyn Backend) {
     let m = Maker::default();
     let mut texts: Vec<String> = (0..30).map(|n| format!("a note about the weather, number {n}")).collect();
@@ -188,7 +189,7 @@ pub fn what_fits_best_comes_first(store: &dyn Backend) {
     assert_eq!(found_in(store, &key, "\"harbour master\" weather").len(), 1, "a phrase must be there");
 }
 
-/// By who said it, in which role, when, and of which kind.
+/// Filters by actor, role, time and kind.
 pub fn recall_is_narrowed_by_filters(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -220,7 +221,7 @@ pub fn recall_is_narrowed_by_filters(store: &dyn Backend) {
     assert_eq!(found(store, &key, "signal", &placed), [ada]);
 }
 
-/// Nobody finds another's.
+/// Results never come from another conversation or tenant.
 pub fn recall_stays_in_its_conversation_and_its_tenant(store: &dyn Backend) {
     let m = Maker::default();
     let (one, two) = (said(store, &m, &["the treasure of one"]), said(store, &m, &["the treasure of two"]));
@@ -235,7 +236,7 @@ pub fn recall_stays_in_its_conversation_and_its_tenant(store: &dyn Backend) {
     assert_eq!(found_in(store, &elsewhere(&two), "treasure"), [""; 0], "not there at all");
 }
 
-/// A fork finds what it inherited, as far as it did, and as it stood there.
+/// A fork finds what it inherited, up to its fork point and as of it.
 pub fn a_fork_finds_what_it_inherited(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());
@@ -266,7 +267,7 @@ pub fn a_fork_finds_what_it_inherited(store: &dyn Backend) {
     assert_eq!(found(store, &parent, "anchor", &Filter::default()), [""; 0]);
 }
 
-/// What another took the place of, and what was given up, is found by who asks for it.
+/// Superseded and aborted turns are returned only with `include_superseded`.
 pub fn what_does_not_stand_is_found_only_if_asked_for(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -285,7 +286,7 @@ pub fn what_does_not_stand_is_found_only_if_asked_for(store: &dyn Backend) {
     assert_eq!(found(store, &key, "draft", &before), ["the first draft"], "as it stood there");
 }
 
-/// A turn that was streamed is found when it is said.
+/// A streamed turn is found once it is committed.
 pub fn an_open_turn_is_found_when_it_is_said(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -305,7 +306,7 @@ pub fn an_open_turn_is_found_when_it_is_said(store: &dyn Backend) {
     );
 }
 
-/// Erased and deleted words find nothing, in the conversation and in its forks.
+/// Erased and deleted content is not found, in the conversation and in its forks.
 pub fn what_is_gone_is_not_found(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());
@@ -332,7 +333,7 @@ pub fn what_is_gone_is_not_found(store: &dyn Backend) {
     assert_eq!(found(store, &parent, "needle", &Filter::default()), [""; 0]);
 }
 
-/// Facts are found beside turns, and go when they are taken back.
+/// Facts are found beside turns, and no longer once they are retracted.
 pub fn facts_are_found_beside_turns(store: &dyn Backend) {
     let m = Maker::default();
     let key = said(store, &m, &["my compass points north"]);
@@ -369,7 +370,7 @@ pub fn facts_are_found_beside_turns(store: &dyn Backend) {
     assert_eq!(found_in(store, &key, "east"), [""; 0]);
 }
 
-/// The index says how far it is behind, goes on where it stopped, and takes nothing in twice.
+/// The index reports its lag, continues where it stopped, and indexes nothing twice.
 pub fn an_index_catches_up_where_it_stopped(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -389,7 +390,7 @@ pub fn an_index_catches_up_where_it_stopped(store: &dyn Backend) {
     assert_eq!(found_in(store, &key, "beacon").len(), 2);
 }
 
-/// Dropping the index loses nothing: made again it finds the same, and what is gone stays gone.
+/// A rebuilt index returns the same results, without erased content.
 pub fn an_index_made_again_finds_the_same(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();

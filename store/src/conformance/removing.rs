@@ -8,7 +8,7 @@ use everturn_core::event::kind;
 use everturn_core::id::TurnId;
 use everturn_core::write::{Action, ErasedBody, Write};
 
-/// Erasing a turn takes its body and salt, records who did it, and leaves a chain that verifies.
+/// Erasing a turn removes its body and salt, records the actor, and leaves a chain that verifies.
 pub fn erasing_keeps_the_envelope_and_records_it(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -35,14 +35,14 @@ pub fn erasing_keeps_the_envelope_and_records_it(store: &dyn Backend) {
     let turns = history(store, &key);
     assert_eq!(turns.iter().map(|turn| turn.erased).collect::<Vec<_>>(), [true, true, false]);
     assert_eq!(texts(store, &key), ["", "", "kept"]);
-    // Once more changes nothing but the record.
+    // Repeating it changes nothing but the record.
     done(store, m.erase(&key, &[said]));
     assert_eq!(verify(store, &key).erased, 3);
     append(store, &key, vec![m.say("and on")]);
     verify(store, &key);
 }
 
-/// All or nothing: one unknown turn, and no other is touched.
+/// All or nothing: with one unknown turn, no other is touched.
 pub fn erasing_an_absent_turn_erases_nothing(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -56,8 +56,8 @@ pub fn erasing_an_absent_turn_erases_nothing(store: &dyn Backend) {
     refused(store, m.erase(&key, &[absent]), "conversation.absent");
 }
 
-/// A fork and its parent both have, say, a seq 5. Erasing the fork's is about the fork's only; erasing what both share
-/// is about both, because there is only one copy.
+/// A fork and its parent may both have, say, a seq 5. Erasing the fork's affects only the fork; erasing a
+/// shared one affects both, because there is only one copy.
 pub fn erasing_in_a_fork_leaves_the_parents_later_turns_alone(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());
@@ -68,7 +68,7 @@ pub fn erasing_in_a_fork_leaves_the_parents_later_turns_alone(store: &dyn Backen
     append(store, &parent, vec![m.asset("asset_p", b"theirs"), m.show("asset_p"), m.say("parent at 5")]);
     let (own, last) = (m.show("asset_c"), m.say("child at 6"));
     let erased = [turn_of(&own), turn_of(&last)];
-    // In both conversations a turn at 4 or 5 shows an asset.
+    // In both conversations a turn at 4 or 5 refers to an asset.
     append(store, &child, vec![own, m.asset("asset_c", b"ours"), last]);
     done(store, m.erase(&child, &erased));
     assert_eq!(verify(store, &child).erased, 3);
@@ -78,12 +78,13 @@ pub fn erasing_in_a_fork_leaves_the_parents_later_turns_alone(store: &dyn Backen
     assert_eq!(store.assets(&child).expect("descriptors").len(), 0);
     done(store, m.erase(&child, &[both]));
     assert_eq!((texts(store, &parent)[0].as_str(), verify(store, &parent).erased), ("", 1));
-    // The parent's later turn cannot be named from the child at all.
+    // The parent's later turn cannot be addressed from the child.
     let later = history(store, &parent)[2].id;
     refused(store, m.erase(&child, &[later]), "turn.absent");
 }
 
-/// An asset lives as long as a turn shows it. One that no turn ever showed is not touched by erasing turns.
+/// An asset lives as long as a turn refers to it. One that no turn ever referred to is not affected by erasing
+/// turns.
 pub fn erasing_releases_assets_that_only_the_erased_turns_showed(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -107,7 +108,7 @@ pub fn erasing_releases_assets_that_only_the_erased_turns_showed(store: &dyn Bac
     assert_eq!(descriptors(store), ["asset_c"]);
 }
 
-/// The same bytes may be described twice, also in two conversations: they are released with the last descriptor.
+/// The same bytes may have two descriptors, also in two conversations: they are released with the last one.
 pub fn bytes_that_another_asset_shares_are_not_released(store: &dyn Backend) {
     let m = Maker::default();
     let (one, two) = (m.key(), m.key());
@@ -116,7 +117,7 @@ pub fn bytes_that_another_asset_shares_are_not_released(store: &dyn Backend) {
     let added = vec![m.created(), m.asset("asset_a", b"same"), m.asset("asset_b", b"same")];
     create(store, &one, [added, shows.to_vec()].concat());
     create(store, &two, vec![m.created(), m.asset("asset_c", b"same")]);
-    // Another tenant's bytes are another file.
+    // Another tenant's bytes are a separate file.
     create(store, &elsewhere(&two), vec![m.created(), m.asset("asset_d", b"same")]);
     assert_eq!(done(store, m.erase(&one, &[a])).released, []);
     assert_eq!(done(store, m.erase(&one, &[b])).released, []);
@@ -124,7 +125,7 @@ pub fn bytes_that_another_asset_shares_are_not_released(store: &dyn Backend) {
     assert_eq!(done(store, m.delete(&two)).released, [Hash::of(b"same")]);
 }
 
-/// A fork may show what its parent brought in.
+/// A fork may refer to an asset that its parent added.
 pub fn an_asset_that_a_fork_still_shows_is_not_released(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());
@@ -138,7 +139,7 @@ pub fn an_asset_that_a_fork_still_shows_is_not_released(store: &dyn Backend) {
     assert!(store.asset_in_use(&parent.tenant, Hash::of(b"a")).expect("an answer"));
 }
 
-/// After a deletion nothing can be read, and one tombstone says what it was: id, head, when and why.
+/// After a deletion nothing can be read, and one tombstone records id, head, time and reason.
 pub fn deleting_leaves_one_tombstone(store: &dyn Backend) {
     let m = Maker::default();
     let (key, stays) = (m.key(), m.key());
@@ -185,7 +186,7 @@ pub fn deleting_leaves_one_tombstone(store: &dyn Backend) {
     assert_eq!(store.tombstones(&key.tenant).expect("a listing"), tombstones);
 }
 
-/// Deleting hands back what may be removed beside the log.
+/// Deleting returns the assets whose bytes can be removed.
 pub fn deleting_releases_assets(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -202,7 +203,7 @@ pub fn deleting_releases_assets(store: &dyn Backend) {
     assert!(!store.asset_in_use(&key.tenant, Hash::of(b"a")).expect("an answer"));
 }
 
-/// Deleting forgets the keys of its own requests only.
+/// Deleting removes the idempotency keys of its own requests only.
 pub fn deleting_in_one_tenant_leaves_the_keys_of_another(store: &dyn Backend) {
     let m = Maker::default();
     let ours = m.key();
@@ -225,7 +226,7 @@ pub fn deleting_in_one_tenant_leaves_the_keys_of_another(store: &dyn Backend) {
     assert!(!done(store, request(&ours)).repeated, "a new conversation has not heard of it");
 }
 
-/// What is still being said cannot be taken back; its end can.
+/// An open turn cannot be erased; once ended, it can.
 pub fn an_open_turn_is_not_erased(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -237,7 +238,7 @@ pub fn an_open_turn_is_not_erased(store: &dyn Backend) {
     assert_eq!(log(store, &key).len(), 2);
 }
 
-/// Found due, and then something was said: it stays.
+/// A conversation that was found due but used since is kept.
 pub fn what_is_in_use_again_is_not_deleted_as_expired(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();

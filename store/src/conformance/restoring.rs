@@ -1,17 +1,17 @@
-//! Coming back: from a file, and from the log.
+//! Restoring from a file, and rebuilding from the log.
 
 use super::*;
 use crate::{ConversationQuery, TurnQuery};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head, next_event};
-use everturn_core::conversation::{Conversation, Parent, Settings, State, Tombstone};
+use everturn_core::conversation::{Conversation, Lifecycle, Parent, Settings, Tombstone};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 
-/// A log of some length, as another store would export it, made in `globex` and read from there.
+/// A log of some length as exported by another store, made in `globex` and read from there.
 fn exported(store: &dyn Backend, m: &Maker, key: &Key) -> Vec<Event> {
     let there = elsewhere(key);
     let (said, open) = (m.say("one"), m.open());
@@ -24,7 +24,7 @@ fn exported(store: &dyn Backend, m: &Maker, key: &Key) -> Vec<Event> {
     log(store, &there)
 }
 
-/// What two conversations have in common when one is a copy of the other in another tenant.
+/// Asserts that a conversation equals its copy in another tenant.
 fn same(store: &dyn Backend, one: &Key, two: &Key) {
     assert_eq!(log(store, one), log(store, two));
     assert_eq!(history(store, one), history(store, two));
@@ -35,7 +35,7 @@ fn same(store: &dyn Backend, one: &Key, two: &Key) {
     verify(store, one);
 }
 
-/// The same events, the same hashes, the same turns; erased bodies stay erased.
+/// The same events, hashes and turns; erased bodies stay erased.
 pub fn restoring_into_an_empty_store_gives_the_same_chain(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -44,7 +44,7 @@ pub fn restoring_into_an_empty_store_gives_the_same_chain(store: &dyn Backend) {
     assert_eq!(restored.events, file);
     same(store, &key, &elsewhere(&key));
     assert_eq!(verify(store, &key).erased, 1);
-    // What came without its body was not erased here.
+    // An event that came without its body was not erased here.
     let had_body = |key: &Key| store.had_body(key, 2).expect("it can be told");
     assert_eq!((had_body(&elsewhere(&key)), had_body(&key)), (true, false));
     append(store, &key, vec![m.say("goes on here")]);
@@ -52,7 +52,7 @@ pub fn restoring_into_an_empty_store_gives_the_same_chain(store: &dyn Backend) {
     refused(store, restoration(&m.key(), &file), "restore.foreign");
 }
 
-/// A copy is resumable: what is there already is skipped.
+/// Restoring can be resumed: existing events are skipped.
 pub fn restoring_again_adds_nothing_and_a_longer_file_adds_the_rest(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -64,7 +64,7 @@ pub fn restoring_again_adds_nothing_and_a_longer_file_adds_the_rest(store: &dyn 
         assert_eq!(restored.conversation.head.seq as usize, end);
         verify(store, &key);
     }
-    // A shorter file, or one that begins in the middle, says nothing new.
+    // A shorter file, or one that begins in the middle, adds nothing.
     assert_eq!(done(store, restoration(&key, &file[..2])).events, []);
     assert_eq!(done(store, restoration(&key, &file[4..])).events, []);
     same(store, &key, &elsewhere(&key));
@@ -83,7 +83,7 @@ pub fn a_file_that_diverges_is_a_conflict(store: &dyn Backend) {
     assert_eq!(log(store, &key), before);
 }
 
-/// A file that was damaged or changed is refused whole.
+/// A file that was damaged or changed is refused as a whole.
 pub fn a_broken_link_is_corrupt(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -110,7 +110,7 @@ pub fn a_broken_link_is_corrupt(store: &dyn Backend) {
     done(store, restoration(&key, &file));
 }
 
-/// A backup brings back what was deleted, and its tombstone is no longer true.
+/// A backup restores a deleted conversation, and its tombstone is removed.
 pub fn a_deleted_conversation_can_be_restored(store: &dyn Backend) {
     let m = Maker::default();
     let (key, child) = (m.key(), m.key());
@@ -120,7 +120,7 @@ pub fn a_deleted_conversation_can_be_restored(store: &dyn Backend) {
     let inherited = history(store, &child);
     done(store, m.delete(&key));
     assert_eq!(store.tombstones(&key.tenant).expect("a listing").len(), 1);
-    // In two steps, so that the fork is seen to need nothing of it.
+    // In two steps, which shows that the fork does not depend on it.
     done(store, restoration(&key, &file[..2]));
     assert_eq!(history(store, &child), inherited);
     done(store, restoration(&key, &file));
@@ -134,7 +134,7 @@ pub fn a_deleted_conversation_can_be_restored(store: &dyn Backend) {
     verify(store, &child);
 }
 
-/// A fork's own events are enough where its parent is; where it is not, nothing is made up.
+/// A fork's own events are enough if its parent exists; if not, nothing is invented.
 pub fn a_fork_is_restored_onto_its_parent(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());
@@ -148,13 +148,13 @@ pub fn a_fork_is_restored_onto_its_parent(store: &dyn Backend) {
     done(store, restoration(&parent, &log(store, &there)));
     done(store, restoration(&child, &own));
     same(store, &child, &theirs);
-    // Onto a parent with another past it does not fit.
+    // It does not fit a parent with another past.
     let stranger = Key { tenant: tenant("initech"), ..parent };
     create(store, &stranger, vec![m.created(), m.say("another past")]);
     refused(store, restoration(&Key { tenant: stranger.tenant, ..child }, &own), "chain.broken_link");
 }
 
-/// Everything that can be asked of a store.
+/// All answers about a store.
 #[derive(PartialEq, Debug)]
 struct Answers {
     conversations: Vec<Conversation>,
@@ -165,7 +165,7 @@ struct Answers {
     each: Vec<Answer>,
 }
 
-/// Everything that can be asked of one conversation.
+/// All answers about one conversation.
 #[derive(PartialEq, Debug)]
 struct Answer {
     log: Vec<Event>,
@@ -206,7 +206,7 @@ fn answers(store: &dyn Backend, bytes: &[&[u8]]) -> Answers {
     }
 }
 
-/// What is derived is never a second truth: dropped and made again, every answer is the same.
+/// Derived rows can be dropped and rebuilt with the same answers.
 pub fn rebuilding_gives_the_same_answers(store: &dyn Backend) {
     let m = Maker::default();
     let (root, child, grandchild, gone, plain) = (m.key(), m.key(), m.key(), m.key(), m.key());
@@ -235,7 +235,7 @@ pub fn rebuilding_gives_the_same_answers(store: &dyn Backend) {
     create(store, &gone, vec![m.created(), m.asset("asset_d", b"d"), m.say("gone")]);
     done(store, m.fork(&m.key(), &gone, 3));
     done(store, m.delete(&gone));
-    create(store, &plain, vec![m.created(), m.say("plain"), m.state(State::Closed)]);
+    create(store, &plain, vec![m.created(), m.say("plain"), m.state(Lifecycle::Closed)]);
     done(store, m.delete(&root));
 
     let before = answers(store, &bytes);
@@ -243,13 +243,13 @@ pub fn rebuilding_gives_the_same_answers(store: &dyn Backend) {
     assert_eq!(store.check().expect("a check"), Vec::new(), "every derived row is what the log says");
     store.rebuild().expect("it can be rebuilt");
     assert_eq!(answers(store, &bytes), before);
-    // And it goes on as before.
+    // It can be continued.
     append(store, &child, vec![m.say("after")]);
     verify(store, &child);
     assert_eq!(store.check().expect("a check"), Vec::new());
 }
 
-/// Every turn has an id of its own, also in a file that somebody made by hand.
+/// Every turn has a unique id, even in a hand-made file.
 pub fn a_file_cannot_say_a_turn_twice(store: &dyn Backend) {
     let m = Maker::default();
     let (source, key) = (m.key(), m.key());
@@ -266,7 +266,7 @@ pub fn a_file_cannot_say_a_turn_twice(store: &dyn Backend) {
     assert!(store.conversation(&key).is_err() && store.conversation(&source).is_err());
 }
 
-/// Only `conversation.forked`, as the first event, makes a fork. Settings that name a parent later are settings.
+/// Only `conversation.forked`, as the first event, makes a fork. A parent in later settings has no effect.
 pub fn a_made_up_parent_is_no_parent(store: &dyn Backend) {
     let m = Maker::default();
     let (secret, key) = (m.key(), m.key());
@@ -280,7 +280,7 @@ pub fn a_made_up_parent_is_no_parent(store: &dyn Backend) {
     assert_eq!(store.conversation(&key).expect("it is there").parent, None);
 }
 
-/// Tidying up, whenever it happens, is not seen.
+/// Settling changes no answer, whenever it happens.
 pub fn settling_changes_no_answer(store: &dyn Backend) {
     let m = Maker::default();
     let (one, two) = (m.key(), m.key());

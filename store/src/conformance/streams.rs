@@ -1,4 +1,4 @@
-//! Turns that arrive in pieces.
+//! Turns that arrive in chunks.
 
 use super::*;
 use crate::TurnQuery;
@@ -17,7 +17,7 @@ fn opened(store: &dyn Backend, m: &Maker) -> (Key, TurnId) {
     (key, turn)
 }
 
-/// Chunks are durable without being events; the commit carries the content, and the pieces go.
+/// Chunks are durable without being events; the commit carries the content, and the chunks are removed.
 pub fn an_open_turn_collects_text_until_it_is_committed(store: &dyn Backend) {
     let m = Maker::default();
     let (key, turn) = opened(store, &m);
@@ -42,7 +42,7 @@ pub fn an_open_turn_collects_text_until_it_is_committed(store: &dyn Backend) {
     assert_eq!(store.open_turns().expect("a listing"), []);
 }
 
-/// An abort keeps the words and takes the turn out of the conversation.
+/// An abort keeps the text and supersedes the turn.
 pub fn an_aborted_turn_keeps_what_was_said_and_is_superseded_by_the_abort(store: &dyn Backend) {
     let m = Maker::default();
     let (key, turn) = opened(store, &m);
@@ -55,7 +55,7 @@ pub fn an_aborted_turn_keeps_what_was_said_and_is_superseded_by_the_abort(store:
     assert_eq!(shown.len(), 1, "history without superseded turns has only the question");
 }
 
-/// What a crash cut off is still part of the conversation.
+/// A turn interrupted by a crash is still part of the conversation.
 pub fn an_interrupted_turn_stays_in_the_history(store: &dyn Backend) {
     let m = Maker::default();
     let (key, turn) = opened(store, &m);
@@ -66,7 +66,7 @@ pub fn an_interrupted_turn_stays_in_the_history(store: &dyn Backend) {
     assert_eq!(store.open_text(&key, turn).expect("it is there"), "");
 }
 
-/// After its end a turn takes neither pieces nor another end.
+/// An ended turn accepts neither chunks nor another end.
 pub fn a_turn_ends_once(store: &dyn Backend) {
     let m = Maker::default();
     for end in [kind::COMMITTED, kind::ABORTED, kind::INTERRUPTED] {
@@ -85,7 +85,7 @@ pub fn a_turn_ends_once(store: &dyn Backend) {
     assert_eq!(store.open_text(&key, turn).expect("it is open"), "Once ünder a time");
 }
 
-/// A client that reconnects may send a piece again.
+/// A client that reconnects may send a chunk again.
 pub fn a_repeated_chunk_changes_nothing(store: &dyn Backend) {
     let m = Maker::default();
     let (key, turn) = opened(store, &m);
@@ -94,7 +94,7 @@ pub fn a_repeated_chunk_changes_nothing(store: &dyn Backend) {
     assert_eq!(store.open_text(&key, turn).expect("it is open"), "Once ünder a time");
 }
 
-/// After a crash the engine finds every stream that was left open.
+/// After a crash the engine finds every open stream.
 pub fn open_turns_are_listed_over_all_tenants(store: &dyn Backend) {
     let m = Maker::default();
     let (one, first) = opened(store, &m);

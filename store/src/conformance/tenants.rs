@@ -1,4 +1,4 @@
-//! Isolation.
+//! Isolation of tenants.
 
 use super::*;
 use crate::{ConversationQuery, TurnQuery};
@@ -18,14 +18,14 @@ fn furnished(store: &dyn Backend, m: &Maker) -> (Key, TurnId, TurnId) {
     (key, turn, opened)
 }
 
-/// The answer is the one for something that is nowhere, ids aside.
+/// The error equals the one for something that does not exist, ids aside.
 fn looks_absent(foreign: Error, nowhere: Error, ids: [String; 2]) {
     assert!(matches!(foreign, Error::NotFound(_)), "{foreign:?}");
     assert_eq!(foreign.code(), nowhere.code());
     assert_eq!(foreign.text().replace(&ids[0], "ID"), nowhere.text().replace(&ids[1], "ID"));
 }
 
-/// For every way to read, another tenant's data looks as if it did not exist.
+/// For every read, another tenant's data looks as if it did not exist.
 pub fn another_tenant_sees_nothing(store: &dyn Backend) {
     let m = Maker::default();
     let (key, turn, opened) = furnished(store, &m);
@@ -66,7 +66,7 @@ pub fn another_tenant_sees_nothing(store: &dyn Backend) {
     assert!(store.tombstones(them).expect("a listing").is_empty());
 }
 
-/// Every way to write answers as for a conversation that does not exist, and changes nothing.
+/// Every write fails as for a conversation that does not exist, and changes nothing.
 pub fn another_tenant_can_change_nothing(store: &dyn Backend) {
     let m = Maker::default();
     let (key, turn, opened) = furnished(store, &m);
@@ -97,7 +97,7 @@ pub fn another_tenant_can_change_nothing(store: &dyn Backend) {
             [foreign.id.to_string(), nowhere.id.to_string()],
         );
     }
-    // A turn of another tenant is not a turn of mine.
+    // A turn of another tenant is not a turn of this one.
     let mine = elsewhere(&m.key());
     create(store, &mine, vec![m.created(), m.say("mine")]);
     for write in [m.erase(&mine, &[turn]), chunk(&mine, opened, 6, "intruding")] {
@@ -108,7 +108,7 @@ pub fn another_tenant_can_change_nothing(store: &dyn Backend) {
     assert_eq!(store.open_text(&key, opened).expect("it is open"), "so far");
 }
 
-/// Whoever looks after the whole store finds everything that is in it.
+/// Maintenance of the whole store finds every tenant.
 pub fn every_tenant_is_listed_once(store: &dyn Backend) {
     let m = Maker::default();
     let before = store.tenants().expect("they can be listed");
@@ -117,7 +117,7 @@ pub fn every_tenant_is_listed_once(store: &dyn Backend) {
     for key in [&theirs, &ours, &m.key()] {
         create(store, key, vec![m.created()]);
     }
-    // Deleted, restored and deleted again: each time it leaves a tombstone.
+    // Deleted, restored and deleted again: each deletion leaves a tombstone.
     let events = log(store, &theirs);
     done(store, m.delete(&theirs));
     done(store, restoration(&theirs, &events));

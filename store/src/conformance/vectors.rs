@@ -1,4 +1,4 @@
-//! Finding by meaning: whatever a vector means, the nearest come first, and never what is gone or another's.
+//! Recall by embedding: the nearest come first, and never erased content or another tenant's.
 
 use super::*;
 use crate::{Behind, IndexChange, Unembedded};
@@ -9,7 +9,7 @@ use everturn_views::recall::{Embedded, Entry, EntryId, EntryNo, Filter};
 
 pub(super) const MODEL: &str = "compass/8";
 
-/// A model that knows eight directions: a text means those whose numbers it has.
+/// An embedding model with eight dimensions: a text has those whose numbers it contains.
 pub(super) fn meaning(text: &str) -> Vec<f32> {
     let direction = |at: usize| text.matches(&format!("#{at}")).count() as f32 - 0.1;
     (0..8).map(direction).collect()
@@ -22,7 +22,7 @@ fn text(store: &dyn Backend, entry: &Unembedded) -> String {
     }
 }
 
-/// Takes in what is committed, and gives everything a vector.
+/// Indexes what is committed, and embeds everything.
 #[track_caller]
 pub(super) fn embed(store: &dyn Backend, model: &str) {
     take_in(store);
@@ -36,7 +36,7 @@ pub(super) fn embed(store: &dyn Backend, model: &str) {
     }
 }
 
-/// The texts nearest to what a question means, best first.
+/// The texts nearest to a query, best first.
 #[track_caller]
 fn near(store: &dyn Backend, key: &Key, model: &str, question: &str, filter: &Filter) -> Vec<String> {
     let hits = store.find_near(&key.tenant, model, &meaning(question), filter, 3).expect("an answer");
@@ -51,7 +51,7 @@ fn near(store: &dyn Backend, key: &Key, model: &str, question: &str, filter: &Fi
     hits.iter().map(|hit| told(hit.id, hit.conversation)).collect()
 }
 
-/// The same in the order of the alphabet, for those that are equally near.
+/// The same in alphabetical order, for ties.
 #[track_caller]
 fn alike(store: &dyn Backend, key: &Key, question: &str, filter: &Filter) -> Vec<String> {
     let mut texts = near(store, key, MODEL, question, filter);
@@ -63,7 +63,7 @@ fn within(key: &Key) -> Filter {
     Filter { conversation: Some(key.id), ..Filter::default() }
 }
 
-/// Near comes before far; conversations, tenants and filters hold; what came later is found as well.
+/// Near comes before far; conversations, tenants and filters are respected; later entries are found as well.
 pub fn what_is_nearest_in_meaning_comes_first(store: &dyn Backend) {
     let m = Maker::default();
     let (one, two) = (m.key(), m.key());
@@ -85,8 +85,8 @@ pub fn what_is_nearest_in_meaning_comes_first(store: &dyn Backend) {
     assert_eq!(asked(&within(&two)), ["nearest #1 #1 #3", "later #1 #1 #3 #3"]);
 }
 
-/// Everything waits for a vector of a model from when the model is known, the newest first, unless others are wanted first;
-/// how many is a number.
+/// Every entry waits for an embedding of each known model, the newest first, unless others are requested first;
+/// their number is reported.
 pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -128,7 +128,7 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     assert_eq!(store.behind(Some(&key.tenant), Some("another/8")).expect("a number").vectors, 3);
 }
 
-/// What was said gets its vector before what tools were asked and answered, also of a model that comes later.
+/// Prose is embedded before tool calls and results, also by a model that is added later.
 pub fn what_was_said_gets_its_vector_before_what_tools_did(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -165,8 +165,8 @@ pub fn what_was_said_gets_its_vector_before_what_tools_did(store: &dyn Backend) 
     );
 }
 
-/// An entry that comes with its vector never waits for it, but for those of other models; one that replaces it brings its own.
-/// Which entries lack a vector can be asked.
+/// An entry that comes with its embedding does not wait for it, only for those of other models; a replacement
+/// brings its own. Entries without an embedding can be listed.
 pub fn a_vector_may_come_with_its_entry(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -214,8 +214,8 @@ pub fn a_vector_may_come_with_its_entry(store: &dyn Backend) {
     assert_eq!(nearness("unheard/8"), [None; 3]);
 }
 
-/// What one model made is not compared with what another did, nor with vectors of another length. The old one's serve until
-/// they are dropped.
+/// Embeddings of different models are not compared, nor are those of different lengths. The old model's are
+/// used until they are dropped.
 pub fn vectors_of_different_models_are_never_compared(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -244,7 +244,8 @@ pub fn vectors_of_different_models_are_never_compared(store: &dyn Backend) {
     assert_eq!(near(store, &key, MODEL, "#1", &anywhere), [""; 0]);
 }
 
-/// Erased, deleted and replaced turns are not near anything, whatever was asked before; what fell is, for who asks for it.
+/// Erased, deleted and replaced turns are not found, whatever was queried before; superseded ones only with
+/// `include_superseded`.
 pub fn what_is_gone_is_near_nothing(store: &dyn Backend) {
     let m = Maker::default();
     let (key, other) = (m.key(), m.key());
@@ -268,7 +269,7 @@ pub fn what_is_gone_is_near_nothing(store: &dyn Backend) {
     assert_eq!(asked(&all), ["else #4", "new #1 #2", "old #1"], "and come back with it");
 }
 
-/// A fork finds what it inherited by meaning too, as far as it did.
+/// A fork also finds inherited turns by embedding, up to its fork point.
 pub fn a_fork_is_near_what_it_inherited(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child) = (m.key(), m.key());
@@ -307,7 +308,7 @@ pub fn the_ten_nearest_of_many_are_found(store: &dyn Backend) {
     take_in(store);
     let waiting = store.unembedded(MODEL, None, 9999).expect("what waits");
     assert_eq!(waiting.len(), 3000);
-    // Around a hundred centres, as texts about the same thing are.
+    // Around a hundred centres, like texts about the same subjects.
     let centres: Vec<Vec<f32>> = (0..100).map(|_| (0..48).map(|_| number()).collect()).collect();
     let mut around =
         |centre: usize| -> Vec<f32> { centres[centre].iter().map(|at| at + 0.8 * number()).collect() };

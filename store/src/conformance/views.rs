@@ -1,4 +1,5 @@
-//! What the state, compaction and budgets stand on: looking back, kept folds, and where the messages view begins.
+//! The basis of state, compaction and budgets: reads as of a `seq`, cached folds, and the start of the messages
+//! view.
 
 use super::*;
 use crate::TurnQuery;
@@ -8,7 +9,7 @@ use everturn_core::id::{Key, TurnId};
 use everturn_core::write::{Action, Place, Write};
 use serde_json::json;
 
-/// Turns can be read as they stood when the log ended at any place.
+/// Turns can be read as of any `seq`.
 pub fn turns_are_read_as_they_stood_then(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -27,7 +28,7 @@ pub fn turns_are_read_as_they_stood_then(store: &dyn Backend) {
     assert_eq!(as_of(5), [(3, false), (4, false)]);
 }
 
-/// A fold that was kept is found for its place and every later one, also through a fork; a rebuild forgets it.
+/// A cached fold is found for its `seq` and every later one, also through a fork; a rebuild drops it.
 pub fn kept_folds_are_found_and_are_never_the_only_copy(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -50,7 +51,7 @@ pub fn kept_folds_are_found_and_are_never_the_only_copy(store: &dyn Backend) {
     assert_eq!((found(&key, 9), found(&fork, 9)), (None, None));
 }
 
-/// A fork's turns were counted from a fold that was kept before its own turns had rows.
+/// Regression: a fork's turns were counted from a fold that was cached before its own turns had rows.
 pub fn a_fold_that_is_kept_at_once_miscounts_nothing(store: &dyn Backend) {
     let m = Maker::default();
     let (key, fork) = (m.key(), m.key());
@@ -74,8 +75,8 @@ pub fn an_asset_is_found_by_its_id(store: &dyn Backend) {
     assert!(!has(&fork, "asset_2") && !has(&key, "asset_3"));
 }
 
-/// Without its conversation an asset is found by its id where it was added: in this tenant, once for each different
-/// content, and not any more when the conversation is gone.
+/// An asset is found by its id without its conversation: in this tenant, once for each different content, and
+/// no longer once the conversation is deleted.
 pub fn an_asset_is_found_by_its_id_alone(store: &dyn Backend) {
     let m = Maker::default();
     let (one, two, three) = (m.key(), m.key(), m.key());
@@ -102,7 +103,7 @@ pub fn an_asset_is_found_by_its_id_alone(store: &dyn Backend) {
     assert_eq!(found("asset_2", 9), [descriptor(&two, "asset_2")]);
 }
 
-/// Turns that do not stand are counted after any place, also those that a fork inherited.
+/// Superseded and aborted turns after any `seq` are counted, including inherited ones.
 pub fn turns_that_fell_are_counted(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -120,7 +121,7 @@ pub fn turns_that_fell_are_counted(store: &dyn Backend) {
     assert_eq!((fell(&key, 0), fell(&fork, 0)), (2, 2));
 }
 
-/// An erasure takes the bodies of other events along, if they may repeat its words.
+/// An erasure includes the bodies of other events that may repeat the text.
 pub fn erasing_takes_the_bodies_of_other_events_along(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -137,14 +138,14 @@ pub fn erasing_takes_the_bodies_of_other_events_along(store: &dyn Backend) {
     assert_eq!(verify(store, &key).erased, 2);
 }
 
-/// A body of a compaction: how far it reaches, what was in force before, what it takes back.
+/// The body of a compaction: its reach, the previous checkpoint, and what it reverts.
 pub(super) fn compaction(m: &Maker, through: TurnId, seq: u64, previous: serde_json::Value) -> Draft {
     let summarized = json!({"through": through, "through_seq": seq, "turns_before": 1});
     m.draft(kind::COMPACTION, json!({"previous": previous, "summarized": summarized}).to_string())
 }
 
-/// The checkpoint in force moves with compactions and back with a revert; a compaction that comes second is a conflict; and
-/// all of that is the same after a rebuild.
+/// The checkpoint in force moves with compactions and back with a revert; the second of two concurrent
+/// compactions is a conflict; all of that is the same after a rebuild.
 pub fn of_two_compactions_one_wins_and_one_can_be_taken_back(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -167,7 +168,8 @@ pub fn of_two_compactions_one_wins_and_one_can_be_taken_back(store: &dyn Backend
     assert_eq!(now(), before);
 }
 
-/// With the policy `reject`, what goes over the budget of turns or events leaves no trace; equal is not over, and what fell does not count.
+/// With the policy `reject`, an append over the budget of turns or events leaves no trace; reaching the limit
+/// is allowed, and superseded turns do not count.
 pub fn what_goes_over_the_budget_is_refused(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -193,7 +195,7 @@ pub fn what_goes_over_the_budget_is_refused(store: &dyn Backend) {
     over(m.say("five"), "max_messages");
 }
 
-/// Without the policy `reject`, a budget refuses nothing: whoever appends makes room.
+/// Without the policy `reject`, a budget refuses nothing: the engine makes room.
 pub fn a_budget_refuses_nothing_by_default(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();

@@ -2,7 +2,7 @@
 
 use super::*;
 use everturn_core::Error;
-use everturn_core::conversation::State;
+use everturn_core::conversation::Lifecycle;
 use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
@@ -10,7 +10,7 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
 use everturn_core::write::{Action, Idempotency, Write};
 
-/// Every field of an event comes back as it was committed, its body byte for byte, and the chain verifies.
+/// Every field of an event comes back as committed, its body byte for byte, and the chain verifies.
 pub fn events_come_back_byte_for_byte(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -37,7 +37,7 @@ pub fn events_come_back_byte_for_byte(store: &dyn Backend) {
     assert_eq!(turn.message.as_ref().map(|raw| raw.get()), Some(&odd[14..odd.find(",\n").unwrap_or(0)]));
 }
 
-/// A batch is answered in order; a request sees what the ones before it wrote.
+/// A batch is answered in order; a request sees the writes of the ones before it.
 pub fn a_batch_is_answered_in_order_and_each_request_sees_the_ones_before(store: &dyn Backend) {
     let m = Maker::default();
     let (key, child) = (m.key(), m.key());
@@ -61,7 +61,7 @@ pub fn a_batch_is_answered_in_order_and_each_request_sees_the_ones_before(store:
     assert!(store.commit(Vec::new()).is_empty());
 }
 
-/// A refused request changes nothing that can be read, and the others of its batch are taken.
+/// A refused request changes nothing that can be read, and the others of its batch are written.
 pub fn a_refused_request_leaves_no_trace_and_does_not_disturb_the_others(store: &dyn Backend) {
     let m = Maker::default();
     let (one, two, never) = (m.key(), m.key(), m.key());
@@ -94,7 +94,7 @@ pub fn a_refused_request_leaves_no_trace_and_does_not_disturb_the_others(store: 
     assert_eq!(verify(store, &one).events, 3);
 }
 
-/// Order is `seq`, given by the store: a clock that goes back changes nothing about it.
+/// Order is `seq`, assigned by the store: a clock that goes back does not affect it.
 pub fn seq_is_dense_whatever_the_clocks_say(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -121,7 +121,7 @@ pub fn updated_never_goes_back(store: &dyn Backend) {
     assert_eq!(store.conversation(&key).expect("it is there").updated, late);
 }
 
-/// Someone else appended meanwhile: nothing is written, and the answer says where the log ends now.
+/// After a concurrent append nothing is written, and the error names the current head.
 pub fn stale_expected_seq_is_a_conflict_that_names_the_head(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -138,7 +138,7 @@ pub fn stale_expected_seq_is_a_conflict_that_names_the_head(store: &dyn Backend)
     assert_eq!(done(store, expecting(2, "two")).conversation.head.seq, 3);
 }
 
-/// A client that lost the answer sends the request again and gets the same one.
+/// A client that lost the answer repeats the request and gets the same answer.
 pub fn a_repeated_key_gives_the_first_answer_and_writes_nothing(store: &dyn Backend) {
     let m = Maker::default();
     let (key, other) = (m.key(), m.key());
@@ -155,7 +155,7 @@ pub fn a_repeated_key_gives_the_first_answer_and_writes_nothing(store: &dyn Back
     let first = done(store, request(&key));
     assert!(!first.repeated);
     append(store, &key, vec![m.say("three")]);
-    // By now the expected seq is stale; a repeated request is answered all the same.
+    // By now the expected seq is stale; a repeated request is still answered.
     let again = done(store, request(&key));
     assert!(again.repeated);
     assert_eq!(again.events, first.events);
@@ -166,7 +166,7 @@ pub fn a_repeated_key_gives_the_first_answer_and_writes_nothing(store: &dyn Back
     assert!(store.commit(batch).into_iter().all(|answer| answer.is_ok_and(|committed| committed.repeated)));
 }
 
-/// The same key for something else is a mistake of the client, not a repetition.
+/// The same key for a different request is a mistake of the client, not a repetition.
 pub fn a_key_reused_for_another_body_is_a_conflict(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -185,7 +185,7 @@ pub fn a_key_reused_for_another_body_is_a_conflict(store: &dyn Backend) {
     assert_eq!(texts(store, &key), ["one"]);
 }
 
-/// Erasing takes away what the key could be compared with, not the key.
+/// Erasing removes what the request could be compared with, not the key.
 pub fn a_key_still_works_after_its_first_event_was_erased(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -230,7 +230,7 @@ pub fn a_repeated_creation_gives_the_first_conversation(store: &dyn Backend) {
     assert!(!done(store, request(&elsewhere(&keys[1]), "hello")).repeated, "another tenant's key is another");
 }
 
-/// A client at its quota may still ask for the answer that it missed.
+/// A client at its quota may still repeat a request whose answer it missed.
 pub fn a_request_that_may_only_repeat_writes_nothing_new(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -265,7 +265,7 @@ pub fn a_request_that_may_only_repeat_writes_nothing_new(store: &dyn Backend) {
     assert_eq!(texts(store, &key), ["one"]);
 }
 
-/// Creating is not appending.
+/// Creating an existing conversation is a conflict.
 pub fn creating_what_exists_is_a_conflict(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -275,7 +275,7 @@ pub fn creating_what_exists_is_a_conflict(store: &dyn Backend) {
     assert_eq!(texts(store, &key), ["one"]);
 }
 
-/// An append of nothing is a mistake.
+/// An append without drafts is refused.
 pub fn an_empty_append_is_refused(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -285,7 +285,7 @@ pub fn an_empty_append_is_refused(store: &dyn Backend) {
     refused(store, restoration(&key, &[]), "append.empty");
 }
 
-/// One atomic append has a size, and one above it names the limit and both numbers.
+/// The size of an atomic append is limited, and the error names the limit and both numbers.
 pub fn a_batch_above_the_limit_is_refused_with_both_numbers(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -301,7 +301,7 @@ pub fn a_batch_above_the_limit_is_refused_with_both_numbers(store: &dyn Backend)
     assert_eq!(verify(store, &key).events as usize, 1 + BATCH_EVENTS_MAX);
 }
 
-/// The set of kinds is open: what we do not know is kept in its place and changes no turn.
+/// The set of kinds is open: events of unknown kinds are kept in order and change no turn.
 pub fn unknown_kinds_are_stored_and_served(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -314,7 +314,7 @@ pub fn unknown_kinds_are_stored_and_served(store: &dyn Backend) {
     assert_eq!(texts(store, &key), ["nice"]);
 }
 
-/// What ends or supersedes a turn must name one of this conversation.
+/// An event that ends or supersedes a turn must name one of this conversation.
 pub fn an_event_about_an_absent_turn_is_refused(store: &dyn Backend) {
     let m = Maker::default();
     let (key, other) = (m.key(), m.key());
@@ -331,10 +331,11 @@ pub fn an_event_about_an_absent_turn_is_refused(store: &dyn Backend) {
     assert_eq!(verify(store, &key).events, 1);
 }
 
-/// Archived and abandoned conversations are resumed first; a closed one is never continued. Erasing always works.
+/// Archived and abandoned conversations must be resumed first; a closed one is never continued. Erasing always
+/// works.
 pub fn a_conversation_that_is_not_active_takes_no_turns(store: &dyn Backend) {
     let m = Maker::default();
-    for state in [State::Archived, State::Abandoned, State::Closed] {
+    for state in [Lifecycle::Archived, Lifecycle::Abandoned, Lifecycle::Closed] {
         let key = m.key();
         let (said, open) = (m.say("one"), m.open());
         let (turn, opened) = (turn_of(&said), turn_of(&open));
@@ -344,10 +345,10 @@ pub fn a_conversation_that_is_not_active_takes_no_turns(store: &dyn Backend) {
         assert!(matches!(error, Error::Conflict(_)) && error.text().contains(state.as_str()));
         append(store, &key, vec![m.end(kind::INTERRUPTED, opened, "so far")]);
         done(store, m.erase(&key, &[turn]));
-        let resume = commit(store, addition(&key, vec![m.state(State::Active)]));
-        assert_eq!(resume.is_ok(), state != State::Closed);
+        let resume = commit(store, addition(&key, vec![m.state(Lifecycle::Active)]));
+        assert_eq!(resume.is_ok(), state != Lifecycle::Closed);
         let next = commit(store, addition(&key, vec![m.say("three")]));
-        assert_eq!(next.is_ok(), state != State::Closed);
+        assert_eq!(next.is_ok(), state != Lifecycle::Closed);
     }
     // An id that belongs to no event is not a turn either.
     let nobody = EventId::from_bytes([9; 16]);
@@ -357,7 +358,7 @@ pub fn a_conversation_that_is_not_active_takes_no_turns(store: &dyn Backend) {
     );
 }
 
-/// A store that takes commits says so.
+/// A store that accepts commits reports that it is ready.
 pub fn a_store_that_takes_commits_is_ready(store: &dyn Backend) {
     let m = Maker::default();
     store.ready().expect("before the first one");

@@ -1,4 +1,4 @@
-//! Reading what is derived from the log, and deriving it again.
+//! Reading and rebuilding derived rows.
 
 use super::lookup::InMemory;
 use super::{Entry, Level, Memory, fork_point, owner, stored, turn_row};
@@ -97,7 +97,7 @@ impl ConversationIndex for Memory {
         let mut usage = TenantUsage::default();
         for (_, entry) in kept.all_living().filter(|(key, _)| key.tenant == *tenant) {
             usage.conversations += 1;
-            // A row of an inherited turn is there where the fork changed it.
+            // An inherited turn has a row here if the fork changed it.
             let inherited = entry.conversation.parent.as_ref().map_or(0, |parent| parent.at_seq);
             usage.turns += entry.turns.values().filter(|row| row.seq > inherited).count() as u64;
             usage.bytes +=

@@ -1,4 +1,4 @@
-//! Answers to what a plan asks. A conversation's number is its place in [`Kept::entries`].
+//! Lookups for a plan. A conversation's number is its index in [`Kept::entries`].
 
 use super::{Entry, Kept, event_at, fork_point, turn_row};
 use everturn_core::Error;
@@ -29,7 +29,7 @@ impl InMemory<'_> {
 
 impl Turns for InMemory<'_> {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
-        // A conversation that is being restored is not there yet.
+        // A conversation that is being restored does not exist yet.
         let Ok(levels) = self.kept.lineage(self.key) else { return Ok(None) };
         Ok(turn_row(&levels, id))
     }
@@ -154,7 +154,7 @@ impl Kept {
         forks.map(fork).collect()
     }
 
-    /// Direct forks that see a place.
+    /// Direct forks that see a `seq`.
     pub(super) fn seeing(&self, place: usize, seq: u64) -> Vec<usize> {
         let forks = self.forks(place as u64).into_iter().filter(|fork| fork.at_seq >= seq);
         forks.map(|fork| fork.conversation as usize).collect()
@@ -186,7 +186,7 @@ impl Kept {
         own.flat_map(|entry| &entry.assets).filter(|asset| asset.sha256 == Some(sha256)).count() as u64
     }
 
-    /// A living conversation that sees a place: the one that it is in, or a fork.
+    /// A living conversation that sees a `seq`: the one that it is in, or a fork.
     pub(super) fn living_reader(&self, place: usize, seq: u64) -> Option<ConversationId> {
         match self.entries[place].deleted {
             None => Some(self.entries[place].conversation.id),
@@ -194,7 +194,7 @@ impl Kept {
         }
     }
 
-    /// Events that repeat words, in a conversation and in the forks that see a place of it.
+    /// Events that repeat text, in a conversation and in the forks that see a `seq` of it.
     pub(super) fn echoes(&self, place: usize, seq: u64, words: &Words, found: &mut Vec<Event>) {
         let events = self.entries[place].events.iter();
         found.extend(events.filter(|event| words.are_repeated_by(event)).cloned());

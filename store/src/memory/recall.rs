@@ -1,4 +1,4 @@
-//! What the indexes are made from: the events, in the order in which they came.
+//! The source of the indexes: events in the order of arrival.
 
 use super::{Entry, Kept, Memory};
 use crate::recall::{Catalog, Ground};
@@ -9,7 +9,7 @@ use everturn_core::write::needed;
 use std::collections::BTreeMap;
 
 impl Kept {
-    /// Events after one place in the order of arrival and up to another: the place, whose, and where it is kept.
+    /// Events after one position in the order of arrival and up to another: position, tenant, and location.
     fn arrived_between(
         &self,
         after: u64,

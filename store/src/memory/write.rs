@@ -1,4 +1,4 @@
-//! Writing down a plan.
+//! Applying a plan.
 
 use super::lookup::InMemory;
 use super::{Entry, Kept, Request, events};
@@ -165,7 +165,7 @@ impl Entry {
         }
     }
 
-    /// The answer to a request that added no events.
+    /// The result of a request that added no events.
     fn unchanged(&self) -> Committed {
         Committed::new(self.conversation.clone(), Vec::new())
     }

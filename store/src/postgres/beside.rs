@@ -1,4 +1,4 @@
-//! Keys, and reading everything. Recall is not part of the spike.
+//! Keys and backup. Recall is not part of the spike.
 
 use super::index::tombstone;
 use super::rows::{self, signed};

@@ -1,4 +1,4 @@
-//! One connection: queries, one round trip each, or several in one.
+//! One connection: queries with one round trip each, or several in one.
 
 use super::link::drive;
 use deadpool_postgres::Object;
@@ -23,13 +23,13 @@ macro_rules! boxed {
 }
 pub(super) use boxed;
 
-/// Something in the database went wrong, as opposed to a request that is refused.
+/// A failure of the database, as opposed to a refused request.
 #[derive(Debug, Clone)]
 pub struct Broken {
     pub error: Error,
     /// The request itself cannot be stored: the others of its batch can.
     pub by_data: bool,
-    /// Doing the same again may succeed.
+    /// Retrying may succeed.
     pub again: bool,
 }
 
@@ -97,7 +97,8 @@ impl Db {
                 "" => Ok(()),
                 sql => self.client.batch_execute(sql).await,
             };
-            // Each is sent when it is polled for the first time, so in this order. Past thirty, `join_all` would not keep it.
+            // Each is sent when it is first polled, so in this order. Beyond thirty, `join_all` would not
+            // preserve it.
             let queries = async {
                 let mut rows = Vec::with_capacity(all.len());
                 let sent = prepared.iter().zip(all).map(|(statement, one)| async move {

@@ -1,4 +1,4 @@
-//! Reading rows that follow from the log, and making them again.
+//! Reading and rebuilding derived rows.
 
 use super::Postgres;
 use super::lookup::InDatabase;
@@ -52,7 +52,7 @@ impl ConversationIndex for Postgres {
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<ConversationId>, Error> {
-        // The spike reads all of them; SQLite has the range of bytes.
+        // The spike reads all of them; SQLite uses the range of bytes.
         let prefix = prefix.strip_prefix(ConversationId::PREFIX).unwrap_or(prefix).to_ascii_uppercase();
         let sql = "SELECT id FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL ORDER BY id";
         let mut ids = Vec::new();
@@ -232,7 +232,7 @@ impl Provenance for Postgres {
         Ok(events)
     }
 
-    /// A position is a conversation, not a place in the order of arrival: see the decision.
+    /// A position is a conversation, not a position in the order of arrival: see the decision.
     fn written_by(&self, tenant: &TenantName, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
         let db = self.db()?;
         let sql = "SELECT max(no) FROM (SELECT no FROM conversation_rows WHERE no > $1 AND tenant = $2 ORDER BY no LIMIT 100) c";
@@ -352,7 +352,7 @@ impl Maintenance for Postgres {
     }
 
     fn compact(&self) -> Result<(), Error> {
-        // What was erased is in old versions of rows until they are vacuumed.
+        // Erased content remains in old versions of rows until they are vacuumed.
         self.db()?.batch("VACUUM events")
     }
 }
@@ -364,10 +364,10 @@ fn key(row: &tokio_postgres::Row) -> Result<Key, Error> {
 
 /// A tombstone from its row, the time and the reason.
 pub(super) fn tombstone(row: &tokio_postgres::Row) -> Result<Tombstone, Error> {
-    let husk = rows::conversation(rows::get(row, 0)?)?;
+    let buried = rows::conversation(rows::get(row, 0)?)?;
     Ok(Tombstone {
-        id: husk.id,
-        head: husk.head,
+        id: buried.id,
+        head: buried.head,
         deleted: Timestamp(rows::get(row, 1)?),
         reason: rows::get(row, 2)?,
     })

@@ -1,9 +1,10 @@
-//! Where an async client and sync traits meet.
+//! The bridge between an async client and sync traits.
 //!
-//! One thread runs a small tokio runtime with nothing on it but the connections: they read and write sockets. A query is a
-//! future that only talks to its connection over a channel, so it needs no runtime: the calling thread drives it, and sleeps
-//! until the connection wakes it. So a sync method may borrow, may call `core`, which asks back, and may be called from inside
-//! another runtime; and statements that are started together go out together.
+//! One thread runs a small tokio runtime with nothing on it but the connections: they read and write sockets. A
+//! query is a future that only communicates with its connection over a channel, so it needs no runtime: the
+//! calling thread drives it, and sleeps until the connection wakes it. So a sync method may borrow, may call
+//! `core`, which calls back, and may be called from inside another runtime; and statements that are started
+//! together are sent together.
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use everturn_core::Error;
@@ -19,11 +20,11 @@ use tokio_postgres::NoTls;
 pub struct Link {
     pool: Option<Pool>,
     runtime: tokio::runtime::Handle,
-    /// Dropped at the end: the thread then stops.
+    /// Dropped last: the thread then stops.
     _stop: tokio::sync::oneshot::Sender<()>,
 }
 
-/// How long a request waits for a free connection.
+/// Maximum time that a request waits for a free connection.
 const WAIT: Duration = Duration::from_secs(10);
 
 impl Link {
@@ -58,9 +59,8 @@ impl Link {
         Ok(Link { pool: Some(pool), runtime: handle, _stop: stop })
     }
 
-    /// A free connection.
     pub fn connection(&self) -> Result<Object, Error> {
-        // Opening one starts a task, and waiting for one starts a timer.
+        // Opening a connection starts a task, and waiting for one starts a timer.
         let _inside = self.runtime.enter();
         let pool = self.pool.as_ref().ok_or_else(|| Error::internal("store.pool", "the store is closed"))?;
         drive(pool.get()).map_err(|e| {

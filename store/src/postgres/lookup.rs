@@ -1,4 +1,4 @@
-//! Answers to what a plan asks, inside a transaction. Each is a round trip, so whatever waits to be written goes first.
+//! Lookups for a plan, inside a transaction. Each is a round trip, so pending writes are flushed first.
 
 use super::db::Db;
 use super::read::{self, FAMILY, Lineage};

@@ -1,7 +1,7 @@
-//! A store in PostgreSQL: a spike. See `docs/decisions` for what it found out.
+//! A store in PostgreSQL: a spike. See `docs/decisions` for its findings.
 //!
-//! `link` joins the async client and the sync traits, `db` is one connection, `write` a batch, `lookup` the answers to a plan,
-//! `read` everything that is read, `index` and `beside` the traits.
+//! `link` joins the async client and the sync traits, `db` is one connection, `write` a batch, `lookup` the
+//! lookups for a plan, `read` all queries, `index` and `beside` the traits.
 
 mod beside;
 mod db;
@@ -30,15 +30,15 @@ pub struct Postgres {
     link: Link,
 }
 
-/// Connections of one process. Appends need one each while they wait for the disk, reads are short.
+/// Number of connections of one process. Appends need one each while they wait for the disk; reads are short.
 const CONNECTIONS: usize = 8;
-/// How often a batch is tried that the database cancelled in favour of another.
+/// Maximum number of attempts for a batch that the database cancels in favour of another.
 const TRIES: usize = 5;
-/// Whoever makes the tables holds this lock: they are made once, however many processes start together.
+/// Lock held while creating the tables: they are created once, however many processes start together.
 const MIGRATION_LOCK: i64 = 0x6576_6572_7475_726e;
 
 impl Postgres {
-    /// Connects, and makes the tables in the schema that the URL's `search_path` names first, if they are not there.
+    /// Connects, and creates the tables in the first schema of the URL's `search_path` if they do not exist.
     pub fn open(url: &str) -> Result<Postgres, Error> {
         let store = Postgres { link: Link::open(url, CONNECTIONS)? };
         let db = store.db()?;
@@ -88,7 +88,7 @@ impl Log for Postgres {
         for _ in 0..TRIES {
             match self.try_commit(batch.clone()) {
                 Ok(answers) => return answers,
-                // One request spoils it for the others: each for itself then.
+                // One request fails the whole batch: retry each by itself.
                 Err(broken) if broken.by_data && count > 1 => {
                     return batch.into_iter().flat_map(|request| self.commit(vec![request])).collect();
                 }

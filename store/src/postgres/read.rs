@@ -1,4 +1,4 @@
-//! Reading, on any connection. Each function is one round trip, whatever the number of rows and ancestors.
+//! Queries, on any connection. Each function is one round trip, whatever the number of rows and ancestors.
 
 use super::db::Db;
 use super::rows::{self, EVENT_COLUMNS, TURN_COLUMNS, signed};
@@ -52,7 +52,7 @@ pub fn lineage_of(db: &Db, key: &Key) -> Result<Option<Lineage>, Error> {
     lineage_where(db, start, &[&key.tenant.as_str(), &&key.id.to_bytes()[..]])
 }
 
-/// The same of any conversation, by its number.
+/// The same for any conversation, by its number.
 pub fn lineage_at(db: &Db, no: i64) -> Result<Option<Lineage>, Error> {
     lineage_where(db, "no = $1", &[&no])
 }
@@ -92,7 +92,7 @@ pub fn hash_at(db: &Db, lineage: &Lineage, seq: u64) -> Result<Option<Hash>, Err
     row.map(|row| rows::bytes(&row, 0).map(Hash)).transpose()
 }
 
-/// A page of events. The hash before the first comes with it: the event before is read as well.
+/// A page of events. The event before it is read as well, for the hash before the first.
 pub fn events(db: &Db, lineage: &Lineage, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
     let (nos, floors, caps) = lineage.arrays();
     let sql = format!(
@@ -125,7 +125,7 @@ pub fn events(db: &Db, lineage: &Lineage, after: u64, limit: usize) -> Result<Ve
     Ok(out)
 }
 
-/// The events at some places, with their `prev`.
+/// The events with these `seq` numbers, with their `prev`.
 pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64, Event>, Error> {
     let mut found = HashMap::new();
     let owned: Vec<(u64, &Level)> =
@@ -172,7 +172,7 @@ pub fn turn_row(db: &Db, lineage: &Lineage, id: TurnId) -> Result<Option<TurnRow
     Ok(None)
 }
 
-/// Rows between two places, of all levels, the youngest level's where several have one.
+/// Rows in a range of `seq`, of all levels; where several have one, that of the youngest.
 fn turn_page(
     db: &Db,
     lineage: &Lineage,
@@ -308,6 +308,6 @@ pub fn asset_count(db: &Db, tenant: &TenantName, sha256: Hash) -> Result<u64, Er
     row.map_or(Ok(0), |row| rows::unsigned(&row, 0))
 }
 
-/// A conversation ($1) and all forks that see one of its places ($2).
+/// A conversation ($1) and all forks that see one of its events ($2).
 pub const FAMILY: &str = "WITH RECURSIVE family (no) AS
     (SELECT $1::bigint UNION SELECT c.no FROM conversation_rows c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= $2)";

@@ -1,4 +1,4 @@
-//! Rows into values and back. A stored value that makes no sense is `Corrupt`, never a panic.
+//! Conversion between rows and values. An invalid stored value is `Corrupt`, never a panic.
 
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -43,7 +43,7 @@ pub fn optional_parsed<T: FromStr<Err = Error>>(row: &Row, column: usize) -> Res
     get::<Option<&str>>(row, column)?.map(str::parse).transpose()
 }
 
-/// PostgreSQL's integers are signed, and no counter of ours gets near their end.
+/// PostgreSQL's integers are signed, and none of our counters gets near their maximum.
 pub fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

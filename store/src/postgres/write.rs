@@ -1,5 +1,6 @@
-//! Writing, inside one transaction. The first round trip begins it, takes the locks and reads what plans need; the last one
-//! writes everything and commits. Only requests that ask about more than their own conversation need others in between.
+//! Writing, inside one transaction. The first round trip begins it, takes the locks and reads what plans need;
+//! the last one writes everything and commits. Only requests that depend on more than their own conversation
+//! need others in between.
 
 use super::db::{Broken, Db, Pending, boxed};
 use super::lookup::InDatabase;
@@ -24,7 +25,7 @@ type At = (i64, i64);
 /// Tenant, scope and key.
 type RequestName = (String, i64, Vec<u8>);
 
-/// Rows that wait to be written, the last of each place.
+/// Pending rows, the last version of each.
 #[derive(Default)]
 pub struct Buffer {
     rows: BTreeMap<i64, Arc<Conversation>>,
@@ -77,7 +78,7 @@ impl Buffer {
         );
     }
 
-    /// Sends everything that waits in one round trip, with a command after it.
+    /// Sends all pending rows in one round trip, with a command after them.
     pub fn flush(&mut self, db: &Db, after: &str) -> Result<(), Error> {
         let Buffer {
             rows,
@@ -278,10 +279,10 @@ impl Buffer {
     }
 }
 
-/// A request that came before: the number of its conversation, its fingerprint, first and last place.
+/// An earlier request: the number of its conversation, its fingerprint, first and last `seq`.
 type Known = (i64, Hash, u64, u64);
 
-/// A batch on its way into the database.
+/// A batch being written.
 pub struct Batch<'a> {
     db: &'a Db,
     buffer: RefCell<Buffer>,
@@ -291,15 +292,15 @@ pub struct Batch<'a> {
     tombstones: BTreeSet<Key>,
 }
 
-/// The name of a lock: the beginning of a hash. Two that are the same by chance only wait for each other.
+/// Number of a lock: the first bytes of a hash. A collision only makes two requests wait for each other.
 fn lock(parts: [&[u8]; 3]) -> i64 {
     let Hash(hash) = Hash::of(&parts.join(&0xff));
     i64::from_be_bytes(std::array::from_fn(|at| hash[at]))
 }
 
 impl<'a> Batch<'a> {
-    /// Begins the transaction. Whoever appends holds the lock of the conversation, and that of its tenant together with
-    /// others; whoever takes words away holds the tenant's alone. All in one order, so that nobody waits in a circle.
+    /// Begins the transaction. An append holds the lock of the conversation, and that of its tenant shared; a
+    /// removal holds the tenant's exclusively. All in one order, so that there is no deadlock.
     pub fn begin(db: &'a Db, batch: &[Write]) -> Result<Batch<'a>, Error> {
         let mut tenants: BTreeMap<i64, bool> = BTreeMap::new();
         let mut alone: BTreeSet<i64> = BTreeSet::new();
@@ -335,7 +336,7 @@ impl<'a> Batch<'a> {
                 sql: "SELECT pg_advisory_xact_lock(name) FROM unnest($1::bigint[]) AS l (name)",
                 params: boxed![alone.into_iter().collect::<Vec<i64>>()],
             },
-            // A statement sees what was committed before it began, so what is read under the lock is the last there is.
+            // A statement sees what was committed before it began, so what is read under the lock is current.
             Pending {
                 sql: "SELECT c.deleted IS NOT NULL, c.no, c.row FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id)
                      JOIN conversation_rows c ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced",
@@ -513,7 +514,7 @@ impl<'a> Batch<'a> {
         Ok(committed)
     }
 
-    /// A new row, in the place of a tombstone if there is one.
+    /// Inserts a new row, replacing a tombstone if there is one.
     fn insert(&mut self, key: &Key, conversation: &Conversation) -> Result<i64, Error> {
         let no = self.numbers.pop().ok_or_else(|| Error::internal("store.numbers", "no number was taken"))?;
         let mut parent = None;
@@ -594,17 +595,17 @@ impl<'a> Batch<'a> {
 
     fn delete(&mut self, no: i64, conversation: &Conversation, deletion: &Deletion) -> Result<(), Error> {
         self.flush()?;
-        let mut husk = Conversation::new(
+        let mut buried = Conversation::new(
             conversation.id,
             conversation.tenant.clone(),
             conversation.created,
             deletion.tombstone.head,
         );
-        husk.parent = conversation.parent;
+        buried.parent = conversation.parent;
         let tombstone = &deletion.tombstone;
         self.db.execute(
             "UPDATE conversation_rows SET deleted = $2, deleted_reason = $3, row = $4, title = NULL, expires = NULL WHERE no = $1",
-            &[&no, &tombstone.deleted.0, &tombstone.reason, &json(&husk)?],
+            &[&no, &tombstone.deleted.0, &tombstone.reason, &json(&buried)?],
         )?;
         for purge in &deletion.purges {
             let (no, keep) = (signed(purge.conversation), signed(purge.keep));

@@ -1,9 +1,9 @@
-//! The indexes of all tenants: a file each, opened when it is needed, and the feed that knows how far they are.
+//! The indexes of all tenants: one file each, opened when needed, and the feed that records their positions.
 
 use super::file::{Database, Readers};
 use super::find::Common;
 use super::open::{self, Derived};
-use super::signs::Signs;
+use super::sign_bits::SignBits;
 use super::{Ground, entries, feed};
 use everturn_core::Error;
 use everturn_core::id::{Key, TenantName};
@@ -15,11 +15,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Everything that can be found, by tenant.
+/// All indexes, by tenant.
 pub(crate) struct Catalog {
-    /// Where it is kept; `None` in memory.
+    /// Folder of the files; `None` in memory.
     folder: Option<PathBuf>,
-    /// Closed before those that write: only a connection that may write empties the write-ahead log when it is the last.
+    /// Closed before those that write: only a writing connection empties the write-ahead log when it is closed
+    /// last.
     pub(super) readers: Readers,
     pub(super) feed: Database,
     open: Mutex<Open>,
@@ -27,7 +28,8 @@ pub(crate) struct Catalog {
     pub(super) lagging: Mutex<BTreeMap<TenantName, Lag>>,
     /// Whether lost files were looked for.
     looked: AtomicBool,
-    /// Where deleted conversations may still be in an index; `None` for every tenant: a crash may have come before.
+    /// Tenants whose index may still contain deleted conversations; `None` for every tenant, since a crash may
+    /// have come before.
     deletions: Mutex<Option<BTreeSet<TenantName>>>,
     tail: Mutex<Tail>,
     /// The tenant whose entries were embedded last.
@@ -42,17 +44,17 @@ struct Open {
     uses: u64,
 }
 
-/// The index of one tenant, with what is remembered of it.
+/// The index of one tenant, with its cached data.
 pub(crate) struct Index {
     database: Database,
     pub(super) common: Mutex<Common>,
-    pub(super) signs: Signs,
+    pub(super) signs: SignBits,
 }
 
-/// What an index has to take in again.
+/// Events that an index has to process again.
 #[derive(Default)]
 pub(super) struct Lag {
-    /// The list is about events after this one,
+    /// The list covers events after this one,
     after: u64,
     /// and up to this one.
     through: u64,
@@ -70,7 +72,7 @@ pub(crate) struct Lagging {
     pub numbers: Vec<u64>,
 }
 
-/// How many events of each tenant are not handed out yet.
+/// Number of events of each tenant that are not handed out yet.
 #[derive(Default)]
 struct Tail {
     after: u64,
@@ -78,8 +80,8 @@ struct Tail {
     counts: HashMap<TenantName, u64>,
 }
 
-/// The name of a tenant's file. Only small letters, since some file systems take `A` for `a`, and a beginning that keeps it
-/// apart from other files and from names that Windows reserves.
+/// The name of a tenant's file. Only lower-case letters, since some file systems ignore case, and a prefix that
+/// distinguishes it from other files and from names that Windows reserves.
 fn file_name(tenant: &TenantName) -> String {
     let mut name = String::from("t-");
     for c in tenant.as_str().chars() {
@@ -102,7 +104,7 @@ fn tenant_of(file: &str) -> Option<TenantName> {
 }
 
 impl Catalog {
-    /// In memory, or in a folder that is made when the first entry comes.
+    /// In memory, or in a folder that is created with the first entry.
     pub fn new(folder: Option<PathBuf>) -> Catalog {
         let feed = Database::new(folder.as_ref().map(|folder| folder.join("feed.db")), Derived::Feed);
         Catalog {
@@ -119,7 +121,7 @@ impl Catalog {
         }
     }
 
-    /// A tenant's index. Makes no file.
+    /// A tenant's index. Does not create a file.
     pub fn index(&self, tenant: &TenantName) -> Arc<Index> {
         let mut open = self.open.lock();
         open.uses += 1;
@@ -132,7 +134,7 @@ impl Catalog {
         let index = Arc::new(Index {
             database: Database::new(path, Derived::Index),
             common: Mutex::default(),
-            signs: Signs::default(),
+            signs: SignBits::default(),
         });
         open.indexes.insert(tenant.clone(), (index.clone(), now));
         while self.folder.is_some() && open.indexes.len() > INDEXES_OPEN_MAX {
@@ -148,7 +150,7 @@ impl Catalog {
         index
     }
 
-    /// Runs something in one transaction of a tenant's index.
+    /// Runs a closure in one transaction of a tenant's index.
     pub fn writing<T>(
         &self,
         index: &Index,
@@ -157,7 +159,7 @@ impl Catalog {
         index.database.writing(&self.readers, body)
     }
 
-    /// Runs something in one view of a tenant's index; `None` if there is none.
+    /// Runs a closure in one consistent view of a tenant's index; `None` if there is none.
     pub fn reading<T>(
         &self,
         index: &Index,
@@ -175,13 +177,13 @@ impl Catalog {
         index.database.remove(&self.readers);
     }
 
-    /// Asks the feed; the default if there is none yet.
+    /// Queries the feed; the default if there is none yet.
     pub fn fed<T: Default>(&self, body: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Error> {
         Ok(self.feed.reading(&self.readers, body)?.unwrap_or_default())
     }
 
-    /// Tells the feed what these indexes have by now. They are read within the feed's transaction, so that of two processes the
-    /// one that is told last has read last.
+    /// Records in the feed the current content of these indexes. They are read within the feed's transaction,
+    /// so that of two processes the one that writes last has read last.
     pub fn note<T>(
         &self,
         tenants: &[TenantName],
@@ -192,7 +194,7 @@ impl Catalog {
             for tenant in tenants {
                 match self.reading(&self.index(tenant), entries::summary) {
                     Ok(summary) => feed::note(feed, tenant, &summary.unwrap_or_default())?,
-                    Err(error) => tracing::debug!(%error, "an index cannot be looked at for now"),
+                    Err(error) => tracing::debug!(%error, "an index cannot be read for now"),
                 }
             }
             Ok(done)
@@ -218,15 +220,15 @@ impl Catalog {
         files.flatten().filter_map(|file| tenant_of(file.file_name().to_str()?)).collect()
     }
 
-    /// The last event that was handed out. What is made from another log is dropped: a backup was put back, or the file
-    /// exchanged.
+    /// The last event that was handed out. Indexes made from another log are dropped: a backup was restored, or
+    /// the file replaced.
     pub fn position(&self, ground: &dyn Ground) -> Result<Option<u64>, Error> {
         let (after, anchor) = self.fed(feed::position)?;
         let same = after == 0 || (anchor.is_some() && ground.arrived_at(after)? == anchor);
         Ok(same.then_some(after))
     }
 
-    /// Before everything is handed out again: indexes that are made from another log are of no use.
+    /// Drops indexes that are made from another log, before everything is handed out again.
     pub fn drop_foreign(&self, ground: &dyn Ground) -> Result<(), Error> {
         for tenant in self.kept() {
             self.index_position(ground, &self.index(&tenant))?;
@@ -234,7 +236,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Where a tenant's index ends; 0 if there is none. One that is made from another log is dropped.
+    /// The last event in a tenant's index; 0 if there is none. An index made from another log is dropped.
     pub fn index_position(&self, ground: &dyn Ground, index: &Index) -> Result<u64, Error> {
         let (at, anchor) = self.reading(index, entries::position)?.unwrap_or_default();
         if at == 0 || (anchor.is_some() && ground.arrived_at(at)? == anchor) {
@@ -244,7 +246,7 @@ impl Catalog {
         Ok(0)
     }
 
-    /// Looks once for tenants whose file was lost, cut or replaced by something else while nobody had the store open.
+    /// Looks once for tenants whose file was lost, truncated or replaced while the store was not open.
     pub fn look_for_lost(&self) -> Result<(), Error> {
         if self.folder.is_none() || self.looked.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -252,7 +254,7 @@ impl Catalog {
         let kept: BTreeSet<TenantName> = self.kept().into_iter().collect();
         let handed = self.fed(feed::tenants)?;
         let whole = |tenant: &TenantName| match &self.folder {
-            // Opened already: whoever reads it notices. Another descriptor would take its locks away when it is closed.
+            // Already open: readers notice. Closing another descriptor would release its locks.
             _ if self.open.lock().indexes.contains_key(tenant) => true,
             Some(folder) => open::looks_whole(&folder.join(file_name(tenant))),
             None => true,
@@ -262,7 +264,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The next events that a lagging index has to take in again.
+    /// The next events that a lagging index has to process again.
     pub fn next_lagging(&self, ground: &dyn Ground, limit: usize) -> Result<Option<Lagging>, Error> {
         loop {
             let Some(tenant) = self.lagging.lock().keys().next().cloned() else { return Ok(None) };
@@ -278,14 +280,14 @@ impl Catalog {
         }
     }
 
-    /// Where a tenant's index ends, and what was handed to it.
+    /// The last event in a tenant's index, and the last one handed to it.
     fn places(&self, ground: &dyn Ground, tenant: &TenantName) -> Result<(u64, u64), Error> {
         let last = self.fed(|db| feed::last(db, tenant))?;
         Ok((self.index_position(ground, &self.index(tenant))?, last))
     }
 
-    /// How many events a tenant has between two places, and the numbers of the first ones. The list of them is made once for
-    /// each time that an index is made again, and grows with what is handed to it meanwhile.
+    /// Number of a tenant's events in a range, and the numbers of the first ones. The list is made once for
+    /// each rebuild of an index, and grows with what is handed to it meanwhile.
     fn left(
         &self,
         ground: &dyn Ground,
@@ -310,14 +312,14 @@ impl Catalog {
         Ok((lag.numbers.len() as u64, lag.numbers.iter().take(limit).copied().collect()))
     }
 
-    /// How many events of a tenant are not in its index.
+    /// Number of events of a tenant that are not in its index.
     pub fn behind(&self, ground: &dyn Ground, tenant: &TenantName) -> Result<u64, Error> {
         let (at, last) = self.places(ground, tenant)?;
         let lag = if at < last { self.left(ground, tenant, at, last, 0)?.0 } else { 0 };
         Ok(lag + self.tail(ground)?.counts.get(tenant).copied().unwrap_or(0))
     }
 
-    /// How many events of anybody are not in an index.
+    /// Number of events of all tenants that are not in an index.
     pub fn behind_in_all(&self, ground: &dyn Ground) -> Result<u64, Error> {
         self.look_for_lost()?;
         let after = self.position(ground)?.unwrap_or(0);
@@ -332,8 +334,8 @@ impl Catalog {
         Ok(behind)
     }
 
-    /// Counts what is not handed out yet. Each event is counted when it comes and when it is handed out, however often
-    /// somebody asks.
+    /// Counts events that are not handed out yet. Each event is counted when it arrives and when it is handed
+    /// out, however often this is called.
     fn tail(&self, ground: &dyn Ground) -> Result<MutexGuard<'_, Tail>, Error> {
         let after = self.position(ground)?.unwrap_or(0);
         let mut tail = self.tail.lock();
@@ -362,16 +364,16 @@ impl Catalog {
         Ok(tail)
     }
 
-    /// Notes that conversations of a tenant were deleted.
+    /// Records that conversations of a tenant were deleted.
     pub fn note_deletion(&self, tenant: &TenantName) {
         if let Some(tenants) = &mut *self.deletions.lock() {
             tenants.insert(tenant.clone());
         }
     }
 
-    /// Takes out what cannot be read any more, of conversations that were deleted.
+    /// Removes entries of deleted conversations that can no longer be read.
     pub fn drop_deleted(&self, ground: &dyn Ground) -> Result<(), Error> {
-        // Whatever is deleted from now on is noted for the next time.
+        // Later deletions are recorded for the next time.
         let mut noted = self.deletions.lock().replace(BTreeSet::new());
         let dropped = self.drop_deleted_in(ground, &mut noted);
         if dropped.is_err() {
@@ -409,7 +411,7 @@ impl Catalog {
         let (mut left, mut cut) = (conversations.len(), false);
         for (no, id) in conversations {
             let through = ground.readable_through(&Key { tenant: tenant.clone(), id })?;
-            // What a fork still reads stays, and was cut before.
+            // Entries that a fork still reads are kept; the rest was removed before.
             if through < u64::MAX
                 && self.reading(&index, |db| entries::reaches(db, no, through))? == Some(true)
             {
@@ -423,7 +425,7 @@ impl Catalog {
         }
         let (at, last) = self.places(ground, tenant)?;
         if left == 0 && at >= last {
-            // Nothing of the tenant can be found: its file goes as well.
+            // Nothing of the tenant is left: its file is removed as well.
             self.feed.writing(&self.readers, |db| feed::forget(db, tenant))?;
             self.drop_index(&index);
             return Ok(());
@@ -431,11 +433,12 @@ impl Catalog {
         self.note(std::slice::from_ref(tenant), |_| Ok(()))
     }
 
-    /// Writes a tenant's index anew, without what was removed from it.
+    /// Rewrites a tenant's index without what was removed from it.
     pub fn scrub(&self, tenant: &TenantName, bytes_max: Option<u64>) -> Result<bool, Error> {
         let index = self.index(tenant);
         if self.lagging.lock().contains_key(tenant) {
-            // What is to be removed has not reached the file. Where that cannot be written, nobody should think it has.
+            // The removals have not reached the file yet. If it cannot be written, this must not report
+            // success.
             self.writing(&index, |_| Ok(()))?;
             return Ok(false);
         }
@@ -452,7 +455,7 @@ impl Catalog {
             return Err(Error::busy(
                 "recall.scrub",
                 format!(
-                    "the index of {tenant} is being read, so copies of what was removed stay; it is tried again"
+                    "the index of {tenant} is being read, so copies of removed entries stay for now; it will be retried"
                 ),
             ));
         }
@@ -466,7 +469,8 @@ impl Catalog {
 mod tests {
     use super::*;
 
-    /// Two tenants must never share a file, also where `A` and `a` are the same file, and no name may lead elsewhere.
+    /// Two tenants must never share a file, also on case-insensitive file systems, and no name may lead outside
+    /// the folder.
     #[test]
     fn every_tenant_has_a_file_name_of_its_own() {
         let names =

@@ -1,19 +1,19 @@
-//! What one tenant's index has: putting entries in and taking them out.
+//! Adding entries to a tenant's index and removing them.
 
 use super::feed::Summary;
-use super::{find, kind_number, signs, vectors};
+use super::{find, kind_number, sign_bits, vectors};
 use crate::IndexChange;
 use crate::sqlite::rows::{Bytes, signed};
 use everturn_core::id::{ConversationId, EventId};
 use everturn_views::recall::{Entry, EntryId, terms};
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// With fewer entries, counting is quick.
+/// With fewer entries, counting is fast.
 const COUNTED_MIN: i64 = 2 * find::COUNTED_ENTRIES_MAX as i64;
-/// After so many removals common words are counted again.
+/// Number of removals after which common words are counted again.
 const GONE_MAX: i64 = 1_000;
 
-/// Whether an entry is there already.
+/// Whether an entry exists already.
 const FIND: &str = "SELECT no FROM entries WHERE id = ? AND conversation = ? AND kind = ?";
 /// The same by the id of the conversation.
 const FIND_IN: &str = "SELECT e.no FROM conversations c CROSS JOIN entries e ON e.conversation = c.no
@@ -22,7 +22,7 @@ const FIND_IN: &str = "SELECT e.no FROM conversations c CROSS JOIN entries e ON 
 /// A change, and for a removal the conversations that the entry may be in.
 pub type Change = (IndexChange, Vec<ConversationId>);
 
-/// Where the index ends, and the id of the event there.
+/// The last indexed event: its number and id.
 pub fn position(db: &Connection) -> rusqlite::Result<(u64, Option<EventId>)> {
     db.prepare_cached("SELECT event, anchor FROM position")?.query_row([], |row| {
         let anchor: Option<Bytes<16>> = row.get(1)?;
@@ -30,7 +30,7 @@ pub fn position(db: &Connection) -> rusqlite::Result<(u64, Option<EventId>)> {
     })
 }
 
-/// Takes changes in, up to an event.
+/// Applies changes, up to an event.
 pub fn take_in(
     db: &Connection,
     changes: &[Change],
@@ -51,7 +51,7 @@ pub fn take_in(
             }
         }
     }
-    signs::gather(db)?;
+    sign_bits::gather(db)?;
     count_common(db)?;
     let anchor = anchor.map(|id| Bytes(id.to_bytes()));
     db.prepare_cached("UPDATE position SET event = ?, anchor = ?")?
@@ -145,7 +145,7 @@ fn actor_number(db: &Connection, name: &str) -> rusqlite::Result<i64> {
     }
 }
 
-/// The conversations that have entries.
+/// Conversations that have entries.
 pub fn conversations(db: &Connection) -> rusqlite::Result<Vec<(i64, ConversationId)>> {
     db.prepare("SELECT no, id FROM conversations")?
         .query_map([], |row| Ok((row.get(0)?, ConversationId::from_bytes(row.get::<_, Bytes<16>>(1)?.0))))?
@@ -158,7 +158,7 @@ pub fn reaches(db: &Connection, conversation: i64, through: u64) -> rusqlite::Re
     Ok(through == 0 || after.exists(params![conversation, signed(through)])?)
 }
 
-/// Takes out what a conversation has after a place.
+/// Removes the entries of a conversation after a `seq`.
 pub fn cut(db: &Connection, conversation: i64, through: u64) -> rusqlite::Result<()> {
     let gone: Vec<i64> = db
         .prepare_cached("SELECT no FROM entries WHERE conversation = ? AND seq > ?")?
@@ -171,14 +171,15 @@ pub fn cut(db: &Connection, conversation: i64, through: u64) -> rusqlite::Result
     Ok(())
 }
 
-/// How many entries there are, and how many words they have.
+/// Number of entries and of their words.
 pub fn size(db: &Connection) -> rusqlite::Result<(u64, u64)> {
     db.prepare_cached("SELECT entries, words FROM position")?
         .query_row([], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))
 }
 
-/// Counts the entries of very common words: all words are gone through. Done again once there are twice as many entries as the
-/// last time, or enough were removed to matter. Between, a count is a little off, which changes little for words so common.
+/// Counts the entries of very common words, which visits all words. Repeated once there are twice as many
+/// entries as the last time, or enough were removed to matter. In between, counts are slightly off, which
+/// matters little for words so common.
 fn count_common(db: &Connection) -> rusqlite::Result<()> {
     let (entries, counted, gone): (i64, i64, i64) = db
         .prepare_cached("SELECT entries, counted, gone FROM position")?
@@ -199,12 +200,12 @@ fn count_common(db: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Whether there are words in the file that were removed.
+/// Whether the file still contains removed text.
 pub fn has_removed(db: &Connection) -> rusqlite::Result<bool> {
     db.prepare_cached("SELECT removed FROM position")?.query_row([], |row| row.get(0))
 }
 
-/// What the feed is told.
+/// The summary for the feed.
 pub fn summary(db: &Connection) -> rusqlite::Result<Summary> {
     let (entries, _) = size(db)?;
     let models = db
@@ -216,10 +217,11 @@ pub fn summary(db: &Connection) -> rusqlite::Result<Summary> {
     Ok(Summary { entries, removed: has_removed(db)?, models })
 }
 
-/// Merges the words into one piece: until then FTS5 keeps what was removed and only leaves it out of answers.
+/// Merges the full-text index into one segment: until then FTS5 keeps removed text and only filters it from
+/// results.
 pub fn merge(db: &Connection) -> rusqlite::Result<()> {
     db.execute("INSERT INTO words (words) VALUES ('optimize')", [])?;
-    // What nobody says any more is forgotten here too.
+    // Words that no entry has any more are removed here too.
     let silent = "DELETE FROM common WHERE NOT EXISTS
         (SELECT 1 FROM words WHERE words MATCH '\"' || common.word || '\"')";
     db.execute(silent, [])?;
@@ -227,8 +229,8 @@ pub fn merge(db: &Connection) -> rusqlite::Result<()> {
     db.execute(unused, []).map(drop)
 }
 
-/// Writes the file anew, with what it freed and what SQLite left behind when it moved rows. Says whether nobody who reads
-/// kept copies of it.
+/// Rewrites the file, including the space that it freed and what SQLite left behind when it moved rows. Returns
+/// whether no reader kept copies of it.
 pub fn write_anew(db: &Connection, in_file: bool) -> rusqlite::Result<bool> {
     if in_file {
         db.execute_batch("VACUUM")?;
@@ -267,12 +269,12 @@ mod tests {
         }
     }
 
-    /// A conversation of 30,000 turns was taken in at a tenth of the speed of many short ones: whether an entry is there
-    /// already was looked for among all entries of its conversation.
+    /// Regression: a conversation of 30,000 turns was indexed at a tenth of the speed of many short ones,
+    /// because an existing entry was searched among all entries of its conversation.
     #[test]
     fn taking_in_does_not_grow_with_the_conversation() {
         let db = open_derived(None, Derived::Index).unwrap();
-        // What SQLite does for each statement is counted as long as the statement is kept.
+        // SQLite counts the steps of each statement as long as the statement is cached.
         let steps = || -> i64 {
             let count = |sql| i64::from(db.prepare_cached(sql).unwrap().get_status(StatementStatus::VmStep));
             count(FIND) + count(FIND_IN)

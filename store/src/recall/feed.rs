@@ -1,23 +1,24 @@
-//! How far the indexes of all tenants are, and which of them have something left to do. In a file of its own, so that this is
+//! Positions of the indexes of all tenants, and the work left for each. In a file of its own, so that this is
 //! known without opening every tenant's.
 //!
-//! A tenant's index is written first and the feed after it. So the feed may be behind an index, which then takes the same
-//! events in twice without a difference; and where a power loss leaves an index behind the feed, `last` tells.
+//! A tenant's index is written first and the feed after it. So the feed may be behind an index, which then
+//! processes the same events twice without effect; and if a power loss leaves an index behind the feed, `last`
+//! reveals it.
 
 use crate::sqlite::rows::{Bytes, signed};
 use everturn_core::id::{EventId, TenantName};
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// What the feed knows of one tenant's index.
+/// The feed's record of one tenant's index.
 #[derive(Default)]
 pub struct Summary {
     pub entries: u64,
     pub removed: bool,
-    /// Name, number of entries that wait, and whether there are vectors.
+    /// Name, number of entries without an embedding, and whether there are embeddings.
     pub models: Vec<(String, u64, bool)>,
 }
 
-/// The last event that was handed out, and its id.
+/// The last event that was handed out: its number and id.
 pub fn position(db: &Connection) -> rusqlite::Result<(u64, Option<EventId>)> {
     db.prepare_cached("SELECT event, anchor FROM position")?.query_row([], |row| {
         let anchor: Option<Bytes<16>> = row.get(1)?;
@@ -25,7 +26,7 @@ pub fn position(db: &Connection) -> rusqlite::Result<(u64, Option<EventId>)> {
     })
 }
 
-/// Moves the position. `false` if it is not at `after` any more.
+/// Moves the position. `false` if it is no longer at `after`.
 pub fn advance(db: &Connection, after: u64, through: u64, anchor: Option<EventId>) -> rusqlite::Result<bool> {
     let anchor = anchor.map(|id| Bytes(id.to_bytes()));
     let moved = db
@@ -43,17 +44,18 @@ pub fn last(db: &Connection, tenant: &TenantName) -> rusqlite::Result<u64> {
     Ok(last.unwrap_or(0) as u64)
 }
 
-/// Every tenant that was handed something.
+/// Tenants that were handed events.
 pub fn tenants(db: &Connection) -> rusqlite::Result<Vec<TenantName>> {
     named(db, "SELECT name FROM tenants WHERE last > 0", [])
 }
 
-/// Tenants with removed words in their file.
+/// Tenants with removed text in their file.
 pub fn to_scrub(db: &Connection) -> rusqlite::Result<Vec<TenantName>> {
     named(db, "SELECT name FROM tenants WHERE removed", [])
 }
 
-/// Tenants with entries that wait for a vector of a model, and how many. One that was never asked for waits everywhere.
+/// Tenants with entries that wait for an embedding of a model, and their number. A model that was never used is
+/// missing everywhere.
 pub fn waiting(db: &Connection, model: &str) -> rusqlite::Result<Vec<(TenantName, u64)>> {
     db.prepare_cached(
         "SELECT t.name, coalesce(m.waiting, t.entries) FROM tenants t
@@ -64,19 +66,19 @@ pub fn waiting(db: &Connection, model: &str) -> rusqlite::Result<Vec<(TenantName
     .collect()
 }
 
-/// The models of which anybody has vectors.
+/// Models with embeddings of any tenant.
 pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare_cached("SELECT DISTINCT model FROM models WHERE vectors ORDER BY model")?
         .query_map([], |row| row.get(0))?
         .collect()
 }
 
-/// Tenants that know another model.
+/// Tenants with another model.
 pub fn with_other_models(db: &Connection, model: &str) -> rusqlite::Result<Vec<TenantName>> {
     named(db, "SELECT DISTINCT tenant FROM models WHERE model <> ?", [model])
 }
 
-/// Notes that events up to `last` were handed to a tenant's index.
+/// Records that events up to `last` were handed to a tenant's index.
 pub fn hand(db: &Connection, tenant: &TenantName, last: u64) -> rusqlite::Result<()> {
     db.prepare_cached(
         "INSERT INTO tenants VALUES (?, ?, 0, 0) ON CONFLICT DO UPDATE SET last = max(last, excluded.last)",
@@ -85,7 +87,7 @@ pub fn hand(db: &Connection, tenant: &TenantName, last: u64) -> rusqlite::Result
     .map(drop)
 }
 
-/// Notes what an index has. One that nothing was handed to is not known here.
+/// Records the content of an index, unless nothing was handed to it.
 pub fn note(db: &Connection, tenant: &TenantName, summary: &Summary) -> rusqlite::Result<()> {
     let Summary { entries, removed, models } = summary;
     let known = db

@@ -1,6 +1,6 @@
 //! A derived database: one connection that writes, and some that read. In memory, one for both.
 //!
-//! One that is damaged is dropped: whoever feeds it notices that it is empty and fills it again.
+//! A damaged one is dropped: it is then found empty and filled again.
 
 use super::open::{self, Derived};
 use crate::sqlite::door::explain;
@@ -11,26 +11,26 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Idle reading connections that are kept, over all databases.
+/// Maximum number of idle reading connections, over all databases.
 const READERS_IDLE_MAX: usize = 8;
 
-/// A database that can be lost.
+/// A derived database, which may be lost.
 pub struct Database {
-    /// Where it is kept; `None` in memory.
+    /// Path of the file; `None` in memory.
     path: Option<PathBuf>,
     kind: Derived,
     writer: Mutex<Option<Opened>>,
-    /// Whether another file may have taken the place of the one that was read before.
+    /// Whether another file may have replaced the one that was read before.
     replaced: AtomicBool,
 }
 
-/// A connection, and the file that it is to: another process may have put a new one in its place.
+/// A connection, and the identity of its file: another process may have replaced it.
 struct Opened {
     connection: Connection,
     file: FileId,
 }
 
-/// Idle reading connections, the one that was used last at the back.
+/// Idle reading connections, the most recently used at the back.
 #[derive(Default)]
 pub struct Readers(Mutex<VecDeque<(PathBuf, Opened)>>);
 
@@ -82,12 +82,12 @@ impl Database {
         self.path.as_deref()
     }
 
-    /// Bytes of the file, its write-ahead log not counted; 0 in memory.
+    /// Size of the file in bytes, without its write-ahead log; 0 in memory.
     pub fn bytes(&self) -> u64 {
         self.path.as_ref().and_then(|path| std::fs::metadata(path).ok()).map_or(0, |file| file.len())
     }
 
-    /// Whether another file took its place since this was asked last: what is remembered of the old one is of no use.
+    /// Whether another file replaced it since the last call: data cached from the old one is invalid.
     pub fn was_replaced(&self) -> bool {
         self.replaced.swap(false, Ordering::SeqCst)
     }
@@ -113,7 +113,7 @@ impl Database {
         Ok(&mut writer.insert(opened).connection)
     }
 
-    /// Runs something in one transaction. A damaged file is dropped, and the caller told to come again.
+    /// Runs a closure in one transaction. A damaged file is dropped, and the caller gets a busy error.
     pub fn writing<T>(
         &self,
         readers: &Readers,
@@ -136,7 +136,7 @@ impl Database {
         })
     }
 
-    /// Runs something outside of a transaction, on the connection that writes.
+    /// Runs a closure outside of a transaction, on the writing connection.
     pub fn alone<T>(
         &self,
         readers: &Readers,
@@ -147,7 +147,7 @@ impl Database {
         done.map_err(|error| self.failed(readers, &mut writer, &error))
     }
 
-    /// Runs something in one consistent view; `None` if there is no such database, or none that can be read.
+    /// Runs a closure in one consistent view; `None` if there is no such database, or none that can be read.
     pub fn reading<T>(
         &self,
         readers: &Readers,
@@ -180,7 +180,7 @@ impl Database {
             Err(error) => {
                 drop(connection);
                 match self.failed(readers, &mut self.writer(), &error) {
-                    // What is damaged is empty now, and fills again.
+                    // A damaged database is empty now, and is filled again.
                     Error::Busy(_) if is_damage(&error) => Ok(None),
                     error => Err(error),
                 }
@@ -197,9 +197,9 @@ impl Database {
         if !is_damage(error) {
             return explain(self.name(), error);
         }
-        tracing::warn!(%error, "{} is damaged; it is dropped and made again", self.name().display());
+        tracing::warn!(%error, "{} is damaged and will be rebuilt", self.name().display());
         self.drop_files(readers, writer);
-        Error::busy("recall.damaged", "the index was damaged and is made again; try again in a moment")
+        Error::busy("recall.damaged", "the index was damaged and is being rebuilt; try again in a moment")
     }
 
     fn drop_files(&self, readers: &Readers, writer: &mut Option<Opened>) {
@@ -214,6 +214,6 @@ impl Database {
 
 fn is_damage(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode;
-    // What cannot be read as what it should be is damage too.
+    // A value of the wrong type is damage too.
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) | None)
 }

@@ -1,12 +1,12 @@
-//! Finding entries by words.
+//! Lexical search.
 //!
-//! Here candidates are proposed, in the order of what can be told without their text: the words that each has, how rare those
-//! are, and how long it is. Whoever asked scores them by their text, with what was counted here ([`Counts`]).
+//! This proposes candidates, ordered by what is known without their text: the words that each has, their
+//! rarity, and its length. The caller scores them by their text, with the counts made here ([`Counts`]).
 //!
-//! Going through every entry that has "the" in a million turns takes longer than anybody waits, and says little. So the rare
-//! words choose, and the common ones only lift what the rare ones found.
+//! Visiting every entry that has "the" in a million turns takes too long, and means little. So the rare words
+//! select, and the common ones only lift what the rare ones found.
 
-use super::signs::Rows;
+use super::sign_bits::Rows;
 use super::{Ground, entries, kind_number, kind_of};
 use crate::sqlite::rows::{Bytes, signed};
 use crate::{Found, Proposed};
@@ -18,35 +18,36 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 
-/// A word in more entries than this is not ranked by: what has it is as good as anything else that has it.
+/// Maximum number of entries of a word that is used for ranking.
 pub const COUNTED_ENTRIES_MAX: u64 = 20_000;
-/// So many entries are ranked for one question: all that have its rare words, else the newest that have its rarest.
+/// Maximum number of entries ranked for one query: all that have its rare words, else the newest that have its
+/// rarest.
 const RANKED_ENTRIES_MAX: u64 = 1_000;
-/// So many common words lift what the others found.
+/// Maximum number of common words that lift what the others found.
 const LIFTING_WORDS_MAX: usize = 3;
-/// So many entries may be lifted past others.
+/// Maximum number of entries that may be lifted past others.
 const LIFTED_ENTRIES: usize = 200;
-/// A word in more entries than this is remembered to be common, since counting them takes a moment.
+/// Number of entries above which a word's count is cached, since counting takes a moment.
 const COMMON_ENTRIES_MIN: u64 = 500;
 
-/// So many events away a turn may be a neighbour: where a filter leaves few turns, these are not looked for any further.
+/// Maximum distance of a neighbouring turn, in events: where a filter leaves few turns, the search stops here.
 const BESIDE_EVENTS_MAX: u64 = 50;
 
-/// Of a beginning in more entries than can be counted, so many words are looked for, the commonest. FTS5 sorts all entries of
-/// a beginning before it gives the first, but those of whole words one by one, as they are needed.
+/// Maximum number of words that a very common prefix is expanded to, the commonest first. FTS5 sorts all
+/// entries of a prefix before it returns the first, but those of whole words one by one, on demand.
 const BEGINNING_WORDS_MAX: usize = 100;
 
-/// In how many entries common words are.
+/// Cached counts of common words.
 #[derive(Default)]
 pub struct Common {
     entries: HashMap<String, u64>,
-    /// The commonest words that begin so, for beginnings in very many entries.
+    /// For very common prefixes, the commonest words with the prefix.
     beginnings: HashMap<String, Vec<String>>,
-    /// How many entries there were when counting began.
+    /// Number of entries when counting began.
     total: u64,
 }
 
-/// Where to look, as this index knows it.
+/// Scope of a search.
 pub struct Searched {
     levels: Option<Vec<(ConversationId, u64)>>,
     filter: Filter,
@@ -141,17 +142,17 @@ impl Searched {
     }
 }
 
-/// A scope in SQL and in words.
+/// A scope as SQL and as index terms.
 pub struct Resolved {
-    /// About `entries e` and `conversations c`.
+    /// Condition on `entries e` and `conversations c`.
     pub condition: String,
-    /// The same as words of the column `scope`, as far as they can say it: one of each list.
+    /// The same as terms of the column `scope`, as far as possible: one of each list.
     words: Vec<Vec<String>>,
-    /// The same for signs in memory, as far as they can tell.
+    /// The same for sign bits in memory, as far as possible.
     pub rows: Rows,
 }
 
-/// What a question finds.
+/// Runs a lexical query.
 pub fn by_words(
     db: &Connection,
     common: &Mutex<Common>,
@@ -177,7 +178,7 @@ pub fn by_words(
     Ok(Proposed { counts, found })
 }
 
-/// A word that some entries have.
+/// A term that some entries have.
 struct Term {
     entries: u64,
     expression: String,
@@ -191,7 +192,7 @@ fn proposed(
     counts: &Counts,
     limit: usize,
 ) -> rusqlite::Result<Vec<Found>> {
-    // Words that nearly every text has propose nothing: having only these, an entry scores nothing.
+    // Words that nearly every text has propose nothing: an entry with only these scores zero.
     let terms = query.any.iter().zip(&counts.any).filter(|(wanted, entries)| **entries > 0 && !wanted.common);
     let mut any: Vec<Term> = terms
         .map(|(wanted, entries)| Term { entries: *entries, expression: loosely(common, wanted) })
@@ -206,13 +207,13 @@ fn proposed(
         for word in list {
             entries += count(db, common, word, false)?;
         }
-        // Where nearly everything is in scope, looking at each entry is quicker than looking for the word.
+        // Where nearly everything is in scope, checking each entry is faster than searching for the word.
         if entries <= COUNTED_ENTRIES_MAX / 2 && entries < counts.entries / 2 {
             must.push(format!("scope : ({})", quoted(list).join(" OR ")));
         }
     }
     must.extend(query.all.iter().map(expression));
-    // As many words as can be ranked by in full; where the rarest is too common for that, it and the next ones.
+    // As many words as can be ranked in full; if the rarest is too common for that, it and the next ones.
     let most = match any.first() {
         Some(rarest) if rarest.entries > RANKED_ENTRIES_MAX => COUNTED_ENTRIES_MAX,
         _ => RANKED_ENTRIES_MAX,
@@ -227,7 +228,7 @@ fn proposed(
     let commonest_phrase = counts.all.iter().copied().max().unwrap_or(0);
     let ranked = choosing.first().is_none_or(|rarest| rarest.entries <= COUNTED_ENTRIES_MAX)
         && commonest_phrase <= COUNTED_ENTRIES_MAX;
-    // Where that is too many, the newest are the best, and none of the others need be found.
+    // If that is too many, the newest are the best, and the others need not be found.
     let enough =
         if ranked { RANKED_ENTRIES_MAX } else { RANKED_ENTRIES_MAX.min(limit.max(LIFTED_ENTRIES) as u64) };
     let search = Search { db, condition: &scope.condition, enough };
@@ -239,7 +240,7 @@ fn proposed(
         // The best of very many have all the words, and need not be among the newest.
         found = search.run(&all_of(&must, &words.join(" AND ")))?;
     }
-    // What stood in quotation marks chooses, the other words only rank.
+    // Required phrases select, the other words only rank.
     let broad = match query.all.is_empty() {
         true => all_of(&must, &words.join(" OR ")),
         false => must.join(" AND "),
@@ -257,7 +258,7 @@ fn proposed(
     let mut worth = vec![phrases + in_all; found.len()];
     let telling = choosing.iter().map(|term| (term, all_of(&must, &term.expression)));
     let lifting = others.iter().map(|term| (term, format!("({broad}) AND {}", term.expression)));
-    // Where all are taken, who asked orders them.
+    // If all are returned, the caller orders them.
     let lifting = lifting.take(if found.len() > limit { LIFTING_WORDS_MAX } else { 0 });
     for (term, expression) in telling.skip(usize::from(is_in_all)).chain(lifting) {
         let with: HashSet<i64> = db
@@ -287,7 +288,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The newest that fit, each with its length in words.
+    /// The newest matches, each with its length in words.
     fn run(&self, expression: &str) -> rusqlite::Result<Vec<(Found, u64)>> {
         let mut statement = self.db.prepare(&format!(
             "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at, e.length
@@ -301,7 +302,7 @@ impl Search<'_> {
     }
 }
 
-/// A row of number, conversation, place, kind, id and time.
+/// Reads a row of number, conversation, `seq`, kind, id and time.
 pub fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Found> {
     Ok(Found {
         no: EntryNo(row.get(0)?),
@@ -318,11 +319,11 @@ fn all_of(must: &[String], words: &str) -> String {
 }
 
 fn quoted(words: &[String]) -> Vec<String> {
-    // Words have letters and digits only, so nothing in them can end the quotation.
+    // Words have letters and digits only, so they cannot end the quotation.
     words.iter().map(|word| format!("\"{word}\"")).collect()
 }
 
-/// What is wanted, as FTS5 reads it.
+/// The FTS5 expression of a term.
 fn expression(wanted: &Wanted) -> String {
     let star = if wanted.prefix { " *" } else { "" };
     let phrase = format!("\"{}\"{star}", wanted.words.join(" "));
@@ -337,7 +338,7 @@ fn expression(wanted: &Wanted) -> String {
     }
 }
 
-/// The same, without a beginning of too many words.
+/// The same, without a very common prefix.
 fn loosely(common: &Mutex<Common>, wanted: &Wanted) -> String {
     if let ([word], None, true) = (&wanted.words[..], &wanted.name, wanted.prefix)
         && let Some(words) = common.lock().beginnings.get(word)
@@ -347,7 +348,7 @@ fn loosely(common: &Mutex<Common>, wanted: &Wanted) -> String {
     expression(wanted)
 }
 
-/// In about how many entries something wanted is, in any form.
+/// Approximate number of entries with a term, in any form.
 fn wanted_in(db: &Connection, common: &Mutex<Common>, wanted: &Wanted) -> rusqlite::Result<u64> {
     let mut fewest = u64::MAX;
     for (index, word) in wanted.words.iter().enumerate() {
@@ -357,7 +358,7 @@ fn wanted_in(db: &Connection, common: &Mutex<Common>, wanted: &Wanted) -> rusqli
     if let Some(name) = &wanted.name {
         return Ok(fewest + count(db, common, name, wanted.prefix)?);
     }
-    // What has a word has its stem as well, wherever it is not a part of a name.
+    // An entry that has a word also has its stem, unless it is part of a name.
     for stem in &wanted.stems {
         fewest = fewest.max(count(db, common, stem, false)?);
     }
@@ -365,7 +366,7 @@ fn wanted_in(db: &Connection, common: &Mutex<Common>, wanted: &Wanted) -> rusqli
 }
 
 fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> rusqlite::Result<u64> {
-    // A beginning has no spaces either, so it is told from a word by one.
+    // Words have no spaces, so one distinguishes a prefix from a word.
     let remembered = if prefix { format!("{word} *") } else { word.to_string() };
     if let Some(entries) = common.lock().entries.get(&remembered) {
         return Ok(*entries);
@@ -400,8 +401,8 @@ fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> r
     Ok(entries)
 }
 
-/// The turns before and after each of these entries in its conversation, as far as they are in scope, each with how many turns
-/// away it is.
+/// The turns before and after each of these entries in its conversation, as far as they are in scope, each with
+/// its distance in turns.
 pub fn neighbours(
     db: &Connection,
     scope: &Resolved,
@@ -438,7 +439,7 @@ mod tests {
     use super::*;
     use crate::recall::open;
 
-    /// An index in which every entry says one of two words that begin alike, and every tenth another.
+    /// An index in which every entry has one of two words with the same beginning, and every tenth another.
     fn index(entries: u64) -> Connection {
         let db = open::open_derived(None, open::Derived::Index).unwrap();
         db.execute_batch(&format!(
@@ -454,7 +455,7 @@ mod tests {
         db
     }
 
-    /// Counting is slow in large indexes, so the file remembers it; what nobody says any more is forgotten.
+    /// Counting is slow in large indexes, so the file caches it; words that no entry has any more are removed.
     #[test]
     fn common_words_are_counted_once() {
         let db = index(60_000);
@@ -469,13 +470,13 @@ mod tests {
         entries::take_in(&db, &[], 1, None).unwrap();
         assert_eq!((remembered("other"), remembered("contract")), (None, Some(30_000)), "rare ones are not");
         assert_eq!(all(), [6_000, 30_000, 54_000]);
-        // What was said in a conversation that is deleted counts no more.
+        // Words of a deleted conversation no longer count.
         let gone = "DELETE FROM words WHERE rowid % 2 AND rowid < 40_000;
             UPDATE position SET entries = entries - 20000, gone = 20000";
         db.execute_batch(gone).unwrap();
         entries::take_in(&db, &[], 2, None).unwrap();
         assert_eq!((all(), remembered("contract")), ([6_000, 10_000, 34_000], None));
-        // Nor are words in the file that nobody says any more.
+        // Nor are there words in the file that no entry has any more.
         db.execute_batch("DELETE FROM words WHERE rowid % 2 = 0 AND rowid % 10").unwrap();
         entries::merge(&db).unwrap();
         assert_eq!(remembered("context"), None);

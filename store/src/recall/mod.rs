@@ -1,11 +1,12 @@
-//! What recall looks in: an index for each tenant, in a SQLite file of its own in a folder beside the log; for a store in
-//! memory, in memory. So whatever influences an answer belongs to the tenant who asks.
+//! The indexes of recall: one for each tenant, in a SQLite file of its own in a folder beside the log; for a
+//! store in memory, in memory. So everything that influences a result belongs to the tenant who asks.
 //!
 //! ```text
-//! commit ─▶ unindexed ─▶ (the engine says what changes) ─▶ index ─▶ tenant's index, then feed ─▶ find_text, find_near
+//! commit ─▶ unindexed ─▶ (the engine computes changes) ─▶ index ─▶ tenant's index, then feed ─▶ find_text, find_near
 //! ```
 //!
-//! Both backends feed it and ask it the same way. It knows nothing of the log but the [`Ground`] that it is handed.
+//! Both backends feed it and query it the same way. It knows nothing of the log but the [`Ground`] that it is
+//! handed.
 
 mod catalog;
 mod entries;
@@ -13,7 +14,7 @@ mod feed;
 mod file;
 mod find;
 mod open;
-mod signs;
+mod sign_bits;
 mod vectors;
 
 pub(crate) use catalog::Catalog;
@@ -31,27 +32,30 @@ use rusqlite::Connection;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// What the indexes are made from: the log of the backend that has them.
+/// Source of the indexes: the log of the backend that has them.
 pub(crate) trait Ground {
     /// Its indexes.
     fn catalog(&self) -> &Catalog;
-    /// The last event, in the order of arrival.
+    /// Position of the last event, in the order of arrival.
     fn last_arrived(&self) -> Result<u64, Error>;
-    /// The id of the event at a place in the order of arrival.
+    /// The id of the event at a position in the order of arrival.
     fn arrived_at(&self, no: u64) -> Result<Option<EventId>, Error>;
-    /// Events after a place in the order of arrival, and the place up to which these are all that is left.
+    /// Events after a position in the order of arrival, and the position up to which these are all that is
+    /// left.
     fn arrived(&self, after: u64, limit: usize) -> Result<(Vec<(TenantName, Event)>, u64), Error>;
-    /// How many events each tenant has after one place and up to another.
+    /// Number of events of each tenant in a range of the order of arrival.
     fn counts(&self, after: u64, through: u64) -> Result<Vec<(TenantName, u64)>, Error>;
-    /// The places of a tenant's events after one place and up to another, ascending. Does not read anybody else's.
+    /// Positions of a tenant's events in a range of the order of arrival, ascending. Does not read those of
+    /// other tenants.
     fn numbers_of(&self, tenant: &TenantName, after: u64, through: u64) -> Result<Vec<u64>, Error>;
-    /// The events at these places, each with its place; perhaps only the first of them, at least one.
+    /// The events at these positions, each with its position; perhaps only the first of them, at least one.
     fn events_at(&self, numbers: &[u64]) -> Result<Vec<(u64, Event)>, Error>;
     /// Tenants with deleted conversations.
     fn with_deletions(&self) -> Result<Vec<TenantName>, Error>;
-    /// How far a conversation can be read, by whoever may: to its end if it lives, else as far as its forks do.
+    /// The last `seq` of a conversation that anyone can read: its end if it lives, else as far as its forks
+    /// read.
     fn readable_through(&self, key: &Key) -> Result<u64, Error>;
-    /// A conversation and its ancestors, each with how far it is seen. Nothing if it is not there.
+    /// A conversation and its ancestors, each with the last `seq` visible. Empty if it does not exist.
     fn levels(&self, key: &Key) -> Result<Vec<(ConversationId, u64)>, Error>;
 }
 
@@ -81,7 +85,7 @@ fn unindexed_again<T: Ground>(ground: &T, limit: usize) -> Result<Option<Unindex
         return Ok(None);
     };
     let events = if numbers.is_empty() { Vec::new() } else { ground.events_at(&numbers)? };
-    // Where not all of them were read at once, the others follow.
+    // If not all of them were read at once, the others follow.
     let through = match events.last() {
         Some((last, _)) if events.len() < numbers.len() => *last,
         _ => complete,
@@ -106,7 +110,7 @@ impl<T: Ground + Send + Sync> RecallIndex for T {
                 0
             }
         };
-        // In turns, so that neither waits for the other to end.
+        // In turns, so that neither starves the other.
         if catalog.lagging_first.fetch_not(Ordering::SeqCst)
             && let Some(again) = unindexed_again(self, limit)?
         {
@@ -153,13 +157,13 @@ impl<T: Ground + Send + Sync> RecallIndex for T {
                     Ok(at >= handed)
                 })
             });
-            // A file that cannot be written must not keep the others from being written: it comes again later.
+            // A file that cannot be written must not block the others: it is retried later.
             let complete = taken.unwrap_or_else(|error| {
                 tracing::warn!(%error, %tenant, "an index of recall cannot be written");
                 false
             });
             if !complete {
-                // What is missing comes first, and this with it.
+                // Missing events come first, and these with them.
                 let mut lagging = catalog.lagging.lock();
                 lagging.entry(tenant.clone()).or_default();
             }
@@ -294,7 +298,7 @@ impl<T: Ground + Send + Sync> VectorSearch for T {
         if let Some((tenant, first)) = wanted {
             return of(tenant, first);
         }
-        // Everybody in turn, so that a tenant who imports a lot does not keep the others waiting.
+        // Tenants take turns, so that a large import does not keep the others waiting.
         let mut tenants: Vec<TenantName> =
             catalog.fed(|db| feed::waiting(db, model))?.into_iter().map(|(tenant, _)| tenant).collect();
         let last = catalog.embedded.lock().clone();

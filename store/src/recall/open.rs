@@ -1,4 +1,5 @@
-//! Opens the databases of an index. They are derived from the log: one that is damaged, or of another version, is begun anew.
+//! Opens the databases of an index. They are derived from the log: a damaged one, or one of another version, is
+//! recreated.
 
 use crate::sqlite::door::{BUSY_TIMEOUT, beside, close_like, explain, open_as_it_lies, open_beside, set_up};
 use everturn_core::Error;
@@ -7,23 +8,23 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Says that a file belongs to the index: "Evtr".
+/// Marks a file as part of the index: "Evtr".
 const RECALL_APPLICATION_ID: i32 = 0x4576_7472;
 
-/// The version of the index: of its schemas and of how words are made. There are no steps between versions: a file of another
-/// one is dropped and made again.
+/// Version of the index: of its schemas and of the terms. There are no migrations: a file of another version is
+/// dropped and rebuilt.
 const RECALL_VERSION: i32 = 5000 + everturn_views::recall::TERMS_VERSION as i32;
 
-/// Lets counts of words be asked for.
+/// Makes word counts available.
 const RECALL_VOCABULARY: &str = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, words, row);";
 
-/// A page cache of an index that is open for writing: there may be many of them.
+/// Page cache of an index that is open for writing: there may be many of them.
 const RECALL_WRITER_CACHE: &str = "PRAGMA cache_size = -4096;";
 
-/// A database that is derived from the log, and can be lost.
+/// A database that is derived from the log, and may be lost.
 #[derive(Clone, Copy)]
 pub enum Derived {
-    /// How far the indexes are.
+    /// Positions of the indexes.
     Feed,
     /// The index of one tenant.
     Index,
@@ -45,8 +46,8 @@ impl Derived {
     }
 }
 
-/// Opens a derived database for reading and writing, in memory without a path. One that is damaged, or of another version, is
-/// begun anew.
+/// Opens a derived database for reading and writing, in memory without a path. A damaged one, or one of another
+/// version, is recreated.
 pub fn open_derived(path: Option<&Path>, kind: Derived) -> Result<Connection, Error> {
     let Some(path) = path else {
         let memory = Path::new("the index in memory");
@@ -88,7 +89,7 @@ pub fn open_derived(path: Option<&Path>, kind: Derived) -> Result<Connection, Er
         }
     };
     set_up(&opened, path)?;
-    // What a power loss takes is made again; the file stays whole all the same.
+    // What a power loss takes is rebuilt; the file stays consistent all the same.
     let ready = format!("PRAGMA synchronous = NORMAL; {RECALL_WRITER_CACHE} {}", kind.vocabulary());
     opened.execute_batch(&ready).map_err(|e| explain(path, &e))?;
     Ok(opened)
@@ -130,7 +131,7 @@ pub fn open_derived_for_reading(path: &Path, kind: Derived) -> Result<Option<Con
 }
 
 fn make_derived(connection: &Connection, kind: Derived) -> rusqlite::Result<()> {
-    // Another process may make it in this moment: whoever comes second finds it there.
+    // Another process may create it at the same moment: the second one finds it.
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let made = match derived_version(connection) {
         Ok(None) => connection.execute_batch(&format!(
@@ -143,7 +144,7 @@ fn make_derived(connection: &Connection, kind: Derived) -> rusqlite::Result<()> 
     made
 }
 
-/// The version of a derived database; `None` for a new file, an impossible one for a file that is something else.
+/// The version of a derived database; `None` for a new file, an impossible one for a foreign file.
 fn derived_version(connection: &Connection) -> rusqlite::Result<Option<i32>> {
     let number =
         |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
@@ -155,8 +156,8 @@ fn derived_version(connection: &Connection) -> rusqlite::Result<Option<i32>> {
     }
 }
 
-/// Whether a file begins as a database and is as long as its header says. No connection of this process may have it open:
-/// closing a second descriptor drops SQLite's locks.
+/// Whether a file begins like a database and is as long as its header says. No connection of this process may
+/// have it open: closing a second descriptor drops SQLite's locks.
 pub fn looks_whole(path: &Path) -> bool {
     let mut header = [0; 32];
     let file = File::open(path).and_then(|mut file| {
@@ -179,13 +180,14 @@ pub fn remove_derived(path: &Path) {
     }
 }
 
-/// Makes the folder of an index, and its file, with the mode of the database, unless they are there: they hold the same words.
+/// Creates the folder of an index, and its file, with the mode of the database, unless they exist: they hold
+/// the same text.
 fn make_private(path: &Path) -> Result<(), Error> {
     let cannot = |_| index_is_read_only(path);
     let Some(folder) = path.parent() else { return Ok(()) };
     let database = folder.to_str().and_then(|folder| folder.strip_suffix("-index")).map(Path::new);
     if !folder.is_dir() {
-        // A store that was moved away: nothing is made where it was.
+        // The store was moved away: nothing is created at the old path.
         if database.is_some_and(|database| !database.exists()) {
             return Err(index_is_read_only(path));
         }

@@ -1,10 +1,10 @@
-//! Vectors of entries: kept in the file, and their signs in memory once somebody asks.
+//! Embeddings of entries: stored in the file, with their sign bits in memory once there is a query.
 //!
-//! A model is known from the first time that it is asked for on. Then every entry waits for a vector of it, and every entry
-//! that comes later does too.
+//! A model is known from its first use. Then every entry waits for an embedding of it, and so does every later
+//! entry.
 
 use super::find::{self, Resolved, Searched};
-use super::signs::{self, Signs};
+use super::sign_bits::{self, SignBits};
 use crate::sqlite::rows::signed;
 use crate::{Found, Unembedded};
 use everturn_core::id::{Key, TenantName};
@@ -12,12 +12,12 @@ use everturn_views::recall::{Embedded, EntryNo};
 use everturn_views::vectors::{RESCORED, code, normalized, pack, rank, similarity};
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// Where a filter leaves no more than this, all of them are compared.
+/// If a filter leaves no more entries than this, all of them are compared.
 const EXACT_ENTRIES_MAX: usize = 2_000;
-/// So many removals are remembered one by one; past this whoever keeps signs in memory reads them all again.
+/// Number of removals that are recorded; beyond this, sign bits in memory are read again from the start.
 const GONE_MAX: i64 = 10_000;
 
-/// Says that a new entry needs a vector of every model, but of the one whose vector it comes with.
+/// Records that a new entry needs an embedding of every model, except the one that it comes with.
 pub fn added(db: &Connection, entry: i64, vector: Option<&Embedded>) -> rusqlite::Result<()> {
     let made = match vector {
         Some(Embedded { model, numbers }) => {
@@ -35,7 +35,7 @@ pub fn added(db: &Connection, entry: i64, vector: Option<&Embedded>) -> rusqlite
     .map(drop)
 }
 
-/// Forgets the vectors of an entry.
+/// Removes the embeddings of an entry.
 pub fn remove(db: &Connection, entry: i64) -> rusqlite::Result<()> {
     db.prepare_cached(
         "DELETE FROM waiting WHERE model IN (SELECT no FROM models) AND prose IN (0, 1) AND entry = ?",
@@ -49,7 +49,7 @@ pub fn remove(db: &Connection, entry: i64) -> rusqlite::Result<()> {
 }
 
 fn forget(db: &Connection, code: i64) -> rusqlite::Result<()> {
-    signs::drop_block(db, code)?;
+    sign_bits::drop_block(db, code)?;
     db.prepare_cached("DELETE FROM vectors WHERE no = ?")?.execute([code])?;
     db.prepare_cached("DELETE FROM codes WHERE no = ?")?.execute([code])?;
     db.prepare_cached("INSERT INTO codes_gone (code) VALUES (?)")?.execute([code])?;
@@ -69,7 +69,7 @@ pub fn knows(db: &Connection, model: &str) -> rusqlite::Result<bool> {
     Ok(model_number(db, model)?.is_some())
 }
 
-/// Makes a model known: everything waits for its vectors.
+/// Makes a model known: every entry waits for its embedding.
 pub fn know(db: &Connection, model: &str) -> rusqlite::Result<()> {
     if model_number(db, model)?.is_none() {
         db.execute("INSERT INTO models (name) VALUES (?)", [model])?;
@@ -79,7 +79,7 @@ pub fn know(db: &Connection, model: &str) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// How many entries have no vector of a model.
+/// Number of entries without an embedding of a model.
 pub fn missing(db: &Connection, model: &str) -> rusqlite::Result<u64> {
     let known = db
         .prepare_cached("SELECT waiting FROM models WHERE name = ?")?
@@ -92,7 +92,7 @@ pub fn missing(db: &Connection, model: &str) -> rusqlite::Result<u64> {
     Ok(count as u64)
 }
 
-/// The models that have vectors.
+/// Models that have embeddings.
 pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare_cached(
         "SELECT name FROM models WHERE EXISTS (SELECT 1 FROM codes WHERE model = models.no) ORDER BY no",
@@ -101,7 +101,8 @@ pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
     .collect()
 }
 
-/// Entries without a vector of a model: those among `first` in their order, then prose, then the rest, each newest first.
+/// Entries without an embedding of a model: those among `first` in their order, then prose, then the rest, each
+/// newest first.
 pub fn unembedded(
     db: &Connection,
     tenant: &TenantName,
@@ -138,14 +139,14 @@ pub fn unembedded(
     entries.into_iter().map(look).collect()
 }
 
-/// Keeps vectors. An entry that is gone meanwhile gets none, nor does one that has one.
+/// Stores embeddings, except for entries that were removed meanwhile or already have one.
 pub fn put(db: &Connection, model: &str, vectors: &[(EntryNo, Vec<f32>)]) -> rusqlite::Result<()> {
     let mut model = Model::known(db, model)?;
     vectors.iter().try_for_each(|(EntryNo(entry), vector)| model.keep(db, *entry, vector))?;
-    signs::gather(db)
+    sign_bits::gather(db)
 }
 
-/// A model that is known, and how long its vectors are once there is one.
+/// A known model, and the length of its embeddings once there is one.
 struct Model {
     no: i64,
     dimensions: Option<usize>,
@@ -188,7 +189,7 @@ impl Model {
     }
 }
 
-/// How near entries are to a question; `None` for one that waits for its vector or has nothing to embed.
+/// Similarity of entries to a query; `None` for one that waits for its embedding or has nothing to embed.
 pub fn nearness(
     db: &Connection,
     model: &str,
@@ -207,7 +208,7 @@ pub fn nearness(
     entries.iter().map(&mut near).collect()
 }
 
-/// Drops vectors of all models but one, at most so many. Says how many.
+/// Drops embeddings of all models but one, up to a limit. Returns their number.
 pub fn keep_only(db: &Connection, model: &str, limit: usize) -> rusqlite::Result<usize> {
     let other = "(SELECT no FROM models WHERE name <> ?)";
     let codes: Vec<i64> = db
@@ -226,7 +227,7 @@ pub fn keep_only(db: &Connection, model: &str, limit: usize) -> rusqlite::Result
 /// The nearest entries, best first.
 pub fn near(
     db: &Connection,
-    signs: &Signs,
+    signs: &SignBits,
     scope: &Searched,
     model: &str,
     vector: &[f32],
@@ -257,8 +258,8 @@ pub fn near(
             }
         };
         let found = ranked(db, &resolved, &query, candidates, limit)?;
-        // What the signs do not know is in the file only: what fell, and where forks end. Where that leaves too few,
-        // more are looked at.
+        // Only the file knows which entries are superseded and where forks end. If that leaves too few, more
+        // are examined.
         if found.len() >= limit || all {
             return Ok(found);
         }
@@ -274,7 +275,7 @@ fn ranked(
     mut candidates: Vec<i64>,
     limit: usize,
 ) -> rusqlite::Result<Vec<Found>> {
-    // In the order in which they lie in the file.
+    // In the order of the file.
     candidates.sort_unstable();
     let mut read = db.prepare_cached("SELECT packed FROM vectors WHERE no = ?")?;
     let mut packed = Vec::with_capacity(candidates.len());

@@ -15,11 +15,11 @@ use rusqlite::types::{FromSqlError, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::HashMap;
 
-/// Rows of `events` that one transaction looks at for erased bodies.
+/// Number of rows of `events` that one transaction searches for erased bodies.
 const ERASED_SPAN: u64 = 50_000;
 
-/// What `places` knows, and not the head of the row: a deleted conversation keeps its head and loses its events. A place
-/// that names no event, or another one, does not count.
+/// Uses `places` and not the head of the row: a deleted conversation keeps its head and loses its events. An
+/// entry that names no event, or another one, does not count.
 const MEMBERS: &str = "SELECT c.no, c.tenant, c.id, c.parent, c.parent_seq, c.head_seq, c.deleted, c.deleted_reason,
         iif(typeof(c.created) = 'integer', c.created, coalesce((SELECT e.at FROM events e WHERE e.conversation = c.no ORDER BY e.no LIMIT 1), 0)) AS created,
         coalesce(l.seq, 0) AS through, iif(c.deleted IS NULL, coalesce(l.hash, c.head_hash), c.head_hash) AS hash
@@ -35,7 +35,7 @@ impl Backup for Sqlite {
                 .prepare_cached(&format!("{MEMBERS} ORDER BY c.no"))?
                 .query_map([], |row| member(db, row))?
                 .collect::<Result<_, _>>()?;
-            // Of each group the last event: SQLite gives the other columns of the row with the maximum.
+            // The last event of each group: SQLite returns the other columns of the row with the maximum.
             let mut unsettled: HashMap<u64, (u64, Hash)> = db
                 .prepare_cached(
                     "SELECT conversation, max(seq) AS seq, hash FROM events WHERE no > (SELECT event FROM settled)
@@ -44,7 +44,7 @@ impl Backup for Sqlite {
                 .query_map([], |row| Ok((rows::unsigned(row, "conversation")?, end(row)?)))?
                 .collect::<Result<_, _>>()?;
             for member in &mut members {
-                // Of a log that two processes wrote, a shorter branch may have been written last.
+                // In a log that two processes wrote, a shorter branch may have been written last.
                 if let Some((seq, hash)) = unsettled.remove(&member.no).filter(|(seq, _)| *seq > member.through) {
                     (member.through, member.hash) = (seq, Some(hash));
                 }
@@ -105,7 +105,7 @@ impl Backup for Sqlite {
                 let mut found = statement.query(params![signed(no), signed(from), signed(through)])?;
                 while events.is_empty() || bytes < bytes_max {
                     let Some(row) = found.next()? else { break };
-                    // What a second process wrote beside it.
+                    // Written by a second process beside the log.
                     let seq = rows::unsigned(row, "seq")?;
                     if events.last().is_some_and(|last| seq <= last.seq) {
                         continue;
@@ -187,7 +187,8 @@ impl Backup for Sqlite {
     }
 }
 
-/// The hash that an event's `prev` has to be; of the first event of a fork, that of the event it was forked at.
+/// The hash that an event's `prev` must have; for the first event of a fork, that of the event at the fork
+/// point.
 fn hash_before(db: &Connection, no: u64, seq: u64) -> Result<Hash, Failure> {
     let id: Bytes<16> = db
         .prepare_cached("SELECT id FROM conversations WHERE no = ?")?
@@ -202,7 +203,7 @@ fn hash_before(db: &Connection, no: u64, seq: u64) -> Result<Hash, Failure> {
         )?
         .query_row(params![signed(no), signed(seq.saturating_sub(1))], |row| row.get::<_, Bytes<32>>(0))
         .optional()?;
-    // A hole in the chain shows as a wrong `prev`, which verification then reports.
+    // A gap in the chain appears as a wrong `prev`, which verification then reports.
     Ok(waiting.map_or(Hash([0; 32]), |hash| Hash(hash.0)))
 }
 
@@ -219,12 +220,12 @@ fn member(db: &Connection, row: &Row<'_>) -> rusqlite::Result<Member> {
 
 fn read_member(db: &Connection, no: i64, row: &Row<'_>) -> rusqlite::Result<Member> {
     let tenant: String = row.get("tenant")?;
-    // The name of a buried tombstone's tenant goes on after a slash.
+    // The tenant of a buried tombstone has a slash and a suffix.
     let tenant = tenant.split('/').next().unwrap_or_default();
     let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0);
     let parent = match row.get_ref("parent")? {
         ValueRef::Null => None,
-        // The row may be wrong, where the log says otherwise.
+        // The row may be wrong where the log says otherwise.
         _ => match parents::proven(db, no)? {
             Some(proven) => proven.map(|(no, parent)| (no as u64, parent.at_seq)),
             None => Some((rows::unsigned(row, "parent")?, rows::unsigned(row, "parent_seq")?)),

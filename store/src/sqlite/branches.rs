@@ -1,8 +1,10 @@
-//! Logs that two processes wrote beside each other, before each writing transaction checked who owns the store.
+//! Logs that two processes wrote concurrently, before each writing transaction checked the ownership of the
+//! store.
 //!
-//! Both read the same head and both wrote the next place, so a conversation has several events at one place. Each is
-//! chained to the one that its writer saw: the events are a tree. The longest branch is the log; the others stand beside it,
-//! without places, until each is moved into a fork from where they parted. Forks that left such a branch go along.
+//! Both read the same head and both wrote the next `seq`, so a conversation has several events with one `seq`.
+//! Each is chained to the one that its writer saw: the events are a tree. The longest branch is the log; the
+//! others stay beside it, without entries in `places`, until each is moved into a fork from where they
+//! diverged. Forks of such a branch are moved with it.
 
 use super::lookup::InDatabase;
 use super::read;
@@ -19,7 +21,7 @@ use everturn_core::write;
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Living conversations in which a place was given more than once.
+/// Living conversations in which a `seq` was assigned more than once.
 pub fn diverged(db: &Connection) -> rusqlite::Result<Vec<i64>> {
     db.prepare(
         "SELECT DISTINCT e.conversation FROM events e JOIN conversations c ON c.no = e.conversation
@@ -29,7 +31,7 @@ pub fn diverged(db: &Connection) -> rusqlite::Result<Vec<i64>> {
     .collect()
 }
 
-/// Gives the longest branch its places, if there are several. Does nothing to other conversations.
+/// Indexes the longest branch, if there are several. Does nothing to other conversations.
 pub fn place(db: &Connection, no: i64, through: i64) -> rusqlite::Result<()> {
     let tree = Tree::read(db, no, through)?;
     let trunk = tree.trunk();
@@ -44,7 +46,7 @@ pub fn place(db: &Connection, no: i64, through: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The branches that stand beside logs.
+/// Branches beside logs.
 pub fn list(db: &Connection) -> Result<Vec<Branch>, Failure> {
     let mut found = Vec::new();
     for no in diverged(db)? {
@@ -67,10 +69,11 @@ pub fn list(db: &Connection) -> Result<Vec<Branch>, Failure> {
     Ok(found)
 }
 
-/// Moves a branch to the end of a fork, where its events get new places and are chained anew. Their ids, times and bodies
-/// stay. Forks that left the branch go along. Gives how many events of the branch there are.
+/// Moves a branch to the end of a fork, where its events are renumbered and chained again. Their ids, times and
+/// bodies stay. Forks of the branch are moved with it. Returns the number of events of the branch.
 pub fn adopt(db: &Connection, branch: &Branch, into: &Key) -> Result<u64, Failure> {
-    let absent = || Error::not_found("branch.absent", "this branch is not there any more; look again");
+    let absent =
+        || Error::not_found("branch.absent", "this branch no longer exists; list the branches again");
     let (from, _) = read::conversation(db, &branch.key)?.ok_or_else(absent)?;
     let (to, fork) = read::conversation(db, into)?.ok_or_else(absent)?;
     let tree = Tree::read(db, from, i64::MAX)?;
@@ -100,7 +103,7 @@ pub fn adopt(db: &Connection, branch: &Branch, into: &Key) -> Result<u64, Failur
     Ok(family.len() as u64)
 }
 
-/// Deletes a conversation that lives again since its rows were made again.
+/// Deletes a conversation that lives again since its rows were rebuilt.
 fn delete(db: &Connection, no: i64, deleted: Timestamp, reason: String) -> Result<(), Failure> {
     let Some(conversation) = recent::living(db, no)? else { return Ok(()) };
     let key = Key { tenant: conversation.tenant, id: conversation.id };
@@ -110,32 +113,33 @@ fn delete(db: &Connection, no: i64, deleted: Timestamp, reason: String) -> Resul
     Ok(erase::delete(db, no, &deletion)?)
 }
 
-/// A fork that left a branch.
+/// A fork of a branch.
 struct Fork {
     /// Its number in this file.
     no: i64,
     id: ConversationId,
-    /// When and why it was deleted, if it was. It lives until its own forks are moved, so that they keep what they read.
+    /// Time and reason of its deletion, if it was deleted. It lives until its own forks are moved, so that they
+    /// keep what they read.
     deleted: Option<(Timestamp, String)>,
 }
 
-/// Events on their way to new places.
+/// Events being moved.
 struct Moved<'a> {
     db: &'a Connection,
-    /// How much further back they stand.
+    /// Offset from the old `seq` to the new one.
     shift: u64,
-    /// Their old and new hashes, by their old places.
+    /// Their old and new hashes, by their old `seq`.
     renamed: HashMap<u64, Vec<(Hash, Hash)>>,
 }
 
 impl Moved<'_> {
-    /// The new hash of an event that stood at this place.
+    /// The new hash of an event with this old `seq`.
     fn new_hash(&self, seq: u64, is_it: impl Fn(Hash) -> bool) -> Option<Hash> {
         self.renamed.get(&seq)?.iter().find(|(old, _)| is_it(*old)).map(|(_, new)| *new)
     }
 
-    /// Writes an event where it belongs now. `event` has its new conversation, link and body, and `old` its old place.
-    /// Gives its new hash.
+    /// Writes an event to its new location. `event` has its new conversation, link and body, and `old` its old
+    /// `seq`. Returns its new hash.
     fn place(&mut self, no: i64, old: &Event, mut event: Event, conversation: i64) -> rusqlite::Result<Hash> {
         event.seq = old.seq + self.shift;
         event.hash = envelope_hash(&event);
@@ -154,8 +158,8 @@ impl Moved<'_> {
         Ok(event.hash)
     }
 
-    /// Chains forks that left a moved event to where it is now, and their forks as well. Each gets a new number, since
-    /// parents come before their forks.
+    /// Chains the forks of a moved event to its new location, and their forks as well. Each gets a new number,
+    /// since parents come before their forks.
     fn forks(&mut self, from: i64, to: i64, new_parent: ConversationId) -> Result<Vec<Fork>, Failure> {
         let (mut changed, mut seen) = (Vec::new(), HashSet::from([from, to]));
         let mut parents = VecDeque::from([(from, to, new_parent)]);
@@ -183,7 +187,7 @@ impl Moved<'_> {
                     parents.push_back((fork.no, no, fork.id));
                     changed.push(Fork { no, ..fork });
                 } else if fork.deleted.is_some() {
-                    // Where nothing is left of it, its forks become forks of what it left.
+                    // If nothing is left of it, its forks become forks of its parent.
                     parents.push_back((fork.no, parent, parent_id));
                 }
             }
@@ -191,7 +195,7 @@ impl Moved<'_> {
         Ok(changed)
     }
 
-    /// Moves what is not derived of a fork to a new number. The old one stays as a tombstone that nobody sees.
+    /// Moves the non-derived rows of a fork to a new number. The old one stays as an invisible tombstone.
     fn renumber(&self, no: i64, parent: i64, parent_seq: i64) -> rusqlite::Result<i64> {
         let db = self.db;
         let tenant: String =
@@ -227,7 +231,7 @@ impl Moved<'_> {
         Ok(new)
     }
 
-    /// Chains a fork anew, if it left a moved event.
+    /// Chains a fork again, if it began at a moved event.
     fn fork(&mut self, no: i64, id: ConversationId, at_seq: u64, parent: Parent) -> Result<bool, Failure> {
         let mut statement = self.db.prepare(&format!(
             "SELECT {EVENT_COLUMNS}, events.no AS no FROM events WHERE conversation = ? ORDER BY events.seq, events.no"
@@ -238,7 +242,7 @@ impl Moved<'_> {
             let old = rows::event(row, id, Hash([0; 32]))?;
             let envelope = Event { body: None, ..old.clone() };
             let follows = |prev: Hash| envelope_hash(&Event { prev, ..envelope.clone() }) == old.hash;
-            // A deletion also overwrites names, so that the hash of what it left behind proves nothing any more.
+            // A deletion also overwrites names, so that the hash of what it left no longer proves anything.
             let emptied = old.body.is_none() && old.actor.as_ref().is_some_and(|name| name.trim().is_empty());
             let prev = self.new_hash(old.seq.saturating_sub(1), follows).or(last.filter(|_| emptied));
             let Some(prev) = prev else {
@@ -261,7 +265,7 @@ impl Moved<'_> {
     }
 }
 
-/// The body of the event that began a fork, with another parent. An export is imported by what it says.
+/// The body of the event that began a fork, with another parent. Imports rely on it.
 fn told_parent(event: &Event, parent: Parent) -> Option<Body> {
     let body = event.body.as_ref().filter(|_| event.kind == kind::FORKED)?;
     let mut settings: serde_json::Value = serde_json::from_str(&body.text).ok()?;
@@ -271,17 +275,17 @@ fn told_parent(event: &Event, parent: Parent) -> Option<Body> {
 
 #[derive(Clone, Copy)]
 enum Link {
-    /// To where the conversation begins.
+    /// To the start of the conversation.
     Start,
     /// To another of its events.
     To(usize),
 }
 
-/// The events of a conversation, without their bodies, ordered by place and arrival, each with the one that it is chained
-/// to. Empty if no place was given more than once.
+/// The events of a conversation, without their bodies, ordered by `seq` and arrival, each with the one that it
+/// is chained to. Empty if no `seq` was assigned more than once.
 struct Tree {
     events: Vec<(i64, Event)>,
-    /// `None` where an event is chained to nothing that is there.
+    /// `None` if an event is chained to nothing that exists.
     parents: Vec<Option<Link>>,
 }
 

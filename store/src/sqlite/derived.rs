@@ -1,7 +1,7 @@
-//! Rows that follow from events: made again, and compared with what is stored.
+//! Derived rows: rebuilding them, and comparing them with what is stored.
 //!
-//! The same code does both. To compare, it runs over empty temporary tables that have the names of the stored ones and
-//! so come before them; afterwards the two sets of rows are compared.
+//! The same code does both. To compare, it runs over empty temporary tables that shadow the stored ones;
+//! afterwards the two sets of rows are compared.
 
 use super::branches;
 use super::erase;
@@ -18,10 +18,10 @@ use everturn_core::write::{Changes, fold, new_conversation};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeSet;
 
-/// Events folded at a time, so that memory does not grow with the log.
+/// Number of events folded at a time, so that memory does not grow with the log.
 const PAGE: usize = 500;
 
-/// Tables that follow from `events`, entirely or but for a few columns.
+/// Tables that are derived from `events`, entirely or except for a few columns.
 const TABLES: &[&str] = &[
     "conversations",
     "places",
@@ -36,18 +36,18 @@ const TABLES: &[&str] = &[
     "idempotency",
 ];
 
-/// Those of them that have rows of one conversation each, and nothing else in them.
+/// Those of them that contain only rows of single conversations.
 pub const OF_CONVERSATIONS: &[&str] =
     &["places", "turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes", "folds"];
 
-/// What of a conversation's row does not follow from its events.
+/// The part of a conversation's row that is not derived from its events.
 struct Given {
     no: i64,
     key: Key,
     parent: Option<Parent>,
 }
 
-/// Living conversations, parents before their forks. `None` for a row that makes no sense.
+/// Living conversations, parents before their forks. `None` for an invalid row.
 fn living(db: &Connection) -> rusqlite::Result<Vec<(i64, Option<Given>)>> {
     db.prepare(
         "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversations p WHERE p.no = c.parent)
@@ -69,13 +69,13 @@ fn given(row: &rusqlite::Row<'_>) -> rusqlite::Result<Given> {
     Ok(Given { no: row.get(0)?, key: Key { tenant, id }, parent })
 }
 
-/// Makes every derived row again. What was deleted stays deleted, and asset bytes are not touched. A conversation whose
-/// events cannot be read keeps the rows it has.
+/// Rebuilds every derived row. Deleted conversations stay deleted, and asset bytes are not touched. A
+/// conversation whose events cannot be read keeps its rows.
 pub fn rebuild(db: &Connection) -> Result<(), Failure> {
     let last: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
     derive_all(db, last)?;
     db.execute("DELETE FROM folds", [])?;
-    // Rows of conversations that are not there.
+    // Rows of conversations that do not exist.
     for table in ["turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes"] {
         db.execute(
             &format!("DELETE FROM {table} WHERE conversation NOT IN (SELECT no FROM conversations)"),
@@ -87,7 +87,7 @@ pub fn rebuild(db: &Connection) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the rows that follow from the events up to a number. Gives the conversations whose events cannot be read.
+/// Derives rows from the events up to a number. Returns the conversations whose events cannot be read.
 fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failure> {
     db.execute(
         "DELETE FROM places WHERE conversation IN (SELECT no FROM conversations WHERE deleted IS NULL)
@@ -115,9 +115,7 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
     let mut failed = Vec::new();
     for (no, given) in living(db)? {
         let derived = match given {
-            None => {
-                Err(Error::corrupt("store.corrupt", "its tenant, its id or its parent makes no sense").into())
-            }
+            None => Err(Error::corrupt("store.corrupt", "its tenant, id or parent is invalid").into()),
             Some(given) => atomically(db, || derive(db, &given)),
         };
         match derived {
@@ -128,8 +126,8 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
             }
         }
     }
-    // What else is known of repeated requests cannot be derived: the requests themselves are not kept. Their events may be
-    // behind the mark of what is settled.
+    // The other columns of repeated requests cannot be derived: the requests themselves are not stored. Their
+    // events may be after the `settled` mark.
     db.execute(
         "DELETE FROM idempotency WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.no = idempotency.conversation
              AND c.deleted IS NULL AND typeof(fingerprint) = 'blob' AND length(fingerprint) = 32
@@ -142,7 +140,8 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
     Ok(failed)
 }
 
-/// Makes the rows of one conversation again, from all of its events. Leaves them as they are if those cannot be read.
+/// Rebuilds the rows of one conversation from all of its events. Leaves them as they are if those cannot be
+/// read.
 pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
     atomically(db, || {
         place(db, no, i64::MAX)?;
@@ -158,7 +157,7 @@ pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
     })
 }
 
-/// Gives the events of a conversation their places. Of several at one place, the first one gets it.
+/// Indexes the events of a conversation by `seq`. Of several with one `seq`, the first wins.
 pub fn place(db: &Connection, no: i64, through: i64) -> rusqlite::Result<()> {
     db.execute("DELETE FROM places WHERE conversation = ?", [no])?;
     db.execute(
@@ -168,7 +167,7 @@ pub fn place(db: &Connection, no: i64, through: i64) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// Sets the parent of a conversation to what its log proves. Where nothing is proven, the row stays as it is.
+/// Sets the parent of a conversation to what its log proves. If nothing is proven, the row stays as it is.
 fn mend_parent(db: &Connection, no: i64) -> Result<(), Failure> {
     let Some(parent) = parents::proven(db, no)? else { return Ok(()) };
     let (parent, at_seq) = parent.map(|(no, parent)| (no, signed(parent.at_seq))).unzip();
@@ -179,7 +178,7 @@ fn mend_parent(db: &Connection, no: i64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does something whole or not at all, inside a transaction that goes on.
+/// Runs a closure in a savepoint of the current transaction.
 pub fn atomically<T>(db: &Connection, body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     db.execute_batch("SAVEPOINT conversation")?;
     let done = body();
@@ -190,7 +189,7 @@ pub fn atomically<T>(db: &Connection, body: impl FnOnce() -> Result<T, Failure>)
     done
 }
 
-/// Makes the rows of a conversation and of its ancestors again. A deleted one keeps what the deletion left.
+/// Rebuilds the rows of a conversation and of its ancestors. A deleted one keeps what the deletion left.
 pub fn mend_lineage(db: &Connection, no: i64) -> Result<(), Failure> {
     let mut line = vec![no];
     let mut above = parents::number(db, no)?;
@@ -225,7 +224,7 @@ const MALFORMED: &[(&str, &str)] = &[
     ("echoes", "typeof(seq) <> 'integer' OR typeof(bucket) <> 'integer'"),
 ];
 
-/// Makes the rows of every living conversation again that has one which cannot be read.
+/// Rebuilds the rows of every living conversation that has an unreadable one.
 pub fn mend_malformed(db: &Connection) -> Result<(), Failure> {
     malformed(db)?.into_iter().try_for_each(|no| mend_lineage(db, no))
 }
@@ -261,7 +260,7 @@ fn malformed(db: &Connection) -> rusqlite::Result<BTreeSet<i64>> {
     Ok(found)
 }
 
-/// The rows of one conversation, from the events that have places.
+/// The rows of one conversation, from its indexed events.
 fn derive(db: &Connection, given: &Given) -> Result<(), Failure> {
     let no = given.no;
     db.execute("DELETE FROM turns WHERE conversation = ?", [no])?;
@@ -297,8 +296,8 @@ fn derive(db: &Connection, given: &Given) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A conversation that was deleted has no words left but those that its forks read. One that has is only hidden: it is
-/// shown again. Gives the numbers of those.
+/// A deleted conversation has no text left except what its forks read. One that has more is only marked as
+/// deleted: it is shown again. Returns the numbers of those.
 fn unhide(db: &Connection) -> rusqlite::Result<Vec<i64>> {
     let speaking: Vec<(i64, i64)> = db
         .prepare(
@@ -317,8 +316,8 @@ fn unhide(db: &Connection) -> rusqlite::Result<Vec<i64>> {
     Ok(hidden)
 }
 
-/// Compares the log with what is known about it, and every derived row with the log. The connection is used for nothing
-/// else afterwards: its tables are hidden by temporary ones.
+/// Compares the log with what is known about it, and every derived row with the log. The connection must not be
+/// used afterwards: its tables are shadowed by temporary ones.
 pub fn check(db: &Connection) -> Result<Vec<Problem>, Failure> {
     let (through, wrong) = settled_through(db)?;
     shadow(db)?;
@@ -351,7 +350,7 @@ pub fn check(db: &Connection) -> Result<Vec<Problem>, Failure> {
     Ok(problems)
 }
 
-/// Problems with wrong rows, from their number in each conversation.
+/// Problems for wrong rows, from their number in each conversation.
 fn wrong_rows(
     db: &Connection,
     counts: Vec<(i64, i64)>,
@@ -381,8 +380,8 @@ fn wrong_tombstones(db: &Connection) -> rusqlite::Result<Vec<Problem>> {
     numbers.into_iter().map(|no| about(db, no, ProblemKind::Derived, text.into())).collect()
 }
 
-/// How many folds cannot be read, are of places that the log does not reach, or count other turns than it has, by
-/// conversation. What a fold adds up to is compared where folds are made.
+/// Number of folds, by conversation, that cannot be read, are beyond the end of the log, or have a wrong count
+/// of turns. The content of folds is compared where they are made.
 fn wrong_folds(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
     db.prepare(
         "WITH counted AS (
@@ -400,7 +399,7 @@ fn wrong_folds(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
     .collect()
 }
 
-/// Empty tables under the names of the derived ones, but for what does not follow from events.
+/// Creates empty tables with the names of the derived ones, except for columns that are not derived.
 fn shadow(db: &Connection) -> rusqlite::Result<()> {
     for table in TABLES {
         let made: Vec<String> = db
@@ -432,7 +431,7 @@ fn shadow(db: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// How many rows of a table differ, by conversation.
+/// Number of rows of a table that differ, by conversation.
 fn differences(db: &Connection, table: &str) -> rusqlite::Result<Vec<(i64, i64)>> {
     let one_way = |from: &str, to: &str| {
         format!(
@@ -449,7 +448,7 @@ fn differences(db: &Connection, table: &str) -> rusqlite::Result<Vec<(i64, i64)>
     .collect()
 }
 
-/// Names the fields of conversations' rows that differ.
+/// Names the differing fields of conversations' rows.
 fn compare_conversations(db: &Connection, failed: &[i64]) -> Result<Vec<Problem>, Failure> {
     let row = |schema: &str, no: i64| {
         let sql =
@@ -479,7 +478,7 @@ fn compare_conversations(db: &Connection, failed: &[i64]) -> Result<Vec<Problem>
     Ok(problems)
 }
 
-/// The columns of a conversation's row that differ, where it cannot be read.
+/// The differing columns of a conversation's row that cannot be read.
 fn columns(db: &Connection, no: i64) -> rusqlite::Result<Vec<String>> {
     let names: Vec<String> = db
         .prepare("SELECT name FROM pragma_table_info('conversations')")?
@@ -518,9 +517,9 @@ fn fields(stored: &(Conversation, Option<i64>), derived: &(Conversation, Option<
     names
 }
 
-/// What is known to have been written and is not in the log: events between others, and at the end of a conversation
-/// whose row knows of more, see [`known_end`]. Of a deleted one only what its forks read counts: a restored tombstone has
-/// no envelopes.
+/// Events that are known to have been written and are not in the log: gaps, and missing ends of conversations
+/// whose row knows of more, see [`known_end`]. For a deleted one only what its forks read counts: a restored
+/// tombstone has no envelopes.
 fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
     db.execute_batch("CREATE TEMP TABLE logged (conversation INTEGER, seq INTEGER, PRIMARY KEY (conversation, seq)) WITHOUT ROWID")?;
     db.execute(
@@ -529,7 +528,7 @@ fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
     )?;
     let known: Vec<(i64, i64, bool)> = db
         .prepare(
-            // After the parents that the log tells.
+            // After the parents according to the log.
             "SELECT no, ifnull(iif(parent_seq >= 0, parent_seq, 0), 0), deleted IS NOT NULL FROM temp.conversations",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
@@ -568,8 +567,8 @@ fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
     Ok(problems)
 }
 
-/// The end of a conversation's log as its row has it, if that is believable: the event has a place, or its hash is not
-/// that of another event. Where the row has no number, the last place.
+/// The end of a conversation's log according to its row, if plausible: the event is in `places`, or its hash is
+/// not that of another event. If the row has no number, the last entry in `places`.
 fn known_end(db: &Connection, no: i64) -> rusqlite::Result<i64> {
     let through = db
         .prepare_cached(
@@ -584,7 +583,7 @@ fn known_end(db: &Connection, no: i64) -> rusqlite::Result<i64> {
     Ok(through.unwrap_or(0))
 }
 
-/// Conversations in which a place was given more than once.
+/// Conversations in which a `seq` was assigned more than once.
 fn diverged(db: &Connection) -> Result<Vec<Problem>, Failure> {
     let mut problems = Vec::new();
     for no in branches::diverged(db)? {
@@ -602,7 +601,7 @@ fn diverged(db: &Connection) -> Result<Vec<Problem>, Failure> {
     Ok(problems)
 }
 
-/// How far the derived rows go, and what is wrong with the mark that says so.
+/// The last settled event, and what is wrong with the mark that records it.
 fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<Problem>)> {
     let last: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
     let placed: i64 = db.query_row(
@@ -626,7 +625,7 @@ fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<Problem>)> 
     }
 }
 
-/// A problem with a conversation, under its name where that can be read.
+/// A problem with a conversation, with its id if that can be read.
 fn about(db: &Connection, no: i64, kind: ProblemKind, text: String) -> rusqlite::Result<Problem> {
     let key = db
         .query_row(

@@ -8,25 +8,27 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Says that a file is ours: "Evtn". Frozen.
+/// Marks a file as ours: "Evtn". Frozen.
 const APPLICATION_ID: i32 = 0x4576_746e;
 
-/// How long a statement waits for another process that holds the file for a moment (a checkpoint, a first open).
+/// Maximum time that a statement waits for another process that holds the file for a moment (a checkpoint, a
+/// first open).
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The caches of all connections of the process together take about this much; past it, pages that are not in use make room.
+/// Approximate memory of the caches of all connections of the process together; beyond it, unused pages are
+/// evicted.
 const CACHES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// As many symbolic links are followed; a longer way is a circle.
+/// Maximum number of symbolic links to follow; more of them are a cycle.
 const SYMLINKS_MAX: usize = 40;
 
-/// One step of the schema for each version; a released step is never edited. Version N is what step N leaves.
+/// One step of the schema for each version; a released step is never edited. Version N is the result of step N.
 const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
 
-/// Came after the first files of version 1 were written, so it is made wherever it is missing.
+/// Added after the first files of version 1 were written, so it is created wherever it is missing.
 const KEYS: &str = include_str!("keys.sql");
 
-/// File systems of other machines, by the number that Linux gives them. Their locks and syncs cannot be relied on.
+/// Network file systems, by their magic number on Linux. Their locks and syncs cannot be relied on.
 const REMOTE: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -41,7 +43,7 @@ fn remote(file_system: u32) -> Option<&'static str> {
     REMOTE.iter().find(|(number, _)| *number == file_system).map(|(_, name)| *name)
 }
 
-/// Says so if a store lies on a file system of another machine.
+/// Warns if a store is on a network file system.
 #[cfg(target_os = "linux")]
 fn warn_if_remote(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -57,7 +59,7 @@ fn warn_if_remote(path: &Path) {
 #[cfg(not(target_os = "linux"))]
 fn warn_if_remote(_: &Path) {}
 
-/// Opens for reading and writing. Makes the file and its tables if they are not there.
+/// Opens for reading and writing. Creates the file and its tables if they do not exist.
 pub fn open_for_writing(path: &Path) -> Result<Connection, Error> {
     if path.is_dir() {
         return Err(Error::invalid(
@@ -81,23 +83,23 @@ pub fn open_for_writing(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Refuses a path at which there is no file.
+/// Refuses a path without a file.
 pub fn check_there(path: &Path) -> Result<(), Error> {
     if path.is_file() {
         return Ok(());
     }
     Err(Error::not_found(
         "store.absent",
-        format!("no store at {}; `everturn new` makes one, or name another with --store", path.display()),
+        format!("no store at {}; `everturn new` creates one, or name another with --store", path.display()),
     ))
 }
 
-/// Opens for reading only. The file must be there.
+/// Opens for reading only. The file must exist.
 pub fn open_for_reading(path: &Path) -> Result<Connection, Error> {
     check_there(path)?;
     let connection = match open_beside_a_writer(path) {
-        // Where nothing may be written, SQLite cannot share a write-ahead log. If there is none, nobody is writing, and
-        // the file can be read as it lies.
+        // In a read-only folder, SQLite cannot share a write-ahead log. If there is none, nobody is writing,
+        // and the file can be read as immutable.
         Err(error)
             if matches!(error.code(), "store.read_only" | "store.cannot_open")
                 && wal::bytes(path).is_none() =>
@@ -124,7 +126,7 @@ fn open_beside_a_writer(path: &Path) -> Result<Connection, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|e| explain(path, &e))?;
     set_up(&connection, path)?;
-    // SQLite looks at the file only when it is asked something.
+    // SQLite only reads the file at the first query.
     version(&connection, path)?;
     Ok(connection)
 }
@@ -149,13 +151,13 @@ pub fn index_folder(path: &Path) -> PathBuf {
     beside(path, "-index")
 }
 
-/// Where the record of a store's head is.
+/// Path of the record of a store's head.
 pub fn head_path(path: &Path) -> PathBuf {
     beside(path, "-head")
 }
 
-/// Gives a file beside a database the mode of the database, as SQLite does with those that it makes. Whoever may read a folder
-/// may also enter it.
+/// Gives a file beside a database the mode of the database, as SQLite does with its own files. Read permission
+/// on a folder includes search permission.
 #[cfg(unix)]
 pub fn close_like(file: &File, database: &Path) {
     use std::os::unix::fs::PermissionsExt;
@@ -164,11 +166,11 @@ pub fn close_like(file: &File, database: &Path) {
     if let Ok(folder) = file.metadata()
         && folder.is_dir()
     {
-        // What is made in it belongs to the group that the folder around it says.
+        // Files in it belong to the group that the parent folder determines.
         mode |= (mode & 0o444) >> 2 | folder.permissions().mode() & 0o2000;
     }
     if let Err(error) = file.set_permissions(PermissionsExt::from_mode(mode)) {
-        // Only its owner can change it.
+        // Only the owner can change it.
         tracing::debug!(%error, "a file beside {} keeps its mode", database.display());
     }
 }
@@ -176,8 +178,8 @@ pub fn close_like(file: &File, database: &Path) {
 #[cfg(not(unix))]
 pub fn close_like(_: &File, _: &Path) {}
 
-/// Opens a file beside the database, and makes it if needed. A symbolic link in its place is refused: whatever it leads to
-/// would be overwritten.
+/// Opens a file beside the database, and creates it if needed. A symbolic link in its place is refused: its
+/// target would be overwritten.
 pub fn open_beside(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.create(true).truncate(false).read(true).write(true);
@@ -193,7 +195,7 @@ pub fn sync_folder(path: &Path) -> std::io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Elsewhere a folder cannot be opened, and its entries are durable with their files.
+/// On other systems a folder cannot be opened, and its entries are durable with their files.
 #[cfg(not(unix))]
 pub fn sync_folder(_: &Path) -> std::io::Result<()> {
     Ok(())
@@ -213,7 +215,7 @@ pub fn set_up(connection: &Connection, path: &Path) -> Result<(), Error> {
     );
     connection.busy_timeout(BUSY_TIMEOUT).map_err(|e| explain(path, &e))?;
     connection.set_prepared_statement_cache_capacity(64);
-    // Without this SQLite plans a query anew whenever a parameter changes, which costs more than the query.
+    // Without this SQLite plans a query again whenever a parameter changes, which costs more than the query.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(|e| explain(path, &e))?;
     connection.execute_batch(&pragmas).map_err(|e| explain(path, &e))
 }
@@ -282,7 +284,7 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Error> {
     connection.execute_batch(KEYS).map_err(|e| explain(path, &e))
 }
 
-/// What SQLite's complaint means for the caller.
+/// The error for the caller that corresponds to one of SQLite.
 pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
     let file = path.display();
     match error.sqlite_error_code() {
@@ -325,7 +327,7 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
             ),
         ),
         Some(_) => Error::internal("store.sqlite", format!("{file}: {error}")),
-        // Not SQLite complains but we, about a value or a row that cannot be there.
+        // Not an error of SQLite but ours, about an invalid value or row.
         None => match rows::malformed_row(error) {
             Some(text) => Error::corrupt(
                 "store.row",
@@ -339,14 +341,15 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
     }
 }
 
-/// Whether a database file itself, without its write-ahead log, is marked as in use. What cannot be read is not: opening it
-/// says more about that. SQLite looks at the file as it lies, so that no write-ahead log is made.
+/// Whether a database file itself, without its write-ahead log, is marked as in use. False for an unreadable
+/// file: opening it gives a better error. SQLite reads the file as immutable, so that no write-ahead log is
+/// created.
 pub fn marked_in_use(path: &Path) -> bool {
     path.is_file() && open_as_it_lies(path).is_ok_and(|file| ownership::in_use(&file).unwrap_or(false))
 }
 
-/// Refuses a database file with several names. Each name would have a write-ahead log of its own, and whoever opens one
-/// would not see what is in the other's.
+/// Refuses a database file with several names. Each name would have a write-ahead log of its own, invisible to
+/// those who open another name.
 #[cfg(unix)]
 pub fn check_names(path: &Path) -> Result<(), Error> {
     use std::os::unix::fs::MetadataExt;
@@ -368,7 +371,7 @@ pub fn check_names(_: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether an open file was removed. Cheaper than looking at its path, which also tells where it was renamed.
+/// Whether an open file was removed. Cheaper than examining its path, which also detects a rename.
 #[cfg(unix)]
 pub fn is_removed(file: &File) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -386,7 +389,7 @@ pub fn is_open_at(file: &File, path: &Path) -> bool {
         .is_some_and(|open| std::fs::symlink_metadata(path).map(of).is_ok_and(|at| at == open))
 }
 
-/// Elsewhere an open file can be neither removed nor replaced.
+/// On other systems an open file can be neither removed nor replaced.
 #[cfg(not(unix))]
 pub fn is_removed(_: &File) -> bool {
     false
@@ -397,7 +400,7 @@ pub fn is_open_at(_: &File, _: &Path) -> bool {
     true
 }
 
-/// The files of a store that a process opened, by device and inode. Their paths may come to lead to others.
+/// Identity of the open files of a store, by device and inode. Their paths may later lead to other files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Identity([(u64, u64); 2]);
 
@@ -407,7 +410,7 @@ impl Identity {
         Identity::with_size(path).map(|(identity, _)| identity)
     }
 
-    /// With the size of the write-ahead log.
+    /// The same, with the size of the write-ahead log.
     #[cfg(unix)]
     fn with_size(path: &Path) -> std::io::Result<(Identity, u64)> {
         use std::os::unix::fs::MetadataExt;
@@ -415,14 +418,14 @@ impl Identity {
         Ok((Identity([(database.dev(), database.ino()), (wal.dev(), wal.ino())]), wal.len()))
     }
 
-    /// Elsewhere an open file can be neither removed nor replaced.
+    /// On other systems an open file can be neither removed nor replaced.
     #[cfg(not(unix))]
     fn with_size(path: &Path) -> std::io::Result<(Identity, u64)> {
         Ok((Identity([(0, 0); 2]), wal::bytes(path).unwrap_or(0)))
     }
 
-    /// Refuses to go on where the path leads to other files: what is written to the open ones may be lost with this process.
-    /// Gives the size of the write-ahead log.
+    /// Returns an error if the path leads to other files: what is written to the open ones may be lost with
+    /// this process. Returns the size of the write-ahead log.
     pub fn check(self, path: &Path) -> Result<u64, Error> {
         if let Ok((now, wal)) = Identity::with_size(path)
             && now == self
@@ -439,8 +442,8 @@ impl Identity {
     }
 }
 
-/// The file that a path leads to, with symbolic links resolved, also if it is not there yet. SQLite resolves them as
-/// well: a store's other files lie beside that one.
+/// The file that a path leads to, with symbolic links resolved, even if it does not exist yet. SQLite resolves
+/// them as well: a store's other files are beside that one.
 pub fn resolve(path: &Path) -> PathBuf {
     let mut file = path.to_path_buf();
     for _ in 0..SYMLINKS_MAX {
@@ -452,7 +455,7 @@ pub fn resolve(path: &Path) -> PathBuf {
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match (folder.canonicalize(), std::path::absolute(folder), file.file_name()) {
-        // Nothing is a link: the path is named as it was given.
+        // There is no link: the path is used as given.
         (Ok(real), Ok(plain), _) if real == plain && file == path => file,
         (Ok(real), _, Some(name)) => real.join(name),
         _ => path.to_path_buf(),
@@ -476,7 +479,8 @@ pub fn beside(path: &Path, suffix: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// A folder that was made again lost the group of the folder around it, and others of the group their access.
+    /// Regression: a recreated folder lost the group of its parent folder, and others of the group their
+    /// access.
     #[cfg(unix)]
     #[test]
     fn a_folder_beside_a_database_keeps_its_group() {

@@ -1,7 +1,7 @@
-//! Taking words back out of the file, so that no copy is left in it.
+//! Removing content from the file without leaving a copy in it.
 //!
-//! Content is overwritten in place. Setting a column to null or deleting a row would let SQLite rebalance its pages,
-//! which leaves stale copies of *neighbouring* rows in unused space even with `secure_delete`: see
+//! Content is overwritten in place. Setting a column to null or deleting a row would let SQLite rebalance its
+//! pages, which leaves stale copies of *neighbouring* rows in unused space even with `secure_delete`: see
 //! `docs/decisions/0002-erase-in-place.md`. After the commit the write-ahead log is emptied as well.
 
 use super::read::{self, Lineage};
@@ -38,7 +38,7 @@ fn wipe_body(db: &Connection, no: i64) -> rusqlite::Result<()> {
     wipe(db, "events", &["salt"], no, 0)
 }
 
-/// An event at its place.
+/// An event and its row.
 pub struct Found {
     /// Its number in this file.
     no: i64,
@@ -46,7 +46,7 @@ pub struct Found {
     pub has_body: bool,
 }
 
-/// Finds an event. A wrong place must not lead to another event.
+/// Finds an event. A wrong entry in `places` must not lead to another event.
 pub fn find(db: &Connection, at: EventRef) -> rusqlite::Result<Option<Found>> {
     db.prepare_cached(
         "SELECT e.no, e.kind, e.salt <> zeroblob(16) OR trim(e.body) <> '' FROM places p
@@ -59,7 +59,7 @@ pub fn find(db: &Connection, at: EventRef) -> rusqlite::Result<Option<Found>> {
     .optional()
 }
 
-/// Writes down an erasure.
+/// Applies an erasure.
 pub fn erase(db: &Connection, erasure: &Erasure) -> rusqlite::Result<()> {
     let Erasure { bodies, assets, facts, references, folds, checkpoints, released: _ } = erasure;
     for at in bodies {
@@ -98,7 +98,8 @@ pub fn erase(db: &Connection, erasure: &Erasure) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// A conversation (?1) and all forks that see one of its places (?2). `UNION` ends also where rows name each other.
+/// A conversation (?1) and all forks that see one of its events (?2). `UNION` also terminates if rows refer to
+/// each other.
 pub const FAMILY: &str = "WITH RECURSIVE family (no) AS
     (SELECT ?1 UNION SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= ?2)";
 
@@ -135,7 +136,7 @@ pub fn echoes(
     Ok(events)
 }
 
-/// Overwrites the pieces of a turn that has ended: its content is in an event now.
+/// Overwrites the chunks of a turn that has ended: its content is in an event now.
 pub fn chunks(db: &Connection, conversation: i64, turn_seq: u64) -> rusqlite::Result<()> {
     let pieces: Vec<i64> = db
         .prepare_cached("SELECT no FROM chunks WHERE conversation = ? AND turn_seq = ?")?
@@ -156,18 +157,18 @@ pub fn chunks(db: &Connection, conversation: i64, turn_seq: u64) -> rusqlite::Re
     Ok(())
 }
 
-/// Pieces of text of turns that are not open.
+/// Chunks of turns that are not open.
 const STRAY: &str = "FROM main.chunks k WHERE typeof(k.text) IN ('text', 'blob') AND trim(k.text) <> '' AND NOT EXISTS
     (SELECT 1 FROM turns t WHERE t.conversation = k.conversation AND t.seq = k.turn_seq AND t.status = 'pending')";
 
-/// Number of stray pieces, by conversation.
+/// Number of stray chunks, by conversation.
 pub fn stray_pieces(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
     db.prepare(&format!("SELECT k.conversation, count(*) {STRAY} GROUP BY k.conversation"))?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect()
 }
 
-/// Overwrites stray pieces.
+/// Overwrites stray chunks.
 pub fn wipe_stray_pieces(db: &Connection) -> rusqlite::Result<()> {
     let pieces: Vec<i64> = db
         .prepare(&format!("SELECT k.no {STRAY}"))?
@@ -176,7 +177,7 @@ pub fn wipe_stray_pieces(db: &Connection) -> rusqlite::Result<()> {
     pieces.into_iter().try_for_each(|no| wipe(db, "chunks", &["text"], no, b' '))
 }
 
-/// Writes down a deletion.
+/// Applies a deletion.
 pub fn delete(db: &Connection, no: i64, deletion: &Deletion) -> rusqlite::Result<()> {
     wipe(db, "conversations", &["owner", "title", "participants", "metadata", "policy"], no, b' ')?;
     let Tombstone { head, deleted, reason, .. } = &deletion.tombstone;
@@ -188,12 +189,12 @@ pub fn delete(db: &Connection, no: i64, deletion: &Deletion) -> rusqlite::Result
     deletion.purges.iter().try_for_each(|purge| self::purge(db, *purge))
 }
 
-/// Removes everything of a conversation after a place.
+/// Removes everything of a conversation after a `seq`.
 fn purge(db: &Connection, purge: Purge) -> rusqlite::Result<()> {
     let (no, keep) = (signed(purge.conversation), signed(purge.keep));
     let events: Vec<i64> = db
         .prepare_cached(
-            // A wrong place must not erase another conversation's event.
+            // A wrong entry in `places` must not erase another conversation's event.
             "SELECT e.no FROM places p JOIN events e ON e.no = p.event AND e.conversation = p.conversation
              WHERE p.conversation = ? AND p.seq > ?",
         )?
@@ -222,7 +223,7 @@ fn purge(db: &Connection, purge: Purge) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Moves a tombstone out of every tenant's sight (no tenant's name has a slash), because its conversation comes back.
+/// Hides a tombstone from every tenant (no tenant's name has a slash), because its conversation is restored.
 pub fn bury(db: &Connection, no: i64) -> rusqlite::Result<()> {
     db.execute("UPDATE conversations SET tenant = tenant || '/' || no WHERE no = ?", [no]).map(drop)
 }

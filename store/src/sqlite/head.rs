@@ -1,13 +1,14 @@
-//! Whether a store is whole when it is opened.
+//! Checks whether a store is complete when it is opened.
 //!
-//! Two signs, because a write-ahead log can be lost in two ways. The database file is marked as in use while somebody
-//! writes: in use and without a write-ahead log, it was copied alone, or the log was removed. And a small file beside it,
-//! `-head`, names the last event: a log that ends before it was cut, damaged or replaced by an older one. In use and
-//! without that file, nothing tells whether the log is whole.
+//! Two checks, because a write-ahead log can be lost in two ways. The database file is marked as in use while a
+//! process writes: marked and without a write-ahead log, it was copied alone, or the log was removed. And a
+//! small file beside it, `-head`, names the last event: a log that ends before it was truncated, damaged or
+//! replaced by an older one. Marked and without that file, it is unknown whether the log is complete.
 //!
-//! The file is made and synced before the mark is set. After that it is overwritten after each commit and never synced: it
-//! costs no more than a system call, and since the commit was synced before, it never names what is not durable. After a
-//! power loss it may be older, which says nothing. If it is removed while somebody writes, it is made again.
+//! The file is created and synced before the mark is set. After that it is overwritten after each commit and
+//! never synced: it costs no more than a system call, and since the commit was synced before, it never names
+//! what is not durable. After a power loss it may be older, which means nothing. If it is removed while a
+//! process writes, it is recreated.
 
 use super::rows::Bytes;
 use super::{door, ownership, wal};
@@ -17,25 +18,25 @@ use rusqlite::{Connection, OptionalExtension};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Begins a record. Frozen.
+/// First bytes of a record. Frozen.
 const MAGIC: &[u8; 8] = b"Evtnhd1\n";
 
 /// Magic, event, changes, hash of the event, and the first bytes of the hash of all these.
 const RECORD_BYTES: usize = 8 + 8 + 8 + 32 + 8;
 
-/// Where a store ends.
+/// End of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreHead {
     /// `no` of the last event; 0 before the first.
     pub event: i64,
-    /// Its hash.
+    /// Hash of that event.
     pub hash: Hash,
-    /// Changes that added no event: deletions, changes of keys, text of open turns.
+    /// Number of changes that added no event: deletions, changes of keys, text of open turns.
     pub changes: i64,
 }
 
 impl StoreHead {
-    /// As the database has it.
+    /// Reads it from the database.
     pub fn of(db: &Connection) -> rusqlite::Result<StoreHead> {
         let last = db
             .query_row("SELECT no, hash FROM events ORDER BY no DESC LIMIT 1", [], |row| {
@@ -57,7 +58,7 @@ impl StoreHead {
         bytes
     }
 
-    /// `None` if these bytes are no whole record.
+    /// `None` if these bytes are not a complete record.
     fn from_bytes(bytes: &[u8]) -> Option<StoreHead> {
         let bytes: &[u8; RECORD_BYTES] = bytes.try_into().ok()?;
         let number = |at: usize| Some(i64::from_be_bytes(bytes[at..at + 8].try_into().ok()?));
@@ -71,12 +72,13 @@ impl StoreHead {
 pub struct HeadFile {
     file: File,
     head: StoreHead,
-    /// The database that it is beside.
+    /// The database that it belongs to.
     database: PathBuf,
 }
 
 impl HeadFile {
-    /// Opens the record, which is made and durable when this returns. Comes before the database is marked as in use.
+    /// Opens the record, which exists and is durable when this returns. Called before the database is marked as
+    /// in use.
     pub fn open(path: &Path, db: &Connection) -> Result<HeadFile, Error> {
         let now = StoreHead::of(db).map_err(|e| door::explain(path, &e))?;
         HeadFile::open_with(path, now).map_err(|e| {
@@ -101,7 +103,8 @@ impl HeadFile {
         Ok(opened)
     }
 
-    /// Makes the file again if it was removed, renamed or replaced: without it, a crash would leave a store that is refused.
+    /// Recreates the file if it was removed, renamed or replaced: without it, a crash would leave a store that
+    /// is refused.
     pub fn keep(&mut self) {
         if door::is_open_at(&self.file, &door::head_path(&self.database)) {
             return;
@@ -109,19 +112,19 @@ impl HeadFile {
         match HeadFile::open_with(&self.database, self.head) {
             Ok(again) => *self = again,
             Err(error) => {
-                tracing::warn!(%error, "the record of the store's head is lost and cannot be made again")
+                tracing::warn!(%error, "the record of the store's head is lost and cannot be recreated")
             }
         }
     }
 
-    /// Takes over what the database has, once nobody else writes to it.
+    /// Reads the head from the database, once no other process writes to it.
     pub fn catch_up(&mut self, db: &Connection) -> rusqlite::Result<()> {
         self.head = StoreHead::of(db)?;
         self.overwrite();
         Ok(())
     }
 
-    /// Notes what a commit added: its last event, and how many changes there are now.
+    /// Records what a commit added: its last event, and the current number of changes.
     pub fn note(&mut self, last: Option<(i64, Hash)>, changes: Option<i64>) {
         if last.is_none() && changes.is_none() {
             return;
@@ -136,7 +139,7 @@ impl HeadFile {
             return self.keep();
         }
         if let Err(error) = self.write() {
-            // What was committed is safe all the same; an older record does no harm.
+            // The commit is safe all the same; an older record does no harm.
             tracing::debug!(%error, "cannot write the record of the store's head");
         }
     }
@@ -154,12 +157,12 @@ impl HeadFile {
     }
 }
 
-/// A sign that something is lost which was committed.
+/// Evidence that committed data is lost.
 pub struct Loss {
     code: &'static str,
-    /// What is known of it: one sentence without an end.
+    /// Description of the loss: a sentence without its full stop.
     pub what: String,
-    /// What helps.
+    /// Remedy for the loss.
     remedy: String,
 }
 
@@ -167,13 +170,14 @@ impl Loss {
     pub fn refused(self) -> Error {
         let Loss { code, what, remedy } = self;
         let text = format!(
-            "{what}; {remedy}, or run `everturn doctor --accept-loss` to go on with what there is (copy the files away first: it cannot be undone)"
+            "{what}; {remedy}, or run `everturn doctor --accept-loss` to continue with what is left (copy the files first: this cannot be undone)"
         );
         Error::corrupt(code, text)
     }
 }
 
-/// Looks for a database file that is marked as in use and has no write-ahead log, before SQLite makes a new one.
+/// Looks for a database file that is marked as in use and has no write-ahead log, before SQLite creates a new
+/// one.
 pub fn check_wal(path: &Path) -> Option<Loss> {
     if wal::bytes(path).is_some() || !path.is_file() {
         return None;
@@ -184,23 +188,23 @@ pub fn check_wal(path: &Path) -> Option<Loss> {
     let file = path.display();
     Some(Loss {
         code: "store.wal_lost",
-        what: format!("{file} was not closed, and its write-ahead log {file}-wal is not there: {lacking}"),
+        what: format!("{file} was not closed, and its write-ahead log {file}-wal is missing: {lacking}"),
         remedy: "put that file back, or restore a backup (`everturn backup` makes one of a running store)"
             .into(),
     })
 }
 
-/// The record beside a store, to be compared with what the database has. Read it before the database is looked at:
-/// another process may write meanwhile.
+/// The record beside a store, to be compared with the database. Read it before the database: another process
+/// may write meanwhile.
 pub fn recorded(path: &Path) -> Option<StoreHead> {
     StoreHead::from_bytes(&std::fs::read(door::head_path(path)).ok()?)
 }
 
-/// Looks for a database that ends before what was recorded, and for one in use of which nothing was recorded.
+/// Looks for a database that ends before the recorded head, and for one in use without a record.
 pub fn check(db: &Connection, path: &Path, recorded: Option<StoreHead>) -> rusqlite::Result<Option<Loss>> {
     let file = path.display();
     let Some(recorded) = recorded else {
-        // Looked at again: a writer that has just begun made it before it set the mark.
+        // Read again: a writer that has just started created it before it set the mark.
         let lost = ownership::in_use(db)? && self::recorded(path).is_none();
         return Ok(lost.then(|| Loss {
             code: "store.head_lost",
@@ -220,7 +224,7 @@ pub fn check(db: &Connection, path: &Path, recorded: Option<StoreHead>) -> rusql
     }))
 }
 
-/// What a database lacks of what was recorded.
+/// What a database lacks compared with the record.
 fn lacking(db: &Connection, path: &Path, recorded: StoreHead) -> rusqlite::Result<Option<String>> {
     let file = path.display();
     let now = StoreHead::of(db)?;
@@ -240,7 +244,7 @@ fn lacking(db: &Connection, path: &Path, recorded: StoreHead) -> rusqlite::Resul
     if recorded.event > 0 && at(recorded.event)? != Some(recorded.hash) {
         return Ok(Some(format!("event {} of {file} is not the one that was written", recorded.event)));
     }
-    // A row that is lost is made again, and says nothing about changes.
+    // A lost row is recreated, and says nothing about changes.
     let changes = ownership::changes(db)?.filter(|changes| *changes < recorded.changes);
     let lost = changes.map(|changes| recorded.changes - changes);
     Ok(lost.map(|lost| {

@@ -1,4 +1,4 @@
-//! Reading rows that follow from the log, and making them again.
+//! Reading and rebuilding derived rows.
 
 use super::read;
 use super::recent::Recent;
@@ -64,7 +64,7 @@ impl ConversationIndex for Sqlite {
             if self.remembers() {
                 return Ok(found);
             }
-            // Beside a writer, each is shown as it is now; the order may be a moment old.
+            // Beside a writer, each is shown in its current state; the order may be slightly outdated.
             let mut recent = Recent::load(db)?.conversations;
             let now = |c: Conversation| {
                 let key = Key { tenant: c.tenant.clone(), id: c.id };
@@ -135,7 +135,7 @@ impl ConversationIndex for Sqlite {
 
     fn tenants(&self) -> Result<Vec<TenantName>, Error> {
         self.reading(|db| {
-            // From one to the next by the index: as many steps as there are tenants, not conversations.
+            // From one to the next by the index: one step for each tenant, not for each conversation.
             let names = db
                 .prepare_cached(
                     "WITH RECURSIVE t (name) AS (SELECT min(tenant) FROM conversations UNION ALL
@@ -144,7 +144,7 @@ impl ConversationIndex for Sqlite {
                 )?
                 .query_map([], |row| row.get::<_, String>(0))?
                 .collect::<Result<Vec<_>, _>>()?;
-            // The name of a buried tombstone's tenant goes on after a slash.
+            // The tenant of a buried tombstone has a slash and a suffix.
             let mut tenants: Vec<TenantName> =
                 names.iter().filter_map(|name| TenantName::new(name.split('/').next()?).ok()).collect();
             tenants.sort();
@@ -196,7 +196,8 @@ impl TurnIndex for Sqlite {
             return self.stored_turn_in(&key, id);
         }
         self.reading(|db| {
-            // The conversation that it was said in. A fork that changed it has a row too, but from before it left.
+            // The conversation that it was written in. A fork that changed it has a row too, but from before
+            // its fork point.
             let said: Option<(i64, Bytes<16>)> = db
                 .prepare_cached(
                     "SELECT c.no, c.id FROM turns t JOIN conversations c ON c.no = t.conversation
@@ -237,7 +238,7 @@ impl TurnIndex for Sqlite {
                         Ok(key(row).ok().map(|key| (key, TurnId::from_bytes(turn.0))))
                     })?
                     .collect::<Result<Vec<_>, _>>()?;
-                // A conversation whose tenant makes no sense is nobody's; the others go on.
+                // A conversation with an invalid tenant belongs to nobody; the others are listed.
                 Ok(found.into_iter().flatten().collect())
             })
         };
@@ -286,7 +287,7 @@ impl AssetIndex for Sqlite {
         limit: usize,
     ) -> Result<Vec<(ConversationId, Event)>, Error> {
         self.reading(|db| {
-            // Of each group the row with the smallest id: SQLite gives the other columns of that same row.
+            // The row with the smallest id of each group: SQLite returns the other columns of that same row.
             let places: Vec<(i64, Bytes<16>, i64)> = db
                 .prepare_cached(
                     "SELECT c.no, min(c.id), a.seq FROM assets a JOIN conversations c ON c.no = a.conversation
@@ -363,7 +364,7 @@ impl FoldCache for Sqlite {
                     })
                     .optional()?
                     .flatten();
-                // One that cannot be read is as good as none: it is made again from the log.
+                // An unreadable fold is ignored: it is rebuilt from the log.
                 if let Some(fold) = fold.and_then(|(seq, fold)| Some((seq, Raw::new(fold).ok()?))) {
                     return Ok(Some(fold));
                 }
@@ -373,7 +374,7 @@ impl FoldCache for Sqlite {
     }
 
     fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error> {
-        // The turns up to it are counted by their rows.
+        // Turns up to it are counted by their rows.
         self.settle()?;
         self.writing(|db| {
             let Some(no) = read::number(db, key)? else { return Ok(()) };
@@ -401,13 +402,13 @@ impl Maintenance for Sqlite {
             let dangling =
                 db.prepare("PRAGMA foreign_key_check")?.query_map([], |row| row.get::<_, String>(0))?.count();
             if dangling > 0 {
-                wrong.push(format!("{dangling} rows refer to rows that are not there"));
+                wrong.push(format!("{dangling} rows refer to missing rows"));
             }
             Ok(wrong.into_iter().map(damaged).collect())
         })?;
         let mut connection = door::open_for_reading(&self.path)?;
         let compared = (|| {
-            // As many rows as the store has need not fit into memory.
+            // The rows of the store need not fit into memory.
             connection.execute_batch("PRAGMA temp_store = FILE")?;
             derived::check(&*connection.transaction()?)
         })();
@@ -429,8 +430,8 @@ impl Maintenance for Sqlite {
 
     fn compact(&self) -> Result<(), Error> {
         let mut guard = self.writer()?;
-        // This transaction also finds out whether the store was overtaken: a VACUUM cannot be part of one. Whoever opens it
-        // in between loses nothing, because a VACUUM changes no row.
+        // This transaction also detects whether the store was overtaken: a VACUUM cannot be part of one. A
+        // process that opens it in between loses nothing, because a VACUUM changes no row.
         self.settle_as(&mut guard)?;
         guard.connection.execute_batch("VACUUM").map_err(|e| explain(&self.path, &e))?;
         drop(guard);
@@ -464,7 +465,7 @@ fn key(row: &rusqlite::Row<'_>) -> rusqlite::Result<Key> {
     })
 }
 
-/// The first and the last id that begin with this, in bytes. `None` if no id does.
+/// The first and the last id with this prefix, in bytes. `None` if no id has it.
 fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
     const DIGITS: usize = 26;
     let rest = prefix.strip_prefix(ConversationId::PREFIX).unwrap_or(prefix).to_ascii_uppercase();
@@ -479,7 +480,7 @@ fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
             ConversationId::PREFIX,
             fill.repeat(DIGITS - rest.len() - first.len())
         );
-        // Parsing forgives letters that look like digits, and a first digit that is too large.
+        // Parsing accepts letters that look like digits, and a first digit that is too large.
         let id = text.parse::<ConversationId>().ok().filter(|id| id.to_string() == text);
         id.map(ConversationId::to_bytes)
     };

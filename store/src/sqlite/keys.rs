@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 const COLUMNS: &str = "id, tenant, role, label, created, expires, revoked, last_used, secret";
 
 impl Sqlite {
-    /// Reads the table, or gives `none` where a file of before it was made is only read.
+    /// Reads the table, or returns `none` for a read-only file from before it existed.
     pub(super) fn reading_keys<T>(
         &self,
         none: T,

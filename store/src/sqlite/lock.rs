@@ -1,4 +1,4 @@
-//! The lock file of a store: who else writes to it.
+//! The lock file of a store, which names the process that writes to it.
 
 use super::door::{beside, close_like, open_beside, read_only};
 use everturn_core::Error;
@@ -7,7 +7,7 @@ use std::io::{Read, Seek, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The right to write to a store: one process at a time. Let go when dropped, also by a crash.
+/// The right to write to a store: one process at a time. Released when dropped, also by a crash.
 #[derive(Debug)]
 pub struct WriteLock {
     file: File,
@@ -15,14 +15,14 @@ pub struct WriteLock {
 
 impl Drop for WriteLock {
     fn drop(&mut self) {
-        // Closing the file is not enough: a child that was forked and has not yet become another program has it open too,
-        // and would keep the lock for that moment. Where this fails, closing still lets go.
+        // Closing the file is not enough: a child that was forked and has not yet called exec has it open too,
+        // and would keep the lock for that moment. If this fails, closing still releases it.
         let _ = self.file.unlock();
     }
 }
 
 impl WriteLock {
-    /// Takes the right, waiting at most `patience` for another process to end.
+    /// Acquires the right, waiting at most `patience` for another process to end.
     pub fn take(path: &Path, patience: Duration) -> Result<WriteLock, Error> {
         let lock = beside(path, ".lock");
         let cannot = |e: &std::io::Error| match e.kind() {
@@ -43,7 +43,7 @@ impl WriteLock {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(std::fs::TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    // Waiting for a process that tells nobody when it ends; the file lock has no timed wait.
+                    // The file lock has no timed wait, and the other process does not announce its end.
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 Err(std::fs::TryLockError::WouldBlock) => {
@@ -71,7 +71,7 @@ impl WriteLock {
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default();
         let owner = format!("process {} ({program})\n", std::process::id());
-        // The note is for people who meet the lock; without it the lock still holds.
+        // The note is for people; the lock holds without it.
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(owner.as_bytes()));
         Ok(WriteLock { file })
     }
@@ -81,8 +81,9 @@ impl WriteLock {
 mod tests {
     use super::*;
 
-    /// A program that starts children and reopens its store was told now and then that it owns the store itself: a child
-    /// between fork and exec shares every open file, and with it the lock. A second handle to the same file is like that.
+    /// Regression: a program that starts children and reopens its store was sometimes told that it owns the
+    /// store itself: a child between fork and exec shares every open file, and with it the lock. A second
+    /// handle to the same file has the same effect.
     #[test]
     fn the_right_to_write_is_let_go_at_once_also_while_a_child_has_the_file_open() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Answers to what a plan asks, inside a transaction.
+//! Lookups for a plan, inside a transaction.
 
 use super::read::{self, Lineage};
 use super::rows::{self, Bytes, Failure, signed};
@@ -24,9 +24,9 @@ use std::path::Path;
 pub struct InDatabase<'a> {
     db: &'a Connection,
     key: &'a Key,
-    /// Its number in this file, if it is there.
+    /// Its number in this file, if it exists.
     no: Option<i64>,
-    /// Not there while rows are made again.
+    /// `None` while rows are rebuilt.
     erasures: Option<&'a Erasures>,
     /// The error of the last query that failed.
     broken: Cell<Option<rusqlite::Error>>,
@@ -42,7 +42,8 @@ impl<'a> InDatabase<'a> {
         InDatabase { db, key, no, erasures, broken: Cell::default() }
     }
 
-    /// A plan that was made with this lookup. A query that failed on the way is a failure of the database, not a refusal.
+    /// The result of a plan made with this lookup. A query that failed on the way is a failure of the database,
+    /// not a refusal.
     pub fn answer<T>(&self, planned: Result<T, Error>) -> Result<T, Failure> {
         match self.broken.take() {
             Some(error) => Err(Failure::Broken(error)),
@@ -50,7 +51,7 @@ impl<'a> InDatabase<'a> {
         }
     }
 
-    /// Where a fork began, also if its parent was deleted since.
+    /// The point where a fork began, also if its parent was deleted since.
     pub fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
         let mut above = self.ancestry()?;
         above.levels.remove(0);
@@ -251,7 +252,7 @@ fn asset(row: &rusqlite::Row<'_>) -> rusqlite::Result<AssetRow> {
     })
 }
 
-/// Checks that the events of turns are where their rows say: what is not found is not erased.
+/// Checks that the events of turns are where their rows say: what is not found would not be erased.
 pub fn check_places(db: &Connection, no: i64, id: ConversationId, turns: &[TurnId]) -> Result<(), Failure> {
     let lineage = lineage(db, no, id)?;
     for turn in turns {
@@ -270,7 +271,7 @@ pub fn check_places(db: &Connection, no: i64, id: ConversationId, turns: &[TurnI
     Ok(())
 }
 
-/// Reads derived rows. If one cannot be read, those of the conversation and its ancestors are made again first.
+/// Reads derived rows. If one cannot be read, those of the conversation and its ancestors are rebuilt first.
 pub fn mended<T>(db: &Connection, no: i64, read: impl Fn() -> rusqlite::Result<T>) -> Result<T, Failure> {
     match read() {
         Err(error) if rows::malformed_row(&error).is_some() => {
@@ -286,7 +287,7 @@ pub fn lineage(db: &Connection, no: i64, id: ConversationId) -> Result<Lineage, 
     mended(db, no, || read::lineage(db, no, id))
 }
 
-/// Rows that cannot be made again are of one conversation, and keep only its request from being written.
+/// Rows that cannot be rebuilt concern one conversation, and only its request is refused.
 pub fn unmended(failure: Failure) -> Failure {
     match failure {
         Failure::Broken(error) if error.sqlite_error_code().is_none() => unreadable(error).into(),

@@ -42,20 +42,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// The size of the write-ahead log is looked at when about this much was added.
+/// Approximate number of written bytes after which the size of the write-ahead log is checked.
 const WAL_LOOK_BYTES: usize = 1024 * 1024;
 
-/// What a commit writes beside the text: a few pages.
+/// Bytes that a commit writes beside the text: a few pages.
 const WAL_COMMIT_BYTES: usize = 16 * 1024;
 
-/// How long to wait before the write-ahead log is tried again.
+/// Delay before emptying the write-ahead log is retried.
 const SCRUB_AGAIN: Duration = Duration::from_millis(5);
 
-/// How often a reader looks before it says that something was lost, and how long it waits between.
+/// Number of times that a reader checks before it reports a loss, and the delay between.
 const LOSS_LOOKS: u32 = 10;
 const LOSS_PAUSE: Duration = Duration::from_millis(20);
 
-/// How many idle reading connections are kept.
+/// Maximum number of idle reading connections.
 const READERS_IDLE_MAX: usize = 8;
 
 /// A store in a SQLite file.
@@ -63,17 +63,17 @@ pub struct Sqlite {
     path: PathBuf,
     readers: Mutex<Vec<Connection>>,
     writer: Option<Mutex<Writer>>,
-    /// What is durable and not settled yet. Changed by the writer only, right after a commit.
+    /// Durable conversations that are not settled yet. Changed by the writer only, right after a commit.
     recent: RwLock<Recent>,
     /// The files that this process writes to; `None` if it only reads.
     files: Option<door::Identity>,
-    /// Another process has opened the store for writing since. From then on this one only reads.
+    /// Whether another process has opened the store for writing since. From then on this one only reads.
     overtaken: AtomicBool,
-    /// What can be found, in a folder of its own.
+    /// Indexes of recall, in a folder of their own.
     catalog: Catalog,
-    /// Bodies that were erased and committed as such.
+    /// Number of erased bodies, committed as such.
     erasures: AtomicU64,
-    /// The last write failed because of the disk.
+    /// Whether the last write failed because of the disk.
     unwritable: AtomicBool,
 }
 
@@ -82,31 +82,31 @@ struct Writer {
     ownership: Ownership,
     head: HeadFile,
     known: write::Known,
-    /// Past this size the write-ahead log is emptied.
+    /// Size above which the write-ahead log is emptied.
     wal_limit: u64,
     /// Its size before the last transaction.
     wal_seen: u64,
-    /// About how much was written since its size was looked at.
+    /// Approximate number of bytes written since its size was checked.
     unlooked: usize,
     /// Held as long as this process may write.
     _lock: lock::WriteLock,
 }
 
 impl Sqlite {
-    /// Opens for reading and writing, waiting at most `patience` for another writer to end. Makes the file if needed.
-    /// A store that has lost something that was committed is refused.
+    /// Opens for reading and writing, waiting at most `patience` for another writer to end. Creates the file if
+    /// needed. A store that has lost committed data is refused.
     pub fn open(path: &Path, patience: Duration) -> Result<Sqlite, Error> {
         Sqlite::open_for_writing(path, patience, false)
     }
 
-    /// The same, but goes on with what there is where something was lost. What follows is appended to that.
+    /// Like [`Sqlite::open`], but accepts the loss of committed data. New events are appended to what is left.
     pub fn open_accepting_loss(path: &Path, patience: Duration) -> Result<Sqlite, Error> {
         Sqlite::open_for_writing(path, patience, true)
     }
 
     fn open_for_writing(path: &Path, patience: Duration, accept_loss: bool) -> Result<Sqlite, Error> {
         if path.is_dir() {
-            // Before the lock file, which would otherwise be made beside the directory.
+            // Before the lock file, which would otherwise be created beside the directory.
             return door::open_for_writing(path).map(|_| unreachable!("a directory is refused"));
         }
         let path = resolve(path);
@@ -114,9 +114,9 @@ impl Sqlite {
         door::check_names(&path)?;
         match check_whole(&path) {
             Ok(None) => {}
-            Ok(Some(loss)) if accept_loss => tracing::warn!("going on with what there is: {}", loss.what),
+            Ok(Some(loss)) if accept_loss => tracing::warn!("continuing with what is left: {}", loss.what),
             Ok(Some(loss)) => return Err(loss.refused()),
-            // What else is wrong with the file is said where it is opened for writing.
+            // Other problems with the file are reported where it is opened for writing.
             Err(_) if accept_loss => {}
             Err(error) => return Err(error),
         }
@@ -126,7 +126,7 @@ impl Sqlite {
         let (ownership, was_in_use) = Ownership::take(&mut connection, &path).map_err(broken)?;
         head.catch_up(&connection).map_err(broken)?;
         let files = door::Identity::of(&path).map_err(|e| {
-            Error::internal("store.io", format!("cannot look at {}: {e}; check the disk", path.display()))
+            Error::internal("store.io", format!("cannot examine {}: {e}; check the disk", path.display()))
         })?;
         door::remove_shared_index(&path);
         let recent = load(&mut connection).map_err(|failure| failed(&path, failure))?;
@@ -153,20 +153,20 @@ impl Sqlite {
         };
         store.settle()?;
         if was_in_use && let Err(error) = store.scrub_log() {
-            // The process before may have ended between an erasure and this.
-            tracing::warn!(%error, "words that were erased just before the last end may be in the write-ahead log");
+            // The previous process may have ended between an erasure and this.
+            tracing::warn!(%error, "text erased just before the last shutdown may still be in the write-ahead log");
         }
         Ok(store)
     }
 
-    /// Opens for reading only, beside a writer or without one. A store that has lost something that was committed is
-    /// refused.
+    /// Opens for reading only, beside a writer or without one. A store that has lost committed data is refused.
     pub fn open_read_only(path: &Path) -> Result<Sqlite, Error> {
         let path = resolve(path);
         let mut looks = 0;
         let whole = || check_whole(&path).and_then(|loss| loss.map_or(Ok(()), |loss| Err(loss.refused())));
         while let Err(error) = whole() {
-            // Somebody who opens or closes the store for writing in this very moment makes it look so for an instant.
+            // A process that opens or closes the store for writing at this very moment makes it look so for an
+            // instant.
             looks += 1;
             if looks == LOSS_LOOKS {
                 return Err(error);
@@ -194,7 +194,8 @@ impl Sqlite {
                 format!("{} was opened for reading only", self.path.display()),
             )
         })?;
-        // A panic in the middle of a commit leaves a transaction that is rolled back; what is known may be wrong then.
+        // A panic in the middle of a commit leaves a transaction that is rolled back; cached data may be wrong
+        // then.
         Ok(writer.lock().unwrap_or_else(|poisoned: PoisonError<MutexGuard<'_, Writer>>| {
             let mut guard = poisoned.into_inner();
             guard.known.forget();
@@ -202,13 +203,13 @@ impl Sqlite {
         }))
     }
 
-    /// Whether this process knows what is not settled. Otherwise that is found in the file.
+    /// Whether this process holds the unsettled conversations in memory. Otherwise they are read from the file.
     fn remembers(&self) -> bool {
         self.writer.is_some() && !self.overtaken.load(Ordering::SeqCst)
     }
 
-    /// Begins a transaction of the writer. Refused while the path leads to other files, where the write-ahead log was cut, and
-    /// for good once another process has opened the store for writing.
+    /// Begins a transaction of the writer. Refused while the path leads to other files, if the write-ahead log
+    /// was truncated, and for good once another process has opened the store for writing.
     fn begin<'c>(
         &self,
         connection: &'c mut Connection,
@@ -219,7 +220,7 @@ impl Sqlite {
         let shrank = wal < (*wal_seen).min(wal::BYTES_MAX);
         let is_cut = shrank && wal::is_cut(connection, &self.path)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // A process that has opened the store since may have emptied the log: that is said first.
+        // A process that has opened the store since may have emptied the log: that is checked first.
         self.check_ownership(&transaction, ownership)?;
         if is_cut {
             return Err(wal::was_cut(&self.path).into());
@@ -228,12 +229,12 @@ impl Sqlite {
         Ok(transaction)
     }
 
-    /// Gives the size of the write-ahead log.
+    /// Returns the size of the write-ahead log.
     fn check_files(&self) -> Result<u64, Error> {
         self.files.map_or(Ok(0), |files| files.check(&self.path))
     }
 
-    /// What a process remembers may be wrong once another one has opened the store for writing: it is forgotten.
+    /// Cached data may be wrong once another process has opened the store for writing: it is dropped.
     fn check_ownership(&self, db: &Connection, ownership: Ownership) -> Result<(), Failure> {
         if ownership.holds(db)? {
             return Ok(());
@@ -273,7 +274,7 @@ impl Sqlite {
         written
     }
 
-    /// Notes whether the disk took a write, for [`Log::ready`].
+    /// Records whether the disk accepted a write, for [`Log::ready`].
     fn note_written(&self, error: Option<&Error>) {
         let unwritable = error.is_some_and(|error| matches!(error.code(), "store.full" | "store.io"));
         if self.unwritable.load(Ordering::Relaxed) != unwritable {
@@ -281,13 +282,13 @@ impl Sqlite {
         }
     }
 
-    /// What of a conversation is not settled yet. Taken before the database is looked at: what is settled in between
-    /// is then seen twice, which does no harm, and never missed.
+    /// The unsettled part of a conversation. Taken before the database is read: what is settled in between is
+    /// then seen twice, which does no harm, and never missed.
     fn recent(&self, key: &Key) -> Option<RecentConversation> {
         self.recent.read().unwrap_or_else(PoisonError::into_inner).conversations.get(key).cloned()
     }
 
-    /// Runs something on a connection of its own, in one consistent view.
+    /// Runs a closure on a connection of its own, in one consistent view.
     fn reading<T>(&self, body: impl FnOnce(&Connection) -> Result<T, Failure>) -> Result<T, Error> {
         let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut connection = match idle {
@@ -310,7 +311,7 @@ impl Sqlite {
         answer.map_err(|failure| failed(&self.path, failure))
     }
 
-    /// Reads a conversation, with what is not settled of it.
+    /// Reads a conversation, with its unsettled part.
     fn reading_in<T>(
         &self,
         key: &Key,
@@ -319,7 +320,7 @@ impl Sqlite {
         let read = || {
             let recent = self.recent(key);
             self.reading(|db| {
-                // A process that does not write finds in the file what the writer has not settled.
+                // A process that does not write reads from the file what the writer has not settled.
                 let recent = match self.remembers() {
                     true => recent,
                     false => Recent::load(db)?.conversations.remove(key),
@@ -342,7 +343,7 @@ impl Sqlite {
         })
     }
 
-    /// Reads. If a derived row cannot be read, a process that may write makes it again and reads once more.
+    /// Runs a read. If a derived row cannot be read, a process that may write rebuilds it and reads once more.
     fn mending<T>(
         &self,
         read: impl Fn() -> Result<T, Error>,
@@ -351,7 +352,7 @@ impl Sqlite {
         let answer = read();
         match &answer {
             Err(error) if error.code() == "store.row" && self.remembers() => {
-                tracing::warn!("{}; it is made again", error.text());
+                tracing::warn!("{}; rebuilding it", error.text());
             }
             _ => return answer,
         }
@@ -364,7 +365,7 @@ impl Sqlite {
         match mended {
             Ok(()) => read(),
             Err(error) => {
-                tracing::error!(%error, "it cannot be made again");
+                tracing::error!(%error, "it cannot be rebuilt");
                 answer
             }
         }
@@ -375,12 +376,12 @@ impl Sqlite {
         self.mending(read, derived::mend_malformed)
     }
 
-    /// Before a question about many conversations at once: nothing may be left that only [`Sqlite::recent`] knows.
+    /// Before a query over many conversations: nothing may be left that only [`Sqlite::recent`] knows.
     fn settled_first(&self) -> Result<(), Error> {
         if self.remembers() { self.settle() } else { Ok(()) }
     }
 
-    /// Writes the rows of everything that waits.
+    /// Writes all pending rows.
     fn settle_as(&self, writer: &mut Writer) -> Result<(), Error> {
         let settled = (|| {
             let Writer { connection, ownership, wal_seen, known, .. } = &mut *writer;
@@ -393,7 +394,7 @@ impl Sqlite {
         settled.map_err(|failure| failed(&self.path, failure))
     }
 
-    /// Commits what a batch did, and shows readers what is not settled after it.
+    /// Commits a batch, and publishes its unsettled part to readers.
     fn finish(&self, transaction: Transaction<'_>, settled: bool, added: Recent) -> rusqlite::Result<()> {
         transaction.commit()?;
         let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
@@ -405,8 +406,8 @@ impl Sqlite {
         Ok(())
     }
 
-    /// Makes the write-ahead log empty, so that nothing erased is left in it. Waits for readers in small steps, between
-    /// which others may use the writer's connection.
+    /// Empties the write-ahead log, so that nothing erased is left in it. Waits for readers in small steps,
+    /// between which others may use the writer's connection.
     fn scrub_log(&self) -> Result<(), Error> {
         let deadline = Instant::now() + door::BUSY_TIMEOUT;
         loop {
@@ -465,7 +466,7 @@ impl Log for Sqlite {
             }
             let (settled, added, last) = (work.settled, work.added, work.last);
             drop(before);
-            // What adds no event is counted, so that it is not lost unnoticed.
+            // Changes that add no event are counted, so that they are not lost unnoticed.
             let counted = speaks || !deleted.is_empty();
             let changes = counted.then(|| ownership::count_change(&transaction)).transpose()?;
             self.finish(transaction, settled, added)?;
@@ -473,7 +474,7 @@ impl Log for Sqlite {
             self.note_written(None);
             Ok(answers)
         })();
-        // Only now: whoever reads this number must not read words afterwards that were erased before.
+        // Only now: after reading this number, nobody may read text that was erased before.
         self.erasures.store(known.erasures.count(), Ordering::SeqCst);
         deleted.iter().for_each(|tenant| self.catalog.note_deletion(tenant));
         match written {
@@ -481,7 +482,7 @@ impl Log for Sqlite {
                 drop(guard);
                 match self.scrub_log() {
                     Ok(()) => answers,
-                    // The others of the batch are written and have nothing to do with it.
+                    // The others of the batch are written and not affected.
                     Err(error) => answers
                         .into_iter()
                         .zip(erases)
@@ -520,7 +521,7 @@ impl Log for Sqlite {
         self.check_files()?;
         self.reading(|db| self.check_ownership(db, ownership))?;
         if self.unwritable.load(Ordering::SeqCst) {
-            // Only a write tells whether there is room again.
+            // Only a write can tell whether there is space again.
             self.changing(|_| Ok(()))?;
         }
         self.writer()?.head.keep();
@@ -543,7 +544,7 @@ impl Log for Sqlite {
     }
 }
 
-/// What is not settled. Rows that do not go together with the log are made again first.
+/// The unsettled part of a database. Rows that do not match the log are rebuilt first.
 fn load(connection: &mut Connection) -> Result<Recent, Failure> {
     let recent = Recent::load(connection)?;
     if recent.doubtful.is_empty() && !recent.unmarked {
@@ -551,7 +552,7 @@ fn load(connection: &mut Connection) -> Result<Recent, Failure> {
     }
     tracing::warn!(
         conversations = recent.doubtful.len() + recent.conversations.len(),
-        "derived rows do not go together with the log and are made again"
+        "derived rows do not match the log; rebuilding them"
     );
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let waiting = recent.conversations.values().map(|entry| entry.no);
@@ -569,7 +570,7 @@ fn load(connection: &mut Connection) -> Result<Recent, Failure> {
 }
 
 impl Drop for Sqlite {
-    /// A clean end. Where it fails, the next open finds the write-ahead log, as after a crash.
+    /// A clean end. If it fails, the next open finds the write-ahead log, as after a crash.
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -577,9 +578,9 @@ impl Drop for Sqlite {
         writer.head.keep();
         let is_cut = wal::is_cut(&writer.connection, &self.path).unwrap_or(true);
         if is_cut || !matches!(check_whole(&self.path), Ok(None)) {
-            // A log that was cut or overwritten meanwhile must not be copied into the database.
+            // A log that was truncated or overwritten meanwhile must not be copied into the database.
             tracing::error!(
-                "{} has lost something while it was open; it is left as it lies",
+                "{} lost data while it was open; its files are left as they are",
                 self.path.display()
             );
             let _ = writer.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
@@ -591,20 +592,20 @@ impl Drop for Sqlite {
     }
 }
 
-/// Looks whether a store has lost something that was committed. Leaves its files as they are.
+/// Checks whether a store has lost committed data. Leaves its files as they are.
 fn check_whole(path: &Path) -> Result<Option<Loss>, Error> {
     if let Some(loss) = head::check_wal(path) {
         return Ok(Some(loss));
     }
-    // Read before the database is looked at: another process may write meanwhile.
+    // Read before the database: another process may write meanwhile.
     let recorded = head::recorded(path);
     if !std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
-        // A store that is yet to be made.
+        // A store that does not exist yet.
         return Ok(None);
     }
     match door::open_for_reading(path) {
         Ok(connection) => head::check(&connection, path, recorded).map_err(|e| explain(path, &e)),
-        // Of before there were records.
+        // From before there were records.
         Err(error) if error.code() == "store.older" => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,5 +1,5 @@
-//! The parent of a conversation. The event that begins a fork names it, and the hash of that event proves it; the row only
-//! repeats what the log says.
+//! The parent of a conversation. The event that begins a fork names it, and the hash of that event proves it;
+//! the row only repeats it.
 
 use super::read::{self, Level, Lineage};
 use super::rows::{self, Bytes, EVENT_COLUMNS};
@@ -9,8 +9,8 @@ use everturn_core::event::{Body, Event, kind};
 use everturn_core::id::ConversationId;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-/// The parent that a conversation's first event names; `Some(None)` for a conversation that is no fork. `None` if the
-/// event is erased, damaged or not found.
+/// The parent that a conversation's first event names; `Some(None)` for a conversation that is not a fork.
+/// `None` if the event is erased, damaged or not found.
 pub fn told(db: &Connection, no: i64) -> rusqlite::Result<Option<Option<Parent>>> {
     let first = db
         .prepare_cached(
@@ -48,7 +48,7 @@ pub fn proven(db: &Connection, no: i64) -> rusqlite::Result<Option<Option<(i64, 
             None => return Ok(None),
         },
     };
-    // Rows about ancestors may be wrong as well: an event of the parent itself needs none of them.
+    // Rows of ancestors may be wrong as well: an event of the parent itself needs none of them.
     let before: Vec<Hash> = match found {
         None => vec![Head::genesis(id).hash],
         Some((found, Parent { conversation, at_seq })) => {
@@ -74,12 +74,12 @@ pub fn proven(db: &Connection, no: i64) -> rusqlite::Result<Option<Option<(i64, 
     Ok(before.into_iter().any(follows).then_some(found))
 }
 
-/// Whether the log proves another parent than the one that a row names.
+/// Whether the log proves another parent than the one in the row.
 pub fn is_wrong(db: &Connection, no: i64, named: Option<Parent>) -> rusqlite::Result<bool> {
     Ok(told(db, no)?.is_some_and(|told| told != named) && proven(db, no)?.is_some())
 }
 
-/// The parent's number: as the first event tells, or else as the row has it.
+/// The parent's number: according to the first event, or else to the row.
 pub fn number(db: &Connection, no: i64) -> rusqlite::Result<Option<i64>> {
     match told(db, no)? {
         Some(None) => Ok(None),
@@ -92,8 +92,8 @@ pub fn number(db: &Connection, no: i64) -> rusqlite::Result<Option<i64>> {
     }
 }
 
-/// The number of a conversation's parent, by its id: the one that the row names, if it has this id, since another
-/// conversation may have taken over the id of a deleted one; else the tenant's.
+/// The number of a conversation's parent, by its id: the one in the row, if it has this id, since another
+/// conversation may have reused the id of a deleted one; else the tenant's.
 fn find(db: &Connection, no: i64, parent: ConversationId) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached(
         "SELECT p.no FROM conversations c JOIN conversations p ON p.no = c.parent AND p.id = ?2 WHERE c.no = ?1

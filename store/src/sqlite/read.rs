@@ -1,4 +1,4 @@
-//! Reading, on any connection: inside a write as well as beside it.
+//! Queries, on any connection: inside a write as well as beside it.
 
 use super::parents;
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, EVENT_COLUMNS, TURN_COLUMNS, signed};
@@ -43,33 +43,34 @@ pub struct Level {
     pub no: i64,
     /// Its id.
     pub id: ConversationId,
-    /// Its own events come after this one.
+    /// `seq` after which its own events begin.
     pub floor: u64,
-    /// Nothing after this one is seen from here.
+    /// `seq` of the last visible event.
     pub cap: u64,
 }
 
-/// A conversation with its ancestors: where its events are.
+/// A conversation with its ancestors: the location of its events.
 pub struct Lineage {
     /// The conversation itself, its parent, the parent's parent, …
     pub levels: Vec<Level>,
-    /// Its own last events, if they are not settled yet. An ancestor's are of no interest: a fork begins at a settled one.
+    /// Its own last events that are not settled yet. Those of ancestors do not matter: a fork begins at a
+    /// settled one.
     pub recent: Vec<Arc<Event>>,
 }
 
 impl Lineage {
-    /// The same, with events that are not settled yet.
+    /// Adds events that are not settled yet.
     pub fn with(mut self, recent: Vec<Arc<Event>>) -> Lineage {
         self.recent = recent;
         self
     }
 
-    /// The level whose own event stands at this place.
+    /// The level that has its own event at this `seq`.
     pub fn owner(&self, seq: u64) -> Option<&Level> {
         self.levels.iter().find(|level| seq > level.floor && seq <= level.cap)
     }
 
-    /// The event at this place, if it is not settled yet.
+    /// The event at this `seq`, if it is not settled yet.
     fn recent_at(&self, seq: u64) -> Option<&Arc<Event>> {
         let first = self.recent.first()?.seq;
         self.recent.get(usize::try_from(seq.checked_sub(first)?).ok()?)
@@ -119,8 +120,8 @@ pub fn ancestors(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Resu
             .optional()?;
         let Some((no, id, seq)) = above else { return Ok(Lineage { levels, recent: Vec::new() }) };
         if levels.len() > FORK_DEPTH_MAX {
-            // A row that names itself as an ancestor would be followed for ever.
-            let error = rusqlite::types::FromSqlError::Other("its ancestors do not end".into());
+            // A row that names itself as an ancestor would be followed forever.
+            let error = rusqlite::types::FromSqlError::Other("its ancestors form a cycle".into());
             return Err(malformed(&error.into()));
         }
         levels[youngest].floor = seq;
@@ -129,7 +130,7 @@ pub fn ancestors(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Resu
     }
 }
 
-/// The hash of the event at this place; at 0, where the oldest ancestor's chain begins.
+/// The hash of the event at this `seq`; at 0, the start of the oldest ancestor's chain.
 pub fn hash_at(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Result<Option<Hash>> {
     if seq == 0 {
         return Ok(lineage.levels.last().map(|oldest| Head::genesis(oldest.id).hash));
@@ -143,7 +144,7 @@ pub fn hash_at(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Result
         .optional()
 }
 
-/// Events after a place, ascending.
+/// Events after a `seq`, ascending.
 pub fn events(db: &Connection, lineage: &Lineage, after: u64, limit: usize) -> rusqlite::Result<Vec<Event>> {
     let mut out: Vec<Event> = Vec::new();
     let mut prev = None;
@@ -160,7 +161,7 @@ pub fn events(db: &Connection, lineage: &Lineage, after: u64, limit: usize) -> r
         let left = signed((limit - out.len()) as u64);
         let mut found = statement.query(params![level.no, signed(from), signed(level.cap), left])?;
         while let Some(row) = found.next()? {
-            // A hole in the chain shows as a wrong `prev`, which verification then reports.
+            // A gap in the chain appears as a wrong `prev`, which verification then reports.
             let before = match prev {
                 Some(hash) => hash,
                 None => hash_at(db, lineage, rows::unsigned(row, "seq")? - 1)?.unwrap_or(Hash([0; 32])),
@@ -186,7 +187,7 @@ pub fn events(db: &Connection, lineage: &Lineage, after: u64, limit: usize) -> r
     Ok(out)
 }
 
-/// The event at one place.
+/// The event at a `seq`.
 pub fn event_at(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Result<Option<Event>> {
     if let Some(event) = lineage.recent_at(seq) {
         return Ok(Some(Event::clone(event)));
@@ -195,7 +196,7 @@ pub fn event_at(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Resul
     event_after(db, lineage, seq, before)
 }
 
-/// The event at one place, where the hash of the one before it is known.
+/// The event at a `seq`, given the hash of the one before it.
 fn event_after(
     db: &Connection,
     lineage: &Lineage,
@@ -210,7 +211,7 @@ fn event_after(
     .optional()
 }
 
-/// Whether the body at a place was overwritten, which leaves its length, and not written without one.
+/// Whether the body was overwritten, which preserves its length, as opposed to written without one.
 pub fn had_body(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Result<bool> {
     let Some(level) = lineage.owner(seq) else { return Ok(false) };
     let found = db
@@ -223,7 +224,7 @@ pub fn had_body(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Resul
     Ok(found.unwrap_or(false))
 }
 
-/// Turns up to a place. Counts on from the nearest fold that knows.
+/// Number of turns up to a `seq`. Counts from the nearest cached fold.
 pub fn count_turns(db: &Connection, lineage: &Lineage, through: u64) -> rusqlite::Result<u64> {
     let mut count = 0;
     for level in &lineage.levels {
@@ -244,7 +245,7 @@ pub fn count_turns(db: &Connection, lineage: &Lineage, through: u64) -> rusqlite
     Ok(count)
 }
 
-/// Own turns of a conversation up to a place; `floor` is where it left its parent.
+/// Number of own turns of a conversation up to a `seq`; `floor` is its fork point.
 pub fn own_turns(db: &Connection, no: i64, through: u64) -> rusqlite::Result<u64> {
     let floor: Option<i64> =
         db.query_row("SELECT parent_seq FROM conversations WHERE no = ?", [no], |row| row.get(0))?;
@@ -253,7 +254,8 @@ pub fn own_turns(db: &Connection, no: i64, through: u64) -> rusqlite::Result<u64
     count_turns(db, &Lineage { levels: vec![level], recent: Vec::new() }, through)
 }
 
-/// A turn as the conversation sees it: its own row if it has one, else the nearest ancestor's as it was.
+/// A turn as the conversation sees it: its own row if it has one, else the nearest ancestor's as of the fork
+/// point.
 pub fn turn_row(db: &Connection, lineage: &Lineage, id: TurnId) -> rusqlite::Result<Option<TurnRow>> {
     if let Some(event) = lineage.recent.iter().find(|event| event.id.0 == id.0) {
         return Ok(TurnRow::begun(event));
@@ -292,7 +294,7 @@ pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite:
         rows.extend(wanted.take(query.limit - rows.len()));
     }
     let (mut turns, mut last, mut bytes) = (Vec::new(), None, 0);
-    // Each group is read upwards, since the hash of one turn is most often the `prev` of the next.
+    // Each group is read in ascending order, since the hash of one turn is usually the `prev` of the next.
     for group in rows.chunks_mut(READ_TOGETHER) {
         if query.descending {
             group.reverse();
@@ -312,10 +314,10 @@ pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite:
     Ok(turns)
 }
 
-/// Turns that are read before it is asked whether the page is full: few, since each may be large.
+/// Number of turns to read before checking whether the page is full: few, since each may be large.
 const READ_TOGETHER: usize = 8;
 
-/// Rows between two places, of all levels, the youngest level's first where several have one.
+/// Rows in a range of `seq`, of all levels; where several have one, that of the youngest first.
 fn turn_page(
     db: &Connection,
     lineage: &Lineage,
@@ -343,11 +345,12 @@ fn turn_page(
     Ok(if descending { in_order.rev().take(limit).collect() } else { in_order.take(limit).collect() })
 }
 
-/// Turns after a place that do not stand. Whatever makes a turn fall is settled at once, so the rows know of all.
+/// Number of superseded or aborted turns after a `seq`. Superseding is settled at once, so the rows are
+/// complete.
 pub fn fallen_after(db: &Connection, lineage: &Lineage, after: u64) -> rusqlite::Result<u64> {
     let mut fallen = BTreeMap::new();
     for level in &lineage.levels {
-        // An ancestor's rows about turns that it inherited hide those further up, also where those stand.
+        // An ancestor's rows of inherited turns hide those further up, even if those are current.
         let mut rows = db.prepare_cached(&format!(
             "SELECT {TURN_COLUMNS} FROM turns t
              WHERE t.conversation = ?1 AND t.superseded_by IS NOT NULL AND t.seq > ?2 AND t.seq <= ?3
@@ -364,7 +367,8 @@ pub fn fallen_after(db: &Connection, lineage: &Lineage, after: u64) -> rusqlite:
     Ok(fallen.into_values().filter(|fallen| *fallen).count() as u64)
 }
 
-/// A row with the events that it rests on. `last` is the event read before, if any: its hash need not be looked up again.
+/// A row with the events that it depends on. `last` is the event read before, if any: its hash need not be
+/// looked up again.
 pub fn stored(
     db: &Connection,
     lineage: &Lineage,
@@ -386,7 +390,7 @@ pub fn stored(
     Ok(StoredTurn { conversation: lineage.id(), row, events })
 }
 
-/// What is durable of an open turn's text.
+/// The durable text of an open turn.
 pub fn open_text(db: &Connection, no: i64, turn_seq: u64) -> rusqlite::Result<String> {
     let pieces: Vec<(u64, String)> = db
         .prepare_cached(
@@ -397,8 +401,8 @@ pub fn open_text(db: &Connection, no: i64, turn_seq: u64) -> rusqlite::Result<St
     Ok(everturn_core::turn::join_chunks(pieces))
 }
 
-/// Number of assets of the tenant with these bytes, also those that only the forks of a deleted conversation show. The name
-/// of a buried tombstone's tenant goes on after a slash.
+/// Number of assets of the tenant with these bytes, including those that only the forks of a deleted
+/// conversation show. The tenant of a buried tombstone has a slash and a suffix.
 pub fn asset_count(db: &Connection, tenant: &TenantName, sha256: Hash) -> rusqlite::Result<u64> {
     db.prepare_cached(
         "SELECT count(*) FROM assets a JOIN conversations c ON c.no = a.conversation
@@ -407,7 +411,7 @@ pub fn asset_count(db: &Connection, tenant: &TenantName, sha256: Hash) -> rusqli
     .query_row(params![Bytes(sha256.0), tenant.as_str()], |row| rows::unsigned(row, 0))
 }
 
-/// Direct forks of a conversation. Where a row does not say how much a fork inherited, it is everything.
+/// Direct forks of a conversation. If a row does not say how much a fork inherited, it is everything.
 pub fn forks(db: &Connection, conversation: u64) -> rusqlite::Result<Vec<Fork>> {
     db.prepare_cached(
         "SELECT no, iif(typeof(parent_seq) = 'integer' AND parent_seq >= 0, parent_seq, ?2), deleted IS NOT NULL
@@ -423,7 +427,7 @@ pub fn forks(db: &Connection, conversation: u64) -> rusqlite::Result<Vec<Fork>> 
     .collect()
 }
 
-/// The last event of a conversation that living forks read.
+/// `seq` of the last event of a conversation that living forks read.
 pub fn needed(db: &Connection, no: i64) -> rusqlite::Result<u64> {
     write::needed(no as u64, |conversation| forks(db, conversation))
 }
@@ -468,10 +472,10 @@ fn statement(row: &Row<'_>) -> rusqlite::Result<Statement> {
     })
 }
 
-/// Events looked at in one answer of [`written_by`].
+/// Number of events examined in one call of [`written_by`].
 const WRITTEN_WINDOW: u64 = 10_000;
 
-/// A part of what an actor wrote.
+/// A page of what an actor wrote.
 pub fn written_by(
     db: &Connection,
     tenant: &TenantName,
@@ -485,7 +489,7 @@ pub fn written_by(
     let through = after.saturating_add(WRITTEN_WINDOW).min(last as u64);
     let found = db
         .prepare_cached(
-            // The tenant of a tombstone whose id is used again goes on after a slash.
+            // The tenant of a tombstone whose id was reused has a slash and a suffix.
             "SELECT c.no, c.id, c.deleted IS NOT NULL AS deleted, e.seq, e.kind, e.turn
              FROM events e JOIN conversations c ON c.no = e.conversation
              WHERE e.no > ?1 AND e.no <= ?2 AND e.actor = ?3 AND (e.salt <> zeroblob(16) OR trim(e.body) <> '')

@@ -1,4 +1,4 @@
-//! What the indexes are made from: the events, in the order of their rows.
+//! The source of the indexes: events in the order of their rows.
 
 use super::Sqlite;
 use super::read;
@@ -11,10 +11,10 @@ use everturn_core::id::{ConversationId, EventId, Key, TenantName};
 use rusqlite::{OptionalExtension, Row, params};
 use std::collections::BTreeMap;
 
-/// No more than about this is read at once, so that a few huge turns do not fill the memory.
+/// Approximate maximum read at once, so that a few huge turns do not fill the memory.
 const ARRIVED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Events with whose they are.
+/// Events with their tenants.
 fn arrived(condition: &str) -> String {
     format!(
         "SELECT {EVENT_COLUMNS}, events.no AS no, c.tenant AS tenant, c.id AS conversation_id
@@ -22,7 +22,7 @@ fn arrived(condition: &str) -> String {
     )
 }
 
-/// The tenant of a row. A tombstone that was moved out of sight has its number behind the tenant's name.
+/// The tenant of a row. A hidden tombstone has its number after the tenant's name.
 fn tenant(row: &Row<'_>) -> Result<TenantName, Failure> {
     let tenant: String = row.get("tenant")?;
     Ok(TenantName::new(tenant.split('/').next().unwrap_or_default())?)
@@ -91,7 +91,7 @@ impl Ground for Sqlite {
     }
 
     fn numbers_of(&self, tenant: &TenantName, after: u64, through: u64) -> Result<Vec<u64>, Error> {
-        // The tenant's conversations, and its tombstones that were moved out of sight: `acme` and `acme/17`.
+        // The tenant's conversations, and its hidden tombstones: `acme` and `acme/17`.
         const OF_TENANT: &str = "c.tenant >= ?1 AND c.tenant < ?1 || '0'
             AND (c.tenant = ?1 OR substr(c.tenant, length(?1) + 1, 1) = '/')";
         self.reading(|db| {

@@ -1,10 +1,10 @@
-//! Turns that are durable but not yet in the tables that follow from `events`.
+//! Turns that are durable but not yet in the derived tables.
 //!
-//! A commit of plain turns appends to `events` and touches nothing else: the rows about them would be spread over as many
-//! pages as there are conversations, and writing those with every commit costs several times the commit itself (see
-//! `docs/decisions/0003-settle-later.md`). They are remembered here, readers look here too, and every few thousand
-//! events, or when nothing waits, they are settled: all their rows are written at once. After a crash they are found
-//! behind the place that `settled` names.
+//! A commit of plain turns appends to `events` and touches nothing else: their derived rows would be spread
+//! over as many pages as there are conversations, and writing those with every commit costs several times the
+//! commit itself (see `docs/decisions/0003-settle-later.md`). They are kept here, readers look here too, and
+//! every few thousand events, or when nothing waits, they are settled: all their rows are written at once.
+//! After a crash they are found after the event that `settled` names.
 
 use super::rows::{self, CONVERSATION_COLUMNS, EVENT_COLUMNS};
 use super::write;
@@ -19,29 +19,29 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Settle after this many events: bounds the memory, and what has to be read after a crash.
+/// Number of events after which to settle: bounds the memory, and what has to be read after a crash.
 pub const UNSETTLED_EVENTS_MAX: usize = 4096;
 
-/// What is not settled, by conversation.
+/// Unsettled events, by conversation.
 #[derive(Default)]
 pub struct Recent {
     pub conversations: HashMap<Key, RecentConversation>,
     pub events: usize,
-    /// Conversations whose rows do not go together with their events, by their numbers in this file. Their rows are to be
-    /// made again from the log.
+    /// Conversations whose rows do not match their events, by their numbers in this file. Their rows have to be
+    /// rebuilt from the log.
     pub doubtful: BTreeSet<i64>,
     /// Whether the `settled` mark is wrong and has to be set again.
     pub unmarked: bool,
 }
 
-/// What is not settled of one conversation.
+/// The unsettled part of one conversation.
 #[derive(Clone)]
 pub struct RecentConversation {
     /// Its number in this file.
     pub no: i64,
-    /// As it is after the last of the events.
+    /// The conversation after the last of the events.
     pub conversation: Arc<Conversation>,
-    /// In order, without gaps, up to the head.
+    /// Events in order, without gaps, up to the head.
     pub events: Vec<Arc<Event>>,
 }
 
@@ -64,14 +64,14 @@ impl Recent {
         self.events += entry.events.len() - before;
     }
 
-    /// Takes over what came later.
+    /// Adds what came later.
     pub fn extend(&mut self, later: Recent) {
         for (key, entry) in later.conversations {
             self.add(&key, entry.no, &entry.conversation, entry.events);
         }
     }
 
-    /// What a database holds behind its `settled` mark. Where the mark is wrong, the whole log is looked through.
+    /// Reads the events after the `settled` mark. If the mark is wrong, the whole log is searched.
     pub fn load(db: &Connection) -> Result<Recent, rows::Failure> {
         let mut recent = Recent::default();
         let mut keys: HashMap<i64, Key> = HashMap::new();
@@ -94,7 +94,7 @@ impl Recent {
                         recent.add(&key, no, &Arc::new(conversation), []);
                         unknown.insert(key)
                     }
-                    // An event of a conversation that is gone needs no rows.
+                    // An event of a deleted conversation needs no rows.
                     Ok(None) => continue,
                     Err(_) => {
                         recent.doubtful.insert(no);
@@ -135,7 +135,7 @@ pub fn living(db: &Connection, no: i64) -> rusqlite::Result<Option<Conversation>
     .optional()
 }
 
-/// Whether the event of this row has its place.
+/// Whether the event of this row is in `places`.
 fn has_place(db: &Connection, row: &Row<'_>) -> rusqlite::Result<bool> {
     let (no, conversation, seq): (i64, i64, i64) =
         (row.get("no")?, row.get("conversation")?, row.get("seq")?);
@@ -146,8 +146,8 @@ fn has_place(db: &Connection, row: &Row<'_>) -> rusqlite::Result<bool> {
     ])
 }
 
-/// The number of the last event that is settled; `None` if what is stored cannot be right. It is right if the last event
-/// up to it has a place.
+/// The number of the last settled event; `None` if the stored value cannot be right. It is right if the last
+/// event up to it is in `places`.
 fn settled_mark(db: &Connection) -> rusqlite::Result<Option<i64>> {
     let mark: Option<i64> = db
         .prepare_cached("SELECT max(event) FROM settled WHERE typeof(event) = 'integer' HAVING count(*) = 1")?
@@ -156,7 +156,7 @@ fn settled_mark(db: &Connection) -> rusqlite::Result<Option<i64>> {
     let last: i64 =
         db.prepare_cached("SELECT coalesce(max(no), 0) FROM events")?.query_row([], |row| row.get(0))?;
     let Some(mark) = mark.filter(|mark| (0..=last).contains(mark)) else { return Ok(None) };
-    // Events of deleted conversations have none, so a few before it are looked at.
+    // Events of deleted conversations have none, so a few before it are examined.
     let place: Option<bool> = db
         .prepare_cached(
             "SELECT EXISTS (SELECT 1 FROM places p WHERE p.conversation = e.conversation AND p.seq = e.seq)
@@ -168,7 +168,7 @@ fn settled_mark(db: &Connection) -> rusqlite::Result<Option<i64>> {
     Ok((place != Some(false)).then_some(mark))
 }
 
-/// How many events before the mark are looked at to find one of a living conversation.
+/// Number of events before the mark that are examined to find one of a living conversation.
 const MARK_LOOK_BACK: i64 = 256;
 
 fn plain(event: &Event) -> bool {
@@ -183,7 +183,8 @@ pub fn can_wait(plan: &Append) -> bool {
         && plan.events.iter().all(plain)
 }
 
-/// Writes the rows of everything behind the `settled` mark. `conversations` are those that it touches, as they are now.
+/// Writes the rows of everything after the `settled` mark. `conversations` are those affected, in their current
+/// state.
 pub fn settle<'a>(
     db: &Connection,
     conversations: impl Iterator<Item = (i64, &'a Conversation)>,
@@ -203,14 +204,14 @@ pub fn settle<'a>(
     mark(db)
 }
 
-/// Everything that is there now is settled.
+/// Marks everything as settled.
 pub fn mark(db: &Connection) -> rusqlite::Result<()> {
     db.prepare_cached("UPDATE settled SET event = (SELECT coalesce(max(no), 0) FROM events)")?
         .execute([])
         .map(drop)
 }
 
-/// Complete turns refer to nothing that came before.
+/// A lookup that finds nothing: complete turns refer to nothing before them.
 pub struct Nothing;
 
 impl Turns for Nothing {

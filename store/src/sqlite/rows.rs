@@ -1,4 +1,4 @@
-//! Rows into values and back. A stored value that makes no sense is `Corrupt`, never a panic.
+//! Conversion between rows and values. An invalid stored value is `Corrupt`, never a panic.
 
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -13,9 +13,9 @@ use std::str::FromStr;
 
 /// A failure inside a transaction: either the request is refused, or the database is broken.
 pub enum Failure {
-    /// The request is refused and has written nothing; the rest of the batch goes on.
+    /// The request is refused and has written nothing; the rest of the batch continues.
     Refused(Error),
-    /// The whole transaction must go.
+    /// The whole transaction must be rolled back.
     Broken(rusqlite::Error),
 }
 
@@ -31,7 +31,7 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
-/// A derived row that cannot be read. Made again from the log, it can.
+/// A derived row that cannot be read. Rebuilt from the log, it can.
 #[derive(Debug)]
 struct Malformed(String);
 
@@ -48,7 +48,7 @@ pub fn malformed(row: &str, error: &rusqlite::Error) -> rusqlite::Error {
     FromSqlError::Other(Box::new(Malformed(format!("{row} is malformed ({error})")))).into()
 }
 
-/// The sentence about a derived row that cannot be read; `None` for any other error.
+/// The message about a derived row that cannot be read; `None` for any other error.
 pub fn malformed_row(error: &rusqlite::Error) -> Option<String> {
     match error {
         rusqlite::Error::FromSqlConversionFailure(_, _, source) => {
@@ -73,7 +73,7 @@ impl<const N: usize> ToSql for Bytes<N> {
     }
 }
 
-/// A word or a JSON text as a column.
+/// A name or a JSON text as a column.
 pub struct Parsed<T>(pub T);
 
 impl<T: FromStr<Err = Error>> FromSql for Parsed<T> {
@@ -94,7 +94,7 @@ fn optional_json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: &str) ->
     }
 }
 
-/// A number that is never negative.
+/// A non-negative number.
 pub fn unsigned(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<u64> {
     optional_unsigned(row, column)?.ok_or_else(|| FromSqlError::InvalidType.into())
 }
@@ -104,7 +104,7 @@ fn optional_unsigned(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<O
     number.map(|n| u64::try_from(n).map_err(|_| FromSqlError::OutOfRange(n).into())).transpose()
 }
 
-/// For parameters: SQLite's integers are signed, and no counter of ours gets near their end.
+/// For parameters: SQLite's integers are signed, and none of our counters gets near their maximum.
 pub fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -159,14 +159,14 @@ fn read_conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
     Ok((row.get("no")?, conversation))
 }
 
-/// Stand first where they are asked for: [`event`] finds them by number, since looking for their names took a quarter of
+/// Must come first in a query: [`event`] reads them by number, since looking up their names took a quarter of
 /// the time of a page.
 pub const EVENT_COLUMNS: &str = "events.seq, events.id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body";
 
 /// An event without its `prev`, which is the hash of the one before.
 pub fn event(row: &Row<'_>, conversation: ConversationId, prev: Hash) -> rusqlite::Result<Event> {
     let (salt, text) = (row.get::<_, Bytes<16>>(11)?.0, row.get_ref(12)?.as_str()?);
-    // Erasing overwrites both. Words without their salt are damage, which their hash shows.
+    // Erasing overwrites both. Text without its salt is damage, which the hash reveals.
     let erased = salt == [0; 16] && text.bytes().all(|byte| byte == b' ');
     let body = (!erased).then(|| Body { salt, text: text.to_string() });
     Ok(Event {
@@ -187,7 +187,7 @@ pub fn event(row: &Row<'_>, conversation: ConversationId, prev: Hash) -> rusqlit
     })
 }
 
-/// Stand first too.
+/// Must come first too.
 pub const TURN_COLUMNS: &str =
     "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq";
 

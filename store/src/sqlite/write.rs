@@ -1,4 +1,4 @@
-//! Writing, inside one transaction: what a plan says, row by row.
+//! Applying a plan row by row, inside one transaction.
 
 use super::derived;
 use super::erase;
@@ -10,7 +10,7 @@ use super::rows::{self, Bytes, Failure, signed};
 use crate::{Committed, Erasures};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, State};
+use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::write::{
@@ -21,8 +21,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What the writer remembers of conversations, so that an append need not read them again. Valid because only one
-/// process writes; forgotten when a transaction is rolled back.
+/// The writer's cache of conversations, so that an append need not read them again. Valid because only one
+/// process writes; dropped when a transaction is rolled back.
 #[derive(Default)]
 pub struct Known {
     conversations: HashMap<Key, (i64, Arc<Conversation>)>,
@@ -30,16 +30,16 @@ pub struct Known {
 }
 
 impl Known {
-    /// Past this it starts over; a bound on memory, not a tuning knob.
+    /// Maximum size, after which the cache starts over; a bound on memory, not a tuning knob.
     const CONVERSATIONS_MAX: usize = 4096;
 
-    /// Everything is read again.
+    /// Clears the cache.
     pub fn forget(&mut self) {
         self.conversations.clear();
     }
 
-    /// A conversation as its row says. A row that does not go together with the log is made again first: what is
-    /// appended next is chained to it. If the log was cut, an append is refused.
+    /// A conversation according to its row. A row that does not match the log is rebuilt first: the next append
+    /// is chained to it. If the log was truncated, an append is refused.
     fn get(
         &mut self,
         db: &Connection,
@@ -67,7 +67,7 @@ impl Known {
             Err(error) if rows::malformed_row(&error).is_some() => {}
             Err(error) => return Err(error.into()),
         }
-        tracing::warn!("the row of {} does not go together with its log and is made again", key.id);
+        tracing::warn!("the row of {} does not match its log; rebuilding it", key.id);
         let Some(no) = read::number(db, key)? else { return Ok(None) };
         // Only this request fails with it, not the whole batch.
         match derived::mend(db, no) {
@@ -88,7 +88,7 @@ impl Known {
     }
 }
 
-/// Whether a conversation's head is the last event of its log, as far as places tell.
+/// Whether a conversation's head is the last event of its log, according to `places`.
 fn is_at_the_end(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<bool> {
     let last = db
         .prepare_cached(
@@ -97,7 +97,7 @@ fn is_at_the_end(db: &Connection, no: i64, conversation: &Conversation) -> rusql
              WHERE p.conversation = ? ORDER BY p.seq DESC LIMIT 1",
         )?
         .query_row([no], |row| {
-            // Neither a place nor a hash that makes no sense is the head's.
+            // An invalid `seq` or hash is not the head's.
             Ok((rows::unsigned(row, "seq").ok(), row.get::<_, Bytes<32>>("hash").ok().map(|hash| hash.0)))
         })
         .optional()?;
@@ -108,16 +108,16 @@ fn is_at_the_end(db: &Connection, no: i64, conversation: &Conversation) -> rusql
     })
 }
 
-/// Whether the log says the same as a conversation's row where that may refuse an append: about its parent, and about a state
-/// that takes no more turns.
+/// Whether the log confirms a conversation's row where that may refuse an append: its parent, and a state that
+/// accepts no more turns.
 fn is_told(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<bool> {
     if parents::is_wrong(db, no, conversation.parent)? {
         return Ok(false);
     }
-    if conversation.state == State::Active {
+    if conversation.state == Lifecycle::Active {
         return Ok(true);
     }
-    // Found soon: hardly anything is written after it.
+    // Found quickly: hardly anything is written after it.
     let body: Option<String> = db
         .prepare_cached(
             "SELECT e.body FROM places p JOIN events e ON e.no = p.event AND e.conversation = p.conversation
@@ -126,12 +126,12 @@ fn is_told(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::R
         .query_row(params![no, kind::STATE], |row| row.get(0))
         .optional()?;
     let told = body.map(|body| serde_json::from_str::<StateBody>(&body));
-    // What cannot be read says nothing against it.
+    // An unreadable body does not contradict it.
     Ok(told.is_some_and(|told| told.map_or(true, |told| told.state == conversation.state)))
 }
 
-/// Whether the log of a conversation was cut: its row and its places agree on an end that the log does not reach. They are
-/// the evidence of what is missing, and a new event would get the place of a lost one.
+/// Whether the log of a conversation was truncated: its row and `places` agree on an end that the log does not
+/// reach. They are the evidence of the loss, and a new event would get the `seq` of a lost one.
 fn check_cut(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<Result<(), Error>> {
     let head = signed(conversation.head.seq);
     let placed =
@@ -152,27 +152,26 @@ fn check_cut(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite:
     )))
 }
 
-/// A batch on its way into the file.
+/// A batch being written.
 pub struct Batch<'a> {
     db: &'a Connection,
     known: &'a mut Known,
-    /// What was not settled before.
+    /// Unsettled events before it.
     before: &'a Recent,
-    /// What this batch added and did not settle.
+    /// Events that this batch added and did not settle.
     pub added: Recent,
-    /// Whether what was there before is settled by now.
+    /// Whether the earlier events are settled by now.
     pub settled: bool,
     /// The last event that this batch wrote: its number in this file and its hash.
     pub last: Option<(i64, Hash)>,
 }
 
 impl<'a> Batch<'a> {
-    /// Nothing written yet.
     pub fn new(db: &'a Connection, known: &'a mut Known, before: &'a Recent) -> Batch<'a> {
         Batch { db, known, before, added: Recent::default(), settled: false, last: None }
     }
 
-    /// A conversation as it is at this point of the batch.
+    /// A conversation at this point of the batch.
     fn conversation(
         &mut self,
         key: &Key,
@@ -185,7 +184,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Writes the rows of everything that waits.
+    /// Writes all pending rows.
     pub fn settle(&mut self) -> rusqlite::Result<()> {
         let before = if self.settled { None } else { Some(self.before) };
         let mut touched: HashMap<i64, &Conversation> = HashMap::new();
@@ -200,17 +199,17 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// How many events wait.
+    /// Number of pending events.
     fn waiting(&self) -> usize {
         self.added.events + if self.settled { 0 } else { self.before.events }
     }
 
-    /// One request. If it is refused, nothing was written for it.
+    /// Applies one request. If it is refused, nothing was written for it.
     pub fn write(&mut self, request: Write) -> Result<Committed, Failure> {
         if !request.action.removes() {
             return self.write_once(request);
         }
-        // Rows say where the words are, also those of other conversations. Where one cannot be read, they are made again.
+        // Rows locate the content, also in other conversations. Unreadable ones are rebuilt.
         self.settle()?;
         let (db, last) = (self.db, self.last);
         match derived::atomically(db, || self.write_once(request.clone())) {
@@ -269,7 +268,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Writes the rows that a plan may ask about.
+    /// Writes the rows that a plan may look up.
     fn prepare(
         &mut self,
         action: &Action,
@@ -278,7 +277,7 @@ impl<'a> Batch<'a> {
         let plain =
             |drafts: &[Draft]| drafts.iter().all(|d| matches!(&*d.kind, kind::MESSAGE | kind::TOOL_RESULT));
         match (action, existing) {
-            // An append of whole turns asks about nothing that may still wait.
+            // An append of complete turns looks up nothing that may still be pending.
             (Action::Append { drafts, .. }, _) if plain(drafts) => {}
             (Action::Chunk { .. } | Action::Remember { .. }, _) => {}
             (Action::Erase { turns, .. }, Some((no, conversation))) => {
@@ -294,7 +293,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Gives every event of a conversation its place, if one lacks it: what has none would not be deleted.
+    /// Adds every event of a conversation to `places`, if one is missing: what is missing would not be deleted.
     fn place_all(&self, no: i64, conversation: &Conversation) -> rusqlite::Result<()> {
         let placed: i64 = self
             .db
@@ -311,7 +310,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Where bodies were written.
+    /// The events whose bodies these are.
     fn places(&self, erased: &[EventRef]) -> rusqlite::Result<Vec<Place>> {
         let place = |at: &EventRef| {
             Ok(Place { conversation: read::id(self.db, signed(at.conversation))?, seq: at.seq })
@@ -363,7 +362,7 @@ impl<'a> Batch<'a> {
         Ok(committed)
     }
 
-    /// Writes whole turns into the log and remembers that their rows are to follow.
+    /// Writes complete turns into the log and queues their rows.
     fn add(
         &mut self,
         key: &Key,
@@ -408,20 +407,20 @@ impl<'a> Batch<'a> {
                 Ok((fingerprint.zip(first.zip(last)), id, row.get::<_, i64>("no")?))
             })
             .optional()?;
-        // A row that cannot be read is as good as none, and is replaced.
+        // An unreadable row is ignored, and replaced.
         let Some((Some((fingerprint, (first, last))), id, no)) = found else { return Ok(None) };
         self.settle()?;
         let key = Key { tenant: key.tenant.clone(), id };
         let (_, conversation) = self.known.get(self.db, &key, false)?.ok_or_else(|| write::absent(&key))?;
         if first == 0 || last < first || last > conversation.head.seq {
-            // No request of this conversation was answered like that: the row is damaged, and is replaced.
+            // No request of this conversation has such an answer: the row is damaged, and is replaced.
             return Ok(None);
         }
         let lineage = lineage(self.db, no, id)?;
         let count = (last - first + 1) as usize;
         let mut events = read::events(self.db, &lineage, first - 1, count)?;
         if events.first().is_none_or(|event| event.seq != first) {
-            // Its place is wrong.
+            // Its entry in `places` is wrong.
             derived::mend(self.db, no).map_err(unmended)?;
             events = read::events(self.db, &lineage, first - 1, count)?;
         }
@@ -453,7 +452,8 @@ fn remember(db: &Connection, key: &Key, no: i64, request: &AnsweredRequest) -> r
         .map(drop)
 }
 
-/// Writes events with all their rows. Nothing else may wait to be settled. Gives the number and the hash of the last one.
+/// Writes events with all their rows. Nothing else may be pending. Returns the number and the hash of the last
+/// one.
 fn insert(
     db: &Connection,
     no: i64,
@@ -484,7 +484,7 @@ fn insert_chunk(db: &Connection, no: i64, chunk: &ChunkRow) -> rusqlite::Result<
         .map(drop)
 }
 
-/// Writes an event and gives its number in this file.
+/// Writes an event and returns its number in this file.
 fn insert_event(db: &Connection, no: i64, event: &Event) -> rusqlite::Result<i64> {
     let (salt, text) = event.body.as_ref().map_or(([0; 16], ""), |body| (body.salt, body.text.as_str()));
     db.prepare_cached(
@@ -510,7 +510,7 @@ fn insert_event(db: &Connection, no: i64, event: &Event) -> rusqlite::Result<i64
     Ok(db.last_insert_rowid())
 }
 
-/// Rows that follow from events.
+/// Writes derived rows.
 pub fn insert_changes(db: &Connection, no: i64, changes: &Changes) -> rusqlite::Result<()> {
     for row in &changes.turns {
         db.prepare_cached("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?.execute(
@@ -580,15 +580,15 @@ fn insert_conversation(db: &Connection, key: &Key, conversation: &Conversation) 
             |row| row.get(0),
         )?),
     };
-    // A deleted conversation that comes back by import takes its tombstone's place.
-    let husk: Option<i64> = db
+    // A deleted conversation that is restored by import replaces its tombstone.
+    let buried: Option<i64> = db
         .query_row(
             "SELECT no FROM conversations WHERE tenant = ? AND id = ?",
             params![key.tenant.as_str(), Bytes(key.id.to_bytes())],
             |row| row.get(0),
         )
         .optional()?;
-    if let Some(no) = husk {
+    if let Some(no) = buried {
         erase::bury(db, no)?;
     }
     db.prepare_cached(
@@ -639,7 +639,6 @@ fn update_conversation(
         .map(drop)
 }
 
-/// Writes the whole row.
 pub fn update_all(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<()> {
     db.prepare_cached(
         "UPDATE conversations SET owner = ?, title = ?, participants = ?, metadata = ?, state = ?, updated = ?,

@@ -1,5 +1,5 @@
-//! Derived rows are derived: whatever happens to them, the log can be written, `check` names what differs from it, and
-//! rebuilding gives the answers of a store to which nothing happened.
+//! Derived rows can always be rebuilt: whatever happens to them, the log can be written, `check` names what
+//! differs from it, and rebuilding gives the answers of an undamaged store.
 
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
@@ -32,7 +32,7 @@ struct World {
     m: Maker,
 }
 
-/// A request that may come again.
+/// A request with an idempotency key.
 fn repeatable(key: &Key, draft: Draft) -> Write {
     let idempotency = once("again", "x");
     let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency };
@@ -64,7 +64,7 @@ fn world() -> World {
     for n in 0..5 {
         append(&store, &keys[2], vec![m.say(&format!("waits {n}"))]);
     }
-    // Settled, but for the last three: as a crash leaves it.
+    // Settled, except for the last three: as a crash leaves it.
     store.settle().unwrap();
     for n in 0..3 {
         append(&store, &keys[2], vec![m.say(&format!("unsettled {n}"))]);
@@ -78,7 +78,7 @@ fn world() -> World {
     World { _folder: folder, path, keys, open: open_turn, m }
 }
 
-/// Everything that is read from derived rows.
+/// All answers that are read from derived rows.
 fn answers(store: &Sqlite, keys: &[Key]) -> String {
     let all = TurnQuery { limit: 1000, include_superseded: true, ..TurnQuery::default() };
     let listing = ConversationQuery { limit: 1000, ..ConversationQuery::default() };
@@ -107,7 +107,7 @@ fn answers(store: &Sqlite, keys: &[Key]) -> String {
     )
 }
 
-/// What may happen to derived rows, and a word of what `check` says about it.
+/// Damage to derived rows, and a word of what `check` reports.
 const DAMAGE: &[(&str, &str)] = &[
     ("UPDATE settled SET event = 0", "settled"),
     ("UPDATE settled SET event = 999999", "settled"),
@@ -162,7 +162,7 @@ fn whatever_happens_to_derived_rows_they_are_named_and_mended_and_the_log_goes_o
         assert_eq!(store.check().unwrap(), Vec::new(), "nothing happened to it");
         drop(store);
         let store = open(&twin.path);
-        // The first one may be hidden or archived by what happens below; the others take turns.
+        // The first one may be hidden or archived by the damage; the others accept turns.
         for key in &twin.keys[1..] {
             append(&store, key, vec![twin.m.say("goes on")]);
         }
@@ -185,7 +185,7 @@ fn whatever_happens_to_derived_rows_they_are_named_and_mended_and_the_log_goes_o
     }
 }
 
-/// Cells that cannot be read, and a word of what `check` says about them.
+/// Unreadable cells, and a word of what `check` reports.
 const MALFORMED: &[(&str, &str)] = &[
     ("UPDATE conversations SET participants = '['", "participants"),
     ("UPDATE conversations SET metadata = 'nonsense'", "metadata"),
@@ -242,12 +242,12 @@ fn a_cell_that_cannot_be_read_is_named_and_keeps_nobody_from_writing() {
         for key in &world.keys {
             append(store, key, vec![world.m.say("goes on")]);
         }
-        // As whoever opens a store does; then somebody goes on with the open turn of the fork.
+        // As on opening a store; then the open turn of the fork is continued.
         store.open_turns().unwrap();
         done(store, chunk(&world.keys[1], world.open, 0, "so far"));
         append(store, &world.keys[1], vec![world.m.end(kind::COMMITTED, world.open, "said")]);
         done(store, world.m.fork(&world.m.key(), &world.keys[0], 3));
-        // Last, because it is written anew where the first answer cannot be told any more.
+        // Last, because it is rewritten if the first answer is lost.
         assert_eq!(done(store, repeatable(&world.keys[2], world.m.say("once"))).events.len(), 1);
     };
     let twin = world();
@@ -263,7 +263,7 @@ fn a_cell_that_cannot_be_read_is_named_and_keeps_nobody_from_writing() {
         let found = reader.check().unwrap();
         let named = |problem: &Problem| problem.kind == ProblemKind::Derived && problem.text.contains(says);
         assert!(found.iter().any(named), "{sql}: {found:#?}");
-        // Whoever only reads is told what to do, or reads what is right.
+        // A read-only process gets an error that says what to do, or a correct answer.
         for key in &world.keys {
             if let Err(error) = reader.conversation(key).and(reader.turns(key, &TurnQuery::default())) {
                 assert!(error.text().contains("doctor --rebuild"), "{sql}: {error}");
@@ -281,7 +281,8 @@ fn a_cell_that_cannot_be_read_is_named_and_keeps_nobody_from_writing() {
     }
 }
 
-/// A mark that is too high was left as it is where nothing waited, and the next turns never got their rows.
+/// Regression: a mark that is too high was left as it is if nothing was pending, and the next turns never got
+/// their rows.
 #[test]
 fn a_wrong_mark_of_what_is_settled_is_set_right_where_nothing_waits() {
     for mark in ["999999", "-7", "'x'", "0"] {
@@ -299,7 +300,7 @@ fn a_wrong_mark_of_what_is_settled_is_set_right_where_nothing_waits() {
     }
 }
 
-/// Acknowledged turns were missing from what a second process read.
+/// Regression: acknowledged turns were missing from what a second process read.
 #[test]
 fn a_reader_finds_what_is_not_settled_whatever_the_mark_says() {
     let whole = world();
@@ -313,7 +314,7 @@ fn a_reader_finds_what_is_not_settled_whatever_the_mark_says() {
     }
 }
 
-/// The head that an append builds on is in the log: a row alone cannot make a hole in the chain.
+/// An append builds on the head in the log: a wrong row alone cannot make a gap in the chain.
 #[test]
 fn an_append_makes_no_hole_in_the_chain() {
     for sql in [
@@ -332,7 +333,8 @@ fn an_append_makes_no_hole_in_the_chain() {
     }
 }
 
-/// A log that was really cut takes no more events until somebody accepts the loss: they would get places that were given.
+/// A log that was really truncated accepts no events until the loss is accepted: they would get `seq` numbers
+/// that were already used.
 #[test]
 fn nothing_is_appended_to_a_log_that_was_cut() {
     let world = world();
@@ -346,7 +348,7 @@ fn nothing_is_appended_to_a_log_that_was_cut() {
     let error = refused(&store, addition(&world.keys[2], vec![world.m.say("next")]), "chain.truncated");
     assert!(error.text().contains("ends at seq 6 but had 10"), "{error}");
     assert!(error.text().contains("--rebuild --accept-loss"), "{error}");
-    // Others go on, and the evidence stays.
+    // Others can be continued, and the evidence stays.
     append(&store, &world.keys[1], vec![world.m.say("goes on")]);
     let found = store.check().unwrap();
     assert!(
@@ -359,7 +361,7 @@ fn nothing_is_appended_to_a_log_that_was_cut() {
     assert_eq!(store.check().unwrap(), Vec::new());
 }
 
-/// The evidence of a cut log: what rows know of events that are not there.
+/// The evidence of a truncated log: rows about events that do not exist.
 #[test]
 fn events_that_rows_know_of_and_the_log_lacks_are_named_by_their_places() {
     let cases: [(&str, &[&str]); 4] = [
@@ -387,8 +389,8 @@ fn events_that_rows_know_of_and_the_log_lacks_are_named_by_their_places() {
     }
 }
 
-/// A row that named itself as its parent was followed until memory was full; later it was an error until somebody
-/// rebuilt, and one that named a stranger was believed.
+/// Regression: a row that named itself as its parent was followed until memory was full; later it was an error
+/// until a rebuild, and one that named a stranger was believed.
 #[test]
 fn a_wrong_parent_is_set_right_by_what_the_log_says() {
     let whole = world();
@@ -429,7 +431,7 @@ fn a_wrong_parent_is_set_right_by_what_the_log_says() {
     }
 }
 
-/// A fork reads on through a parent that was deleted, whatever became of that one's row.
+/// A fork can be read through a deleted parent, whatever became of that one's row.
 #[test]
 fn a_wrong_parent_of_a_deleted_conversation_is_set_right_too() {
     for sql in [
@@ -478,7 +480,8 @@ fn a_parent_that_comes_back_takes_no_forks_over() {
     assert!(store.members().unwrap().iter().all(|member| member.parent.is_none_or(|(no, _)| no < member.no)));
 }
 
-/// A place that nobody wrote was taken for the last sign of a lost event, so that rebuilding asked for `--accept-loss`.
+/// Regression: an entry in `places` that nobody wrote was taken for the last trace of a lost event, so that
+/// rebuilding asked for `--accept-loss`.
 #[test]
 fn rows_that_know_of_events_which_never_were_are_wrong_rows() {
     for sql in [
@@ -497,7 +500,7 @@ fn rows_that_know_of_events_which_never_were_are_wrong_rows() {
     }
 }
 
-/// The log says whether a conversation is closed.
+/// The log determines whether a conversation is closed.
 #[test]
 fn a_state_that_nobody_set_refuses_no_append() {
     for state in ["archived", "abandoned", "closed"] {
@@ -512,7 +515,7 @@ fn a_state_that_nobody_set_refuses_no_append() {
             append(&store, key, vec![m.say("goes on")]);
         }
         assert_eq!(store.check().unwrap(), Vec::new(), "{state}");
-        // One that somebody set does, also after it is read again and with other events behind it.
+        // A state that was really set does, also after it is read again and with other events after it.
         let set = m.state(state.parse().unwrap());
         append(&store, &world.keys[2], vec![set]);
         append(&store, &world.keys[2], vec![m.update(Settings::default())]);
@@ -526,7 +529,7 @@ fn a_state_that_nobody_set_refuses_no_append() {
     }
 }
 
-/// What is to be erased or kept elsewhere is in the log; rows only say where.
+/// The content to erase or to back up is in the log; rows only locate it.
 #[test]
 fn malformed_rows_keep_nobody_from_erasing_deleting_and_backing_up() {
     for (sql, _) in MALFORMED {
@@ -541,7 +544,7 @@ fn malformed_rows_keep_nobody_from_erasing_deleting_and_backing_up() {
         drop(reader);
         let store = open(&world.path);
         assert_eq!(store.members().unwrap().len(), 3, "{sql}");
-        // A parent that only the log of the fork names is not known to be read before somebody reads the fork.
+        // A parent that only the log of the fork names is not known to be read before the fork is read.
         store.conversation(fork).unwrap();
         let erased = done(&store, world.m.erase(parent, &[first])).erased;
         assert_eq!(erased.len(), 2, "{sql}: the turn and what was learned from it");
@@ -556,7 +559,7 @@ fn malformed_rows_keep_nobody_from_erasing_deleting_and_backing_up() {
     }
 }
 
-/// A backup runs beside whoever writes, so it mends nothing; it reads what the log says instead.
+/// A backup runs beside a writer, so it repairs nothing; it reads the log instead.
 #[test]
 fn a_backup_reads_past_wrong_rows_that_it_may_not_mend() {
     for sql in [
@@ -579,7 +582,7 @@ fn a_backup_reads_past_wrong_rows_that_it_may_not_mend() {
     }
 }
 
-/// Rows about conversations that never were go, and a tenant that is no text hides no other.
+/// Rows of conversations that never existed are dropped, and a tenant that is not text hides no other.
 #[test]
 fn rows_of_nobody_are_dropped_and_hide_nothing() {
     let world = world();

@@ -1,4 +1,4 @@
-//! Random choices that come again from their seed.
+//! Reproducible random choices from a seed.
 
 pub struct Dice(fastrand::Rng);
 

@@ -1,5 +1,5 @@
-//! A log that two processes wrote beside each other, before that was impossible: it opens, reads and goes on, and what
-//! either of them acknowledged can be kept.
+//! A log that two processes wrote concurrently, before that was impossible: it opens, reads and can be
+//! continued, and everything acknowledged by either can be kept.
 
 use everturn_core::chain::{Head, next_event};
 use everturn_core::event::Event;
@@ -40,7 +40,7 @@ fn insert(db: &Connection, event: &Event) {
     .unwrap();
 }
 
-/// A writer that knows a head of its own.
+/// A writer with a head of its own.
 struct Writer<'a> {
     db: &'a Connection,
     m: &'a Maker,
@@ -56,7 +56,7 @@ impl Writer<'_> {
     }
 }
 
-/// A conversation with one turn, and where its log ends.
+/// A conversation with one turn, and the end of its log.
 fn shared() -> (TempDir, PathBuf, Key, Maker, Head) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
@@ -67,7 +67,7 @@ fn shared() -> (TempDir, PathBuf, Key, Maker, Head) {
     (folder, path, key, m, head)
 }
 
-/// The log of three writers: two parted after "shared", a third left the second one after "b1".
+/// The log of three writers: two diverged after "shared", a third diverged from the second after "b1".
 fn damaged() -> (TempDir, PathBuf, Key, Maker) {
     let (folder, path, key, m, head) = shared();
     let db = Connection::open(&path).unwrap();
@@ -103,7 +103,7 @@ fn a_log_that_two_processes_wrote_opens_and_goes_on_and_nothing_of_it_is_dropped
     store.rebuild().unwrap();
     verify(&store, &key);
 
-    // Each branch becomes a fork from where it parted, and a branch of a branch a fork of that.
+    // Each branch becomes a fork from where it diverged, and a branch of a branch a fork of that.
     let mut forks = Vec::new();
     while let Some(branch) = store.branches().unwrap().into_iter().next() {
         let fork = m.key();
@@ -123,24 +123,24 @@ fn a_log_that_two_processes_wrote_opens_and_goes_on_and_nothing_of_it_is_dropped
     assert_eq!(store.check().unwrap(), Vec::new());
 }
 
-/// What somebody said in a fork of the branch that lost was acknowledged too.
+/// Turns in a fork of the losing branch were acknowledged too.
 #[test]
 fn forks_that_left_another_branch_go_with_it() {
     moves_forks(6, false);
 }
 
-/// A fork that was deleted is there for what its own forks read of it, be that its own words or only what it inherited.
+/// A deleted fork is kept for what its own forks read of it, be that its own events or only inherited ones.
 #[test]
 fn forks_of_a_deleted_fork_that_left_another_branch_go_with_it() {
     moves_forks(6, true);
     moves_forks(4, true);
 }
 
-/// Repairs a log of whose second branch somebody made a fork, and a fork of that.
+/// Repairs a log with a fork of its second branch, and a fork of that.
 fn moves_forks(grandchild_at: u64, deleted: bool) {
     let (_folder, path, key, m) = damaged();
     let (fork, grandchild) = (m.key(), m.key());
-    // Made where the branch of the second writer was the whole log.
+    // Made in a copy where the branch of the second writer was the whole log.
     let elsewhere = tempfile::tempdir().unwrap();
     let alone = elsewhere.path().join("alone.db");
     std::fs::copy(&path, &alone).unwrap();
@@ -200,7 +200,7 @@ fn moves_forks(grandchild_at: u64, deleted: bool) {
     if deleted {
         return;
     }
-    // An import goes by what a fork says about its parent.
+    // An import relies on what a fork says about its parent.
     let memory = everturn_store::memory::Memory::default();
     for one in [&key, &repaired[0], &fork, &grandchild] {
         let own: Vec<Event> =
@@ -210,7 +210,7 @@ fn moves_forks(grandchild_at: u64, deleted: bool) {
     assert_eq!(texts(&memory, &grandchild), texts(&store, &grandchild));
 }
 
-/// A backup goes to the end of the log, also if the other process wrote last and less.
+/// A backup reaches the end of the log, even if the other process wrote last and less.
 #[test]
 fn a_shorter_branch_that_was_written_last_does_not_cut_a_backup() {
     let (_folder, path, key, m, head) = shared();

@@ -1,8 +1,8 @@
-//! Erased means gone: from the database, its write-ahead log and the asset folder, byte for byte.
+//! Erased content is gone from the database, its write-ahead log and the asset folder, byte for byte.
 //!
-//! Every word that is written carries a mark of its own. Random operations run over many conversations; after each that
-//! erases or deletes, all files are read: no mark of anything that is gone may be in them, and every mark of what is
-//! still there must be.
+//! Every text that is written carries a unique mark. Random operations run over many conversations; after each
+//! that erases or deletes, all files are read: they must not contain a mark of anything erased, and must
+//! contain every mark of what is left.
 
 use crate::dice::Dice;
 use everturn_core::chain::Hash;
@@ -17,14 +17,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What every mark begins with.
+/// Prefix of every mark.
 const MARK: &str = "mark-";
-/// Digits after that and a letter.
+/// Number of digits after that and a letter.
 const DIGITS: usize = 8;
 
-/// Whether a mark stands in the words of a turn or in the bytes of an asset. Titles and metadata (`s`), names of actors
-/// (`n`) and ids of assets (`a`) also stand in rows that SQLite moves between pages, which leaves copies of them until the
-/// file is compacted.
+/// Whether a mark is in the text of a turn or in the bytes of an asset. Titles and metadata (`s`), names of
+/// actors (`n`) and ids of assets (`a`) are also in rows that SQLite moves between pages, which leaves copies
+/// of them until the file is compacted.
 fn promised(mark: &str) -> bool {
     mark[MARK.len()..].starts_with('t')
 }
@@ -88,7 +88,7 @@ impl World {
         self.store.as_ref().unwrap()
     }
 
-    /// A new mark; the letter says what it stands in.
+    /// A new mark; the letter says where it is.
     fn mark(&mut self, letter: char) -> String {
         self.marks += 1;
         format!("{MARK}{letter}{:0DIGITS$}", self.marks)
@@ -124,7 +124,7 @@ impl World {
         (!living.is_empty()).then(|| *self.dice.pick(&living))
     }
 
-    /// A conversation and its ancestors, each with how far it is seen.
+    /// A conversation and its ancestors, each with the last `seq` visible.
     fn lineage(&self, mut which: usize) -> Vec<(usize, u64)> {
         let mut levels = vec![(which, u64::MAX)];
         let mut cap = u64::MAX;
@@ -136,7 +136,7 @@ impl World {
         levels
     }
 
-    /// Every mark that someone can still read.
+    /// Every mark that can still be read.
     fn readable(&self) -> BTreeSet<String> {
         let mut marks = BTreeSet::new();
         for which in (0..self.all.len()).filter(|n| !self.all[*n].deleted) {
@@ -200,7 +200,7 @@ impl World {
         self.all[which].events.push(Kept { seq, content, envelope: vec![] });
     }
 
-    /// Appends and gives the place of the first.
+    /// Appends and returns the `seq` of the first.
     fn append(&mut self, which: usize, drafts: Vec<Draft>) -> u64 {
         append(self.store(), &self.all[which].key, drafts).events[0].seq
     }
@@ -224,7 +224,8 @@ impl World {
         let turn_id = turn_of(&turn);
         let seq = self.append(which, vec![asset, turn]);
         let one = &mut self.all[which];
-        // The asset's id is in the index as long as the asset is, whether or not the turn that shows it is seen.
+        // The asset's id is in the index as long as the asset is, whether or not the turn that refers to it is
+        // visible.
         one.events.push(Kept { seq, content: vec![name, mark], envelope: vec![] });
         one.turns.push(Turn { id: turn_id, begin: seq + 1, content: None, asset: Some(seq) });
     }

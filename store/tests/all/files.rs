@@ -1,4 +1,4 @@
-//! The file itself: what is in it, what is refused, and who may write.
+//! The file itself: its content, what is refused, and the right to write.
 
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -36,7 +36,7 @@ fn written() -> (TempDir, PathBuf, Vec<Key>) {
     (folder, path, keys)
 }
 
-/// Reads everything that can be read; only errors may come out, no panic.
+/// Reads everything that can be read; errors are allowed, panics are not.
 fn read_all(store: &Sqlite, keys: &[Key]) -> Vec<Error> {
     let mut errors = Vec::new();
     let all = TurnQuery { limit: 1000, include_superseded: true, ..TurnQuery::default() };
@@ -75,7 +75,7 @@ fn the_tables_have_the_names_that_people_know() {
     assert_eq!(mode, "wal");
 }
 
-/// What version 3 added, taken back.
+/// Reverts what version 3 added.
 const UNDO_VERSION_3: &str = "DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected; DROP INDEX turns_fallen;
     ALTER TABLE conversation_facts DROP COLUMN corrects; ALTER TABLE folds DROP COLUMN turns; PRAGMA user_version = 2;";
 
@@ -111,8 +111,8 @@ fn a_file_of_version_2_is_upgraded_with_what_erasing_needs_to_find() {
     assert_eq!(store.check().unwrap(), []);
 }
 
-/// What later versions added, taken out again: version 1 had a table of facts that nobody wrote to, and version 2 no
-/// table of ownership.
+/// Reverts what later versions added: version 1 had an unused table of facts, and version 2 no table of
+/// ownership.
 #[test]
 fn a_file_of_an_older_version_is_upgraded_when_it_is_opened_for_writing() {
     let v1 = include_str!("../../src/sqlite/v1.sql");
@@ -144,7 +144,7 @@ fn a_file_of_an_older_version_is_upgraded_when_it_is_opened_for_writing() {
 fn streams_left_open_are_found_without_reading_every_turn() {
     let (_folder, path, _) = written();
     let db = Connection::open(&path).unwrap();
-    // The statement as the store runs it, out of its own source, so that the two cannot drift apart.
+    // The statement as the store runs it, taken from its source, so that the two cannot drift apart.
     let source = include_str!("../../src/sqlite/index.rs");
     let start = source.find("SELECT c.tenant, c.id, t.id FROM turns t").unwrap();
     let sql = &source[start..start + source[start..].find('"').unwrap()];
@@ -185,7 +185,7 @@ fn rebuilding_brings_back_rows_that_were_lost() {
         )
     };
     let before = answers(&store);
-    // Everything in the file that follows from the log.
+    // Everything in the file that is derived from the log.
     Connection::open(&path)
         .unwrap()
         .execute_batch(
@@ -304,7 +304,7 @@ fn verifies(store: &Sqlite, key: &Key) -> bool {
 fn a_file_that_was_cut_off_is_reported_and_never_a_panic() {
     let (_folder, path, keys) = written();
     let whole = std::fs::read(&path).unwrap();
-    // A file of one byte counts as empty to SQLite; one of none is a new store.
+    // SQLite treats a file of one byte as empty; one of none is a new store.
     for length in [50, 99, 100, 2000, 4096, 5000, whole.len() / 2, whole.len() - 4096] {
         std::fs::write(&path, &whole[..length]).unwrap();
         let errors = match open(&path) {
@@ -416,7 +416,8 @@ fn a_reader_elsewhere_holds_up_the_scrubbing_after_an_erasure_and_nothing_else()
     }
 }
 
-/// The first files of version 1 had no table of keys. They are read as they are, and get one when they are written to.
+/// The first files of version 1 had no table of keys. They can be read, and get one when they are opened for
+/// writing.
 #[test]
 fn a_file_of_before_there_were_keys_has_none() {
     use everturn_store::Keys;

@@ -1,4 +1,5 @@
-//! The promises, on a PostgreSQL server that `EVERTURN_TEST_POSTGRES` names by its URL. Each has a schema of its own there.
+//! The promises, on the PostgreSQL server at the URL in `EVERTURN_TEST_POSTGRES`. Each has a schema of its own
+//! there.
 
 use everturn_store::conformance::Backend;
 use everturn_store::postgres::Postgres;
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static SCHEMAS: AtomicU32 = AtomicU32::new(0);
 
-/// Runs a promise, or says that it is skipped.
+/// Runs a promise, or reports that it is skipped.
 fn kept(promise: fn(&dyn Backend)) {
     let Ok(url) = std::env::var("EVERTURN_TEST_POSTGRES") else {
         eprintln!("skipped: EVERTURN_TEST_POSTGRES names no PostgreSQL server");
@@ -25,8 +26,8 @@ fn kept(promise: fn(&dyn Backend)) {
 // Recall is not there yet.
 everturn_store::conformance!(log kept);
 
-/// Two processes (here: two stores with connections of their own) append to one conversation at once: one order, no gap,
-/// nothing lost, and a key that both send is answered once.
+/// Two processes (here: two stores with connections of their own) append to one conversation at once: one
+/// order, no gap, nothing lost, and a key that both send is answered once.
 #[test]
 fn two_writers_give_one_order() {
     use everturn_core::chain::Hash;
@@ -42,7 +43,7 @@ fn two_writers_give_one_order() {
     admin(format!("CREATE SCHEMA {schema}"));
     let and = if url.contains('?') { '&' } else { '?' };
     let url_of_schema = format!("{url}{and}options=-csearch_path%3D{schema}");
-    // Opened at once: the tables are made by one of them.
+    // Opened at once: one of them creates the tables.
     let stores: Vec<Postgres> = std::thread::scope(|scope| {
         let opening: Vec<_> =
             (0..4).map(|_| scope.spawn(|| Postgres::open(&url_of_schema).unwrap())).collect();
@@ -56,7 +57,7 @@ fn two_writers_give_one_order() {
         .map(|writer| {
             (0..25)
                 .map(|round| {
-                    // In either order of conversations, so that locks taken as they come would wait in a circle.
+                    // In both orders of conversations, so that locks taken in that order would deadlock.
                     let mut keys = vec![&one, &other];
                     if writer % 2 == 0 {
                         keys.reverse();

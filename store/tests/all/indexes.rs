@@ -1,4 +1,4 @@
-//! What only files can get wrong about recall: each tenant's index is a file of its own, and any of them may be lost.
+//! Recall with index files: each tenant has its own, and any of them may be lost.
 
 use everturn_core::id::{Key, TenantName};
 use everturn_core::limits::INDEXES_OPEN_MAX;
@@ -30,7 +30,7 @@ fn behind(store: &Sqlite, tenant: &str) -> u64 {
     store.behind(Some(&TenantName::new(tenant).unwrap()), None).unwrap().events
 }
 
-/// A store in which two tenants said something in turns, all of it in the index.
+/// A store in which two tenants wrote in turns, fully indexed.
 fn furnished(folder: &Path, m: &Maker) -> (Key, Key) {
     let (one, two) = (of("one", m), of("two", m));
     let store = open(folder);
@@ -44,7 +44,7 @@ fn furnished(folder: &Path, m: &Maker) -> (Key, Key) {
     (one, two)
 }
 
-/// Everything that is left to take in, as whose events and how many.
+/// Everything that is left to index, by tenant.
 fn left(store: &Sqlite) -> Vec<(Option<String>, usize)> {
     let mut left = Vec::new();
     loop {
@@ -78,7 +78,7 @@ fn a_lost_file_is_made_again_from_its_tenants_events_only() {
     assert_eq!(events.iter().map(|(_, events)| events).sum::<usize>(), 21, "{events:?}");
 }
 
-/// After a power loss a file may be as it was a while ago, while the others are newer.
+/// After a power loss a file may be older than the others.
 #[test]
 fn a_file_that_fell_behind_catches_up_beside_new_events() {
     let (folder, m) = (tempfile::tempdir().unwrap(), Maker::default());
@@ -132,7 +132,7 @@ fn more_tenants_than_can_be_open_find_their_own() {
         let to = |file: std::io::Result<std::fs::DirEntry>| std::fs::read_link(file.ok()?.path()).ok();
         all.filter_map(to).filter(|path| path.starts_with(folder.path().join("store.db-index"))).count()
     });
-    // Each has a file, a write-ahead log and its index; and some connections read.
+    // Each has a file, a write-ahead log and its index; and there are some reading connections.
     assert!(open_files <= (INDEXES_OPEN_MAX + 1) * 3 + 8 * 3, "{open_files} are open");
 }
 
@@ -154,7 +154,7 @@ fn with_the_last_conversation_goes_the_tenants_file() {
     assert_eq!(left, [], "what was deleted is not looked for again");
 }
 
-/// Earlier versions kept one index for everybody, with everybody's words in it.
+/// Earlier versions kept one index for all tenants, with all their text in it.
 #[test]
 fn the_shared_index_of_earlier_versions_is_removed() {
     let (folder, m) = (tempfile::tempdir().unwrap(), Maker::default());
@@ -171,7 +171,7 @@ fn the_shared_index_of_earlier_versions_is_removed() {
     assert_eq!((found(&store, "one"), found(&store, "two")), (20, 20));
 }
 
-/// The first tenant in the feed could not be written, and nobody's words were taken in any more.
+/// Regression: the first tenant in the feed could not be written, and nothing was indexed for anyone.
 #[test]
 fn a_file_that_cannot_be_written_stops_nobody_else() {
     let (folder, m) = (tempfile::tempdir().unwrap(), Maker::default());
@@ -184,7 +184,7 @@ fn a_file_that_cannot_be_written_stops_nobody_else() {
         append(&store, &two, vec![m.say(&format!("beacon {n} again"))]);
     }
     for _ in 0..50 {
-        // It fails as often as it is the turn of the first.
+        // It fails whenever it is the turn of the first.
         let _ = take_in_some(&store);
     }
     assert_eq!((found(&store, "two"), behind(&store, "two")), (30, 0));

@@ -1,4 +1,4 @@
-//! Constant load beside a slow reader of which there is always one: the write-ahead log must not grow for ever.
+//! Constant load beside a constant slow reader: the write-ahead log must not grow forever.
 
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Two readers in turn: each begins a slow read before the other ends its own, so that there is no moment without one.
+/// Two readers in turn: each begins a slow read before the other ends, so that there is no moment without one.
 fn keep_reading(path: &Path, enough: &AtomicBool) {
     let readers = [Connection::open(path).unwrap(), Connection::open(path).unwrap()];
     let begin = |reader: &Connection| {

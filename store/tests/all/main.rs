@@ -1,4 +1,4 @@
-//! What the stores promise, proven on each of them; then what only a file can get wrong.
+//! The promises of the stores, run on each of them; then failures that only files can have.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands")]
 
 mod derived;

@@ -14,7 +14,7 @@ mod sqlite {
     everturn_store::conformance!(super::fresh);
 }
 
-/// A store in a folder that lives as long as it does.
+/// A store with its temporary folder.
 struct Fresh {
     store: Sqlite,
     _folder: TempDir,
@@ -28,7 +28,7 @@ impl Deref for Fresh {
     }
 }
 
-/// Whatever a promise was about, every derived row is what the log says.
+/// After each promise, every derived row matches the log.
 impl Drop for Fresh {
     fn drop(&mut self) {
         if !std::thread::panicking() {
@@ -42,7 +42,7 @@ fn fresh() -> Fresh {
     Fresh { store: Sqlite::open(&folder.path().join("store.db"), Duration::ZERO).unwrap(), _folder: folder }
 }
 
-/// A promise that is written down but not in the list would never be checked.
+/// A promise that is not in the list would never be checked.
 #[test]
 fn every_promise_is_in_the_list() {
     let list = include_str!("../../src/conformance.rs");

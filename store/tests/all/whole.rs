@@ -1,7 +1,7 @@
-//! A store that lost something says so when it is opened: its write-ahead log, or the end of it.
+//! A store that lost its write-ahead log, or the end of it, reports that when it is opened.
 
 use everturn_core::Error;
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::chain::Hash;
 use everturn_core::id::{Key, KeyId};
 use everturn_store::conformance::*;
@@ -47,7 +47,7 @@ fn copied(from: &Path, key: &Key) -> Killed {
 
 const TURNS: u64 = 45;
 
-/// A store that is open, with a conversation that says nothing yet. The folder goes with the first part.
+/// An open store with an empty conversation. The folder lives as long as the first part.
 fn fresh() -> (TempDir, PathBuf, Maker, Sqlite, Key) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
@@ -66,7 +66,7 @@ fn killed() -> Killed {
     copied(&path, &key)
 }
 
-/// Both ways to open it give this error, as often as it is tried.
+/// Both ways to open it give this error, however often it is tried.
 fn refused_with(path: &Path, code: &str) -> Error {
     for _ in 0..2 {
         assert_eq!(Sqlite::open_read_only(path).err().expect("reading is refused").code(), code);
@@ -84,7 +84,7 @@ fn a_killed_store_is_whole() {
     append(&store, &k.key, vec![Maker::default().draft("note", "{}")]);
 }
 
-/// 45 of 498 acknowledged turns were gone, and `verify` said that all is in order.
+/// Regression: 45 of 498 acknowledged turns were gone, and `verify` reported no problem.
 #[test]
 fn a_lost_write_ahead_log_is_an_error() {
     let k = killed();
@@ -143,14 +143,14 @@ fn an_older_copy_of_the_database_is_noticed() {
     append(&open(&path).unwrap(), &key, vec![m.say("instead")]);
 }
 
-/// A deletion and a revoked key add no event; losing them would bring back what somebody took away.
+/// A deletion and a revoked key add no event; losing them would restore what was removed.
 #[test]
 fn a_lost_deletion_and_a_lost_revocation_are_noticed() {
     let (_folder, path, m, store, key) = fresh();
     let access = AccessKey {
         id: KeyId::from_bytes([1; 16]),
         tenant: key.tenant.clone(),
-        role: Role::Writer,
+        role: KeyRole::Writer,
         label: None,
         created: m.now(),
         expires: None,
@@ -197,7 +197,8 @@ fn lost_text_of_an_open_turn_is_noticed() {
     );
 }
 
-/// A crash after the record was removed left a store that is refused, although nothing else was lost.
+/// Regression: a crash after the record was removed left a store that was refused, although nothing else was
+/// lost.
 #[cfg(unix)]
 #[test]
 fn a_record_that_is_removed_while_somebody_writes_is_made_again() {
@@ -223,7 +224,7 @@ fn a_record_that_is_removed_while_somebody_writes_is_made_again() {
     assert_eq!(verify(&open(&path).unwrap(), &key).events, 3, "a clean end is one without it too");
 }
 
-/// The process that opened the store wrote its number into whatever the link led to.
+/// Regression: opening the store wrote the process id into the target of the link.
 #[cfg(unix)]
 #[test]
 fn symbolic_links_beside_a_store_are_not_written_through() {
@@ -248,7 +249,7 @@ fn symbolic_links_beside_a_store_are_not_written_through() {
     open(&path).unwrap();
 }
 
-/// With the record gone, an emptied and a half-cut write-ahead log looked like whole ones.
+/// Regression: with the record gone, an emptied and a half-truncated write-ahead log looked complete.
 #[test]
 fn a_store_in_use_without_its_record_of_the_head_is_refused() {
     let k = killed();
@@ -263,7 +264,7 @@ fn a_store_in_use_without_its_record_of_the_head_is_refused() {
         std::fs::write(&head, &record[..20]).unwrap();
         refused_with(&k.path(), "store.head_lost");
     }
-    // Whoever knows that it is whole says so.
+    // The loss can be accepted explicitly.
     drop(Sqlite::open_accepting_loss(&k.path(), Duration::ZERO).unwrap());
     let store = open(&k.path()).unwrap();
     assert_eq!(verify(&store, &k.key).events, TURNS + 1);
@@ -287,7 +288,7 @@ fn an_older_record_of_the_head_is_no_error_and_after_a_clean_end_none_is_needed(
     assert!(head.exists(), "the next writer makes it again");
 }
 
-/// The record is made before the mark is set: a process that is killed in between leaves a store that opens.
+/// The record is created before the mark is set: a process that is killed in between leaves a store that opens.
 #[test]
 fn a_record_without_a_mark_is_no_error() {
     let k = killed();
@@ -300,7 +301,7 @@ fn a_record_without_a_mark_is_no_error() {
     open(&k.path()).unwrap();
 }
 
-/// Who writes, and whether the file is in use, is in a row that anything may happen to.
+/// The row with the writer and the mark may be damaged like any other.
 #[test]
 fn a_lost_or_wrong_row_of_the_writer_is_made_again() {
     for sql in [
@@ -313,7 +314,7 @@ fn a_lost_or_wrong_row_of_the_writer_is_made_again() {
     ] {
         let k = killed();
         let m = Maker::default();
-        // Its ids must not be those of the first.
+        // Its ids must differ from those of the first.
         for _ in 0..1000 {
             m.now();
         }
@@ -338,7 +339,7 @@ fn a_lost_or_wrong_row_of_the_writer_is_made_again() {
     }
 }
 
-/// A file that is removed with everything but its side files makes room for a new store.
+/// A database that was removed without its side files makes room for a new store.
 #[test]
 fn a_new_store_in_an_old_ones_place_begins_anew() {
     let k = killed();
@@ -360,7 +361,7 @@ fn a_clean_end_leaves_one_file_that_needs_no_other() {
         db.query_row("SELECT in_use FROM ownership", [], |row| row.get(0)).unwrap()
     };
     assert_eq!(in_use(&path), 1);
-    // Also where somebody goes on reading.
+    // The same with a reader still open.
     let reader = Sqlite::open_read_only(&path).unwrap();
     drop(store);
     let copy = folder.path().join("copy.db");
@@ -370,7 +371,7 @@ fn a_clean_end_leaves_one_file_that_needs_no_other() {
     assert_eq!(verify(&reader, &key).events, 2);
 }
 
-/// They say who writes and what is the last event, and were for everybody to read.
+/// Regression: they name the writing process and the last event, and were readable by everyone.
 #[cfg(unix)]
 #[test]
 fn files_beside_the_database_are_as_closed_as_it_is() {
@@ -391,8 +392,8 @@ fn files_beside_the_database_are_as_closed_as_it_is() {
     }
 }
 
-/// A clean end would copy what is left of the log into the database: zeros over its first page. Once more was written behind the cut,
-/// nothing told it from a whole one.
+/// A clean end would copy the rest of the log into the database: zeros over its first page. Once more was
+/// written after the cut, it looked complete.
 #[test]
 fn a_write_ahead_log_that_was_cut_in_place_is_not_written_to_nor_copied_into_the_database() {
     for (left, later) in [(0, false), (0, true), (1, true)] {
@@ -412,7 +413,8 @@ fn a_write_ahead_log_that_was_cut_in_place_is_not_written_to_nor_copied_into_the
     }
 }
 
-/// A process that is killed between an erasure and the end of its scrubbing left the words in the write-ahead log for good.
+/// Regression: a process that was killed between an erasure and the end of its scrubbing left the text in the
+/// write-ahead log for good.
 #[test]
 fn an_erasure_that_was_cut_off_is_finished_by_the_next_start() {
     let (_folder, path, m, store, key) = fresh();
@@ -422,7 +424,7 @@ fn an_erasure_that_was_cut_off_is_finished_by_the_next_start() {
     let holds = |path: &Path, word: &str| {
         std::fs::read(path).is_ok_and(|bytes| bytes.windows(word.len()).any(|part| part == word.as_bytes()))
     };
-    // As long as somebody reads, the log cannot be emptied.
+    // As long as there is a reader, the log cannot be emptied.
     let reader = Connection::open(&path).unwrap();
     reader.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();
     let killed = std::thread::scope(|threads| {

@@ -1,7 +1,7 @@
-//! A second writer, whatever path it takes: nothing acknowledged is lost and no place in a log is given twice.
+//! A second writer, by whatever path: nothing acknowledged is lost and no `seq` is assigned twice.
 //!
-//! Writers that could once write beside each other gave 300 places twice among 600 acknowledged appends; after that the
-//! store could not be opened for writing any more.
+//! Regression: concurrent writers assigned 300 `seq` numbers twice among 600 acknowledged appends; after that
+//! the store could no longer be opened for writing.
 
 use everturn_core::id::{ConversationId, Key};
 use everturn_store::conformance::*;
@@ -34,7 +34,7 @@ fn begun() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Appends turns until it is refused. Gives what was acknowledged, by place, and the refusal.
+/// Appends turns until one is refused. Returns what was acknowledged, by `seq`, and the refusal.
 fn append_all(store: &Sqlite, m: &Maker, name: &str) -> (BTreeMap<u64, String>, Option<String>) {
     let mut acknowledged = BTreeMap::new();
     for n in 0..APPENDS {
@@ -47,13 +47,13 @@ fn append_all(store: &Sqlite, m: &Maker, name: &str) -> (BTreeMap<u64, String>, 
     (acknowledged, None)
 }
 
-/// The other process: this binary again, with a job. Run without one, this does nothing.
+/// Entry point of the other process: this binary again, with a job. Without one, this does nothing.
 #[test]
 fn another_process_that_writes_comes_in_here() {
     let Ok(path) = std::env::var(STORE) else { return };
     println!();
     let m = Maker::default();
-    // Ids of this process must not be those of the other.
+    // Ids of this process must differ from those of the other.
     for _ in 0..1_000_000 {
         m.now();
     }
@@ -82,7 +82,7 @@ impl Other {
         Other { child, lines }
     }
 
-    /// The first line that begins like this, without the beginning.
+    /// The rest of the first line with this beginning.
     fn says(&mut self, beginning: &str) -> String {
         loop {
             let line = self.lines.next().expect("the other process says something").unwrap();
@@ -93,7 +93,7 @@ impl Other {
         }
     }
 
-    /// What was acknowledged to it, until its end.
+    /// Everything acknowledged to it, until its end.
     fn finish(mut self) -> BTreeMap<u64, String> {
         let mut acknowledged = BTreeMap::new();
         for line in self.lines.by_ref() {
@@ -107,7 +107,7 @@ impl Other {
     }
 }
 
-/// Everything that was acknowledged to anybody is in the log, each at its own place.
+/// Asserts that everything acknowledged to any writer is in the log, each at its own `seq`.
 fn assert_all_there(path: &Path, acknowledged: &[BTreeMap<u64, String>]) {
     let store = open(path).unwrap();
     let report = verify(&store, &shared());
@@ -169,7 +169,7 @@ fn a_writer_that_was_overtaken_is_refused_for_good() {
     acknowledged.insert(2, "first-before".into());
     let others = other.finish();
     assert_eq!(others.len(), APPENDS, "whoever came last goes on undisturbed");
-    // Every way to write is refused, and what it answers is what the other process made of the store.
+    // Every write is refused, and reads show the state that the other process made.
     let overtaken = |result: Result<(), everturn_core::Error>| {
         assert_eq!(result.err().unwrap().code(), "store.overtaken");
     };
@@ -226,7 +226,7 @@ fn a_database_with_two_names_is_not_written() {
     assert_all_there(&path, &[acknowledged]);
 }
 
-/// Somebody sets the row of the writer back, so that the next one might get the epoch of one that is still running.
+/// The row of the writer is reset, so that the next one might get the epoch of one that is still running.
 #[test]
 fn a_writer_is_refused_also_where_the_row_of_the_writer_was_changed() {
     for sql in
@@ -260,7 +260,7 @@ fn a_writer_that_was_overtaken_is_not_ready_before_it_writes_again() {
     second.ready().unwrap();
 }
 
-/// Appends to a file that nobody will find again were acknowledged.
+/// Regression: appends to a file that can never be found again were acknowledged.
 #[cfg(unix)]
 #[test]
 fn a_writer_whose_file_was_removed_renamed_or_replaced_acknowledges_nothing() {
@@ -280,7 +280,7 @@ fn a_writer_whose_file_was_removed_renamed_or_replaced_acknowledges_nothing() {
         refuses();
         std::fs::copy(&aside, &file).unwrap();
         refuses();
-        // Put back, it goes on.
+        // Once put back, it can be continued.
         std::fs::rename(&aside, &file).unwrap();
         store.ready().unwrap();
         append(&store, &shared(), vec![m.say("after")]);

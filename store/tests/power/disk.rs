@@ -1,7 +1,8 @@
-//! A file layer that remembers what was written and what was synced, and that can refuse to write.
+//! A file layer that records writes and syncs, and that can refuse to write.
 //!
-//! It lies over SQLite's own layer for Unix. A file is opened by that layer; then the four methods that change a file
-//! are exchanged for ours, which take notes and call the original. Files outside of a watched folder are left alone.
+//! It wraps SQLite's own layer for Unix. A file is opened by that layer; then the four methods that change a
+//! file are replaced by ours, which record the call and forward it. Files outside of a watched folder are left
+//! alone.
 
 use rusqlite::ffi;
 use std::collections::HashMap;
@@ -18,11 +19,11 @@ pub struct Disk {
 #[derive(Default)]
 struct State {
     trace: Vec<Step>,
-    /// Bytes that may still be written, if there is an end to them.
+    /// Bytes that may still be written, if limited.
     space: Option<u64>,
 }
 
-/// What happened, in order over all files of the folder.
+/// A recorded step, in order over all files of the folder.
 #[derive(Clone)]
 pub enum Step {
     Wrote {
@@ -40,7 +41,7 @@ pub enum Step {
     Deleted {
         file: PathBuf,
     },
-    /// The store answered that everything up to its n-th commit is safe.
+    /// The store acknowledged everything up to its n-th commit.
     Acknowledged(usize),
 }
 
@@ -71,8 +72,8 @@ impl Disk {
         self.state.lock().unwrap()
     }
 
-    /// Notes that the store has answered. By then it has written the record of its head, past this layer, and synced it only
-    /// when it was made.
+    /// Records that the store has answered. By then it has written the record of its head, bypassing this
+    /// layer, and synced it only when it was created.
     pub fn acknowledge(&self, commit: usize) {
         let file = self.folder.join("store.db-head");
         let bytes = std::fs::read(&file).unwrap();
@@ -84,12 +85,12 @@ impl Disk {
         state.trace.push(Step::Acknowledged(commit));
     }
 
-    /// Everything so far.
+    /// All steps so far.
     pub fn trace(&self) -> Vec<Step> {
         self.state().trace.clone()
     }
 
-    /// How many bytes may still be written; `None` for any number.
+    /// Number of bytes that may still be written; `None` for no limit.
     pub fn set_space(&self, bytes: Option<u64>) {
         self.state().space = bytes;
     }
@@ -116,7 +117,7 @@ fn install() {
     });
 }
 
-/// The table of methods that stands in for `original`. There are only a few originals, so leaking one each is fine.
+/// The table of methods that replaces `original`. There are only a few originals, so leaking one each is fine.
 fn watched(original: &'static ffi::sqlite3_io_methods) -> &'static ffi::sqlite3_io_methods {
     static TABLES: LazyLock<Mutex<HashMap<usize, &'static ffi::sqlite3_io_methods>>> =
         LazyLock::new(Mutex::default);
@@ -168,7 +169,7 @@ unsafe extern "C" fn delete(_: *mut ffi::sqlite3_vfs, name: *const c_char, sync:
     }
 }
 
-/// What is known of an open file.
+/// The record of an open file.
 fn known(file: *mut ffi::sqlite3_file) -> (Arc<Disk>, PathBuf, &'static ffi::sqlite3_io_methods) {
     let open = OPEN.lock().unwrap();
     let known = &open[&(file as usize)];
@@ -211,7 +212,7 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_i
     unsafe { original.xTruncate.unwrap()(file, size) }
 }
 
-/// Nothing here depends on the real disk, so that the real sync, which is slow, is left out.
+/// Nothing here depends on the real disk, so the real sync, which is slow, is left out.
 unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _: c_int) -> c_int {
     let (disk, path, _) = known(file);
     disk.state().trace.push(Step::Synced { file: path });

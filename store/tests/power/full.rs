@@ -1,5 +1,5 @@
-//! A full disk: the whole batch says so, nothing of it is written, reading goes on, and so does writing once there is
-//! space again.
+//! A full disk: the whole batch reports it, nothing of it is written, reads continue, and so do writes once
+//! there is space again.
 
 use crate::disk::Disk;
 use everturn_core::Error;
@@ -40,7 +40,7 @@ fn batch(m: &Maker, keys: &[Key; 2], size: usize) -> Vec<Write> {
     ]
 }
 
-/// Commits with this much space left and says whether it was enough.
+/// Commits with this much space left and returns whether it was enough.
 fn squeeze(c: &Cramped, m: &Maker, space: u64, size: usize) -> bool {
     let before = c.keys.clone().map(|key| log(&c.store, &key));
     let listed = || c.store.starting_with(&tenant("acme"), "", usize::MAX).unwrap().len();
@@ -56,7 +56,7 @@ fn squeeze(c: &Cramped, m: &Maker, space: u64, size: usize) -> bool {
         assert_eq!(error.code(), "store.full", "with {space} bytes");
         assert!(matches!(error, Error::Busy(_)) && error.text().contains("free some space"), "{error:?}");
     }
-    // Reading goes on, and shows nothing of it.
+    // Reads continue, and show nothing of it.
     assert_eq!(c.keys.clone().map(|key| log(&c.store, &key)), before);
     assert_eq!(listed(), conversations);
     assert_eq!(c.store.commit(batch(m, &c.keys, size)).into_iter().filter(Result::is_ok).count(), 0);
@@ -77,7 +77,7 @@ fn a_batch_that_finds_the_disk_full_leaves_nothing_and_can_be_sent_again() {
     let m = Maker::default();
     let c = cramped(&m);
     let mut enough = 0;
-    // From nothing at all to more than the batch needs, so that the end of the disk falls on every kind of write.
+    // From nothing at all to more than the batch needs, so that the disk fills up at every kind of write.
     let spaces: Vec<u64> = (0..60).map(|n| n * 2503).collect();
     for space in &spaces {
         enough += usize::from(squeeze(&c, &m, *space, 5000));

@@ -1,8 +1,8 @@
-//! Power loss: whatever moment it strikes, what was acknowledged is there, whole, and nothing is there by half.
+//! Power loss: at whatever moment it strikes, everything acknowledged is complete, and nothing is half there.
 //!
-//! A random scenario runs once on a watched disk. Then, for many moments of its trace, the disk as it may look after
-//! the power came back is written out and opened: each file as it was at its last sync, plus any of the later writes,
-//! each sector of them on its own.
+//! A random scenario runs once on a watched disk. Then, for many moments of its trace, the disk as it may look
+//! after the power came back is written out and opened: each file as it was at its last sync, plus any of the
+//! later writes, each sector of them independently.
 
 use crate::dice::Dice;
 use crate::disk::{Disk, Step};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const SECTOR_BYTES: usize = 512;
 
-/// Everything that an image is compared by: the head's hash stands for the whole log before it.
+/// Content by which images are compared: the head's hash stands for the whole log before it.
 type Contents = BTreeMap<Key, (Head, u64, Vec<(TurnId, String)>)>;
 
 fn contents(store: &Sqlite) -> Contents {
@@ -35,14 +35,14 @@ fn contents(store: &Sqlite) -> Contents {
     .collect()
 }
 
-/// A conversation of the scenario, with what can still be done to it.
+/// A conversation of the scenario, with the operations still possible on it.
 struct Living {
     key: Key,
     said: Vec<TurnId>,
     open: Option<(TurnId, u64)>,
 }
 
-/// Runs the scenario. Gives what the store held before its first commit and after each.
+/// Runs the scenario. Returns the content of the store before its first commit and after each.
 fn run(seed: u64, folder: &Path, disk: &Disk) -> Vec<Contents> {
     let path = folder.join("store.db");
     let open = || Sqlite::open(&path, Duration::ZERO).unwrap();
@@ -136,10 +136,10 @@ impl File {
         }
     }
 
-    /// What may be found after the crash: `luck` says how many in four of the later writes arrived.
+    /// A possible content after the crash: `luck` is how many in four of the later writes arrived.
     fn after_crash(&self, luck: usize, dice: &mut Dice) -> Vec<u8> {
         let mut bytes = self.safe.clone();
-        // Some disks lose everything after a point, some lose a bit here and there.
+        // Some disks lose everything after a point, some lose parts here and there.
         let end = if dice.roll(2) == 0 { self.later.len() } else { dice.roll(self.later.len() + 1) };
         for step in &self.later[..end] {
             File::apply(&mut bytes, step, || dice.roll(4) < luck);
@@ -148,7 +148,7 @@ impl File {
     }
 }
 
-/// Opens a crashed disk and says what is wrong with it.
+/// Opens a crashed disk and reports what is wrong with it.
 fn examine(
     files: &BTreeMap<PathBuf, Vec<u8>>,
     before: &Contents,
@@ -175,7 +175,7 @@ fn examine(
     ))
 }
 
-/// Crashes at many moments of a trace. With `obeys_sync` false, the disk only says that it synced.
+/// Crashes at many moments of a trace. With `obeys_sync` false, the disk only claims to sync.
 fn crash(seed: u64, trace: &[Step], after: &[Contents], obeys_sync: bool) -> Result<usize, String> {
     let mut dice = Dice::new(seed ^ 0xc4a5);
     let mut files: BTreeMap<PathBuf, File> = BTreeMap::new();
@@ -196,7 +196,7 @@ fn crash(seed: u64, trace: &[Step], after: &[Contents], obeys_sync: bool) -> Res
                 files.entry(file.clone()).or_default().later.push(step.clone());
             }
         }
-        // Right after an answer is when there is most to lose; in between, some of many thousand moments.
+        // Right after an acknowledgement there is most to lose; in between, some of many thousand moments.
         let Some(commit) = acknowledged else { continue };
         if !matches!(step, Step::Acknowledged(_)) && dice.roll(40) > 0 {
             continue;

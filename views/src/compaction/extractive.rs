@@ -1,8 +1,9 @@
-//! The summarizer that needs no model: it takes a checkpoint out of the turns, sentence by sentence.
+//! The summarizer that needs no model: it extracts a checkpoint from the turns, sentence by sentence.
 //!
-//! [`spoken`] reads turns into sentences, [`cues`] and [`terms`] tell what each is about, [`tools`] what tools did, [`identifiers`] which names matter;
-//! [`extract`] chooses, and [`lists`] brings the lists within their limits, also those that a model wrote. The words that it goes by are
-//! data, beside the code: `cues.txt` and `stop_words.txt`.
+//! [`spoken`] splits turns into sentences, [`cues`] and [`terms`] classify them, [`tools`] summarizes tool
+//! calls, [`identifiers`] collects names; [`extract`] chooses, and [`lists`] brings the lists within their
+//! limits, including those that a model wrote. The word lists are data, beside the code: `cues.txt` and
+//! `stop_words.txt`.
 
 mod cues;
 mod extract;

@@ -1,4 +1,4 @@
-//! What a model is asked for a checkpoint, and what counts as an answer.
+//! The prompt that asks a model for a checkpoint, and the parser of its reply.
 
 use super::Checkpoint;
 use super::extractive::{Source, texts, texts_of};
@@ -11,12 +11,12 @@ use everturn_core::{Error, json};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// What goes to a model.
+/// A prompt for a model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prompt {
-    /// What it is to do.
+    /// Instructions.
     pub system: String,
-    /// What it is to do it with.
+    /// Material to work on.
     pub user: String,
 }
 
@@ -50,8 +50,8 @@ Every field is required; a list may be empty."#;
 
 /// The prompt for a model: rules, the previous checkpoint, and the turns as JSON lines between markers.
 ///
-/// A line break in a turn is escaped and the markers contain a hash of what is between them, so nothing that is said in
-/// a turn can end the material. Very long texts are shortened in their middle.
+/// Line breaks in a turn are escaped and the markers contain a hash of what is between them, so no text in a
+/// turn can end the material. Very long texts are shortened in their middle.
 pub fn prompt(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Prompt {
     let lines = lines(turns, PROMPT_CHARS_MAX);
     let previous = match previous {
@@ -67,14 +67,14 @@ pub fn prompt(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Prompt 
     Prompt { system: SYSTEM.to_string(), user }
 }
 
-/// Turns as JSON lines for any other prompt, and what to put into the markers around them.
+/// Turns as JSON lines for another prompt, and the hash for the markers around them.
 pub(crate) fn shown(turns: &[Candidate<'_>], chars_max: usize) -> (String, String) {
     let lines = lines(turns, chars_max);
     let mark = mark(&lines);
     (lines, mark)
 }
 
-/// What a model is shown of a message, unshortened: what it quotes stands in one of these.
+/// The texts of a message as shown to a model, unshortened: a quote must occur in one of these.
 pub(crate) fn said(message: &Value, role: Role) -> Vec<Cow<'_, str>> {
     texts_of(message, role).into_iter().map(|(_, text)| text).collect()
 }
@@ -124,7 +124,7 @@ fn lines(turns: &[Candidate<'_>], chars_max: usize) -> String {
     lines
 }
 
-/// How much of a text is shown: of what tools said a quarter of what people may say.
+/// Maximum length of a shown text: tool output gets a quarter of what people get.
 fn share(source: Source, limit: usize) -> usize {
     match source {
         Source::Output => (limit / 4).clamp(16, 4000),
@@ -132,7 +132,7 @@ fn share(source: Source, limit: usize) -> usize {
     }
 }
 
-/// Beginning and end of a text with a note about what is missing between.
+/// Beginning and end of a text, with a note about the omitted middle.
 fn shorten(text: &str, chars_max: usize) -> String {
     let count = text.chars().count();
     if count <= chars_max {
@@ -149,8 +149,9 @@ fn shorten(text: &str, chars_max: usize) -> String {
     )
 }
 
-/// Reads a model's answer. Nothing but one JSON object with exactly the fields of a checkpoint is accepted; a
-/// ```` ```json ```` fence around it is. The error says what is wrong, so that a second attempt can be told.
+/// Parses a model reply. It must be one JSON object with exactly the fields of a checkpoint, optionally inside
+/// a ```` ```json ```` fence. The error says what is wrong, so that it can be sent to the model for a second
+/// attempt.
 pub fn accept(answer: &str) -> Result<Checkpoint, Error> {
     let fields = answered(answer, ANSWER_BYTES_MAX)?;
     let mut fields = Fields(fields);
@@ -172,7 +173,7 @@ pub fn accept(answer: &str) -> Result<Checkpoint, Error> {
     }
 }
 
-/// The fields of an answer that is one JSON object, with or without a fence around it.
+/// The fields of a reply that is one JSON object, with or without a fence around it.
 pub(crate) fn answered(answer: &str, bytes_max: usize) -> Result<Map<String, Value>, Error> {
     if answer.len() > bytes_max {
         return Err(Error::limit(
@@ -217,7 +218,7 @@ impl Fields {
         }
     }
 
-    /// Blank entries say nothing and are left out.
+    /// Drops blank entries.
     fn list(&mut self, field: &str) -> Result<Vec<String>, Error> {
         let items = match self.take(field)? {
             Value::Array(items) => items,

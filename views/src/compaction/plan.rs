@@ -1,4 +1,4 @@
-//! Which turns a compaction covers.
+//! The choice of turns that a compaction covers.
 
 use super::limits::TOKENS_MAX;
 use everturn_core::id::TurnId;
@@ -9,53 +9,55 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
 use serde_json::Value;
 
-/// Of the newest [`RECENT_TURNS`] turns, the newest so many with media stay verbatim.
+/// Number of newest turns with media, among the newest [`RECENT_TURNS`] turns, that stay verbatim.
 pub const MULTIMODAL_KEPT: usize = 4;
-/// How far back a turn with media counts as recent.
+/// Number of newest turns in which media count as recent.
 pub const RECENT_TURNS: usize = 8;
 
-/// A turn that is not summarized yet. Superseded, aborted and open turns are none.
+/// An unsummarized turn. Superseded, aborted and open turns are not candidates.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// Its id.
     pub turn: TurnId,
     /// Its place in reading order; see [`reading`](crate::reading).
     pub seq: u64,
-    /// In which role it speaks.
+    /// Role of the actor.
     pub role: Role,
-    /// Who speaks.
+    /// Actor that spoke.
     pub actor: Option<&'a str>,
-    /// When the store took it.
+    /// Time at which the store accepted it.
     pub at: Timestamp,
-    /// What it says; `None` if it was erased.
+    /// The message; `None` if it was erased.
     pub message: Option<&'a Value>,
-    /// How much the prompt needs for it.
+    /// Tokens of the turn in a prompt.
     pub tokens: u64,
 }
 
-/// What a compaction will cover.
+/// The turns that a compaction will cover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cut {
-    /// The first so many candidates.
+    /// Number of candidates covered, from the oldest.
     pub turns: usize,
     /// Their tokens.
     pub tokens: u64,
-    /// The first one's place.
+    /// `seq` of the first one.
     pub from_seq: u64,
-    /// The last one's place.
+    /// `seq` of the last one.
     pub to_seq: u64,
     /// The last one.
     pub through: TurnId,
 }
 
-/// Where to cut; `None` if nothing is due or nothing can be covered.
+/// Chooses the cut; `None` if nothing is due or nothing can be covered.
 ///
-/// `turns` are all unsummarized ones, oldest first. `barrier` is the first place that must not be covered: the oldest
-/// pending approval, pending tool or open turn. `forced` is a compaction by hand or after an overflow: it does not ask
-/// whether one is due, and where the prompt is below the threshold already it covers the oldest half.
+/// `turns` are all unsummarized ones, oldest first. `barrier` is the first `seq` that must not be covered: the
+/// oldest pending approval, pending tool or open turn. `forced` is a compaction on request or after an
+/// overflow: it does not check whether one is due, and if the prompt is already below the threshold it covers
+/// the oldest half.
 ///
-/// The cut never parts a call from its result and never passes the barrier. Recent turns with media ([`MULTIMODAL_KEPT`]
-/// of the newest [`RECENT_TURNS`] turns) stay verbatim; if nothing could be covered then, fewer of them do.
+/// The cut never separates a call from its result and never passes the barrier. Recent turns with media
+/// ([`MULTIMODAL_KEPT`] of the newest [`RECENT_TURNS`] turns) stay verbatim; if nothing could be covered then,
+/// fewer of them do.
 pub fn plan(
     policy: &CompactionPolicy,
     turns: &[Candidate<'_>],
@@ -63,8 +65,8 @@ pub fn plan(
     forced: bool,
 ) -> Option<Cut> {
     let tokens = turns.iter().fold(0u64, |sum, turn| sum.saturating_add(turn.tokens));
-    // The checkpoint's size is not known here, so the largest possible one is assumed: then nothing that the caller found due is
-    // turned down.
+    // The checkpoint's size is not known here, so the largest possible one is assumed: nothing that the caller
+    // found due is refused.
     let due = || is_due(policy, turns.len() as u64, tokens, tokens.saturating_add(TOKENS_MAX as u64));
     if turns.is_empty() || !(forced || due()) {
         return None;
@@ -90,7 +92,7 @@ pub fn plan(
         .filter(|index| turns[*index].message.is_some_and(has_media))
         .take(MULTIMODAL_KEPT)
         .collect();
-    // Each round protects one turn with media less, the oldest first; the last one none.
+    // Each iteration protects one turn with media less, the oldest first; the last one protects none.
     (0..=media.len()).rev().find_map(|kept| {
         let reach = if kept == 0 { reach } else { reach.min(media[kept - 1]) };
         let wanted = wanted.min(reach);
@@ -98,7 +100,7 @@ pub fn plan(
             return None;
         }
         let count = match pairs.cut_at_or_before(wanted) {
-            // One long group lies across the wanted place: cover the whole group if that is allowed.
+            // One long group spans the wanted cut: cover the whole group if that is allowed.
             0 => pairs.cut_at_or_after(wanted, turns.len()),
             count => count,
         };
@@ -110,7 +112,7 @@ fn half(turns: &[Candidate<'_>]) -> usize {
     (turns.len() / 2).max(1)
 }
 
-/// How many of the oldest turns must go so that the rest and a checkpoint need half of what the prompt may have.
+/// Number of oldest turns to cover so that the rest and a checkpoint fit in half of the prompt's limit.
 fn over_threshold(policy: &CompactionPolicy, turns: &[Candidate<'_>], tokens: u64) -> usize {
     let room = policy.input_limit.unwrap_or(0).saturating_sub(policy.reserved_tokens) / 2;
     let target = room.saturating_sub(TOKENS_MAX as u64);
@@ -136,7 +138,7 @@ fn cut(covered: &[Candidate<'_>]) -> Cut {
     }
 }
 
-/// Whether a turn shows something that words do not replace; a screenshot in a tool's result counts too.
+/// Whether a turn contains media that text does not replace, including a screenshot in a tool result.
 fn has_media(message: &Value) -> bool {
     message::parts(message).into_iter().any(|part| match part {
         Part::Media { .. } => true,

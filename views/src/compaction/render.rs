@@ -3,17 +3,17 @@
 use super::Checkpoint;
 use super::extractive::RAN;
 
-/// What `render` adds to each entry, at most, in bytes.
+/// Maximum overhead that `render` adds to each entry, in bytes.
 pub(super) const LIST_OVERHEAD_BYTES: usize = 4;
-/// What `render` adds to the whole, at most, in bytes.
+/// Maximum overhead that `render` adds to the whole, in bytes.
 pub(super) const OVERHEAD_BYTES: usize = 400;
 
-/// Longest section of an extracted handoff note, in bytes: four of them and a goal stay below
+/// Maximum length of a section of an extracted handoff note, in bytes: four of them and a goal stay below
 /// [`HANDOFF_BYTES_MAX`](super::limits::HANDOFF_BYTES_MAX).
 const SECTION_BYTES_MAX: usize = 700;
 
-/// A checkpoint in Markdown, for a prompt and for people: the handoff note first, then of each list what the note does
-/// not say already.
+/// A checkpoint in Markdown, for a prompt and for people: the handoff note first, then the entries of each list
+/// that the note does not contain.
 pub fn render(checkpoint: &Checkpoint) -> String {
     let note = checkpoint.handoff_md.trim();
     let mut out = note.to_string();
@@ -47,7 +47,7 @@ pub fn render(checkpoint: &Checkpoint) -> String {
     out.trim_start().to_string()
 }
 
-/// The handoff note of an extracted checkpoint: of each list the newest few.
+/// The handoff note of an extracted checkpoint: the newest few entries of each list.
 pub(super) fn handoff(checkpoint: &Checkpoint) -> String {
     let mut out = String::new();
     if !checkpoint.goal.is_empty() {
@@ -68,7 +68,7 @@ pub(super) fn handoff(checkpoint: &Checkpoint) -> String {
         ("Open", newest(&checkpoint.unresolved_questions, 4)),
         ("Next", newest(&checkpoint.pending_work, 4)),
     ] {
-        // From the newest on, as long as there is room.
+        // Newest first, as long as there is room.
         let mut room = SECTION_BYTES_MAX;
         let shown = entries.iter().rev().take_while(|entry| {
             let fits = entry.len() <= room;

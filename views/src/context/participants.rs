@@ -6,25 +6,26 @@ use everturn_core::pairing;
 use everturn_core::turn::{Role, Turn};
 use serde_json::{Value, json};
 
-/// A turn as somebody sees it.
+/// A turn from a participant's point of view.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
-    /// As it was said.
+    /// The participant's own, verbatim.
     Own,
-    /// Told by another: a message of the user that begins with the speaker's name.
+    /// Another's: a user message that begins with the speaker's name.
     Told(Value),
-    /// Not at all.
+    /// Not visible.
     Hidden,
 }
 
-/// How participants see turns: their own as they were said, in the role of the assistant; the others' as the user's, with
-/// the speaker's name. A tool's answer belongs to whoever called it. What is private is seen by its own actor only.
-/// Without participants the model is the only reader: it sees everything but what users keep private.
+/// Turns as participants see them: their own verbatim, in the role of the assistant; those of others as user
+/// messages with the speaker's name. A tool result belongs to whoever called the tool. Private turns are
+/// visible to their own actor only. Without participants the model is the only reader: it sees everything
+/// except what users keep private.
 pub fn seen_by(participants: &[String], turns: &[(&Turn, Option<&Value>)]) -> Vec<Seen> {
     let null = Value::Null;
     let pairs = pairing::pair(turns.iter().map(|(_, message)| message.unwrap_or(&null)));
     let is_own = |turn: &Turn| turn.actor.as_ref().is_some_and(|actor| participants.contains(actor));
-    // For each turn with a tool's answer whether its call is the participant's own.
+    // For each turn with a tool result, whether its call is the participant's own.
     let answers_own = |index: usize| {
         let mut results = pairs.results.iter().filter(|result| result.message == index);
         results.any(|result| result.call.is_some_and(|call| is_own(turns[pairs.calls[call].message].0)))
@@ -60,7 +61,8 @@ fn with_role(message: &Value, role: &str) -> Value {
     message
 }
 
-/// What another said, with its name in front. Calls and results are told, not made again: they are not this reader's.
+/// Another's message, prefixed with its speaker's name. Calls and results become text: they are not this
+/// reader's.
 fn told(turn: &Turn, message: &Value) -> Value {
     let name = turn.actor.as_deref().unwrap_or(turn.role.as_str());
     let private = |block: &&Value| message::visibility(block) != Visibility::Private;

@@ -1,4 +1,4 @@
-//! How statements add up to facts.
+//! Deriving facts from statements.
 
 use everturn_core::event::{Event, kind};
 use everturn_core::fact::{
@@ -7,16 +7,16 @@ use everturn_core::fact::{
 use everturn_core::id::FactId;
 use std::collections::{HashMap, HashSet};
 
-/// The facts that the events of a conversation add up to, in the order in which they were first said.
+/// Derives the facts of a conversation from its events, in the order in which they were first stated.
 ///
-/// `events` are the statements, corrections and retractions that stand, by their places; one whose words are erased says
-/// nothing. What a model learned counts as said where its turn was, everything else where it was written: so it does not
-/// matter in which order the turns were read.
+/// `events` are the current statements, corrections and retractions, by `seq`; one whose body is erased states
+/// nothing. What a model learned is dated by its turn, everything else by its own event: so it does not matter
+/// in which order the turns were read.
 ///
-/// - The same subject, predicate and object again, from another turn: the fact is surer, and has one source more.
-/// - Another object for the same subject and predicate takes the older one's place.
-/// - A correction takes the place of the fact that it names, and is nothing without it.
-/// - A retraction ends a fact. What is said after it can state it anew.
+/// - The same subject, predicate and object again, from another turn: the fact gains confidence and a source.
+/// - Another object for the same subject and predicate supersedes the older fact.
+/// - A correction supersedes the fact that it names, and has no effect without it.
+/// - A retraction ends a fact. A later statement can restore it.
 pub fn add_up<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Fact> {
     let mut entries: Vec<Entry<'_>> = events.into_iter().filter_map(Entry::read).collect();
     entries.sort_by_key(|entry| (entry.said, entry.event.seq));
@@ -34,7 +34,7 @@ pub fn add_up<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Fact> {
 
 struct Entry<'a> {
     event: &'a Event,
-    /// Where it was said.
+    /// `seq` at which it was said.
     said: u64,
     body: Body,
 }
@@ -52,7 +52,7 @@ impl Entry<'_> {
             kind::FACT_EXTRACTED | kind::FACT_ADDED => {
                 let body: StatedBody = event.read()?;
                 if event.kind == kind::FACT_EXTRACTED {
-                    // One that came from elsewhere may claim to have been said after it was written.
+                    // An imported statement may claim to have been said after it was written.
                     said = body.turn_seq.map_or(said, |turn| turn.min(said));
                 }
                 Body::Stated(body)
@@ -68,11 +68,12 @@ impl Entry<'_> {
 #[derive(Default)]
 struct Facts {
     all: Vec<Fact>,
-    /// Ids that an event here made. Another that names one of them confirms a fact, and cannot take its id over.
+    /// Ids created by an event here. Another event with one of them confirms a fact, and cannot take over its
+    /// id.
     made: HashSet<FactId>,
-    /// Under which ids a fact was stated: two that read at the same moment may have given it one each.
+    /// Ids under which a fact was stated: two concurrent readers may have given it one each.
     ids: HashMap<FactId, usize>,
-    /// The one that holds for a subject and a predicate.
+    /// The current fact for a subject and a predicate.
     current: HashMap<(String, String), usize>,
 }
 
@@ -134,10 +135,10 @@ impl Facts {
         fact.retracted = Some(Retraction { seq: event.seq, at: event.at, by, reason: body.reason });
     }
 
-    /// A new fact takes the place of what held for its subject and predicate.
+    /// Adds a new fact, which supersedes the current one for its subject and predicate.
     fn add(&mut self, event: &Event, mut fact: Fact, key: (String, String)) -> usize {
         let index = self.all.len();
-        // What was one fact may be two by now: something else was said between.
+        // One fact may have become two by now, because something else was said in between.
         let own = FactId(event.id.0);
         if fact.id != own && (self.ids.contains_key(&fact.id) || self.made.contains(&fact.id)) {
             fact.id = own;
@@ -161,7 +162,7 @@ impl Facts {
         }
     }
 
-    /// It is not what holds any more.
+    /// Ends a current fact.
     fn end(&mut self, index: usize) {
         let fact = &self.all[index];
         let key = (normal(&fact.subject), normal(&fact.predicate));
@@ -191,7 +192,8 @@ fn fact(event: &Event, id: FactId, [subject, predicate, object]: [String; 3], co
     }
 }
 
-/// Two that say the same are wrong only if both are. Rounded, because nobody is sure to more digits.
+/// Combined confidence: two statements of the same are wrong only if both are. Rounded, because further digits
+/// mean nothing.
 fn surer(one: f64, other: f64) -> f64 {
     ((1.0 - (1.0 - one) * (1.0 - other)) * 10_000.0).round() / 10_000.0
 }

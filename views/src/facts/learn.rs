@@ -1,4 +1,4 @@
-//! What a model is asked for facts, what counts as an answer, and what of it is new.
+//! The prompt that asks a model for facts, the parser of its reply, and the selection of what is new.
 
 use crate::compaction::{Candidate, Prompt, answered, said, shown};
 use everturn_core::Error;
@@ -30,11 +30,11 @@ Rules
 Answer with one JSON object and nothing else:
 {"facts": [{"subject": "…", "predicate": "…", "object": "…", "confidence": 0.9, "source_turn": 12, "quote": "…"}]}"#;
 
-/// The prompt for a model: rules, how known things are spelled, and the turns as JSON lines between markers that nothing
-/// said in a turn can close.
+/// The prompt for a model: rules, known spellings, and the turns as JSON lines between markers that no text in
+/// a turn can close.
 pub fn prompt(known: &[Fact], turns: &[Candidate<'_>]) -> Prompt {
     let spelled = known.iter().rev().filter(|fact| fact.status == Status::Current).take(KNOWN_MAX);
-    // Objects are left out: what the model is not shown it cannot hand back as if it had been said.
+    // Objects are left out: the model cannot return as evidence what it was not shown.
     let spelled: String =
         spelled.map(|fact| format!("{}\n", json!([fact.subject, fact.predicate]))).collect();
     let (lines, mark) = shown(turns, PROMPT_CHARS_MAX);
@@ -49,27 +49,27 @@ pub fn prompt(known: &[Fact], turns: &[Candidate<'_>]) -> Prompt {
 /// A fact that a model found, and that its turn supports.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Learned {
-    /// About whom or what.
+    /// Person or thing that it is about.
     pub subject: String,
-    /// What is said of it.
+    /// Property or relation.
     pub predicate: String,
-    /// What it is said to be.
+    /// Value of the property, or target of the relation.
     pub object: String,
-    /// How sure, from 0 to 1.
+    /// Confidence, from 0 to 1.
     pub confidence: f64,
-    /// The turn that says so.
+    /// The turn that supports it.
     pub turn: TurnId,
-    /// Its place.
+    /// `seq` of the turn.
     pub turn_seq: u64,
-    /// Who spoke there.
+    /// Role of the turn's actor.
     pub role: Role,
-    /// The words of it.
+    /// Text of the turn that supports it.
     pub quote: String,
 }
 
-/// Reads a model's answer. An answer that is not one JSON object with a list of facts is refused, and the error says what
-/// is wrong, so that a second attempt can be told. An entry that is not what was asked for, or that its turn does not
-/// support, is dropped and counted.
+/// Parses a model reply. A reply that is not one JSON object with a list of facts is refused, and the error
+/// says what is wrong, so that it can be sent to the model for a second attempt. An entry that does not have
+/// the requested form, or that its turn does not support, is dropped and counted.
 pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<Learned>, Dropped), Error> {
     let wrong = |text: String| Error::invalid("facts.answer", text);
     let mut fields = answered(answer, ANSWER_BYTES_MAX).map_err(|error| wrong(error.text().to_string()))?;
@@ -125,7 +125,7 @@ pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<Learned>, Drop
     Ok((learned, dropped))
 }
 
-/// Whether a message has these words, whatever space is between them.
+/// Whether a message contains the quote, ignoring white space.
 pub fn quotes(message: &Value, role: Role, quote: &str) -> bool {
     let said = said(message, role);
     let quote = tidied(quote);
@@ -153,7 +153,7 @@ impl Said {
     }
 }
 
-/// A model names a turn by its place; by its id is as good.
+/// A model names a turn by its `seq`; its id is accepted too.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Named {
@@ -170,28 +170,29 @@ impl Named {
     }
 }
 
-/// Something that is worth a statement.
+/// A fact worth stating.
 #[derive(Clone, PartialEq, Debug)]
 pub struct News {
-    /// What.
+    /// The fact.
     pub learned: Learned,
-    /// Of which fact.
+    /// Whether it is new or known.
     pub origin: Origin,
 }
 
-/// Which fact a statement is about.
+/// The fact that a statement is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// One that nobody stated before.
+    /// A fact that was never stated before.
     New,
-    /// One that is known.
+    /// A known fact.
     Known(FactId),
-    /// The one that an earlier piece of the same news is about, by its index.
+    /// The fact of an earlier entry in the same list, by index.
     Earlier(usize),
 }
 
-/// What of it is news. Not the same from the same turn again; not what an assistant says that is known, because it may
-/// only repeat what it was given to read: counted as evidence, every recalled fact would confirm itself.
+/// Selects what is new. Excluded are repetitions from the same turn, and known facts stated by an assistant,
+/// because it may only repeat what it was given to read: counted as evidence, every recalled fact would confirm
+/// itself.
 pub fn news(known: &[Fact], learned: Vec<Learned>, dropped: &mut Dropped) -> Vec<News> {
     let mut alike: HashMap<[String; 3], Vec<&Fact>> = HashMap::new();
     for fact in known {
@@ -199,7 +200,7 @@ pub fn news(known: &[Fact], learned: Vec<Learned>, dropped: &mut Dropped) -> Vec
         alike.entry(words).or_default().push(fact);
     }
     let mut news: Vec<News> = Vec::new();
-    // The first piece of news about each, and the turns that say it.
+    // The first entry about each fact, and the turns that state it.
     let mut told: HashMap<[String; 3], (usize, Vec<TurnId>)> = HashMap::new();
     for learned in learned {
         let words = [&learned.subject, &learned.predicate, &learned.object].map(|text| normal(text));

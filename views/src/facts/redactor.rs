@@ -1,4 +1,4 @@
-//! What must not be kept, taken out of facts before anything is stored.
+//! Redaction of facts before anything is stored.
 
 use super::learn::Learned;
 use crate::compaction::{Prompt, answered};
@@ -9,21 +9,21 @@ use everturn_core::fact::limits::ANSWER_BYTES_MAX;
 use everturn_core::redaction;
 use serde_json::{Value, json};
 
-/// What stands where something was taken out that a model named.
+/// Replacement for text that a model named.
 const REDACTED: &str = "‹redacted›";
 
-/// Takes secrets out, always; e-mail addresses, phone and card numbers, and texts that a model named, where that is asked
-/// for.
+/// Removes secrets, always; e-mail addresses, phone and card numbers, and texts that a model named, if
+/// configured.
 #[derive(Clone, Debug, Default)]
 pub struct Redactor {
-    /// Whether personal shapes go as well.
+    /// Whether personal data is removed as well.
     pub personal: bool,
-    /// Texts that go as well, longest first.
+    /// Texts that are removed as well, longest first.
     pub named: Vec<String>,
 }
 
 impl Redactor {
-    /// A text without what must not be kept.
+    /// The redacted text.
     pub fn clean(&self, text: &str) -> String {
         let mut clean = redaction::mask(text, &mut Vec::new()).into_owned();
         if self.personal {
@@ -35,12 +35,12 @@ impl Redactor {
         clean
     }
 
-    /// The same for what a fact cannot do without; `None` if nothing is left of it.
+    /// The redacted text of a required field; `None` if nothing is left of it.
     pub fn clean_name(&self, text: &str) -> Option<String> {
         Some(self.clean(text)).filter(|clean| clean == text || says_something(clean))
     }
 
-    /// Facts without what must not be kept. One of whose subject or object nothing is left is dropped and counted.
+    /// Redacts facts. A fact with nothing left of its subject or object is dropped and counted.
     pub fn redact(&self, learned: Vec<Learned>, dropped: &mut Dropped) -> Vec<Learned> {
         let before = learned.len();
         let clean = |learned: Learned| {
@@ -58,7 +58,7 @@ impl Redactor {
     }
 }
 
-/// Whether a text has a letter or a digit outside of what stands for something taken out.
+/// Whether a text has a letter or a digit outside of replacements.
 fn says_something(text: &str) -> bool {
     let mut depth = 0;
     text.chars().any(|c| {
@@ -75,8 +75,8 @@ const SYSTEM: &str = r#"You protect people's privacy. You get facts that are abo
 
 Answer with one JSON object and nothing else: {"redact": ["…"]}. The list is empty where nothing is forbidden."#;
 
-/// What a model is asked that decides what must not be kept. It only names texts; they are taken out here, so that it
-/// cannot change a fact.
+/// The prompt that asks a model what to redact. It only names texts; they are removed here, so that it cannot
+/// change a fact.
 pub fn redaction_prompt(rule: &str, learned: &[Learned]) -> Prompt {
     let lines: String = learned
         .iter()
@@ -89,7 +89,7 @@ pub fn redaction_prompt(rule: &str, learned: &[Learned]) -> Prompt {
     Prompt { system: format!("{SYSTEM}\n\nThe rule: {rule}"), user }
 }
 
-/// Reads which texts a model wants taken out.
+/// Parses the texts that a model wants removed.
 pub fn read_redaction(answer: &str) -> Result<Vec<String>, Error> {
     let wrong = |text: String| Error::invalid("facts.redaction", text);
     let mut fields = answered(answer, ANSWER_BYTES_MAX).map_err(|error| wrong(error.text().to_string()))?;

@@ -1,4 +1,4 @@
-//! `clear_tool_uses`: without the bodies of old tool results, by the knobs of Anthropic's context editing.
+//! `clear_tool_uses`: removes the bodies of old tool results, with the options of Anthropic's context editing.
 
 use super::edit::MARKER;
 use super::options::Trigger;
@@ -9,7 +9,7 @@ use everturn_core::message::field;
 use everturn_core::pairing::{Answer, Call, Pairs};
 use serde_json::Value;
 
-/// The size of what the trigger looks at.
+/// Size in the unit of the trigger.
 pub(super) fn size(shown: &[Shown<'_>], pairs: &Pairs<'_>, trigger: Trigger) -> u64 {
     match trigger {
         Trigger::ToolUses(_) => pairs.calls.len() as u64,
@@ -17,7 +17,8 @@ pub(super) fn size(shown: &[Shown<'_>], pairs: &Pairs<'_>, trigger: Trigger) -> 
     }
 }
 
-/// `size` is that of the whole view, of which `shown` may be the end; `at_least` tokens must go.
+/// `size` is that of the whole view, even if `shown` is only its end. Nothing is cleared if that would remove fewer
+/// than `at_least` tokens.
 pub(super) fn cut(
     shown: &[Shown<'_>],
     pairs: &Pairs<'_>,
@@ -40,7 +41,7 @@ pub(super) fn cut(
         let Some(pointer) = body_pointer(shown, pairs, result, Policy::ClearToolUses) else {
             continue;
         };
-        // A body shorter than the line in its place would make the view longer.
+        // Replacing a body shorter than the replacement would make the view longer.
         if pointer.content_chars <= pointer.line().len() {
             continue;
         }
@@ -59,7 +60,7 @@ pub(super) fn cut(
     }
 }
 
-/// A pointer to a result's body, if it has one that is still there and is the transcript's.
+/// A pointer to a result's body, if it has one that is still there and belongs to the transcript.
 pub(super) fn body_pointer(
     shown: &[Shown<'_>],
     pairs: &Pairs<'_>,
@@ -91,7 +92,7 @@ pub(super) fn body_pointer(
     Some(pointed.into())
 }
 
-/// A pointer to a call's arguments, if there is anything in them.
+/// A pointer to a call's arguments, unless they are empty.
 fn input_pointer(shown: &[Shown<'_>], call: &Call<'_>) -> Option<Pointer> {
     let message = &shown[call.message];
     let source = message.source.filter(|_| !message.foreign)?;

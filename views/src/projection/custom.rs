@@ -1,4 +1,4 @@
-//! `custom`: as a projector says, as long as it is valid.
+//! `custom`: the choice of a projector, as long as it is valid.
 
 use super::options::wrong;
 use super::part::{Cut, protected_with_partners};
@@ -8,11 +8,11 @@ use everturn_core::pairing::Pairs;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Chooses what a view shows. Must be pure: the same messages, the same answer.
+/// Chooses what a view shows. Must be pure: the same messages give the same result.
 pub trait Projector: Send + Sync {
-    /// Gets the messages and returns a list of messages, or `{messages, reason?, kept_indices?, dropped_indices?}`.
-    /// A message that comes back equal is shown as it came, byte for byte. A number stands for the message given at that
-    /// index, so that nothing has to be copied and compared.
+    /// Receives the messages and returns a list of messages, or `{messages, reason?, kept_indices?,
+    /// dropped_indices?}`. A message that is returned equal is shown as it came, byte for byte. A number stands
+    /// for the message at that index, so that nothing has to be copied and compared.
     fn project(&self, messages: &[&Message]) -> Result<Value, Error>;
 }
 
@@ -22,7 +22,7 @@ impl<F: Fn(&[&Message]) -> Result<Value, Error> + Send + Sync> Projector for F {
     }
 }
 
-/// Runs the projector on what was decided so far and gives the reason.
+/// Runs the projector on the view so far and returns the reason.
 pub(super) fn run<'a>(
     messages: &'a [Message],
     decided: &mut Decided<'a>,
@@ -31,12 +31,12 @@ pub(super) fn run<'a>(
     let projector =
         options.projector.as_ref().ok_or_else(|| wrong("projector", "is missing; custom needs one"))?;
     let given: Vec<&Message> = decided.shown.iter().map(|shown| &*shown.message).collect();
-    let mut answer = Answer::read(projector.project(&given)?, given.len())?;
+    let mut choice = Choice::read(projector.project(&given)?, given.len())?;
     let before = std::mem::take(&mut decided.shown);
     let pairs = pair(&before);
-    let mut sources = match_in_order(&mut answer.messages, &before)?;
+    let mut sources = match_in_order(&mut choice.messages, &before)?;
     if options.signatures == Signatures::PerTurn && sources.iter().all(Option::is_some) {
-        // Only with nothing but messages of the transcript is it clear where one that is put back belongs.
+        // The position of a message that is put back is only clear if all others are from the transcript.
         let keep = protected_with_partners(&before, &pairs);
         let kept: HashSet<usize> = sources.iter().flatten().copied().collect();
         let put_back = (0..before.len()).filter(|index| keep[*index] && !kept.contains(index));
@@ -44,11 +44,11 @@ pub(super) fn run<'a>(
         if all.len() > kept.len() {
             all.sort_unstable();
             sources = all.into_iter().map(Some).collect();
-            (answer.kept, answer.dropped) = (None, None);
-            answer.messages.clear();
+            (choice.kept, choice.dropped) = (None, None);
+            choice.messages.clear();
         }
     }
-    let mut written = answer.messages.into_iter();
+    let mut written = choice.messages.into_iter();
     let mut origins = Vec::with_capacity(sources.len());
     let mut shown = Vec::with_capacity(sources.len());
     for (n, source) in sources.iter().enumerate() {
@@ -57,7 +57,7 @@ pub(super) fn run<'a>(
         shown.push(match (source, message) {
             (Some(index), _) => before[*index].clone(),
             (None, message) => {
-                let claimed = answer.kept.as_ref().filter(|kept| kept.len() == sources.len());
+                let claimed = choice.kept.as_ref().filter(|kept| kept.len() == sources.len());
                 let source = claimed.and_then(|kept| before.get(kept[n])).and_then(Shown::source);
                 Shown::written(Message::of(message.unwrap_or_default())?, source)
             }
@@ -70,28 +70,28 @@ pub(super) fn run<'a>(
     let mended = cut.dropped.contains(&true);
     decided.shown = cut.apply(messages, shown)?;
     let to_source = |indices: Vec<usize>| indices.iter().filter_map(|index| before[*index].source).collect();
-    decided.claim = match (answer.kept, answer.dropped) {
+    decided.claim = match (choice.kept, choice.dropped) {
         (Some(kept), Some(dropped)) if !mended && before.len() == messages.len() => {
             Some((to_source(kept), to_source(dropped)))
         }
         _ => None,
     };
-    Ok(answer.reason.unwrap_or_else(|| "custom".to_string()))
+    Ok(choice.reason.unwrap_or_else(|| "custom".to_string()))
 }
 
-/// What a projector returned.
-struct Answer {
+/// Result of a projector.
+struct Choice {
     messages: Vec<Value>,
     reason: Option<String>,
     kept: Option<Vec<usize>>,
     dropped: Option<Vec<usize>>,
 }
 
-impl Answer {
-    fn read(value: Value, messages: usize) -> Result<Answer, Error> {
+impl Choice {
+    fn read(value: Value, messages: usize) -> Result<Choice, Error> {
         let mut fields = match value {
             Value::Array(messages) => {
-                return Ok(Answer { messages, reason: None, kept: None, dropped: None });
+                return Ok(Choice { messages, reason: None, kept: None, dropped: None });
             }
             Value::Object(fields) => fields,
             _ => return Err(wrong("projector", "must return a list of messages or an object with one")),
@@ -141,22 +141,22 @@ impl Answer {
                 return Err(wrong("projector", what));
             }
         }
-        Ok(Answer { messages: list, reason, kept, dropped })
+        Ok(Choice { messages: list, reason, kept, dropped })
     }
 }
 
-/// For each returned message the one it is, in order: the first equal one behind the one before. A number that stands for
-/// a message in front of that becomes what the message says.
+/// For each returned message, the index of the original, in order: the first equal one after the previous
+/// match. A number that refers to an earlier message becomes the content of that message.
 fn match_in_order(returned: &mut [Value], shown: &[Shown<'_>]) -> Result<Vec<Option<usize>>, Error> {
     let mut equal: Option<HashMap<Vec<u8>, VecDeque<usize>>> = None;
     let mut next = 0;
-    // A transcript that holds bare numbers is broken, but must come through: there a number is what it says.
+    // A transcript that holds bare numbers is broken, but must pass: there a number is content.
     let are_indices = !shown.iter().any(|shown| shown.value().is_number());
     let mut find = |message: &mut Value| {
         if let (Value::Number(number), true) = (&*message, are_indices) {
             let index = number.as_u64().and_then(|index| usize::try_from(index).ok());
             let index = index.filter(|index| *index < shown.len()).ok_or_else(|| {
-                wrong("projector", format_args!("returned {number}, which is no index of a message"))
+                wrong("projector", format_args!("returned {number}, which is not the index of a message"))
             })?;
             if index >= next {
                 next = index + 1;
@@ -186,8 +186,8 @@ fn by_text(shown: &[Shown<'_>]) -> HashMap<Vec<u8>, VecDeque<usize>> {
     equal
 }
 
-/// Whether nothing but a beginning was left out that no call or result reaches out of: then every other is paired as it
-/// was, and nothing has to be paired again to see that. Reasoning is looked at in any case.
+/// Whether only a beginning was left out, with no call or result reaching across: then all others are paired as
+/// before, and need not be paired again. Reasoning is checked in any case.
 fn is_end(origins: &[Option<usize>], pairs: &Pairs<'_>, messages: usize) -> bool {
     let Some(start) = messages.checked_sub(origins.len()) else { return false };
     pairs.reasoning.is_empty()
@@ -195,7 +195,7 @@ fn is_end(origins: &[Option<usize>], pairs: &Pairs<'_>, messages: usize) -> bool
         && origins.iter().enumerate().all(|(n, origin)| *origin == Some(start + n))
 }
 
-/// For each message how many of the parts, which are in order, are in front of it.
+/// For each message, the number of parts (given in order) before it.
 fn starts(parts: impl Iterator<Item = usize>, messages: usize) -> Vec<usize> {
     let mut starts = vec![0; messages + 1];
     parts.for_each(|message| starts[message + 1] += 1);
@@ -205,11 +205,11 @@ fn starts(parts: impl Iterator<Item = usize>, messages: usize) -> Vec<usize> {
     starts
 }
 
-/// Takes out calls that lost their result, results that lost their call, and reasoning that leads to nothing. What had
-/// no partner before the projector came is not its doing and stays.
+/// Removes calls that lost their result, results that lost their call, and reasoning that leads to nothing.
+/// Parts that had no partner before the projector ran are kept.
 fn mend(shown: &[Shown<'_>], origins: &[Option<usize>], before: &Pairs<'_>, messages: usize) -> Cut {
     let pairs = pair(shown);
-    // A message that came through has the calls and results that it had, so each is found by counting.
+    // An unchanged message has the same calls and results as before, so each is found by counting.
     let calls = starts(before.calls.iter().map(|call| call.message), messages);
     let results = starts(before.results.iter().map(|result| result.message), messages);
     let was_call = |n: usize| {
@@ -220,9 +220,9 @@ fn mend(shown: &[Shown<'_>], origins: &[Option<usize>], before: &Pairs<'_>, mess
         let result = &pairs.results[n];
         origins[result.message].map(|origin| results[origin] + result.nth)
     };
-    // `partner` is what it was before, and inside what it is now if that came through.
+    // `partner` is the previous one, and inside it the current one if that was kept.
     let is_whole = |was: Option<Option<usize>>, partner: Option<Option<usize>>| match (was, partner) {
-        // Where ids come again, two that were no pair may look like one now.
+        // Where ids repeat, two parts that were not a pair may now look like one.
         (Some(was), Some(Some(partner))) => was == Some(partner),
         (Some(_), Some(None)) => true,
         (Some(was), None) => was.is_none(),
@@ -247,10 +247,10 @@ fn mend(shown: &[Shown<'_>], origins: &[Option<usize>], before: &Pairs<'_>, mess
     cut
 }
 
-/// A reasoning item that is followed by nothing of its turn any more.
+/// Drops reasoning items that are no longer followed by anything of their turn.
 fn drop_lone_reasoning(origins: &[Option<usize>], pairs: &Pairs<'_>, dropped: &mut [bool]) {
     for (start, end) in &pairs.reasoning {
-        // The last of all waits for what it will lead to.
+        // The very last one waits for what it will lead to.
         if *end == start + 1 && *end < origins.len() {
             dropped[*start] = true;
         }

@@ -1,7 +1,7 @@
-//! Taking parts out of a message, or replacing them, without touching a byte of the rest.
+//! Removing or replacing parts of a message, without touching a byte of the rest.
 //!
-//! The text and the canonical JSON of the result are written side by side, so that nothing is read again only to be
-//! hashed.
+//! The text and the canonical JSON of the result are written side by side, so that nothing is parsed again only
+//! to be hashed.
 
 use super::hash;
 use super::pointer::Pointer;
@@ -16,14 +16,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-/// What was done to a message of the transcript; places are those of the message as it was.
+/// Changes to a message of the transcript; places are those of the original message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Edit {
-    /// Calls and results that left.
+    /// Removed calls and results.
     pub(super) removed: Vec<Place>,
-    /// Bodies and arguments that were replaced.
+    /// Replaced bodies and arguments.
     pub(super) pointers: Vec<Pointer>,
-    /// How long what was removed is.
+    /// Length of the removed parts, in characters.
     pub(super) removed_chars: usize,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Edit {
 pub(super) struct Fields<'a>(Vec<(&'a RawValue, &'a RawValue)>);
 
 impl<'a> Fields<'a> {
-    /// Each key as it is written and as it reads, and its value.
+    /// Each key as written and as decoded, with its value.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'a str, Cow<'a, str>, &'a RawValue)> {
         self.0.iter().map(|(key, value)| {
             let key = key.get();
@@ -62,10 +62,10 @@ impl<'de> Deserialize<'de> for Fields<'de> {
     }
 }
 
-/// The key under which what was done to a message or block is noted.
+/// Key that records the changes to a message or block.
 pub(super) const MARKER: &str = "_harn_projection";
 
-/// JSON as it is shown, and as it is hashed.
+/// JSON as shown, and as hashed.
 #[derive(Default)]
 pub(super) struct Written {
     pub(super) text: String,
@@ -78,7 +78,7 @@ impl Written {
     }
 }
 
-/// The message with the edit applied. Counts what was removed.
+/// Applies the edit to the message. Counts the removed characters.
 pub(super) fn apply(text: &str, value: &Value, edit: &mut Edit) -> Result<Written, Error> {
     rewrite(text, value, edit)
         .map_err(|e| Error::invalid("projection.message", format!("the message cannot be changed: {e}")))
@@ -119,7 +119,7 @@ fn rewrite(text: &str, value: &Value, edit: &mut Edit) -> Result<Written, serde_
             removed_chars += gone_chars;
             match left {
                 Some(left) => out.put(written, key, left),
-                // A content must be there, a list of calls must not be empty.
+                // `content` must be present; a list of calls must not be empty.
                 None if key == "content" => out.set(written, key, "null"),
                 None => {}
             }
@@ -134,8 +134,8 @@ fn rewrite(text: &str, value: &Value, edit: &mut Edit) -> Result<Written, serde_
     Ok(out.end())
 }
 
-/// A list without the removed items and with what is pointed to replaced; none if nothing is left. And how many
-/// characters were removed.
+/// A list without the removed items and with pointers in place of the reclaimed ones; none if nothing is left.
+/// Also returns the number of removed characters.
 fn items<'e>(
     text: &str,
     value: &Value,
@@ -181,7 +181,7 @@ fn items<'e>(
     Ok((Some(out), removed_chars))
 }
 
-/// A block, call or result with what the pointer points to replaced.
+/// A block, call or result with a pointer in place of its reclaimed body.
 fn element(text: &str, value: &Value, pointer: &Pointer) -> Result<Written, serde_json::Error> {
     let (outer, inner) =
         pointer.field.split_once('.').map_or((pointer.field.as_str(), None), |(o, i)| (o, Some(i)));
@@ -199,7 +199,7 @@ fn element(text: &str, value: &Value, pointer: &Pointer) -> Result<Written, serd
     Ok(out.end())
 }
 
-/// The object in a call that holds what the pointer points to.
+/// The object inside a call that holds the pointer's target.
 fn nested(text: &str, value: &Value, name: &str, pointer: &Pointer) -> Result<Written, serde_json::Error> {
     let fields: Fields<'_> = serde_json::from_str(text)?;
     let mut out = Object::new(text.len());
@@ -214,38 +214,38 @@ fn nested(text: &str, value: &Value, name: &str, pointer: &Pointer) -> Result<Wr
     Ok(out.end())
 }
 
-/// An object that is being written.
+/// An object being written.
 struct Object<'t> {
     text: String,
-    /// The canonical fields in the order in which they came, and where each is.
+    /// The canonical fields in the order in which they came, and the position of each.
     canonical: Vec<u8>,
     fields: Vec<(Cow<'t, str>, Range<usize>)>,
 }
 
 impl<'t> Object<'t> {
     fn new(bytes: usize) -> Object<'t> {
-        // A marker is longer than most of what it stands for.
+        // A marker is longer than most of what it replaces.
         let bytes = bytes + 512;
         let text = String::with_capacity(bytes);
         Object { text, canonical: Vec::with_capacity(bytes), fields: Vec::with_capacity(8) }
     }
 
-    /// A field that is kept as it is.
+    /// Writes an unchanged field.
     fn keep(&mut self, written: &str, key: Cow<'t, str>, text: &RawValue, value: &Value) {
         self.field(written, key, text.get(), |out| hash::write(value, out));
     }
 
-    /// A field with another value.
+    /// Writes a field with another value.
     fn put(&mut self, written: &str, key: Cow<'t, str>, value: Written) {
         self.field(written, key, &value.text, |out| out.extend_from_slice(&value.canonical));
     }
 
-    /// A field with text of ours, which is canonical as it is.
+    /// Writes a field with generated text, which is already canonical.
     fn set(&mut self, written: &str, key: Cow<'t, str>, text: &str) {
         self.field(written, key, text, |out| out.extend_from_slice(text.as_bytes()));
     }
 
-    /// What was done, noted behind everything else.
+    /// Appends the record of the changes.
     fn mark(&mut self, marker: String) {
         self.set("\"_harn_projection\"", MARKER.into(), &marker);
     }

@@ -8,14 +8,13 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::io::Write;
 
-/// A value's canonical JSON.
 pub(super) fn canonical(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
     write(value, &mut out);
     out
 }
 
-/// Adds a value's canonical JSON to what is there.
+/// Appends a value's canonical JSON.
 pub(super) fn write(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::String(text) => string(text, out),
@@ -33,23 +32,23 @@ pub(super) fn of_messages<'m>(messages: impl Iterator<Item = &'m Message>) -> St
     Growing::default().of_messages(0, messages)
 }
 
-/// The hash of a list that grows: what was hashed before is not hashed again.
+/// The hash of a growing list, which hashes each message once.
 #[derive(Clone, Default)]
 pub(super) struct Growing {
-    /// States of the hash, each with the number of messages in it, ascending.
+    /// States of the hasher, each with the number of messages hashed so far, ascending.
     states: Vec<(usize, Sha256)>,
 }
 
 impl Growing {
-    /// The hash of the canonical JSON of a list of messages, of which the first `same` are as in the list before.
+    /// The hash of the canonical JSON of a list of messages. The first `same` are equal to those of the previous list.
     pub(super) fn of_messages<'m>(
         &mut self,
         same: usize,
         messages: impl Iterator<Item = &'m Message>,
     ) -> String {
-        /// What is written is hashed while it is still in the processor's nearest cache.
+        /// Each piece is hashed while it is still in the processor's nearest cache.
         const PIECE: usize = 16 << 10;
-        /// A state is kept every so many messages, and at the end.
+        /// Number of messages between two kept states. The state at the end is kept too.
         const EVERY: usize = 128;
         while self.states.pop_if(|(count, _)| *count > same).is_some() {}
         let (mut count, mut hasher) = self.states.last().cloned().unwrap_or_default();
@@ -73,7 +72,7 @@ impl Growing {
             }
         }
         hasher.update(&text);
-        // The end of the list before is of no use any more, unless it is one of those that are kept.
+        // The state at the end of the previous list is no longer useful, unless it is a regular one.
         self.states.pop_if(|(before, _)| *before % EVERY != 0);
         if count > self.states.last().map_or(0, |(before, _)| *before) {
             self.states.push((count, hasher.clone()));
@@ -83,7 +82,8 @@ impl Growing {
     }
 }
 
-/// The hash of a tool result's body and its length: a string's own characters, of anything else the canonical JSON.
+/// The hash of a tool result's body and its length: of a string its own characters, of anything else the
+/// canonical JSON.
 pub(super) fn of_body(body: &Value) -> (String, usize) {
     let written;
     let text = match body {
@@ -96,7 +96,7 @@ pub(super) fn of_body(body: &Value) -> (String, usize) {
     (spell(&Sha256::digest(text)), chars(text))
 }
 
-/// How many characters of UTF-8 these bytes are.
+/// Number of characters in these bytes of UTF-8.
 pub(super) fn chars(text: &[u8]) -> usize {
     // All but the first byte of a character are 10xxxxxx. Sums that fit a byte let the processor count many at once.
     let starts = |bytes: &[u8]| bytes.iter().map(|byte| u8::from((*byte as i8) >= -0x40)).sum::<u8>();
@@ -108,8 +108,8 @@ fn spell(digest: &[u8]) -> String {
     format!("sha256:{}", hex::encode(digest))
 }
 
-/// The same for one value of many. Recursion is bounded: what was parsed is not nested deeper than its parser allows. `keys` are those of the objects that
-/// are being written, the innermost last: one list instead of one per object.
+/// Like [`write`], with a reused buffer. Recursion is bounded by the nesting that the parser allows. `keys` are
+/// those of the objects being written, the innermost last: one list instead of one per object.
 pub(super) fn write_with<'a>(value: &'a Value, out: &mut Vec<u8>, keys: &mut Vec<(&'a str, &'a Value)>) {
     match value {
         Value::Null => out.extend_from_slice(b"null"),
@@ -150,12 +150,12 @@ pub(super) fn write_with<'a>(value: &'a Value, out: &mut Vec<u8>, keys: &mut Vec
     }
 }
 
-/// Adds a JSON string.
+/// Appends a JSON string.
 pub(super) fn string(text: &str, out: &mut Vec<u8>) {
     let mut rest = text.as_bytes();
     out.reserve(rest.len() + 2);
     out.push(b'"');
-    // A block is taken over as it is, and what is behind its first byte that has to be escaped is taken back.
+    // A block is copied whole; if it has a byte that must be escaped, what follows that byte is removed again.
     while let Some(block) = rest.first_chunk::<BLOCK>() {
         out.extend_from_slice(block);
         let plain = first_escaped(block);
@@ -178,7 +178,7 @@ pub(super) fn string(text: &str, out: &mut Vec<u8>) {
 
 const BLOCK: usize = 16;
 
-/// How many bytes stand in front of the first that has to be escaped.
+/// Number of bytes before the first that must be escaped.
 fn first_escaped(block: &[u8; BLOCK]) -> usize {
     let (halves, _) = block.as_chunks::<8>();
     let (low, high) = (escaped(halves[0]), escaped(halves[1]));
@@ -186,8 +186,8 @@ fn first_escaped(block: &[u8; BLOCK]) -> usize {
     marked as usize / 8
 }
 
-/// Marks the highest bit of each byte that has to be escaped; behind the first such byte others may be marked too. Eight
-/// are compared at once, each in its place of a number.
+/// Sets the highest bit of each byte that must be escaped; after the first such byte others may be set too.
+/// Compares eight bytes at once.
 fn escaped(bytes: [u8; 8]) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let word = u64::from_le_bytes(bytes);

@@ -1,11 +1,12 @@
-//! Views of a transcript that grows: the next one costs what is new.
+//! Views of a growing transcript, where the cost of the next view depends on the new messages only.
 //!
-//! Most messages of a long transcript are settled: what a policy decided about them stays decided, whatever is appended.
-//! [`Incremental`] keeps those decisions, and the state of the hash. It runs the policy on the end of the transcript only,
-//! and where something that was appended concerns a settled message (a late result, a call that repairs an old one), on
-//! everything. Either way the view is the one that [`project_after`](super::project_after) makes.
+//! Most messages of a long transcript are settled: appending messages does not change a policy's decisions about
+//! them. [`Incremental`] keeps those decisions and the state of the hash, and runs the policy on the end of the
+//! transcript only. If a new message affects a settled one (a late result, a call that repairs an old one), it
+//! runs the policy on everything. Either way the view equals that of [`project_after`](super::project_after).
 //!
-//! A list of policies, `custom`, `summary_prefix` and `transitive` are decided anew each time; only the hash is kept.
+//! With several policies, `custom`, `summary_prefix` or `transitive`, every view is decided from scratch and only
+//! the hash is kept.
 
 use super::clearing::{self, body_pointer};
 use super::edit::Edit;
@@ -20,10 +21,11 @@ use everturn_core::pairing::{self, Pairs, Place};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The last messages are never settled: a call is mostly repaired, and a result mostly referred to, soon.
+/// Number of messages at the end that are never settled: most repairs of a call, and most references to a
+/// result, follow soon after it.
 const UNSETTLED: usize = 32;
 
-/// A transcript, and what is known from its last view.
+/// A growing transcript, with the decisions of its last view.
 #[derive(Default)]
 pub struct Incremental {
     messages: Vec<Message>,
@@ -32,32 +34,32 @@ pub struct Incremental {
     hash: Growing,
 }
 
-/// The view before the next one. With `freeze` its decisions are kept; in any case the next one says how much of its
-/// beginning is unchanged.
+/// The view that the next one follows. With `freeze` its decisions are kept; in any case the next view reports
+/// how much of its beginning is unchanged.
 #[derive(Clone, Copy, Debug)]
 pub enum Previous<'p> {
-    /// There is none.
+    /// No view.
     None,
     /// A recorded view, by the metadata of its event.
     Recorded(&'p Value),
-    /// The last view that was made here. None if there is none.
+    /// The last view of this [`Incremental`], if there is one.
     Last,
 }
 
 /// The last view.
 struct Last {
     shown: Vec<Kept>,
-    /// The number of messages it was made of.
+    /// Number of messages of the transcript at the time.
     messages: usize,
     policy: String,
     options: Value,
-    /// All of its messages are still there.
+    /// Whether none of its messages was truncated.
     is_whole: bool,
 }
 
 /// A message of the last view.
 enum Kept {
-    /// As in the transcript, at this index.
+    /// The message of the transcript at this index.
     Unchanged(usize),
     Changed(Shown<'static>),
 }
@@ -82,8 +84,8 @@ impl Incremental {
         self.messages.push(message);
     }
 
-    /// Removes the messages from an index on, as before others take their place. [`Previous::Last`] then finds no view that
-    /// it can be compared with.
+    /// Shortens the transcript to its first `messages` messages, for example to replace the others. After that, and
+    /// until the next view, [`Previous::Last`] is a view without messages.
     pub fn truncate(&mut self, messages: usize) {
         if messages >= self.messages.len() {
             return;
@@ -109,9 +111,9 @@ impl Incremental {
     ) -> Result<View<'_>, Error> {
         let Incremental { messages, settled, last, hash } = self;
         let decided = match &options.policies[..] {
-            [policy] if Asked::is_settled(*policy, options) => {
+            [policy] if SettledOptions::is_settled(*policy, options) => {
                 let end = settled.advance(messages, *policy, options);
-                // A decision that failed half-way must not be continued.
+                // Decisions that failed halfway must not be continued.
                 let end = end.inspect_err(|_| *settled = Settled::default())?;
                 let mut roots = Vec::new();
                 if *policy == Policy::ReachabilityGc {
@@ -138,7 +140,7 @@ impl Incremental {
 }
 
 impl Last {
-    /// The first `same` messages are those of the view before.
+    /// Reuses the first `same` messages of the previous view.
     fn of(
         mut before: Vec<Kept>,
         same: usize,
@@ -160,7 +162,7 @@ impl Last {
         }
     }
 
-    /// The number of messages at the start that read as they did.
+    /// Number of unchanged messages at the start.
     fn same(&self, messages: &[Message], shown: &[Shown<'_>]) -> usize {
         let is_same = |(then, now): &(&Kept, &Shown<'_>)| match then {
             Kept::Unchanged(source) if now.is_unchanged() && now.source == Some(*source) => true,
@@ -184,16 +186,16 @@ impl Last {
     }
 }
 
-/// What settled decisions depend on. Roots and write barriers may differ from call to call.
+/// Options that settled decisions depend on. Roots and write barriers may differ from call to call.
 #[derive(PartialEq)]
-struct Asked {
+struct SettledOptions {
     policy: Policy,
     signatures: Signatures,
     min_chars: usize,
     clearing: Clearing,
 }
 
-impl Asked {
+impl SettledOptions {
     fn is_settled(policy: Policy, options: &Options) -> bool {
         match policy {
             Policy::CleanToolRepair | Policy::SquashFailedCalls | Policy::ClearToolUses => true,
@@ -202,9 +204,9 @@ impl Asked {
         }
     }
 
-    fn of(policy: Policy, options: &Options) -> Asked {
+    fn of(policy: Policy, options: &Options) -> SettledOptions {
         let Options { signatures, reachability, clearing, .. } = options;
-        Asked {
+        SettledOptions {
             policy,
             signatures: *signatures,
             min_chars: reachability.min_chars,
@@ -213,43 +215,43 @@ impl Asked {
     }
 }
 
-/// What was decided about the messages at the start.
+/// Decisions about the settled messages at the start.
 #[derive(Default)]
 struct Settled {
-    asked: Option<Asked>,
-    /// The number of messages.
+    asked: Option<SettledOptions>,
+    /// Number of settled messages.
     end: usize,
-    /// Those that are not shown, ascending.
+    /// Indices of dropped messages, ascending.
     dropped: Vec<usize>,
-    /// Those that are shown changed.
+    /// Changed messages, by index.
     changed: BTreeMap<usize, Shown<'static>>,
-    /// Ids of calls without a result. One that comes for them changes what was decided.
+    /// Ids of calls without a result. A late result changes the decisions.
     open: HashSet<String>,
-    /// `clean_tool_repair`: tools with a failed call that is shown until the tool succeeds.
+    /// For `clean_tool_repair`: tools with a failed call that is shown until the tool succeeds.
     failing: HashSet<String>,
-    /// `clear_tool_uses`: the size, and whether bodies are cleared.
+    /// For `clear_tool_uses`: size of the settled messages, and whether bodies are cleared.
     size: u64,
     clears: bool,
-    /// `reachability_gc`.
+    /// For `reachability_gc`: tool names, and results that can be reclaimed.
     tools: Names,
     results: Results,
 }
 
-/// The end of a view: what is not settled.
+/// The part of a view that is not settled.
 struct End<'a> {
     shown: Vec<Shown<'a>>,
     reason: &'static str,
 }
 
 impl Settled {
-    /// Decides about the messages that are not settled, and settles those that are old enough.
+    /// Decides about the unsettled messages, and settles those that are old enough.
     fn advance<'a>(
         &mut self,
         messages: &'a [Message],
         policy: Policy,
         options: &Options,
     ) -> Result<End<'a>, Error> {
-        let asked = Asked::of(policy, options);
+        let asked = SettledOptions::of(policy, options);
         if self.asked.as_ref() != Some(&asked) {
             *self = Settled { asked: Some(asked), ..Settled::default() };
         }
@@ -296,7 +298,7 @@ impl Settled {
         Ok(End { shown: rest, reason })
     }
 
-    /// Whether what is settled is what the policy would decide about it now.
+    /// Whether the policy would decide the same about the settled messages now.
     fn holds(
         &self,
         end: &[Shown<'_>],
@@ -322,7 +324,7 @@ impl Settled {
             }
     }
 
-    /// Notes what later messages may change about the first messages of the end.
+    /// Records how later messages can affect `first`, the start of `end`.
     fn note(
         &mut self,
         first: &[Shown<'_>],
@@ -398,8 +400,8 @@ impl Settled {
     }
 }
 
-/// How many messages of the end can be settled: no call before there has its result behind it, and none can get it but by
-/// its id.
+/// Number of messages of `end` that can be settled: none of their calls has its result after them, and a later
+/// message can answer one only by its id.
 fn settling(end: &[Shown<'_>], pairs: &Pairs<'_>, policy: Policy, options: &Options) -> usize {
     let recent = match policy {
         Policy::ReachabilityGc => options.reachability.root_window,
@@ -414,7 +416,7 @@ fn settling(end: &[Shown<'_>], pairs: &Pairs<'_>, policy: Policy, options: &Opti
     let open = pairs.calls.iter().find(|call| call.result.is_none()).map_or(end.len(), |call| call.message);
     let thoughts: HashSet<usize> = pairs.reasoning.iter().map(|(start, _)| start + 1).collect();
     let is_fit = |at: usize| {
-        // A thought may still lead to what follows, and a result without an id answers a call of the turn.
+        // Reasoning may belong to the message after it, and a result without an id answers a call of the same turn.
         !thoughts.contains(&at) && (at <= open || pairing::is_assistant_message(end[at].value()))
     };
     let mut at = end.len().saturating_sub(recent.max(UNSETTLED));
@@ -428,14 +430,14 @@ fn settling(end: &[Shown<'_>], pairs: &Pairs<'_>, policy: Policy, options: &Opti
     at
 }
 
-/// Results that `reachability_gc` reclaims unless a root refers to them, found by their names.
+/// Results that `reachability_gc` reclaims unless a root refers to them, indexed by name.
 #[derive(Default)]
 struct Results {
-    /// In order, each with its message and whether it is shown.
+    /// Pointers in order of their messages, each with whether the body is shown.
     all: Vec<(Pointer, bool)>,
-    /// For each name the last entry of `named`, which leads to the one before it.
+    /// For each name, its last entry in `named`.
     last: HashMap<u64, usize, Plain>,
-    /// A result, and the entry before with the same name.
+    /// A result, and the previous entry with the same name: linked lists in one vector.
     named: Vec<(usize, Option<usize>)>,
 }
 
@@ -448,7 +450,7 @@ impl Results {
         self.all.push((pointer, is_shown));
     }
 
-    /// For each message that is to be shown in another way, the bodies that are reclaimed in it.
+    /// Updates what is shown. Returns the messages that change, each with the bodies that are reclaimed in it.
     fn reach(&mut self, roots: &Names) -> Vec<(usize, Vec<Pointer>)> {
         let mut reached = vec![false; self.all.len()];
         for name in roots {

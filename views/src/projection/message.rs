@@ -1,4 +1,4 @@
-//! A message that views are made of.
+//! A message to make views from.
 
 use super::hash;
 use everturn_core::Error;
@@ -7,12 +7,12 @@ use everturn_core::message::carries_signature;
 use serde_json::Value;
 use std::sync::{Arc, OnceLock};
 
-/// A message as it came, and what it says. A clone is the same message, not a copy.
+/// A message as it came, with its parsed value. Clones share the message.
 #[derive(Clone, Debug)]
 pub struct Message {
     kept: Arc<Kept>,
-    /// How long the text is. This and what follows are found out when a message is read, and stand here, so that a view
-    /// that drops it need not look inside.
+    /// Length of the text. This and the following are computed when a message is read, so that a view that
+    /// drops it need not look inside.
     chars: usize,
     /// Whether it is signed, unless it was changed.
     is_signed: Option<bool>,
@@ -27,7 +27,7 @@ struct Kept {
 #[derive(Debug)]
 enum Said {
     Read(Value),
-    /// Of a message that was changed, what a view's hash is made of. It is read only if somebody asks: most are just sent.
+    /// A changed message with its canonical JSON. It is parsed only on demand: most are just sent.
     Changed {
         canonical: Box<[u8]>,
         value: OnceLock<Value>,
@@ -35,15 +35,15 @@ enum Said {
 }
 
 impl Message {
-    /// Reads a message. A number too large for a double is its spelling in [`Message::value`]; what is shown and sent
-    /// is the text, in which it stays as it is.
+    /// Parses a message. In [`Message::value`], a number too large for a double is its spelling; the text that
+    /// is shown and sent keeps it unchanged.
     pub fn read(raw: Raw) -> Result<Message, Error> {
         let value = parse(raw.get())
             .map_err(|e| Error::invalid("projection.message", format!("the message cannot be read: {e}")))?;
         Ok(Message::whole(raw, value))
     }
 
-    /// A message that was never text.
+    /// Makes a message from a value that was never text.
     pub fn of(value: Value) -> Result<Message, Error> {
         Ok(Message::whole(Raw::of(&value)?, value))
     }
@@ -53,7 +53,7 @@ impl Message {
         Message { kept: Arc::new(Kept { raw, said: Said::Read(value) }), chars, is_signed }
     }
 
-    /// A message that was changed, and its canonical JSON.
+    /// Makes a changed message with its canonical JSON.
     pub(super) fn changed(raw: Raw, canonical: Vec<u8>) -> Message {
         let chars = hash::chars(raw.get().as_bytes());
         let said = Said::Changed { canonical: canonical.into(), value: OnceLock::new() };
@@ -65,21 +65,21 @@ impl Message {
         Arc::ptr_eq(&self.kept, &other.kept)
     }
 
-    /// The text.
+    /// The JSON text.
     pub fn raw(&self) -> &Raw {
         &self.kept.raw
     }
 
-    /// What it says.
+    /// The parsed value.
     pub fn value(&self) -> &Value {
         match &self.kept.said {
             Said::Read(value) => value,
-            // What was changed was JSON before and is so after.
+            // The original was JSON, and so is the result of changing it.
             Said::Changed { value, .. } => value.get_or_init(|| parse(self.raw().get()).unwrap_or_default()),
         }
     }
 
-    /// `keys` is empty before and after; it spares an allocation for each message.
+    /// `keys` is empty before and after; reusing it saves an allocation for each message.
     pub(super) fn write_canonical<'m>(&'m self, out: &mut Vec<u8>, keys: &mut Vec<(&'m str, &'m Value)>) {
         match &self.kept.said {
             Said::Read(value) => hash::write_with(value, out, keys),
@@ -87,12 +87,11 @@ impl Message {
         }
     }
 
-    /// How long its text is.
     pub(super) fn chars(&self) -> usize {
         self.chars
     }
 
-    /// Whether it carries reasoning that its provider will check.
+    /// Whether it contains signed reasoning.
     pub(super) fn is_signed(&self) -> bool {
         self.is_signed.unwrap_or_else(|| carries_signature(self.value()))
     }

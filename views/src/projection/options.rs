@@ -1,4 +1,4 @@
-//! How a view is asked for: a name, or an object that is read strictly.
+//! Options of a view: a name, or an object that is parsed strictly.
 
 use super::custom::Projector;
 use super::hash;
@@ -9,33 +9,33 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most policies in one list.
+/// Maximum number of policies in one list.
 pub const POLICIES_MAX: usize = 16;
 
-/// What to leave out of a view, and how.
+/// Options of a view.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// Applied in this order, each to what the one before it left.
+    /// Policies, applied in this order, each to the result of the one before it.
     pub policies: Vec<Policy>,
-    /// What happens to messages with signed reasoning.
+    /// Treatment of messages with signed reasoning.
     pub signatures: Signatures,
-    /// What the event records, instead of a derived reason.
+    /// Reason to record in the event, instead of a derived one.
     pub reason: Option<String>,
-    /// `summary_prefix`: how many messages at the end stay as they are.
+    /// `summary_prefix`: number of messages at the end that are kept unchanged.
     pub keep_last: usize,
-    /// `summary_prefix`: what stands for the rest.
+    /// `summary_prefix`: text that replaces the rest.
     pub summary: Option<String>,
-    /// `reachability_gc`.
+    /// Options of `reachability_gc`.
     pub reachability: Reachability,
-    /// `clear_tool_uses`.
+    /// Options of `clear_tool_uses`.
     pub clearing: Clearing,
-    /// Keep the previous decisions until this many tokens can be gained.
+    /// Number of tokens to be gained before previous decisions are revised.
     pub freeze: Option<u64>,
-    /// `custom`: what was written as `projector`, for whoever can run it.
+    /// `custom`: the script given as `projector`, to be run by the caller.
     pub script: Option<Value>,
-    /// `custom`: what runs.
+    /// `custom`: the projector to run.
     pub projector: Option<Arc<dyn Projector>>,
-    /// What was asked for, as the event records it.
+    /// The request as the event records it.
     pub(super) record: Value,
 }
 
@@ -45,27 +45,27 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// One way to choose what the next request sees.
+/// A policy: one way to choose what the next request sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// Everything.
     Raw,
-    /// Without failed calls whose tool succeeded later.
+    /// Removes failed calls whose tool succeeded later.
     CleanToolRepair,
-    /// Without failed calls.
+    /// Removes failed calls.
     SquashFailedCalls,
-    /// A summary in place of the beginning.
+    /// Replaces the beginning by a summary.
     SummaryPrefix,
-    /// Without the bodies of old tool results that nothing refers to.
+    /// Removes the bodies of old tool results that nothing refers to.
     ReachabilityGc,
-    /// Without the bodies of old tool results.
+    /// Removes the bodies of old tool results.
     ClearToolUses,
-    /// As the projector says.
+    /// Applies a projector.
     Custom,
 }
 
 impl Policy {
-    /// Its name in options, results and events.
+    /// The name in options, results and events.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Raw => "raw",
@@ -101,32 +101,32 @@ impl Policy {
     }
 }
 
-/// What happens to messages with signed reasoning, which a provider does not accept changed.
+/// Treatment of messages with signed reasoning, which a provider rejects if changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Signatures {
-    /// A view that would drop or change one is not made: it is raw.
+    /// A view that would drop or change one is raw instead.
     #[default]
     Respect,
-    /// Their turns stay, the rest of the policy applies.
+    /// Their turns are kept; the rest of the policy applies.
     PerTurn,
-    /// They are messages like any other; for views that no provider will see.
+    /// They are treated like any other message; for views that no provider will see.
     Ignore,
 }
 
-/// The knobs of `reachability_gc`.
+/// Options of `reachability_gc`.
 #[derive(Clone, Debug)]
 pub struct Reachability {
-    /// The last messages, which are roots and stay as they are.
+    /// Number of last messages, which are roots and stay unchanged.
     pub root_window: usize,
-    /// Shorter bodies stay.
+    /// Minimum length of a body to be reclaimed.
     pub min_chars: usize,
-    /// What else is a root, with the name of its field.
+    /// Additional roots, with the names of their fields.
     pub roots: Vec<(&'static str, Value)>,
-    /// Reclaim only if a write barrier is given.
+    /// Whether to reclaim only if a write barrier is given.
     pub require_write_barrier: bool,
-    /// Whether one is.
+    /// Whether a write barrier is given.
     pub write_barrier: bool,
-    /// What a kept result refers to stays as well.
+    /// Whether to keep what a kept result refers to.
     pub transitive: bool,
 }
 
@@ -143,27 +143,27 @@ impl Default for Reachability {
     }
 }
 
-/// The knobs of `clear_tool_uses`, with the defaults of Anthropic's context editing.
+/// Options of `clear_tool_uses`, with the defaults of Anthropic's context editing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Clearing {
-    /// Nothing is cleared before the view exceeds this.
+    /// Size of the view above which clearing starts.
     pub trigger: Trigger,
-    /// The newest results, which stay.
+    /// Number of newest results to keep.
     pub keep: usize,
-    /// Nothing is cleared if fewer tokens would go.
+    /// Minimum number of tokens to clear; below it nothing is cleared.
     pub clear_at_least: u64,
-    /// The results of these tools stay.
+    /// Tools whose results are kept.
     pub exclude_tools: Vec<String>,
-    /// Clear the arguments of the calls as well.
+    /// Whether to clear the arguments of the calls as well.
     pub clear_inputs: bool,
 }
 
-/// When clearing starts.
+/// Condition for clearing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trigger {
     /// The messages have more tokens than this, estimated.
     InputTokens(u64),
-    /// They hold more calls than this.
+    /// They contain more calls than this.
     ToolUses(u64),
 }
 
@@ -212,18 +212,18 @@ const OTHERS: [&str; 14] = [
 pub(super) const SCRATCHPADS: &str = "scratchpads";
 
 impl Options {
-    /// Options for one policy, everything else as it is by default.
+    /// Options for one policy, with defaults for everything else.
     pub fn policy(policy: Policy) -> Options {
         Options { policies: vec![policy], record: json!({"policy": policy.name()}), ..Options::default() }
     }
 
-    /// Options for `custom` with the projector that runs.
+    /// Options for `custom` with the projector to run.
     pub fn custom(projector: impl Projector + 'static) -> Options {
         Options { projector: Some(Arc::new(projector)), ..Options::policy(Policy::Custom) }
     }
 
-    /// Reads a name or an object. A field that no policy knows is an error; one of another policy is not, so that one
-    /// object can serve several. `null` is as if the field were not there.
+    /// Parses a name or an object. A field that no policy knows is an error; a field of another policy is not,
+    /// so that one object can serve several. `null` means absent.
     pub fn parse(value: &Value) -> Result<Options, Error> {
         let empty = Map::new();
         let given = match value {
@@ -238,7 +238,7 @@ impl Options {
                 .any(|names| names.contains(&key))
         };
         if let Some(key) = given.keys().find(|key| !known(key)) {
-            return Err(wrong(clip(key).as_ref(), "is no option of a projection; remove it"));
+            return Err(wrong(clip(key).as_ref(), "is not an option of a projection; remove it"));
         }
         let fields = Fields(given);
         let policies = match fields.one_of(&POLICY)? {
@@ -315,7 +315,7 @@ impl Options {
         })
     }
 
-    /// Makes the live scratchpads roots of `reachability_gc`, and their versions its write barrier.
+    /// Makes the scratchpads in force roots of `reachability_gc`, and their versions its write barrier.
     pub fn with_scratchpads(mut self, live: &BTreeMap<String, Scratchpad>) -> Options {
         if live.is_empty() || !self.policies.contains(&Policy::ReachabilityGc) {
             return self;
@@ -328,15 +328,15 @@ impl Options {
         self
     }
 
-    /// The policies as one word: their names, joined by `+`.
+    /// The names of the policies, joined by `+`.
     pub(super) fn name(&self) -> String {
         let names: Vec<_> = self.policies.iter().map(|policy| policy.name()).collect();
         if names.is_empty() { Policy::Raw.name().to_string() } else { names.join("+") }
     }
 }
 
-/// The options as the event keeps them. Material that may be large, or that is no part of the log, is kept as its
-/// hash: enough to see whether it was the same.
+/// The options as recorded in the event. Material that may be large, or that is not part of the log, is
+/// recorded as its hash, which is enough to compare it.
 fn record(given: &Map<String, Value>) -> Value {
     let hashed = |key: &str| ROOTS.contains(&key) || BARRIERS.contains(&key) || key == "projector";
     let shown = given.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| {
@@ -345,7 +345,7 @@ fn record(given: &Map<String, Value>) -> Value {
     Value::Object(shown.collect())
 }
 
-/// Says nothing: null, false, white space, or a container of nothing else.
+/// Whether a value is empty: null, false, white space, or a container of only such values.
 fn is_blank(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -371,7 +371,7 @@ impl<'a> Fields<'a> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// A field that has several names; two of them at once contradict each other.
+    /// A field with several names; giving two of them is an error.
     fn one_of(&self, names: &[&'static str]) -> Result<Option<(&'static str, &'a Value)>, Error> {
         let mut given = names.iter().filter_map(|name| Some((*name, self.get(name)?)));
         match (given.next(), given.next()) {
@@ -385,10 +385,9 @@ impl<'a> Fields<'a> {
     fn number(&self, name: &str) -> Result<Option<u64>, Error> {
         match self.get(name) {
             None => Ok(None),
-            Some(value) => value
-                .as_u64()
-                .map(Some)
-                .ok_or_else(|| wrong(name, "must be a whole number that is not negative")),
+            Some(value) => {
+                value.as_u64().map(Some).ok_or_else(|| wrong(name, "must be a non-negative whole number"))
+            }
         }
     }
 
@@ -403,7 +402,7 @@ impl<'a> Fields<'a> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text.clone())),
-            Some(_) => Err(wrong(name, "must be text that is not blank")),
+            Some(_) => Err(wrong(name, "must be non-blank text")),
         }
     }
 
@@ -420,7 +419,7 @@ impl<'a> Fields<'a> {
             _ => Err(wrong(
                 name,
                 format_args!(
-                    "must be a number or {{type: {}, value}} with a whole number that is not negative",
+                    "must be a number or {{type: {}, value}} with a non-negative whole number",
                     kinds.join(" | ")
                 ),
             )),

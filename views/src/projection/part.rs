@@ -1,4 +1,4 @@
-//! Taking messages and parts of messages out of a view so that what is left is valid.
+//! Removing messages and parts of messages from a view so that the rest is valid.
 
 use super::edit::{self, Edit};
 use super::pointer::Pointer;
@@ -12,25 +12,25 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What one policy does to the messages before it, by their place in that list.
+/// Changes that one policy makes to the messages before it, by their index in that list.
 #[derive(Default)]
 pub(super) struct Cut {
-    /// Messages that go; empty means none.
+    /// Messages to drop; empty means none.
     pub(super) dropped: Vec<bool>,
-    /// Parts that go.
+    /// Parts to remove.
     pub(super) removed: Vec<(usize, Place)>,
-    /// Bodies that are replaced. The pointers' places are those in the transcript.
+    /// Bodies to replace. The pointers' places are those in the transcript.
     pub(super) reclaimed: Vec<(usize, Pointer)>,
-    /// What is put in front.
+    /// Message to put in front.
     pub(super) front: Option<Message>,
 }
 
 impl Edit {
-    /// The place in the transcript's message of what is now at `place`.
+    /// The place in the original message of what is now at `place`.
     pub(super) fn origin(&self, place: Place) -> Place {
         let Some(mut n) = place.index() else { return place };
         let kind = std::mem::discriminant(&place);
-        // Removed places are sorted, so each one in front moves what follows by one.
+        // Removed places are sorted, so each earlier one shifts what follows by one.
         for gone in self.removed.iter().filter(|gone| std::mem::discriminant(*gone) == kind) {
             if gone.index().is_some_and(|gone| gone <= n) {
                 n += 1;
@@ -45,7 +45,7 @@ impl Edit {
 }
 
 impl Cut {
-    /// Takes out the parts, the messages of which nothing is left, and the reasoning that led to nothing else.
+    /// Removes the parts, messages of which nothing is left, and reasoning that led to nothing else.
     pub(super) fn of(shown: &[Shown<'_>], pairs: &Pairs<'_>, mut parts: Vec<(usize, Place)>) -> Cut {
         let mut dropped = vec![false; shown.len()];
         parts.sort_by_key(|(index, _)| *index);
@@ -98,7 +98,7 @@ impl Cut {
     }
 }
 
-/// The messages without these parts; a message of which nothing is left goes as well.
+/// Removes parts of messages, and messages that become empty.
 pub(crate) fn without_parts(messages: &[Message], parts: Vec<(usize, Place)>) -> Result<Vec<Message>, Error> {
     let shown = super::raw(messages);
     let cut = Cut::of(&shown, &pair(&shown), parts);
@@ -106,7 +106,7 @@ pub(crate) fn without_parts(messages: &[Message], parts: Vec<(usize, Place)>) ->
 }
 
 impl<'a> Shown<'a> {
-    /// Edits the transcript's message anew with everything that was done so far, so that one edit tells it all.
+    /// Edits the original message again with all changes so far, so that one edit records them all.
     pub(super) fn change(&mut self, messages: &'a [Message], more: Edit) -> Result<(), Error> {
         let source = self.source.filter(|_| !self.foreign).and_then(|index| messages.get(index));
         let (message, mut edit) = match source {
@@ -127,7 +127,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Whether nothing that speaks is left of a message without the parts. Reasoning alone does not: it led to them.
+/// Whether a message has no content left without the parts. Reasoning alone does not count: it led to them.
 fn is_nothing_left(message: &Value, gone: &HashSet<Place>) -> bool {
     let empty_list = |key: &str, place: fn(usize) -> Place| {
         let items = field(message, key).and_then(Value::as_array).map_or(0, Vec::len);
@@ -155,12 +155,12 @@ fn is_nothing_left(message: &Value, gone: &HashSet<Place>) -> bool {
             && !has("audio")
 }
 
-/// Reasoning items of which nothing is left that they led to; a provider refuses them alone.
+/// Drops reasoning items with nothing left of what they led to; a provider refuses them alone.
 fn drop_reasoning(pairs: &Pairs<'_>, dropped: &mut [bool]) {
     if pairs.reasoning.is_empty() {
         return;
     }
-    // How many messages that are no reasoning, and how many of those that stay, are in front of each place.
+    // For each index, the number of messages before it that are not reasoning, and how many of those are kept.
     let mut thinks = vec![false; dropped.len()];
     pairs.reasoning.iter().for_each(|(index, _)| thinks[*index] = true);
     let mut before = vec![(0, 0)];
@@ -176,7 +176,7 @@ fn drop_reasoning(pairs: &Pairs<'_>, dropped: &mut [bool]) {
     }
 }
 
-/// The messages of turns with signed reasoning: those that carry it, and what a signed reasoning item led to.
+/// Messages of turns with signed reasoning: those that carry it, and those that a signed reasoning item led to.
 pub(super) fn protected(shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Vec<bool> {
     let mut protected: Vec<bool> = shown.iter().map(|shown| shown.is_signed()).collect();
     let mut end_of_turn = 0;
@@ -190,7 +190,7 @@ pub(super) fn protected(shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Vec<bool> {
     protected
 }
 
-/// Those, and every message that is valid only together with one of them.
+/// The same, with every message that is valid only together with one of them.
 pub(super) fn protected_with_partners(shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Vec<bool> {
     let mut keep = protected(shown, pairs);
     let mut partners: Vec<Vec<usize>> = vec![Vec::new(); shown.len()];
@@ -219,7 +219,7 @@ pub(super) fn protected_with_partners(shown: &[Shown<'_>], pairs: &Pairs<'_>) ->
     keep
 }
 
-/// Whether of every call and its result both are shown, or neither, and no reasoning lost what it led to.
+/// Whether every call is shown exactly if its result is, and no reasoning lost what it led to.
 pub(super) fn is_valid(messages: &[Message], shown: &[Shown<'_>]) -> bool {
     let mut gone: Vec<Option<&[Place]>> = vec![None; messages.len()];
     for shown in shown {
@@ -234,7 +234,7 @@ pub(super) fn is_valid(messages: &[Message], shown: &[Shown<'_>]) -> bool {
             .map(|result| &pairs.results[result])
             .is_none_or(|result| is_shown(call.message, call.place) == is_shown(result.message, result.place))
     });
-    // The last of all still waits for what it will lead to.
+    // The very last one still waits for what it will lead to.
     let led_to_something: HashSet<usize> = pairs
         .reasoning
         .iter()

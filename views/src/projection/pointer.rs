@@ -1,4 +1,4 @@
-//! Where a body went that a view does not show.
+//! Pointers from a view to bodies that it does not show.
 
 use super::edit::{Fields, MARKER};
 use super::{Message, hash};
@@ -14,14 +14,14 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Points from a reclaimed body to the raw transcript. A clone is the same pointer, not a copy.
+/// A pointer from a reclaimed body to the raw transcript. Clones share the pointer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pointer(Arc<Spelled>);
 
 #[derive(PartialEq, Eq, Debug)]
 struct Spelled {
     pointed: Pointed,
-    /// Its JSON, which stands in the view and again in the event.
+    /// Its JSON, which is in the view and again in the event.
     json: Option<Raw>,
 }
 
@@ -67,12 +67,12 @@ impl From<Pointed> for Pointer {
     }
 }
 
-/// Points from a reclaimed body to the raw transcript.
-// The fields are sorted by their names, so that what is written is canonical at once.
+/// A pointer from a reclaimed body to the raw transcript.
+// Fields are sorted by name, so that the serialised form is already canonical.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RedactionPointer")]
 pub struct Pointed {
-    /// How long the body is.
+    /// Length of the body in characters.
     pub content_chars: usize,
     /// `sha256:` and the hash of the body.
     pub content_hash: String,
@@ -80,26 +80,26 @@ pub struct Pointed {
     pub estimated_tokens_reclaimed: usize,
     /// The policy that reclaimed it.
     pub policy: Cow<'static, str>,
-    /// Why it was reclaimed.
+    /// Reason for reclaiming it.
     pub reason: Cow<'static, str>,
     /// `transcript.messages[N].content` or `transcript.messages[N].content[B].content`.
     pub source: String,
-    /// B, if the body is in a block.
+    /// `B`, if the body is in a block.
     pub source_block_index: Option<usize>,
-    /// N.
+    /// `N`.
     pub source_index: usize,
-    /// The call it answers, or is the argument of.
+    /// Id of the call that it answers, or whose arguments it was.
     pub tool_call_id: Option<String>,
-    /// The tool.
+    /// Name of the tool.
     pub tool_name: Option<String>,
     #[serde(skip)]
     pub(super) place: Place,
-    /// The key of the body in what is at that place; `function.arguments` is nested.
+    /// Key of the body at that place; `function.arguments` is nested.
     #[serde(skip)]
     pub(super) field: String,
 }
 
-/// What is noted on a message or block of which a body was reclaimed. Sorted by name, as a pointer is.
+/// Record on a message or block whose body was reclaimed. Sorted by name, like a pointer.
 #[derive(Serialize)]
 struct Marker<'a> {
     policy: &'a str,
@@ -116,12 +116,12 @@ impl<'a> Marker<'a> {
     }
 
     fn text(&self) -> String {
-        // Strings and numbers can always be written.
+        // Serialising strings and numbers does not fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// The fields of a written pointer that say where it points and what is there.
+/// The fields of a serialised pointer that say where it points and what is there.
 #[derive(Deserialize)]
 struct Written {
     policy: String,
@@ -134,7 +134,7 @@ struct Written {
 }
 
 impl Pointed {
-    /// A pointer to what is under `field` at `place` of message `index`.
+    /// A pointer to `field` at `place` of message `index`.
     pub(super) fn new(index: usize, place: Place, field: &str, body: &Value) -> Pointed {
         let (content_hash, content_chars) = hash::of_body(body);
         let at = match place {
@@ -162,7 +162,7 @@ impl Pointed {
 }
 
 impl Pointer {
-    /// A pointer as it was recorded.
+    /// Reads a pointer as it was recorded.
     pub(super) fn read(value: &Value) -> Result<Pointer, Error> {
         let written = Written::deserialize(value)
             .map_err(|e| Error::invalid("projection.pointer", format!("not a redaction pointer: {e}")))?;
@@ -199,7 +199,7 @@ impl Pointer {
         }))
     }
 
-    /// What stands in the view instead: one line for a body, nothing for arguments, in the type they had.
+    /// The replacement in the view: one line for a body, an empty value of the same type for arguments.
     pub(super) fn replacement(&self, was: &Value) -> String {
         if self.is_input() {
             return if was.is_string() { "\"{}\"" } else { "{}" }.to_string();
@@ -218,13 +218,12 @@ impl Pointer {
         )
     }
 
-    /// The marker of the body.
     pub(super) fn marker(&self) -> String {
         let marker = Marker { redaction_pointer: Some(self), ..Marker::of(&self.policy) };
         marker.text()
     }
 
-    /// The marker of a message with such bodies in it.
+    /// The marker of a message that contains reclaimed bodies.
     pub(super) fn markers(pointers: &[Pointer]) -> String {
         let policy = pointers.first().map_or("", |pointer| &pointer.policy);
         let marker = Marker { redaction_pointers: Some(pointers), ..Marker::of(policy) };
@@ -251,10 +250,10 @@ impl Pointer {
     }
 }
 
-/// Why `clear_tool_uses` took the arguments of a call.
+/// Reason recorded when `clear_tool_uses` clears the arguments of a call.
 pub(super) const INPUT_CLEARED: &str = "old_tool_input_cleared";
 
-/// The raw body that a pointer points to, once its hash was found to be right.
+/// The raw body that a pointer refers to, after checking its hash.
 pub fn resolve_pointer(messages: &[Message], pointer: &Value) -> Result<Raw, Error> {
     let pointer = Pointer::read(pointer)?;
     let gone =
@@ -277,7 +276,7 @@ pub fn resolve_pointer(messages: &[Message], pointer: &Value) -> Result<Raw, Err
     Ok(body)
 }
 
-/// The message without the marks of a projection, as a provider must see it; `None` if it has none.
+/// The message without the markers of a projection, for a provider; `None` if it has none.
 pub fn strip_markers(message: &Value) -> Option<Value> {
     const LISTS: [&str; 3] = ["content", "tool_calls", "tool_results"];
     let list = |key| message.get(key).and_then(Value::as_array).into_iter().flatten();

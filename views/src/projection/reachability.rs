@@ -1,7 +1,7 @@
-//! `reachability_gc`: without the bodies of old tool results that nothing refers to.
+//! `reachability_gc`: removes the bodies of old tool results that nothing refers to.
 //!
-//! Names are compared by a 64-bit hash, so that nothing is copied. Two names with one hash would only keep a body
-//! that could have gone.
+//! Names are compared by a 64-bit hash, so that nothing is copied. A collision would only keep a body that
+//! could have been removed.
 
 use super::clearing::body_pointer;
 use super::hash::{chars, of_body};
@@ -26,12 +26,12 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str)
     (cut_end(shown, &pairs, options, &Names::default()).0, "reachability_gc")
 }
 
-/// Whether nothing may be reclaimed, because a write barrier is required and none is given.
+/// Whether a write barrier is required but missing. Then nothing may be reclaimed.
 pub(super) fn is_barred(options: &Options) -> bool {
     options.reachability.require_write_barrier && !options.reachability.write_barrier
 }
 
-/// The names of the roots, as far as they are not there yet; `messages` is the length of the view.
+/// Adds the names of the roots that are not listed yet; `messages` is the length of the view.
 pub(super) fn consult(options: &Options, messages: usize, consulted: &mut Vec<String>) {
     for name in roots_consulted(&options.reachability, messages.min(options.reachability.root_window)) {
         if !consulted.contains(&name) {
@@ -40,8 +40,8 @@ pub(super) fn consult(options: &Options, messages: usize, consulted: &mut Vec<St
     }
 }
 
-/// The end of a view, which holds at least the messages that are roots, and the roots. `tools` are those of the messages
-/// before it.
+/// Decides about the end of a view, which includes at least the messages that are roots. Returns the roots too.
+/// `tools` are the tool names of the messages before it.
 pub(super) fn cut_end(
     shown: &[Shown<'_>],
     pairs: &Pairs<'_>,
@@ -65,7 +65,7 @@ pub(super) fn cut_end(
             names_of(result, shown, pairs, &mut roots);
         }
     }
-    // What every conversation is full of refers to nothing.
+    // Words that occur in every conversation are not references.
     let tools = tools.iter().copied().chain(tools_of(pairs));
     for name in ENVELOPE.iter().map(|word| hash(word)).chain(tools) {
         roots.remove(&name);
@@ -74,7 +74,7 @@ pub(super) fn cut_end(
         reached_through_results(&candidates, shown, pairs, &roots)
     } else {
         let refers = |result: &Answer<'_>| {
-            is_called_for(result, pairs, &roots) || !names_of(result, shown, pairs, &mut Unless(&roots))
+            is_called_for(result, pairs, &roots) || !names_of(result, shown, pairs, &mut StopAtRoot(&roots))
         };
         candidates.iter().map(|result| refers(result)).collect()
     };
@@ -84,7 +84,7 @@ pub(super) fn cut_end(
     (Cut { reclaimed, ..Cut::default() }, roots)
 }
 
-/// Whether a result is reclaimed unless something refers to it.
+/// Whether a result is reclaimed if nothing refers to it.
 pub(super) fn is_candidate(result: &Answer<'_>, shown: &Shown<'_>, options: &Options) -> bool {
     let stays = result.failed || options.signatures == Signatures::PerTurn && shown.is_signed();
     !stays && is_long(result, options.reachability.min_chars)
@@ -96,14 +96,14 @@ pub(super) fn tools_of(pairs: &Pairs<'_>) -> impl Iterator<Item = u64> {
     calls.chain(pairs.results.iter().filter_map(|result| result.name)).map(hash)
 }
 
-/// Every name by which a root can refer to a result.
+/// All names by which a root can refer to a result.
 pub(super) fn identifiers(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Names {
     let mut identifiers = Identifiers(id_of(result, pairs).map(hash).into_iter().collect());
     names_of(result, shown, pairs, &mut identifiers);
     identifiers.0
 }
 
-/// The names under which the event lists the roots; `messages` is the number of messages that are roots.
+/// Names of the roots in the event; `messages` is the number of messages that are roots.
 fn roots_consulted(knobs: &Reachability, messages: usize) -> Vec<String> {
     let window = (messages > 0).then(|| format!("last_{messages}_messages"));
     let given = knobs.roots.iter().map(|(field, _)| field.to_string());
@@ -112,7 +112,7 @@ fn roots_consulted(knobs: &Reachability, messages: usize) -> Vec<String> {
     window.into_iter().chain(given).chain(barrier).chain(required).collect()
 }
 
-/// Whether a body is long enough, as its pointer will say.
+/// Whether a body is long enough, by the length that its pointer will report.
 fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
     match result.content() {
         None => false,
@@ -121,7 +121,7 @@ fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
     }
 }
 
-/// For each result whether it is reached from the roots, directly or through another one.
+/// Marks the results that are reachable from the roots, directly or through another result.
 fn reached_through_results(
     results: &[&Answer<'_>],
     shown: &[Shown<'_>],
@@ -131,7 +131,8 @@ fn reached_through_results(
     let mut reached = vec![false; results.len()];
     let mut todo = Vec::new();
     let mut says: Vec<Vec<u64>> = vec![Vec::new(); results.len()];
-    // For each name the last result that bears it, and behind each entry the one before it: lists without a list each.
+    // For each name, the last result that contains it, and for each entry the one before: linked lists in one
+    // vector.
     let mut last: HashMap<u64, usize, Plain> = HashMap::default();
     let mut bearers: Vec<(usize, Option<usize>)> = Vec::new();
     let tools: Names = pairs
@@ -162,7 +163,7 @@ fn reached_through_results(
     }
     while let Some(n) = todo.pop() {
         for name in std::mem::take(&mut says[n]) {
-            // Once everything that bears a name is reached, nobody needs to look there again.
+            // Once everything with a name is reached, the name need not be looked up again.
             let mut next = last.remove(&name);
             while let Some((other, before)) = next.map(|at| bearers[at]) {
                 if !std::mem::replace(&mut reached[other], true) {
@@ -175,16 +176,16 @@ fn reached_through_results(
     reached
 }
 
-/// Receives names as their hashes.
+/// Receiver of names, each given as its hash.
 trait Seeker {
-    /// Whether to pass words of prose, which only the value of a reference field can match.
+    /// Whether words of prose are wanted, which only the value of a reference field can match.
     const PROSE: bool;
 
-    /// Whether to call [`found`](Seeker::found). A word is classified only then.
+    /// Whether the name is wanted at all. Only then is the kind of word determined.
     fn wants(&self, name: u64) -> bool;
 
-    /// A name. `is_identifier`: it is an identifier or the whole value of a reference field, not just a word. Returns
-    /// whether to continue.
+    /// Receives a name; `is_identifier` is set for an identifier (or the whole value of a reference field), as
+    /// opposed to a plain word. Returns whether to continue.
     fn found(&mut self, name: u64, is_identifier: bool) -> bool;
 }
 
@@ -216,10 +217,10 @@ impl Seeker for Vec<(u64, bool)> {
     }
 }
 
-/// Continues until an identifier is among the roots.
-struct Unless<'r>(&'r Names);
+/// Stops at an identifier that is among the roots.
+struct StopAtRoot<'r>(&'r Names);
 
-impl Seeker for Unless<'_> {
+impl Seeker for StopAtRoot<'_> {
     const PROSE: bool = false;
 
     fn wants(&self, name: u64) -> bool {
@@ -249,8 +250,8 @@ impl Seeker for Identifiers {
     }
 }
 
-/// The names in a tool result: in the arguments of its call, its body, its other fields, and the fields beside the list
-/// that it is in. Returns whether the end was reached, as do all functions below that take a seeker.
+/// Visits the names in a tool result: in the arguments of its call, its body, its other fields, and the fields
+/// beside the list that contains it. Like the functions below, it returns whether the end was reached.
 fn names_of(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>, seeker: &mut impl Seeker) -> bool {
     let arguments = result.call.and_then(|call| pairs.calls[call].arguments());
     arguments.is_none_or(|arguments| walk("", arguments, seeker))
@@ -262,7 +263,7 @@ fn names_of(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>, seeker:
 pub(super) type Names = HashSet<u64, Plain>;
 pub(super) type Plain = BuildHasherDefault<Same>;
 
-/// Names are hashed already.
+/// Identity hasher: names are hashed already.
 #[derive(Default)]
 pub(super) struct Same(u64);
 
@@ -278,7 +279,7 @@ impl Hasher for Same {
     }
 }
 
-/// Eight bytes at a time, multiplied and folded; the same on every machine.
+/// Hashes eight bytes at a time, multiplied and folded; the same on every machine.
 fn hash(name: &str) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let fold = |hash: u64, word: u64| {
@@ -289,7 +290,7 @@ fn hash(name: &str) -> u64 {
     let hash = 0x51_7c_c1_b7_27_22_0a_95 ^ bytes.len() as u64;
     let (words, rest) = bytes.as_chunks::<8>();
     let hash = words.iter().fold(hash, |hash, word| fold(hash, u64::from_le_bytes(*word)));
-    // The last eight bytes once more are as good as those that are left, and are there in one step.
+    // Reading the last eight bytes again is as good as reading the remainder, and takes one step.
     let rest = match bytes.last_chunk::<8>() {
         Some(last) => u64::from_le_bytes(*last),
         None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
@@ -297,7 +298,7 @@ fn hash(name: &str) -> u64 {
     fold(hash, rest)
 }
 
-/// Words of the shapes themselves.
+/// Field names of message shapes.
 #[rustfmt::skip]
 const ENVELOPE: &[&str] = &[
     "tool_use", "tool_result", "tool_results", "tool_call", "tool_calls", "tool_call_id", "tool_use_id",
@@ -308,8 +309,8 @@ const ENVELOPE: &[&str] = &[
     "_harn_projection",
 ];
 
-/// Fields of messages, blocks, calls and results that say nothing about what they are about. Ids are among them: they
-/// tie a result to its call, and some models count them from zero in every turn.
+/// Whether a field of a message, block, call or result carries no content. Ids are among them: they tie a
+/// result to its call, and some models count them from zero in every turn.
 #[rustfmt::skip]
 fn is_envelope(key: &str) -> bool {
     matches!(
@@ -320,8 +321,8 @@ fn is_envelope(key: &str) -> bool {
     )
 }
 
-/// Of a field whose whole value is a name, what stands before the kind of reference: `issue` of `issue_number`, nothing
-/// of `id`. `None` for every other field.
+/// What precedes the kind of reference in the name of a field whose whole value is a name: `issue` of
+/// `issue_number`, nothing of `id`. `None` for every other field.
 fn reference(key: &str) -> Option<&str> {
     const FIELDS: [&str; 10] =
         ["id", "path", "symbol", "sha", "hash", "commit", "ref", "number", "name", "kind"];
@@ -350,13 +351,13 @@ fn id_of<'p>(result: &Answer<'p>, pairs: &Pairs<'p>) -> Option<&'p str> {
     result.id.or(result.call.and_then(|call| pairs.calls[call].id))
 }
 
-/// The names in a message, block, call or result: everything but the words of the shape.
+/// Visits the names in a message, block, call or result, except the field names of its shape.
 fn envelope(shape: &Value, seeker: &mut impl Seeker) -> bool {
     let Value::Object(fields) = shape else { return walk("", shape, seeker) };
     fields.iter().all(|(key, value)| in_envelope(shape, key, value, seeker))
 }
 
-/// The names in the fields of a message beside its lists of blocks, calls and results.
+/// Visits the names in the fields of a message beside its lists of blocks, calls and results.
 fn beside_lists(message: &Value, seeker: &mut impl Seeker) -> bool {
     let mut fields = message.as_object().into_iter().flatten();
     fields.all(|(key, value)| {
@@ -381,12 +382,12 @@ fn in_envelope(shape: &Value, key: &str, value: &Value, seeker: &mut impl Seeker
     }
 }
 
-/// Whether a text under `data` is encoded bytes: in a block of an image or of redacted reasoning, but not in a result.
+/// Whether a string under `data` is encoded bytes, as in an image or in redacted reasoning, but not in a result.
 fn holds_bytes(shape: &Value) -> bool {
     field(shape, "type").is_some() && !matches!(message::block(shape), Part::Result { .. })
 }
 
-/// The names in any JSON that stands under `key`.
+/// Visits the names in any JSON under `key`.
 fn walk(key: &str, value: &Value, seeker: &mut impl Seeker) -> bool {
     match value {
         Value::String(text) => string(key, text, seeker),
@@ -397,24 +398,24 @@ fn walk(key: &str, value: &Value, seeker: &mut impl Seeker) -> bool {
     }
 }
 
-/// A number in a reference field: 12 under `issue_number` is `#12` and "issue 12".
+/// Visits a number in a reference field: 12 under `issue_number` is `#12` and "issue 12".
 fn numbered(key: &str, number: impl fmt::Display, seeker: &mut impl Seeker) -> bool {
     let Some(stem) = reference(key) else { return true };
     let number = hash(&number.to_string());
-    // "pull request 12" is told by the word in front of the number.
+    // "pull request 12" is recognized by the word before the number.
     let word =
         stem.rfind(|char: char| char == '_' || char.is_ascii_uppercase()).map_or(stem, |at| &stem[at..]);
     let word = word.trim_start_matches('_').to_ascii_lowercase();
     seeker.found(number, true) && (word.is_empty() || seeker.found(joined(hash(&word), number), true))
 }
 
-/// A word and the number behind it, as one name.
+/// A word and the number after it, as one name.
 fn joined(word: u64, number: u64) -> u64 {
     word.rotate_left(1) ^ number
 }
 
-/// The names in a string. If it is JSON, those in its values; its keys are no names. JSON inside of that is read as
-/// text, so that nothing nests without end.
+/// Visits the names in a string. If it is JSON, those in its values; its keys are not names. JSON nested inside
+/// that is read as text, which bounds the recursion.
 fn string(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
     if text.trim_start().starts_with(['{', '[']) {
         let mut reader = serde_json::Deserializer::from_str(text);
@@ -423,7 +424,7 @@ fn string(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
             if reader.end().is_ok() {
                 return true;
             }
-            // Several values behind one another are JSON lines. What is no JSON to its end is read as text.
+            // Several consecutive values are JSON lines. Anything that is not JSON to its end is read as text.
             let walker = Walker { key: "", seeker: &mut *seeker, goes_on: &mut goes_on };
             if walker.deserialize(&mut reader).is_err() {
                 break;
@@ -450,7 +451,7 @@ fn plain(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
 /// Passes the hashes of words on.
 struct Words<'s, S> {
     seeker: &'s mut S,
-    /// The word of prose in front.
+    /// The preceding word of prose.
     before: Option<u64>,
 }
 
@@ -480,7 +481,7 @@ impl<S: Seeker> identifier::Reader<'_> for Words<'_, S> {
         }
         self.seeker.found(hash(word), false);
         let mut lower = hash(word);
-        // At the start of a sentence a word has a capital.
+        // A word at the start of a sentence is capitalized.
         if word.bytes().any(|byte| byte.is_ascii_uppercase()) {
             lower = hash(&word.to_ascii_lowercase());
             self.seeker.found(lower, false);
@@ -489,7 +490,7 @@ impl<S: Seeker> identifier::Reader<'_> for Words<'_, S> {
     }
 }
 
-/// The names in what a caller gave as roots. Each of its strings is one, whatever it is.
+/// Collects the names that a caller gave as roots. Each string is one, whatever it is.
 fn material(value: &Value, roots: &mut Names) {
     match value {
         Value::String(text) => {
@@ -504,11 +505,11 @@ fn material(value: &Value, roots: &mut Names) {
     }
 }
 
-/// Reads JSON text without keeping it. Its depth is limited by the reader.
+/// Reads JSON text without keeping it. The parser limits its depth.
 struct Walker<'k, 's, S> {
     key: &'k str,
     seeker: &'s mut S,
-    /// Whether the seeker has not found enough; what follows then is not looked at.
+    /// Whether the seeker wants more; if not, the rest is skipped.
     goes_on: &'s mut bool,
 }
 
@@ -526,7 +527,7 @@ impl<S: Seeker> Walker<'_, '_, S> {
     }
 }
 
-/// A key, which is a copy only if something in it is escaped.
+/// A key, copied only if it contains escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);

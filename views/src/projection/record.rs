@@ -1,7 +1,7 @@
-//! A view made again from its event.
+//! Rebuilding a view from its event.
 //!
-//! The event records what was decided, not only by which policy: a few numbers from which the view follows without the
-//! roots, the summary or the projector of that day.
+//! The event records the decisions, not only the policy: a few numbers from which the view follows without the
+//! roots, the summary or the projector of that time.
 
 use super::edit::Edit;
 use super::options::{Options, SCRATCHPADS, wrong};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// What was decided, beyond what the result says: parts that were taken out, and messages that were put in.
+/// Decisions beyond what the result says: parts that were removed, and messages that were inserted.
 #[derive(Serialize)]
 pub(super) struct Choices<'v> {
     messages: usize,
@@ -35,7 +35,7 @@ struct PutIn<'v> {
     message: &'v Raw,
 }
 
-/// None if a projector wrote messages of its own, which only it can do again.
+/// `None` if a projector wrote messages of its own, which only the projector can reproduce.
 pub(super) fn decisions<'v>(shown: &'v [Shown<'_>], messages: usize) -> Option<Choices<'v>> {
     let (mut edits, mut synthetic) = (Vec::new(), Vec::new());
     let mut next = 0;
@@ -58,10 +58,10 @@ pub(super) fn decisions<'v>(shown: &'v [Shown<'_>], messages: usize) -> Option<C
     Some(Choices { messages, edits, synthetic })
 }
 
-/// What an event's metadata says about a view.
+/// A view as recorded in an event's metadata.
 pub(super) struct Recorded {
     pub(super) prefix_hash: String,
-    /// How many messages there were.
+    /// Number of messages at the time.
     pub(super) messages: usize,
     policy: String,
     options: Value,
@@ -107,14 +107,15 @@ fn unfit(what: impl std::fmt::Display) -> Error {
 }
 
 impl Recorded {
-    /// `None` if the view cannot be made again.
+    /// `None` if the view cannot be rebuilt.
     pub(super) fn read(metadata: &Value) -> Result<Option<Recorded>, Error> {
         let metadata = Metadata::deserialize(metadata).map_err(unfit)?;
         let Some(decisions) = metadata.decisions else { return Ok(None) };
         let mut edits: HashMap<usize, Edit> = HashMap::new();
         for Removed { index, removed } in decisions.edits {
-            let place =
-                |text: &String| Place::read(text).ok_or_else(|| unfit(format_args!("{text} is no place")));
+            let place = |text: &String| {
+                Place::read(text).ok_or_else(|| unfit(format_args!("{text} is not a place in a message")))
+            };
             edits.entry(index).or_default().removed = removed.iter().map(place).collect::<Result<_, _>>()?;
         }
         for pointer in &metadata.redaction_pointers {
@@ -132,7 +133,7 @@ impl Recorded {
         }))
     }
 
-    /// The view's messages, from the first of those given.
+    /// The view's messages, rebuilt from those given.
     pub(super) fn shown<'a>(&self, messages: &'a [Message]) -> Result<Vec<Shown<'a>>, Error> {
         let then = messages.get(..self.messages).ok_or_else(|| {
             Error::conflict(
@@ -160,7 +161,7 @@ impl Recorded {
     }
 }
 
-/// Whether the same was asked for, apart from what differs from turn to turn.
+/// Whether the request was the same, apart from what differs from turn to turn.
 pub(super) fn is_same_request(policy: &str, recorded: &Value, options: &Options) -> bool {
     const PASSING: [&str; 12] = [
         "reason",
@@ -184,18 +185,18 @@ pub(super) fn is_same_request(policy: &str, recorded: &Value, options: &Options)
     policy == options.name() && lasting(recorded) == lasting(&options.record)
 }
 
-/// The view before.
+/// The previous view.
 #[derive(Default)]
 pub(super) struct Earlier<'a> {
     pub(super) shown: Vec<Shown<'a>>,
-    /// The number of messages it was made of.
+    /// Number of messages of the transcript at the time.
     pub(super) messages: usize,
     pub(super) is_same_request: bool,
 }
 
 impl<'a> Earlier<'a> {
-    /// The view that an event records. If it cannot be made again, or the messages are others than then, as after a
-    /// compaction, nothing that was decided applies to them: it is as if nothing had been shown.
+    /// The view that an event records. It is empty if it cannot be rebuilt, or if the messages have changed since, as
+    /// after a compaction: then no earlier decision applies to them.
     pub(super) fn recorded(
         metadata: &Value,
         messages: &'a [Message],
@@ -213,8 +214,8 @@ impl<'a> Earlier<'a> {
         })
     }
 
-    /// With `freeze`, keeps its decisions until enough can be gained. Returns the number of tokens at the start that are as
-    /// they were; an estimate.
+    /// With `freeze`, keeps its decisions until enough can be gained. Returns an estimate of the number of unchanged
+    /// tokens at the start.
     pub(super) fn keep(self, messages: &'a [Message], options: &Options, decided: &mut Decided<'a>) -> usize {
         if let Some(gain) = options.freeze
             && !decided.blocked
@@ -223,7 +224,7 @@ impl<'a> Earlier<'a> {
             let mut frozen = self.shown.clone();
             frozen.extend((self.messages..messages.len()).map(|i| Shown::raw_from(i, &messages[i])));
             let (fresh, kept) = (reclaimed(messages, &decided.shown).1, reclaimed(messages, &frozen).1);
-            // A call that was hidden while it waited may have its result by now; then the decisions cannot stand.
+            // A call that was hidden while it waited may have its result by now; then the decisions cannot be kept.
             if (fresh.saturating_sub(kept) as u64) < gain && is_valid(messages, &frozen) {
                 decided.shown = frozen;
                 decided.reasons = vec![format!("{}_frozen", options.name())];
@@ -238,7 +239,7 @@ fn hash_of(shown: &[Shown<'_>]) -> String {
     hash::of_messages(shown.iter().map(|shown| &*shown.message))
 }
 
-/// Makes a view again from the metadata of its event. `messages` are those of that time; later ones do not matter.
+/// Rebuilds a view from the metadata of its event. `messages` are those of that time; later ones are ignored.
 pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>, Error> {
     let Some(recorded) = Recorded::read(metadata)? else {
         let what = "was made by a projector that wrote messages of its own; run that projector again";

@@ -1,4 +1,4 @@
-//! `clean_tool_repair` and `squash_failed_calls`: without failed calls.
+//! `clean_tool_repair` and `squash_failed_calls`: remove failed calls.
 
 use super::part::{Cut, protected};
 use super::{Options, Policy, Shown, Signatures};
@@ -11,7 +11,7 @@ pub(super) fn cut(shown: &[Shown<'_>], pairs: &Pairs<'_>, policy: Policy, option
         _ => Vec::new(),
     };
     let stays = |index: usize| stays.get(index) == Some(&true);
-    // For each tool the message of the last call that succeeded.
+    // For each tool, the message of the last call that succeeded.
     let mut success: HashMap<&str, usize> = HashMap::new();
     if policy == Policy::CleanToolRepair {
         for call in &pairs.calls {
@@ -26,7 +26,7 @@ pub(super) fn cut(shown: &[Shown<'_>], pairs: &Pairs<'_>, policy: Policy, option
         else {
             continue;
         };
-        // Only a call made after the failure was known repairs it; one made beside it does not.
+        // Only a call made after the failure was known repairs it; a parallel one does not.
         let repaired = success.get(call.name).is_some_and(|success| *success > result.message);
         if (repaired || policy == Policy::SquashFailedCalls) && !stays(call.message) && !stays(result.message)
         {

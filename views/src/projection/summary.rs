@@ -1,4 +1,4 @@
-//! `summary_prefix`: a summary in place of the beginning.
+//! `summary_prefix`: replaces the beginning by a summary.
 
 use super::part::{Cut, protected_with_partners};
 use super::{Message, Options, Shown, Signatures, pair};

@@ -1,4 +1,4 @@
-//! What comes out.
+//! The result of a projection.
 
 use super::edit::Edit;
 use super::pointer::Pointer;
@@ -16,24 +16,24 @@ use std::sync::Arc;
 pub struct Shown<'a> {
     pub(super) message: Cow<'a, Message>,
     pub(super) source: Option<usize>,
-    /// What was done to the message of the transcript.
+    /// Changes to the original message.
     pub(super) edit: Option<Arc<Edit>>,
-    /// The text is not from the transcript: a summary, or what a projector wrote.
+    /// The text is not from the transcript: a summary, or a projector's own message.
     pub(super) foreign: bool,
 }
 
 impl<'a> Shown<'a> {
-    /// The text, the one that came in if nothing was changed.
+    /// The JSON text; the original one if nothing was changed.
     pub fn raw(&self) -> &Raw {
         self.message.raw()
     }
 
-    /// What it says.
+    /// The parsed message.
     pub fn value(&self) -> &Value {
         self.message.value()
     }
 
-    /// Its index in the transcript; none if it is synthetic.
+    /// Index in the transcript; `None` if it is synthetic.
     pub fn source(&self) -> Option<usize> {
         self.source
     }
@@ -51,7 +51,6 @@ impl<'a> Shown<'a> {
         Shown { message: Cow::Owned(message), source, edit: None, foreign: true }
     }
 
-    /// What was done to it.
     pub(super) fn edit(&self) -> &Edit {
         static NOTHING: Edit = Edit { removed: Vec::new(), pointers: Vec::new(), removed_chars: 0 };
         self.edit.as_deref().unwrap_or(&NOTHING)
@@ -61,20 +60,20 @@ impl<'a> Shown<'a> {
         self.message.is_signed()
     }
 
-    /// Whether it reads as another of the same transcript.
+    /// Whether it has the same text as another message of the same transcript.
     pub(super) fn is_same(&self, other: &Shown<'_>) -> bool {
         self.is_unchanged() && other.is_unchanged() && self.source == other.source
             || self.message.is(&other.message)
             || self.raw() == other.raw()
     }
 
-    /// The same without a borrow. A message is shared, not copied.
+    /// An owned version. The message is shared, not copied.
     pub(super) fn kept(&self) -> Shown<'static> {
         let Shown { message, source, edit, foreign } = self.clone();
         Shown { message: Cow::Owned(message.into_owned()), source, edit, foreign }
     }
 
-    /// The same, borrowed.
+    /// A borrowed version.
     pub(super) fn lent(&self) -> Shown<'_> {
         let Shown { message, source, edit, foreign } = self;
         Shown { message: Cow::Borrowed(message), source: *source, edit: edit.clone(), foreign: *foreign }
@@ -102,66 +101,67 @@ impl JsonSchema for Shown<'_> {
     }
 }
 
-/// What the next request sees, and what was decided on the way there.
+/// The view that the next request sees, and the decisions behind it.
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(transform = describe_event)]
 pub struct View<'a> {
-    /// What was asked for; several policies are joined by `+`.
+    /// Policies applied, joined by `+`.
     pub policy: String,
-    /// Why it is as it is.
+    /// Reason for the view.
     pub reason: String,
     /// The messages.
     pub messages: Vec<Shown<'a>>,
-    /// For each message its index in the transcript; null if it is synthetic.
+    /// For each message, its index in the transcript; null if it is synthetic.
     pub source_indices: Vec<Option<usize>>,
-    /// The transcript's messages that are in the view, if only in part.
+    /// Indices of transcript messages that are in the view, at least in part.
     pub kept_indices: Vec<usize>,
-    /// Those that are not.
+    /// Indices of those that are not.
     pub dropped_indices: Vec<usize>,
-    /// Those of which a body was reclaimed.
+    /// Indices of those with a reclaimed body.
     pub redacted_indices: Vec<usize>,
-    /// How many were kept.
+    /// Number of kept messages.
     pub kept_count: usize,
-    /// How many were dropped.
+    /// Number of dropped messages.
     pub dropped_count: usize,
-    /// How many bodies were reclaimed.
+    /// Number of reclaimed bodies.
     pub redacted_count: usize,
-    /// The characters of what is not shown: bodies, parts, whole messages. What stands in their place is not counted.
+    /// Characters that are not shown: bodies, parts, whole messages. Their replacements are not subtracted.
     pub reclaimed_chars: usize,
-    /// An estimate: a quarter of the characters of each.
+    /// Estimated tokens that are not shown: a quarter of the characters.
     pub reclaimed_tokens: usize,
     /// `sha256:` and the hash of the messages' canonical JSON.
     pub prefix_hash: String,
-    /// The policy would have broken signed reasoning, so the view is raw.
+    /// Whether the policy would have broken signed reasoning, so that the view is raw.
     pub provider_safety_blocked: bool,
-    /// The kinds of roots that `reachability_gc` looked at.
+    /// Kinds of roots that `reachability_gc` used.
     pub roots_consulted: Vec<String>,
-    /// Where the reclaimed bodies are.
+    /// Pointers to the reclaimed bodies.
     pub redaction_pointers: Vec<Pointer>,
-    /// The first message that differs from the raw transcript's; up to it a provider's prompt cache still holds.
+    /// Index of the first message that differs from the raw transcript; before it, a provider's prompt cache is
+    /// still valid.
     pub first_changed_index: Option<usize>,
-    /// How many tokens at the start are as in the previous view, if one was given; an estimate.
+    /// Estimated number of tokens at the start that are unchanged from the previous view, if one was given.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub unchanged_leading_tokens: Option<usize>,
     #[schemars(skip)]
-    pub(super) asked: Asked,
-    /// How many messages the transcript has.
+    pub(super) asked: RecordedOptions,
+    /// Number of messages in the transcript.
     #[schemars(skip)]
     pub(super) transcript: usize,
 }
 
-/// What the event says of the options.
+/// The options as recorded in the event.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct RecordedOptions {
     respects_provider_signatures: bool,
     summary_keep_last: Option<usize>,
     options: Value,
 }
 
-impl Asked {
-    pub(super) fn of(options: &Options) -> Asked {
+impl RecordedOptions {
+    pub(super) fn of(options: &Options) -> RecordedOptions {
         let summarizes = options.policies.contains(&Policy::SummaryPrefix);
-        Asked {
+        RecordedOptions {
             respects_provider_signatures: options.signatures != Signatures::Ignore,
             summary_keep_last: summarizes.then_some(options.keep_last),
             options: options.record.clone(),
@@ -170,18 +170,18 @@ impl Asked {
 }
 
 impl View<'_> {
-    /// The event that records it: `{kind, role, visibility, text, metadata}`.
+    /// The event that records the view: `{kind, role, visibility, text, metadata}`.
     pub fn event(&self) -> Value {
-        // Text, numbers and what was JSON before can always be written.
+        // Serialising text, numbers and parsed JSON does not fail.
         serde_json::to_value(Event(self)).unwrap_or_default()
     }
 
-    /// What the event says, to be written without a copy.
+    /// The event's metadata, serialised without a copy.
     pub fn metadata(&self) -> Metadata<'_> {
         Metadata(self)
     }
 
-    /// The fields that the result and the event have in common; the result has the messages among them.
+    /// Serialises the fields that the result and the event have in common; the result also has the messages.
     fn tell<S: SerializeStruct>(&self, out: &mut S, has_messages: bool) -> Result<(), S::Error> {
         out.serialize_field("policy", &self.policy)?;
         out.serialize_field("reason", &self.reason)?;
@@ -209,7 +209,7 @@ impl View<'_> {
     }
 }
 
-/// The event is written from the other fields.
+/// Describes `event`, which is computed from the other fields.
 fn describe_event(schema: &mut Schema) {
     let event =
         json!({"type": "object", "additionalProperties": true, "description": "The event that records it."});
@@ -230,8 +230,8 @@ impl Serialize for View<'_> {
     }
 }
 
-/// What the event that records a view says: all of it but the messages, what was asked for, and what was decided.
-/// It is the view itself, so that indices and pointers are written from where they are.
+/// Metadata of the event that records a view: everything except the messages, plus the request and the
+/// decisions. Wraps the view itself, so that indices and pointers are serialised in place.
 pub struct Metadata<'v>(&'v View<'v>);
 
 impl Serialize for Metadata<'_> {

@@ -1,20 +1,21 @@
-//! Languages, as far as recall tells them apart: their commonest words and their stems.
+//! Languages that recall distinguishes: their commonest words and their stemmers.
 //!
-//! A language is told by the words that nearly every sentence of it has. The same words say little in a question.
+//! A language is recognised by words that nearly every sentence has. In a query, the same words carry little
+//! weight.
 
 use super::terms::Terms;
 use rust_stemmers::{Algorithm, Stemmer};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// So many words of a text are looked at to tell its language.
+/// Maximum number of words examined to recognise a language.
 const WORDS_READ: usize = 200;
 /// With fewer common words, a text may be in any language.
 const COMMON_WORDS_MIN: u32 = 2;
-/// Shorter words have no endings to take off.
+/// Shorter words have no endings to remove.
 const STEMMED_CHARS_MIN: usize = 3;
 
-/// A language that has stems.
+/// A language with a stemmer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "they are their names")]
 pub enum Language {
@@ -28,7 +29,7 @@ pub enum Language {
     Russian,
 }
 
-/// Each with words that nearly every text of it has, without accents; English first, since it wins where others have as many.
+/// Languages with words that nearly every text has, without accents; English first, since it wins ties.
 const LANGUAGES: [(Language, &str); 8] = [
     (
         Language::English,
@@ -100,7 +101,7 @@ impl Language {
         most.1
     }
 
-    /// Whether nearly every text has this word.
+    /// Whether nearly every text in this language has this word.
     pub fn is_common(self, word: &str) -> bool {
         COMMON.get(word).is_some_and(|languages| languages >> (self as usize) & 1 == 1)
     }
@@ -115,7 +116,7 @@ impl Language {
     }
 }
 
-/// Common words, each with a bit for each language that it is common in.
+/// Common words, each with a bit for each language in which it is common.
 static COMMON: LazyLock<HashMap<&'static str, u32>> = LazyLock::new(|| {
     let mut common = HashMap::new();
     for (at, (_, words)) in LANGUAGES.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The time that a question names: `in May 2023`, `last March`, `on 8 May`, `2023-05-08`, `yesterday`, `last week`. In English
-//! words, or in digits.
+//! The period that a query names: `in May 2023`, `last March`, `on 8 May`, `2023-05-08`, `yesterday`, `last
+//! week`. In English words, or in digits.
 
 use super::terms::terms;
 use everturn_core::time::Timestamp;
@@ -22,12 +22,12 @@ const MONTHS: [&str; 12] = [
     "november",
     "december",
 ];
-/// Words before a month that is a word of its own as well: `may`, `march`.
+/// Words before a month whose name is also an ordinary word: `may`, `march`.
 const BEFORE_MONTHS: [&str; 9] = ["in", "last", "of", "since", "during", "early", "late", "mid", "this"];
 const YEARS: Range<i16> = 1970..2200;
 
-/// The time that a question is about, a day more on either side: whoever asks may be in another time zone than the store.
-/// `None` if it names none. A month without a year is the last one that has begun.
+/// The period that a query names, extended by a day on either side, because the time zone is unknown. `None` if
+/// it names none. A month without a year is the most recent one that has begun.
 pub fn period(question: &str, now: Timestamp) -> Option<Range<Timestamp>> {
     let words: Vec<String> = terms(question).words.into_iter().map(|(word, _)| word).collect();
     let today = jiff::Timestamp::from_microsecond(now.0).ok()?.to_zoned(TimeZone::UTC).date();
@@ -41,7 +41,7 @@ fn start_of(day: Date) -> Option<Timestamp> {
     Some(Timestamp(start.timestamp().as_microsecond()))
 }
 
-/// The time that the words from a place on name: its first day, and how long it is.
+/// The period named by the words from an index on: its first day and its length.
 fn named(words: &[String], at: usize, today: Date) -> Option<(Date, Span)> {
     let word = |place: Option<usize>| place.and_then(|place| words.get(place)).map_or("", String::as_str);
     let (before, next) = (at.checked_sub(1), Some(at + 1));
@@ -54,7 +54,7 @@ fn named(words: &[String], at: usize, today: Date) -> Option<(Date, Span)> {
         _ => {}
     }
     if let Some(year) = year(word(Some(at))) {
-        // Digits: a year, a month and perhaps a day.
+        // In digits: a year, a month and perhaps a day.
         return match (number(word(next), 12), number(word(Some(at + 2)), 31)) {
             (Some(month), Some(day)) => Some((Date::new(year, month, day).ok()?, 1.day())),
             (Some(month), None) => Some((Date::new(year, month, 1).ok()?, 1.month())),

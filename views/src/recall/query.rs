@@ -1,49 +1,50 @@
-//! What somebody looks for. Whatever is typed is a question; none is an error.
+//! Search queries. Any text is a valid query.
 
 use super::language::Language;
 use super::terms::terms;
 
-/// More words than this are not looked for: the first ones count.
+/// Maximum number of words to search for; further ones are ignored.
 pub const QUERY_WORDS_MAX: usize = 64;
-/// Longer questions are cut.
+/// Maximum length of a query; longer ones are truncated.
 pub const QUERY_BYTES_MAX: usize = 16 * 1024;
-/// A shorter beginning is looked for as a whole word: it would be the beginning of too many.
+/// A shorter prefix is searched as a whole word, because too many words begin with it.
 pub const PREFIX_CHARS_MIN: usize = 3;
 
-/// Longer runs of a script without spaces are looked for by their pairs of characters: a sentence is hardly ever said twice.
+/// Longer runs of a script without spaces are searched by their pairs of characters, because a sentence is
+/// hardly ever repeated.
 const RUN_CHARS_MAX: usize = 3;
 
-/// A question, as words.
+/// A parsed query.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TextQuery {
-    /// Any of these; the more and the rarer, the better.
+    /// Optional terms; the more of them and the rarer, the better.
     pub any: Vec<Wanted>,
-    /// All of these: what stood in quotation marks.
+    /// Required phrases, given in quotation marks.
     pub all: Vec<Wanted>,
 }
 
-/// A word, a name or a phrase.
+/// A word, a name or a phrase to search for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// These words, one right after the other.
+    /// Consecutive words.
     pub words: Vec<String>,
-    /// The same as one name.
+    /// The same words as one name.
     pub name: Option<String>,
-    /// The last word only has to begin so.
+    /// Whether the last word is a prefix.
     pub prefix: bool,
-    /// Of a single word that is no name: what it and others are forms of, in each language that it may be in.
+    /// For a single word that is not a name: its stem in each language that it may be in.
     pub stems: Vec<String>,
-    /// Nearly every text has it, so it says little beside the others.
+    /// Whether nearly every text has it, so that it carries little weight.
     pub common: bool,
 }
 
 impl TextQuery {
-    /// Reads `words`, `"phrases in quotation marks"` and `begin*`.
+    /// Parses `words`, `"phrases in quotation marks"` and `prefix*`.
     pub fn parse(text: &str) -> TextQuery {
         let end = text.floor_char_boundary(QUERY_BYTES_MAX);
         let mut query = TextQuery::default();
         for (index, piece) in text[..end].split('"').enumerate() {
-            // Between an odd and an even mark; one that is never closed is not a mark.
+            // Between an odd and an even mark; one that is never closed is ignored.
             let quoted = index % 2 == 1 && index < text[..end].matches('"').count();
             if quoted {
                 query.all.extend(phrase(piece));
@@ -62,7 +63,7 @@ impl TextQuery {
         query
     }
 
-    /// Gives words their stems, and marks common ones unless there are no others.
+    /// Adds stems to words, and marks common ones unless there are no others.
     fn read_as(&mut self, language: Option<Language>) {
         let common = |wanted: &Wanted| match &wanted.words[..] {
             [word] => language.unwrap_or(Language::English).is_common(word),
@@ -83,24 +84,25 @@ impl TextQuery {
         }
     }
 
-    /// Whether there is nothing to look for.
+    /// Whether there is nothing to search for.
     pub fn is_empty(&self) -> bool {
         self.any.is_empty() && self.all.is_empty()
     }
 
-    /// What says something about a text that has it.
+    /// Terms that are not common.
     pub fn telling(&self) -> impl Iterator<Item = &Wanted> {
         self.wanted().filter(|wanted| !wanted.common)
     }
 
-    /// Everything that is wanted.
+    /// All terms.
     pub fn wanted(&self) -> impl Iterator<Item = &Wanted> {
         self.all.iter().chain(&self.any)
     }
 }
 
 impl Wanted {
-    /// Whether it names one thing, as `build_context`, `OPS-4417` and `E0716` do: then it is what a question is about.
+    /// Whether it names one thing, as `build_context`, `OPS-4417` and `E0716` do: then it is the subject of the
+    /// query.
     pub fn is_name(&self) -> bool {
         let mixed =
             |word: &String| word.contains(|c: char| c.is_ascii_digit()) && word.contains(char::is_alphabetic);
@@ -117,14 +119,15 @@ fn phrase(text: &str) -> Option<Wanted> {
     (!words.is_empty()).then(|| Wanted::words(words))
 }
 
-/// What is written without a space: a word, a name, or words with marks between them.
+/// Terms of a piece without spaces: a word, a name, or words with punctuation between them.
 fn loose(piece: &str) -> Vec<Wanted> {
     let found = terms(piece);
     let mut wanted: Vec<Wanted> = Vec::new();
     let mut from = 0;
     while from < found.words.len() {
         let start = found.words[from].1.start;
-        // The longest name that begins here; or, in a script without spaces, everything up to the next mark.
+        // The longest name that begins here; or, in a script without spaces, everything up to the next
+        // punctuation mark.
         let name =
             found.names.iter().filter(|(_, place)| place.start == start).max_by_key(|(_, place)| place.end);
         let end = name.map_or(found.words[from].1.end, |(_, place)| place.end);
@@ -150,7 +153,7 @@ fn loose(piece: &str) -> Vec<Wanted> {
     wanted
 }
 
-/// Characters of a script without spaces, one right after the other.
+/// Whether the words are adjacent characters of a script without spaces.
 fn touches(piece: &str, words: &[(String, std::ops::Range<usize>)]) -> bool {
     words[0].1.end == words[1].1.start
         && !piece[words[1].1.clone()].is_ascii()

@@ -1,47 +1,47 @@
-//! One ranking from what words and meaning say of each candidate, and from what is said beside it.
+//! One ranking from the lexical score and the embedding of each candidate, and from its neighbouring turns.
 //!
-//! Scores are added, not ranks: what a text has of a question's words as a share of all it could have, and the cosine of the
-//! meanings, say the same in every question. Chosen on `bench recall-quality`.
+//! Scores are added, not ranks: the lexical score as a share of the maximum, and the cosine of the embeddings,
+//! mean the same in every query. Parameters were chosen with `bench recall-quality`.
 
-/// So many of the best count for their neighbours.
+/// Maximum number of best candidates that lift their neighbours.
 const SOURCES_MAX: usize = 50;
-/// Only what is better than this part of the best counts for its neighbours.
+/// Only candidates above this share of the best score lift their neighbours.
 const SOURCE_SHARE_MIN: f64 = 0.5;
-/// What a turn counts of the turns beside it, and of those two away.
+/// Weights of the turns directly beside a turn, and of those two away.
 pub const NEIGHBOURS: [f64; 2] = [0.5, 0.3];
-/// A turn of this many words counts its neighbours in full: in a chat, one turn answers another.
+/// Turns up to this many words are lifted in full: in a chat, one turn answers another.
 const SHORT_WORDS: f64 = 60.0;
-/// What fits this part as well as the best counts its neighbours in full: small talk beside an answer is no answer.
+/// Turns with this share of the best score are lifted in full: small talk beside an answer is not an answer.
 const OWN_SHARE: f64 = 0.5;
-/// One of this many words stands for itself.
+/// Turns of this many words or more are not lifted.
 const LONG_WORDS: f64 = 180.0;
 
-/// What was said in the time that a question names stands before what fits a little better. Not more: people say things before
+/// Bonus for candidates in the period that a query names. It is small, because people talk about things before
 /// and after they happen.
 const IN_PERIOD: f64 = 0.25;
 
-/// How well a candidate fits a question by itself.
+/// How well a candidate matches a query by itself.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Fit {
-    /// Its score by words, as a share of the full score.
+    /// Lexical score, as a share of the maximum.
     pub words: f64,
-    /// How near it is in meaning; 0 if that is not known.
+    /// Cosine of the embeddings; 0 if unknown.
     pub meaning: f64,
-    /// Whether it was said in the time that the question names.
+    /// Whether it was said in the period that the query names.
     pub in_period: bool,
-    /// How many words it has.
+    /// Number of words.
     pub length: usize,
 }
 
-/// Words and meaning as one score for each candidate. Words count as much as the best candidate has of them: where none has
-/// many, those that share one do so by chance.
+/// Lexical score and embedding combined, for each candidate. The lexical part is weighted by the best
+/// candidate's share of it: if none has many of the words, sharing one is coincidence.
 pub fn own_scores(fits: &[Fit]) -> Vec<f64> {
     let best = fits.iter().fold(0.0_f64, |best, fit| best.max(fit.words));
     let own = |fit: &Fit| fit.words * best + fit.meaning + if fit.in_period { IN_PERIOD } else { 0.0 };
     fits.iter().map(own).collect()
 }
 
-/// How much each score stands out: by this it counts for its neighbours. What many candidates reach does not.
+/// How far each score stands out from the rest, which determines how much it lifts its neighbours.
 pub fn excess(scores: &[f64]) -> Vec<f64> {
     let mut sorted = scores.to_vec();
     sorted.sort_unstable_by(|a, b| b.total_cmp(a));
@@ -50,8 +50,8 @@ pub fn excess(scores: &[f64]) -> Vec<f64> {
     scores.iter().map(|score| (score - floor).max(0.0)).collect()
 }
 
-/// What a turn of so many words, which by itself fits `share` as well as the best, counts of one that is `distance` turns away and
-/// stands out by `excess`.
+/// The lift of a turn with this many words and this share of the best score, from a turn that is `distance`
+/// turns away and stands out by `excess`.
 pub fn lift(excess: f64, distance: usize, words: usize, share: f64) -> f64 {
     let weight = distance.checked_sub(1).and_then(|at| NEIGHBOURS.get(at)).copied().unwrap_or(0.0);
     let short = ((LONG_WORDS - words as f64) / (LONG_WORDS - SHORT_WORDS)).clamp(0.0, 1.0);

@@ -1,46 +1,47 @@
-//! How well a text fits a question's words: BM25 over the counts of one tenant.
+//! Lexical score of a text: BM25 over the counts of one tenant.
 //!
-//! For each word, name or phrase of the question, with `n` of `N` entries having it, `f` its frequency in the text, `l` the
-//! text's length in words and `a` the average length:
+//! For each word, name or phrase of the query, with `n` of `N` entries having it, `f` its frequency in the
+//! text, `l` the text's length in words and `a` the average length:
 //!
 //! ```text
 //! ln(1 + (N - n + 0.5) / (n + 0.5)) · f · (K1 + 1) / (f + K1 · (1 - B + B · l / a))
 //! ```
 //!
-//! A word that is there only in another form counts less, and so do words that nearly every text has.
+//! A word that occurs only in another form counts less, and so do words that nearly every text has.
 //!
-//! A backend proposes entries and says what it counted; the score is made here, from the text in the log. So every backend
-//! gives the same score, and nothing but the tenant's own entries has a part in it.
+//! A backend proposes entries and reports its counts; the score is computed here, from the text in the log. So
+//! every backend gives the same score, and it depends on nothing but the tenant's own entries.
 
 use super::language::Language;
 use super::query::{TextQuery, Wanted};
 use super::terms::Terms;
 use std::ops::Range;
 
-/// How soon another occurrence of the same word stops to count.
+/// Saturation: how soon further occurrences of a word stop counting.
 const K1: f64 = 1.2;
-/// How much a text's length counts against it.
+/// Length normalisation: how much a text's length counts against it.
 const B: f64 = 0.75;
-/// A name as a whole counts like this many occurrences of a word.
+/// Weight of a whole name, as a multiple of a word's.
 const NAME_WEIGHT: f64 = 2.0;
-/// What a word in another form is worth against the word itself.
+/// Weight of another form of a word, relative to the word itself.
 const STEM_WEIGHT: f64 = 0.8;
-/// Forms of a word share at least so many letters.
+/// Minimum number of letters that two forms of a word share.
 const FORMS_SHARE: usize = 2;
-/// What a word that nearly every text has is worth against others.
+/// Weight of a word that nearly every text has, relative to others.
 const COMMON_WEIGHT: f64 = 0.2;
 
-/// What a score depends on beside the text: counts of one tenant's entries.
+/// Counts of one tenant's entries that a score depends on.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counts {
-    /// Entries that can be found.
+    /// Number of searchable entries.
     pub entries: u64,
-    /// Words of all of them.
+    /// Number of words in all of them.
     pub words: u64,
-    /// Entries that have each of [`TextQuery::any`]. Of a phrase: those that have its rarest word. Of a name: those that have
-    /// it as a whole, and those that have its rarest part. Of a beginning: the sum over the words that begin so.
+    /// For each of [`TextQuery::any`], the number of entries that have it. For a phrase: those with its rarest
+    /// word. For a name: those with the whole name, and those with its rarest part. For a prefix: the sum over
+    /// the words with it.
     pub any: Vec<u64>,
-    /// The same of [`TextQuery::all`].
+    /// The same for [`TextQuery::all`].
     pub all: Vec<u64>,
 }
 
@@ -49,36 +50,37 @@ impl Counts {
         (self.words as f64 / self.entries.max(1) as f64).max(1.0)
     }
 
-    /// How much something is worth that `entries_with` of the entries have: the rarer, the more.
+    /// Weight of a term that `entries_with` of the entries have: the rarer, the higher.
     pub fn rarity(&self, entries_with: u64) -> f64 {
-        // What a beginning adds up to can be more than there are entries.
+        // The sum for a prefix can exceed the number of entries.
         let with = entries_with.min(self.entries) as f64;
         (1.0 + (self.entries as f64 - with + 0.5) / (with + 0.5)).ln()
     }
 
-    /// What of [`Counts::rarity`] counts, by how often it is in a text of so many words.
+    /// The fraction of [`Counts::rarity`] that counts, by the frequency in a text of this many words.
     pub fn saturation(&self, frequency: f64, words: u64) -> f64 {
         let length = 1.0 - B + B * words as f64 / self.average();
         frequency * (K1 + 1.0) / (frequency + K1 * length)
     }
 }
 
-/// How well a text fits a question's words.
+/// Lexical match of a text with a query.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct WordFit {
-    /// BM25. Zero if the text has nothing of what is wanted, or only words that nearly every text has.
+    /// BM25. Zero if the text has none of the terms, or only common ones.
     pub score: f64,
-    /// The score as a share of what a text that has everything once can be expected to have: by it, answers to different
-    /// questions compare. Of the question's names alone if that is more, since a name is what a question is about.
+    /// The score as a share of the expected score of a text that has every term once, which makes results of
+    /// different queries comparable. If higher, the share of the query's names alone, since a name is the
+    /// subject of a query.
     pub share: f64,
 }
 
-/// How well a text fits; see [`WordFit::score`].
+/// Lexical score of a text; see [`WordFit::score`].
 pub fn score(query: &TextQuery, counts: &Counts, text: &Terms) -> f64 {
     word_fit(query, counts, text).score
 }
 
-/// How well a text fits.
+/// Lexical match of a text.
 pub fn word_fit(query: &TextQuery, counts: &Counts, text: &Terms) -> WordFit {
     let words = text.words.len() as u64;
     let language = Language::of(text).unwrap_or(Language::English);
@@ -105,7 +107,7 @@ pub fn word_fit(query: &TextQuery, counts: &Counts, text: &Terms) -> WordFit {
     WordFit { score, share: share(score, full).max(share(names, full_names)) }
 }
 
-/// Everything that is wanted, and what having it is worth.
+/// Terms of the query with the weight of each.
 fn worths<'q>(query: &'q TextQuery, counts: &'q Counts) -> impl Iterator<Item = (&'q Wanted, f64)> {
     let wanted = query.any.iter().zip(&counts.any).chain(query.all.iter().zip(&counts.all));
     wanted.map(|(wanted, with)| {
@@ -114,18 +116,18 @@ fn worths<'q>(query: &'q TextQuery, counts: &'q Counts) -> impl Iterator<Item = 
     })
 }
 
-/// Whether a text has every phrase that stood in quotation marks.
+/// Whether a text has every required phrase.
 pub fn has_phrases(query: &TextQuery, text: &Terms) -> bool {
     query.all.iter().all(|wanted| frequency(wanted, text) > 0.0)
 }
 
-/// How often other forms of a word are in a text. Parts of names have no other forms.
+/// Number of occurrences of other forms of a word in a text. Parts of names have no other forms.
 fn stem_frequency(wanted: &Wanted, text: &Terms, language: Language) -> f64 {
     if wanted.stems.is_empty() {
         return 0.0;
     }
     let asked = &wanted.words[0];
-    // Forms of a word begin alike, and stems are not made for nothing.
+    // Forms of a word have the same beginning; checking it first avoids stemming.
     let beginning = asked.char_indices().nth(FORMS_SHARE).map_or(asked.as_str(), |(end, _)| &asked[..end]);
     let forms = text
         .prose()
@@ -133,7 +135,7 @@ fn stem_frequency(wanted: &Wanted, text: &Terms, language: Language) -> f64 {
     forms.count() as f64
 }
 
-/// Whether a word is another form of what is wanted.
+/// Whether a word is another form of the wanted one.
 pub(super) fn is_form(wanted: &Wanted, word: &str, language: Language) -> bool {
     let stem = language.stem(word);
     let stem = stem.as_deref().unwrap_or(word);
@@ -153,7 +155,7 @@ fn frequency(wanted: &Wanted, text: &Terms) -> f64 {
     let said = text.words.windows(wanted.words.len()).filter(|window| here(window)).count();
     let whole = match (&wanted.name, begin) {
         (Some(name), _) => Some(name.as_str()),
-        // A single word may be a name whose parts stand apart in the text.
+        // A single word may be a name whose parts are separate words in the text.
         (None, []) => Some(last.as_str()),
         (None, _) => None,
     };
@@ -171,7 +173,7 @@ mod tests {
         score(&TextQuery::parse(query), &counts, &terms(text))
     }
 
-    /// Frozen: whoever compares scores of two versions would notice.
+    /// Frozen: a change would be noticed when comparing scores of two versions.
     #[test]
     fn a_score_is_bm25() {
         let ten_words = "the harbour is closed for the rest of this day";

@@ -1,4 +1,4 @@
-//! The part of a text that shows why it was found.
+//! The part of a text that shows the matches.
 
 use super::language::Language;
 use super::query::{TextQuery, Wanted};
@@ -8,20 +8,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// About this much of a text is shown.
+/// Approximate size of a snippet.
 pub const SNIPPET_BYTES_MAX: usize = 240;
 
-/// A part of a text, with what was found in it.
+/// A part of a text, with its matches.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Snippet {
-    /// The part. `…` stands where the text goes on.
+    /// The part. `…` marks omitted text.
     pub text: String,
-    /// Where in it the words stand that were looked for, in characters (Unicode scalar values): from, to.
+    /// Ranges of the matches in it, in characters (Unicode scalar values): start, end.
     pub marks: Vec<(usize, usize)>,
 }
 
 impl Snippet {
-    /// The text with something before and behind every mark, for people.
+    /// The text with `before` and `behind` around every match, for people.
     pub fn marked(&self, before: &str, behind: &str) -> String {
         let mut out = String::new();
         for (index, c) in self.text.chars().enumerate() {
@@ -40,7 +40,7 @@ impl Snippet {
     }
 }
 
-/// Shows the part of a text in which most of what is wanted stands close together; without any, its beginning.
+/// The part of a text in which most terms of the query occur close together; without any, its beginning.
 pub fn snippet(text: &str, query: &TextQuery) -> Snippet {
     let terms = terms(text);
     let mut found: Vec<(usize, Range<usize>)> = Vec::new();
@@ -49,7 +49,7 @@ pub fn snippet(text: &str, query: &TextQuery) -> Snippet {
         found.extend(places(&terms, wanted, language).into_iter().map(|place| (number, place)));
     }
     found.sort_by_key(|(_, place)| (place.start, place.end));
-    // From each place on, how many different ones stand within reach.
+    // For each position, the number of different terms within reach.
     let mut best = (0, 0..0);
     for (index, (_, first)) in found.iter().enumerate() {
         let near: Vec<&(usize, Range<usize>)> = found[index..]
@@ -69,7 +69,7 @@ pub fn snippet(text: &str, query: &TextQuery) -> Snippet {
     cut(text, window, marks.collect())
 }
 
-/// Where a text says what is wanted.
+/// Ranges in a text that match a term.
 fn places(terms: &Terms, wanted: &Wanted, language: Language) -> Vec<Range<usize>> {
     let matches =
         |have: &str, want: &str, prefix: bool| if prefix { have.starts_with(want) } else { have == want };
@@ -83,7 +83,7 @@ fn places(terms: &Terms, wanted: &Wanted, language: Language) -> Vec<Range<usize
         })
         .map(|words| words[0].1.start..words[last].1.end)
         .collect();
-    // A single word may also be how somebody spells a name: `sqlite.rs` as `sqliters`.
+    // A single word may also be a spelling of a name: `sqliters` for `sqlite.rs`.
     let name = wanted.name.as_ref().or(wanted.words.first().filter(|_| wanted.words.len() == 1));
     if let Some(name) = name {
         let named = terms.names.iter().filter(|(have, _)| matches(have, name, wanted.prefix));
@@ -97,7 +97,7 @@ fn places(terms: &Terms, wanted: &Wanted, language: Language) -> Vec<Range<usize
     found
 }
 
-/// A stretch of the text around a place, from one space to another.
+/// A stretch of the text around a match, from one space to another.
 fn window(text: &str, place: &Range<usize>) -> Range<usize> {
     if text.len() <= SNIPPET_BYTES_MAX {
         return 0..text.len();
@@ -109,7 +109,7 @@ fn window(text: &str, place: &Range<usize>) -> Range<usize> {
     from = text.floor_char_boundary(from);
     to = text.ceil_char_boundary(to);
     if from > 0 {
-        // Not in the middle of a word, unless the word is all there is.
+        // Do not cut inside a word, unless the word is all there is.
         from += text[from..place.start.max(from)].find(char::is_whitespace).map_or(0, |space| space + 1);
         from = text.ceil_char_boundary(from);
     }
@@ -130,7 +130,7 @@ fn cut(text: &str, window: Range<usize>, places: Vec<Range<usize>>) -> Snippet {
     let mut marks: Vec<(usize, usize)> = Vec::new();
     let mut covered = window.start;
     let mut chars = |from: usize, to: usize, out: &mut String| {
-        // Line breaks would break the lines of whoever lists snippets.
+        // Line breaks would break a listing of snippets.
         out.extend(text[from..to].chars().map(|c| if c.is_control() { ' ' } else { c }));
         length += text[from..to].chars().count();
         length

@@ -1,9 +1,9 @@
 //! The words of a text, lower case and without accents, with the parts of names.
 //!
-//! `core/src/build_context.rs` is read as the words `core src build context rs`, and as the names `coresrcbuildcontextrs`,
-//! `buildcontextrs` and `buildcontext`: a name is found whole and by part, however it is spelt (`BuildContext`,
-//! `build-context`). Letters of scripts that put no spaces between words are a word each, so that a phrase of them finds
-//! what it is part of.
+//! `core/src/build_context.rs` is read as the words `core src build context rs`, and as the names
+//! `coresrcbuildcontextrs`, `buildcontextrs` and `buildcontext`: a name is found whole and by part, however it
+//! is spelt (`BuildContext`, `build-context`). In scripts that put no spaces between words each letter is a
+//! word, so that a phrase of them is found inside a longer one.
 
 use super::language::Language;
 use std::collections::BTreeSet;
@@ -11,19 +11,19 @@ use std::ops::Range;
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
-/// Longer runs of letters and digits are no words but data: keys, encoded bytes.
+/// Longer runs of letters and digits are data, not words: keys, encoded bytes.
 pub const WORD_CHARS_MAX: usize = 64;
-/// Longer names are found by their parts.
+/// Longer names are found by their parts only.
 pub const NAME_CHARS_MAX: usize = 96;
 
 /// The words of a text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Terms {
-    /// In order, each with where it stands in the text.
+    /// Words in order, each with its range in the text.
     pub words: Vec<(String, Range<usize>)>,
-    /// Of each word, whether it stands alone: not in a name, nor in a script without spaces.
+    /// For each word, whether it is separate: neither part of a name nor in a script without spaces.
     alone: Vec<bool>,
-    /// Names of more than one word, written together, each with where it stands.
+    /// Names of more than one word, written together, each with its range.
     pub names: Vec<(String, Range<usize>)>,
 }
 
@@ -33,7 +33,8 @@ impl Terms {
         join(self.words.iter().map(|(word, _)| word.as_str()))
     }
 
-    /// Stems of words that have one in the text's language, each once, with spaces between them. Parts of names have none.
+    /// Stems of words that have one in the text's language, each once, with spaces between them. Parts of names
+    /// have none.
     pub fn stems_text(&self) -> String {
         let language = Language::of(self).unwrap_or(Language::English);
         let words: BTreeSet<&str> = self.prose().map(|(word, _)| word.as_str()).collect();
@@ -41,7 +42,7 @@ impl Terms {
         join(stems.iter().map(String::as_str))
     }
 
-    /// Words that are no parts of names.
+    /// Words that are not parts of names.
     pub fn prose(&self) -> impl Iterator<Item = &(String, Range<usize>)> {
         self.words.iter().zip(&self.alone).filter(|(_, alone)| **alone).map(|(word, _)| word)
     }
@@ -66,7 +67,7 @@ fn join<'a>(words: impl Iterator<Item = &'a str>) -> String {
     out
 }
 
-/// What holds the words of a name together, from the loosest to the closest.
+/// Strength of the character that joins the words of a name, from the loosest to the tightest.
 fn joint(c: char) -> Option<usize> {
     match c {
         '/' | '\\' | '@' => Some(0),
@@ -76,7 +77,7 @@ fn joint(c: char) -> Option<usize> {
     }
 }
 
-/// Of a script that puts no spaces between words.
+/// Whether a character belongs to a script that puts no spaces between words.
 fn is_unspaced(c: char) -> bool {
     let script = matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}'
         | '\u{2e80}'..='\u{a4cf}' | '\u{a980}'..='\u{aadf}' | '\u{ac00}'..='\u{d7ff}'
@@ -101,7 +102,7 @@ pub fn terms(text: &str) -> Terms {
         } else {
             let end = at + c.len_utf8();
             if is_unspaced(c) {
-                // One sign may be two letters, and a sign above a letter is none.
+                // One character may fold to two letters, and a combining mark to none.
                 let letters = fold(&text[at..end]);
                 terms.words.extend(letters.chars().map(|letter| (letter.to_string(), at..end)));
                 terms.alone.resize(terms.words.len(), false);
@@ -112,8 +113,8 @@ pub fn terms(text: &str) -> Terms {
     terms
 }
 
-/// Reads words that are joined without a space from `start`, and gives the end of them. `joints` is room that is used again for
-/// every name: the loosest joint before each word of the name; of its first word, looser than any.
+/// Reads words that are joined without a space from `start`, and returns their end. `joints` is a reused
+/// buffer: the loosest joint before each word of the name; for its first word, looser than any.
 fn name(text: &str, start: usize, terms: &mut Terms, joints: &mut Vec<usize>) -> usize {
     let first = terms.words.len();
     joints.clear();
@@ -125,7 +126,7 @@ fn name(text: &str, start: usize, terms: &mut Terms, joints: &mut Vec<usize>) ->
             let word = fold(&text[place.clone()]);
             let short = word.len() <= WORD_CHARS_MAX || word.chars().nth(WORD_CHARS_MAX).is_none();
             if !word.is_empty() && short {
-                // The words inside `BuildContext` hold together more than those of `build_context` do.
+                // The words inside `BuildContext` are joined more tightly than those of `build_context`.
                 joints.push(if index == 0 { before } else { 3 });
                 terms.words.push((word, place));
             }
@@ -152,7 +153,7 @@ fn name(text: &str, start: usize, terms: &mut Terms, joints: &mut Vec<usize>) ->
         return at;
     }
     for looser in 0..=3 {
-        // A name goes on as long as its words hold together more closely than this.
+        // A name continues as long as its words are joined more tightly than this.
         let mut from = 0;
         for to in 1..=words.len() {
             if to == words.len() || joints[to] < looser {
@@ -175,7 +176,7 @@ fn written_together(words: &[(String, Range<usize>)], names: &mut Vec<(String, R
     }
 }
 
-/// A letter that is another one in lower case. Some signs count as upper case and have none.
+/// Whether a letter has a different lower case. Some characters count as upper case and have none.
 fn is_capital(c: char) -> bool {
     c.is_uppercase() && !c.to_lowercase().eq([c])
 }
@@ -188,7 +189,7 @@ fn parts(word: &str) -> impl Iterator<Item = Range<usize>> + '_ {
         if ended {
             return None;
         }
-        // Most words are all small.
+        // Most words are all lower case.
         if from == 0 && word.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()) {
             ended = true;
             return Some(0..word.len());
@@ -215,7 +216,7 @@ fn parts(word: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     })
 }
 
-/// Lower case, without accents, compatible forms made one.
+/// Lower case, without accents, with compatible forms unified.
 pub(super) fn fold(word: &str) -> String {
     if word.is_ascii() {
         return word.to_ascii_lowercase();
@@ -281,7 +282,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the text: its words stand where they say, in order, and reading them again gives the same ones.
+        /// For any text, its words are at their ranges, in order, and reading them again gives the same words.
         #[test]
         fn words_stand_where_they_say(text in ".{0,200}") {
             let found = terms(&text);

@@ -1,17 +1,17 @@
-//! What of a message is searched.
+//! The searched text of a message.
 
 use everturn_core::message::{self, Part};
 use everturn_core::turn::Turn;
 use serde_json::Value;
 
-/// Of one result of a tool, this much is searched: its beginning and, after a cut, its end.
+/// Maximum searched size of one tool result: its beginning and, after a cut, its end.
 pub const RESULT_TEXT_BYTES_MAX: usize = 16 * 1024;
-/// Of one message, this much.
+/// Maximum searched size of one message.
 pub const ENTRY_TEXT_BYTES_MAX: usize = 256 * 1024;
-/// A longer run without a space that reads like encoded bytes is left out.
+/// A longer run without a space that resembles encoded bytes is left out.
 const ENCODED_BYTES_MIN: usize = 200;
 
-/// What a turn is found by: who said it, and its words. `None` if it says nothing, or its words were erased.
+/// The searched text of a turn: its actor and its text. `None` if it is empty or erased.
 pub fn searched_text(turn: &Turn) -> Option<String> {
     let text = text_of(&turn.value()?);
     if text.trim().is_empty() {
@@ -23,7 +23,7 @@ pub fn searched_text(turn: &Turn) -> Option<String> {
     })
 }
 
-/// The words of a message, whatever its shape: prose, the names and arguments of calls, results, the names of files.
+/// The text of a message of any shape: prose, the names and arguments of calls, results, the names of files.
 /// Reasoning, signatures and encoded bytes are not searched.
 pub fn text_of(message: &Value) -> String {
     let mut out = String::new();
@@ -60,13 +60,13 @@ pub fn text_of(message: &Value) -> String {
     cut(&out, ENTRY_TEXT_BYTES_MAX)
 }
 
-/// Whether a message has words of its own, beside calls, results and files.
+/// Whether a message has text of its own, beside calls, results and files.
 pub fn has_prose(message: &Value) -> bool {
     let parts = message::parts(message);
     parts.into_iter().any(|part| matches!(part, Part::Text(text) if !text.trim().is_empty()))
 }
 
-/// Every text and number in a value; of a content block, only what it says.
+/// Every text and number in a value; for a content block, only its content.
 fn values(out: &mut String, value: &Value) {
     match value {
         Value::String(text) => push(out, text),
@@ -93,13 +93,13 @@ fn push(out: &mut String, text: &str) {
     out.push_str(text);
 }
 
-/// Bytes written as letters, for the most part.
+/// Whether a text is mostly bytes encoded as letters.
 fn is_encoded(text: &str) -> bool {
     text.len() >= ENCODED_BYTES_MIN
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=' | b'-' | b'_'))
 }
 
-/// The beginning, and where it is too long also the end: that is where errors stand.
+/// The beginning and, if the text is too long, also the end: errors are usually there.
 pub fn cut(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_string();

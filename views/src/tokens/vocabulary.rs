@@ -1,8 +1,9 @@
 //! Byte-pair encoding with OpenAI's vocabularies, as far as counting needs it.
 //!
-//! A table lies in the program as it is searched, all numbers being `u32`, little end first: the number of tokens, of slots,
-//! and the longest token's bytes; where each token begins, and where the last one ends; the slots of an open hash table with
-//! ranks, one higher, so that zero is an empty slot; the tokens' bytes in the order of their ranks.
+//! A table is embedded in the program in the form in which it is searched. All numbers are little-endian `u32`:
+//! the number of tokens, the number of slots, and the length of the longest token; the offset of each token,
+//! and the end of the last one; the slots of an open hash table, each a rank plus one, with zero for an empty
+//! slot; the tokens' bytes in the order of their ranks.
 
 use super::hash;
 use regex_automata::meta::Regex;
@@ -37,14 +38,14 @@ pub static O200K: LazyLock<Vocabulary> = LazyLock::new(|| {
     Vocabulary::new(include_bytes!(concat!(env!("OUT_DIR"), "/o200k_base")), &pieces)
 });
 
-/// Tokens with their ranks, and the rule by which a text is cut into pieces before each is encoded by itself.
+/// Tokens with their ranks, and the rule that splits a text into pieces before each is encoded by itself.
 pub struct Vocabulary {
-    /// Where tokens begin.
+    /// Offsets of tokens.
     starts: &'static [u8],
     slots: &'static [u8],
     bytes: &'static [u8],
     longest: usize,
-    /// Its second pattern is a run of white space, which leaves its last character to the piece that follows.
+    /// The second pattern is a run of white space, which leaves its last character to the piece that follows.
     pieces: Regex,
 }
 
@@ -58,7 +59,7 @@ impl Vocabulary {
         Vocabulary { starts, slots, bytes, longest, pieces: pieces.expect("the patterns are constant") }
     }
 
-    /// How many tokens a text has.
+    /// Number of tokens of a text.
     pub fn count(&self, text: &str) -> usize {
         let (mut tokens, mut at) = (0, 0);
         while at < text.len() {
@@ -77,13 +78,14 @@ impl Vocabulary {
         if leaves_last { at + last } else { found.end() }
     }
 
-    /// Joins the two neighbours with the lowest rank, the leftmost first, until no two make a token.
+    /// Joins the two neighbours with the lowest rank, the leftmost first, until no two form a token.
     fn count_piece(&self, piece: &[u8]) -> usize {
         if self.rank(piece).is_some() {
             return 1;
         }
         let length = piece.len();
-        // Where the part that begins here ends; where the one before it begins. A part that was joined has no end.
+        // The end of the part that begins here; the start of the part before it. A part that was joined has no
+        // end.
         let mut ends: Vec<usize> = (1..=length).collect();
         let mut before: Vec<usize> = (0..=length).map(|at: usize| at.wrapping_sub(1)).collect();
         let mut pairs = BinaryHeap::new();
@@ -126,7 +128,7 @@ impl Vocabulary {
     }
 }
 
-/// The end of a part that is no longer one by itself.
+/// The end of a part that was joined with another.
 const JOINED: usize = usize::MAX;
 
 fn number(numbers: &[u8], at: usize) -> usize {

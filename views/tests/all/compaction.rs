@@ -1,4 +1,4 @@
-//! What a model is asked, which answers count, what is added to them, and what is stored.
+//! The prompt for a model, accepted and refused replies, what is added to them, and the stored body.
 
 use crate::compaction_talk::Talk;
 use crate::sample::{event_id, turn_id};
@@ -109,7 +109,7 @@ fn the_prompt_has_the_rules_the_previous_checkpoint_and_the_turns() {
     assert_eq!(prompt_, prompt(Some(&previous), &talk.candidates()));
 }
 
-/// Instructions inside a turn are data: nothing that is said can end the material.
+/// Instructions inside a turn are data: no text can end the material.
 #[test]
 fn what_a_turn_says_cannot_leave_its_line() {
     let honest = prompt(None, &Talk::of(&[("user", "x")]).candidates());
@@ -258,7 +258,7 @@ fn render_puts_the_note_first_and_repeats_nothing_of_it() {
     );
 }
 
-/// The body is stored for ever: these names and their order are frozen.
+/// The body is stored forever: these names and their order are frozen.
 #[test]
 fn the_body_of_a_compaction_is_frozen() {
     let body = CompactionBody {
@@ -342,7 +342,7 @@ fn a_list_of_thousands_costs_no_more_than_reading_it() {
     assert_eq!(checkpoint.decisions[limits::DECISIONS_MAX - 1], "e29999");
 }
 
-/// Texts that hit every path: prose with cues, Markdown, names, other scripts, noise.
+/// Texts that cover every path: prose with cues, Markdown, names, other scripts, noise.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         "[A-Z][a-z]{2,9} (must|never|decided|found that|fixed|todo|still need|will) [a-z]{3,9} [a-z]{3,9}[.!?] ",
@@ -392,7 +392,6 @@ proptest! {
         }
     }
 
-    /// However much a model writes.
     #[test]
     fn an_answer_of_any_size_is_brought_within_the_limits(
         lists in prop::collection::vec(prop::collection::vec(entry(), 0..60), 8),

@@ -1,4 +1,4 @@
-//! What an extracted checkpoint looks like. The documentation shows these examples; here they are pinned.
+//! Examples of extracted checkpoints, as shown in the documentation.
 
 use crate::compaction_talk::Talk;
 use everturn_views::compaction::{extract, render};

@@ -1,4 +1,4 @@
-//! What the extractive checkpoint finds, list by list.
+//! The entries that the extractive checkpoint finds, list by list.
 
 use crate::compaction_talk::Talk;
 use everturn_views::compaction::{Checkpoint, extract, limits};
@@ -213,7 +213,7 @@ fn a_question_is_open_until_somebody_answers() {
         // Answered by the next speaker.
         (&[("user", "Which port does the proxy use?"), ("assistant", "It listens on 8443.")][..], &[][..]),
         (&[("assistant", "Should I delete the old branch?"), ("user", "Yes.")][..], &[]),
-        // Put off, or answered with a question.
+        // Deferred, or answered with a question.
         (
             &[
                 ("user", "Which port does the proxy use?"),
@@ -228,7 +228,7 @@ fn a_question_is_open_until_somebody_answers() {
                 "Do you mean the inner proxy? (asked by assistant, awaiting an answer)",
             ],
         ),
-        // Said to be open.
+        // Stated to be open.
         (
             &[
                 ("user", "Open question: who pays for the licences? The rest is clear."),
@@ -276,7 +276,7 @@ fn newer_evidence_replaces_what_says_nearly_the_same() {
     // Without a word that says so it may be another budget.
     let third = after(&second, &[("user", "The budget for the party must stay below 90 EUR.")]);
     assert_eq!(third.user_constraints.len(), 3);
-    // The same about another thing is another thing.
+    // The same statement about something else is another entry.
     let files = of(&[("user", "Never edit src/a.rs by hand. Never edit src/b.rs by hand.")]);
     assert_eq!(files.user_constraints.len(), 2);
 }
@@ -405,7 +405,7 @@ fn a_statement_about_another_thing_does_not_settle_a_question() {
     assert_eq!(after(&first, &lines).unresolved_questions, Vec::<String>::new());
 }
 
-/// Each of these once took time that grows with the square of its length.
+/// Regression: each of these took time quadratic in its length.
 #[test]
 fn texts_that_are_made_to_be_slow_are_read_to_their_end() {
     for text in [

@@ -171,7 +171,7 @@ fn recent_turns_with_media_stay_and_old_ones_do_not_block() {
     assert_eq!(with(&[20 - RECENT_TURNS - 1], &image), Some(19), "an old picture is summarized");
     let all: Vec<usize> = (12..20).collect();
     assert_eq!(with(&all, &image), Some(20 - MULTIMODAL_KEPT), "not more than the newest few");
-    // With nothing else to cover, the oldest picture gives way first.
+    // With nothing else to cover, the oldest image is covered first.
     let mut talk = Talk::default();
     for _ in 0..3 {
         talk.say(None, image.clone());
@@ -184,7 +184,7 @@ enum Step {
     Say(bool),
     Media,
     Erased,
-    /// Shape, number of parallel calls, turns said between the calls and their results.
+    /// Shape, number of parallel calls, number of turns between the calls and their results.
     Tools(u8, usize, usize),
 }
 
@@ -264,7 +264,7 @@ fn build(steps: &[Step]) -> (Talk, Vec<(usize, usize)>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// Against a plain search over all places.
+    /// Compared with a plain search over all indices.
     #[test]
     fn the_cut_is_the_best_legal_one(
         steps in prop::collection::vec(step(), 0..25),

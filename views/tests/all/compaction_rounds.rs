@@ -1,4 +1,4 @@
-//! Many compactions in a row: what the first one knew still reaches the prompt after the hundredth.
+//! Many compactions in a row: what the first one contained is still in the prompt after the hundredth.
 
 use crate::compaction_talk::Talk;
 use everturn_views::compaction::{Checkpoint, complete, extract, limits, render};
@@ -114,18 +114,18 @@ fn questions_constraints_and_identifiers_of_the_first_round_survive_a_hundred() 
     for n in 0..ROUNDS {
         let next = extract(checkpoint.as_ref(), &round(n).candidates());
         assert_first_round_is_there(&next, n);
-        // The newest round is there too: its ticket, its files, what was decided in it.
+        // The newest round is there too: its ticket, its files, its decisions.
         let module_file = format!("part_{n}_4.rs");
         assert!(next.relevant_files.iter().any(|file| file.ends_with(&module_file)), "round {n}");
         assert!(next.decisions.iter().any(|decision| decision.contains(&format!("/{n}/2"))), "round {n}");
         assert!(next.goal.starts_with("We are moving the whole backend"), "{}", next.goal);
-        // What was to do in it and got done is not to do any more.
+        // Pending work that was done in the round is no longer pending.
         assert_eq!(next.pending_work, Vec::<String>::new(), "round {n}");
         checkpoint = Some(next);
     }
 }
 
-/// A model that forgets everything but what is new: the rules restore what it dropped.
+/// A model that forgets everything but the new turns: the rules restore what it dropped.
 #[test]
 fn a_forgetful_model_loses_nothing_of_the_first_round_in_a_hundred() {
     let mut checkpoint = extract(None, &round(0).candidates());

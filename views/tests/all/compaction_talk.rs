@@ -1,4 +1,4 @@
-//! Conversations to compact: written down as short tables, numbered like a log.
+//! Conversations for compaction tests: written as short tables, numbered like a log.
 
 use crate::sample::{START, turn_id};
 use everturn_core::message;
@@ -6,14 +6,14 @@ use everturn_core::turn::Role;
 use everturn_views::compaction::Candidate;
 use serde_json::{Value, json};
 
-/// Turns with their owner; [`Talk::candidates`] lends them to the code under test.
+/// Owned turns; [`Talk::candidates`] borrows them for the code under test.
 #[derive(Clone, Debug, Default)]
 pub struct Talk {
     pub turns: Vec<(Option<String>, Option<Value>, u64)>,
 }
 
 impl Talk {
-    /// From `(actor or role, text)`; a name that is no role speaks as a user.
+    /// From `(actor or role, text)`; a name that is not a role speaks as a user.
     pub fn of(lines: &[(&str, &str)]) -> Talk {
         let mut talk = Talk::default();
         for (who, text) in lines {
@@ -46,7 +46,7 @@ impl Talk {
             .enumerate()
             .map(|(index, (actor, message, tokens))| Candidate {
                 turn: turn_id(index as u64 + 1),
-                // Other events lie between turns, so places have gaps.
+                // There are other events between turns, so `seq` has gaps.
                 seq: 2 * index as u64 + 1,
                 role: message.as_ref().map_or(Role::User, |message| message::role(message).unwrap()),
                 actor: actor.as_deref(),

@@ -1,5 +1,5 @@
-//! Facts follow from statements: the same ones from the same log, however it is caught up and in whatever order its turns
-//! were read; what was erased is in none of them.
+//! Facts follow from statements: the same facts from the same log, however it is caught up and in whatever
+//! order its turns were read; none contains erased text.
 
 use crate::sample::{conversation_id, draft, event_id, link, turn_id};
 use everturn_core::chain::Head;
@@ -54,7 +54,7 @@ fn chain(drafts: Vec<Draft>) -> Vec<Event> {
     link(conversation_id(1), Head::genesis(conversation_id(1)), drafts)
 }
 
-/// As the engine does it: which statements stand is in the fold, what they say in the log.
+/// As in the engine: the fold says which statements are current, the log what they say.
 fn facts(events: &[Event]) -> Vec<Fact> {
     let mut fold = Fold::new();
     events.iter().for_each(|event| fold.apply(event));
@@ -100,7 +100,7 @@ fn another_object_takes_the_place_and_the_older_one_stays_readable() {
     assert_eq!(shown(&self::facts(&events[..3])), ["Zoë lives in Berlin Current 0.80 1"], "as of before");
 }
 
-/// Somebody lets a model read the newest turns first and the older ones later.
+/// The model reads the newest turns first and the older ones later.
 #[test]
 fn what_was_said_later_wins_in_whatever_order_it_was_read() {
     let turns = [said(1, "a"), said(2, "b")];
@@ -202,7 +202,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A log, and which events lost their words.
+/// A log, and the `seq` of each erased event.
 fn written(steps: &[Step]) -> (Vec<Event>, Vec<u64>) {
     let mut drafts = vec![said(1, "first")];
     let (mut turns, mut ids) = (vec![1], vec![]);
@@ -263,7 +263,7 @@ proptest! {
     fn facts_are_the_same_however_the_fold_is_caught_up(steps in prop::collection::vec(step(), 0..40), cut in any::<prop::sample::Index>()) {
         let (mut events, erased) = written(&steps);
         let cut = cut.index(events.len());
-        // Caught up while the words were still there, kept as JSON in between.
+        // Caught up before the erasure, stored as JSON in between.
         let mut fold = Fold::new();
         events[..cut].iter().for_each(|event| fold.apply(event));
         let mut fold: Fold = serde_json::from_value(json!(fold)).unwrap();
@@ -399,8 +399,8 @@ fn learned(turn: u64, role: Role, words: [&str; 3]) -> Learned {
     }
 }
 
-/// A store of memories was found to be junk for the most part, because what was recalled into a prompt came back in the
-/// answer and was taken for new evidence.
+/// Another memory store was found to hold mostly junk: facts recalled into a prompt came back in the reply and were
+/// counted as new evidence.
 #[test]
 fn what_is_known_is_not_news_and_an_assistant_proves_nothing_by_repeating_it() {
     let known = facts(&chain(vec![said(1, "a"), stated(2, 1, BERLIN, 0.8)]));
@@ -474,7 +474,7 @@ fn a_policy_says_what_it_means_or_is_refused() {
     }
 }
 
-/// These were written to disks that we cannot reach any more: the names are frozen.
+/// Logs with these bodies exist on disks that nobody can migrate: the names are frozen.
 #[test]
 fn the_bodies_of_facts_are_frozen() {
     let id = "fact_00000000000000000000000007";

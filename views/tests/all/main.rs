@@ -1,4 +1,4 @@
-//! What `views` promises, checked from outside: checkpoints, facts, projections, reading order, state, tokens, vectors.
+//! Tests of `views` through its public interface: checkpoints, facts, projections, reading order, state, tokens, vectors.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 
 mod compaction;

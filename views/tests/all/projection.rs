@@ -1,5 +1,5 @@
-//! Spec 2, paragraph by paragraph. Bodies that are reclaimed are in `projection_reclaim`, lists of policies, replay and
-//! frozen decisions in `projection_record`, what holds for every transcript in `projection_properties`.
+//! Spec 2, paragraph by paragraph. Reclaimed bodies are in `projection_reclaim`, lists of policies, replay and
+//! frozen decisions in `projection_record`, properties of every transcript in `projection_properties`.
 
 use everturn_core::json::Raw;
 use everturn_views::projection::{Message, Options, View, project};
@@ -28,7 +28,7 @@ pub fn result(id: &str, content: &str) -> Value {
     json!({"role":"tool","tool_call_id":id,"content":content})
 }
 
-/// A body that is long enough to be reclaimed.
+/// A body long enough to be reclaimed.
 pub fn long(text: &str) -> String {
     format!("{text}\n{}", "lorem ipsum dolor sit amet ".repeat(30))
 }
@@ -159,7 +159,7 @@ fn the_result_has_every_field_and_the_event_everything_but_messages() {
     assert_eq!(event["metadata"]["summary_keep_last"], Value::Null);
 }
 
-/// Pinned: events carry these hashes, and a machine or release that hashes otherwise could not replay them.
+/// Pinned: events carry these hashes, and a machine or release that hashes differently could not replay them.
 #[test]
 fn the_prefix_hash_is_over_canonical_json() {
     let a = read(
@@ -267,7 +267,7 @@ fn several_calls_in_one_message_are_each_judged_on_their_own() {
     );
 }
 
-/// Calls in two places of one message are no shape of a provider's, but nothing forbids them.
+/// No provider puts calls in two places of one message, but nothing forbids it.
 #[test]
 fn a_content_of_which_nothing_is_left_is_null() {
     let calls = json!([{"id":"b","function":{"name":"ls"}}]);
@@ -293,7 +293,7 @@ fn prose_survives_the_call_beside_it() {
                 {"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"x","is_error":true},{"type":"text","text":"go on"}]}]),
             r#"[{"role":"assistant","content":[{"type":"text","text":"Let me look."}]},{"role":"user","content":[{"type":"text","text":"go on"}]}]"#,
         ),
-        // Reasoning without a signature goes with the call that it led to.
+        // Reasoning without a signature is removed with the call that it led to.
         (
             json!([{"role":"user","content":"hi"},{"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"tool_use","id":"a","name":"ls","input":{}}]},
                 {"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"x","is_error":true}]}]),
@@ -329,10 +329,10 @@ fn a_reasoning_item_goes_with_the_call_that_it_led_to() {
     // It stays while something that it led to does.
     let messages = json!([reasoning("r"), call("a"), call("b"), output("a", "error: x"), output("b", "ok")]);
     assert_eq!(view(&read(&messages), json!("squash_failed_calls")).dropped_indices, [1, 3]);
-    // The last one of all waits for what it will lead to.
+    // The very last one waits for what it will lead to.
     let messages = json!([call("a"), output("a", "error: x"), reasoning("r")]);
     assert_eq!(view(&read(&messages), json!("squash_failed_calls")).dropped_indices, [0, 1]);
-    // Signed, the safety rule decides.
+    // If signed, the safety rule decides.
     let signed = json!({"type":"reasoning","id":"r","summary":[],"encrypted_content":"zzz"});
     let messages = read(&json!([signed, call("a"), output("a", "error: x")]));
     assert!(view(&messages, json!("squash_failed_calls")).provider_safety_blocked);
@@ -352,12 +352,12 @@ fn summary_prefix_puts_one_message_in_place_of_the_beginning() {
     assert_eq!((&one.source_indices[..], &one.kept_indices[..]), (&[None, Some(5)][..], &[5][..]));
     assert_eq!((one.dropped_count, one.first_changed_index), (5, Some(0)));
     assert_eq!(one.event()["metadata"]["summary_keep_last"], 1);
-    // The transcript's summary, else one that counts.
+    // The transcript's summary, else a generated one with counts.
     let options = json!({"policy":"summary_prefix","keep_last":1});
     assert_eq!(with(options.clone(), Some("older")).messages[0].value(), &synthetic("older"));
     let counted = with(options.clone(), None);
     assert_eq!(counted.messages[0].value(), &synthetic("[5 earlier messages are not shown]"));
-    // The cut moves earlier rather than split the pair at 3 and 4.
+    // The cut moves earlier rather than splitting the pair at 3 and 4.
     assert_eq!(with(json!({"policy":"summary_prefix","keep_last":2}), None).kept_indices, [3, 4, 5]);
     assert_eq!(with(json!("summary_prefix"), None).messages.len(), 1);
     for keep_last in [6, 7] {
@@ -376,7 +376,7 @@ pub fn custom<'a>(
     project(messages, None, &options).unwrap()
 }
 
-/// The messages at these places, as a projector returns them.
+/// The messages at these indices, as a projector returns them.
 pub fn pick(messages: &[&Message], indices: &[usize]) -> Value {
     indices.iter().map(|index| messages[*index].value().clone()).collect()
 }
@@ -433,16 +433,19 @@ fn a_number_from_a_projector_is_the_message_at_that_index() {
     let messages = read(&json!([same, {"role":"user","content":"b"}, same]));
     let view = custom(&messages, json!("custom"), |_| json!([2]));
     assert_eq!(view.source_indices, [Some(2)]);
-    // In front of the one before, it is what an equal message would be there: new.
+    // Before the previous one, it is new, as an equal message would be there.
     let turned = custom(&messages, json!("custom"), |_| json!([1, 0, 1]));
     assert_eq!(turned.source_indices, [Some(1), Some(2), None]);
     for unfit in [json!([3]), json!([-1]), json!([0.5])] {
         let options = Options::custom(move |_: &[&Message]| Ok(unfit.clone()));
-        assert!(project(&messages, None, &options).unwrap_err().text().contains("no index of a message"));
+        assert!(
+            project(&messages, None, &options).unwrap_err().text().contains("not the index of a message")
+        );
     }
 }
 
-/// The example of the documentation drops error results and leaves their calls behind, which no provider accepts.
+/// The example of the documentation drops error results and leaves their calls behind, which no provider
+/// accepts.
 #[test]
 fn a_call_leaves_with_the_result_that_a_projector_drops() {
     let messages = read(&failed_then_repaired());
@@ -450,7 +453,7 @@ fn a_call_leaves_with_the_result_that_a_projector_drops() {
     assert_eq!(without_result.dropped_indices, [1, 2]);
     let without_call = custom(&messages, json!("custom"), |m| pick(m, &[0, 1, 2, 4, 5]));
     assert_eq!(without_call.dropped_indices, [3, 4]);
-    // Where ids come again, the first call and the last result only look like a pair.
+    // Where ids repeat, the first call and the last result only look like a pair.
     let again = read(&json!([call("a", "ls"), result("a", "1"), call("a", "ls"), result("a", "2")]));
     assert_eq!(custom(&again, json!("custom"), |m| pick(m, &[0, 3])).dropped_count, 4);
     // A result that the projector only shortened still answers its call.

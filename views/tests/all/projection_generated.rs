@@ -1,4 +1,4 @@
-//! Transcripts in every shape, and options for every policy, to see what always holds.
+//! Generated transcripts in every shape, and options for every policy.
 
 use everturn_views::projection::{Message, Options};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ enum Shape {
     Ours,
 }
 
-/// How a result says whether the call failed.
+/// How a result reports whether the call failed.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Fine,
@@ -38,9 +38,9 @@ struct Round {
     thinks: bool,
     signed: bool,
     tools: Vec<Tool>,
-    /// Without ids, where the shape can do without.
+    /// Without ids, where the shape allows it.
     nameless: bool,
-    /// Ids that start from zero in every turn, as some models give them.
+    /// Ids that start from zero in every turn, as with some models.
     repeats_ids: bool,
     backwards: bool,
     remark: bool,

@@ -1,6 +1,6 @@
-//! What holds for every transcript in every shape.
+//! Properties of projection over every transcript in every shape.
 //!
-//! The check of validity is written against what providers demand and knows nothing of `pairing`.
+//! The validity check follows the documented demands of providers and does not use `pairing`.
 
 use crate::projection_generated::{options, transcript};
 use everturn_core::json::Raw;
@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 
-/// What a provider would say: nothing, or why it refuses the messages.
+/// The reason for which a provider would refuse the messages, if any.
 ///
-/// The calls of a turn stand in one message or in a run of items, and the results follow at once. Each result answers a
-/// call of that turn, and each call has a result unless it stands in the last turn of all and none was answered.
+/// The calls of a turn are in one message or in a run of items, and the results follow at once. Each result
+/// answers a call of that turn, and each call has a result unless it is in the very last turn and none was
+/// answered.
 fn refusal(messages: &[Value]) -> Option<String> {
     let mut at = 0;
     while at < messages.len() {
@@ -26,7 +27,7 @@ fn refusal(messages: &[Value]) -> Option<String> {
             let message = &messages[at];
             reasons_for_nothing = message["type"] == "reasoning";
             if message.get("role").is_some() {
-                // A new message is a new turn: the calls before it can no more be answered.
+                // A new message is a new turn: the calls before it can no longer be answered.
                 if let Some((id, name)) = calls.first() {
                     return Some(format!("{name} {id:?} has no result before message {at}"));
                 }
@@ -133,7 +134,7 @@ fn values(view: &View<'_>) -> Vec<Value> {
     view.messages.iter().map(|shown| shown.value().clone()).collect()
 }
 
-/// The same value with the keys of every object in the other order.
+/// The same value with the keys of every object reversed.
 fn turned_over(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(turned_over).collect(),
@@ -170,7 +171,7 @@ fn the_check_refuses_what_providers_refuse() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 700, ..ProptestConfig::default() })]
 
-    /// The transcripts to test with are ones that a provider takes; else the next property would say little.
+    /// Generated transcripts are accepted by a provider; otherwise the next property would mean little.
     #[test]
     fn generated_transcripts_are_valid(messages in transcript()) {
         prop_assert_eq!(refusal(&messages), None, "{:#?}", messages);
@@ -183,7 +184,7 @@ proptest! {
         prop_assert_eq!(refusal(&values(&view)), None, "{} gave {:#?}", view.policy, values(&view));
     }
 
-    /// Of the end everything stays that can, and nothing that cannot.
+    /// Everything at the end that can be kept is kept, and nothing else.
     #[test]
     fn what_a_projector_leaves_of_the_end_is_valid(messages in transcript(), at in any::<prop::sample::Index>()) {
         let start = at.index(messages.len() + 1);
@@ -258,7 +259,7 @@ proptest! {
         prop_assert_eq!(serde_json::to_value(&again).unwrap(), serde_json::to_value(&view).unwrap());
     }
 
-    /// Turn after turn with frozen decisions: valid each time, and what was shown at first stays as it was.
+    /// Turn after turn with frozen decisions: valid each time, and the beginning stays unchanged.
     #[test]
     fn frozen_views_are_valid_and_begin_as_before(messages in transcript(), options in options(), cut in any::<prop::sample::Index>(), freeze in 0..2000u64) {
         let messages = read(&messages);
@@ -279,7 +280,8 @@ proptest! {
         }
     }
 
-    /// A cut that is found from the end is the one that all messages together say, also where results come late or twice.
+    /// A cut that is searched from the end equals the one computed from all messages, also where results come
+    /// late or twice.
     #[test]
     fn a_summary_replaces_as_much_as_can_go(
         parts in prop::collection::vec(transcript(), 1..8),
@@ -300,7 +302,7 @@ proptest! {
         prop_assert_eq!(view.dropped_indices, (0..cut).collect::<Vec<_>>());
     }
 
-    /// What is hashed is what is shown.
+    /// The hash is over what is shown.
     #[test]
     fn the_hash_is_that_of_the_text(messages in transcript(), options in options()) {
         let messages = read(&messages);
@@ -314,7 +316,7 @@ proptest! {
         prop_assert_eq!(view.prefix_hash, format!("sha256:{}", hex::encode(Sha256::digest(sorted))));
     }
 
-    /// Bytes from outside never panic, whatever they say.
+    /// Untrusted bytes never panic.
     #[test]
     fn any_json_is_projected(text in "[\\[{\"a-z:,}\\] 0-9]{0,40}", messages in transcript(), options in options()) {
         let mut messages = read(&messages);

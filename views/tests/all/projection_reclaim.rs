@@ -1,4 +1,4 @@
-//! Spec 2: bodies of tool results that are reclaimed, and where they can be found again.
+//! Spec 2: reclaimed bodies of tool results, and how to find them again.
 
 use crate::projection::{call, long, read, result, view};
 use everturn_core::json::Raw;
@@ -14,7 +14,7 @@ pub fn gc(options: Value) -> Value {
     all
 }
 
-/// A long result about `body`, called with `arguments`, and a last message that says `last`.
+/// A long result about `body`, called with `arguments`, and a last message `last`.
 fn one_result(arguments: Value, body: &str, last: &str) -> Value {
     json!([
         {"role":"assistant","content":[{"type":"tool_use","id":"toolu_1","name":"read_file","input":arguments}]},
@@ -23,7 +23,7 @@ fn one_result(arguments: Value, body: &str, last: &str) -> Value {
     ])
 }
 
-/// A key may end in a quote or be written with escapes; it stays as it is written, and is hashed as it reads.
+/// A key may end in a quote or contain escapes; it is kept as written, and hashed as decoded.
 #[test]
 fn a_changed_message_keeps_odd_keys_and_is_hashed_as_it_is_shown() {
     let text =
@@ -178,14 +178,14 @@ fn what_a_root_refers_to_stays() {
         (json!({"path":"src/a.rs"}), "", "src/a.rs.bak and lib/src/a.rs"),
         (json!({}), "UserService", "UserServices"),
         (json!({}), "#12", "#123"),
-        // Words of prose are no identifiers, and neither are numbers with a unit.
+        // Words of prose are not identifiers, and neither are numbers with a unit.
         (json!({}), "the parser takes 250ms", "the parser takes 250ms"),
         // Nor is a number in a reference field found in any other number.
         (json!({"issue_number":12}), "", "wait 12 more, or issue 120, or #121"),
         (json!({"object_id":"widget"}), "", "widgets"),
-        // Nor tool names and the words of the shapes.
+        // Nor are tool names and the field names of the shapes.
         (json!({}), "read_file tool_result", "call read_file for a tool_result"),
-        // Nor the keys of JSON in a body.
+        // Nor are the keys of JSON in a body.
         (json!({}), "", "the created_at field"),
     ] {
         assert!(!reached(arguments.clone(), body, last), "{arguments} {body} {last}");
@@ -237,7 +237,7 @@ fn a_recent_call_does_not_keep_results_of_the_same_tool_or_with_the_same_id() {
             result(recent, "beta"),
         ]);
         assert_eq!(view(&read(&given), gc(json!({"root_window":2}))).redacted_indices, [1]);
-        // Nor does a kept result from in between.
+        // Neither does a kept result in between.
         let mut given = given;
         given.as_array_mut().unwrap().push(json!({"role":"user","content":"thanks"}));
         assert_eq!(view(&read(&given), gc(json!({"transitive":true}))).redacted_indices, [1]);

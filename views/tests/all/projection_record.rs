@@ -1,4 +1,4 @@
-//! Spec 2: several policies in order, views made again from their event, and decisions that are kept.
+//! Spec 2: several policies in order, views rebuilt from their event, and frozen decisions.
 
 use crate::projection::{call, custom, failed_then_repaired, long, pick, read, result, view};
 use crate::projection_reclaim::gc;
@@ -15,7 +15,7 @@ fn policies_in_a_list_apply_in_order_and_indices_are_those_of_the_transcript() {
     let messages = read(&given);
     let both = view(&messages, gc(json!({"policy":["squash_failed_calls","reachability_gc"]})));
     assert_eq!(both.reason, "squash_failed_calls; reachability_gc");
-    // The body is the second block of the transcript's message, though the first one of the view's.
+    // The body is the second block of the transcript's message, but the first one of the view's.
     assert_eq!(both.redaction_pointers[0].source, "transcript.messages[1].content[1].content");
     assert_eq!(both.messages[1].value()["content"].as_array().unwrap().len(), 1);
     resolve_pointer(&messages, &serde_json::to_value(&both.redaction_pointers[0]).unwrap()).unwrap();
@@ -24,7 +24,7 @@ fn policies_in_a_list_apply_in_order_and_indices_are_those_of_the_transcript() {
     let failed =
         json!({"type":"tool_result","tool_use_id":"a","content":"x","is_error":true}).to_string().len();
     assert_eq!(both.reclaimed_chars, hidden + failed + both.redaction_pointers[0].content_chars);
-    // What a later policy drops is not also counted as reclaimed.
+    // A body that a later policy drops is not also counted as reclaimed.
     let dropped = view(&messages, gc(json!({"policy":["reachability_gc","summary_prefix"],"root_window":0})));
     assert_eq!((dropped.redacted_count, dropped.dropped_count), (0, 3));
     assert_eq!(
@@ -52,7 +52,7 @@ fn replay_gives_the_view_again_or_says_what_differs() {
     let error = replay(&messages[..3], metadata).unwrap_err();
     assert!(error.text().contains("made of 6 messages, here are 3"), "{error}");
     assert_eq!(replay(&messages, &json!({})).unwrap_err().code(), "projection.metadata");
-    // A body that is not shown is part of what is made again.
+    // A body that is not shown is part of what is rebuilt.
     let given =
         |body: &str| read(&json!([call("a", "ls"), result("a", &long(body)), {"role":"user","content":"x"}]));
     let messages = given("one");
@@ -127,7 +127,7 @@ fn decisions_about_other_messages_or_of_another_policy_are_not_kept() {
     assert_eq!(after(&messages, "clean_tool_repair").dropped_count, 2);
     let compacted = read(&json!([{"role":"system","content":"summary"},{"role":"user","content":"go"}]));
     assert_eq!(after(&compacted, "raw").unchanged_leading_tokens, Some(0));
-    // As many as before, but not the same ones.
+    // The same number, but different ones.
     let mut other = failed_then_repaired();
     other[0]["content"] = "something else".into();
     let other = read(&other);

@@ -1,4 +1,4 @@
-//! The state is a fold: nothing in it that the events do not say, at every point, however it is caught up.
+//! The state is a fold: it equals a plain account of the events, at every point, however it is caught up.
 
 use crate::sample::{conversation_id, draft, link, turn_id};
 use everturn_core::chain::Head;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What can happen to a state. The numbers choose among what is there.
+/// Steps that change a state. The numbers choose among what is there.
 #[derive(Clone, Debug)]
 enum Step {
     Say,
@@ -52,11 +52,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A plain account of the same, kept in the most obvious way.
+/// A plain account of the same, computed in the most obvious way.
 #[derive(Default)]
 struct Account {
     drafts: Vec<Draft>,
-    /// Every call: its id, its tool, the turn that made it, and where.
+    /// Every call: its id, its tool, the turn that made it, and its `seq`.
     calls: Vec<(Option<String>, String, u64, u64)>,
     open: Vec<(u64, u64)>,
     standing: Vec<(u64, u64)>,
@@ -273,8 +273,8 @@ fn events(account: &Account) -> Vec<Event> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// However a fold is caught up, in one go, event by event, or from one that was kept, it is the same; and it is what a
-    /// plain account of the same events says.
+    /// A fold caught up in one go, event by event, or from a stored one is the same; and it equals a plain
+    /// account of the same events.
     #[test]
     fn a_state_is_the_fold_of_its_events_at_every_point(steps in prop::collection::vec(step(), 1..60), keep in 1..20usize) {
         let mut account = Account::default();
@@ -286,7 +286,7 @@ proptest! {
             let events = events(&account);
             events[before..].iter().for_each(|event| caught_up.apply(event));
             if n % keep == 0 {
-                // As it comes back from a store.
+                // As read back from a store.
                 kept = serde_json::from_str(&serde_json::to_string(&caught_up).unwrap()).unwrap();
             }
             account.check(&caught_up);
@@ -300,8 +300,8 @@ proptest! {
     }
 }
 
-/// With the words of an answer goes the only sign that its call was answered; a state that is folded after that must not
-/// bring the call back as pending, where it would hold up every compaction.
+/// Erasing a tool result erases the only evidence that its call was answered; a state folded after that must
+/// not show the call as pending again, where it would block every compaction.
 #[test]
 fn erasing_an_answer_does_not_make_its_call_pending_again() {
     let mut account = Account::default();

@@ -1,4 +1,4 @@
-//! Counts of tokens, held to another implementation.
+//! Token counts, compared with another implementation.
 
 use everturn_views::tokens::Family;
 use proptest::prelude::*;
@@ -17,7 +17,8 @@ proptest! {
         assert_same(&text);
     }
 
-    /// What vocabularies cut texts at: letters of both cases, marks, digits, white space, line ends, apostrophes.
+    /// Boundaries at which vocabularies split texts: letters of both cases, marks, digits, white space, line
+    /// ends, apostrophes.
     #[test]
     fn texts_with_many_edges(text in r"([ \t\n\r\u{a0}\u{3000}]{1,3}|[a-zA-Z]{1,9}|'(s|LL|re|ſ)|[0-9]{1,5}|[ÀéßǅªɐΩж漢字カナमि́]{1,4}|[.,;:/\\(){}=_-]{1,4}|[😀👩🏽‍🚀]{1,3}){0,24}") {
         assert_same(&text);
@@ -40,7 +41,7 @@ fn long_pieces_and_real_text() {
     }
 }
 
-/// Hostile text takes time in line with its length: a piece of a million bytes would otherwise take hours.
+/// Hostile text takes time proportional to its length: a piece of a million bytes would otherwise take hours.
 #[test]
 fn a_piece_of_a_million_bytes_is_counted() {
     assert_eq!(Family::O200k.count(&"x".repeat(1 << 20)), 1 << 17);

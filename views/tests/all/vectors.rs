@@ -1,4 +1,4 @@
-//! Nearest vectors, against a plain exact search.
+//! Nearest vectors, compared with a plain exact search.
 
 use everturn_views::vectors::{Codes, RESCORED, WEIGHED, code, normalized, pack, rank, similarity};
 use proptest::prelude::*;
@@ -31,7 +31,6 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
     ab / (aa * bb).sqrt()
 }
 
-/// The plain way.
 fn exact(vectors: &[Vec<f32>], query: &[f32], count: usize, keep: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut rows: Vec<(usize, f32)> = vectors
         .iter()
@@ -56,8 +55,8 @@ fn found(vectors: &[Vec<f32>], codes: &Codes, query: &[f32], keep: impl Fn(usize
     rank(&normalized(query).unwrap(), packed).into_iter().take(10).map(|(row, _)| row).collect()
 }
 
-/// Sentences about the same thing lie together: many clusters, questions near one of them, and the ten best are found
-/// in at least 19 of 20 places, with and without a filter.
+/// Sentences about the same subject form clusters: with queries near one of them, at least 19 of 20 of the ten
+/// best are found, with and without a filter.
 #[test]
 fn the_ten_nearest_of_clustered_vectors_are_found() {
     const DIMENSIONS: usize = 384;
@@ -82,7 +81,8 @@ fn the_ten_nearest_of_clustered_vectors_are_found() {
     }
 }
 
-/// Where more lie together than are compared exactly, weighing the signs finds what counting them misses.
+/// Where a cluster has more vectors than are compared exactly, weighing the signs finds what counting them
+/// misses.
 #[test]
 fn the_ten_nearest_of_a_crowd_are_found() {
     const DIMENSIONS: usize = 384;
@@ -139,8 +139,8 @@ fn what_has_another_length_or_no_direction_is_left_out() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// With few rows every one of them is a candidate, so the answer is that of the plain search, but for those that are
-    /// closer together than a byte can tell.
+    /// With few rows every one is a candidate, so the result equals that of the plain search, except for
+    /// vectors that are closer together than a byte can distinguish.
     #[test]
     fn few_rows_are_ranked_as_a_plain_search_ranks_them(
         seed in any::<u64>(), rows in 1_usize..200, dimensions in 1_usize..130, every in 1_usize..4,
@@ -163,7 +163,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// The codes' order is the order of differing signs, whatever the length and however many are asked for.
+    /// Codes are ordered by differing signs, for any length and any number of results.
     #[test]
     fn codes_are_ranked_by_differing_signs(
         seed in any::<u64>(), rows in 1_usize..700, words in 1_usize..26, count in 1_usize..40,
@@ -185,7 +185,7 @@ proptest! {
             got.iter().map(|(_, row)| differing(row)).collect::<Vec<_>>(),
             truth.iter().map(differing).collect::<Vec<_>>()
         );
-        // In two halves the same is found.
+        // Two halves give the same result.
         let half = seed as usize % rows;
         let mut parts = codes.nearest(0..half, &query, count, |_| true);
         parts.extend(codes.nearest(half..rows, &query, count, |_| true));
@@ -199,7 +199,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A packed vector is as similar as the vector was, within what a byte can tell.
+    /// A packed vector has the same similarity as the original, within the precision of a byte.
     #[test]
     fn packing_loses_little(seed in any::<u64>(), dimensions in 1_usize..400) {
         let mut noise = Noise::new(seed);

@@ -1,4 +1,4 @@
-//! Following a conversation at a server, also over the server's restarts.
+//! Following a conversation on a server, across the server's restarts.
 
 use super::super::Updates;
 use super::http::{Problem, SILENCE_MAX, Server};
@@ -14,20 +14,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait before a lost connection is tried again.
+/// Delay before a lost connection is retried.
 const RETRY: Duration = Duration::from_millis(500);
-/// Largest frame, in bytes. The largest chunk has this size if every byte of it is escaped.
+/// Maximum size of a frame in bytes. The largest chunk has this size if every byte of it is escaped.
 const FRAME_BYTES_MAX: usize = 6 * STREAM_BYTES_MAX + 64 * 1024;
 
-/// A live stream that is taken up again where it broke off.
+/// A live stream that resumes after an interruption.
 pub struct Following {
     server: Server,
     id: ConversationId,
-    /// The first event that is wanted and was not received.
+    /// `seq` of the first event that was not received yet.
     next_seq: u64,
-    /// How far the server says we are.
+    /// Position to resume from, as sent by the server.
     last: Option<String>,
-    /// How much of each open turn was received: after a break the text of some comes again from its beginning.
+    /// Number of bytes received of each open turn: after an interruption the text of some is sent again from
+    /// its beginning.
     known: HashMap<TurnId, u64>,
     stream: Option<Response>,
     parser: Parser,
@@ -35,7 +36,7 @@ pub struct Following {
 }
 
 impl Following {
-    /// From a place on. The first connection must succeed.
+    /// Follows from a `seq` on. The first connection must succeed.
     pub fn new(server: Server, id: ConversationId, from_seq: u64) -> Result<Following, Error> {
         let mut following = Following {
             server,
@@ -60,7 +61,7 @@ impl Following {
         Ok(())
     }
 
-    /// Tries until the server is back. What it says once it is there counts.
+    /// Retries until the server is back, and then returns its errors.
     fn reconnect(&mut self) -> Result<(), Error> {
         let mut told = false;
         loop {
@@ -77,7 +78,7 @@ impl Following {
         }
     }
 
-    /// Reads more of the stream. One that ends, breaks or is silent is taken up again.
+    /// Reads more of the stream. One that ends, breaks or times out is resumed.
     fn more(&mut self) -> Result<(), Error> {
         let Some(stream) = &mut self.stream else { return self.reconnect() };
         let piece = self.server.wait(async { tokio::time::timeout(SILENCE_MAX, stream.chunk()).await });
@@ -95,7 +96,7 @@ impl Following {
         }
     }
 
-    /// What a frame says, if it is new.
+    /// The update in a frame, if it is new.
     fn take(&mut self, frame: sse::Event) -> Result<Option<Update>, Error> {
         if frame.id.is_some() {
             self.last = frame.id;
@@ -115,7 +116,7 @@ impl Following {
                 let problem = Problem::read(&frame.data);
                 Err(problem.map_or_else(|| foreign("an error that cannot be read"), Problem::into_error))
             }
-            // We were too slow, or the server stops: it says how far we are, and we ask again.
+            // We were too slow, or the server is shutting down: it sends a position, and we reconnect.
             "lagged" | "stopping" => {
                 self.stream = None;
                 Ok(None)
@@ -124,7 +125,7 @@ impl Following {
         }
     }
 
-    /// What of a piece is new.
+    /// The new part of a chunk.
     fn rest(&mut self, piece: Piece) -> Option<Update> {
         let known = self.known.entry(piece.turn).or_default();
         let skip = known.saturating_sub(piece.offset) as usize;

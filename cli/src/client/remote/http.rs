@@ -1,4 +1,4 @@
-//! One request to a server and its answer; what goes wrong is said as the server said it, or with what to do.
+//! One request to a server and its answer; errors are those of the server, or say what to do.
 
 use everturn_core::Error;
 use everturn_core::error::Detail;
@@ -12,40 +12,40 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// How long a server may take to accept a connection.
+/// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A live stream says every few seconds that it is alive; one that is silent for this long is dead.
+/// A live stream has a heartbeat every few seconds; one that is silent for this long is dead.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// In a segment of a path. `Url` would leave out line breaks instead of escaping them.
+/// Characters to escape in a segment of a path. `Url` would drop line breaks instead of escaping them.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'@');
 
-/// A server and the key to it.
+/// A server and its key.
 #[derive(Clone)]
 pub struct Server(Arc<Inner>);
 
 struct Inner {
     runtime: Runtime,
     client: Client,
-    /// Where `api/v1` is.
+    /// URL that contains `api/v1`.
     base: Url,
     key: Option<HeaderValue>,
 }
 
 impl Server {
-    /// A client for the server at this URL. Nothing is asked yet.
+    /// A client for the server at this URL. Sends no request yet.
     pub fn new(url: &str, key: Option<&str>) -> Result<Server, Error> {
         let base = parse(url)?;
         let inside = |e: &dyn std::fmt::Display| {
             Error::internal("url.client", format!("cannot make an HTTP client: {e}"))
         };
-        // Fails only where somebody was first.
+        // Fails only if another provider was installed first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Client::builder()
             .user_agent(concat!("everturn/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none());
         if base.scheme() == "http" {
-            // Certificates are not needed, and a machine without any can ask all the same.
+            // Certificates are not needed, so this works on a machine without any.
             builder = builder.tls_certs_only([]);
         }
         if base.host_str().is_some_and(|host| matches!(host, "localhost" | "127.0.0.1" | "[::1]")) {
@@ -56,7 +56,7 @@ impl Server {
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| inside(&e))?;
         let key = key.map(|key| {
             let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
-                Error::invalid("key.malformed", "the key has characters that no key has; copy it again")
+                Error::invalid("key.malformed", "the key contains invalid characters; copy it again")
             })?;
             value.set_sensitive(true);
             Ok::<_, Error>(value)
@@ -64,7 +64,7 @@ impl Server {
         Ok(Server(Arc::new(Inner { runtime, client, base, key: key.transpose()? })))
     }
 
-    /// A request to a path below `api/v1`. Each part is one segment, whatever is in it.
+    /// A request to a path below `api/v1`. Each part is one segment, whatever it contains.
     pub fn request(&self, method: Method, path: &[&str]) -> Request<'_> {
         let mut url = self.0.base.clone();
         let path: String =
@@ -73,27 +73,24 @@ impl Server {
         Request { server: self, method, url, headers: Vec::new(), body: None, wrong: None }
     }
 
-    /// Reads what a path gives.
     pub fn get(&self, path: &[&str]) -> Request<'_> {
         self.request(Method::GET, path)
     }
 
-    /// Sends something to a path.
     pub fn post(&self, path: &[&str]) -> Request<'_> {
         self.request(Method::POST, path)
     }
 
-    /// Waits for something.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.0.runtime.block_on(work)
     }
 
-    /// Where it is, as a person wrote it.
+    /// The URL as the user wrote it.
     pub fn place(&self) -> &str {
         self.0.base.as_str().trim_end_matches('/')
     }
 
-    /// Why there is no answer, and what to do.
+    /// The error for a missing answer, with what to do.
     pub fn unanswered(&self, error: &reqwest::Error) -> Error {
         let (place, cause) = (self.place(), chain(error));
         let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
@@ -110,7 +107,7 @@ impl Server {
         } else if has(&["InvalidContentType", "corrupt message", "InvalidMessage"]) {
             format!("{place} does not speak TLS; write http:// instead of https://")
         } else if has(&["dns", "lookup"]) {
-            format!("no machine is known by the name in {place}; check --url")
+            format!("the host name in {place} cannot be resolved; check --url")
         } else if error.is_timeout() {
             format!(
                 "{place} does not answer; check --url, or whether something between here and there blocks it"
@@ -118,12 +115,12 @@ impl Server {
         } else if error.is_connect() {
             format!("no connection to {place}: {}; check --url", root(error))
         } else {
-            format!("no whole answer from {place}: {}; if it speaks TLS, write https://", root(error))
+            format!("incomplete answer from {place}: {}; if it speaks TLS, write https://", root(error))
         };
         Error::busy("server.unreachable", text)
     }
 
-    /// What the server says is wrong.
+    /// The error in a server's answer.
     pub fn refused(&self, status: StatusCode, text: &str) -> Error {
         let Some(problem) = Problem::read(text) else {
             let place = self.place();
@@ -133,9 +130,9 @@ impl Server {
         if status == StatusCode::UNAUTHORIZED {
             let text = match self.0.key {
                 None => {
-                    "the server wants a key; put it into EVERTURN_KEY, or into a file that --key-file names"
+                    "the server requires a key; put it into EVERTURN_KEY, or into a file that --key-file names"
                 }
-                Some(_) => "the server does not take this key; look into EVERTURN_KEY or the --key-file",
+                Some(_) => "the server does not accept this key; check EVERTURN_KEY or the --key-file",
             };
             return Error::invalid("access.unauthorized", format!("{text} ({})", problem.detail));
         }
@@ -147,7 +144,7 @@ impl Server {
     }
 }
 
-/// A URL that can be asked.
+/// Parses and checks a URL.
 fn parse(text: &str) -> Result<Url, Error> {
     let wrong = |what: &str| {
         Error::invalid(
@@ -155,19 +152,18 @@ fn parse(text: &str) -> Result<Url, Error> {
             format!("--url {:?} {what}, such as http://127.0.0.1:7317", clip(text)),
         )
     };
-    let url = Url::parse(text).map_err(|_| wrong("is no URL; write one"))?;
+    let url = Url::parse(text).map_err(|_| wrong("is not a URL; write one"))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err(wrong("must begin with http:// or https://"));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(wrong(
-            "has a name or password in it; put the key into EVERTURN_KEY and leave only the place",
+            "has a name or password in it; put the key into EVERTURN_KEY and leave only the address",
         ));
     }
     Ok(url)
 }
 
-/// A request that is being put together.
 pub struct Request<'a> {
     server: &'a Server,
     method: Method,
@@ -178,13 +174,12 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Adds to the query.
     pub fn query(mut self, name: &str, value: impl ToString) -> Self {
         self.url.query_pairs_mut().append_pair(name, &value.to_string());
         self
     }
 
-    /// Adds to the query, if there is something.
+    /// Adds a query parameter, if there is a value.
     pub fn query_some(self, name: &str, value: Option<impl ToString>) -> Self {
         match value {
             Some(value) => self.query(name, value),
@@ -192,38 +187,37 @@ impl Request<'_> {
         }
     }
 
-    /// Adds a header, if there is something.
+    /// Adds a header, if there is a value.
     pub fn header(mut self, name: &'static str, value: Option<&str>) -> Self {
         if let Some(text) = value {
             match HeaderValue::from_bytes(text.as_bytes()) {
                 Ok(value) => self.headers.push((name, value)),
-                // A header cannot hold what a name may not have.
+                // A header cannot hold characters that are not allowed in a name.
                 Err(_) => self.wrong = check_name(&name.replace('-', " "), text).err(),
             }
         }
         self
     }
 
-    /// With this as its body, as JSON.
     pub fn json(mut self, body: String) -> Self {
         self.headers.push((CONTENT_TYPE.as_str(), HeaderValue::from_static("application/json")));
         self.body = Some(body.into());
         self
     }
 
-    /// With this as its body, as it is.
+    /// Sets a body as it is.
     pub fn body(mut self, body: Body) -> Self {
         self.body = Some(body);
         self
     }
 
-    /// A live stream instead of a page.
+    /// Requests a live stream instead of a page.
     pub fn live(mut self) -> Self {
         self.headers.push((ACCEPT.as_str(), HeaderValue::from_static("text/event-stream")));
         self
     }
 
-    /// Sends it; gives the answer if it is a good one.
+    /// Sends it; returns the answer if it is a success.
     pub async fn send(self) -> Result<Response, Error> {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
@@ -248,13 +242,13 @@ impl Request<'_> {
         Err(self.server.refused(status, &text))
     }
 
-    /// The text of the answer.
+    /// Sends it and returns the text of the answer.
     pub fn text(self) -> Result<String, Error> {
         let server = self.server.clone();
         server.wait(async { self.send().await?.text().await.map_err(|e| server.unanswered(&e)) })
     }
 
-    /// The answer.
+    /// Sends it and parses the answer.
     pub fn read<T: DeserializeOwned>(self) -> Result<T, Error> {
         let server = self.server;
         server.read(&self.text()?)
@@ -262,7 +256,7 @@ impl Request<'_> {
 }
 
 impl Server {
-    /// An answer's text read as `T`.
+    /// Parses the text of an answer.
     pub fn read<T: DeserializeOwned>(&self, text: &str) -> Result<T, Error> {
         serde_json::from_str(text).map_err(|e| {
             let place = self.place();
@@ -283,12 +277,12 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Reads one; `None` if it is something else.
+    /// Parses one; `None` if it is something else.
     pub fn read(text: &str) -> Option<Problem> {
         serde_json::from_str(text).ok()
     }
 
-    /// As it would be said on this machine.
+    /// The error as a local store would return it.
     pub fn into_error(self) -> Error {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         self.error(status)
@@ -308,7 +302,7 @@ impl Problem {
     }
 }
 
-/// All that an error says, cause after cause.
+/// The error with all its causes.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(|error| format!("{error} {error:?}")).collect::<Vec<_>>().join(" ")

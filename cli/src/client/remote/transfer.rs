@@ -1,4 +1,4 @@
-//! Files to and from a server, as streams.
+//! Streaming files to and from a server.
 
 use super::http::{Request, Server};
 use crate::output::Failure;
@@ -8,10 +8,10 @@ use reqwest::Body;
 use std::io::{self, BufRead, Write};
 use tokio::sync::mpsc::{Receiver, channel};
 
-/// Pieces of a file that may wait to be sent.
+/// Number of pieces of a file that may wait to be sent.
 const PIECES: usize = 4;
 
-/// Writes a file as it comes.
+/// Writes a file as it arrives.
 pub fn export(
     server: &Server,
     request: Request<'_>,
@@ -20,7 +20,7 @@ pub fn export(
 ) -> Result<(), Failure> {
     let mut response = server.wait(request.send())?;
     let mut lines = 0;
-    // A file that is cut off is an error here: the server does not end it then.
+    // A truncated file is an error here: the server does not end the stream then.
     while let Some(piece) = server.wait(response.chunk()).map_err(|e| server.unanswered(&e))? {
         out.write_all(&piece)?;
         lines += piece.iter().filter(|byte| **byte == b'\n').count() as u64;

@@ -1,4 +1,4 @@
-//! What Claude Code keeps beside a session's file: results that were too large for it.
+//! Files that Claude Code keeps beside a session's file: results that were too large for it.
 
 use crate::client::Client;
 use everturn::Imported;
@@ -7,11 +7,11 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use std::path::Path;
 
-/// Largest file that is attached, in bytes.
+/// Maximum size of an attached file, in bytes.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Attaches the files in `<session>/tool-results` that are not attached yet; gives how many. Which they are, the folder
-/// says and never the session's words: no path in a file leads anywhere.
+/// Attaches the files in `<session>/tool-results` that are not attached yet; returns their number. They are
+/// found by listing the folder, never by paths in the session's content.
 pub fn attach(store: &Client, path: &Path, imported: &mut Imported) -> Result<usize, Error> {
     let folder = path.with_extension("").join("tool-results");
     if imported.format != "claude-code" || !folder.is_dir() {

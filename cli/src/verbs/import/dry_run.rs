@@ -1,4 +1,4 @@
-//! What an import would find.
+//! Preview of an import.
 
 use super::find::{Found, Input};
 use crate::args::Args;
@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-/// What is in one place in one format.
+/// Content of one folder in one format.
 #[derive(Default, Serialize)]
 struct Source {
     place: String,
     format: String,
     files: u64,
-    /// Not known for files of Everturn itself before they are imported.
+    /// Unknown for Everturn's own files before they are imported.
     conversations: u64,
     turns: u64,
     bytes: u64,
@@ -59,7 +59,7 @@ pub fn run(args: &Args, found: &Found) -> Result<(), Failure> {
             output::text(text)?;
         }
     }
-    if sources.iter().all(|source| source.problems.is_empty()) { Ok(()) } else { Err(Failure::Said) }
+    if sources.iter().all(|source| source.problems.is_empty()) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 fn open(file: &Input) -> Result<Box<dyn std::io::Read>, Error> {
@@ -70,7 +70,7 @@ fn open(file: &Input) -> Result<Box<dyn std::io::Read>, Error> {
     Ok(Box::new(File::open(&file.path).map_err(cannot)?))
 }
 
-/// Counts what is in a file, as far as it can be read.
+/// Counts the content of a file, as far as it can be read.
 fn count(source: impl std::io::Read) -> (Source, Option<Error>) {
     let mut counted = Source::default();
     let problem = read(BufReader::new(source), &mut counted).err();

@@ -1,4 +1,4 @@
-//! Which files are meant.
+//! Finding the files to import.
 
 use everturn_core::Error;
 use everturn_formats::agents::{self, Opened};
@@ -6,31 +6,28 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// How deep folders are looked into.
 const DEPTH_MAX: usize = 16;
 
-/// Files to take over.
 pub struct Found {
     pub files: Vec<Input>,
-    /// The folders that were looked into.
+    /// The folders that were searched.
     pub places: Vec<PathBuf>,
 }
 
-/// One file.
 pub struct Input {
-    /// As a person would write it; `-` is standard input.
+    /// The path as a person would write it; `-` is standard input.
     pub path: String,
     pub bytes: u64,
-    /// What was named, or the folder that it is in.
+    /// The named path, or the folder that it is in.
     pub place: String,
 }
 
-/// The files that are named, those in the folders that are named, or without any those that agents left on this machine.
+/// The named files, those in the named folders, or without any those that agents left on this machine.
 pub fn find(paths: &[String]) -> Result<Found, Error> {
     find_that(paths, &mut |path, _| is_readable(path))
 }
 
-/// The same, with somebody else to say which files of a folder can be imported.
+/// The same, with a predicate for the files of a folder.
 pub fn find_that(paths: &[String], so: &mut dyn FnMut(&Path, u64) -> bool) -> Result<Found, Error> {
     let mut found = Found { files: Vec::new(), places: Vec::new() };
     if paths.is_empty() {
@@ -52,10 +49,10 @@ pub fn find_that(paths: &[String], so: &mut dyn FnMut(&Path, u64) -> bool) -> Re
     Ok(found)
 }
 
-/// Where agents keep their sessions.
+/// Folders in which agents keep their sessions.
 fn usual() -> Result<Vec<PathBuf>, Error> {
     let home = dirs::home_dir().ok_or_else(|| {
-        Error::invalid("import.no_home", "no home folder is known here; name the files or folders to import")
+        Error::invalid("import.no_home", "there is no home folder; name the files or folders to import")
     })?;
     let place = |variable: &str, usual: &str| match std::env::var_os(variable).filter(|set| !set.is_empty()) {
         Some(set) => PathBuf::from(set),
@@ -77,7 +74,8 @@ fn usual() -> Result<Vec<PathBuf>, Error> {
     Ok(places)
 }
 
-/// Files of a folder that can be imported, in order. Links to folders are not followed: they could lead in a circle.
+/// Files of a folder that can be imported, in order. Links to folders are not followed: they could form a
+/// cycle.
 fn walk(
     place: &Path,
     folder: &Path,
@@ -108,7 +106,7 @@ fn has_a_name_of_ours(path: &Path) -> bool {
     [".jsonl", ".json", ".jsonl.zst", ".json.zst"].iter().any(|end| name.ends_with(end))
 }
 
-/// Whether a file in a folder is one that can be imported. Others lie there too: settings, indexes, notes.
+/// Whether a file in a folder can be imported. There are others too: settings, indexes, notes.
 pub fn is_readable(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     match agents::open(BufReader::new(file), None) {
@@ -117,7 +115,7 @@ pub fn is_readable(path: &Path) -> bool {
             let head = String::from_utf8_lossy(&head);
             head.contains("\"session_start\"") || head.contains("\"_type\"")
         }
-        // What is wrong with it is said when it is imported.
+        // Its error is reported when it is imported.
         Err(_) => true,
     }
 }

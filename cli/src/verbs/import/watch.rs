@@ -1,7 +1,8 @@
 //! Following files while agents write them.
 //!
-//! A file that has changed is imported again as soon as nobody has written for a moment, or when it has waited long
-//! enough: importing again adds only what is new. The store is open only meanwhile, so that others can write into it.
+//! A changed file is imported again as soon as it has not been written for a moment, or when it has waited long
+//! enough: importing again adds only what is new. The store is open only meanwhile, so that others can write to
+//! it.
 
 use super::find::{find_that, is_readable};
 use super::{Import, one};
@@ -16,29 +17,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often files are looked at.
+/// Interval at which files are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often folders are looked into for new files.
+/// Interval at which folders are searched for new files.
 const FIND_EVERY: Duration = Duration::from_secs(1);
-/// How long a change may wait while more is written.
+/// Maximum time that a change waits while more is written.
 const WAIT_MAX: Duration = Duration::from_millis(800);
-/// How long a file or a store that cannot be used rests.
+/// Pause after a file or a store could not be used.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// A file that takes long to read again rests for so many times as long.
+/// Pause of a file after an import, as a multiple of the import's duration.
 const REST: u32 = 4;
 
-/// What is known of a file.
+/// State of a watched file.
 #[derive(Default)]
 struct Watched {
-    /// Size and time when it was last imported.
+    /// Size and time of the last import.
     imported: Option<(u64, Option<SystemTime>)>,
-    /// Size and time when it was last looked at.
+    /// Size and time of the last check.
     seen: Option<(u64, Option<SystemTime>)>,
-    /// Since when it has been different from what was imported.
+    /// Time since which it differs from what was imported.
     changed: Option<Instant>,
-    /// Size and time when it could not be imported, which was said.
+    /// Size and time of the last reported failure.
     failed: Option<(u64, Option<SystemTime>)>,
-    /// Not before this.
     rests_until: Option<Instant>,
 }
 
@@ -73,7 +73,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         let now = Instant::now();
         if found_at.is_none_or(|at| now.duration_since(at) >= FIND_EVERY) {
             found_at = Some(now);
-            // Looked into once, and again when they have grown: there may be thousands.
+            // Checked once, and again when they have grown: there may be thousands.
             let mut so = |path: &Path, bytes: u64| {
                 let known = files.contains_key(&*path.to_string_lossy());
                 known || (others.insert(path.to_path_buf(), bytes) != Some(bytes) && is_readable(path))
@@ -96,7 +96,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         if !due.is_empty() {
             take(args, &due, &mut files, &stopping)?;
         }
-        // Wakes up at once when it is to end.
+        // Wakes up at once when it has to stop.
         let _ = woken.recv_timeout(LOOK_EVERY);
     }
     Ok(())
@@ -112,7 +112,7 @@ fn take(
 ) -> Result<(), Failure> {
     let store = match open::importing(args) {
         Ok(store) => store,
-        // Somebody else writes into it just now.
+        // Another process is writing to it.
         Err(Failure::Error(Error::Busy(_))) => return Ok(()),
         Err(failure) => return Err(failure),
     };
@@ -130,12 +130,12 @@ fn take(
                 file.rests_until = Some(Instant::now() + start.elapsed() * REST);
                 imported.added > 0 || report.attached > 0
             }
-            // Said once: a session that goes on after it was deleted is no news.
+            // Reported once: a session that continues after it was deleted is expected.
             None if report.left_out.is_some() => {
                 file.imported = Some(*looked);
                 file.failed.replace(*looked).is_none()
             }
-            // It may be the server that is away, and not the file that is bad.
+            // The server may be unreachable, and the file fine.
             None => {
                 file.rests_until = Some(Instant::now() + REST_AFTER_FAILURE);
                 file.failed.replace(*looked) != Some(*looked)
@@ -150,7 +150,7 @@ fn take(
     Ok(())
 }
 
-/// Notes the first signal to end, and wakes whoever waits. A second one ends at once: nothing is lost by it.
+/// Records the first signal, and wakes the waiting thread. A second one exits at once: nothing is lost by it.
 fn stop_at_a_signal(stopping: Arc<AtomicBool>) -> Result<mpsc::Receiver<()>, Error> {
     use tokio::signal::unix::{SignalKind, signal};
     let cannot =

@@ -1,6 +1,6 @@
 //! Entries that wait to be written together.
 
-use crate::Shared;
+use crate::everturn::Shared;
 use crate::ingest::{Ingested, NewTurn, Place, asset_id};
 use everturn_core::Error;
 use everturn_core::asset::Payload;
@@ -107,7 +107,7 @@ impl Batch {
         reason: &str,
         occurred_at: Option<Timestamp>,
     ) -> Result<(), Error> {
-        let id = asset_id(shared.source.ulid()?);
+        let id = asset_id(shared.journal.source.ulid()?);
         let payload = Payload {
             bytes: text.into_bytes(),
             mime_type: "application/json".into(),

@@ -80,12 +80,12 @@ impl Import<'_> {
     pub(super) fn remember(&self, target: &mut Target) -> Result<(), Error> {
         const PAGE: u64 = 100;
         let Some(conversation) = &target.conversation else { return Ok(()) };
-        let log = &self.scope.shared().log;
+        let log = &self.tenant.shared().journal.log;
         let mut end = conversation.head.seq;
         let mut next = None;
         while end > 0 && next.is_none() {
             let after = end.saturating_sub(PAGE);
-            let page = self.scope.shared().events_between(&target.key, after, end)?;
+            let page = self.tenant.shared().journal.events_between(&target.key, after, end)?;
             next = page.iter().rev().find_map(|event| Some((event.seq, self.marker(event)?)));
             end = after;
         }
@@ -126,7 +126,7 @@ impl Import<'_> {
         let Some(writing) = target.writing.take() else { return Ok(()) };
         let written = self.written(&self.targets[&at], writing.commit, writing.drafts);
         // Whether it was written or not: from here on the events keep the bytes, or nobody does.
-        self.scope.shared().uploaded(&writing.uploads);
+        self.tenant.shared().journal.uploaded(&writing.uploads);
         let committed = written?;
         let target = self.target(at)?;
         target.marker = committed.events.last().map(|event| event.seq);
@@ -138,13 +138,13 @@ impl Import<'_> {
         if target.batch.ingested.drafts.is_empty() && target.batch.names.is_empty() {
             return Ok(());
         }
-        let shared = self.scope.shared();
+        let shared = self.tenant.shared();
         let prepared = (|| {
             let marker = Marker::new(self.format, &target.batch.names, target.marker);
             let marker = shared.draft(kind::IMPORT_FINISHED, &marker)?;
             let mut settings = self.settings(target)?;
             let first = match &target.conversation {
-                None => self.scope.setting_drafts(kind::CREATED, &settings)?,
+                None => self.tenant.setting_drafts(kind::CREATED, &settings)?,
                 Some(conversation) => {
                     let title = settings.title.take().filter(|title| *title != conversation.title);
                     let here = conversation.system_prompt.map(|prompt| prompt.sha256);
@@ -153,7 +153,7 @@ impl Import<'_> {
                         system_prompt.filter(|new| new.as_ref().map(|new| new.sha256) != here);
                     settings = Settings { title, system_prompt, ..Settings::default() };
                     let changed = settings.title.is_some() || settings.system_prompt.is_some();
-                    let drafts = changed.then(|| self.scope.setting_drafts(kind::UPDATED, &settings));
+                    let drafts = changed.then(|| self.tenant.setting_drafts(kind::UPDATED, &settings));
                     drafts.transpose()?.unwrap_or_default()
                 }
             };
@@ -164,7 +164,7 @@ impl Import<'_> {
         let (first, marker) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                shared.uploaded(&batch.ingested.uploads);
+                shared.journal.uploaded(&batch.ingested.uploads);
                 return Err(error);
             }
         };
@@ -183,7 +183,7 @@ impl Import<'_> {
 
     fn submit(&self, target: &Target, action: Action) -> Commit<Committed> {
         let write = Write { key: target.key.clone(), action };
-        Commit::new(self.scope.shared().submit(write, Vec::new()), Ok)
+        Commit::new(self.tenant.shared().submit(write, Vec::new()), Ok)
     }
 
     fn append(&self, target: &Target, drafts: Vec<Draft>, head: u64) -> Commit<Committed> {
@@ -213,7 +213,7 @@ impl Import<'_> {
     /// Somebody else wrote into the conversation. That is none of our business, unless it is the same import.
     fn stepped_aside(&self, target: &Target, mut head: u64) -> Result<u64, Error> {
         loop {
-            let page = self.scope.shared().log.events(&target.key, head, PAGE_ENTRIES_MAX)?;
+            let page = self.tenant.shared().journal.log.events(&target.key, head, PAGE_ENTRIES_MAX)?;
             if page.iter().any(|event| self.marker(event).is_some()) {
                 let text = "the same session is being imported by somebody else; import it again, what is here is left out";
                 return Err(Error::conflict("import.concurrent", text));

@@ -49,11 +49,11 @@ fn whatever_the_provider_does_the_input_stays_and_the_answer_ends_with_the_reaso
         let reason = turns[1].reason.as_deref().unwrap();
         assert_eq!(reason, format!("{code}: {}", error.text()));
         let expected = GenerationState::Failed { code: error.code().into(), text: error.text().to_string() };
-        assert_eq!(scope.generation(generation).unwrap().state, expected);
+        assert_eq!(scope.generations().status(generation).unwrap().state, expected);
         // It does not stand in the way of another try, and is not in its prompt.
         server.await_requests(1);
         assert_eq!(server.seen().len(), 1);
-        let context = scope.build_context(id, &ContextOptions::new(1000)).unwrap();
+        let context = scope.conversation(id).contexts().build(&ContextOptions::new(1000)).unwrap();
         assert_eq!(context.messages.len(), 1, "{:?}", context.messages);
     }
 }
@@ -130,11 +130,16 @@ fn a_prompt_that_is_too_long_is_not_asked_again_where_that_is_not_wanted_or_woul
         }),
         ("the policy says so", |scope, id, _, _| {
             let policy = BTreeMap::from([("compaction".to_string(), raw(r#"{"on_overflow":"fail"}"#))]);
-            scope.update(id, Settings { policy, ..Settings::default() }).wait().unwrap();
+            scope.conversation(id).update(Settings { policy, ..Settings::default() }).wait().unwrap();
             input("go on")
         }),
         ("there is nothing that could give way", |scope, id, _, _| {
-            while scope.compact(id, CompactOptions { keep_last: Some(0), ..Default::default() }).is_ok() {}
+            while scope
+                .conversation(id)
+                .compaction()
+                .compact(CompactOptions { keep_last: Some(0), ..Default::default() })
+                .is_ok()
+            {}
             input("go on")
         }),
     ];
@@ -172,11 +177,11 @@ fn two_answers_at_once_only_if_asked_for() {
     let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
     let slow = begin(&scope, id, input("one")).unwrap();
     server.await_requests(1);
-    let before = scope.get(id).unwrap().head.seq;
+    let before = scope.conversation(id).get().unwrap().head.seq;
     refused(begin(&scope, id, input("two")), "generation.running", &format!("{} is running", slow.id));
-    assert_eq!(scope.get(id).unwrap().head.seq, before, "nothing was appended");
+    assert_eq!(scope.conversation(id).get().unwrap().head.seq, before, "nothing was appended");
     // Elsewhere it does not matter.
-    let running = scope.running_generations(id);
+    let running = scope.generations().running(id);
     assert_eq!((running.len(), running[0].id, running[0].turn), (1, slow.id, Some(slow.turn)));
     let parallel = GenerateOptions { parallel: true, ..input("three") };
     assert_eq!(generate(&scope, id, parallel).unwrap().answer.text, "quick");
@@ -195,20 +200,23 @@ fn an_answer_goes_on_when_nobody_listens_any_more() {
     let generating = begin(&scope, id, input("count")).unwrap();
     let (generation, turn) = (generating.id, generating.turn);
     drop(generating);
-    let mut follower = scope.subscribe(id, scope.get(id).unwrap().head.seq + 1).unwrap();
+    let mut follower =
+        scope.conversation(id).subscribe(scope.conversation(id).get().unwrap().head.seq).unwrap();
     go.send(()).unwrap();
     while !matches!(follower.recv_timeout(PATIENCE).unwrap().unwrap(), Update::Event(event) if event.kind == "turn.committed")
     {
     }
     assert_eq!(words(&scope.turn(turn).unwrap()).unwrap(), "one two");
-    until("its end is known", || scope.generation(generation).unwrap().state == GenerationState::Done);
+    until("its end is known", || {
+        scope.generations().status(generation).unwrap().state == GenerationState::Done
+    });
 }
 
 #[test]
 fn an_answer_begins_also_if_the_future_is_dropped() {
     let server = ScriptedServer::start(vec![vec![says("here")]]);
     let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
-    drop(scope.generate(id, input("anybody?")));
+    drop(scope.conversation(id).generate(input("anybody?")));
     until("it is answered", || {
         let turns = scope.turns(id);
         turns.len() == 2 && turns[1].status == Status::Complete
@@ -221,7 +229,7 @@ fn a_stopped_answer_keeps_what_was_said_and_the_server_is_let_go() {
     let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
     let mut generating = begin(&scope, id, input("tell me all")).unwrap();
     assert!(matches!(generating.recv().unwrap(), Some(Progress::Delta(Delta::Text(_)))));
-    let status = scope.stop_generation(generating.id).unwrap();
+    let status = scope.generations().stop(generating.id).unwrap();
     assert_eq!((status.state, status.turn), (GenerationState::Running, Some(generating.turn)));
     let (generation, turn) = (generating.id, generating.turn);
     refused(generating.wait(), "generation.stopped", &format!("{turn} keeps what was said"));
@@ -230,11 +238,11 @@ fn a_stopped_answer_keeps_what_was_said_and_the_server_is_let_go() {
     assert_eq!((turn.status, turn.reason.as_deref()), (Status::Aborted, Some("stopped")));
     assert_eq!(words(&turn).unwrap(), "as far as ");
     assert!(matches!(turn.superseded_by, Some(Successor::Event(_))));
-    assert_eq!(scope.generation(generation).unwrap().state, GenerationState::Stopped);
-    refused(scope.stop_generation(generation), "generation.ended", "has ended already");
+    assert_eq!(scope.generations().status(generation).unwrap().state, GenerationState::Stopped);
+    refused(scope.generations().stop(generation), "generation.ended", "has ended already");
     let other = "gen_00000000000000000000000007".parse().unwrap();
-    refused(scope.stop_generation(other), "generation.absent", "no generation gen_");
-    refused(scope.generation(other), "generation.absent", "no generation gen_");
+    refused(scope.generations().stop(other), "generation.absent", "no generation gen_");
+    refused(scope.generations().status(other), "generation.absent", "no generation gen_");
 }
 
 /// An open turn belongs to the conversation: others may end it, and the model must not be paid for what nobody keeps.
@@ -243,10 +251,12 @@ fn an_answer_whose_turn_is_ended_by_others_ends() {
     type End = fn(&Tenant, ConversationId, &Generating);
     let ends: [(End, &str); 2] = [
         (
-            |scope, id, g| drop(scope.append_abort(id, g.turn, "enough", None).wait().unwrap()),
+            |scope, id, g| {
+                drop(scope.conversation(id).open_turn(g.turn).abort("enough", None).wait().unwrap())
+            },
             "turn.not_open",
         ),
-        (|scope, id, _| drop(scope.delete(id, "done").wait().unwrap()), "turn.absent"),
+        (|scope, id, _| drop(scope.conversation(id).delete("done").wait().unwrap()), "turn.absent"),
     ];
     for (end, code) in ends {
         let server = ScriptedServer::start(vec![vec![begun("and "), Act::Hang]]);

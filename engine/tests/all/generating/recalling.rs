@@ -12,8 +12,12 @@ fn an_old_turn_and_a_fact_reach_the_model_once_and_are_not_said_again() {
     let old = "The spare key of the lighthouse hangs behind the barometer.";
     let old_turn = scope.say(id, NewTurn::user(old).by("ann"));
     let [subject, predicate, object] = ["the spare key", "is made of", "brass"].map(str::to_string);
-    let fact =
-        scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap().text();
+    let fact = scope
+        .conversation(id)
+        .facts()
+        .add(NewFact { subject, predicate, object, ..NewFact::default() })
+        .unwrap()
+        .text();
     long_ago(&scope, id);
     // As near to the question as the old one, but the tail has it already.
     let late = "Somebody asked for the spare key of the lighthouse.";

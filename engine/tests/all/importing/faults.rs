@@ -63,7 +63,7 @@ fn everything(scope: &Tenant) -> Vec<(ConversationId, Vec<String>, Vec<String>)>
     all.sort_by_key(|conversation| conversation.id);
     all.iter()
         .map(|conversation| {
-            scope.verify(conversation.id, None).unwrap();
+            scope.conversation(conversation.id).log().verify(None).unwrap();
             (conversation.id, stands(scope, conversation.id), kept(scope, conversation.id))
         })
         .collect()
@@ -145,7 +145,7 @@ impl Read for Disturbed<'_> {
 
 impl BufRead for Disturbed<'_> {
     fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
-        if !self.said && self.scope.get(self.id).is_ok() {
+        if !self.said && self.scope.conversation(self.id).get().is_ok() {
             self.said = true;
             self.scope.say(self.id, NewTurn::user("in between"));
         }
@@ -183,13 +183,13 @@ fn a_long_session_is_not_held_up_by_budgets_and_one_edit_can_take_the_place_of_h
     file.user("last", Some("u3600"), "from here on anew");
     let report = import(&scope, &file.text()).unwrap();
     let id = report.conversation.id;
-    assert_eq!((report.turns, scope.get(id).unwrap().turns), (4501, 4501));
+    assert_eq!((report.turns, scope.conversation(id).get().unwrap().turns), (4501, 4501));
     let newest = HistoryQuery { order: Order::Descending, limit: 2, ..HistoryQuery::default() };
-    let newest = turns_of(scope.history(id, newest).unwrap().data);
+    let newest = turns_of(scope.conversation(id).history(newest).unwrap().data);
     assert!(newest[0].message.as_ref().unwrap().get().contains("from here on anew"));
     assert!(newest[1].metadata["claude_code"].get().contains(r#""uuid":"u3600""#));
     assert_eq!(import(&scope, &file.text()).unwrap().added, 0);
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn what_does_not_fit_into_a_turn_is_kept_beside_it() {
     assert_eq!(report.problems, Vec::<String>::new());
     let id = report.conversation.id;
     assert_eq!(said(&scope, id), ["user hi", "user still here"]);
-    let assets = scope.assets(id).unwrap();
+    let assets = scope.conversation(id).assets().list().unwrap();
     assert_eq!(assets.len(), 2);
     let text = String::from_utf8(scope.asset_bytes(&assets[1]).unwrap()).unwrap();
     assert_eq!(text, file.lines[2]);

@@ -49,7 +49,7 @@ fn a_session_of_codex_is_one_conversation_with_its_items_byte_for_byte() {
     ];
     assert_eq!(said(&whole, id), all);
     assert!(stands(&whole, id)[1].contains(r#""encrypted_content":"gAAA+/==""#));
-    assert_eq!(whole.get(id).unwrap().checkpoint.unwrap().turns_before, 4);
+    assert_eq!(whole.conversation(id).get().unwrap().checkpoint.unwrap().turns_before, 4);
     assert_eq!(kept(&whole, id).len(), 4);
     let (_store, parts) = memory();
     for end in 1..=lines.len() {
@@ -57,7 +57,7 @@ fn a_session_of_codex_is_one_conversation_with_its_items_byte_for_byte() {
     }
     assert_eq!(stands(&parts, id), stands(&whole, id));
     assert_eq!(kept(&parts, id), kept(&whole, id));
-    assert_eq!(parts.get(id).unwrap().checkpoint.unwrap().turns_before, 4);
+    assert_eq!(parts.conversation(id).get().unwrap().checkpoint.unwrap().turns_before, 4);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_message_of_gemini_cli_that_is_completed_takes_the_place_of_what_it_was() {
     // A copy from before changes nothing.
     import(&scope, &early).unwrap();
     assert_eq!(said(&scope, id), all);
-    scope.verify(id, None).unwrap();
+    scope.conversation(id).log().verify(None).unwrap();
 }
 
 fn named(scope: &Tenant, name: &str, text: &str) -> Result<Imported, Error> {
@@ -173,7 +173,7 @@ fn talk(scope: &Tenant) -> ConversationId {
 
 fn exported(scope: &Tenant, id: ConversationId, format: Format) -> String {
     let mut out = Vec::new();
-    scope.export(id, format, &mut out, &mut |_| {}).unwrap();
+    scope.conversation(id).export(format, &mut out, &mut |_| {}).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -211,7 +211,7 @@ fn a_session_that_was_deleted_stays_deleted() {
     let lines = rollout();
     let (early, late) = (format!("{}\n", lines[..4].join("\n")), format!("{}\n", lines.join("\n")));
     let id = import(&scope, &early).unwrap().conversation.id;
-    scope.delete(id, "private").wait().unwrap();
+    scope.conversation(id).delete("private").wait().unwrap();
     refused(import(&scope, &late), "import.deleted", "was deleted on");
     assert_eq!(scope.list(Default::default()).unwrap().data.len(), 0);
     // Whoever wants it again has it elsewhere.

@@ -25,7 +25,7 @@ impl Run {
         let asked = query.clone();
         let mut got: Vec<Entry> = Vec::new();
         loop {
-            let page = self.both(|scope| scope.history(id, query.clone())).unwrap();
+            let page = self.both(|scope| scope.conversation(id).history(query.clone())).unwrap();
             assert!(page.data.len() <= query.limit);
             got.extend(page.data);
             match (page.next, query.order) {
@@ -71,14 +71,14 @@ impl Run {
         );
         let by = turn.superseded_by.map(|by| by.to_string());
         assert_eq!(by.as_ref(), said.by.as_ref().map(|(by, _)| by), "{}", turn.id);
-        let again = self.both(|scope| scope.turn_in(turn.conversation, turn.id)).unwrap();
+        let again = self.both(|scope| scope.conversation(turn.conversation).turn(turn.id)).unwrap();
         assert_eq!(again, *turn);
     }
 
     pub(super) fn events(&mut self, id: ConversationId) {
         let talk = self.model.conversations[&id].clone();
         let (after, limit) = (self.dice.roll(talk.head() as usize + 2) as u64, 1 + self.dice.roll(20));
-        let events = self.both(|scope| scope.events(id, after, limit)).unwrap();
+        let events = self.both(|scope| scope.conversation(id).log().read(after, limit)).unwrap();
         let got: Vec<_> =
             events.iter().map(|e| (e.seq, e.kind.clone(), e.conversation, e.body.is_none())).collect();
         let wanted: Vec<_> = (after + 1..=talk.head())
@@ -101,7 +101,7 @@ impl Run {
             .filter_map(|said| Some((said.id, said.open.clone().filter(|text| !text.is_empty())?)))
             .collect();
         for scope in [&self.memory.1, &self.sqlite.1] {
-            let mut subscription = scope.subscribe(id, from).unwrap();
+            let mut subscription = scope.conversation(id).subscribe(from.saturating_sub(1)).unwrap();
             for seq in from.max(1)..=talk.head() {
                 match subscription.recv_timeout(PATIENCE).unwrap() {
                     Some(Update::Event(event)) => assert_eq!(event.seq, seq),
@@ -122,7 +122,10 @@ impl Run {
     #[track_caller]
     pub(super) fn same_turns(&self, here: &Tenant, there: &Tenant, id: ConversationId) {
         for said in &self.model.conversations[&id].said {
-            assert_eq!(here.turn_in(id, said.id).unwrap(), there.turn_in(id, said.id).unwrap());
+            assert_eq!(
+                here.conversation(id).turn(said.id).unwrap(),
+                there.conversation(id).turn(said.id).unwrap()
+            );
         }
     }
 
@@ -148,18 +151,18 @@ impl Run {
     pub(super) fn ask_for_what_is_not_there(&mut self, id: ConversationId) {
         let unknown: ConversationId = "conv_00000000000000000000000007".parse().unwrap();
         let turn: TurnId = "turn_00000000000000000000000007".parse().unwrap();
-        self.expect::<Conversation>(Err("conversation.absent"), |scope| scope.get(unknown));
-        self.expect(Err("conversation.absent"), |scope| scope.fork(unknown, 1).wait());
-        self.expect(Err("turn.absent"), |scope| scope.turn_in(id, turn));
-        self.expect(Err("turn.absent"), |scope| scope.append_chunk(id, turn, None, "x"));
-        self.expect(Err("turn.absent"), |scope| scope.erase(id, turn, None, "").wait());
+        self.expect::<Conversation>(Err("conversation.absent"), |scope| scope.conversation(unknown).get());
+        self.expect(Err("conversation.absent"), |scope| scope.conversation(unknown).fork(1).wait()?.get());
+        self.expect(Err("turn.absent"), |scope| scope.conversation(id).turn(turn));
+        self.expect(Err("turn.absent"), |scope| scope.conversation(id).open_turn(turn).chunk(None, "x"));
+        self.expect(Err("turn.absent"), |scope| scope.conversation(id).erase(turn, None, "").wait());
         self.wrote_nothing(id);
     }
 
     #[track_caller]
     pub(super) fn compare(&self, id: ConversationId) {
         let talk = &self.model.conversations[&id];
-        let got = self.both(|scope| scope.get(id)).unwrap();
+        let got = self.both(|scope| scope.conversation(id).get()).unwrap();
         assert_eq!(got.head.seq, talk.head());
         assert_eq!(got.turns, talk.said.len() as u64);
         assert_eq!((got.state.as_str(), &got.title), (talk.state, &talk.title));
@@ -167,7 +170,7 @@ impl Run {
         assert_eq!((got.created.0, got.updated.0), (talk.created, talk.updated));
         assert_eq!(got.parent.map(|parent| (parent.conversation, parent.at_seq)), talk.parent);
         assert_eq!(got.predecessor, talk.predecessor);
-        let prompt = self.both(|scope| scope.system_prompt(id, None)).unwrap();
+        let prompt = self.both(|scope| scope.conversation(id).state().system_prompt(None)).unwrap();
         assert_eq!(prompt.map(|prompt| prompt.content), talk.prompt);
         let metadata: Vec<(&str, &str)> = got
             .metadata
@@ -177,10 +180,10 @@ impl Run {
             .collect();
         let wanted: Vec<(&str, &str)> = talk.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(metadata, wanted);
-        let report = self.both(|scope| scope.verify(id, None)).unwrap();
+        let report = self.both(|scope| scope.conversation(id).log().verify(None)).unwrap();
         assert_eq!((report.events, report.head), (talk.head(), got.head));
         for said in &talk.said {
-            self.same_turn(talk, &self.both(|scope| scope.turn_in(id, said.id)).unwrap());
+            self.same_turn(talk, &self.both(|scope| scope.conversation(id).turn(said.id)).unwrap());
         }
     }
 

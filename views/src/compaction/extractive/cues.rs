@@ -1,50 +1,50 @@
-//! Words that tell what a sentence is: a decision, a constraint, something found, done or still to do.
+//! Cues: words that mark a sentence as a decision, a constraint, something found, done or still to do.
 //!
 //! English and German. A text in another language has no cues and is ranked without them.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::sync::LazyLock;
 
-/// What a cue hints at.
+/// Meaning of a cue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Group {
-    /// Said and meant for nothing: greetings, thanks, narration. Also phrases that look like another cue and are not.
+    /// Without content: greetings, thanks, narration. Also phrases that resemble another cue.
     Noise,
-    /// A demand or a ban, if a user says it.
+    /// A demand or a prohibition, if a user says it.
     Constraint,
-    /// Something was decided.
+    /// A decision.
     Decision,
-    /// Something was found out.
+    /// A finding.
     Discovery,
-    /// Something is done.
+    /// Finished work.
     Completed,
-    /// Something is to do, and said so in so many words.
+    /// Work to do, stated explicitly.
     Pending,
-    /// Somebody is about to do something.
+    /// An announcement of the speaker's next step.
     Intent,
-    /// Something is not known, and said so in so many words.
+    /// Something unknown, stated explicitly.
     Open,
-    /// Somebody wants something.
+    /// A request.
     Request,
-    /// Somebody wants something else than before.
+    /// A request that changes the goal.
     GoalChange,
-    /// Somebody suggests something.
+    /// A suggestion.
     Proposal,
     /// Somebody agrees.
     Agreement,
-    /// An answer that answers nothing.
+    /// A reply that does not answer.
     Deflection,
-    /// Something that was open is settled.
+    /// Something open is settled.
     Resolution,
-    /// This replaces something that was said before.
+    /// Replaces an earlier statement.
     Revision,
-    /// What follows is not so, or not yet.
+    /// The rest of the sentence is hypothetical, negated or in the future.
     Unreal,
 }
 
 const GROUPS: usize = Group::Unreal as usize + 1;
 
-/// The groups in the order of their numbers, as [`TABLE`] names them.
+/// Groups in the order of their numbers, with their names in [`TABLE`].
 const NAMES: [(Group, &str); GROUPS] = [
     (Group::Noise, "Noise"),
     (Group::Constraint, "Constraint"),
@@ -95,7 +95,7 @@ static CUES: LazyLock<(AhoCorasick, Vec<Cue>)> = LazyLock::new(|| {
     (automaton, cues)
 });
 
-/// A group and what its cues count: `Decision 3 2`.
+/// Parses a heading such as `Decision 3 2`: a group and the weights of its cues.
 fn read_heading(text: &str) -> Option<(Group, u8, u8)> {
     let mut words = text.split(' ');
     let name = words.next()?;
@@ -103,7 +103,7 @@ fn read_heading(text: &str) -> Option<(Group, u8, u8)> {
     Some((*group, words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
-/// The cues of one sentence.
+/// Cues of one sentence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cues {
     weights: [u8; GROUPS],
@@ -127,8 +127,9 @@ impl Cues {
             .map(|found| (found.start(), found.end(), found.pattern().as_usize()))
             .filter(|(from, to, cue)| is_word(text, *from, *to, table[*cue].open_end))
             .collect();
-        // From left to right, the longest first; what lies inside another cue does not count. Overlapping search with the
-        // word boundaries checked before, because "must no" would otherwise win over "must" and then fail.
+        // From left to right, the longest first; a cue inside another one does not count. The search is
+        // overlapping and checks word boundaries first, because "must no" would otherwise win over "must" and
+        // then fail.
         found.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         let mut cues = Cues::default();
         let mut unreal = false;
@@ -153,7 +154,7 @@ impl Cues {
         cues
     }
 
-    /// How strongly the sentence hints at a group; 0 to 9.
+    /// Strength of the sentence's cues for a group; 0 to 9.
     pub fn weight(&self, group: Group) -> u8 {
         self.weights[group as usize]
     }

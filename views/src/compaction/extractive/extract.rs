@@ -1,4 +1,4 @@
-//! A checkpoint without a model: sentences chosen by what they say and how much speaks for them.
+//! A checkpoint without a model: sentences chosen by class and score.
 //!
 //! Deterministic and offline. It quotes and never rephrases, so it invents nothing.
 
@@ -16,19 +16,20 @@ use crate::compaction::render::handoff;
 use everturn_core::turn::Role;
 use std::collections::{HashMap, HashSet};
 
-/// Between a new goal and the one with which the conversation began.
+/// Separates a new goal from the one with which the conversation began.
 const BEFORE: &str = " (before that: ";
-/// Marks a question that was asked last: whoever speaks next answers it.
+/// Marks a question that was asked last: the next speaker answers it.
 const AWAITING: &str = ", awaiting an answer)";
-/// How many turns an answer may be away from its question.
+/// Maximum number of turns between a question and its answer.
 const ANSWER_TURNS_MAX: usize = 50;
-/// Most entries that one round adds to a list before the list's own limit is applied.
+/// Maximum number of entries that one round adds to a list before the list's own limit is applied.
 const PER_ROUND_MAX: usize = 64;
 
-/// A checkpoint made of the previous one and the turns that are new since it.
+/// Makes a checkpoint from the previous one and the turns since it.
 ///
-/// Sentences are sorted into the lists by cue and ranked by the strength of their cues, by the names in them, by how often
-/// their words come up and by their place. What a later turn answers, completes or replaces is gone from the lists.
+/// Sentences are sorted into the lists by cue and ranked by the strength of their cues, by the names in them,
+/// by how often their words occur and by their position. Entries that a later turn answers, completes or
+/// replaces are removed from the lists.
 pub fn extract(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Checkpoint {
     let empty = Checkpoint::default();
     let previous = previous.unwrap_or(&empty);
@@ -39,7 +40,8 @@ pub fn extract(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Checkp
 
     merge(&mut next.user_constraints, reading.lines(Group::Constraint, 8));
     merge(&mut next.decisions, reading.lines(Group::Decision, 8));
-    // A failure that a later round makes good is not known as such any more; the newest word is the last one.
+    // A failure that a later round repairs is no longer recognised as such; the newest statement is the last
+    // one.
     merge(&mut next.discoveries, reading.lines(Group::Discovery, 6).into_iter().chain(work.failures));
     merge(&mut next.completed_work, reading.lines(Group::Completed, 6).into_iter().chain(work.done));
     merge(
@@ -55,7 +57,7 @@ pub fn extract(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Checkp
     next
 }
 
-/// The sentences with their class and rank.
+/// Sentences with their class and score.
 struct Reading<'m> {
     material: &'m Material<'m>,
     ranked: Vec<Ranked>,
@@ -77,7 +79,7 @@ impl<'m> Reading<'m> {
             }
         }
         let settled = settled(material);
-        // What is told together with its question is not told again alone.
+        // A reply that is shown together with its question is not shown again alone.
         let told: HashSet<usize> = settled.iter().map(|settled| settled.reply).collect();
         let ranked = material.said.iter().enumerate().filter(|(index, _)| !told.contains(index));
         let ranked = ranked.map(|(index, said)| {
@@ -87,7 +89,8 @@ impl<'m> Reading<'m> {
         Reading { material, ranked: ranked.collect(), settled }
     }
 
-    /// The entries that a list gets from these turns, in the order in which they were said. More turns give more of them.
+    /// The entries that these turns add to a list, in the order in which they were said. More turns add more
+    /// entries.
     fn lines(&self, class: Group, count: usize) -> Vec<String> {
         let of_class = self.ranked.iter().filter(|ranked| ranked.class == Some(class));
         let count = (count + self.material.spoken.len() / 10).min(PER_ROUND_MAX);
@@ -101,11 +104,11 @@ impl<'m> Reading<'m> {
         lines.into_iter().map(|(_, text)| text).collect()
     }
 
-    /// The best of these sentences, none of them twice.
+    /// The best of these sentences, without repetition.
     fn choose(&self, mut ranked: Vec<&Ranked>, class: Group, count: usize) -> Vec<(usize, String)> {
         ranked.sort_by_key(|ranked| (std::cmp::Reverse(ranked.score), ranked.said));
         let mut chosen: Vec<(usize, String, Terms)> = Vec::new();
-        // Where each sentence went, so that one that is said a thousand times is compared once.
+        // Index of each sentence, so that one that is said a thousand times is compared once.
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         for Ranked { said, .. } in ranked {
             let sentence = &self.material.said[*said];
@@ -120,7 +123,7 @@ impl<'m> Reading<'m> {
             let terms = entry_terms(&text);
             let twin = chosen.iter().position(|(_, other, known)| is_near(other, known, &text, &terms));
             match twin {
-                // Said twice, the later wording counts.
+                // Of two wordings, the later one is kept.
                 Some(twin) if chosen[twin].0 < *said => chosen[twin] = (*said, text, terms),
                 Some(_) => {}
                 None if chosen.len() < count => chosen.push((*said, text, terms)),
@@ -131,7 +134,7 @@ impl<'m> Reading<'m> {
         chosen.into_iter().map(|(said, text, _)| (said, text)).collect()
     }
 
-    /// Whether something that was to do is said to be done.
+    /// Whether a pending entry is reported as done.
     fn is_completed(&self, pending: &str) -> bool {
         let terms = entry_terms(pending);
         self.ranked.iter().filter(|ranked| ranked.class == Some(Group::Completed)).any(|ranked| {
@@ -141,8 +144,8 @@ impl<'m> Reading<'m> {
         })
     }
 
-    /// Statements without any cue that are most about what the turns are about: all there is in many languages, and in talk
-    /// about nothing in particular. A few always; more of them where cues say little.
+    /// Statements without any cue that are closest to the subject of the turns: all there is in many languages,
+    /// and in small talk. A few always; more of them where there are few cues.
     fn telling(&self) -> Vec<(usize, String)> {
         let quiet = self.ranked.iter().filter(|ranked| {
             let said = &self.material.said[ranked.said];
@@ -159,7 +162,7 @@ impl<'m> Reading<'m> {
         let few = 1 + self.material.spoken.len() / 6;
         let count = (few + 2).saturating_sub(cued).max(few).min(8);
         let chosen = self.choose(quiet.collect(), Group::Discovery, count + 1);
-        // What became the goal is said already.
+        // The goal is not repeated.
         let goal = goal("", self.material);
         chosen
             .into_iter()
@@ -169,7 +172,7 @@ impl<'m> Reading<'m> {
     }
 }
 
-/// A sentence as an entry. Where several people talk, "I" needs a name; where one does, only beside what the model did.
+/// A sentence as an entry. With several speakers, "I" needs a name; with one, only beside what the model did.
 fn quoted(material: &Material<'_>, said: &Said, class: Group) -> String {
     const FIRST_PERSON: [&str; 11] =
         ["i", "i'm", "i'll", "i've", "i'd", "my", "ich", "mein", "meine", "meinen", "mir"];
@@ -191,7 +194,7 @@ fn quoted(material: &Material<'_>, said: &Said, class: Group) -> String {
     }
 }
 
-/// What a sentence is, and how strongly its cues say so.
+/// The class of a sentence, and the strength of its cues.
 fn class_of(material: &Material<'_>, said: &Said) -> (Option<Group>, u8) {
     const STRONG: u8 = 6;
     let cues = &said.cues;
@@ -212,11 +215,11 @@ fn class_of(material: &Material<'_>, said: &Said) -> (Option<Group>, u8) {
         return (None, 0);
     }
     let demands = matches!(spoken.role, Role::User | Role::System);
-    // "should" with a number is a requirement, without one it is often only a thought.
+    // "should" with a number is a requirement; without one it is often only a thought.
     let measured = u8::from(cues.weight(Group::Constraint) == 1 && !said.terms.numbers.is_empty());
     let asks = demands && cues.weight(Group::Request) >= 3;
-    // What is announced beside a call happens at once, and what was announced long ago happened or was dropped, unless a
-    // person promised something definite.
+    // Something announced beside a call happens at once, and something announced long ago happened or was
+    // dropped, unless a person promised something definite.
     let definite = demands && said.terms.names.len() + said.terms.numbers.len() > 0;
     let recent = (said.spoken + 1) * 3 > material.spoken.len() * 2;
     let intends = !spoken.acts && (recent || definite) && !cues.starts(Group::Noise);
@@ -236,7 +239,7 @@ fn class_of(material: &Material<'_>, said: &Said) -> (Option<Group>, u8) {
     strongest.map_or((None, 0), |(class, weight)| (Some(*class), *weight))
 }
 
-/// "Documented the flag.": whoever begins with a verb in the past says what was done.
+/// "Documented the flag.": a sentence that begins with a past-tense verb reports finished work.
 fn past(text: &str) -> u8 {
     const NOT_DONE: [&str; 7] = ["Indeed", "Based", "Related", "Expected", "Failed", "Needed", "Unexpected"];
     let first = text.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
@@ -245,7 +248,7 @@ fn past(text: &str) -> u8 {
     if done && !NOT_DONE.contains(&first) { 3 } else { 0 }
 }
 
-/// How much speaks for a sentence.
+/// The score of a sentence.
 fn score(material: &Material<'_>, said: &Said, cue: u8, frequency: &HashMap<u32, u32>) -> u32 {
     let terms = said.terms.words.iter().chain(&said.terms.names);
     let common: u32 = terms.map(|term| frequency.get(term).copied().unwrap_or(0).min(8) - 1).sum();
@@ -263,7 +266,7 @@ fn score(material: &Material<'_>, said: &Said, cue: u8, frequency: &HashMap<u32,
     6 * u32::from(cue) + subject + names + place + who + length
 }
 
-/// The goal: the first request of substance, unless somebody says later that it is another one.
+/// The goal: the first substantial request, unless a later one changes it.
 fn goal(previous: &str, material: &Material<'_>) -> String {
     let mut goal = previous.to_string();
     if goal.is_empty() {
@@ -311,7 +314,7 @@ fn goal(previous: &str, material: &Material<'_>) -> String {
     goal
 }
 
-/// A sentence; if it says little ("please fix it"), behind the one before it in its turn.
+/// A sentence; if it says little ("please fix it"), prefixed with the one before it in its turn.
 fn in_context(material: &Material<'_>, index: usize) -> String {
     let said = &material.said[index];
     let before = index.checked_sub(1).map(|before| &material.said[before]).filter(|before| {
@@ -324,10 +327,11 @@ fn in_context(material: &Material<'_>, index: usize) -> String {
     clip(&text, ENTRY_CHARS_MAX)
 }
 
-/// A question and its short answer, or a proposal that the next speaker agrees to: together they say what either leaves out.
+/// A question with its short answer, or a proposal that the next speaker agrees to: each is incomplete without
+/// the other.
 struct Settled {
     text: String,
-    /// The sentence that says nothing without the other one.
+    /// The sentence that is meaningless without the other one.
     reply: usize,
     class: Group,
 }
@@ -367,7 +371,7 @@ fn settled(material: &Material<'_>) -> Vec<Settled> {
     found
 }
 
-/// What the user asked for last, if nobody answered.
+/// The user's last request, if nobody answered it.
 fn unanswered_request(material: &Material<'_>) -> Option<String> {
     let last = material.spoken.iter().rposition(|spoken| spoken.role == Role::User)?;
     if material.spoken[last..].iter().any(|spoken| spoken.role == Role::Assistant)
@@ -382,7 +386,7 @@ fn unanswered_request(material: &Material<'_>) -> Option<String> {
     Some(clip(&request.text, ENTRY_CHARS_MAX))
 }
 
-/// The questions of the covered turns that nothing after them answers.
+/// Questions of the covered turns that no later turn answers.
 fn questions(material: &Material<'_>) -> Vec<String> {
     let mut open: Vec<(&Said, bool)> = Vec::new();
     for (index, said) in material.said.iter().enumerate() {
@@ -400,7 +404,7 @@ fn questions(material: &Material<'_>) -> Vec<String> {
             open.push((said, explicit));
         }
     }
-    // Each of them is looked for in everything that is said later.
+    // Each of them is compared with everything said later.
     if open.len() > 2 * PER_ROUND_MAX {
         open.drain(PER_ROUND_MAX..open.len() - PER_ROUND_MAX);
     }
@@ -415,12 +419,12 @@ fn questions(material: &Material<'_>) -> Vec<String> {
     entries.collect()
 }
 
-/// A speaker's name as it stands behind a question.
+/// A speaker's name as shown after a question.
 fn shown(speaker: &str) -> String {
     clip(speaker, 30)
 }
 
-/// The turns in which others could answer.
+/// Turns in which others could have answered.
 fn replies<'m>(material: &'m Material<'m>, said: &Said) -> impl Iterator<Item = &'m Spoken<'m>> {
     let asker = material.spoken[said.spoken].speaker;
     let later = material.spoken[said.spoken + 1..].iter().take(ANSWER_TURNS_MAX);
@@ -436,7 +440,7 @@ fn answers_itself(next: &str) -> bool {
         .any(|word| next.strip_prefix(word).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric)))
 }
 
-/// Of the questions of the previous checkpoint those that the new turns leave open.
+/// Questions of the previous checkpoint that the new turns leave open.
 pub(super) fn open_questions(previous: &[String], material: &Material<'_>) -> Vec<String> {
     previous
         .iter()
@@ -452,7 +456,7 @@ pub(super) fn open_questions(previous: &[String], material: &Material<'_>) -> Ve
             });
             match reply {
                 Some(spoken) if spoken.answers() => None,
-                // It was put off: from now on only a turn that speaks of it settles it.
+                // It was deferred: from now on only a turn about it settles it.
                 Some(_) => Some(text.to_string()),
                 None => Some(entry.clone()),
             }
@@ -460,7 +464,7 @@ pub(super) fn open_questions(previous: &[String], material: &Material<'_>) -> Ve
         .collect()
 }
 
-/// Whether a statement from this turn on speaks of most of what a question asks.
+/// Whether a statement from this turn on covers most terms of a question.
 fn is_settled(question: &Terms, material: &Material<'_>, from: usize) -> bool {
     let Some(first) = material.spoken.get(from) else { return false };
     material.said[first.said.start..].iter().any(|said| {

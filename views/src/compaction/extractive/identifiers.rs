@@ -1,4 +1,4 @@
-//! The names in the covered turns that must survive, and which of them stay when there are too many.
+//! Names in the covered turns, and the choice among them when there are too many.
 
 use super::spoken::Source;
 use crate::compaction::limits::IDENTIFIER_BYTES_MAX;
@@ -6,23 +6,23 @@ use crate::identifier::{self, Kind};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-/// Most names that one round adds to each list: the best of it, if a tool listed a thousand.
+/// Maximum number of names that one round adds to each list: the best of them, if a tool listed a thousand.
 const PER_ROUND_MAX: usize = 120;
-/// What must speak for a name that may be a passing word.
+/// Minimum score of a name that may be an ordinary word.
 const WEAK_SCORE_MIN: u32 = 6;
 
-/// What a name is for a checkpoint.
+/// Category of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
     /// Goes to `relevant_files`.
     File,
     /// Goes to `critical_identifiers`.
     Name,
-    /// Goes there if enough speaks for it: a symbol, two words with a slash between.
+    /// Goes there with a high enough score: a symbol, or two words with a slash between.
     Weak,
 }
 
-/// A name and how much speaks for it.
+/// A name with its score.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Name<'t> {
     pub text: &'t str,
@@ -30,7 +30,7 @@ pub(super) struct Name<'t> {
     pub score: u32,
 }
 
-/// The names of the covered turns, in the order of their first mention.
+/// Names of the covered turns, in the order of their first mention.
 pub(super) fn names<'t>(texts: &'t [(Source, Cow<'_, str>)]) -> Vec<Name<'t>> {
     let mut names: Vec<Name<'t>> = Vec::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
@@ -120,7 +120,7 @@ fn is_code(word: &str, digits: bool) -> bool {
         && if letters { word.len() > 3 && !ordinal } else { word.matches(['.', '-']).count() > 1 }
 }
 
-/// Mail addresses and host names, by the endings that are no words.
+/// Mail addresses and host names, recognised by endings that are not words.
 fn is_host(word: &str) -> bool {
     const ENDINGS: [&str; 14] = [
         "com", "org", "net", "io", "dev", "app", "ai", "eu", "de", "ch", "at", "internal", "local", "example",
@@ -132,7 +132,7 @@ fn is_host(word: &str) -> bool {
         && parts.next_back().is_some_and(|ending| ENDINGS.contains(&ending))
 }
 
-/// Numbers that people count with and machines seldom: money, times of day, days of the year, areas.
+/// Numbers for people: money, times of day, days of the year, areas.
 fn figures<'t>(text: &'t str, mut found: impl FnMut(&'t str)) {
     #[rustfmt::skip]
     const UNITS: &[&str] = &[
@@ -210,8 +210,9 @@ fn is_month(word: &str) -> bool {
     MONTHS.contains(&word) || word == "Dezember"
 }
 
-/// A list of names after another round: the previous ones in their order, then the new ones; over `max`, see
-/// [`limits`](crate::compaction::limits). A name beyond the `oldest` that is mentioned again counts as new.
+/// Merges a list of names with those of another round: the previous ones in their order, then the new ones;
+/// over `max`, see [`limits`](crate::compaction::limits). A name after the `oldest` that is mentioned again
+/// counts as new.
 pub(super) fn roll(
     previous: &[String],
     new: &[(&str, u32)],
@@ -291,7 +292,7 @@ mod tests {
         assert_eq!(list, ["n0", "n1", "n2", "n5", "n6", "new"]);
         let list = roll(&list, &[("x", 1), ("y", 9)], &HashSet::new(), 6, 3);
         assert_eq!(list, ["n0", "n1", "n2", "new", "x", "y"]);
-        // Mentioned again, one of the oldest keeps its place and with it its safety; a younger one becomes new.
+        // Mentioned again, one of the oldest keeps its position and stays protected; a younger one becomes new.
         let list = roll(&list, &[("n0", 9), ("new", 1)], &HashSet::new(), 6, 3);
         assert_eq!(list, ["n0", "n1", "n2", "x", "y", "new"]);
     }

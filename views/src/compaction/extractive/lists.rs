@@ -1,4 +1,5 @@
-//! The lists of a checkpoint from round to round: how they merge and what gives way when there is too much.
+//! The lists of a checkpoint: how they are merged from round to round, and what is dropped when they grow too
+//! long.
 
 use super::cues::{Cues, Group};
 use super::extract::open_questions;
@@ -13,10 +14,10 @@ use crate::compaction::plan::Candidate;
 use crate::compaction::render::{LIST_OVERHEAD_BYTES, OVERHEAD_BYTES};
 use std::collections::HashSet;
 
-/// Makes a model's answer safe to go on with: what must not get lost and is missing from it is added.
+/// Completes a model reply with what must not get lost.
 ///
-/// Added are the identifiers of the covered turns and of the previous checkpoint that the answer mentions nowhere, and
-/// of the previous checkpoint the constraints and the questions that the answer passes over although nothing in the
+/// It adds the identifiers of the covered turns and of the previous checkpoint that the reply mentions nowhere,
+/// and the constraints and questions of the previous checkpoint that the reply omits although nothing in the
 /// covered turns settles them. Then everything is brought within the [`limits`](crate::compaction::limits).
 pub fn complete(checkpoint: &mut Checkpoint, previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) {
     let material = Material::of(turns);
@@ -24,7 +25,7 @@ pub fn complete(checkpoint: &mut Checkpoint, previous: Option<&Checkpoint>, turn
     let previous = previous.unwrap_or(&empty);
     for (list, max) in lists(checkpoint).into_iter().zip(LIST_MAX) {
         let mut entries = std::mem::take(list);
-        // A list of thousands is not compared entry by entry.
+        // Avoids comparing thousands of entries one by one.
         if entries.len() > 2 * max {
             entries.drain(max..entries.len() - max);
         }
@@ -53,7 +54,7 @@ pub fn complete(checkpoint: &mut Checkpoint, previous: Option<&Checkpoint>, turn
     fit(checkpoint);
 }
 
-/// What comes from earlier rounds stands first.
+/// Puts entries of earlier rounds back at the front.
 fn restore(list: &mut Vec<String>, mut missing: Vec<String>) {
     missing.append(list);
     merge(list, missing);
@@ -76,12 +77,12 @@ fn complete_names(checkpoint: &mut Checkpoint, previous: &Checkpoint, names: &[N
             found.push((name, 1));
         }
     });
-    // What the model lists weighs more than what was mentioned once.
+    // Names listed by the model weigh more than those mentioned once.
     found.extend(checkpoint.critical_identifiers.iter().map(|name| (name.as_str(), 8)));
     let missing = names.iter().filter(|name| !said.contains(name.text) && !files.contains(name.text));
     found.extend(missing.map(|name| (name.text, name.score)));
     let files: Vec<(&str, u32)> = checkpoint.relevant_files.iter().map(|name| (name.as_str(), 8)).collect();
-    // What the answer moved from one list to the other is not put back.
+    // A name that the reply moved from one list to the other is not put back.
     let kept = |list: &[String], other: &[String]| -> Vec<String> {
         let other: HashSet<&String> = other.iter().collect();
         list.iter().filter(|name| !other.contains(name)).cloned().collect()
@@ -105,15 +106,15 @@ fn complete_names(checkpoint: &mut Checkpoint, previous: &Checkpoint, names: &[N
     (checkpoint.critical_identifiers, checkpoint.relevant_files) = (identifiers, files);
 }
 
-/// Adds entries to a list. One that says nearly the same as an older one takes its place; if they differ in a number,
-/// only when it says that something changed.
+/// Adds entries to a list. One that says nearly the same as an older one replaces it; if they differ in a
+/// number, only if it says that something changed.
 pub(super) fn merge(list: &mut Vec<String>, new: impl IntoIterator<Item = String>) {
     let mut terms: Vec<Terms> = list.iter().map(|entry| entry_terms(entry)).collect();
     for entry in new {
         let own = entry_terms(&entry);
         let tool = tool_of(&entry);
         let same = list.iter().zip(&terms).position(|(older, older_terms)| match tool {
-            // The files of earlier calls are in their own list; how often a tool ran long ago says little.
+            // Files of earlier calls are in their own list; how often a tool ran long ago matters little.
             Some(_) => tool_of(older) == tool,
             None => tool_of(older).is_none() && is_near(older, older_terms, &entry, &own),
         });
@@ -130,7 +131,7 @@ pub(super) fn merge(list: &mut Vec<String>, new: impl IntoIterator<Item = String
     }
 }
 
-/// Whether two entries say nearly the same and are the same person's.
+/// Whether two entries say nearly the same and have the same speaker.
 pub(super) fn is_near(older: &str, older_terms: &Terms, newer: &str, newer_terms: &Terms) -> bool {
     if attribution(older).0 != attribution(newer).0 {
         return false;
@@ -143,12 +144,12 @@ pub(super) fn is_near(older: &str, older_terms: &Terms, newer: &str, newer_terms
         && (older_terms.numbers == newer_terms.numbers || Cues::of(newer).weight(Group::Revision) > 0)
 }
 
-/// What an entry is about; whose it is does not count.
+/// Terms of an entry, without its speaker.
 pub(super) fn entry_terms(entry: &str) -> Terms {
     Terms::of(attribution(entry).1)
 }
 
-/// `maya: I booked it` taken apart.
+/// Splits `maya: I booked it` into speaker and text.
 fn attribution(entry: &str) -> (Option<&str>, &str) {
     match entry.split_once(": ") {
         Some((who, rest)) if who.len() <= SPEAKER_BYTES_MAX && !who.contains(char::is_whitespace) => {
@@ -158,13 +159,13 @@ fn attribution(entry: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// A speaker's name as [`attribution`] finds it again.
+/// A speaker's name in the form that [`attribution`] recognises.
 pub(super) fn attributable(speaker: &str) -> String {
     let end = speaker.floor_char_boundary(SPEAKER_BYTES_MAX);
     speaker[..end].replace(char::is_whitespace, "_")
 }
 
-/// Longest name of a speaker in front of an entry, in bytes.
+/// Maximum length of a speaker's name before an entry, in bytes.
 const SPEAKER_BYTES_MAX: usize = 40;
 
 fn tool_of(entry: &str) -> Option<&str> {
@@ -172,7 +173,7 @@ fn tool_of(entry: &str) -> Option<&str> {
     Some(rest.split([':', ' ']).next().unwrap_or(rest))
 }
 
-/// Brings every list and the whole within the [`limits`](crate::compaction::limits).
+/// Brings every list and the whole checkpoint within the [`limits`](crate::compaction::limits).
 pub(super) fn fit(checkpoint: &mut Checkpoint) {
     checkpoint.goal = clip(&one_line(&checkpoint.goal), GOAL_CHARS_MAX);
     checkpoint.handoff_md = clip_lines(&checkpoint.handoff_md, HANDOFF_BYTES_MAX);
@@ -185,7 +186,7 @@ pub(super) fn fit(checkpoint: &mut Checkpoint) {
         }
         *values = list.iter().map(|entry| value(entry)).collect();
         while list.len() > max {
-            give_up(list, values);
+            drop_least(list, values);
         }
     }
     let mut size = size(checkpoint);
@@ -196,7 +197,7 @@ pub(super) fn fit(checkpoint: &mut Checkpoint) {
         }
         match stage {
             Stage::Lists(mins) => {
-                // The longest list that is still above its minimum gives one entry at a time.
+                // The longest list that is still above its minimum drops one entry at a time.
                 while size > BYTES_MAX {
                     let longest = lists(checkpoint)
                         .into_iter()
@@ -205,7 +206,7 @@ pub(super) fn fit(checkpoint: &mut Checkpoint) {
                         .filter(|((list, _), min)| list.len() > **min)
                         .max_by_key(|((list, _), _)| list.iter().map(String::len).sum::<usize>());
                     let Some(((list, values), _)) = longest else { break };
-                    size -= give_up(list, values).len() + LIST_OVERHEAD_BYTES;
+                    size -= drop_least(list, values).len() + LIST_OVERHEAD_BYTES;
                 }
             }
             Stage::Names { files, identifiers } => {
@@ -226,7 +227,7 @@ pub(super) fn fit(checkpoint: &mut Checkpoint) {
 }
 
 enum Stage {
-    /// How many entries each list keeps, in the order of [`lists`].
+    /// Number of entries to keep of each list, in the order of [`lists`].
     Lists([usize; 6]),
     Names {
         files: usize,
@@ -257,15 +258,15 @@ pub(super) fn lists(checkpoint: &mut Checkpoint) -> [&mut Vec<String>; 6] {
     ]
 }
 
-/// Takes out the entry that says least of those in the middle. A third at the beginning and a half at the end stay.
-fn give_up(list: &mut Vec<String>, values: &mut Vec<usize>) -> String {
+/// Removes the least valuable entry of the middle. A third at the beginning and half at the end are kept.
+fn drop_least(list: &mut Vec<String>, values: &mut Vec<usize>) -> String {
     let (from, to) = (list.len() / 3, list.len() - list.len() / 2);
     let index = (from..to.max(from + 1)).min_by_key(|index| values[*index]).unwrap_or(from);
     values.remove(index);
     list.remove(index)
 }
 
-/// How much an entry says.
+/// The value of an entry.
 fn value(entry: &str) -> usize {
     if tool_of(entry).is_some() {
         return 0;
@@ -276,7 +277,8 @@ fn value(entry: &str) -> usize {
     4 + strongest + 3 * Terms::of(entry).names.len().min(3)
 }
 
-/// The name to give up first: behind the oldest the oldest, then the newest of those, protected ones last.
+/// Index of the name to drop first: the oldest after the protected oldest, then the newest of those, referenced
+/// ones last.
 fn least_name(list: &[String], oldest: usize, protected: &HashSet<&str>) -> usize {
     let free = |index: &usize| !protected.contains(list[*index].as_str());
     (oldest..list.len())
@@ -285,7 +287,7 @@ fn least_name(list: &[String], oldest: usize, protected: &HashSet<&str>) -> usiz
         .unwrap_or(list.len() / 2)
 }
 
-/// Whatever is named in here stays as long as possible.
+/// Text whose names are kept as long as possible.
 fn protecting_text(checkpoint: &Checkpoint) -> String {
     let mut text = checkpoint.goal.clone();
     for list in [
@@ -310,12 +312,12 @@ fn protected(text: &str) -> HashSet<&str> {
     names
 }
 
-/// The two lists of names after a round without a model.
+/// Updates the two lists of names after a round without a model.
 pub(super) fn roll_names(checkpoint: &mut Checkpoint, previous: &Checkpoint, names: &[Name<'_>]) {
     let protecting = protecting_text(checkpoint);
     let protected = protected(&protecting);
     let pick = |file: bool| -> Vec<(&str, u32)> {
-        // A name that the other list has already, because a model put it there, is not listed twice.
+        // A name that a model put into the other list is not listed twice.
         let other = if file { &previous.critical_identifiers } else { &previous.relevant_files };
         let other: HashSet<&str> = other.iter().map(String::as_str).collect();
         names
@@ -335,7 +337,7 @@ pub(super) fn roll_names(checkpoint: &mut Checkpoint, previous: &Checkpoint, nam
         identifiers::roll(&previous.relevant_files, &pick(true), &protected, FILES_MAX, FILES_OLDEST);
 }
 
-/// An upper bound of what `render` writes, in bytes.
+/// An upper bound of the size that `render` writes, in bytes.
 fn size(checkpoint: &Checkpoint) -> usize {
     let entries = [
         &checkpoint.user_constraints,
@@ -347,7 +349,7 @@ fn size(checkpoint: &Checkpoint) -> usize {
         &checkpoint.critical_identifiers,
         &checkpoint.relevant_files,
     ];
-    // The note may not be written yet; its room is kept free.
+    // The note may not be written yet, so room for it is reserved.
     let handoff = checkpoint.handoff_md.len().max(HANDOFF_BYTES_MAX);
     OVERHEAD_BYTES
         + checkpoint.goal.len()
@@ -359,7 +361,7 @@ fn size(checkpoint: &Checkpoint) -> usize {
             .sum::<usize>()
 }
 
-/// Everything but the two lists of names.
+/// Everything except the two lists of names.
 fn text_of(checkpoint: &Checkpoint) -> String {
     let mut text = protecting_text(checkpoint);
     for entry in
@@ -375,7 +377,7 @@ pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A note cut behind its last whole line that fits.
+/// A note truncated after its last whole line that fits.
 fn clip_lines(text: &str, bytes_max: usize) -> String {
     let text = text.trim();
     if text.len() <= bytes_max {

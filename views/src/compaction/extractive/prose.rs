@@ -1,19 +1,19 @@
-//! Sentences in a text that people and models wrote: Markdown without its code, tables, quotes and markup.
+//! Sentences in a text that people or models wrote: Markdown without its code, tables, quotes and markup.
 
 use super::cues::{Cues, Group};
 
 /// One sentence, or one item of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sentence {
-    /// In one line, without list marker and emphasis.
+    /// One line, without list marker and emphasis.
     pub text: String,
-    /// What the heading or the line before its list says about it: "Next steps:".
+    /// Group announced by the heading or by the line before its list: "Next steps:".
     pub lead: Option<Group>,
     /// `[x]` or `[ ]`, if it is an item with a box.
     pub ticked: Option<bool>,
 }
 
-/// How many tags of one text are looked for: each look may go through all of it.
+/// Maximum number of tags searched for in one text: each search may scan all of it.
 const TAG_SEARCHES_MAX: usize = 50;
 
 /// The sentences of a text, in order.
@@ -37,7 +37,7 @@ pub(super) fn sentences(text: &str) -> Vec<Sentence> {
             fence = Some(mark);
         } else if let Some(name) = opened_tag(trimmed).filter(|_| searches > 0) {
             reader.end_paragraph();
-            // Only a block that is closed again is skipped; otherwise one stray tag would hide the rest.
+            // Skip only a block that is closed again; otherwise one stray tag would hide the rest.
             if !closes(trimmed, name) {
                 searches -= 1;
                 tag = closes(text, name).then_some(name);
@@ -82,14 +82,14 @@ impl Reader {
             return self.end_paragraph();
         }
         if self.after_list && !indented {
-            // A paragraph behind the list: what introduced the list says nothing about it.
+            // A paragraph after the list: the list's introduction does not apply to it.
             self.lead = None;
             self.after_list = false;
         }
         if trimmed.ends_with(':') || trimmed.ends_with('：') {
             self.end_paragraph();
             self.lead = lead_of(trimmed);
-            // "The plan is to move to SQLite, in three steps:" says something by itself.
+            // "The plan is to move to SQLite, in three steps:" is a statement by itself.
             let text = plain(trimmed.trim_end_matches([':', '：']));
             if self.lead.is_none() && text.split_whitespace().count() > 6 {
                 split(&text, |text| self.out.push(Sentence { text, lead: None, ticked: None }));
@@ -110,7 +110,7 @@ impl Reader {
     }
 }
 
-/// What a heading or an introduction promises about the list under it, if it is about nothing else.
+/// The group that a heading or an introduction announces for the list below it, if it has no other content.
 fn lead_of(text: &str) -> Option<Group> {
     let text = plain(text.trim());
     if text.split_whitespace().count() > 8 {
@@ -137,7 +137,7 @@ fn list_item(line: &str) -> Option<(&str, Option<bool>)> {
     Some((rest, None))
 }
 
-/// The name of the tag with which a line begins: machines put their notes between such tags.
+/// The name of the tag with which a line begins; programs put their notes between such tags.
 fn opened_tag(line: &str) -> Option<&str> {
     let rest = line.strip_prefix('<')?;
     let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'))?;
@@ -151,7 +151,7 @@ fn closes(text: &str, name: &str) -> bool {
     })
 }
 
-/// Without the marks of emphasis.
+/// The text without emphasis marks.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -172,7 +172,7 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// A line that is no prose: code, a log line, a prompt, a stack frame.
+/// Whether a line is not prose: code, a log line, a prompt, a stack frame.
 fn is_code(line: &str) -> bool {
     let bytes = line.as_bytes();
     let last = bytes.last().copied().unwrap_or_default();
@@ -182,7 +182,7 @@ fn is_code(line: &str) -> bool {
     {
         return true;
     }
-    // Mostly signs: separators, diffs, JSON, tables drawn with characters.
+    // Mostly punctuation: separators, diffs, JSON, tables drawn with characters.
     let signs = line
         .chars()
         .filter(|c| c.is_ascii_punctuation() && !matches!(c, '`' | '*' | '-' | '.' | ',' | '/' | '!' | '?'))
@@ -206,7 +206,7 @@ fn split(paragraph: &str, mut found: impl FnMut(String)) {
         let ends = match c {
             '。' | '！' | '？' | '｡' => true,
             '.' | '!' | '?' | '…' | '؟' => {
-                // Quotes and brackets behind the sign still belong to the sentence.
+                // Quotes and brackets after the full stop still belong to the sentence.
                 while chars.peek().is_some_and(|(_, c)| {
                     matches!(c, '.' | '!' | '?' | '"' | '\'' | ')' | '”' | '’' | '“' | '*')
                 }) {
@@ -237,7 +237,7 @@ fn emit(text: &str, found: &mut impl FnMut(String)) {
     }
 }
 
-/// Whether the dot behind this text ends a short form ("e.g.", "Dr.", "z. B.", "3.") and not a sentence.
+/// Whether the dot after this text ends an abbreviation ("e.g.", "Dr.", "z. B.", "3.") and not a sentence.
 fn is_abbreviation(before: &str) -> bool {
     const SHORT: [&str; 26] = [
         "e.g", "i.e", "etc", "vs", "cf", "mr", "mrs", "ms", "dr", "prof", "st", "no", "fig", "approx", "inc",
@@ -250,14 +250,14 @@ fn is_abbreviation(before: &str) -> bool {
         || (!word.is_empty() && word.len() <= 2 && word.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// The text, or its beginning up to a word that fits, with an ellipsis.
+/// The text, or its beginning up to the last word that fits, with an ellipsis.
 pub(super) fn clip(text: &str, chars_max: usize) -> String {
     let Some((end, _)) = text.char_indices().nth(chars_max) else { return text.to_string() };
-    // One character less than allowed leaves room for the ellipsis.
+    // One character less than allowed, to leave room for the ellipsis.
     let end = text[..end].char_indices().next_back().map_or(0, |(at, _)| at);
     let head = &text[..end];
     let cut = match head.rfind(char::is_whitespace) {
-        // A word longer than half of the room is cut: the alternative would be to show next to nothing.
+        // A word longer than half of the room is cut, because otherwise next to nothing would be shown.
         Some(space) if space * 2 > end => space,
         _ => end,
     };

@@ -1,4 +1,4 @@
-//! What the covered turns say, taken apart once: sentences of people and models, and every text a name may stand in.
+//! The covered turns, parsed once: sentences of people and models, and every text that may contain a name.
 
 use super::cues::{Cues, Group};
 use super::prose;
@@ -12,26 +12,26 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-/// Where a text stands, from most to least telling.
+/// Source of a text, from most to least significant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::compaction) enum Source {
     /// A person, or instructions.
     User,
     /// A model.
     Assistant,
-    /// What a tool was called with, or what a file is called.
+    /// Arguments of a tool call, or the name of a file.
     Call,
-    /// What a tool is called.
+    /// Name of a tool.
     Tool,
-    /// What a tool answered.
+    /// Output of a tool.
     Output,
 }
 
-/// A sentence of the covered turns, with what can be told about it.
+/// A sentence of the covered turns, with its properties.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
     pub text: String,
-    /// Which of [`Spoken`] it belongs to.
+    /// Index of its [`Spoken`].
     pub spoken: usize,
     pub cues: Cues,
     pub terms: Terms,
@@ -42,35 +42,35 @@ pub(super) struct Said {
     pub edge: bool,
 }
 
-/// A turn in which somebody says something.
+/// A turn that contains sentences.
 #[derive(Clone, Debug)]
 pub(super) struct Spoken<'a> {
-    /// Who: the actor, else the role.
+    /// The actor, else the role.
     pub speaker: &'a str,
     pub role: Role,
     /// Whether it also calls a tool: then what it announces happens at once.
     pub acts: bool,
-    /// Whether it says anything that is not a question.
+    /// Whether it contains anything other than questions.
     pub states: bool,
-    /// Whether it puts an answer off.
+    /// Whether it defers an answer.
     pub defers: bool,
     /// Its sentences in [`Material::said`].
     pub said: std::ops::Range<usize>,
 }
 
 impl Spoken<'_> {
-    /// Whether this turn answers a question that somebody else asked before it.
+    /// Whether this turn answers a question that another speaker asked before.
     pub fn answers(&self) -> bool {
         self.states && !self.defers
     }
 }
 
-/// Everything that is read from the covered turns.
+/// Everything read from the covered turns.
 #[derive(Default)]
 pub(super) struct Material<'a> {
     pub spoken: Vec<Spoken<'a>>,
     pub said: Vec<Said>,
-    /// How many different people speak.
+    /// Number of different speakers.
     pub people: usize,
     /// Every text with its source, secrets masked.
     pub texts: Vec<(Source, Cow<'a, str>)>,
@@ -138,7 +138,7 @@ fn is_question(text: &str) -> bool {
     text.trim_end_matches(['"', '\'', ')', '”', '’', '“', '*', ' ']).ends_with(['?', '？', '؟'])
 }
 
-/// The texts of a turn. What is private stays out: a checkpoint is read by everybody who takes part.
+/// Texts of a turn. Private ones are left out: every participant reads a checkpoint.
 pub(in crate::compaction) fn texts<'a>(turn: &Candidate<'a>) -> Vec<(Source, Cow<'a, str>)> {
     turn.message.map_or_else(Vec::new, |message| texts_of(message, turn.role))
 }
@@ -199,12 +199,12 @@ fn push_owned(source: Source, text: &str, out: &mut Vec<(Source, Cow<'_, str>)>)
     out.push((source, Cow::Owned(masked(text).into_owned())));
 }
 
-/// A secret must not live on in a checkpoint after its turn was erased.
+/// Masks secrets: they must not survive in a checkpoint after their turn was erased.
 pub(super) fn masked(text: &str) -> Cow<'_, str> {
     redaction::mask(text, &mut Vec::new())
 }
 
-/// The arguments of a call; some providers write them as JSON in a string.
+/// Arguments of a call; some providers write them as JSON in a string.
 pub(super) fn opened(arguments: &Value) -> Cow<'_, Value> {
     match arguments {
         Value::String(text) if json::check(text).is_ok() => {
@@ -214,12 +214,12 @@ pub(super) fn opened(arguments: &Value) -> Cow<'_, Value> {
     }
 }
 
-/// Calls back for every string in a value, however deep; keys are not among them.
+/// Calls back for every string in a value, at any depth; keys are not included.
 pub(super) fn strings(value: &Value, found: &mut impl FnMut(&str)) {
     match value {
         Value::String(text) => found(text),
         Value::Array(items) => items.iter().for_each(|item| strings(item, found)),
-        // The bytes of an image are no text.
+        // The bytes of an image are not text.
         Value::Object(fields) => fields
             .iter()
             .filter(|(key, _)| !matches!(key.as_str(), "data" | "type" | "mime_type" | "media_type"))

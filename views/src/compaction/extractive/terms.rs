@@ -1,15 +1,15 @@
-//! What a sentence is about, as sets of hashed terms: enough to tell whether two sentences say the same.
+//! Sets of hashed terms of a sentence, for telling whether two sentences say the same.
 //!
-//! Words are lower case, without stop words, and cut to five letters, so that "decide", "decided" and "deciding" meet.
-//! Scripts without spaces are read as pairs of characters.
+//! Words are lower case, without stop words, and truncated to five letters, so that "decide", "decided" and
+//! "deciding" match. Scripts without spaces are split into pairs of characters.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-/// Letters of a word that count.
+/// Number of letters of a word that are compared.
 const STEM_CHARS: usize = 5;
 
-/// The terms of one text. Each list is sorted and without repetition.
+/// Terms of one text. Each list is sorted and without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Terms {
     /// Ordinary words.
@@ -66,7 +66,7 @@ impl Terms {
 
     fn add_word(&mut self, word: &str) {
         let mut lower = [0u8; 40];
-        // Longer words than this differ in their first letters already.
+        // Words longer than this already differ in their first letters.
         let mut used = 0;
         for c in word.chars().flat_map(char::to_lowercase) {
             let c = if c == '’' { '\'' } else { c };
@@ -91,24 +91,24 @@ impl Terms {
         }
     }
 
-    /// How many terms there are.
+    /// Number of terms.
     pub fn len(&self) -> usize {
         self.words.len() + self.names.len() + self.numbers.len()
     }
 
-    /// How many of these terms the other has too.
+    /// Number of these terms that the other has too.
     pub fn shared(&self, other: &Terms) -> usize {
         shared(&self.words, &other.words)
             + shared(&self.names, &other.names)
             + shared(&self.numbers, &other.numbers)
     }
 
-    /// Whether both name the same things.
+    /// Whether both have the same names.
     pub fn same_names(&self, other: &Terms) -> bool {
         self.names == other.names
     }
 
-    /// Whether the other speaks of everything that is named here.
+    /// Whether the other has all of these names.
     pub fn names_within(&self, other: &Terms) -> bool {
         shared(&self.names, &other.names) == self.names.len()
     }
@@ -121,7 +121,7 @@ impl Terms {
     }
 }
 
-/// Asked about every character that is summarized.
+/// Called for every character that is summarized.
 fn is_part_of_token(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_alphanumeric()
@@ -155,13 +155,14 @@ fn hash(chars: impl Iterator<Item = char>) -> u32 {
     chars.fold(0x811c_9dc5, |hash, c| (hash ^ c as u32).wrapping_mul(0x0100_0193))
 }
 
-/// Chinese, Japanese, Korean and Thai are written without spaces, or with spaces that do not part what we look for.
+/// Whether a script is written without spaces, or with spaces that do not separate words: Chinese, Japanese,
+/// Korean, Thai.
 pub(super) fn is_unspaced(c: char) -> bool {
     matches!(c, '\u{0e00}'..='\u{0e7f}' | '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}'
         | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
 }
 
-/// Words that say nothing about a subject, English and German.
+/// Words without a subject of their own, English and German.
 static STOP_WORDS: LazyLock<HashSet<&str>> =
     LazyLock::new(|| include_str!("stop_words.txt").lines().collect());
 

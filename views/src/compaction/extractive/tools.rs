@@ -1,4 +1,4 @@
-//! What tools did: one line for each tool that worked, one for each failure that nothing after it made good.
+//! Tool calls: one line for each tool that succeeded, one for each failure that no later call repaired.
 
 use super::prose::clip;
 use super::spoken::{masked, opened, strings};
@@ -7,18 +7,18 @@ use everturn_core::pairing;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// What every line about tools that worked begins with; the rolling list knows them by it.
+/// Prefix of every line about tools that succeeded; the rolling list recognises them by it.
 pub(in crate::compaction) const RAN: &str = "Ran ";
-/// Longest target of a call, in characters.
+/// Maximum length of a call's target, in characters.
 const TARGET_CHARS_MAX: usize = 60;
-/// Longest error of a tool, in characters.
+/// Maximum length of a tool's error, in characters.
 const ERROR_CHARS_MAX: usize = 160;
-/// Most targets in one line.
+/// Maximum number of targets in one line.
 const TARGETS_MAX: usize = 6;
-/// Most lines of each kind.
+/// Maximum number of lines of each kind.
 const LINES_MAX: usize = 6;
 
-/// What the tools of the covered turns did.
+/// Summary of the tool calls in the covered turns.
 #[derive(Default, Debug)]
 pub(super) struct Work {
     /// `Ran edit_file: src/a.rs (3×), src/b.rs`
@@ -27,8 +27,8 @@ pub(super) struct Work {
     pub failures: Vec<String>,
 }
 
-/// The calls that belong together because they do the same.
-struct Deed {
+/// Calls that are grouped because they do the same.
+struct CallGroup {
     tool: String,
     target: String,
     times: usize,
@@ -38,7 +38,7 @@ struct Deed {
 
 pub(super) fn work(turns: &[Candidate<'_>]) -> Work {
     let pairs = pairing::pair(turns.iter().map(|turn| turn.message.unwrap_or(&Value::Null)));
-    let mut deeds: Vec<Deed> = Vec::new();
+    let mut groups: Vec<CallGroup> = Vec::new();
     let mut known: HashMap<(String, String), usize> = HashMap::new();
     for call in &pairs.calls {
         let Some(answer) = call.result.and_then(|index| pairs.results.get(index)) else { continue };
@@ -46,49 +46,49 @@ pub(super) fn work(turns: &[Candidate<'_>]) -> Work {
         let failure = failure(answer.content(), answer.failed, looks(call.name));
         let key = (call.name.to_string(), target.clone());
         let index = *known.entry(key).or_insert_with(|| {
-            deeds.push(Deed { tool: call.name.to_string(), target, times: 0, failure: None, place: 0 });
-            deeds.len() - 1
+            groups.push(CallGroup { tool: call.name.to_string(), target, times: 0, failure: None, place: 0 });
+            groups.len() - 1
         });
-        let deed = &mut deeds[index];
-        deed.times += usize::from(failure.is_none());
-        deed.place = answer.message;
-        // What worked in the end is no failure any more.
-        deed.failure = failure;
+        let group = &mut groups[index];
+        group.times += usize::from(failure.is_none());
+        group.place = answer.message;
+        // A call that succeeded in the end is not a failure.
+        group.failure = failure;
     }
-    Work { done: done(&deeds), failures: failures(deeds) }
+    Work { done: done(&groups), failures: failures(groups) }
 }
 
-fn done(deeds: &[Deed]) -> Vec<String> {
-    let mut tools: Vec<(&str, Vec<&Deed>)> = Vec::new();
-    for deed in deeds.iter().filter(|deed| deed.times > 0 && deed.failure.is_none()) {
-        match tools.iter().position(|(tool, _)| *tool == deed.tool) {
-            Some(index) => tools[index].1.push(deed),
-            None if tools.len() < 64 => tools.push((&deed.tool, vec![deed])),
+fn done(groups: &[CallGroup]) -> Vec<String> {
+    let mut tools: Vec<(&str, Vec<&CallGroup>)> = Vec::new();
+    for group in groups.iter().filter(|group| group.times > 0 && group.failure.is_none()) {
+        match tools.iter().position(|(tool, _)| *tool == group.tool) {
+            Some(index) => tools[index].1.push(group),
+            None if tools.len() < 64 => tools.push((&group.tool, vec![group])),
             None => {}
         }
     }
-    // Tools that change something say more about the work than those that look.
+    // Tools that change something say more about the work than those that only read.
     tools.sort_by_key(|(tool, _)| looks(tool));
     tools.truncate(LINES_MAX);
     tools
         .into_iter()
-        .map(|(tool, deeds)| {
-            let named: Vec<&&Deed> = deeds.iter().filter(|deed| !deed.target.is_empty()).collect();
-            // The latest ones: the earliest are often only the way there.
+        .map(|(tool, groups)| {
+            let named: Vec<&&CallGroup> = groups.iter().filter(|group| !group.target.is_empty()).collect();
+            // The latest ones: the earliest are often only exploration.
             let shown = &named[named.len().saturating_sub(TARGETS_MAX)..];
             let mut line = format!("{RAN}{tool}");
-            for (index, deed) in shown.iter().enumerate() {
+            for (index, group) in shown.iter().enumerate() {
                 line.push_str(if index == 0 { ": " } else { ", " });
-                line.push_str(&deed.target);
-                if deed.times > 1 {
-                    line.push_str(&format!(" ({}×)", deed.times));
+                line.push_str(&group.target);
+                if group.times > 1 {
+                    line.push_str(&format!(" ({}×)", group.times));
                 }
             }
             if shown.len() < named.len() {
                 line.push_str(&format!(" and {} more", named.len() - shown.len()));
             }
             if named.is_empty() {
-                let times: usize = deeds.iter().map(|deed| deed.times).sum();
+                let times: usize = groups.iter().map(|group| group.times).sum();
                 line.push_str(&if times > 1 { format!(" ({times}×)") } else { String::new() });
             }
             line
@@ -96,21 +96,21 @@ fn done(deeds: &[Deed]) -> Vec<String> {
         .collect()
 }
 
-fn failures(mut deeds: Vec<Deed>) -> Vec<String> {
-    deeds.retain(|deed| deed.failure.is_some());
-    deeds.sort_by_key(|deed| deed.place);
-    let first = deeds.len().saturating_sub(LINES_MAX);
-    deeds[first..]
+fn failures(mut groups: Vec<CallGroup>) -> Vec<String> {
+    groups.retain(|group| group.failure.is_some());
+    groups.sort_by_key(|group| group.place);
+    let first = groups.len().saturating_sub(LINES_MAX);
+    groups[first..]
         .iter()
-        .map(|deed| {
-            let space = if deed.target.is_empty() { "" } else { " " };
-            let error = deed.failure.as_deref().unwrap_or_default();
-            format!("{}{space}{} failed: {error}", deed.tool, deed.target)
+        .map(|group| {
+            let space = if group.target.is_empty() { "" } else { " " };
+            let error = group.failure.as_deref().unwrap_or_default();
+            format!("{}{space}{} failed: {error}", group.tool, group.target)
         })
         .collect()
 }
 
-/// Whether a tool by its name only looks and changes nothing.
+/// Whether a tool, judging by its name, only reads.
 pub(super) fn looks(tool: &str) -> bool {
     const WORDS: [&str; 12] =
         ["read", "list", "ls", "grep", "search", "glob", "find", "get", "cat", "view", "fetch", "show"];
@@ -119,7 +119,7 @@ pub(super) fn looks(tool: &str) -> bool {
         .any(|part| WORDS.iter().any(|word| part == *word || (word.len() > 3 && part.starts_with(word))))
 }
 
-/// What a call is about: a file, an address, a command, a query.
+/// Target of a call: a file, an address, a command, a query.
 fn target(tool: &str, arguments: &Value) -> String {
     const SOUGHT: [&str; 3] = ["pattern", "query", "q"];
     const KEYS: [&str; 14] = [
@@ -139,7 +139,7 @@ fn target(tool: &str, arguments: &Value) -> String {
         "q",
     ];
     let arguments = opened(arguments);
-    // Of a search, what is sought says more than where.
+    // For a search, the query says more than the location.
     let sought = if looks(tool) { &SOUGHT[..] } else { &[] };
     let text = sought.iter().chain(&KEYS).find_map(|key| match arguments.get(key)? {
         Value::String(text) => Some(text.clone()),
@@ -152,7 +152,7 @@ fn target(tool: &str, arguments: &Value) -> String {
     clip(&masked(line), TARGET_CHARS_MAX)
 }
 
-/// The line of a result that says what went wrong, if something did.
+/// The line of a result that describes the failure, if it failed.
 fn failure(content: Option<&Value>, failed: bool, looks: bool) -> Option<String> {
     let mut texts = Vec::new();
     if let Some(content) = content {

@@ -1,13 +1,14 @@
 //! Building what a model call is given, and giving it back later from its receipt.
 
-use super::Tenant;
+use super::ConversationContexts;
 use super::projecting::prompt_hash;
 use super::receipts::{Policy, Receipt};
+use crate::conversation::ConversationHandle;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Settings, view_start};
-use everturn_core::id::{ConversationId, EventId, Key, TurnId};
+use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::turn::{Status, Turn};
@@ -172,28 +173,29 @@ struct Gathered {
     projection: Option<Value>,
 }
 
-impl Tenant {
+impl ConversationContexts<'_> {
     /// Builds what a model call is given, inside the budget. Reads the checkpoint and the tail, not the history.
-    pub fn build_context(&self, id: ConversationId, options: &ContextOptions) -> Result<Context, Error> {
-        self.context_with(id, options, None)
+    pub fn build(&self, options: &ContextOptions) -> Result<Context, Error> {
+        self.0.context_with(options, None)
     }
+}
 
+impl ConversationHandle {
     pub(super) fn context_with(
         &self,
-        id: ConversationId,
         options: &ContextOptions,
         recorded: Option<&Receipt>,
     ) -> Result<Context, Error> {
-        let key = self.key(id);
-        let conversation = self.shared().index.conversation(&key)?;
+        let key = self.key();
+        let conversation = self.shared().journal.index.conversation(key)?;
         let through = options.at_seq.unwrap_or(conversation.head.seq);
         if through == 0 || through > conversation.head.seq {
             return Err(everturn_core::write::no_such_seq(&conversation, through));
         }
-        let fold = self.shared().fold(&key, through)?;
+        let fold = self.shared().fold(key, through)?;
         let family = options.family();
         let version = recorded.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
-        let Gathered { mut material, projection } = self.gather(&key, &fold, options, recorded)?;
+        let Gathered { mut material, projection } = self.gather(&fold, options, recorded)?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
         let mut request = Request {
             token_budget: options.token_budget,
@@ -203,18 +205,18 @@ impl Tenant {
             tools_tokens: tools,
         };
         match (recorded, &options.recall) {
-            (Some(receipt), _) => self.recalled_before(&key, receipt, &mut material)?,
+            (Some(receipt), _) => self.recalled_before(receipt, &mut material)?,
             (None, Some(recall)) => {
                 // How far back the tail can go decides what is further back; what is recalled only makes it shorter.
                 let alone = context::assemble(&request, &material)?;
                 let begins = alone.messages.iter().filter_map(|said| said.seq).min().unwrap_or(through + 1);
-                self.recalled_now(&key, options, recall, (begins, through), &mut material)?;
+                self.recalled_now(options, recall, (begins, through), &mut material)?;
             }
             (None, None) => {}
         }
         for _ in 0..ATTEMPTS {
             let assembled = context::assemble(&request, &material)?;
-            let mut rendered = self.render(&key, options.provider, &assembled)?;
+            let mut rendered = self.render(options.provider, &assembled)?;
             if version >= 2 && options.provider == Provider::Anthropic {
                 mark_cache(options, &assembled, &mut rendered)?;
             }
@@ -226,7 +228,7 @@ impl Tenant {
             // Joined sections cost a little less than each by itself; what is told adds up.
             let used = used.max(assembled.tokens.used);
             let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
-            let mut context = self.finish(&key, &fold, options, assembled, rendered, projection)?;
+            let mut context = self.finish(&fold, options, assembled, rendered, projection)?;
             context.receipt.renderer_version = version;
             return Ok(context);
         }
@@ -241,7 +243,6 @@ impl Tenant {
 
     fn finish(
         &self,
-        key: &Key,
         fold: &Fold,
         options: &ContextOptions,
         assembled: Assembled<'_>,
@@ -249,7 +250,7 @@ impl Tenant {
         projection: Option<Value>,
     ) -> Result<Context, Error> {
         let before = match fold.receipt {
-            Some(seq) => self.event_at(key, seq)?.and_then(|event| event.read::<Receipt>()),
+            Some(seq) => self.event_at(seq)?.and_then(|event| event.read::<Receipt>()),
             None => None,
         };
         let Assembled { mut tokens, blocks, mut left_out, tail, .. } = assembled;
@@ -301,7 +302,6 @@ impl Tenant {
 
     fn gather(
         &self,
-        key: &Key,
         fold: &Fold,
         options: &ContextOptions,
         receipt: Option<&Receipt>,
@@ -310,12 +310,12 @@ impl Tenant {
         let family = options.family();
         let mut material = Material::default();
         if options.sections.has(Section::System) {
-            material.system.extend(self.prompt_piece(key, fold)?);
+            material.system.extend(self.prompt_piece(fold)?);
         }
         let instructions = options.instructions.iter().map(|text| given_piece(text.clone()));
         material.system.extend(instructions);
         if options.sections.has(Section::State) {
-            material.state = self.state_piece(key, fold)?;
+            material.state = self.state_piece(fold)?;
         }
         if options.sections.has(Section::Digests) {
             material.digests =
@@ -330,10 +330,10 @@ impl Tenant {
         let mut projection = None;
         if options.sections.has(Section::Tail) || options.input_from.is_some() {
             let projected = options.projection.is_some() || recorded.is_some();
-            let (turns, more) = self.tail(key, fold, options, projected)?;
+            let (turns, more) = self.tail(fold, options, projected)?;
             material.more = more;
             let summary = || -> Result<Option<String>, Error> {
-                Ok(self.checkpoint(key, fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
+                Ok(self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
             };
             // Only a projection needs them apart from their turns.
             let apart = if projected { &turns[..] } else { &[] };
@@ -341,8 +341,8 @@ impl Tenant {
             let view = match (&options.projection, recorded) {
                 (_, Some(recorded)) => Some(projection::replay(&messages, recorded)?),
                 (Some(how), None) => {
-                    let previous = self.previous_projection(key, fold)?;
-                    let how = how.clone().with_scratchpads(&self.scratchpads(key, fold)?);
+                    let previous = self.previous_projection(fold)?;
+                    let how = how.clone().with_scratchpads(&self.scratchpads(fold)?);
                     Some(projection::project_after(
                         &messages,
                         summary()?.as_deref(),
@@ -380,16 +380,16 @@ impl Tenant {
         Ok(Gathered { material, projection })
     }
 
-    fn prompt_piece(&self, key: &Key, fold: &Fold) -> Result<Option<Piece>, Error> {
+    fn prompt_piece(&self, fold: &Fold) -> Result<Option<Piece>, Error> {
         let Some(seq) = fold.prompt else { return Ok(None) };
-        let event = self.event_at(key, seq)?;
+        let event = self.event_at(seq)?;
         let id = event.as_ref().map(|event| event.id.to_string());
         let prompt = event.and_then(|e| e.read::<Settings>()).and_then(|s| s.system_prompt.flatten());
         Ok(prompt.map(|prompt| Piece { source: Source::Ids(id.into_iter().collect()), text: prompt.content }))
     }
 
-    fn state_piece(&self, key: &Key, fold: &Fold) -> Result<Option<Piece>, Error> {
-        let state: State = self.read_state(key, fold)?;
+    fn state_piece(&self, fold: &Fold) -> Result<Option<Piece>, Error> {
+        let state: State = self.read_state(fold)?;
         let text = state.render();
         if text.is_empty() {
             return Ok(None);
@@ -399,7 +399,7 @@ impl Tenant {
         let places = places.chain(state.scratchpads.values().map(|scratchpad| scratchpad.seq));
         let places = places.chain(state.pending_approvals.iter().map(|waiting| waiting.requested_seq));
         for seq in places.chain(state.pending_tools.iter().map(|tool| tool.since_seq)) {
-            ids.extend(self.event_at(key, seq)?.map(|event| event.id.to_string()));
+            ids.extend(self.event_at(seq)?.map(|event| event.id.to_string()));
         }
         ids.dedup();
         Ok(Some(Piece { source: Source::Ids(ids), text }))
@@ -408,7 +408,6 @@ impl Tenant {
     /// The newest turns, oldest first, as many as could fit; and whether there are more.
     fn tail(
         &self,
-        key: &Key,
         fold: &Fold,
         options: &ContextOptions,
         projected: bool,
@@ -430,7 +429,7 @@ impl Tenant {
                 limit: PAGE,
                 ..TurnQuery::default()
             };
-            let page = self.shared().index.turns(key, &query)?;
+            let page = self.shared().journal.index.turns(self.key(), &query)?;
             let full = page.len() == PAGE;
             for mut turn in page {
                 before = turn.seq;
@@ -474,19 +473,14 @@ impl Tenant {
         Ok((tail, more))
     }
 
-    fn render(
-        &self,
-        key: &Key,
-        provider: Provider,
-        assembled: &Assembled<'_>,
-    ) -> Result<provider::Rendered, Error> {
+    fn render(&self, provider: Provider, assembled: &Assembled<'_>) -> Result<provider::Rendered, Error> {
         let system: Vec<provider::Section<'_>> = assembled
             .texts
             .iter()
             .map(|text| provider::Section { name: text.section.as_str(), text: &text.text })
             .collect();
         let messages: Vec<Spoken<'_>> = assembled.messages.iter().copied().map(Spoken).collect();
-        let media = StoredMedia { scope: self, key };
+        let media = StoredMedia { conversation: self };
         provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
     }
 }
@@ -538,20 +532,19 @@ impl provider::Message for Spoken<'_> {
 
 /// The bytes of a conversation's assets, for the renderers.
 pub(crate) struct StoredMedia<'a> {
-    pub(crate) scope: &'a Tenant,
-    pub(crate) key: &'a Key,
+    pub(crate) conversation: &'a ConversationHandle,
 }
 
 impl StoredMedia<'_> {
     fn asset(&self, id: &str) -> Option<Asset> {
-        self.scope.shared().index.asset(self.key, id).ok()??.read()
+        self.conversation.assets().get(id).ok()
     }
 }
 
 impl Media for StoredMedia<'_> {
     fn bytes(&self, id: &str) -> Option<(String, Vec<u8>)> {
         let asset = self.asset(id)?;
-        let bytes = self.scope.asset_bytes(&asset).ok()?;
+        let bytes = self.conversation.tenant.asset_bytes(&asset).ok()?;
         Some((asset.mime_type, bytes))
     }
 

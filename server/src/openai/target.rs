@@ -1,18 +1,16 @@
-//! Where a response happens: in the conversation that was named, after the response that it continues, or in a hidden
-//! conversation of its own. And without any, where nothing is to be kept.
+//! The conversation of a response: the one that was named, the one of the response that it continues, or a
+//! hidden one of its own. Also requests without any, if nothing is to be stored.
 
 use super::ask::Ask;
 use super::conversations::{HIDDEN, is_hidden, new_turn};
 use super::conversion::extra;
 use super::error::Refused;
-use super::kept::{KEY, Kept};
 use super::models::Chosen;
-use super::{ids, items, kept, tools};
+use super::stored::{KEY, StoredRequest};
+use super::{ids, items, stored, tools};
 use crate::app::blocking;
 use everturn::model::{Provider, Request};
-use everturn::{
-    ContextOptions, Entry, GenerateOptions, Generating, HistoryQuery, NewConversation, NewTurn, Order, Tenant,
-};
+use everturn::{ContextOptions, Entry, GenerateOptions, Generating, HistoryQuery, NewTurn, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
@@ -24,34 +22,33 @@ use everturn_formats::provider::{self, Input, NoMedia, Section};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Events read at a time, to find the end of an answer: as a rule, it is among the first.
+/// Number of events read at a time to find the end of a reply: usually it is among the first.
 const EVENTS_PAGE: usize = 32;
 
-/// An answer that has begun.
-pub struct Begun {
-    /// The answer.
+/// A generation that has begun.
+pub struct StartedResponse {
     pub generating: Generating,
-    /// What is kept of the request.
-    pub kept: Kept,
-    /// Whether the conversation was begun for it: if there is no answer, it is of no use.
+    /// The stored part of the request.
+    pub kept: StoredRequest,
+    /// Whether the conversation was created for it: if there is no reply, it is of no use.
     pub own: bool,
 }
 
-/// Begins an answer that is kept.
-pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Begun, Refused> {
+/// Begins a generation that is stored.
+pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedResponse, Refused> {
     let (conversation, previous, input) = (ask.conversation, ask.previous.clone(), ask.input.clone());
     let finding = scope.clone();
-    let (place, turns) = blocking(move || {
-        let place = match (conversation, previous) {
-            (Some(id), _) => Place { id, expected: None, after: None, own: false },
+    let (target, turns) = blocking(move || {
+        let target = match (conversation, previous) {
+            (Some(id), _) => Target { id, expected: None, after: None, own: false },
             (None, Some(previous)) => continue_after(&finding, &previous)?,
-            (None, None) => Place { id: hide(&finding, None)?, expected: None, after: None, own: true },
+            (None, None) => Target { id: hide(&finding, None)?, expected: None, after: None, own: true },
         };
-        let turns = new_input(&finding, place.id, &input)?;
-        Ok((place, turns))
+        let turns = new_input(&finding, target.id, &input)?;
+        Ok((target, turns))
     })
     .await?;
-    let kept = Kept {
+    let kept = StoredRequest {
         model: model.asked.clone(),
         echo: ask.echo.clone(),
         conversation: ask.conversation,
@@ -59,41 +56,41 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Begun, Re
     };
     let mut options = options(ask, model)?;
     options.metadata = BTreeMap::from([(KEY.to_string(), Raw::of(&kept)?)]);
-    options.append.expected_seq = place.expected;
+    options.append.expected_seq = target.expected;
     options.input = turns;
-    let first = scope.generate(place.id, options.clone()).await;
-    let (began, own) = match (first, place.after) {
-        // Somebody else continued it in this very moment: then this is a branch.
-        (Err(Error::Conflict(_)), Some(after)) if place.expected.is_some() => {
+    let first = scope.conversation(target.id).generate(options.clone()).await;
+    let (began, own) = match (first, target.after) {
+        // Another request continued it at this very moment: then this is a branch.
+        (Err(Error::Conflict(_)), Some(after)) if target.expected.is_some() => {
             let forking = scope.clone();
             let id = blocking(move || hide(&forking, Some(after))).await?;
             options.append.expected_seq = None;
-            (scope.generate(id, options).await, Some(id))
+            (scope.conversation(id).generate(options).await, Some(id))
         }
-        (first, _) => (first, place.own.then_some(place.id)),
+        (first, _) => (first, target.own.then_some(target.id)),
     };
     match began {
-        Ok(generating) => Ok(Begun { generating, kept, own: own.is_some() }),
+        Ok(generating) => Ok(StartedResponse { generating, kept, own: own.is_some() }),
         Err(error) => {
             if let Some(own) = own {
-                scope.delete(own, "its response could not begin").await?;
+                scope.conversation(own).delete("its response could not begin").await?;
             }
             Err(error.into())
         }
     }
 }
 
-struct Place {
+struct Target {
     id: ConversationId,
-    /// Where its log must end for the answer to be in place.
+    /// The `seq` at which its log must end to append the reply.
     expected: Option<u64>,
-    /// The place to fork from, if it does not.
+    /// The fork point, if it does not.
     after: Option<(ConversationId, u64)>,
-    /// Begun for this response.
+    /// Whether it was created for this response.
     own: bool,
 }
 
-/// What the model is asked with, apart from what is said.
+/// Options of the generation, apart from the input.
 fn options(ask: Ask, model: &Chosen) -> Result<GenerateOptions, Refused> {
     let to = model.provider();
     let mut context = ContextOptions::new(0);
@@ -118,10 +115,10 @@ fn fields(
     tools: bool,
 ) -> Result<BTreeMap<String, Raw>, Refused> {
     if !tools {
-        // Servers refuse a choice among nothing.
+        // Providers refuse a choice among no tools.
         rest.retain(|name, _| name != "tool_choice" && name != "parallel_tool_calls");
     }
-    // Asked for wherever it is needed, and refused by models that do not reason.
+    // Requested wherever it is needed, and refused by models without reasoning.
     let sealed = |raw: &Raw| {
         raw.read::<Vec<String>>().is_none_or(|list| list.iter().all(|i| i == "reasoning.encrypted_content"))
     };
@@ -134,18 +131,18 @@ fn hide(scope: &Tenant, after: Option<(ConversationId, u64)>) -> Result<Conversa
     let metadata = BTreeMap::from([(HIDDEN.to_string(), Raw::of(&"responses")?)]);
     let settings = Settings { metadata, ..Settings::default() };
     match after {
-        None => Ok(scope.create(NewConversation { settings, ..NewConversation::default() }).wait()?.id),
+        None => Ok(scope.create(settings).wait()?.id()),
         Some((id, seq)) => {
-            let fork = scope.fork(id, seq).wait()?.id;
-            Ok(scope.update(fork, settings).wait()?.id)
+            let fork = scope.conversation(id).fork(seq).wait()?;
+            Ok(fork.update(settings).wait()?.id)
         }
     }
 }
 
-/// After a response: in its own conversation, if that is hidden and ends with it; else in a fork that leaves there.
-fn continue_after(scope: &Tenant, previous: &str) -> Result<Place, Error> {
+/// After a response: in its own conversation, if that is hidden and ends with it; else in a fork from there.
+fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
     let (turn, end) = end_of(scope, previous)?;
-    let conversation = scope.get(turn.conversation)?;
+    let conversation = scope.conversation(turn.conversation).get()?;
     let later = HistoryQuery {
         after: Some(turn.seq),
         include_superseded: true,
@@ -153,25 +150,25 @@ fn continue_after(scope: &Tenant, previous: &str) -> Result<Place, Error> {
         limit: items::generation(&turn).items.unwrap_or(1).clamp(1, PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
-    let mut later = scope.history(turn.conversation, later)?.data.into_iter();
+    let mut later = scope.conversation(turn.conversation).history(later)?.data.into_iter();
     let follows = |entry: Entry| match entry {
         Entry::Turn(later) => items::generation(&later).answer != Some(turn.id),
         Entry::Event(_) => false,
     };
     if is_hidden(&conversation) && !later.any(follows) {
         let expected = Some(conversation.head.seq);
-        return Ok(Place { id: conversation.id, expected, after: Some((conversation.id, end)), own: false });
+        return Ok(Target { id: conversation.id, expected, after: Some((conversation.id, end)), own: false });
     }
     let id = hide(scope, Some((turn.conversation, end)))?;
-    Ok(Place { id, expected: None, after: None, own: true })
+    Ok(Target { id, expected: None, after: None, own: true })
 }
 
-/// The turn of a response that is complete, and the place where it is.
+/// The turn of a complete response, and the `seq` of its end.
 pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
-    let (turn, _) = match kept::find(scope, response) {
+    let (turn, _) = match stored::find(scope, response) {
         Err(Error::NotFound(_)) => {
             let text = format!(
-                "the response {:?} to continue is not here; it was deleted, or never stored",
+                "the response {:?} to continue does not exist; it was deleted, or never stored",
                 everturn_core::id::clip(response)
             );
             return Err(Error::not_found("previous_response_not_found", text));
@@ -179,13 +176,13 @@ pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
         found => found?,
     };
     if turn.status != Status::Complete {
-        let text = format!("{response} is {}; only one that is completed can be continued", turn.status);
+        let text = format!("{response} is {}; only a completed one can be continued", turn.status);
         return Err(Error::invalid("previous_response_not_completed", text));
     }
     let mut left = items::generation(&turn).items.unwrap_or(1);
     let mut after = turn.seq;
     loop {
-        let events = scope.events(turn.conversation, after, EVENTS_PAGE)?;
+        let events = scope.conversation(turn.conversation).log().read(after, EVENTS_PAGE)?;
         for event in &events {
             after = event.seq;
             let committed = event.turn == Some(turn.id) && event.kind == kind::COMMITTED;
@@ -205,8 +202,8 @@ pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
     }
 }
 
-/// The turns that the input becomes. What a request that failed left at the end is not said twice, so that clients may
-/// try again as they do.
+/// The turns of the input. What a failed request left at the end is not appended twice, so that clients may
+/// retry.
 fn new_input(scope: &Tenant, id: ConversationId, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
     let mut turns = turns_of(scope, Some(id), input)?;
     let query = HistoryQuery {
@@ -215,7 +212,7 @@ fn new_input(scope: &Tenant, id: ConversationId, input: &[Raw]) -> Result<Vec<Ne
         limit: (turns.len() + 1).min(PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
-    let last = kept::turns(scope, id, query)?;
+    let last = stored::turns(scope, id, query)?;
     let failed = last.first().is_some_and(|turn| {
         turn.status == Status::Aborted && turn.role == Role::Assistant && turn.metadata.contains_key(KEY)
     });
@@ -228,7 +225,7 @@ fn new_input(scope: &Tenant, id: ConversationId, input: &[Raw]) -> Result<Vec<Ne
     Ok(turns)
 }
 
-/// The turns that items become; what they refer to is fetched, unless the conversation has it already.
+/// The turns of items; references are resolved, unless the conversation has the item already.
 fn turns_of(scope: &Tenant, id: Option<ConversationId>, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
     let mut turns = Vec::with_capacity(input.len());
     for item in input {
@@ -248,13 +245,13 @@ fn referred(item: &Raw) -> Option<String> {
     fields.get("id").filter(|_| refers)?.as_str().map(str::to_string)
 }
 
-/// What an item reference stands for; nothing if the conversation has it already.
+/// The turn of an item reference; `None` if the conversation has it already.
 fn fetch(scope: &Tenant, id: Option<ConversationId>, item: &str) -> Result<Option<NewTurn>, Error> {
     let absent = || {
         Error::not_found("item_not_found", format!("there is no item {:?}", everturn_core::id::clip(item)))
     };
     let turn = ids::turn_of_item(item).ok_or_else(absent)?;
-    if id.is_some_and(|id| scope.turn_in(id, turn).is_ok()) {
+    if id.is_some_and(|id| scope.conversation(id).turn(turn).is_ok()) {
         return Ok(None);
     }
     let said = scope.turn(turn).map_err(|_| absent())?;
@@ -262,8 +259,8 @@ fn fetch(scope: &Tenant, id: Option<ConversationId>, item: &str) -> Result<Optio
     Ok(at.turn.message.map(|raw| NewTurn::message(raw.get())))
 }
 
-/// The request for an answer that is not kept. What came before is read, and nothing is written.
-pub async fn unkept(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
+/// The request for a reply that is not stored. Earlier turns are read, and nothing is written.
+pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
     let (input, previous) = (ask.input.clone(), ask.previous.clone());
     let GenerateOptions { mut context, extra, temperature, max_output_tokens, whole, .. } =
         options(ask, model)?;
@@ -273,8 +270,8 @@ pub async fn unkept(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request,
     let reading = scope.clone();
     let (system, messages) = blocking(move || {
         let before = previous.map(|previous| end_of(&reading, &previous)).transpose()?;
-        let place = before.as_ref().map(|(turn, _)| turn.conversation);
-        let turns = turns_of(&reading, place, &input)?.into_iter();
+        let target = before.as_ref().map(|(turn, _)| turn.conversation);
+        let turns = turns_of(&reading, target, &input)?.into_iter();
         let messages = turns.map(|turn| Raw::new(turn.message)).collect::<Result<Vec<_>, _>>()?;
         let Some((turn, end)) = before else {
             return render(provider, context.instructions.as_deref(), &messages);
@@ -284,7 +281,7 @@ pub async fn unkept(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request,
         context.input = messages;
         context.provider = provider;
         context.model = Some(served);
-        let built = reading.build_context(turn.conversation, &context)?;
+        let built = reading.conversation(turn.conversation).contexts().build(&context)?;
         if whole {
             built.check_whole()?;
         }

@@ -1,4 +1,4 @@
-//! A response as it is shown, and what has to be remembered for that.
+//! A response in OpenAI's format, and the part of its request that has to be stored for that.
 
 use super::{ids, items};
 use everturn::model::{Answer, Finish};
@@ -10,44 +10,40 @@ use everturn_core::turn::{Status, Turn};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Where it stands in the metadata of the answer's turn.
+/// Its key in the metadata of the reply's turn.
 pub const KEY: &str = "openai";
 
-/// What is kept of the request.
+/// The stored part of the request.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Kept {
-    /// The model, as it was asked for.
+pub struct StoredRequest {
+    /// The model, as requested.
     pub model: String,
-    /// What the response repeats.
+    /// Fields that the response repeats.
     pub echo: Map<String, Value>,
     /// The conversation, if it was named.
     pub conversation: Option<ConversationId>,
-    /// How many turns were given with it.
+    /// Number of input turns.
     pub inputs: usize,
 }
 
-/// How an answer ended, or where it is.
+/// Status of a reply.
 pub enum State {
-    /// It comes.
     InProgress,
-    /// It is there; `None` if it came to its end, else what cut it.
+    /// It is complete; `None` if it ended normally, else why it was cut.
     Done(Option<&'static str>),
-    /// It was stopped.
     Cancelled,
-    /// There is none: code and text.
+    /// It failed: code and text.
     Failed(String, String),
 }
 
 /// A response to be shown.
-pub struct Shown<'a> {
-    /// Its turn.
+pub struct ResponseView<'a> {
     pub turn: TurnId,
-    /// What is known of its request.
-    pub kept: &'a Kept,
+    /// The stored part of its request.
+    pub kept: &'a StoredRequest,
 }
 
-impl Shown<'_> {
-    /// The object.
+impl ResponseView<'_> {
     pub fn object(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
         let (status, error, incomplete) = match state {
             State::InProgress => ("in_progress", Value::Null, Value::Null),
@@ -77,7 +73,7 @@ impl Shown<'_> {
     }
 }
 
-/// The word that a failed response has for it.
+/// The code of a failed response.
 fn failure(code: &str) -> &'static str {
     match code {
         "model.rate_limited" | "model.quota" => "rate_limit_exceeded",
@@ -86,7 +82,7 @@ fn failure(code: &str) -> &'static str {
     }
 }
 
-/// What cut an answer, if anything did.
+/// Why a reply was cut, if it was.
 pub fn cut(finish: &Finish) -> Option<&'static str> {
     match finish {
         Finish::Length => Some("max_output_tokens"),
@@ -95,7 +91,6 @@ pub fn cut(finish: &Finish) -> Option<&'static str> {
     }
 }
 
-/// What an answer cost.
 pub fn usage(answer: &Answer) -> Option<Value> {
     let raw: Option<Value> = answer.usage.as_ref().and_then(Raw::read);
     used(answer.tokens.prompt?, answer.tokens.completion?, raw.as_ref())
@@ -120,8 +115,8 @@ fn used(input: u64, output: u64, raw: Option<&Value>) -> Option<Value> {
     }))
 }
 
-/// The turn of a response, and what is known of its request.
-pub fn find(scope: &Tenant, id: &str) -> Result<(Turn, Kept), Error> {
+/// The turn of a response, and the stored part of its request.
+pub fn find(scope: &Tenant, id: &str) -> Result<(Turn, StoredRequest), Error> {
     let absent = || Error::not_found("response_not_found", format!("there is no response {:?}", clip(id)));
     let turn = match scope.turn(ids::turn_of_response(id).ok_or_else(absent)?) {
         Err(Error::NotFound(_)) => return Err(absent()),
@@ -131,13 +126,13 @@ pub fn find(scope: &Tenant, id: &str) -> Result<(Turn, Kept), Error> {
     Ok((turn, kept))
 }
 
-/// The turns that a query asks for, up to its limit: a page of them may end earlier, by its bytes.
+/// The turns of a query, up to its limit: a single page may end earlier, by its bytes.
 pub fn turns(scope: &Tenant, id: ConversationId, mut query: HistoryQuery) -> Result<Vec<Turn>, Error> {
     let wanted = query.limit;
     let mut turns = Vec::new();
     loop {
         query.limit = wanted - turns.len();
-        let page = scope.history(id, query.clone())?;
+        let page = scope.conversation(id).history(query.clone())?;
         turns.extend(page.data.into_iter().filter_map(|entry| match entry {
             Entry::Turn(turn) => Some(*turn),
             Entry::Event(_) => None,
@@ -150,13 +145,13 @@ pub fn turns(scope: &Tenant, id: ConversationId, mut query: HistoryQuery) -> Res
     }
 }
 
-/// The turns of an answer: the one that was open, and those that followed in the same batch.
+/// The turns of a reply: the one that was open, and those that followed in the same batch.
 pub fn answer_turns(scope: &Tenant, first: &Turn) -> Result<Vec<Turn>, Error> {
     let wanted = items::generation(first).items.unwrap_or(1);
     let mut turns = vec![first.clone()];
     let mut query = HistoryQuery { after: Some(first.seq), ..HistoryQuery::default() };
     while turns.len() < wanted {
-        let page = scope.history(first.conversation, query.clone())?;
+        let page = scope.conversation(first.conversation).history(query.clone())?;
         for entry in page.data {
             if let Entry::Turn(turn) = entry
                 && items::generation(&turn).answer == Some(first.id)
@@ -172,8 +167,8 @@ pub fn answer_turns(scope: &Tenant, first: &Turn) -> Result<Vec<Turn>, Error> {
     Ok(turns)
 }
 
-/// A response from the log.
-pub fn object(scope: &Tenant, turn: &Turn, kept: &Kept) -> Result<Value, Error> {
+/// A response, read from the log.
+pub fn object(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Value, Error> {
     let about = items::generation(turn);
     let state = match turn.status {
         Status::Pending => State::InProgress,
@@ -197,6 +192,6 @@ pub fn object(scope: &Tenant, turn: &Turn, kept: &Kept) -> Result<Value, Error> 
     }
     let tokens = turn.tokens.unwrap_or_default();
     let usage = tokens.prompt.zip(tokens.completion).and_then(|(i, o)| used(i, o, about.usage.as_ref()));
-    let shown = Shown { turn: turn.id, kept };
+    let shown = ResponseView { turn: turn.id, kept };
     Ok(shown.object(&state, &output, usage))
 }

@@ -2,7 +2,7 @@
 //!
 //! A body that is gone without a record was not erased, it was lost.
 
-use crate::Shared;
+use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TurnId};

@@ -1,8 +1,9 @@
-//! A projection as hosts are told of it.
+//! Notification of a host about a projection.
 
 use serde_json::{Map, Value, json};
 
-/// The session update of the Agent Client Protocol that tells a host of a projection. `metadata` is the event's.
+/// The session update of the Agent Client Protocol that reports a projection to a host. `metadata` is the
+/// event's.
 pub fn session_update(metadata: &Value) -> Value {
     let always = [
         ("policy", "policy"),

@@ -1,5 +1,5 @@
-//! The signs of vectors in memory, with what filters ask for: about 80 bytes for each entry of the usual length. Read
-//! from the file when the first question comes, and caught up before each one.
+//! The sign bits of embeddings in memory, with what filters need: about 80 bytes for each entry of the usual
+//! length. Read from the file at the first query, and caught up before each one.
 
 use everturn_views::vectors::{Codes, WEIGHED};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -10,25 +10,24 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
-/// Codes in a block.
+/// Number of codes in a block.
 const BLOCK_CODES: i64 = 4096;
-/// Rows that a thread looks through for a question: with fewer, starting it takes longer than it helps.
+/// Number of rows per thread of a query: with fewer, starting a thread takes longer than it helps.
 const ROWS_EACH: usize = 200_000;
-/// Threads for one question: never all of a large machine, since others ask too.
+/// Number of threads for one query: never all of a large machine, since there are other queries.
 static THREADS: LazyLock<usize> =
     LazyLock::new(|| thread::available_parallelism().map_or(1, |cores| cores.get().min(4)));
 
-/// Signs by the number of their model.
+/// Sign bits by the number of their model.
 #[derive(Default)]
-pub struct Signs(Mutex<HashMap<i64, Arc<RwLock<Loaded>>>>);
+pub struct SignBits(Mutex<HashMap<i64, Arc<RwLock<Loaded>>>>);
 
-impl Signs {
-    /// Forgets everything.
+impl SignBits {
     pub fn clear(&self) {
         self.0.lock().clear();
     }
 
-    /// The signs of a model as the file has them.
+    /// The sign bits of a model as in the file.
     pub fn of(&self, db: &Connection, model: i64, dimensions: usize) -> rusqlite::Result<Shared> {
         let loaded = {
             let mut all = self.0.lock();
@@ -43,17 +42,17 @@ impl Signs {
     }
 }
 
-/// Signs that others may read as well.
+/// Sign bits shared with other readers.
 pub struct Shared(Arc<RwLock<Loaded>>);
 
 impl Shared {
-    /// Nothing changes while this is held.
+    /// Locks them against changes.
     pub fn read(&self) -> RwLockReadGuard<'_, Loaded> {
         self.0.read()
     }
 }
 
-/// What has been read: up to which code, and up to which removal.
+/// Position up to which codes and removals have been read.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Mark {
     code: i64,
@@ -70,20 +69,20 @@ impl Mark {
     }
 }
 
-/// Which rows a filter leaves, as far as it can be told from memory.
+/// A filter of rows, as far as it can be evaluated in memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rows {
-    /// In which conversations; `None` for any.
+    /// Conversations; `None` for any.
     pub conversations: Option<Vec<i64>>,
-    /// Whose words; empty for anybody's.
+    /// Actors; empty for any.
     pub actors: Vec<i64>,
-    /// In which roles; empty for any.
+    /// Roles; empty for any.
     pub roles: Vec<String>,
-    /// Of which kinds; empty for any.
+    /// Kinds; empty for any.
     pub kinds: Vec<i64>,
-    /// Not before this time.
+    /// Earliest time.
     pub after: Option<i64>,
-    /// Before this time.
+    /// Time before which it must be.
     pub before: Option<i64>,
 }
 
@@ -91,15 +90,15 @@ struct Row {
     no: i64,
     at: i64,
     conversation: u32,
-    /// 0 for nobody, which is no actor's number.
+    /// 0 for none, which is not an actor's number.
     actor: u32,
-    /// Place in `roles`.
+    /// Index in `roles`.
     role: u8,
     kind: u8,
 }
 
-/// Codes of a model with numbers from one to another, at most so many. By their numbers: with the plus sign SQLite does not go
-/// through all codes of the model instead.
+/// Codes of a model in a range of numbers, with a limit. Searched by number: the plus sign keeps SQLite from
+/// visiting all codes of the model instead.
 const CODES: &str = "SELECT no, at, conversation, coalesce(actor, 0), kind, role, code FROM codes
     WHERE +model = ? AND no BETWEEN ? AND ? AND code IS NOT NULL ORDER BY no LIMIT ?";
 
@@ -127,7 +126,7 @@ impl<'a> Code<'a> {
         })
     }
 
-    /// Appends it to a block. Numbers have the least byte first; a role and signs follow their lengths.
+    /// Appends it to a block. Numbers are little-endian; a role and sign bits follow their lengths.
     fn write(&self, block: &mut Vec<u8>) {
         let Code { no, at, conversation, actor, kind, role, signs } = self;
         block.extend_from_slice(&no.to_le_bytes());
@@ -141,7 +140,7 @@ impl<'a> Code<'a> {
         block.extend_from_slice(signs);
     }
 
-    /// Takes the first one off a block; `None` if that is damaged.
+    /// Takes the first one off a block; `None` if the block is damaged.
     fn split_off(block: &mut &'a [u8]) -> Option<Code<'a>> {
         fn number<const BYTES: usize>(block: &mut &[u8]) -> Option<[u8; BYTES]> {
             let (number, rest) = block.split_first_chunk()?;
@@ -158,7 +157,7 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Copies codes into blocks once there are enough for one, and those of blocks that were dropped.
+/// Copies codes into blocks once there are enough for one, including those of dropped blocks.
 pub fn gather(db: &Connection) -> rusqlite::Result<()> {
     let newest = Mark::read(db)?.code;
     let models = db
@@ -185,7 +184,7 @@ pub fn gather(db: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// A block of the codes between two numbers, or of the first of them. Gives the number that it reaches to.
+/// Makes a block of the codes in a range, or of the first of them. Returns the last number in it.
 fn make_block(db: &Connection, model: i64, first: i64, most: i64) -> rusqlite::Result<i64> {
     let mut statement = db.prepare_cached(CODES)?;
     let mut found = statement.query(params![model, first, most, BLOCK_CODES])?;
@@ -203,7 +202,7 @@ fn make_block(db: &Connection, model: i64, first: i64, most: i64) -> rusqlite::R
     Ok(last)
 }
 
-/// Drops the block that holds a code: it is read from the file by itself until it is gathered again.
+/// Drops the block that holds a code: its codes are read one by one until they are gathered again.
 pub fn drop_block(db: &Connection, code: i64) -> rusqlite::Result<()> {
     db.prepare_cached(
         "DELETE FROM blocks WHERE last >= ?1 AND (model, first) IN
@@ -213,7 +212,7 @@ pub fn drop_block(db: &Connection, code: i64) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// The signs of one model.
+/// The sign bits of one model.
 pub struct Loaded {
     mark: Mark,
     codes: Codes,
@@ -232,7 +231,7 @@ impl Loaded {
             db.prepare_cached("SELECT min(no) FROM codes_gone")?.query_row([], |row| row.get(0))?;
         let missed = now.gone > self.mark.gone && first.is_none_or(|first| first > self.mark.gone + 1);
         if missed || now.code < self.mark.code || now.gone < self.mark.gone {
-            // Some removals are not remembered any more, or this is another file.
+            // Some removals are no longer recorded, or this is another file.
             *self = Loaded::new(self.codes.dimensions());
         } else if now.gone > self.mark.gone {
             let gone: HashSet<i64> = db
@@ -300,7 +299,7 @@ impl Loaded {
         u8::try_from(at).unwrap_or(u8::MAX)
     }
 
-    /// The numbers of the codes that a filter leaves, if they are no more than `most`.
+    /// The numbers of the codes that pass a filter, if they are no more than `most`.
     pub fn few(&self, filter: &Rows, most: usize) -> Option<Vec<i64>> {
         let takes = self.takes(filter);
         let rows = (0..self.rows.len()).filter(|row| takes(*row));
@@ -308,7 +307,7 @@ impl Loaded {
         (few.len() <= most).then_some(few)
     }
 
-    /// The numbers of the nearest codes that a filter leaves.
+    /// The numbers of the nearest codes that pass a filter.
     pub fn nearest(&self, query: &[f32], count: usize, filter: &Rows) -> Vec<i64> {
         let takes = self.takes(filter);
         let find = |rows| self.codes.nearest(rows, query, count.saturating_mul(WEIGHED), &takes);
@@ -339,7 +338,7 @@ impl Loaded {
 }
 
 impl Rows {
-    /// Whether a row is among them. `roles` says of each role that occurs whether it is.
+    /// Whether a row passes the filter. `roles` says for each role that occurs whether it passes.
     fn takes(&self, row: &Row, roles: &[bool]) -> bool {
         self.conversations.as_ref().is_none_or(|some| some.contains(&row.conversation.into()))
             && (self.actors.is_empty() || self.actors.contains(&row.actor.into()))
@@ -361,7 +360,7 @@ mod tests {
 
     const MODEL: &str = "made up";
 
-    /// Adds entries and their vectors, as the indexer does.
+    /// Adds entries and their embeddings, as the indexer does.
     fn add(db: &Connection, entries: RangeInclusive<i64>) {
         let role = |no: i64| ["user", "assistant", "tool"].get(no as usize % 4);
         for no in entries.clone() {
@@ -382,10 +381,10 @@ mod tests {
         vectors.chunks(1000).for_each(|some| vectors::put(db, MODEL, some).unwrap());
     }
 
-    /// What a process that asks for the first time reads, and the same without blocks.
+    /// The rows read by a process at its first query, and the same without blocks.
     fn read(db: &Connection) -> [Vec<String>; 2] {
         let read = || {
-            let signs = Signs::default().of(db, 1, 64).unwrap();
+            let signs = SignBits::default().of(db, 1, 64).unwrap();
             let signs = signs.read();
             let roles = &signs.roles;
             let row = |Row { no, at, conversation, actor, role, kind }: &Row| {
@@ -416,8 +415,8 @@ mod tests {
         assert_eq!(blocks(), 2);
         let [with, without] = read(&db);
         assert_eq!((with.len(), &with), (9900, &without));
-        // Somebody who has read already goes on from there.
-        let signs = Signs::default();
+        // A process that has read before continues from there.
+        let signs = SignBits::default();
         assert_eq!(signs.of(&db, 1, 64).unwrap().read().rows.len(), 9900);
         for gone in [1, 3999, 9999] {
             vectors::remove(&db, gone).unwrap();
@@ -438,10 +437,10 @@ mod tests {
         db.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
         add(&db, 1..=5_000);
         db.execute_batch("UPDATE blocks SET rows = substr(rows, 1, 1000)").unwrap();
-        assert!(Signs::default().of(&db, 1, 64).is_err());
+        assert!(SignBits::default().of(&db, 1, 64).is_err());
     }
 
-    /// However many threads look, what is found is what one would find, wherever the parts end.
+    /// Several threads find the same as one, wherever the parts end.
     #[test]
     fn many_rows_are_looked_through_in_parts() {
         let mut loaded = Loaded::new(64);

@@ -1,9 +1,9 @@
-//! Connections: how many there may be, and how long one may keep us waiting.
+//! Connections: their number, and their timeouts.
 //!
-//! A connection is idle while no request of it is being answered. Where there are too many, from one address or in all, the
-//! one that has been idle longest makes room for the new one; so half-sent headers cost their sender's own connections, and
-//! whoever has sent a request is not affected. A watcher ends connections that keep us waiting for a header, or that do not
-//! take what is sent to them.
+//! A connection is idle while it has no request being answered. Where there are too many, from one address or
+//! in total, the one that has been idle longest is closed for the new one; so half-sent headers cost their
+//! sender's own connections, and clients that have sent a request are not affected. A watcher ends connections
+//! that delay their header, or that do not read what is sent to them.
 
 use crate::config::{Config, Limits};
 use crate::lanes::hold_until_sent;
@@ -26,12 +26,12 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-/// How often connections are looked at.
+/// Interval at which connections are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The connections of a server.
 #[derive(Clone)]
-pub struct Door(Arc<Inner>);
+pub struct Connections(Arc<Inner>);
 
 struct Inner {
     limits: Limits,
@@ -50,13 +50,13 @@ struct Open {
 
 struct Connection {
     address: IpAddr,
-    /// Requests that are being answered.
+    /// Number of requests being answered.
     busy: AtomicUsize,
     /// Whether a request was ever answered.
     used: AtomicBool,
-    /// Since when it has been idle, in milliseconds since the door was opened.
+    /// Start of idleness, in milliseconds since the server started.
     idle_since: AtomicU64,
-    /// Since when it takes nothing of what is sent; 0 if it does.
+    /// Time since which the client reads nothing; 0 if it does.
     stalled_since: AtomicU64,
     ended: AtomicBool,
     reader: AtomicWaker,
@@ -75,8 +75,8 @@ impl Connection {
     }
 }
 
-impl Door {
-    pub fn new(config: &Config) -> Door {
+impl Connections {
+    pub fn new(config: &Config) -> Connections {
         let (mut limits, by_address) = (config.limits, !config.behind_tls_proxy);
         if let Some(files) =
             open_files_max().map(|files| files / 4 * 3).filter(|files| *files < limits.connections)
@@ -89,7 +89,7 @@ impl Door {
         }
         limits.connections_per_address =
             limits.connections_per_address.min(limits.connections.div_ceil(4) * 3);
-        Door(Arc::new(Inner { limits, by_address, began: Instant::now(), open: Mutex::default() }))
+        Connections(Arc::new(Inner { limits, by_address, began: Instant::now(), open: Mutex::default() }))
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -101,7 +101,7 @@ impl Door {
         self.0.began.elapsed().as_millis() as u64 + 1
     }
 
-    /// Takes a connection in, in the place of an idle one if need be; `None` if there is no room.
+    /// Admits a connection, closing an idle one if needed; `None` if there is no room.
     fn enter(&self, address: IpAddr) -> Option<Entered> {
         let limits = &self.0.limits;
         let mut open = self.open();
@@ -131,10 +131,10 @@ impl Door {
         let no = open.next;
         open.connections.insert(no, connection.clone());
         *open.by_address.entry(address).or_default() += 1;
-        Some(Entered { door: self.clone(), no, connection })
+        Some(Entered { connections: self.clone(), no, connection })
     }
 
-    /// Ends connections that keep us waiting, until the server stops.
+    /// Ends connections that have timed out, until the server stops.
     pub async fn watch(self, stopping: CancellationToken) {
         while stopping.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
             let (now, limits) = (self.now(), &self.0.limits);
@@ -162,7 +162,7 @@ impl Open {
     /// Ends the connection that has been idle longest among those that fit; `false` if none is idle.
     fn make_room(&mut self, fits: impl Fn(&Connection) -> bool) -> bool {
         let idle = self.connections.iter().filter(|(_, connection)| connection.is_idle() && fits(connection));
-        // One that never sent a request goes before one that is kept for the next.
+        // One that never sent a request is closed before one that is kept alive.
         let longest = idle.min_by_key(|(no, connection)| {
             (connection.used.load(Ordering::Relaxed), connection.idle_since.load(Ordering::SeqCst), **no)
         });
@@ -183,7 +183,7 @@ impl Open {
     }
 }
 
-/// Files that this process may open, where the system tells.
+/// Maximum number of open files of this process, if known.
 fn open_files_max() -> Option<usize> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
@@ -192,31 +192,31 @@ fn open_files_max() -> Option<usize> {
 
 /// A connection that counts until it is dropped.
 struct Entered {
-    door: Door,
+    connections: Connections,
     no: u64,
     connection: Arc<Connection>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.door.open().leave(self.no);
+        self.connections.open().leave(self.no);
     }
 }
 
-impl<S: Send + 'static> Accept<TcpStream, S> for Door {
+impl<S: Send + 'static> Accept<TcpStream, S> for Connections {
     type Stream = Counted;
     type Service = Counting<S>;
     type Future = std::future::Ready<io::Result<(Counted, Counting<S>)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let address = stream.peer_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
-        // Answers are written whole: waiting for more to send along would only delay them.
+        // Answers are written as a whole: waiting for more data would only delay them.
         let _ = stream.set_nodelay(true);
         let Some(entered) = self.enter(address) else {
             return std::future::ready(Err(io::ErrorKind::ConnectionRefused.into()));
         };
-        let (door, connection) = (self.clone(), entered.connection.clone());
-        std::future::ready(Ok((Counted { stream, entered }, Counting { service, door, connection })))
+        let (connections, connection) = (self.clone(), entered.connection.clone());
+        std::future::ready(Ok((Counted { stream, entered }, Counting { service, connections, connection })))
     }
 }
 
@@ -234,7 +234,7 @@ impl Counted {
         }
     }
 
-    /// Notes whether the other side takes what is sent, and waits to be ended if it does not.
+    /// Records whether the client reads what is sent, and waits to be ended if it does not.
     fn wrote<T>(&self, context: &Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let connection = &self.entered.connection;
         if written.is_ready() {
@@ -243,7 +243,7 @@ impl Counted {
             }
             return written;
         }
-        let now = self.entered.door.now();
+        let now = self.entered.connections.now();
         let _ = connection.stalled_since.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst);
         connection.writer.register(context.waker());
         self.check()?;
@@ -301,23 +301,23 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// Notes which connections have a request that is being answered.
+/// Records which connections have a request being answered.
 #[derive(Clone)]
 pub struct Counting<S> {
     service: S,
-    door: Door,
+    connections: Connections,
     connection: Arc<Connection>,
 }
 
-/// A request that is being answered.
+/// A request being answered.
 struct Answering {
-    door: Door,
+    connections: Connections,
     connection: Arc<Connection>,
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.connection.idle_since.store(self.door.now(), Ordering::SeqCst);
+        self.connection.idle_since.store(self.connections.now(), Ordering::SeqCst);
         self.connection.busy.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -339,7 +339,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         self.connection.busy.fetch_add(1, Ordering::SeqCst);
         self.connection.used.store(true, Ordering::Relaxed);
-        let answering = Answering { door: self.door.clone(), connection: self.connection.clone() };
+        let answering =
+            Answering { connections: self.connections.clone(), connection: self.connection.clone() };
         let answer = self.service.call(request);
         Box::pin(async move { Ok(hold_until_sent(answer.await?, answering)) })
     }

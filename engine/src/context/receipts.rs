@@ -1,12 +1,13 @@
 //! Receipts: what was in a prompt, kept with the call it was for, and the same prompt again from the log.
 
-use super::Tenant;
-use super::context::{Context, ContextOptions, Digest, RENDERER_VERSION};
+use super::ConversationContexts;
+use super::build::{Context, ContextOptions, Digest, RENDERER_VERSION};
+use crate::conversation::ConversationHandle;
 use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
 use everturn_core::chain::Hash;
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{ConversationId, EventId, Key, TurnId};
+use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::write::Action;
 use everturn_views::context::{self, Block, Section, Sections, Source};
@@ -69,22 +70,22 @@ pub struct Policy {
     pub recall: Option<super::RecallRequest>,
 }
 
-impl Tenant {
+impl ConversationContexts<'_> {
     /// Records that a context was used for a model call. What was given is kept once, whatever the number of calls.
-    pub fn record_receipt(&self, id: ConversationId, context: &Context) -> Result<Event, Error> {
-        let key = self.key(id);
+    pub fn record(&self, context: &Context) -> Result<Event, Error> {
+        let key = self.0.key();
         let (mut drafts, mut uploads) = (Vec::new(), Vec::new());
         let mut kept: Vec<String> = Vec::new();
         let prepared = (|| {
             for (sha256, text) in &context.given {
                 let asset = given_id(*sha256);
-                if kept.contains(&asset) || self.shared().index.asset(&key, &asset)?.is_some() {
+                if kept.contains(&asset) || self.0.shared().journal.index.asset(key, &asset)?.is_some() {
                     continue;
                 }
                 let payload =
                     Payload { bytes: text.clone().into_bytes(), mime_type: "text/plain".into(), name: None };
-                drafts.push(self.shared().asset_draft(
-                    &self.tenant,
+                drafts.push(self.0.shared().asset_draft(
+                    &self.0.key().tenant,
                     asset.clone(),
                     payload,
                     None,
@@ -92,16 +93,17 @@ impl Tenant {
                 )?);
                 kept.push(asset);
             }
-            drafts.push(self.shared().draft(kind::RECEIPT, &context.receipt)?);
+            drafts.push(self.0.shared().draft(kind::RECEIPT, &context.receipt)?);
             Ok(Action::Append { drafts: std::mem::take(&mut drafts), expected_seq: None, idempotency: None })
         })();
         match prepared {
             Err(error) => {
-                self.shared().uploaded(&uploads);
+                self.0.shared().journal.uploaded(&uploads);
                 Err(error)
             }
             Ok(action) => {
-                let submitted = self.shared().submit(everturn_core::write::Write { key, action }, uploads);
+                let submitted =
+                    self.0.shared().submit(everturn_core::write::Write { key: key.clone(), action }, uploads);
                 crate::writer::Commit::new(submitted, |mut committed| {
                     committed.events.pop().ok_or_else(crate::writer::closed)
                 })
@@ -111,28 +113,28 @@ impl Tenant {
     }
 
     /// Gives back, byte for byte, what a model call was given; or says which part of it was erased since.
-    pub fn replay_context(&self, id: ConversationId, seq: u64) -> Result<Context, Error> {
-        let key = self.key(id);
-        let event = self.event_at(&key, seq)?.filter(|event| event.kind == kind::RECEIPT);
+    pub fn replay_at(&self, seq: u64) -> Result<Context, Error> {
+        let _key = self.0.key();
+        let event = self.0.event_at(seq)?.filter(|event| event.kind == kind::RECEIPT);
         let receipt = event.and_then(|event| event.read::<Receipt>()).ok_or_else(|| {
-            Error::not_found("receipt.absent", format!("{id} has no context.receipt at seq {seq}"))
+            Error::not_found("receipt.absent", format!("{} has no context.receipt at seq {seq}", self.0.id()))
         })?;
-        self.replay(id, &receipt)
+        self.0.contexts().replay(&receipt)
     }
 
     /// The same for a receipt that is at hand.
-    pub fn replay(&self, id: ConversationId, receipt: &Receipt) -> Result<Context, Error> {
-        let key = self.key(id);
+    pub fn replay(&self, receipt: &Receipt) -> Result<Context, Error> {
+        let _key = self.0.key();
         if receipt.version > context::VERSION || receipt.renderer_version > RENDERER_VERSION {
             let text = "the receipt was written by a later version of Everturn; upgrade to replay it";
             return Err(Error::invalid("receipt.newer", text));
         }
-        self.check_sources(&key, receipt)?;
+        self.0.check_sources(receipt)?;
         let given = |section: Section| -> Result<Vec<String>, Error> {
             let blocks = receipt.blocks.iter().filter(|b| b.section == section && b.source == Source::Given);
-            blocks.map(|block| self.given_text(&key, block.sha256)).collect()
+            blocks.map(|block| self.0.given_text(block.sha256)).collect()
         };
-        let tools = receipt.tools.iter().map(|sha256| Raw::new(self.given_text(&key, *sha256)?));
+        let tools = receipt.tools.iter().map(|sha256| Raw::new(self.0.given_text(*sha256)?));
         let options = ContextOptions {
             last_n: receipt.policy.last_n,
             participants: receipt.policy.participants.clone(),
@@ -151,7 +153,7 @@ impl Tenant {
             input_from: receipt.policy.input_from,
             ..ContextOptions::new(receipt.policy.token_budget)
         };
-        let context = self.context_with(id, &options, Some(receipt))?;
+        let context = self.0.context_with(&options, Some(receipt))?;
         if context.prefix_hash != receipt.prefix_hash {
             let text = format!(
                 "the prompt is {} now and was {}; a turn in it may have been erased since",
@@ -161,9 +163,11 @@ impl Tenant {
         }
         Ok(context)
     }
+}
 
+impl ConversationHandle {
     /// Refuses where something that went in is gone, and names it.
-    fn check_sources(&self, key: &Key, receipt: &Receipt) -> Result<(), Error> {
+    fn check_sources(&self, receipt: &Receipt) -> Result<(), Error> {
         for block in &receipt.blocks {
             let Source::Ids(ids) = &block.source else { continue };
             for id in ids
@@ -171,31 +175,31 @@ impl Tenant {
                 .filter(|_| matches!(block.section, Section::Recalled | Section::Tail | Section::Input))
             {
                 let Ok(event) = id.parse::<EventId>() else { continue };
-                match self.shared().index.turn_in(key, TurnId(event.0)) {
+                match self.shared().journal.index.turn_in(self.key(), TurnId(event.0)) {
                     Ok(turn) if turn.erased => return Err(erased(&turn.id.to_string())),
                     Err(Error::NotFound(_)) => return Err(erased(id)),
                     other => drop(other?),
                 }
             }
         }
-        let fold = self.shared().fold(key, receipt.through_seq)?;
+        let fold = self.shared().fold(self.key(), receipt.through_seq)?;
         if let Some(at) = fold.checkpoint
             && receipt.blocks.iter().any(|block| block.section == Section::State)
-            && self.checkpoint(key, Some(at))?.is_none()
+            && self.checkpoint(Some(at))?.is_none()
         {
             return Err(erased(&at.event.to_string()));
         }
         Ok(())
     }
 
-    fn given_text(&self, key: &Key, sha256: Hash) -> Result<String, Error> {
+    fn given_text(&self, sha256: Hash) -> Result<String, Error> {
         let absent = || {
             let text = format!("the text with the hash {sha256} is not kept here; was the receipt recorded?");
             Error::not_found("receipt.given_absent", text)
         };
-        let raw = self.shared().index.asset(key, &given_id(sha256))?.ok_or_else(absent)?;
+        let raw = self.shared().journal.index.asset(self.key(), &given_id(sha256))?.ok_or_else(absent)?;
         let asset: Asset = raw.read().ok_or_else(absent)?;
-        String::from_utf8(self.asset_bytes(&asset)?).map_err(|_| absent())
+        String::from_utf8(self.tenant.asset_bytes(&asset)?).map_err(|_| absent())
     }
 }
 

@@ -1,13 +1,13 @@
 //! Projection of a conversation: which slice of its messages view the next request sees.
 
-use super::Tenant;
+use super::ConversationContexts;
+use crate::conversation::ConversationHandle;
 use crate::load::Slot;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::view_start;
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{ConversationId, Key};
 use everturn_core::json::Raw;
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
@@ -45,17 +45,17 @@ struct ProjectionBody {
     through_seq: u64,
 }
 
-impl Tenant {
+impl ConversationContexts<'_> {
     /// Projects the messages view. Nothing is written.
-    pub fn project(&self, id: ConversationId, options: &Options) -> Result<Projection, Error> {
-        let key = self.key(id);
-        let head = self.shared().index.conversation(&key)?.head.seq;
-        let fold = self.shared().fold(&key, head)?;
+    pub fn project(&self, options: &Options) -> Result<Projection, Error> {
+        let key = self.0.key();
+        let head = self.0.shared().journal.index.conversation(key)?.head.seq;
+        let fold = self.0.shared().fold(key, head)?;
         let (after_seq, _) = view_start(fold.checkpoint, fold.budget);
-        let (messages, _slot) = self.messages(&key, after_seq, head)?;
-        let summary = self.checkpoint(&key, fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
-        let previous = self.previous_projection(&key, &fold)?;
-        let options = options.clone().with_scratchpads(&self.scratchpads(&key, &fold)?);
+        let (messages, _slot) = self.0.messages(after_seq, head)?;
+        let summary = self.0.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
+        let previous = self.0.previous_projection(&fold)?;
+        let options = options.clone().with_scratchpads(&self.0.scratchpads(&fold)?);
         let view = projection::project_after(&messages, summary.as_deref(), &options, previous.as_ref())?;
         Ok(Projection {
             result: Raw::of(&view)?,
@@ -71,55 +71,52 @@ impl Tenant {
     }
 
     /// Projects for a request: the decision is recorded, and whoever follows the conversation is told.
-    pub fn project_turn(&self, id: ConversationId, options: &Options) -> Result<(Projection, Event), Error> {
-        let projection = self.project(id, options)?;
-        let event = self.record_projection(id, &projection).wait()?;
+    pub fn project_turn(&self, options: &Options) -> Result<(Projection, Event), Error> {
+        let projection = self.0.contexts().project(options)?;
+        let event = self.0.record_projection(&projection).wait()?;
         Ok((projection, event))
     }
 
-    fn record_projection(&self, id: ConversationId, projection: &Projection) -> Commit<Event> {
+    /// Makes a recorded view again from the log. Its hash is the recorded one, or the error says what is different.
+    pub fn replay_projection(&self, seq: u64) -> Result<Vec<Raw>, Error> {
+        let _key = self.0.key();
+        let event = self.0.event_at(seq)?.filter(|event| event.kind == kind::PROJECTION);
+        let body = event.and_then(|event| event.read::<ProjectionBody>()).ok_or_else(|| {
+            Error::not_found(
+                "projection.absent",
+                format!("{} has no transcript.projection at seq {seq}", self.0.id()),
+            )
+        })?;
+        let (messages, _slot) = self.0.messages(body.after_seq, body.through_seq)?;
+        let view = projection::replay(&messages, &body.metadata)?;
+        Ok(view.messages.iter().map(|shown| shown.raw().clone()).collect())
+    }
+}
+
+impl ConversationHandle {
+    fn record_projection(&self, projection: &Projection) -> Commit<Event> {
         let draft = self.shared().draft(kind::PROJECTION, &projection.body).map(|mut draft| {
             draft.role = Some(everturn_core::turn::Role::System);
             draft
         });
         let action =
             draft.map(|draft| Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None });
-        self.write(id, action, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed))
-    }
-
-    /// Makes a recorded view again from the log. Its hash is the recorded one, or the error says what is different.
-    pub fn replay_projection(&self, id: ConversationId, seq: u64) -> Result<Vec<Raw>, Error> {
-        let key = self.key(id);
-        let event = self.event_at(&key, seq)?.filter(|event| event.kind == kind::PROJECTION);
-        let body = event.and_then(|event| event.read::<ProjectionBody>()).ok_or_else(|| {
-            Error::not_found("projection.absent", format!("{id} has no transcript.projection at seq {seq}"))
-        })?;
-        let (messages, _slot) = self.messages(&key, body.after_seq, body.through_seq)?;
-        let view = projection::replay(&messages, &body.metadata)?;
-        Ok(view.messages.iter().map(|shown| shown.raw().clone()).collect())
+        self.write(action, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed))
     }
 
     /// The metadata of the last projection's event.
-    pub(crate) fn previous_projection(&self, key: &Key, fold: &Fold) -> Result<Option<Value>, Error> {
+    pub(crate) fn previous_projection(&self, fold: &Fold) -> Result<Option<Value>, Error> {
         let Some(seq) = fold.projection else { return Ok(None) };
-        Ok(self
-            .event_at(key, seq)?
-            .and_then(|event| event.read::<ProjectionBody>())
-            .map(|body| body.metadata))
+        Ok(self.event_at(seq)?.and_then(|event| event.read::<ProjectionBody>()).map(|body| body.metadata))
     }
 
     /// The messages of the turns after a place that stood when the log ended at another. If they are large, also the slot
     /// that they take up as long as they are in memory.
-    fn messages(
-        &self,
-        key: &Key,
-        after: u64,
-        through: u64,
-    ) -> Result<(Vec<Message>, Option<Slot<'_>>), Error> {
+    fn messages(&self, after: u64, through: u64) -> Result<(Vec<Message>, Option<Slot<'_>>), Error> {
         let (mut messages, mut slot) = (Vec::new(), None);
         let query = TurnQuery { after: Some(after), as_of: Some(through), ..TurnQuery::default() };
         let mut bytes = 0;
-        self.each_turn(key, query, |turn| {
+        self.each_turn(query, |turn| {
             bytes += turn.message.as_ref().map_or(0, |message| message.get().len() as u64);
             self.shared().check_whole(bytes)?;
             if bytes > LARGE_BYTES && slot.is_none() {

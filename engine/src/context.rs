@@ -1,0 +1,16 @@
+//! Contexts for model calls: [`build`] puts one together, [`receipts`] proves and replays it, [`projecting`] is the view of the messages.
+
+mod build;
+mod projecting;
+mod receipts;
+
+pub(crate) use build::StoredMedia;
+pub use build::{Context, ContextOptions, Digest, RecallRequest};
+pub use projecting::Projection;
+pub(crate) use receipts::erased;
+pub use receipts::{Policy, Receipt};
+
+use crate::conversation::ConversationHandle;
+
+/// The contexts of a conversation.
+pub struct ConversationContexts<'a>(pub(crate) &'a ConversationHandle);

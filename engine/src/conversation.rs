@@ -1,0 +1,109 @@
+//! A conversation's handle. Its methods live with what they do: `turns` appends, `reading` reads, `settings` changes, forks and ends it,
+//! `state` is what is known now; the rest stands in the folders of the features.
+
+mod append;
+mod reading;
+mod settings;
+mod state;
+mod turns;
+
+pub use append::{Append, AppendOptions, Appended};
+pub use reading::{Entry, HistoryQuery, Order};
+pub(crate) use settings::check_by_hand;
+pub use settings::{Change, ForkOptions};
+pub use state::ConversationState;
+
+use crate::assets::ConversationAssets;
+use crate::compaction::ConversationCompaction;
+use crate::context::ConversationContexts;
+use crate::everturn::Shared;
+use crate::facts::ConversationFacts;
+use crate::proof::ConversationLog;
+use crate::streaming::turn::OpenTurn;
+use crate::tenant::Tenant;
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::event::check_name;
+use everturn_core::id::{ConversationId, Key, TurnId};
+use everturn_core::write::{Action, Idempotency, Write};
+use everturn_store::Committed;
+use std::sync::Arc;
+
+/// A conversation to work with, by [`Tenant::conversation`]. It is cheap to make and to clone, and reads nothing by itself: whether the
+/// conversation exists shows with the first call.
+#[derive(Clone)]
+pub struct ConversationHandle {
+    pub(crate) tenant: Tenant,
+    key: Key,
+}
+
+impl ConversationHandle {
+    pub(crate) fn new(tenant: Tenant, id: ConversationId) -> ConversationHandle {
+        let key = tenant.key(id);
+        ConversationHandle { tenant, key }
+    }
+
+    /// The conversation's id.
+    pub fn id(&self) -> ConversationId {
+        self.key.id
+    }
+
+    /// State: pins, approvals, tools at work, the system prompt.
+    pub fn state(&self) -> ConversationState<'_> {
+        ConversationState(self)
+    }
+
+    /// Facts learned from it, or stated by hand.
+    pub fn facts(&self) -> ConversationFacts<'_> {
+        ConversationFacts(self)
+    }
+
+    /// Images, documents and other bytes that belong to it.
+    pub fn assets(&self) -> ConversationAssets<'_> {
+        ConversationAssets(self)
+    }
+
+    /// Contexts for model calls, their receipts, and projections.
+    pub fn contexts(&self) -> ConversationContexts<'_> {
+        ConversationContexts(self)
+    }
+
+    /// Checkpoints that stand for older turns, and the budgets that ask for them.
+    pub fn compaction(&self) -> ConversationCompaction<'_> {
+        ConversationCompaction(self)
+    }
+
+    /// The events as they are stored, and their proof.
+    pub fn log(&self) -> ConversationLog<'_> {
+        ConversationLog(self)
+    }
+
+    /// A turn that was opened by [`open`](ConversationHandle::open) and is streamed.
+    pub fn open_turn(&self, turn: TurnId) -> OpenTurn<'_> {
+        OpenTurn::new(self, turn)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        self.tenant.shared()
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub(crate) fn write<T: 'static>(
+        &self,
+        action: Result<Action, Error>,
+        read: impl FnOnce(Committed) -> Result<T, Error> + Send + 'static,
+    ) -> Commit<T> {
+        let key = self.key.clone();
+        Commit::new(action.and_then(|action| self.shared().submit(Write { key, action }, Vec::new())), read)
+    }
+}
+
+pub(crate) fn idempotency(key: Option<String>, request: Option<Hash>) -> Result<Option<Idempotency>, Error> {
+    let (Some(key), Some(request)) = (key, request) else { return Ok(None) };
+    check_name("idempotency key", &key)?;
+    Ok(Some(Idempotency { key, request, only_repeat: None }))
+}

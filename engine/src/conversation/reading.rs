@@ -1,0 +1,256 @@
+//! Reading a conversation, and following it.
+
+use super::ConversationHandle;
+use crate::proof::ConversationLog;
+use crate::streaming::hub::{Position, Subscription};
+use crate::tenant::{Page, more, page_limit};
+use crate::transfer::ends_early;
+use everturn_core::Error;
+use everturn_core::event::Event;
+use everturn_core::id::TurnId;
+use everturn_core::json::Raw;
+use everturn_core::limits::PAGE_BYTES_MAX;
+use everturn_core::turn::Turn;
+use everturn_store::TurnQuery;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// In which direction a page goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Order {
+    /// Oldest first.
+    #[default]
+    #[serde(rename = "asc")]
+    Ascending,
+    /// Newest first.
+    #[serde(rename = "desc")]
+    Descending,
+}
+
+/// Which part of a history to read.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HistoryQuery {
+    /// Only what comes before this place.
+    #[serde(deserialize_with = "everturn_core::json::place")]
+    pub before: Option<u64>,
+    /// Only what comes after this place.
+    #[serde(deserialize_with = "everturn_core::json::place")]
+    pub after: Option<u64>,
+    /// At most this many.
+    #[schemars(range(min = 1, max = 1000))]
+    pub limit: usize,
+    /// Oldest or newest first.
+    pub order: Order,
+    /// Only turns of these actors, if any are named.
+    #[serde(alias = "actor")]
+    pub actors: Vec<String>,
+    /// Also superseded turns.
+    pub include_superseded: bool,
+    /// Also events that are not turns.
+    pub include_events: bool,
+}
+
+impl Default for HistoryQuery {
+    fn default() -> HistoryQuery {
+        HistoryQuery {
+            before: None,
+            after: None,
+            limit: 50,
+            order: Order::Ascending,
+            actors: Vec::new(),
+            include_superseded: false,
+            include_events: false,
+        }
+    }
+}
+
+/// One entry of a history.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Entry {
+    /// Something said.
+    Turn(Box<Turn>),
+    /// Something else that happened.
+    Event(Box<Event>),
+}
+
+/// Only an event says of which kind it is. The text is kept until that is known: what is said keeps its bytes.
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
+        #[derive(Deserialize)]
+        struct Kind {
+            kind: Option<serde::de::IgnoredAny>,
+        }
+        let raw = Raw::deserialize(deserializer)?;
+        let entry = match raw.read::<Kind>() {
+            Some(Kind { kind: Some(_) }) => serde_json::from_str(raw.get()).map(Entry::Event),
+            _ => serde_json::from_str(raw.get()).map(Entry::Turn),
+        };
+        entry.map_err(serde::de::Error::custom)
+    }
+}
+
+impl Entry {
+    /// Its place in the log.
+    pub fn seq(&self) -> u64 {
+        match self {
+            Entry::Turn(turn) => turn.seq,
+            Entry::Event(event) => event.seq,
+        }
+    }
+}
+
+/// Turns read at a time.
+const TURNS_PAGE: usize = 500;
+
+impl ConversationLog<'_> {
+    /// Events after a place, oldest first. A page may end before `limit`, at `PAGE_BYTES_MAX`; only an empty one is the
+    /// end.
+    pub fn read(&self, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
+        self.0.shared().journal.log.events(self.0.key(), after, page_limit(limit)?)
+    }
+}
+
+impl ConversationHandle {
+    /// One turn as a conversation sees it: a fork sees what it inherited as it was.
+    pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
+        self.shared().journal.index.turn_in(self.key(), id)
+    }
+
+    /// Every turn that a query asks for, oldest first, read page by page so that a long history is not held at once.
+    /// `each` says whether to go on.
+    pub(crate) fn each_turn(
+        &self,
+        mut query: TurnQuery,
+        mut each: impl FnMut(Turn) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<(), Error> {
+        (query.limit, query.bytes_max) = (TURNS_PAGE, Some(PAGE_BYTES_MAX));
+        loop {
+            let page = self.shared().journal.index.turns(self.key(), &query)?;
+            let Some(last) = page.last() else { return Ok(()) };
+            query.after = Some(last.seq);
+            for turn in page {
+                if each(turn)?.is_break() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// A page of the history, summarized turns included.
+    pub fn history(&self, query: HistoryQuery) -> Result<Page<Entry>, Error> {
+        let limit = page_limit(query.limit)?;
+        let descending = query.order == Order::Descending;
+        if query.include_events {
+            return self.history_with_events(&query, limit);
+        }
+        let turns = TurnQuery {
+            before: query.before,
+            after: query.after,
+            descending,
+            actors: query.actors,
+            include_superseded: query.include_superseded,
+            as_of: None,
+            limit: limit + 1,
+            bytes_max: Some(PAGE_BYTES_MAX),
+        };
+        let mut data: Vec<Entry> = self
+            .shared()
+            .journal
+            .index
+            .turns(self.key(), &turns)?
+            .into_iter()
+            .map(|turn| Entry::Turn(Box::new(turn)))
+            .collect();
+        // A page that ends early, because of its bytes, is not known to be the last.
+        let (last, full) = (data.last().map(Entry::seq), bytes(&data) >= PAGE_BYTES_MAX);
+        let next = more(&mut data, limit, Entry::seq).or(last.filter(|_| full));
+        Ok(Page { data, next })
+    }
+
+    /// With events there is an entry at every place, so a page is a range of places. Turns that were not asked for are
+    /// left out of it, so that a page may be shorter than its limit and still not the last.
+    fn history_with_events(&self, query: &HistoryQuery, limit: usize) -> Result<Page<Entry>, Error> {
+        let conversation = self.shared().journal.index.conversation(self.key())?;
+        let head = conversation.head.seq;
+        let (low, high) = (
+            query.after.unwrap_or(0),
+            query.before.map_or(head, |before| before.saturating_sub(1)).min(head),
+        );
+        let (mut from, mut through) = match query.order {
+            Order::Ascending => (low, high.min(low.saturating_add(limit as u64))),
+            Order::Descending => (low.max(high.saturating_sub(limit as u64)), high),
+        };
+        if from >= through {
+            return Ok(Page { data: Vec::new(), next: None });
+        }
+        let events = loop {
+            let events = self.shared().journal.log.events(self.key(), from, (through - from) as usize)?;
+            match events.last() {
+                // Cut short by its bytes: the part that is there is the page.
+                Some(last) if last.seq < through && query.order == Order::Ascending => through = last.seq,
+                // The part that is wanted is the other one.
+                Some(last) if last.seq < through => {
+                    from = through - (through - from).div_ceil(2);
+                    continue;
+                }
+                Some(_) => {}
+                None => return Err(ends_early(&conversation, from)),
+            }
+            break events;
+        };
+        let turns = TurnQuery {
+            before: Some(through + 1),
+            after: Some(from),
+            include_superseded: true,
+            limit,
+            ..TurnQuery::default()
+        };
+        let mut turns: BTreeMap<u64, Turn> = self
+            .shared()
+            .journal
+            .index
+            .turns(self.key(), &turns)?
+            .into_iter()
+            .map(|turn| (turn.seq, turn))
+            .collect();
+        let asked_for = |turn: &Turn| {
+            (query.include_superseded || turn.superseded_by.is_none())
+                && (query.actors.is_empty()
+                    || turn.actor.as_ref().is_some_and(|actor| query.actors.contains(actor)))
+        };
+        let mut data: Vec<Entry> = events
+            .into_iter()
+            .filter_map(|event| match turns.remove(&event.seq) {
+                Some(turn) => asked_for(&turn).then(|| Entry::Turn(Box::new(turn))),
+                None => Some(Entry::Event(Box::new(event))),
+            })
+            .collect();
+        let next = match query.order {
+            Order::Ascending => (through < high).then_some(through),
+            Order::Descending => {
+                data.reverse();
+                (from > low).then_some(from + 1)
+            }
+        };
+        Ok(Page { data, next })
+    }
+
+    /// Everything after a `seq`, then what comes: no gap, no repeat. With the [`Position`] that an earlier subscription came to, also
+    /// one before a restart, the open turn that it names goes on where it was; of others the whole text comes again.
+    pub fn subscribe(&self, after: impl Into<Position>) -> Result<Subscription, Error> {
+        Subscription::new(self.shared().clone(), self.key().clone(), after.into())
+    }
+}
+
+/// Bytes of the messages of a page.
+fn bytes(page: &[Entry]) -> usize {
+    let length = |entry: &Entry| match entry {
+        Entry::Turn(turn) => turn.message.as_ref().map_or(0, |message| message.get().len()),
+        Entry::Event(event) => event.text().map_or(0, str::len),
+    };
+    page.iter().map(length).sum()
+}

@@ -1,0 +1,272 @@
+//! Lifecycle of a conversation: settings, state, forks, the end.
+
+use super::{ConversationHandle, ConversationState, idempotency};
+use crate::tenant::NewConversation;
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{
+    Conversation, Lifecycle, Parent, Retention, Settings, SystemPrompt, Tombstone,
+};
+use everturn_core::event::{Event, kind};
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::write::{Action, StateBody, stale_seq};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A change of settings and state. [`Settings`] or a [`Lifecycle`] alone become one.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// Title, metadata, retention, policy, system prompt, …
+    pub settings: Settings,
+    /// New state.
+    pub state: Option<Lifecycle>,
+    /// Reason for the new state.
+    pub reason: Option<String>,
+    /// Refuse unless the log ends at this `seq`: nobody has written since it was read.
+    pub expected_seq: Option<u64>,
+}
+
+impl From<Settings> for Change {
+    fn from(settings: Settings) -> Change {
+        Change { settings, ..Change::default() }
+    }
+}
+
+impl From<Lifecycle> for Change {
+    fn from(state: Lifecycle) -> Change {
+        Change { state: Some(state), ..Change::default() }
+    }
+}
+
+/// Options of a fork. A `seq` alone becomes them.
+#[derive(Clone, Debug, Default)]
+pub struct ForkOptions {
+    /// Last `seq` of the shared history; the newest event by default.
+    pub at_seq: Option<u64>,
+    /// Repeated with the same key, the fork that exists is returned.
+    pub idempotency_key: Option<String>,
+}
+
+impl From<u64> for ForkOptions {
+    fn from(at_seq: u64) -> ForkOptions {
+        ForkOptions { at_seq: Some(at_seq), idempotency_key: None }
+    }
+}
+
+impl ConversationState<'_> {
+    /// The system prompt: the current one, or an earlier one by its fingerprint.
+    pub fn system_prompt(&self, sha256: Option<Hash>) -> Result<Option<SystemPrompt>, Error> {
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
+        let Some(wanted) = sha256.filter(|hash| conversation.system_prompt.is_none_or(|p| p.sha256 != *hash))
+        else {
+            return self.0.prompt_of(&conversation);
+        };
+        let mut after = 0;
+        loop {
+            let page = self.0.shared().journal.log.events(self.0.key(), after, PAGE_ENTRIES_MAX)?;
+            let Some(last) = page.last() else { return Ok(None) };
+            after = last.seq;
+            let settings = page
+                .iter()
+                .filter(|e| [kind::CREATED, kind::UPDATED, kind::FORKED].contains(&e.kind.as_str()));
+            let mut prompts =
+                settings.filter_map(Event::read::<Settings>).filter_map(|s| s.system_prompt.flatten());
+            if let Some(prompt) = prompts.find(|prompt| prompt.sha256 == wanted) {
+                return Ok(Some(prompt));
+            }
+        }
+    }
+}
+
+impl ConversationHandle {
+    /// A conversation; its metadata shows the system prompt with its text.
+    pub fn get(&self) -> Result<Conversation, Error> {
+        let mut conversation = self.shared().journal.index.conversation(self.key())?;
+        if let Some(prompt) = self.prompt_of(&conversation)? {
+            conversation.metadata.insert("system_prompt".into(), Raw::of(&prompt)?);
+        }
+        let budget = self.budget_metadata(&conversation)?;
+        conversation.metadata.insert("transcript_budget".into(), budget);
+        Ok(conversation)
+    }
+
+    fn prompt_of(&self, conversation: &Conversation) -> Result<Option<SystemPrompt>, Error> {
+        let Some(prompt) = conversation.system_prompt else { return Ok(None) };
+        let events = self.shared().journal.log.events(self.key(), prompt.seq - 1, 1)?;
+        Ok(events
+            .first()
+            .and_then(Event::read::<Settings>)
+            .and_then(|settings| settings.system_prompt.flatten()))
+    }
+
+    /// Changes [`Settings`], or the [`Lifecycle`], or both in one step with a [`Change`]. A value that is set already adds no event.
+    pub fn update(&self, change: impl Into<Change>) -> Commit<Conversation> {
+        let change = change.into();
+        let prepared = (|| {
+            self.shared().journal.writable()?;
+            check_by_hand(&change.settings)?;
+            let mut settings = change.settings.normalise()?;
+            // Not the one that is remembered: whoever names a place has read the index, which may be a moment ahead of it.
+            let current = self.shared().journal.index.conversation(self.key())?;
+            if let Some(expected) = change.expected_seq.filter(|expected| *expected != current.head.seq) {
+                return Err(stale_seq(current.head.seq, expected));
+            }
+            leave_out_what_is_so(&mut settings, &current);
+            let mut drafts = Vec::new();
+            if settings != Settings::default() {
+                drafts = self.tenant.setting_drafts(kind::UPDATED, &settings)?;
+            }
+            if let Some(state) = change.state.filter(|state| *state != current.state) {
+                let body = StateBody { state, reason: change.reason };
+                drafts.push(self.shared().draft(kind::STATE, &body)?);
+            }
+            let expected_seq = change.expected_seq;
+            Ok((!drafts.is_empty()).then_some(Action::Append { drafts, expected_seq, idempotency: None }))
+        })();
+        match prepared {
+            Ok(Some(action)) => {
+                self.write(Ok(action), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+            }
+            Ok(None) => Commit::ready(self.get()),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    /// Starts over: a new conversation with the same settings that names this one as its predecessor; this one is closed.
+    pub fn reset(&self) -> Result<ConversationHandle, Error> {
+        let old = self.shared().journal.index.conversation(self.key())?;
+        let settings = Settings { predecessor: Some(self.id()), ..self.settings_of(&old)? };
+        let new =
+            self.tenant.create_with(NewConversation { settings, ..NewConversation::default() }).wait()?;
+        match self.update(Lifecycle::Closed).wait() {
+            Ok(_) => Ok(new),
+            Err(error) => {
+                new.delete("the conversation that it starts over from could not be closed").wait()?;
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn settings_of(&self, conversation: &Conversation) -> Result<Settings, Error> {
+        Ok(Settings {
+            owner: conversation.owner.clone().map(Some),
+            title: conversation.title.clone().map(Some),
+            metadata: conversation.metadata.clone(),
+            ttl: conversation.ttl.map(Some),
+            retention: Some(conversation.retention).filter(|retention| *retention != Retention::Full),
+            policy: conversation.policy.clone(),
+            system_prompt: self.prompt_of(conversation)?.map(Some),
+            ..Settings::default()
+        })
+    }
+
+    /// A new conversation that shares this one's history up to a `seq`, by default up to the newest event, without copying it. What
+    /// happens on one side afterwards does not show on the other; only an erasure does, because the words are kept once.
+    pub fn fork(&self, options: impl Into<ForkOptions>) -> Commit<ConversationHandle> {
+        match self.shared().journal.source.ulid() {
+            Ok(new) => self.fork_as(ConversationId(new), options.into()),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    /// The same, under an id that follows from something else.
+    pub(crate) fn fork_as(
+        &self,
+        new: ConversationId,
+        ForkOptions { at_seq, idempotency_key }: ForkOptions,
+    ) -> Commit<ConversationHandle> {
+        let prepared = (|| {
+            let request = Hash::of(format!("fork {} {at_seq:?}", self.id()).as_bytes());
+            let idempotency = idempotency(idempotency_key, Some(request))?;
+            let parent = self.shared().journal.index.conversation(self.key())?;
+            let at_seq = at_seq.unwrap_or(parent.head.seq);
+            let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
+            let (checkpoint, budget) = if at_seq < parent.head.seq {
+                let fold = self.shared().fold(self.key(), at_seq)?;
+                (fold.checkpoint, fold.budget)
+            } else {
+                (parent.checkpoint, parent.budget)
+            };
+            let mut settings = Settings {
+                parent: Some(at),
+                participants: parent.participants.clone(),
+                checkpoint,
+                budget,
+                ..self.settings_of(&parent)?
+            };
+            // In an event of its own, so that erasing the turn that it was made of leaves the rest.
+            let title = settings.title.take();
+            let mut drafts = vec![self.shared().draft(kind::FORKED, &settings)?];
+            if title.is_some() {
+                let titled = Settings { title, ..Settings::default() };
+                drafts.push(self.shared().draft(kind::UPDATED, &titled)?);
+            }
+            Ok(Action::Create { drafts, parent: Some(at), idempotency })
+        })();
+        self.tenant.begun(new, prepared)
+    }
+
+    /// The conversation that the event at a place was written in. A fork that leaves its parent within what that one
+    /// inherited itself is a fork of the ancestor: its file then holds everything that an import needs.
+    fn owner_of(&self, conversation: &Conversation, seq: u64) -> ConversationId {
+        match conversation.parent.filter(|parent| seq <= parent.at_seq) {
+            Some(parent) => {
+                match self.shared().journal.index.conversation(&self.tenant.key(parent.conversation)) {
+                    Ok(above) => self.owner_of(&above, seq),
+                    // Deleted: its events are there for its forks only.
+                    Err(_) => conversation.id,
+                }
+            }
+            None => conversation.id,
+        }
+    }
+
+    /// Deletes it whole. A tombstone stays: id, head hash, when and why. Forks of it keep what they inherited.
+    pub fn delete(&self, reason: &str) -> Commit<Tombstone> {
+        let (at, reason) = (self.shared().now(), reason.to_string());
+        let action = Action::Delete { at, reason: reason.clone(), only_expired: false };
+        let deleted = self.clone();
+        self.write(Ok(action), move |committed| {
+            let forgotten = crate::recall::indexer::forget_erased(deleted.shared(), deleted.tenant.name());
+            deleted.delete_copies()?;
+            forgotten?;
+            Ok(Tombstone { id: deleted.id(), head: committed.conversation.head, deleted: at, reason })
+        })
+    }
+}
+
+/// Settings carry also what only we may write: a parent that was made up would show another conversation's events.
+pub(crate) fn check_by_hand(settings: &Settings) -> Result<(), Error> {
+    if settings.parent.is_some()
+        || settings.predecessor.is_some()
+        || !settings.participants.is_empty()
+        || !settings.transcript.is_empty()
+        || settings.checkpoint.is_some()
+        || settings.budget.is_some()
+    {
+        return Err(Error::invalid(
+            "settings.reserved",
+            "parent, predecessor, participants, checkpoint, budget and transcript are written by Everturn itself; leave them out",
+        ));
+    }
+    Ok(())
+}
+
+/// Takes out of new settings what the conversation has already.
+fn leave_out_what_is_so(settings: &mut Settings, current: &Conversation) {
+    settings.owner.take_if(|owner| *owner == current.owner);
+    settings.title.take_if(|title| *title == current.title);
+    settings.ttl.take_if(|ttl| *ttl == current.ttl);
+    settings.retention.take_if(|retention| *retention == current.retention);
+    let fingerprint = current.system_prompt.map(|prompt| prompt.sha256);
+    settings.system_prompt.take_if(|prompt| prompt.as_ref().map(|prompt| prompt.sha256) == fingerprint);
+    let is_news = |now: &BTreeMap<String, Raw>, key: &String, value: &Raw| match now.get(key) {
+        Some(known) => known != value,
+        None => value.get() != "null",
+    };
+    settings.metadata.retain(|key, value| is_news(&current.metadata, key, value));
+    settings.policy.retain(|key, value| is_news(&current.policy, key, value));
+}

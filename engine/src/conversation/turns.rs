@@ -1,0 +1,51 @@
+//! Events of the caller's own, and superseding.
+
+use super::{AppendOptions, Appended, ConversationHandle};
+use crate::ingest::{NewTurn, Place};
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::event::{Draft, Event, kind};
+use everturn_core::id::TurnId;
+use everturn_core::json::Raw;
+use everturn_core::write::{Action, SupersededBody};
+
+impl ConversationHandle {
+    /// Appends an event of the caller's own kind: an audit note, a snapshot, anything that is not a turn.
+    pub fn append_event(
+        &self,
+        kind: &str,
+        actor: Option<String>,
+        body: impl serde::Serialize,
+    ) -> Commit<Event> {
+        let prepared = (|| {
+            let body = Raw::of(&body)?;
+            if kind::RESERVED.contains(&kind) {
+                let text = format!("{kind} is written by Everturn itself; choose a kind of your own");
+                return Err(Error::invalid("kind.reserved", text));
+            }
+            everturn_views::state::check(kind, &body)?;
+            self.check_scratchpads(kind, &body)?;
+            let draft = Draft { actor, ..self.shared().draft(kind.to_string(), &body)? };
+            draft.check()?;
+            let conversation = self.shared().journal.conversation(self.key())?;
+            let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_event")?;
+            drafts.push(draft);
+            Ok(Action::Append { drafts, expected_seq: None, idempotency: None })
+        })();
+        self.write(prepared, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed))
+    }
+
+    /// Replaces a turn: the new one is appended, the old one points to it. Nothing is changed or lost.
+    pub fn supersede(&self, turn: TurnId, with: NewTurn) -> Commit<Appended> {
+        self.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
+            self.shared().ingest(conversation, with, Place::Whole, ingested)?;
+            let by =
+                ingested.drafts.last().map(|draft| TurnId(draft.id.0)).ok_or_else(crate::writer::closed)?;
+            ingested.drafts.push(Draft {
+                turn: Some(turn),
+                ..self.shared().draft(kind::SUPERSEDED, &SupersededBody { by })?
+            });
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,436 @@
+//! Erasing: words leave every file of the store, together with everything that repeats them. Envelopes and hashes stay.
+
+use crate::compaction::ConversationCompaction;
+use crate::conversation::ConversationHandle;
+use crate::erasing::erasures::{Erasures, Gone};
+use crate::erasing::records::{Erased, Records};
+use crate::mirror::{Change, Mirror};
+use crate::tenant::Tenant;
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::chain::{self, Head};
+use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings};
+use everturn_core::echo::Words;
+use everturn_core::event::{Draft, Event, kind};
+use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::turn::Status;
+use everturn_core::write::{Action, ErasedBody, Place, StateBody, Write, no_such_seq, still_open};
+use everturn_store::TurnQuery;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// Turns that one step erases.
+const TURNS_AT_ONCE: usize = 500;
+
+/// What erasing everything of an actor did.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ErasedActor {
+    /// The actor. Its name stays in the envelopes.
+    pub actor: String,
+    /// Conversations in which something was erased.
+    pub conversations: u64,
+    /// Turns.
+    pub turns: u64,
+    /// Other events: facts added by hand, pins, notes.
+    pub events: u64,
+}
+
+/// What is erased in one step.
+#[derive(Default)]
+struct Erasure {
+    turns: Vec<TurnId>,
+    /// Other events.
+    events: Vec<Place>,
+    /// Calls that the turns answered.
+    answered: Vec<String>,
+    /// Whether checkpoints that cover the turns go as well.
+    summaries: bool,
+    /// What the turns and events say.
+    words: Vec<Words>,
+}
+
+impl Tenant {
+    /// Erases everything that an actor said in any conversation of the tenant, with everything that repeats it. Open turns
+    /// are aborted first. `progress` is told after each step. Repeating it is harmless, and finishes what a crash cut off.
+    pub fn erase_actor(
+        &self,
+        actor: &str,
+        by: Option<String>,
+        reason: &str,
+        progress: &mut dyn FnMut(&ErasedActor),
+    ) -> Result<ErasedActor, Error> {
+        everturn_core::event::check_name("actor", actor)?;
+        let mut done = ErasedActor { actor: actor.to_string(), ..ErasedActor::default() };
+        let mut conversations = BTreeSet::new();
+        let mut after = 0;
+        while let Some(page) = self.shared().journal.index.written_by(self.name(), actor, after)? {
+            after = page.through;
+            let mut found: BTreeMap<ConversationId, (BTreeSet<TurnId>, Vec<u64>)> = BTreeMap::new();
+            for written in page.events {
+                let (turns, events) = found.entry(written.seen_in).or_default();
+                match written.turn {
+                    Some(turn) if kind::is_of_turn(&written.kind) => drop(turns.insert(turn)),
+                    _ if kind::has_words(&written.kind) => events.push(written.place.seq),
+                    _ => {}
+                }
+            }
+            for (id, (turns, events)) in found {
+                for turn in &turns {
+                    if self.shared().streams.get(&self.key(id), *turn).is_some() {
+                        self.conversation(id).open_turn(*turn).abort("erased", None).wait()?;
+                    }
+                }
+                let turns: Vec<TurnId> = turns.into_iter().collect();
+                for turns in turns.chunks(TURNS_AT_ONCE) {
+                    self.conversation(id).erase_turns(turns.to_vec(), by.clone(), reason)?;
+                }
+                for events in events.chunks(TURNS_AT_ONCE) {
+                    self.conversation(id).erase_places(events, by.clone(), reason)?;
+                }
+                if !turns.is_empty() || !events.is_empty() {
+                    conversations.insert(id);
+                }
+                done.turns += turns.len() as u64;
+                done.events += events.len() as u64;
+                done.conversations = conversations.len() as u64;
+                progress(&done);
+            }
+        }
+        self.erase_in_mirrors(conversations)?;
+        Ok(done)
+    }
+
+    /// The tenant's session files below a folder. From now on erasures reach them, also those by other processes.
+    pub fn records_in(&self, folder: &Path) -> Result<Records, Error> {
+        self.shared().note_records(folder)?;
+        Ok(Records::of(folder, self.name()))
+    }
+
+    fn records(&self) -> Result<Vec<Records>, Error> {
+        let folders = self.shared().copies.records()?;
+        Ok(folders.iter().map(|folder| Records::of(folder, self.name())).collect())
+    }
+
+    fn erase_in_records(&self, erased: &Erased) -> Result<(), Error> {
+        self.records()?.iter().try_for_each(|records| {
+            records.note_erasure()?;
+            records.erase(erased)
+        })
+    }
+
+    /// Takes erased words out of mirrors, also those that nobody keeps up to date at the moment.
+    fn erase_in_mirrors(&self, ids: impl IntoIterator<Item = ConversationId>) -> Result<(), Error> {
+        self.change_mirrors(ids, Change { erased: true, deleted: false })
+    }
+
+    fn change_mirrors(
+        &self,
+        ids: impl IntoIterator<Item = ConversationId>,
+        change: Change,
+    ) -> Result<(), Error> {
+        let changes: Vec<_> = ids.into_iter().map(|id| (self.key(id), change)).collect();
+        Mirror::update_others(self.shared(), &changes)?;
+        if let Some(mirror) = &self.shared().mirror {
+            changes.iter().for_each(|(key, _)| mirror.wait_for(key));
+        }
+        Ok(())
+    }
+
+    /// Says the settings of a conversation once more, because an event that holds some of them will be erased.
+    fn restate(&self, event: &Event, change: impl FnOnce(&Conversation, &mut Settings)) -> Result<(), Error> {
+        let key = self.key(event.conversation);
+        let conversation = match self.shared().journal.index.conversation(&key) {
+            // Only forks still read it, and they have settings of their own.
+            Err(Error::NotFound(_)) => return Ok(()),
+            conversation => conversation?,
+        };
+        let held: Settings = event.read().unwrap_or_default();
+        let mut settings = Settings {
+            transcript: held.transcript,
+            ..self.conversation(conversation.id).settings_of(&conversation)?
+        };
+        if event.kind == kind::FORKED {
+            settings.participants = conversation.participants.clone();
+            settings.checkpoint = conversation.checkpoint;
+            settings.budget = conversation.budget;
+        }
+        settings.predecessor = conversation.predecessor;
+        change(&conversation, &mut settings);
+        let drafts = self.setting_drafts(kind::UPDATED, &settings)?;
+        let action = Action::Append { drafts, expected_seq: None, idempotency: None };
+        self.conversation(conversation.id).write_for_erasure(action)
+    }
+
+    /// Unsets what a settings event set, as far as it still holds.
+    fn unset(&self, event: &Event) -> Result<(), Error> {
+        // Of a damaged event nothing is known but that it may have set any of them.
+        let held: Settings = event.read().unwrap_or_default();
+        let null = Raw::of(&())?;
+        self.restate(event, |conversation, settings| {
+            if held.title.is_some_and(|title| title == conversation.title) {
+                settings.title = Some(None);
+            }
+            for (name, value) in &held.metadata {
+                if conversation.metadata.get(name) == Some(value) {
+                    settings.metadata.insert(name.clone(), null.clone());
+                }
+            }
+            let prompt = conversation.system_prompt.map(|prompt| prompt.sha256);
+            if held.system_prompt.flatten().is_some_and(|held| Some(held.sha256) == prompt) {
+                settings.system_prompt = Some(None);
+            }
+        })
+    }
+}
+
+impl ConversationCompaction<'_> {
+    /// What retention asks for once everything up to `through` is covered by a summary: with `audit-only` or `ephemeral`
+    /// the bodies of those turns are erased; with `full` nothing happens. Inherited turns are their owner's to keep.
+    /// Gives how many were erased.
+    pub fn apply_retention(&self, through: u64) -> Result<usize, Error> {
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
+        if conversation.retention == Retention::Full {
+            return Ok(0);
+        }
+        let query = TurnQuery {
+            after: conversation.parent.map(|parent| parent.at_seq),
+            before: Some(through.saturating_add(1)),
+            include_superseded: true,
+            ..TurnQuery::default()
+        };
+        let mut due: Vec<TurnId> = Vec::new();
+        self.0.each_turn(query, |turn| {
+            if !turn.erased && turn.status != Status::Pending {
+                due.push(turn.id);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        for turns in due.chunks(TURNS_AT_ONCE) {
+            // The summary is what is meant to remain.
+            let erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
+            let reason = format!("retention {}", conversation.retention);
+            self.0.commit_erasure(erasure, None, &reason)?;
+        }
+        if !due.is_empty() {
+            self.0.tenant.erase_in_mirrors([self.0.id()])?;
+        }
+        Ok(due.len())
+    }
+}
+
+impl ConversationHandle {
+    /// Erases a turn's content from every file of the store. Its envelope and hash stay: the chain still verifies. Whatever
+    /// repeats its words goes as well, here and in forks: checkpoints that cover it (written anew from what is left), facts
+    /// learned from it with their corrections, titles made of it, and imported lines that repeat it. A turn that was erased
+    /// before gets no second record; only copies outside the store are looked through again.
+    pub fn erase(&self, turn: TurnId, by: Option<String>, reason: &str) -> Commit<Head> {
+        let erased = self.erase_turns(vec![turn], by, reason);
+        Commit::ready(erased.and_then(|head| self.tenant.erase_in_mirrors([self.id()]).map(|()| head)))
+    }
+
+    /// Erases events that are no turns, by their places: notes, pins, facts, imported lines, settings. What a settings event
+    /// set of title, metadata and system prompt is unset.
+    pub fn erase_events(&self, places: &[u64], by: Option<String>, reason: &str) -> Result<Head, Error> {
+        let head = self.erase_places(places, by, reason)?;
+        self.tenant.erase_in_mirrors([self.id()])?;
+        Ok(head)
+    }
+
+    fn erase_places(&self, places: &[u64], by: Option<String>, reason: &str) -> Result<Head, Error> {
+        let conversation = self.shared().journal.index.conversation(self.key())?;
+        let (mut events, mut gone) = (Vec::with_capacity(places.len()), Vec::new());
+        for seq in places {
+            let stored = self.shared().journal.log.stored_events(self.key(), seq.saturating_sub(1), 1)?.pop();
+            let stored = stored.filter(|event| event.seq == *seq);
+            let mut event = stored.ok_or_else(|| no_such_seq(&conversation, *seq))?;
+            gone.extend(Gone::of(&event));
+            match chain::check(&event) {
+                // Erasing is the way to go on from a damaged body, so it does without one.
+                Err(error) if error.code() == "chain.body_mismatch" => event.body = None,
+                checked => checked?,
+            }
+            events.push(event);
+        }
+        events.iter().try_for_each(check_event)?;
+        let erased_before = self.erased_before(gone)?;
+        events.retain(|event| !erased_before.contains(&place_of(event)));
+        if events.is_empty() {
+            self.tenant.erase_in_records(&Erased { ids: vec![self.id().to_string()], words: Vec::new() })?;
+            return Ok(conversation.head);
+        }
+        for event in &events {
+            match event.kind.as_str() {
+                kind if kind::is_settings(kind) => self.tenant.unset(event)?,
+                kind::STATE => self.tenant.conversation(event.conversation).restate_state()?,
+                _ => {}
+            }
+        }
+        let words = events.iter().filter_map(Event::read::<Value>).map(|body| Words::of(&body)).collect();
+        let events = events.iter().map(place_of).collect();
+        let erasure = Erasure { events, words, summaries: true, ..Erasure::default() };
+        self.commit_erasure(erasure, by, reason).map(|conversation| conversation.head)
+    }
+
+    fn erase_turns(&self, turns: Vec<TurnId>, by: Option<String>, reason: &str) -> Result<Head, Error> {
+        let key = self.key();
+        let mut erasure = Erasure { summaries: true, ..Erasure::default() };
+        for turn in &turns {
+            // Erasing is the way to go on from a damaged body, so it does without one.
+            let (status, message) = match self.shared().journal.index.turn_in(key, *turn) {
+                Ok(said) if said.erased => {
+                    let place = Place { conversation: said.conversation, seq: said.seq };
+                    let gone = Gone { place, kind: kind::MESSAGE.into(), turn: Some(*turn) };
+                    if !self.erased_before([gone])?.is_empty() {
+                        continue;
+                    }
+                    (said.status, Value::Null)
+                }
+                Ok(said) => (said.status, said.value().unwrap_or_default()),
+                Err(Error::Corrupt(_)) => {
+                    let stored = self.shared().journal.index.stored_turn_in(key, *turn)?;
+                    (stored.row.status, Value::Null)
+                }
+                Err(error) => return Err(error),
+            };
+            if status == Status::Pending {
+                return Err(still_open(*turn));
+            }
+            let results = everturn_core::pairing::pair([&message]).results;
+            erasure.answered.extend(results.iter().filter_map(|result| result.id.map(str::to_string)));
+            erasure.words.push(Words::of(&message));
+            erasure.events.extend(self.echoes(*turn)?);
+            erasure.turns.push(*turn);
+        }
+        if erasure.turns.is_empty() {
+            // A crash may have come between the erasure and this.
+            let ids = turns.iter().map(TurnId::to_string).chain([self.id().to_string()]).collect();
+            self.tenant.erase_in_records(&Erased { ids, words: Vec::new() })?;
+            return Ok(self.shared().journal.index.conversation(key)?.head);
+        }
+        let before = self.shared().journal.index.conversation(key)?.checkpoint;
+        let before = before.filter(|_| matches!(self.checkpoint(before), Ok(Some(_))));
+        let after = self.commit_erasure(erasure, by, reason)?;
+        match before {
+            Some(lost) if self.checkpoint(before)?.is_none() => self.summarize_anew(lost),
+            _ => Ok(after.head),
+        }
+    }
+
+    fn commit_erasure(
+        &self,
+        Erasure { turns, events, answered, summaries, words }: Erasure,
+        by: Option<String>,
+        reason: &str,
+    ) -> Result<Conversation, Error> {
+        let prepared = (|| {
+            let mut learned = Vec::new();
+            for turn in &turns {
+                learned.extend(self.shared().journal.index.learned_from(&self.key().tenant, *turn)?);
+            }
+            let (turns, events) = (turns.clone(), events.clone());
+            let turn = turns.first().copied().filter(|_| turns.len() == 1);
+            let body = ErasedBody { turns, reason: reason.to_string(), answered, learned, events };
+            let draft = Draft { actor: by, turn, ..self.shared().draft(kind::ERASED, &body)? };
+            draft.check()?;
+            Ok(draft)
+        })();
+        let mut ids: Vec<String> = turns.iter().map(TurnId::to_string).collect();
+        ids.push(self.id().to_string());
+        let mut erased = Erased { ids, words };
+        self.shared().journal.writable()?;
+        // Before the commit too: if we are killed right after it, nobody looks for these words again.
+        self.tenant.records()?.iter().try_for_each(|records| records.erase(&erased))?;
+        let action = prepared.map(|draft| Action::Erase { turns, events, summaries, draft });
+        let committed = self.write(action, Ok).wait()?;
+        let forgotten = crate::recall::indexer::forget_erased(self.shared(), &self.key().tenant);
+        let places: BTreeSet<ConversationId> =
+            committed.erased.iter().map(|place| place.conversation).collect();
+        erased.ids.extend(places.iter().map(ConversationId::to_string));
+        self.tenant.erase_in_records(&erased)?;
+        forgotten.map(|()| (*committed.conversation).clone())
+    }
+
+    /// Of events without a body, the places whose erasure is recorded.
+    fn erased_before(&self, gone: impl IntoIterator<Item = Gone>) -> Result<BTreeSet<Place>, Error> {
+        let (mut erasures, mut recorded) = (None, BTreeSet::new());
+        for gone in gone {
+            let erasures = match &mut erasures {
+                Some(erasures) => erasures,
+                none => none.insert(Erasures::of(self.shared())?),
+            };
+            if erasures.explain_in(self.key(), &gone)? {
+                recorded.insert(gone.place);
+            }
+        }
+        Ok(recorded)
+    }
+
+    /// Takes a deleted conversation out of records and mirrors.
+    pub(crate) fn delete_copies(&self) -> Result<(), Error> {
+        self.tenant.erase_in_records(&Erased { ids: vec![self.id().to_string()], words: Vec::new() })?;
+        self.tenant.change_mirrors([self.id()], Change { erased: false, deleted: true })
+    }
+
+    /// Events that repeat a turn without naming it. A title among them is taken from its conversation first, so that no fork
+    /// takes it over any more; whatever else that event set is said once more.
+    fn echoes(&self, turn: TurnId) -> Result<Vec<Place>, Error> {
+        let find = || self.shared().journal.index.echoes(self.key(), turn);
+        let mut found = find()?;
+        let titles: Vec<Event> =
+            found.iter().filter(|event| kind::is_settings(&event.kind)).cloned().collect();
+        for event in &titles {
+            let title = event.read::<Settings>().and_then(|settings| settings.title);
+            self.tenant.restate(event, |conversation, settings| {
+                if title == Some(conversation.title.clone()) {
+                    settings.title = Some(None);
+                }
+            })?;
+        }
+        if !titles.is_empty() {
+            // A fork may have come meanwhile.
+            found = find()?;
+        }
+        Ok(found.iter().map(place_of).collect())
+    }
+
+    /// The state without the reason that somebody gave for it.
+    fn restate_state(&self) -> Result<(), Error> {
+        let state = self.shared().journal.index.conversation(self.key())?.state;
+        // One that is closed has said so later, without a reason.
+        if state == Lifecycle::Closed {
+            return Ok(());
+        }
+        let draft = self.shared().draft(kind::STATE, &StateBody { state, reason: None })?;
+        let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
+        self.write_for_erasure(action)
+    }
+
+    fn write_for_erasure(&self, action: Action) -> Result<(), Error> {
+        let write = Write { key: self.key().clone(), action };
+        Commit::new(self.shared().submit_beyond_quota(write, Vec::new()), |_| Ok(())).wait()
+    }
+}
+
+fn place_of(event: &Event) -> Place {
+    Place { conversation: event.conversation, seq: event.seq }
+}
+
+/// Refuses events that cannot be erased by their place.
+fn check_event(event: &Event) -> Result<(), Error> {
+    match event.turn {
+        Some(turn) if kind::is_of_turn(&event.kind) => {
+            let text = format!("seq {} is part of {turn}; erase that turn", event.seq);
+            Err(Error::invalid("erase.turn", text))
+        }
+        _ if !kind::is_of_turn(&event.kind) && !kind::has_words(&event.kind) => {
+            let text = format!("seq {} is a {}, which holds no words; it stays", event.seq, event.kind);
+            Err(Error::invalid("erase.wordless", text))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,495 @@
+//! An open store: its parts, its threads, and what is done to all of it.
+
+use crate::background::{self, Pauses};
+use crate::compaction::worker::{self as compactor, Compactions};
+use crate::erasing::copies::Copies;
+use crate::folds::Folds;
+use crate::generation::Generations;
+use crate::journal::{Journal, Observer, Upload};
+use crate::keys::{KeyRing, Keys};
+use crate::listings::Listings;
+use crate::load::{self, Load, Slots};
+use crate::mirror::Mirror;
+use crate::quota::{QuotaCounts, Quotas};
+use crate::recall::RecallIndex;
+use crate::recall::embedding;
+use crate::recall::indexer::{self, Indexer};
+use crate::streaming::hub::Hub;
+use crate::streaming::open_turns::Streams;
+use crate::tenant::Tenant;
+use crate::world::{Source, SystemWorld, World};
+use crate::writer::{self, Submitted};
+use crate::{backup, model, private};
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::id::TenantName;
+use everturn_core::limits::{STREAM_DEBOUNCE_MS, STREAM_IDLE_MAX_MS};
+use everturn_core::time::Timestamp;
+use everturn_core::write::Write;
+use everturn_store::assets::ObjectAssets;
+use everturn_store::memory::Memory;
+use everturn_store::sqlite::Sqlite;
+use everturn_store::{Assets, Behind, CheckedIndex, CheckedLog, Recall};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a store is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// Only read; works beside a process that writes.
+    pub read_only: bool,
+    /// Make the store if it is not there. Otherwise that is an error.
+    pub create: bool,
+    /// How long to wait for another process that writes to end.
+    pub patience: Duration,
+    /// Open a store that has lost something that was committed, or rebuild one, and go on with what there is. Otherwise it
+    /// is refused.
+    pub accept_loss: bool,
+    /// How long chunks of an open turn may wait before they are durable.
+    pub debounce: Duration,
+    /// An open turn without a chunk for this long is ended as interrupted.
+    pub stream_idle_max: Duration,
+    /// How often expired conversations and silent streams are looked for.
+    pub sweep_every: Duration,
+    /// How much each tenant may store.
+    pub quotas: Quotas,
+    /// Largest conversation that is read, or file that is imported, as one value in memory, in bytes.
+    pub whole_bytes_max: u64,
+    /// Whether this process compacts conversations, and learns facts from them, whose policy asks for it.
+    pub auto_compaction: bool,
+    /// Models that write checkpoints, by name. A conversation's policy names one, or gets `default`; without one the
+    /// checkpoint is extracted. They also read turns for facts.
+    pub summarizers: BTreeMap<String, Arc<dyn model::Summarize>>,
+    /// Models that conversations are continued with, by name. Who names none gets `default`, or the only one.
+    pub models: BTreeMap<String, model::Configured>,
+    /// Whether this process takes what is committed into the index that recall looks in.
+    pub index: bool,
+    /// Who says what texts mean. Without one, recall compares words only.
+    pub embedder: Option<Arc<dyn model::Embed>>,
+    /// Who said it before: asked until everything has a vector of the embedder. The built-in one need not be named.
+    pub former_embedder: Option<Arc<dyn model::Embed>>,
+    /// Who orders the best 50 answers of recall once more: a better model than the embedder, since it reads only those.
+    pub reranker: Option<Arc<dyn model::Embed>>,
+    /// A folder in which a file per conversation is kept up to date.
+    pub mirror: Option<PathBuf>,
+    /// Where time and randomness come from.
+    pub world: Arc<dyn World>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            read_only: false,
+            create: true,
+            patience: Duration::ZERO,
+            accept_loss: false,
+            debounce: Duration::from_millis(STREAM_DEBOUNCE_MS),
+            stream_idle_max: Duration::from_millis(STREAM_IDLE_MAX_MS),
+            sweep_every: Duration::from_secs(30),
+            quotas: Quotas::default(),
+            whole_bytes_max: 512 * 1024 * 1024,
+            auto_compaction: true,
+            summarizers: BTreeMap::new(),
+            models: BTreeMap::new(),
+            index: true,
+            embedder: None,
+            former_embedder: None,
+            reranker: None,
+            mirror: None,
+            world: Arc::new(SystemWorld),
+        }
+    }
+}
+
+/// An open store. Clones share it; it closes when the last one is dropped.
+#[derive(Clone)]
+pub struct Everturn {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Everything that the handles and the threads share.
+pub(crate) struct Shared {
+    pub options: Options,
+    pub journal: Arc<Journal>,
+    pub recall: RecallIndex,
+    pub keys: KeyRing,
+    pub backup: Arc<dyn everturn_store::Backup>,
+    pub quotas: Arc<QuotaCounts>,
+    pub folds: Arc<Folds>,
+    pub compaction: Arc<Compactions>,
+    pub streams: Arc<Streams>,
+    pub hub: Arc<Hub>,
+    pub generations: Arc<Generations>,
+    pub listings: Arc<Listings>,
+    pub mirror: Option<Arc<Mirror>>,
+    pub copies: Copies,
+    pub load: Load,
+    pub pauses: Pauses,
+    /// Large conversations that are held in memory whole at once.
+    pub wholes: Slots,
+    /// Held by the check of everything that runs.
+    pub checking: Mutex<()>,
+}
+
+/// What a store is made of.
+type Kept = (
+    Arc<dyn CheckedLog>,
+    Arc<dyn CheckedIndex>,
+    Arc<dyn Recall>,
+    Arc<dyn everturn_store::Keys>,
+    Arc<dyn everturn_store::Backup>,
+    Arc<dyn Assets>,
+);
+
+impl Everturn {
+    /// Opens a store by URL: `sqlite:PATH` (or just a path) or `memory:`. A SQLite file is made if it is not there.
+    pub fn open(url: &str) -> Result<Everturn, Error> {
+        Everturn::open_with(url, Options::default())
+    }
+
+    /// Opens a store with options.
+    pub fn open_with(url: &str, options: Options) -> Result<Everturn, Error> {
+        let location = Location::parse(url)?;
+        let (log, index, recall, keys, backup, assets): Kept = match &location {
+            Location::Memory => {
+                let memory = Arc::new(Memory::default());
+                let assets = Arc::new(ObjectAssets::memory());
+                (memory.clone(), memory.clone(), memory.clone(), memory.clone(), memory, assets)
+            }
+            Location::Sqlite(path) => {
+                let is_new = !options.read_only && !path.exists();
+                if !options.create {
+                    everturn_store::sqlite::check_there(path)?;
+                }
+                let store = if options.read_only {
+                    Sqlite::open_read_only(path)?
+                } else if options.accept_loss {
+                    Sqlite::open_accepting_loss(path, options.patience)?
+                } else {
+                    Sqlite::open(path, options.patience)?
+                };
+                if is_new {
+                    close_new_store(path, backup::folder_of(path));
+                }
+                let (store, assets) = (Arc::new(store), ObjectAssets::folder(&assets_folder(path)));
+                (store.clone(), store.clone(), store.clone(), store.clone(), store, Arc::new(assets))
+            }
+        };
+        let copies = Copies::of(match &location {
+            Location::Memory => None,
+            Location::Sqlite(path) => Some(path),
+        });
+        let mirror = match &options.mirror {
+            Some(folder) if !options.read_only => {
+                let mirror = Mirror::open(folder)?;
+                copies.note_mirror(folder)?;
+                Some(mirror)
+            }
+            _ => None,
+        };
+        let mirror = mirror.map(Arc::new);
+        let quotas = Arc::new(QuotaCounts::new(options.quotas.clone(), index.clone()));
+        let (indexer, compaction) =
+            (Arc::<Indexer>::default(), Arc::new(Compactions::new(options.auto_compaction)));
+        let (streams, hub, folds) =
+            (Arc::<Streams>::default(), Arc::<Hub>::default(), Arc::<Folds>::default());
+        let (generations, listings) = (Arc::<Generations>::default(), Arc::<Listings>::default());
+        // In this order: an open turn is known before its event is shown.
+        let mut observers: Vec<Arc<dyn Observer>> = vec![
+            quotas.clone(),
+            streams.clone(),
+            generations.clone(),
+            listings.clone(),
+            folds.clone(),
+            hub.clone(),
+            compaction.clone(),
+        ];
+        if options.index {
+            observers.push(indexer.clone());
+        }
+        observers.extend(mirror.clone().map(|mirror| mirror as Arc<dyn Observer>));
+        let source = Source::new(options.world.clone());
+        let journal = Journal::new(log, index, assets, source, options.read_only, observers);
+        let shared = Arc::new(Shared {
+            journal: Arc::new(journal),
+            recall: RecallIndex::new(recall, indexer),
+            keys: KeyRing::new(keys),
+            backup,
+            quotas,
+            folds,
+            compaction,
+            streams,
+            hub,
+            generations,
+            listings,
+            mirror,
+            copies,
+            load: Load::default(),
+            pauses: Pauses::default(),
+            wholes: Slots::new(load::heavy_max()),
+            checking: Mutex::default(),
+            options,
+        });
+        let everturn =
+            Everturn { inner: Arc::new(Inner { threads: Mutex::default(), shared: shared.clone() }) };
+        everturn.inner.start()?;
+        if !shared.options.read_only {
+            background::recover(&shared)?;
+        }
+        if let Some(mirror) = &shared.mirror {
+            mirror.start(shared.clone())?;
+        }
+        Ok(everturn)
+    }
+
+    /// Everything that this tenant can do, and nothing of any other's.
+    pub fn tenant(&self, name: &str) -> Result<Tenant, Error> {
+        Ok(Tenant::new(self.inner.clone(), TenantName::new(name)?))
+    }
+
+    /// Has erasures reach session files below a folder, which were or will be recorded there: see [`Tenant::records_in`].
+    pub fn note_records(&self, folder: &Path) -> Result<(), Error> {
+        self.inner.shared.note_records(folder)
+    }
+
+    /// Whether the store takes what is written next. The error says why not: another process opened it for writing, or its
+    /// file was removed, renamed or replaced. A store that was opened for reading only is always ready.
+    pub fn ready(&self) -> Result<(), Error> {
+        self.inner.shared.journal.ready()
+    }
+
+    /// Who may ask a server, of every tenant.
+    pub fn keys(&self) -> Keys {
+        Keys::new(self.inner.shared.clone(), Some(self.inner.clone()))
+    }
+
+    /// Tells whose list of conversations has changed, whenever this process begins or deletes one.
+    pub fn listings(&self) -> Arc<Listings> {
+        self.inner.shared.listings.clone()
+    }
+
+    /// Says that somebody is being served: background work gives way for a moment. Appends and recall say so themselves.
+    pub fn note_request(&self) {
+        self.inner.shared.load.note();
+    }
+
+    /// Deletes what has expired and ends silent streams, now instead of at the next round. Says how many of each.
+    pub fn sweep(&self) -> Result<background::Swept, Error> {
+        background::sweep(&self.inner.shared)
+    }
+
+    /// Gives unused space of the file back. Takes as long as copying the file does, and writers wait meanwhile.
+    pub fn compact(&self) -> Result<(), Error> {
+        self.inner.shared.journal.index.compact()
+    }
+
+    /// Takes everything that is committed into the indexes now, instead of within a second, and says how much is
+    /// missing afterwards. Works also where the store was opened for reading only, if the indexes can be written.
+    pub fn index_now(&self) -> Result<Behind, Error> {
+        indexer::catch_up(&self.inner.shared)?;
+        self.behind()
+    }
+
+    /// How far what recall finds is behind what is committed, over all tenants.
+    pub fn behind(&self) -> Result<Behind, Error> {
+        embedding::behind_in_all(&self.inner.shared)
+    }
+
+    /// Makes vectors of what has none, as far as this time allows, and says how much is missing afterwards. The background does
+    /// it anyway; this is for a process that ends soon. Does nothing without an embedder.
+    pub fn embed_now(&self, time: Duration) -> Result<Behind, Error> {
+        embedding::catch_up(&self.inner.shared, None, time)?;
+        self.behind()
+    }
+
+    /// The models of which there are vectors, each with how long those are: `model/384`. More than one while a change of the
+    /// embedder is under way.
+    pub fn vector_models(&self) -> Result<Vec<String>, Error> {
+        self.inner.shared.recall.store.vector_models(None)
+    }
+}
+
+/// Where a URL points.
+pub(crate) enum Location {
+    Memory,
+    Sqlite(PathBuf),
+}
+
+impl Location {
+    pub(crate) fn parse(url: &str) -> Result<Location, Error> {
+        let unknown = |what: &str| {
+            let text = format!("{:?} {what}; use sqlite:PATH or memory:", everturn_core::id::clip(url));
+            Err(Error::invalid("store.url", text))
+        };
+        match url.split_once(':') {
+            Some(("memory", "")) => Ok(Location::Memory),
+            Some(("memory", _)) => unknown("has text after memory:"),
+            Some(("sqlite", path)) if !path.is_empty() => {
+                Ok(Location::Sqlite(PathBuf::from(path.strip_prefix("//").unwrap_or(path))))
+            }
+            Some(("sqlite", _)) => unknown("names no file"),
+            Some((scheme, _))
+                if scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+') =>
+            {
+                unknown("is not a store this version knows")
+            }
+            _ if url.is_empty() => unknown("is empty"),
+            _ => Ok(Location::Sqlite(PathBuf::from(url))),
+        }
+    }
+}
+
+/// Keeps others from reading a store that was just made and has nothing in it yet.
+pub(crate) fn close_new_store(database: &Path, folder: &Path) {
+    let database = everturn_store::sqlite::resolve(database);
+    let beside = |suffix: &str| {
+        let mut name = database.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    // Files that are made later get the mode of the database.
+    for file in ["", "-wal", "-shm", "-head", ".lock"].map(beside).iter().filter(|file| file.exists()) {
+        private::close(file, folder);
+    }
+    for made in ["-assets", "-index"].map(beside).iter().filter(|path| std::fs::create_dir(path).is_ok()) {
+        private::close(made, folder);
+    }
+}
+
+/// `chats.db` keeps its assets in `chats.db-assets`, beside the file that a symbolic link leads to. Where they were once
+/// written beside the link, they stay.
+pub(crate) fn assets_folder(database: &Path) -> PathBuf {
+    let beside = |path: &Path| {
+        let mut name = path.as_os_str().to_owned();
+        name.push("-assets");
+        PathBuf::from(name)
+    };
+    let (given, real) = (beside(database), beside(&everturn_store::sqlite::resolve(database)));
+    if given.is_dir() && !real.is_dir() { given } else { real }
+}
+
+/// Whether somebody waits for what a thread does.
+#[derive(Clone, Copy, PartialEq)]
+enum Priority {
+    Request,
+    Background,
+}
+
+impl Inner {
+    fn start(&self) -> Result<(), Error> {
+        let mut threads = self.threads.lock();
+        let mut spawn = |name: &str, priority: Priority, body: fn(&Arc<Shared>)| {
+            let shared = self.shared.clone();
+            let builder = std::thread::Builder::new().name(format!("everturn-{name}"));
+            let thread = builder.spawn(move || {
+                if priority == Priority::Background {
+                    load::lower_priority();
+                }
+                body(&shared)
+            });
+            thread
+                .map(|thread| threads.push(thread))
+                .map_err(|e| Error::internal("thread", format!("cannot start a thread: {e}")))
+        };
+        if self.shared.options.read_only {
+            return spawn("follow", Priority::Request, |shared| background::follow(shared));
+        }
+        spawn("writer", Priority::Request, |shared| writer::run(&shared.journal))?;
+        spawn("chunks", Priority::Request, |shared| background::debounce(shared))?;
+        if self.shared.options.auto_compaction {
+            (0..compactor::WORKERS)
+                .try_for_each(|_| spawn("compaction", Priority::Background, compactor::run))?;
+        }
+        if self.shared.options.index {
+            spawn("indexer", Priority::Background, |shared| indexer::run(shared))?;
+            if self.shared.options.embedder.is_some() {
+                spawn("embedder", Priority::Background, |shared| embedding::run(shared))?;
+            }
+        }
+        spawn("sweeper", Priority::Background, |shared| background::sweeper(shared))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.shared.options.auto_compaction {
+            compactor::finish(&self.shared);
+        }
+        // Before the last chunks are written: what an answer said so far is kept, and it comes back as interrupted.
+        self.shared.generations.close();
+        self.shared.stop();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that ended badly has said so itself.
+            let _ = thread.join();
+        }
+        if let Some(mirror) = &self.shared.mirror {
+            mirror.stop();
+        }
+        self.shared.hub.close();
+    }
+}
+
+impl Shared {
+    /// Queues a request for a caller who will wait for it, one way or the other. Refused if it would exceed the tenant's
+    /// quota.
+    pub fn submit(&self, mut write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
+        if let Err(error) = self.quotas.check_write(&mut write) {
+            self.journal.uploaded(&uploads);
+            let hashes: Vec<Hash> = uploads.into_iter().map(|(_, sha256)| sha256).collect();
+            self.journal.collect(&write.key.tenant, &hashes);
+            return Err(error);
+        }
+        self.submit_beyond_quota(write, uploads)
+    }
+
+    /// Queues a request that is part of an erasure, which no quota may stop.
+    pub fn submit_beyond_quota(&self, write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
+        self.load.note();
+        self.journal.submit(write, uploads)
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.journal.source.now()
+    }
+
+    /// Notes a folder of session files for erasures. A process that may only read the store goes on without the note.
+    pub fn note_records(&self, folder: &Path) -> Result<(), Error> {
+        match self.copies.note_records(folder) {
+            Err(error) if self.options.read_only => {
+                tracing::warn!(%error, "erasures by other processes will not reach what is recorded here");
+                Ok(())
+            }
+            noted => noted,
+        }
+    }
+
+    /// Refuses to hold this many bytes as one value.
+    pub fn check_whole(&self, bytes: u64) -> Result<(), Error> {
+        let limit = self.options.whole_bytes_max;
+        if bytes <= limit {
+            return Ok(());
+        }
+        let advice = "read it in pages, or export it, which is streamed";
+        Err(Error::limit("WHOLE_BYTES_MAX", limit, bytes, advice))
+    }
+
+    /// Ends the threads: chunks are handed over, then everything that waits is written.
+    fn stop(&self) {
+        self.pauses.stop();
+        background::flush(self);
+        self.journal.queue.close();
+        self.streams.wake();
+        self.compaction.wake();
+        self.recall.indexer.wake();
+        self.recall.embeddings.wake();
+    }
+}

@@ -1,0 +1,260 @@
+//! What commits: the log with its queue, the clock and ids, uploads, and each conversation as of its last commit. What follows from a commit
+//! is left to observers.
+
+use crate::world::Source;
+use crate::writer::{Job, Queue, Submitted};
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::Conversation;
+use everturn_core::event::Event;
+use everturn_core::id::{Key, TenantName};
+use everturn_core::write::Write;
+use everturn_store::{Assets, CheckedIndex, CheckedLog, Committed};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Past this the memory of conversations starts over.
+const KNOWN_MAX: usize = 4096;
+
+/// Follows commits: live readers, open turns, mirror, indexer, compaction, generations, caches.
+pub trait Observer: Send + Sync {
+    /// Called by the writer before the caller hears of the commit, in the order of the log. Must be quick.
+    fn committed(&self, commit: &Observed<'_>);
+
+    /// Another process writes to the store now, or derived rows were made again: what is remembered may be stale.
+    fn forget_all(&self) {}
+}
+
+/// A commit that wrote something.
+pub struct Observed<'a> {
+    pub key: &'a Key,
+    /// Whether the conversation is gone.
+    pub deleted: bool,
+    pub committed: &'a Committed,
+}
+
+impl Observed<'_> {
+    pub fn events(&self) -> &[Event] {
+        &self.committed.events
+    }
+
+    /// Whether an event is of a kind.
+    pub fn has(&self, is: impl Fn(&str) -> bool) -> bool {
+        self.events().iter().any(|event| is(&event.kind))
+    }
+}
+
+/// Bytes that were put for a tenant.
+pub type Upload = (TenantName, Hash);
+
+/// The log and everything that a commit needs.
+pub struct Journal {
+    pub log: Arc<dyn CheckedLog>,
+    pub index: Arc<dyn CheckedIndex>,
+    pub assets: Arc<dyn Assets>,
+    pub source: Source,
+    pub queue: Queue,
+    read_only: bool,
+    /// Conversations as of their last commit; saves a read before each append.
+    known: Mutex<HashMap<Key, Arc<Conversation>>>,
+    /// Another process has opened the store for writing since: what is remembered may be stale.
+    overtaken: AtomicBool,
+    /// Uploads for appends that are not committed yet, with their number.
+    uploads: Mutex<HashMap<Upload, usize>>,
+    observers: Vec<Arc<dyn Observer>>,
+}
+
+impl Journal {
+    pub fn new(
+        log: Arc<dyn CheckedLog>,
+        index: Arc<dyn CheckedIndex>,
+        assets: Arc<dyn Assets>,
+        source: Source,
+        read_only: bool,
+        observers: Vec<Arc<dyn Observer>>,
+    ) -> Journal {
+        Journal {
+            log,
+            index,
+            assets,
+            source,
+            queue: Queue::default(),
+            read_only,
+            known: Mutex::default(),
+            overtaken: AtomicBool::new(false),
+            uploads: Mutex::default(),
+            observers,
+        }
+    }
+
+    /// The conversation as of its last commit here, if it is in memory.
+    pub fn known_conversation(&self, key: &Key) -> Option<Arc<Conversation>> {
+        self.known.lock().get(key).cloned()
+    }
+
+    /// The conversation as of its last commit here.
+    pub fn conversation(&self, key: &Key) -> Result<Arc<Conversation>, Error> {
+        if let Some(known) = self.known_conversation(key) {
+            return Ok(known);
+        }
+        let conversation = Arc::new(self.index.conversation(key)?);
+        self.remember(key, conversation.clone());
+        Ok(conversation)
+    }
+
+    fn remember(&self, key: &Key, conversation: Arc<Conversation>) {
+        let mut known = self.known.lock();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        let newer = known.get(key).is_none_or(|old| old.head.seq <= conversation.head.seq);
+        if newer && !self.read_only && !self.overtaken.load(Ordering::SeqCst) {
+            known.insert(key.clone(), conversation);
+        }
+    }
+
+    /// Whether the store takes the next write. A store that was opened for reading only is always ready.
+    pub fn ready(&self) -> Result<(), Error> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.log.ready().inspect_err(|error| self.refused(error))
+    }
+
+    /// Refuses what a store that was opened for reading cannot do.
+    pub fn writable(&self) -> Result<(), Error> {
+        if self.read_only {
+            return Err(Error::invalid(
+                "store.opened_read_only",
+                "the store was opened for reading only; open it for writing",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Once another process has taken the right to write, reads come from the store.
+    pub fn refused(&self, error: &Error) {
+        if error.code() == "store.overtaken" && !self.overtaken.swap(true, Ordering::SeqCst) {
+            self.forget_derived();
+        }
+    }
+
+    /// Forgets everything that was read from derived rows.
+    pub fn forget_derived(&self) {
+        self.known.lock().clear();
+        self.observers.iter().for_each(|observer| observer.forget_all());
+    }
+
+    /// Queues a request for a caller who will wait for it, one way or the other.
+    pub fn submit(self: &Arc<Self>, write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
+        Ok(Submitted::new(self.queued(write, uploads)?, self.clone()))
+    }
+
+    /// Queues a request and has the writer thread see to it.
+    pub fn submit_now(&self, write: Write) -> Result<oneshot::Receiver<Result<Committed, Error>>, Error> {
+        let answer = self.queued(write, Vec::new())?;
+        self.queue.nudge();
+        Ok(answer)
+    }
+
+    fn queued(
+        &self,
+        write: Write,
+        uploads: Vec<Upload>,
+    ) -> Result<oneshot::Receiver<Result<Committed, Error>>, Error> {
+        self.writable()?;
+        let (done, answer) = oneshot::channel();
+        match self.queue.push(Job { write, since: std::time::Instant::now(), uploads, done }) {
+            Ok(()) => Ok(answer),
+            Err(refused) => {
+                let (job, error) = *refused;
+                self.uploaded(&job.uploads);
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells what follows from a commit. Called by the writer before the caller hears of it, in the order of the log.
+    pub fn committed(&self, key: &Key, deleted: bool, committed: &Committed) {
+        if committed.repeated {
+            return;
+        }
+        if !committed.erased.is_empty() || deleted {
+            // Titles and checkpoints may be others now, also those of forks.
+            let mut known = self.known.lock();
+            for place in &committed.erased {
+                known.remove(&Key { tenant: key.tenant.clone(), id: place.conversation });
+            }
+            known.remove(key);
+        }
+        if !deleted {
+            self.remember(key, committed.conversation.clone());
+        }
+        let commit = Observed { key, deleted, committed };
+        self.observers.iter().for_each(|observer| observer.committed(&commit));
+        self.collect(&key.tenant, &committed.released);
+    }
+
+    fn uploads(&self) -> MutexGuard<'_, HashMap<Upload, usize>> {
+        self.uploads.lock()
+    }
+
+    /// Puts bytes, and keeps them from being collected until [`Journal::uploaded`] says that their event is there.
+    pub fn upload(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
+        self.writable()?;
+        *self.uploads().entry((tenant.clone(), sha256)).or_default() += 1;
+        self.assets.put(tenant, sha256, bytes).inspect_err(|_| self.uploaded(&[(tenant.clone(), sha256)]))
+    }
+
+    /// The appends that these bytes were put for are done.
+    pub fn uploaded(&self, done: &[Upload]) {
+        if done.is_empty() {
+            return;
+        }
+        let mut uploads = self.uploads();
+        for upload in done {
+            if let Some(count) = uploads.get_mut(upload) {
+                *count -= 1;
+                if *count == 0 {
+                    uploads.remove(upload);
+                }
+            }
+        }
+    }
+
+    /// Deletes bytes that nothing refers to any more. What fails here is found again by the sweeper.
+    pub fn collect(&self, tenant: &TenantName, hashes: &[Hash]) -> usize {
+        let mut collected = 0;
+        for sha256 in hashes {
+            // Held while deleting, so that an upload of the same bytes comes before or after, not between.
+            let uploads = self.uploads();
+            let wanted = uploads.contains_key(&(tenant.clone(), *sha256))
+                || self.index.asset_in_use(tenant, *sha256).unwrap_or(true);
+            if !wanted {
+                match self.assets.delete(tenant, *sha256) {
+                    Ok(()) => collected += 1,
+                    Err(error) => tracing::warn!(%error, "an unused asset could not be deleted"),
+                }
+            }
+        }
+        collected
+    }
+
+    /// All events after a `seq` up to another.
+    pub fn events_between(&self, key: &Key, after: u64, through: u64) -> Result<Vec<Event>, Error> {
+        let mut events: Vec<Event> = Vec::new();
+        loop {
+            let last = events.last().map_or(after, |event| event.seq);
+            if last >= through {
+                return Ok(events);
+            }
+            let page = self.log.events(key, last, usize::try_from(through - last).unwrap_or(usize::MAX))?;
+            if page.is_empty() {
+                return Ok(events);
+            }
+            events.extend(page);
+        }
+    }
+}

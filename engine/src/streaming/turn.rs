@@ -1,0 +1,156 @@
+//! Streamed turns: opened, said in chunks, ended.
+
+use crate::conversation::{AppendOptions, ConversationHandle, idempotency};
+use crate::ingest::{NewTurn, Place};
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::event::{Draft, Visibility, kind};
+use everturn_core::id::{EventId, TurnId};
+use everturn_core::json::{Raw, quote};
+use everturn_core::turn::{Role, Status, Turn, TurnBody};
+use everturn_core::write::{Action, SupersededBody, not_open};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// How a streamed turn begins.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewStream {
+    /// Who speaks.
+    pub actor: Option<String>,
+    /// In which role; the assistant's by default.
+    pub role: Option<Role>,
+    /// Which model speaks.
+    pub model: Option<String>,
+    /// Whatever else is to be kept with it.
+    pub metadata: BTreeMap<String, Raw>,
+    /// Repeated with the same key, the turn that is there is given.
+    pub idempotency_key: Option<String>,
+}
+
+/// A turn whose text comes in chunks, by [`ConversationHandle::open_turn`].
+pub struct OpenTurn<'a> {
+    conversation: &'a ConversationHandle,
+    turn: TurnId,
+}
+
+impl ConversationHandle {
+    /// Opens a turn whose text will come in chunks.
+    pub fn open(&self, new: NewStream) -> Commit<Turn> {
+        let prepared = (|| {
+            let ulid = self.shared().journal.source.ulid()?;
+            let request = Raw::of(&json!([new.actor, new.role, new.model, new.metadata]))?;
+            let idempotency = idempotency(new.idempotency_key, Some(Hash::of(request.get().as_bytes())))?;
+            let body = TurnBody { model: new.model, metadata: new.metadata, ..TurnBody::default() };
+            let draft = Draft {
+                id: EventId(ulid),
+                turn: Some(TurnId(ulid)),
+                actor: new.actor,
+                role: Some(new.role.unwrap_or(Role::Assistant)),
+                visibility: Visibility::Public,
+                ..self.shared().draft(kind::OPENED, &body)?
+            };
+            draft.check()?;
+            let conversation = self.shared().journal.conversation(self.key())?;
+            let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_open")?;
+            drafts.push(draft);
+            Ok(Action::Append { drafts, expected_seq: None, idempotency })
+        })();
+        self.write(prepared, |committed| {
+            committed.events.last().and_then(Turn::begun).ok_or_else(crate::writer::closed)
+        })
+    }
+}
+
+impl<'a> OpenTurn<'a> {
+    pub(crate) fn new(conversation: &'a ConversationHandle, turn: TurnId) -> OpenTurn<'a> {
+        OpenTurn { conversation, turn }
+    }
+
+    /// Adds to an open turn: shown at once, durable within the debounce time. `offset` is the number of bytes before
+    /// this piece, so that a repeated chunk changes nothing and a missing one is noticed; without it, it goes to the end.
+    /// Gives the length afterwards.
+    pub fn chunk(&self, offset: Option<u64>, delta: &str) -> Result<u64, Error> {
+        let (key, shared) = (self.conversation.key(), self.conversation.shared());
+        match shared.streams.chunk(&shared.hub, key, self.turn, offset, delta, shared.now())? {
+            Some(length) => Ok(length),
+            None => Err(self.not_open()),
+        }
+    }
+
+    /// Why a turn is not open here.
+    fn not_open(&self) -> Error {
+        match self.conversation.turn(self.turn) {
+            Ok(turn) if turn.status == Status::Pending => {
+                let text = format!("{} is open in another process; send its chunks there", turn.id);
+                Error::conflict("turn.open_elsewhere", text)
+            }
+            Ok(turn) => not_open(turn.id, turn.status),
+            Err(error) => error,
+        }
+    }
+
+    /// Ends an open turn. Without a message, or in one without content, what came in chunks is its content. In a message, `role`
+    /// may be left out.
+    pub fn commit(&self, last: NewTurn) -> Commit<Turn> {
+        self.end(last, kind::COMMITTED, None, None)
+    }
+
+    /// Gives up an open turn; what was said so far is kept. Its `superseded_by` names the abort, or the turn given here.
+    pub fn abort(&self, reason: &str, replacement: Option<TurnId>) -> Commit<Turn> {
+        self.end(NewTurn::default(), kind::ABORTED, Some(reason.to_string()), replacement)
+    }
+
+    fn end(
+        &self,
+        mut last: NewTurn,
+        kind: &'static str,
+        reason: Option<String>,
+        replacement: Option<TurnId>,
+    ) -> Commit<Turn> {
+        let (conversation, turn) = (self.conversation.clone(), self.turn);
+        let (key, shared) = (conversation.key(), conversation.shared());
+        let appended =
+            conversation.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
+                let open = shared.streams.get(key, turn).ok_or_else(|| self.not_open())?;
+                last.message = match last.message.is_empty() {
+                    true => NewTurn::text(open.role, &open.text).message,
+                    false => with_words(last.message, &open.text),
+                };
+                last.actor = last.actor.or(open.actor);
+                last.model = last.model.or(open.model);
+                for (key, value) in open.metadata {
+                    last.metadata.entry(key).or_insert(value);
+                }
+                shared.ingest(conversation, last, Place::End(turn, open.role, kind, reason), ingested)?;
+                if let Some(by) = replacement {
+                    if by == turn {
+                        let text = format!("{turn} cannot replace itself; name another turn, or none");
+                        return Err(Error::invalid("turn.replaces_itself", text));
+                    }
+                    shared.journal.index.turn_in(key, by)?;
+                    let body = SupersededBody { by };
+                    ingested
+                        .drafts
+                        .push(Draft { turn: Some(turn), ..shared.draft(kind::SUPERSEDED, &body)? });
+                }
+                Ok(())
+            });
+        appended.map(move |_| conversation.turn(turn))
+    }
+}
+
+/// A message that says nothing itself, such as one with tool calls only, with the words that came in chunks.
+fn with_words(message: String, text: &str) -> String {
+    let fields: Option<Map<String, Value>> = serde_json::from_str(&message).ok();
+    let Some(fields) = fields.filter(|_| !text.is_empty()) else { return message };
+    if ["content", "parts", "type"].iter().any(|name| fields.contains_key(*name)) {
+        return message;
+    }
+    let rest = message.trim_start().strip_prefix('{').unwrap_or_default();
+    let comma = if fields.is_empty() { "" } else { "," };
+    format!("{{\"content\":{}{comma}{rest}", quote(text))
+}

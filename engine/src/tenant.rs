@@ -1,0 +1,265 @@
+//! A tenant's handle: what it owns, and nothing of any other's.
+
+use crate::conversation::{ConversationHandle, check_by_hand, idempotency};
+use crate::everturn::{Inner, Shared};
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{Conversation, Lifecycle, Settings, Tombstone};
+use everturn_core::event::{Draft, kind};
+use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Role, Turn};
+use everturn_core::write::Action;
+use everturn_store::ConversationQuery;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// A tenant: everything that it can do. No call reaches another's data.
+#[derive(Clone)]
+pub struct Tenant {
+    shared: Arc<Shared>,
+    /// Keeps the store open; the store's own threads do not.
+    _open: Option<Arc<Inner>>,
+    name: TenantName,
+}
+/// How a conversation begins.
+#[derive(Clone, Debug, Default)]
+pub struct NewConversation {
+    /// Title, metadata, retention, policy, system prompt, …
+    pub settings: Settings,
+    /// Makes a repeated request harmless.
+    pub idempotency_key: Option<String>,
+    /// An id of the caller's choice; by default a new one.
+    pub id: Option<ConversationId>,
+}
+
+/// A conversation with this title.
+impl From<&str> for NewConversation {
+    fn from(title: &str) -> NewConversation {
+        let settings = Settings { title: Some(Some(title.to_string())), ..Settings::default() };
+        NewConversation { settings, ..NewConversation::default() }
+    }
+}
+
+impl From<Settings> for NewConversation {
+    fn from(settings: Settings) -> NewConversation {
+        NewConversation { settings, ..NewConversation::default() }
+    }
+}
+
+/// Which conversations to list: last changed first.
+#[derive(Clone, Debug)]
+pub struct ListQuery {
+    /// Only those whose title contains this.
+    pub text: Option<String>,
+    /// Only those in this state.
+    pub state: Option<Lifecycle>,
+    /// Where the page before ended.
+    pub after: Option<(Timestamp, ConversationId)>,
+    /// At most this many.
+    pub limit: usize,
+}
+
+impl Default for ListQuery {
+    fn default() -> ListQuery {
+        ListQuery { text: None, state: None, after: None, limit: 50 }
+    }
+}
+
+/// A part of a list, and where the next part begins.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Page_{T}")]
+pub struct Page<T, C = u64> {
+    /// The entries.
+    pub data: Vec<T>,
+    /// Hand this in as `after` (or `before`, going backwards) to go on; null at the end.
+    pub next: Option<C>,
+}
+
+impl Tenant {
+    pub(crate) fn new(inner: Arc<Inner>, name: TenantName) -> Tenant {
+        Tenant { shared: inner.shared.clone(), _open: Some(inner), name }
+    }
+
+    /// For the store's own threads, which end when it closes.
+    pub(crate) fn within(shared: Arc<Shared>, name: TenantName) -> Tenant {
+        Tenant { shared, _open: None, name }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Tells whose list of conversations has changed, as [`Everturn::listings`](crate::Everturn::listings) does.
+    pub fn listings(&self) -> Arc<crate::listings::Listings> {
+        self.shared.listings.clone()
+    }
+
+    /// The keys of the store.
+    pub fn keys(&self) -> crate::keys::Keys {
+        crate::keys::Keys::new(self.shared.clone(), self._open.clone())
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &TenantName {
+        &self.name
+    }
+
+    pub(crate) fn key(&self, id: ConversationId) -> Key {
+        Key { tenant: self.name.clone(), id }
+    }
+
+    /// One of its conversations.
+    pub fn conversation(&self, id: ConversationId) -> ConversationHandle {
+        ConversationHandle::new(self.clone(), id)
+    }
+
+    /// Begins a conversation. A title alone is enough: `tenant.create("A trip to Oslo")`.
+    pub fn create(&self, new: impl Into<NewConversation>) -> Commit<ConversationHandle> {
+        let new = new.into();
+        match check_by_hand(&new.settings) {
+            Ok(()) => self.create_with(new),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    pub(crate) fn create_with(&self, new: NewConversation) -> Commit<ConversationHandle> {
+        let prepared = (|| {
+            let settings = new.settings.normalise()?;
+            let request = match new.idempotency_key {
+                Some(_) => Some(Hash::of(Raw::of(&settings)?.get().as_bytes())),
+                None => None,
+            };
+            let idempotency = idempotency(new.idempotency_key, request)?;
+            let id = match new.id {
+                Some(id) => id,
+                None => ConversationId(self.shared().journal.source.ulid()?),
+            };
+            let drafts = self.setting_drafts(kind::CREATED, &settings)?;
+            Ok((id, Action::Create { drafts, parent: None, idempotency }))
+        })();
+        match prepared {
+            Ok((id, action)) => self.begun(id, Ok(action)),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    /// Writes the beginning of a conversation. An idempotency key may answer with an earlier one.
+    pub(crate) fn begun(
+        &self,
+        id: ConversationId,
+        action: Result<Action, Error>,
+    ) -> Commit<ConversationHandle> {
+        let tenant = self.clone();
+        self.conversation(id)
+            .write(action, move |committed| Ok(tenant.conversation(committed.conversation.id)))
+    }
+
+    /// The events for new settings: the prompt's fingerprint leads, where one is set.
+    pub(crate) fn setting_drafts(
+        &self,
+        kind: &'static str,
+        settings: &Settings,
+    ) -> Result<Vec<Draft>, Error> {
+        let mut drafts = Vec::new();
+        if let Some(Some(prompt)) = &settings.system_prompt {
+            let fingerprint = serde_json::json!({"sha256": prompt.sha256, "bytes": prompt.bytes});
+            drafts.push(Draft {
+                role: Some(Role::System),
+                ..self.shared().draft(kind::SYSTEM_PROMPT, &fingerprint)?
+            });
+        }
+        drafts.push(self.shared().draft(kind, settings)?);
+        drafts.iter().try_for_each(Draft::check)?;
+        Ok(drafts)
+    }
+
+    /// Conversations, last changed first.
+    pub fn list(&self, query: ListQuery) -> Result<Page<Conversation, (Timestamp, ConversationId)>, Error> {
+        let limit = page_limit(query.limit)?;
+        let store_query =
+            ConversationQuery { text: query.text, state: query.state, after: query.after, limit: limit + 1 };
+        let mut data = self.shared().journal.index.conversations(self.name(), &store_query)?;
+        let next = more(&mut data, limit, |c: &Conversation| (c.updated, c.id));
+        Ok(Page { data, next })
+    }
+
+    /// The id that a person means: a whole one, the beginning of one, or `@last` for the last changed.
+    pub fn resolve(&self, text: &str) -> Result<ConversationId, Error> {
+        if text == "@last" {
+            let query = ConversationQuery { limit: 1, ..ConversationQuery::default() };
+            let last = self.shared().journal.index.conversations(self.name(), &query)?;
+            return last.first().map(|c| c.id).ok_or_else(|| {
+                Error::not_found(
+                    "conversation.none",
+                    "there is no conversation yet; `everturn new` begins one",
+                )
+            });
+        }
+        if let Ok(id) = text.parse::<ConversationId>() {
+            return self
+                .shared()
+                .journal
+                .index
+                .conversation(&self.key(id))
+                .map(|conversation| conversation.id);
+        }
+        let shown = everturn_core::id::clip(text);
+        let found = if text.is_empty() {
+            Vec::new()
+        } else {
+            self.shared().journal.index.starting_with(self.name(), text, 4)?
+        };
+        match found.as_slice() {
+            [id] => Ok(*id),
+            [] => Err(Error::not_found(
+                "conversation.absent",
+                format!("no conversation begins with {shown:?}; `list` shows what there is"),
+            )),
+            several => {
+                let ids: Vec<String> = several.iter().take(3).map(ToString::to_string).collect();
+                let text = format!("{shown:?} could be {}; write more of it", ids.join(" or "));
+                Err(Error::invalid("conversation.ambiguous", text))
+            }
+        }
+    }
+
+    /// What was deleted.
+    pub fn tombstones(&self) -> Result<Vec<Tombstone>, Error> {
+        self.shared().journal.index.tombstones(self.name())
+    }
+
+    /// One turn and what it says.
+    pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
+        self.shared().journal.index.turn(self.name(), id)
+    }
+
+    /// The conversation that a turn was said in, also if the turn itself cannot be read because it is damaged.
+    pub fn conversation_of(&self, id: TurnId) -> Result<ConversationId, Error> {
+        Ok(self.shared().journal.index.stored_turn(self.name(), id)?.conversation)
+    }
+}
+
+pub(crate) fn page_limit(limit: usize) -> Result<usize, Error> {
+    match limit {
+        0 => Err(Error::invalid("limit.zero", "limit is 0; ask for at least 1")),
+        limit if limit > PAGE_ENTRIES_MAX => Err(Error::limit(
+            "PAGE_ENTRIES_MAX",
+            PAGE_ENTRIES_MAX as u64,
+            limit as u64,
+            "ask for fewer, or read in several pages",
+        )),
+        limit => Ok(limit),
+    }
+}
+
+/// One entry more than wanted was read: if it is there, the page is not the last.
+pub(crate) fn more<T, C>(data: &mut Vec<T>, limit: usize, cursor: impl Fn(&T) -> C) -> Option<C> {
+    let more = data.len() > limit;
+    data.truncate(limit);
+    data.last().map(cursor).filter(|_| more)
+}
