@@ -1,8 +1,8 @@
 //! Command-line arguments. The arguments of a verb are beside it, in [`verbs`](crate::verbs).
 
 use crate::verbs::{
-    append, backup, change, compact, completions, context, delete, doctor, erase, export, facts, fork,
-    generate, history, import, keys, list, mcp, new, project, recall, restore, serve, session, state,
+    append, backup, change, compact, completions, context, delete, demo, doctor, erase, export, facts, fork,
+    generate, history, import, keys, list, mcp, new, open, project, recall, restore, serve, session, state,
     summarize, supersede, sweep, tail, verify,
 };
 use clap::parser::ValueSource;
@@ -210,6 +210,10 @@ pub enum Verb {
     Restore(restore::Restore),
     /// Delete expired conversations and end idle turns, now
     Sweep(sweep::Sweep),
+    /// Open a conversation of a running server in the browser
+    Open(open::Open),
+    /// Open the page on a temporary store with sample conversations
+    Demo(demo::Demo),
     /// Check the whole store
     Doctor(doctor::Doctor),
     /// Print completions for a shell

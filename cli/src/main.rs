@@ -4,6 +4,7 @@
 //! failed, or a check found a problem. 2: the arguments were not understood.
 
 mod args;
+mod browser;
 mod client;
 mod model;
 mod open;
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
     let matches = Args::without_url(&["backup", "restore"]).get_matches();
     let args = Args::read(&matches).unwrap_or_else(|error| error.exit());
     // A server configures its own logging.
-    if !matches!(args.verb, Some(Verb::Serve(_))) {
+    if !matches!(args.verb, Some(Verb::Serve(_) | Verb::Demo(_))) {
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
@@ -97,6 +98,8 @@ fn run(args: &Args, matches: &ArgMatches) -> Result<(), Failure> {
         Some(Verb::Mcp(verb)) => verbs::mcp::run(args, verb),
         Some(Verb::Backup(verb)) => verbs::backup::run(args, verb),
         Some(Verb::Restore(verb)) => verbs::restore::run(args, verb),
+        Some(Verb::Open(verb)) => verbs::open::run(args, verb),
+        Some(Verb::Demo(verb)) => verbs::demo::run(args, verb),
         Some(Verb::Doctor(verb)) => verbs::doctor::run(args, verb),
         Some(Verb::Completions(verb)) => verbs::completions::run(verb),
     }

@@ -124,7 +124,7 @@ pub fn all_tenants(args: &Args, verb: &str) -> Result<(), Error> {
 }
 
 /// The key of the server. It is not taken from the command line, where every local user could read it.
-fn key(args: &Args) -> Result<Option<String>, Error> {
+pub fn key(args: &Args) -> Result<Option<String>, Error> {
     let key = match &args.key_file {
         Some(path) => Some(read(path)?),
         None => std::env::var("EVERTURN_KEY").ok(),

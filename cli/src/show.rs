@@ -8,7 +8,9 @@ use everturn_core::fact::Fact;
 use everturn_core::message::{self, Part};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
+use everturn_views::speech::{self, Speech};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::fmt::Write;
 
 const DIM: Style = Style::new().dimmed();
@@ -51,9 +53,13 @@ pub struct Detail {
     pub ids: bool,
 }
 
+/// The tools of the calls that were shown, by the ids of the calls. Most results do not name their tool.
+pub type Called = HashMap<String, String>;
+
 /// A turn: actor, time, content.
-pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail) -> String {
-    let mut out = head(turn.role, turn.actor.as_deref(), turn.occurred_at.unwrap_or(turn.created), turn.seq);
+pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut Called) -> String {
+    let speech = speech::of_turn(turn);
+    let mut out = head(speech, turn.actor.as_deref(), turn.occurred_at.unwrap_or(turn.created), turn.seq);
     if detail.ids {
         let _ = write!(out, "  {DIM}{}{DIM:#}", turn.id);
     }
@@ -76,7 +82,7 @@ pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail) -> String {
     if turn.erased {
         let _ = writeln!(out, "  {DIM}‹erased›{DIM:#}");
     } else if let Some(value) = turn.value() {
-        out.push_str(&body(&value, turn.role, assets, detail.full));
+        out.push_str(&body(&value, speech.role, assets, detail.full, called));
     } else if let Some(raw) = &turn.message {
         out.push_str(&indented(raw.get()));
     }
@@ -84,35 +90,40 @@ pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail) -> String {
 }
 
 /// The first line of a turn.
-pub fn head(role: Role, actor: Option<&str>, at: Timestamp, seq: u64) -> String {
-    let color = match role {
+pub fn head(speech: Speech, actor: Option<&str>, at: Timestamp, seq: u64) -> String {
+    let name = speech.name();
+    let color = match speech.role {
         Role::User => AnsiColor::Cyan,
         Role::Assistant => AnsiColor::Green,
         Role::System => AnsiColor::Magenta,
         Role::Tool => AnsiColor::Yellow,
     };
     let style = color.on_default().bold();
-    let who = actor.map_or(role.to_string(), |actor| format!("{} ({role})", one_line(actor)));
+    let who = actor.map_or(name.to_string(), |actor| format!("{} ({name})", one_line(actor)));
     format!("{style}{who}{style:#}  {DIM}#{seq}  {}{DIM:#}", time(at))
 }
 
-fn body(message: &Value, role: Role, assets: &[Asset], full: bool) -> String {
+fn body(message: &Value, role: Role, assets: &[Asset], full: bool, called: &mut Called) -> String {
     let mut out = String::new();
     for part in message::parts(message) {
         match part {
-            Part::Text(text) if role == Role::Tool => out.push_str(&folded("←", text, full)),
+            Part::Text(text) if role == Role::Tool => out.push_str(&folded("←", &output(text), full)),
             Part::Text(text) => out.push_str(&indented(text)),
             Part::Thinking { text, .. } => {
                 out.push_str(&folded("✻", text.unwrap_or("(hidden reasoning)"), full))
             }
-            Part::Call { name, arguments, .. } => {
+            Part::Call { id, name, arguments } => {
+                if let Some(id) = id {
+                    called.insert(id.to_string(), name.to_string());
+                }
                 let arguments =
                     arguments.map(|value| value.as_str().map_or(value.to_string(), str::to_string));
                 out.push_str(&folded("→", &format!("{name} {}", arguments.unwrap_or_default()), full));
             }
-            Part::Result { name, content, .. } => {
-                let text = content.map(|value| value.as_str().map_or_else(|| plain(value), str::to_string));
-                let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
+            Part::Result { id, name, content } => {
+                let text = content.map(|value| value.as_str().map_or_else(|| plain(value), output));
+                let tool = id.and_then(|id| called.get(id)).map(String::as_str).or(name);
+                let name = tool.map(|tool| format!("{tool}: ")).unwrap_or_default();
                 out.push_str(&folded("←", &format!("{name}{}", text.unwrap_or_default()), full));
             }
             Part::Media { .. } | Part::Other(_) => {}
@@ -141,6 +152,14 @@ fn body(message: &Value, role: Role, assets: &[Asset], full: bool) -> String {
 /// The text in a result's blocks.
 fn plain(value: &Value) -> String {
     message::render(&serde_json::json!({"role": "tool", "content": value}), |_| None)
+}
+
+/// The text of a tool result. Output that is wrapped in JSON is shown without the wrapping.
+fn output(text: &str) -> String {
+    match message::json_output(text) {
+        Some(Value::String(output)) => output,
+        _ => text.to_string(),
+    }
 }
 
 fn folded(mark: &str, text: &str, full: bool) -> String {

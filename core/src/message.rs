@@ -7,6 +7,7 @@ use crate::Error;
 use crate::event::Visibility;
 use crate::turn::Role;
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// One part of a message.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -110,7 +111,18 @@ pub(crate) fn role_of(role: Option<&Value>, kind: Option<&Value>) -> Result<Role
 pub fn parts(message: &Value) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     if field(message, "role").is_none() && field(message, "type").is_some() {
-        parts.push(block(message));
+        let item = block(message);
+        let summary = field(message, "summary").and_then(Value::as_array).into_iter().flatten();
+        if let Part::Thinking { text: None, signed } = item {
+            parts.extend(
+                summary
+                    .filter_map(|part| text(part, &["text"]))
+                    .map(|text| Part::Thinking { text: Some(text), signed }),
+            );
+        }
+        if parts.is_empty() {
+            parts.push(item);
+        }
         return parts;
     }
     match field(message, "content") {
@@ -278,6 +290,35 @@ fn result_of(result: &Value, is_part: bool) -> Part<'_> {
     }
 }
 
+/// The arguments of a call, which most providers write as JSON in a string.
+pub fn arguments(given: &Value) -> Cow<'_, Value> {
+    match given.as_str().and_then(json_in) {
+        Some(json) => Cow::Owned(json),
+        None => Cow::Borrowed(given),
+    }
+}
+
+/// The JSON in a text of a tool result, `None` if it holds none. Codex up to 0.4x wraps the output of a command in such
+/// JSON (`{"output": "…", "metadata": {…}}`): that is its output alone.
+pub fn json_output(text: &str) -> Option<Value> {
+    let mut json = json_in(text)?;
+    match json.as_object_mut() {
+        Some(fields)
+            if fields.get("output").is_some_and(Value::is_string)
+                && fields.keys().all(|name| matches!(name.as_str(), "output" | "metadata")) =>
+        {
+            fields.remove("output")
+        }
+        _ => Some(json),
+    }
+}
+
+/// The object or array that a text holds.
+fn json_in(text: &str) -> Option<Value> {
+    let may = text.trim_start().starts_with(['{', '[']) && crate::json::check(text).is_ok();
+    may.then(|| serde_json::from_str(text).ok()).flatten()
+}
+
 fn media<'a>(kind: &'a str, block: &'a Value) -> Part<'a> {
     let inner = field(block, "file").or_else(|| field(block, "source")).unwrap_or(block);
     const NAMES: [&str; 6] = ["name", "title", "filename", "file_name", "path", "label"];
@@ -385,6 +426,7 @@ mod tests {
             ),
             (json!({"type":"function_call_output","call_id":"c","output":"ok"}), "<tool_result>"),
             (json!({"type":"reasoning","encrypted_content":"zzz","summary":[]}), ""),
+            (json!({"type":"reasoning","summary":[{"type":"summary_text","text":"hm"}]}), ""),
             (json!({"role":"user","content":[{"type":"input_file","filename":"a.pdf"}]}), "<file:a.pdf>"),
             (json!({"role":"user","content":[{"type":"image","asset_id":"asset_9"}]}), "<image:asset_9>"),
             (json!({"role":"user","content":[{"type":"hologram"}, {"type":"video"}]}), "<hologram> <video>"),
@@ -401,6 +443,29 @@ mod tests {
         ] {
             assert_eq!(shown(message.clone()), text, "{message}");
         }
+    }
+
+    #[test]
+    fn json_in_a_string_is_read_as_json() {
+        for (text, read) in [
+            ("plain", None),
+            ("42", None),
+            ("[1, 2", None),
+            (" {\"a\":\"x\\ny\"}", Some(json!({"a": "x\ny"}))),
+            ("[\"a\"]", Some(json!(["a"]))),
+            ("{\"output\":\"a\\nb\",\"metadata\":{\"exit_code\":0}}", Some(json!("a\nb"))),
+            ("{\"output\":\"a\",\"next\":2}", Some(json!({"output": "a", "next": 2}))),
+        ] {
+            assert_eq!(json_output(text), read, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_summary_of_a_reasoning_item_is_its_text() {
+        let item = json!({"type":"reasoning","encrypted_content":"zzz","content":null,
+            "summary":[{"type":"summary_text","text":"first"},{"type":"summary_text","text":"then"}]});
+        let thought = |text| Part::Thinking { text: Some(text), signed: true };
+        assert_eq!(parts(&item), [thought("first"), thought("then")]);
     }
 
     #[test]

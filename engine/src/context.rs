@@ -4,8 +4,8 @@ mod build;
 mod projecting;
 mod receipts;
 
-pub(crate) use build::StoredMedia;
 pub use build::{Context, ContextOptions, Digest, RecallRequest};
+pub(crate) use build::{StoredMedia, names};
 pub use projecting::Projection;
 pub(crate) use receipts::erased;
 pub use receipts::{Policy, Receipt};

@@ -59,6 +59,15 @@ pub struct Imported {
     pub problems: Vec<String>,
 }
 
+/// Problems of a file in one line: the first, and how many more there are.
+fn in_short(problems: &[String]) -> String {
+    match problems {
+        [] => "the file has nothing else".to_string(),
+        [only] => only.clone(),
+        [first, more @ ..] => format!("{first}; and {} more", more.len()),
+    }
+}
+
 /// The answer where events are missing at the end of a log: half must not be taken for whole.
 pub(crate) fn ends_early(conversation: &Conversation, seq: u64) -> Error {
     let (id, head) = (conversation.id, conversation.head.seq);
@@ -81,7 +90,6 @@ impl Tenant {
         source: impl BufRead,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported, Error> {
-        let unreadable = |e: std::io::Error| Error::internal("file.io", format!("cannot read the file: {e}"));
         let (start, source) = match everturn_formats::agents::open(source, name)? {
             Opened::Agent(reader) => return self.import_agent(reader, progress),
             Opened::Other(start, source) => (start, source),
@@ -94,6 +102,16 @@ impl Tenant {
         if head.trim_start_matches('\u{feff}').trim_start().is_empty() {
             return Err(Error::invalid("import.empty", "the file is empty; nothing was imported"));
         }
+        // A transcript value says so, mostly at its beginning.
+        let says_so = String::from_utf8_lossy(&start).contains("\"_type\"");
+        self.import_value(source).map_err(|error| match error {
+            Error::Invalid(_) | Error::TooLarge(_) if !says_so => everturn_formats::agents::unknown(&start),
+            error => error,
+        })
+    }
+
+    fn import_value(&self, source: impl Read) -> Result<Imported, Error> {
+        let unreadable = |e: std::io::Error| Error::internal("file.io", format!("cannot read the file: {e}"));
         let mut text = String::new();
         let whole_bytes_max = self.shared().options.whole_bytes_max;
         let read =
@@ -157,7 +175,7 @@ impl Tenant {
         restore.flush()?;
         let conversation = restore.conversation.take().ok_or_else(|| {
             let text =
-                format!("no event in the file could be read; nothing was imported; {}", problems.join("; "));
+                format!("no event in the file could be read; nothing was imported; {}", in_short(&problems));
             Error::invalid("import.nothing", text)
         })?;
         Ok(Imported {

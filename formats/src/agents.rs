@@ -1,13 +1,14 @@
-//! What agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, and messages as providers take them.
+//! What agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, and
+//! messages as providers take them.
 //!
 //! [`open`] tells the format by the content, [`Reader`] reads a file from its beginning in bounded memory and gives an
 //! [`Entry`] for everything in it: a turn, a compaction, or an event that keeps a line as it was. One file may hold several
 //! conversations ([`Thread`]s): subagents, and branches that were left and taken up again.
 //!
-//! Nothing in here depends on where a file lies or how often it was read. Every entry has a name (what it is) and a key
-//! (which version of it), made from the content alone. Whoever has taken over an entry with the same name and key has
-//! nothing to do; the same name with another key is a newer version of the same turn. So a file that has grown, was
-//! copied, or is read again after a crash gives what is new, and only that.
+//! Nothing in here depends on how often a file was read, or on where it lies, except that its name may be that of its
+//! session. Every entry has a name (its identity) and a key (its version), made from the content alone. An entry whose name
+//! and key were taken over before adds nothing; the same name with another key is a newer version of the same turn. So a
+//! file that has grown, was copied, or is read again after a crash gives what is new, and only that.
 
 mod claude;
 mod codex;
@@ -17,11 +18,12 @@ mod expand;
 mod gemini;
 mod line;
 mod lines;
+mod linked;
 mod messages;
 mod reader;
 mod tree;
 
-pub use detect::{Format, HEAD_BYTES, detect};
+pub use detect::{Format, HEAD_BYTES, detect, unknown};
 pub use expand::{EXPANSION_MAX, Expanded};
 pub use reader::{Opened, Reader, open};
 
@@ -31,39 +33,40 @@ use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Tokens;
+use everturn_views::speech;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Longest line or element that is read, in bytes. A longer one is left out and reported.
 pub const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Something in a file.
+/// One step of a session.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Entry {
-    /// Which of the reader's threads it belongs to.
+    /// Index of its thread in the reader's threads.
     pub thread: usize,
     /// The line (or element) where it begins, from 1.
     pub line: u64,
-    /// What it is, the same in every version of the file.
+    /// Its identity, the same in every version of the file.
     pub name: u64,
-    /// Which version of it.
+    /// Its version.
     pub key: u64,
-    /// When it happened.
+    /// Time in the file.
     pub at: Option<Timestamp>,
-    /// What the conversation is called from here on.
+    /// Title of the conversation from here on.
     pub title: Option<String>,
-    /// What it becomes.
+    /// Its content.
     pub step: Step,
 }
 
-/// What an entry becomes.
+/// Content of an entry.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Step {
-    /// Something that was said.
+    /// A turn.
     Turn(Box<Said>),
-    /// What the conversation's system prompt is from here on.
+    /// System prompt of the conversation from here on.
     System(String),
-    /// Something that has no place among the turns, kept as it was.
+    /// A line that is no turn, kept as it is.
     Event {
         /// Its type, for the report.
         what: String,
@@ -74,7 +77,7 @@ pub enum Step {
     Compaction {
         /// Its type, for the report.
         what: String,
-        /// What the model reads instead.
+        /// The summary that replaces them in a prompt.
         summary: String,
         /// Tokens that were summarized, where the file says so.
         tokens_before: Option<u64>,
@@ -88,38 +91,38 @@ pub enum Step {
 pub struct Said {
     /// The message as it came; joined, where several lines are one message.
     pub message: String,
-    /// Which model said it.
+    /// Model that answered.
     pub model: Option<String>,
-    /// What the provider counted.
+    /// Tokens as counted by the provider.
     pub tokens: Option<Tokens>,
-    /// Who may see it, where that is not what its role says.
+    /// Visibility, where it differs from the default of the role.
     pub visibility: Option<Visibility>,
-    /// What the message has no place for.
+    /// The rest of the line.
     pub metadata: BTreeMap<String, Raw>,
-    /// The names of turns that this one takes the place of: it goes on from before them.
+    /// Names of the turns that this one supersedes.
     pub supersedes: Vec<u64>,
 }
 
 /// A conversation within a file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Thread {
-    /// The conversation it becomes: the same whenever and wherever it is imported.
+    /// Id of the conversation, the same for every import of the session.
     pub id: ConversationId,
-    /// What the conversation is created with: where the session ran, by which version, and what it belongs to.
+    /// Where the session ran.
     pub origin: Origin,
-    /// Where it leaves another thread, if it is a branch that was taken up again.
+    /// Start of the branch in another thread, if it is one.
     pub branch: Option<Branch>,
 }
 
-/// Where a conversation comes from; its metadata under `import`.
+/// Origin of a conversation: its metadata under `import`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Origin {
     /// The format's name.
     pub format: &'static str,
-    /// What the program calls the session.
+    /// Session id of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// The subagent, if it is one's.
+    /// Subagent, if it is the session of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The conversation that a subagent worked for, or that this one was forked from.
@@ -145,12 +148,12 @@ pub struct Branch {
     pub before: u64,
 }
 
-/// Something about a file that a person should know.
+/// A problem in a file, for the report.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     /// The line or element.
     pub line: u64,
-    /// What, and what became of it.
+    /// The problem, and what was done about it.
     pub text: String,
 }
 
@@ -181,6 +184,11 @@ fn digest(parts: &[&str]) -> Hash {
         bytes.extend_from_slice(part.as_bytes());
     }
     Hash::of(&bytes)
+}
+
+/// A title from a prompt: the beginning of what a person said in it.
+fn prompt_title(text: &str) -> Option<String> {
+    speech::words(text).ok().and_then(title)
 }
 
 /// The beginning of a text as a title.

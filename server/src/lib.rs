@@ -23,6 +23,7 @@ mod metrics;
 mod observe;
 mod openai;
 mod openapi;
+mod page;
 mod pipe;
 mod problem;
 mod range;
@@ -60,6 +61,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(openapi::routes())
         .merge(openai::routes())
         .merge(mcp::routes(&app))
+        .merge(page::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))

@@ -5,7 +5,7 @@
 
 mod participants;
 
-pub use participants::{Seen, seen_by};
+pub use participants::{Names, Seen, seen_by};
 
 use crate::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
 use everturn_core::Error;

@@ -15,6 +15,7 @@ pub mod identifier;
 pub mod projection;
 pub mod reading;
 pub mod recall;
+pub mod speech;
 pub mod state;
 pub mod tokens;
 pub mod vectors;

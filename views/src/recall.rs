@@ -23,8 +23,9 @@ pub use score::{Counts, WordFit, has_phrases, score, word_fit};
 pub use snippet::{Snippet, snippet};
 pub use terms::{Terms, terms};
 use text::has_prose;
-pub use text::{cut, searched_text, text_of};
+pub use text::{cut, raw_text_of, searched_text, text_of};
 
+use crate::speech;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
@@ -34,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Version of the terms: an index of another version is rebuilt.
-pub const TERMS_VERSION: u32 = 3;
+pub const TERMS_VERSION: u32 = 4;
 
 /// Kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
@@ -114,7 +115,7 @@ pub struct Entry {
     pub seq: u64,
     /// Turn or fact.
     pub id: EntryId,
-    /// Role of the speaker.
+    /// Role of the speaker; see [`speech`].
     pub role: Option<Role>,
     /// Actor that spoke.
     pub actor: Option<String>,
@@ -146,16 +147,17 @@ impl Entry {
     pub fn of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Option<Entry> {
         let message = turn.value().filter(|_| turn.status != Status::Pending)?;
         let text = searched_text(turn)?;
+        let role = speech::of_turn(turn).role;
         Some(Entry {
             tenant: tenant.clone(),
             conversation: turn.conversation,
             seq: turn.seq,
             id: EntryId::Turn(turn.id),
-            role: Some(turn.role),
+            role: Some(role),
             actor: turn.actor.clone(),
             at: turn.occurred_at.unwrap_or(turn.created),
             fallen,
-            prose: matches!(turn.role, Role::User | Role::Assistant) && has_prose(&message),
+            prose: matches!(role, Role::User | Role::Assistant) && has_prose(&message),
             text,
             vector: None,
         })

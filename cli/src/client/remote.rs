@@ -9,12 +9,13 @@ use crate::output::Failure;
 use everturn::{Format, Imported, Recalled};
 use everturn_api::recall::Recall;
 use everturn_api::sent::Sent;
-use everturn_api::{Method, Operation};
+use everturn_api::{About, Method, Operation};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::id::ConversationId;
 use follow::Following;
 use http::Server;
+use serde_json::{Map, Value};
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
@@ -40,15 +41,8 @@ impl Remote {
             let text = format!("something named {part:?} cannot be reached over HTTP; choose another name");
             return Err(Error::invalid("url.name", text));
         }
-        let method = match O::ABOUT.method {
-            Method::Get => reqwest::Method::GET,
-            Method::Post => reqwest::Method::POST,
-            Method::Put => reqwest::Method::PUT,
-            Method::Patch => reqwest::Method::PATCH,
-            Method::Delete => reqwest::Method::DELETE,
-        };
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        let mut request = self.server.request(method, &path);
+        let mut request = self.server.request(method(O::ABOUT.method), &path);
         for (name, value) in query {
             request = request.query(&name, value);
         }
@@ -58,6 +52,26 @@ impl Remote {
             .header("if-match", version.as_deref());
         if let Some(body) = body {
             request = request.json(body);
+        }
+        request.read()
+    }
+
+    /// Calls an operation by its description, with untyped fields.
+    pub fn ask(&self, about: &About, mut fields: Map<String, Value>) -> Result<Value, Error> {
+        let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+        let part = |part: &str| match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+            Some(field) => text(fields.remove(field).unwrap_or_default()),
+            None => part.to_string(),
+        };
+        let path: Vec<String> = about.path.split('/').filter(|part| !part.is_empty()).map(part).collect();
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        let mut request = self.server.request(method(about.method), &path);
+        if about.method.has_body() {
+            request = request.json(Value::Object(fields).to_string());
+        } else {
+            for (name, value) in fields {
+                request = request.query(&name, text(value));
+            }
         }
         request.read()
     }
@@ -103,5 +117,15 @@ impl Remote {
     ) -> Result<Asset, Error> {
         let request = self.server.post(&["assets"]).query("conversation", id).query("name", name);
         request.header("content-type", Some(mime_type)).body(bytes.into()).read()
+    }
+}
+
+fn method(method: Method) -> reqwest::Method {
+    match method {
+        Method::Get => reqwest::Method::GET,
+        Method::Post => reqwest::Method::POST,
+        Method::Put => reqwest::Method::PUT,
+        Method::Patch => reqwest::Method::PATCH,
+        Method::Delete => reqwest::Method::DELETE,
     }
 }

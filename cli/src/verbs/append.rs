@@ -13,6 +13,7 @@ use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::BODY_BYTES_MAX;
 use everturn_core::turn::{Role, Turn, TurnBody};
+use everturn_views::speech;
 use std::io::Read;
 
 #[derive(ClapArgs)]
@@ -101,7 +102,7 @@ pub fn said(args: &Args, turn: &Turn) -> Result<(), Failure> {
     }
     output::text(format!(
         "{}  {}",
-        show::head(turn.role, turn.actor.as_deref(), turn.created, turn.seq),
+        show::head(speech::of_turn(turn), turn.actor.as_deref(), turn.created, turn.seq),
         turn.id
     ))
 }

@@ -117,9 +117,10 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         output::text(more)?;
     }
     let detail = show::Detail { full: verb.full, ids: verb.ids };
+    let mut called = show::Called::new();
     for entry in &page.data {
         match entry {
-            Ok(Entry::Turn(turn)) => output::text(show::turn(turn, &assets, detail))?,
+            Ok(Entry::Turn(turn)) => output::text(show::turn(turn, &assets, detail, &mut called))?,
             Ok(Entry::Event(event)) => output::text(show::event(event))?,
             Err(error) => output::error(error, false),
         }

@@ -102,7 +102,9 @@ fn one(store: &Client, path: &str, bar: &ProgressBar) -> Report {
         Report { path: path.to_string(), imported: None, attached: 0, error: None, left_out: None };
     match take(store, path, bar) {
         Ok(imported) => report.imported = Some(imported),
-        Err(error) if error.code() == "import.deleted" => report.left_out = Some(error.text().to_string()),
+        Err(error) if matches!(error.code(), "import.deleted" | "import.no_turns") => {
+            report.left_out = Some(error.text().to_string());
+        }
         Err(error) => report.error = Some(error.to_string()),
     }
     if let Some(imported) = &mut report.imported {

@@ -7,6 +7,7 @@ pub mod compact;
 pub mod completions;
 pub mod context;
 pub mod delete;
+pub mod demo;
 pub mod doctor;
 pub mod erase;
 pub mod export;
@@ -19,6 +20,7 @@ pub mod keys;
 pub mod list;
 pub mod mcp;
 pub mod new;
+pub mod open;
 pub mod project;
 pub mod recall;
 pub mod restore;
@@ -36,7 +38,7 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 11] = [
+const FURTHER: [&str; 13] = [
     "supersede",
     "generate",
     "approve",
@@ -47,15 +49,17 @@ const FURTHER: [&str; 11] = [
     "close",
     "reset",
     "delete",
+    "erase",
     "sweep",
+    "open",
 ];
 
 /// Without a verb: an overview on one screen.
 pub fn overview() -> Result<(), Failure> {
     let further = FURTHER.join(", ");
-    let command = FURTHER
-        .iter()
-        .fold(Args::command(), |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
+    let command = Args::command().mut_arg("tenant", |tenant| tenant.hide(true));
+    let command =
+        FURTHER.iter().fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
     let after = format!("More: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());
     output::text(command.after_help(after).render_help().ansi().to_string().trim_end())
 }

@@ -13,6 +13,7 @@ use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_views::recall::{Mode, text_of};
+use everturn_views::speech::{self, Speech};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -197,7 +198,9 @@ fn heading(id: ConversationId, hits: &[&Hit]) -> String {
 /// itself shown, its text comes first.
 fn shown(hit: &Hit, all: &[&Hit]) -> String {
     let head = match (&hit.fact, hit.role) {
-        (None, Some(role)) => show::head(role, hit.actor.as_deref(), hit.at, hit.seq),
+        (None, Some(role)) => {
+            show::head(Speech { role, notice: None }, hit.actor.as_deref(), hit.at, hit.seq)
+        }
         _ => format!("{BOLD}fact{BOLD:#}  {DIM}#{}  {}{DIM:#}", hit.seq, show::time(hit.at)),
     };
     let mut out = format!("  {head}  {DIM}{}{DIM:#}", why(&hit.matched));
@@ -290,7 +293,7 @@ fn in_context(store: &Client, id: ConversationId, hits: &[&Hit], limit: usize) -
 
 /// A turn around a hit, on one line.
 fn beside(turn: &Turn) -> String {
-    let who = turn.actor.as_deref().map_or(turn.role.to_string(), show::one_line);
+    let who = turn.actor.as_deref().map_or(speech::of_turn(turn).name().to_string(), show::one_line);
     let text = turn.value().map(|message| text_of(&message)).unwrap_or_default();
     let line = show::one_line(&text);
     let mut text: String = line.chars().take(CONTEXT_CHARS).collect();

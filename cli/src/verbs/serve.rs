@@ -1,6 +1,7 @@
 //! `everturn serve`
 
 use crate::args::Args;
+use crate::browser;
 use crate::open;
 use crate::output::{self, Failure};
 use clap::parser::ValueSource;
@@ -43,6 +44,9 @@ pub struct Serve {
     /// Log URLs with their queries; they may contain content
     #[arg(long)]
     log_content: bool,
+    /// Open the page in the browser
+    #[arg(long)]
+    open: bool,
 }
 
 pub fn run(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<(), Failure> {
@@ -56,16 +60,18 @@ pub fn run(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<(), Failur
     }
     let settings = settings?;
     let store = open::url(settings.text("store").unwrap_or("sqlite:"), true)?;
-    serve(&settings, &store, |started| greet(started, &store)).map_err(|error| match error.code() {
-        "store.owned" => Error::busy(
-            "store.owned",
-            format!(
-                "{}; one server at a time serves a file: stop that one first, or name another store",
-                error.text()
-            ),
-        )
-        .into(),
-        _ => error.into(),
+    serve(&settings, &store, |started| greet(started, &store, verb.open)).map_err(|error| {
+        match error.code() {
+            "store.owned" => Error::busy(
+                "store.owned",
+                format!(
+                    "{}; one server at a time serves a file: stop that one first, or name another store",
+                    error.text()
+                ),
+            )
+            .into(),
+            _ => error.into(),
+        }
     })
 }
 
@@ -109,7 +115,7 @@ fn check(settings: Result<Settings, Error>) -> Result<(), Failure> {
 }
 
 /// Prints what runs and what to try.
-fn greet(started: &Started, store: &str) {
+fn greet(started: &Started, store: &str, opens: bool) {
     let scheme = if started.tls { "https" } else { "http" };
     let url = format!("{scheme}://{}", started.address);
     let access = match (started.open, started.jwt) {
@@ -125,6 +131,10 @@ fn greet(started: &Started, store: &str) {
     let key = if started.open { "" } else { " -H \"Authorization: Bearer $EVERTURN_KEY\"" };
     // The certificate may be self-signed.
     let curl = if started.tls { "curl -k" } else { "curl" };
+    eprintln!("  page    {url}/");
+    if opens && !browser::show(&format!("{url}/")) {
+        eprintln!("no browser found; open the address of the page yourself");
+    }
     eprintln!("try:");
     eprintln!("  {curl} {url}/healthz");
     eprintln!(

@@ -35,9 +35,10 @@ pub fn run(args: &Args, verb: &Tail) -> Result<(), Failure> {
     let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
     let from = verb.from.unwrap_or((head + 1).saturating_sub(EVENTS_SHOWN)).max(1);
     let mut updates = store.follow(id, from)?;
+    let mut called = show::Called::new();
     while let Some(update) = updates.next()? {
         match update {
-            Update::Event(event) => show_event(args, &store, id, &event)?,
+            Update::Event(event) => show_event(args, &store, id, &event, &mut called)?,
             Update::Chunk(chunk) if args.json => {
                 output::json(
                     &serde_json::json!({"turn": chunk.turn, "offset": chunk.offset, "chunk": &*chunk.text}),
@@ -52,7 +53,13 @@ pub fn run(args: &Args, verb: &Tail) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show_event(args: &Args, store: &Client, id: ConversationId, event: &Event) -> Result<(), Failure> {
+fn show_event(
+    args: &Args,
+    store: &Client,
+    id: ConversationId,
+    event: &Event,
+    called: &mut show::Called,
+) -> Result<(), Failure> {
     if args.json {
         return output::json(event);
     }
@@ -68,6 +75,7 @@ fn show_event(args: &Args, store: &Client, id: ConversationId, event: &Event) ->
                 &turn,
                 &store.call(ListAssets { conversation: id.into() })?.data,
                 show::Detail::default(),
+                called,
             ))
         }
         None => output::text(show::event(event)),

@@ -11,7 +11,7 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
     let verbs = [
         "new", "list", "append", "history", "tail", "state", "pin", "unpin", "compact", "recall", "facts",
         "context", "project", "fork", "verify", "export", "import", "session", "doctor", "serve", "keys",
-        "backup", "restore", "mcp",
+        "backup", "restore", "mcp", "demo",
     ];
     for verb in verbs {
         assert!(said.contains(&format!("  {verb} ")), "{verb} is missing:\n{said}");
@@ -30,6 +30,7 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
         "generate",
         "summarize",
         "sweep",
+        "open",
     ];
     for verb in further {
         assert!(said.contains(verb) && all.contains(&format!("  {verb} ")), "{verb} is missing:\n{all}");

@@ -85,6 +85,86 @@ fn without_a_path_everything_that_agents_left_is_found() {
 }
 
 #[test]
+fn sessions_of_other_agents_and_archived_ones_are_found() {
+    let shell = Shell::new();
+    let at = "2026-01-01T00:00:00Z";
+    let session = |lines: &[Value]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let user = |id: &str| json!({"type":"message","id":id,"parentId":null,"timestamp":at,"message":{"role":"user","content":"hi"}});
+    put(
+        &shell.path(".pi/agent/sessions/--w--/a.jsonl"),
+        &session(&[json!({"type":"session","version":3,"id":"p","timestamp":at,"cwd":"/w"}), user("1")]),
+    );
+    put(
+        &shell.path(".factory/sessions/-w/a.jsonl"),
+        &session(&[json!({"type":"session_start","id":"d","cwd":"/w"}), user("1")]),
+    );
+    put(
+        &shell.path(".qwen/projects/-w/chats/a.jsonl"),
+        &session(&[
+            json!({"uuid":"1","parentUuid":null,"sessionId":"q","timestamp":at,"type":"user","message":{"role":"user","parts":[{"text":"hi"}]}}),
+        ]),
+    );
+    put(
+        &shell.path(".copilot/session-state/c/events.jsonl"),
+        &session(&[
+            json!({"type":"session.start","data":{"sessionId":"c"},"id":"1","timestamp":at}),
+            json!({"type":"user.message","data":{"content":"hi"},"id":"2","timestamp":at}),
+        ]),
+    );
+    put(
+        &shell.path(".codex/archived_sessions/rollout-1.jsonl"),
+        &session(&[
+            json!({"timestamp":at,"type":"session_meta","payload":{"id":"x"}}),
+            json!({"timestamp":at,"type":"response_item","payload":{"type":"message","role":"user","content":"hi"}}),
+        ]),
+    );
+    let (said, code) = run(&shell, &["import", "--json"]);
+    assert_eq!(code, 0, "{said}");
+    let said: Value = serde_json::from_str(&said).unwrap();
+    let files = said["data"].as_array().unwrap();
+    let found: Vec<&str> = files.iter().map(|file| file["format"].as_str().unwrap()).collect();
+    assert_eq!(found, ["codex", "pi", "droid", "qwen-code", "copilot-cli"]);
+    assert!(files.iter().all(|file| file["turns"] == 1), "{said}");
+}
+
+/// A session in Claude's shape: results and notices were shown as the user's words, and results without their tool.
+#[test]
+fn history_names_tools_and_notices() {
+    let shell = Shell::new();
+    let line = |uuid: &str, kind: &str, content: Value| {
+        let message = json!({"role":kind,"content":content});
+        json!({"type":kind,"uuid":uuid,"sessionId":"s","cwd":"/w","timestamp":"2026-01-01T00:00:00Z","message":message})
+    };
+    let file = [
+        line("1", "user", json!("<command-name>/clear</command-name>")),
+        line("2", "user", json!("What is there?")),
+        line("3", "assistant", json!([{"type":"tool_use","id":"t","name":"Bash","input":{"command":"ls"}}])),
+        line("4", "user", json!([{"type":"tool_result","tool_use_id":"t","content":"a.txt"}])),
+    ];
+    let text: String = file.iter().map(|line| format!("{line}\n")).collect();
+    put(&shell.path("s.jsonl"), &text);
+    let (said, code) = run(&shell, &["import", shell.path("s.jsonl").to_str().unwrap()]);
+    assert_eq!(code, 0, "{said}");
+    let (history, _) = run(&shell, &["history", "@last"]);
+    let heads: Vec<&str> = history.lines().filter(|line| line.contains("  #")).collect();
+    let who: Vec<&str> = heads.iter().map(|head| head.split("  ").next().unwrap()).collect();
+    assert_eq!(who, ["command", "user", "assistant", "tool"], "{history}");
+    assert!(history.contains("← Bash: a.txt"), "{history}");
+    // A file of events alone is left out, which is no failure.
+    put(
+        &shell.path("empty.jsonl"),
+        "{\"type\":\"file-history-snapshot\",\"messageId\":\"x\",\"snapshot\":{}}\n",
+    );
+    let (said, code) = run(&shell, &["import", shell.path("empty.jsonl").to_str().unwrap()]);
+    assert_eq!((said.starts_with("left out"), code), (true, 0), "{said}");
+    assert!(said.contains("a file of claude-code without turns"), "{said}");
+    put(&shell.path("app.log"), "[2026-01-01] INFO started \"type\" \"role\"\n");
+    let (said, code) = run(&shell, &["import", shell.path("app.log").to_str().unwrap()]);
+    assert_eq!((said.lines().count(), code), (1, 1), "{said}");
+    assert!(said.contains("it looks like text that is not JSON"), "{said}");
+}
+
+#[test]
 fn where_nothing_is_that_is_said() {
     let shell = Shell::new();
     let (said, code) = run(&shell, &["import"]);

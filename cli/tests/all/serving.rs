@@ -27,6 +27,37 @@ fn what_it_says_to_try_works_as_typed() {
     assert_eq!(shell.json(&["list", "--json"])["data"][0]["title"], "Hello");
 }
 
+/// The browser is a script that writes down what it is asked to show.
+#[test]
+fn the_page_is_shown_in_the_browser() {
+    let shell = Shell::new();
+    let (browser, shown) = (shell.path("browser"), shell.path("shown"));
+    std::fs::write(&browser, format!("#!/bin/sh\necho \"$1\" >>'{}'\n", shown.display())).unwrap();
+    let script = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&browser, script).unwrap();
+    let server = Serving::start_with(&shell, &["--open"], |command| {
+        command.env("BROWSER", &browser);
+    });
+    let id = id_in(&server.ask("POST /api/v1/conversations", "{}"));
+    let page = server.ask("GET /", "");
+    assert!(page.contains("200 OK") && page.contains("<title>Everturn</title>"), "{page}");
+    let said =
+        shell.command(&["open", "@last", "--url", &server.url]).env("BROWSER", &browser).output().unwrap();
+    let url = format!("{}/#/c/{id}\n", server.url);
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), url);
+    let both = format!("{}/\n{url}", server.url);
+    let mut seen = String::new();
+    for _ in 0..200 {
+        seen = std::fs::read_to_string(&shown).unwrap_or_default();
+        if seen.len() >= both.len() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(seen, both);
+    assert!(shell.refused(&["open", "--url", "http://127.0.0.1:1", "@last"]).contains("nothing listens"));
+}
+
 /// A deployment stops a server during a stream and an append: the stream is told, the append is answered, and
 /// what was answered is durable.
 #[test]

@@ -16,6 +16,7 @@ use everturn_core::turn::{Status, Turn};
 use everturn_core::write::{Action, Summarized, Write};
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Candidate, Checkpoint, CompactionBody, Covers, Cut, EXTRACTIVE};
+use everturn_views::speech;
 use everturn_views::tokens::Family;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -119,7 +120,7 @@ impl Unsummarized {
             .map(|(turn, (message, tokens))| Candidate {
                 turn: turn.id,
                 seq: turn.seq,
-                role: turn.role,
+                role: speech::of_turn(turn).role,
                 actor: turn.actor.as_deref(),
                 at: turn.occurred_at.unwrap_or(turn.created),
                 message: message.as_ref(),

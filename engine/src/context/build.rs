@@ -15,8 +15,8 @@ use everturn_core::turn::{Status, Turn};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::context::{
-    self, Assembled, Block, Cache, LeftOut, Material, Piece, Request, Said, Section, Sections, Seen, Source,
-    Tokens, seen_by,
+    self, Assembled, Block, Cache, LeftOut, Material, Names, Piece, Request, Said, Section, Sections, Seen,
+    Source, Tokens, seen_by,
 };
 use everturn_views::projection::{self, Message};
 use everturn_views::state::{Fold, State};
@@ -33,8 +33,13 @@ const PROJECTED_BUDGETS: u64 = 4;
 /// Rendering may cost a little more than was counted; so often the budget is lowered by that and tried again.
 const ATTEMPTS: usize = 4;
 /// The version of the renderers: a change to what they write changes it. From 2 on, prompts for Anthropic are marked for
-/// its cache.
-pub(super) const RENDERER_VERSION: u32 = 2;
+/// its cache. From 3 on, turns are attributed to their speakers.
+pub(super) const RENDERER_VERSION: u32 = 3;
+
+/// The names in a prompt of this version.
+pub(crate) fn names(version: u32) -> Names {
+    if version < 3 { Names::Roles } else { Names::Speakers }
+}
 
 /// What a context is built from. Everything but the budget may be left out.
 #[derive(Clone)]
@@ -330,7 +335,8 @@ impl ConversationHandle {
         let mut projection = None;
         if options.sections.has(Section::Tail) || options.input_from.is_some() {
             let projected = options.projection.is_some() || recorded.is_some();
-            let (turns, more) = self.tail(fold, options, projected)?;
+            let names = names(receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version));
+            let (turns, more) = self.tail(fold, options, projected, names)?;
             material.more = more;
             let summary = || -> Result<Option<String>, Error> {
                 Ok(self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
@@ -411,6 +417,7 @@ impl ConversationHandle {
         fold: &Fold,
         options: &ContextOptions,
         projected: bool,
+        names: Names,
     ) -> Result<(Vec<Tailed>, bool), Error> {
         let family = options.family();
         let (start, _) = view_start(fold.checkpoint, fold.budget);
@@ -454,7 +461,7 @@ impl ConversationHandle {
         turns.reverse();
         let said: Vec<(&Turn, Option<&Value>)> =
             turns.iter().map(|(turn, message)| (turn, Some(message.value()))).collect();
-        let seen = seen_by(&options.participants, &said);
+        let seen = seen_by(&options.participants, &said, names);
         let mut tail = Vec::new();
         for ((turn, message), seen) in turns.into_iter().zip(seen) {
             let (message, tokens) = match seen {

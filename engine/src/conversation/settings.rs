@@ -106,7 +106,9 @@ impl ConversationHandle {
     pub fn update(&self, change: impl Into<Change>) -> Commit<Conversation> {
         let change = change.into();
         let prepared = (|| {
-            self.shared().journal.writable()?;
+            if change.state.is_some() || change.settings != Settings::default() {
+                self.shared().journal.writable()?;
+            }
             check_by_hand(&change.settings)?;
             let mut settings = change.settings.normalise()?;
             // Not the one that is remembered: whoever names a place has read the index, which may be a moment ahead of it.

@@ -19,6 +19,7 @@ use everturn_core::write::Action;
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{Candidate, Prompt};
 use everturn_views::facts::{self, Learned, Origin, Redactor};
+use everturn_views::speech;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -331,7 +332,7 @@ fn candidate<'a>((turn, message): (&'a Turn, &'a Option<Value>)) -> Candidate<'a
     Candidate {
         turn: turn.id,
         seq: turn.seq,
-        role: turn.role,
+        role: speech::of_turn(turn).role,
         actor: turn.actor.as_deref(),
         at: turn.occurred_at.unwrap_or(turn.created),
         message: message.as_ref(),

@@ -10,6 +10,7 @@ use everturn_core::fact::{self, CorrectedBody, Fact, RetractedBody, StatedBody, 
 use everturn_core::id::{ConversationId, EventId, FactId, Key, TurnId};
 use everturn_core::write::{Action, no_such_seq};
 use everturn_views::facts::{self, Redactor, add_up};
+use everturn_views::speech;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -149,7 +150,7 @@ impl ConversationFacts<'_> {
             }
             (Some(quote), Some(turn)) => {
                 let said = turn.value().unwrap_or_default();
-                if !facts::quotes(&said, turn.role, &quote) {
+                if !facts::quotes(&said, speech::of_turn(turn).role, &quote) {
                     let text = format!("{} does not say {:?}", turn.id, everturn_core::id::clip(&quote));
                     return Err(Error::invalid("fact.ungrounded", format!("{text}; copy its words exactly")));
                 }

@@ -3,7 +3,7 @@
 //! It goes into the prompt as a text that says who said it and when, with the ids in the receipt, and is appended
 //! nowhere: so it is never found again as if it had been said.
 
-use crate::context::{ContextOptions, RecallRequest, Receipt, erased};
+use crate::context::{ContextOptions, RecallRequest, Receipt, erased, names};
 use crate::conversation::ConversationHandle;
 use crate::tenant::page_limit;
 use everturn_core::Error;
@@ -11,8 +11,9 @@ use everturn_core::chain::Hash;
 use everturn_core::fact::Fact;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::turn::{Role, Turn};
-use everturn_views::context::{Block, Material, Piece, Section, Seen, Source, seen_by};
-use everturn_views::recall::{Filter, Kind, Mode, text_of};
+use everturn_views::context::{Block, Material, Names, Piece, Section, Seen, Source, seen_by};
+use everturn_views::recall::{Filter, Kind, Mode, raw_text_of, text_of};
+use everturn_views::speech;
 
 /// Of one recalled turn, this much goes into a prompt. Frozen: receipts are replayed with it.
 const RECALLED_BYTES_MAX: usize = 2 * 1024;
@@ -39,7 +40,7 @@ impl ConversationHandle {
             for hit in self.tenant.find(&query, &filter(Kind::Turn, Some(begins)), Mode::Hybrid, limit)?.0 {
                 let Some(id) = hit.turn else { continue };
                 let turn = self.shared().journal.index.turn_in(self.key(), id)?;
-                material.recalled.extend(turn_piece(&turn, &options.participants));
+                material.recalled.extend(turn_piece(&turn, &options.participants, Names::Speakers));
             }
         }
         if options.sections.has(Section::Facts) && request.facts > 0 {
@@ -57,7 +58,8 @@ impl ConversationHandle {
             let Source::Ids(ids) = &block.source else { continue };
             let Some(event) = ids.first().and_then(|id| id.parse::<EventId>().ok()) else { continue };
             let turn = self.shared().journal.index.turn_in(self.key(), TurnId(event.0))?;
-            material.recalled.extend(turn_piece(&turn, &receipt.policy.participants));
+            let names = names(receipt.renderer_version);
+            material.recalled.extend(turn_piece(&turn, &receipt.policy.participants, names));
         }
         let facts: Vec<&Block> =
             receipt.blocks.iter().filter(|block| block.section == Section::Facts).collect();
@@ -81,7 +83,8 @@ impl ConversationHandle {
 /// What is asked now, else what a user said last.
 fn asked(material: &Material) -> Option<String> {
     let of_user = |message: &serde_json::Value| {
-        matches!(everturn_core::message::role(message), Ok(Role::User)).then(|| text_of(message))
+        let role = everturn_core::message::role(message).ok()?;
+        (speech::of_message(role, message).role == Role::User).then(|| text_of(message))
     };
     let input: Vec<String> = material.input.iter().map(|said| text_of(&said.message)).collect();
     let input = Some(input.join("\n")).filter(|text| !text.trim().is_empty());
@@ -91,18 +94,20 @@ fn asked(material: &Material) -> Option<String> {
     })
 }
 
-/// A turn as a text: when, who, what. `None` if these participants do not see it.
-fn turn_piece(turn: &Turn, participants: &[String]) -> Option<Piece> {
+/// A turn as a text: when, who, what. `None` if these participants do not see it. Frozen for each of the names: receipts
+/// are replayed with it.
+fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<Piece> {
     let message = turn.value()?;
-    if seen_by(participants, &[(turn, Some(&message))]) == [Seen::Hidden] {
+    if seen_by(participants, &[(turn, Some(&message))], names) == [Seen::Hidden] {
         return None;
     }
-    let text = text_of(&message);
+    let text = if names == Names::Roles { raw_text_of(&message) } else { text_of(&message) };
+    let name = names.of(turn, Some(&message)).name();
     let end = text.floor_char_boundary(RECALLED_BYTES_MAX);
     let more = if end < text.len() { " …" } else { "" };
     let who = match &turn.actor {
-        Some(actor) => format!("{actor} ({})", turn.role),
-        None => turn.role.to_string(),
+        Some(actor) => format!("{actor} ({name})"),
+        None => name.to_string(),
     };
     let at = turn.occurred_at.unwrap_or(turn.created).to_string();
     // To the second: more says nothing to a reader.

@@ -14,6 +14,7 @@ use everturn_views::recall::{
     Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, Wanted, WordFit,
     has_phrases, searched_text, snippet, terms, text_of, word_fit,
 };
+use everturn_views::speech;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -483,7 +484,8 @@ impl Tenant {
                     Some(seq) => self.snippet_of(&found, seq, filter, words)?,
                     None => None,
                 };
-                let (actor, role) = (turn.actor, Some(turn.role));
+                let role = Some(speech::of_turn(&turn).role);
+                let actor = turn.actor;
                 Ok(Some(Hit { turn: Some(id), actor, role, beside, ..told }))
             }
             EntryId::Fact(id) => {

@@ -6,7 +6,7 @@
 mod batch;
 mod markers;
 
-use super::Imported;
+use super::{Imported, in_short};
 use crate::ingest::NewTurn;
 use crate::tenant::Tenant;
 use batch::Batch;
@@ -33,6 +33,8 @@ const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
 const OPEN_MAX: usize = 200;
 /// Problems that are told one by one.
 const PROBLEMS_MAX: usize = 100;
+/// Types of lines that are named where a file has no turns.
+const KINDS_SHOWN: usize = 5;
 /// Turns that are superseded in the same transaction as the turn that takes their place.
 const SUPERSEDED_AT_ONCE: usize = 200;
 
@@ -79,11 +81,24 @@ impl Tenant {
         let met: Vec<ConversationId> = import.met.iter().map(|at| reader.threads()[*at].id).collect();
         let Some((first, linked)) = met.split_first() else {
             if !import.deleted.is_empty() {
-                return Err(Error::conflict("import.deleted", problems.join("; ")));
+                return Err(Error::conflict("import.deleted", in_short(&problems)));
             }
-            let text = format!("nothing in the file could be read; {}", problems.join("; "));
+            let text = format!("nothing in the file could be read; {}", in_short(&problems));
             return Err(Error::invalid("import.nothing", text));
         };
+        if import.is_hollow() {
+            for target in import.targets.values() {
+                let batches = target.held.iter().chain([&target.batch]);
+                batches.for_each(|batch| self.shared().journal.uploaded(&batch.ingested.uploads));
+            }
+            let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
+            let text = format!(
+                "a file of {format} without turns; nothing was imported ({} lines: {})",
+                reader.lines(),
+                kinds.join(", ")
+            );
+            return Err(Error::invalid("import.no_turns", text));
+        }
         let conversation = self.shared().journal.index.conversation(&self.key(*first))?;
         Ok(Imported {
             format: format.into(),
@@ -125,9 +140,13 @@ struct Target {
     conversation: Option<Conversation>,
     /// The newest version of everything that was taken over, by its name.
     known: HashMap<u64, u64>,
+    /// The first version, of what has several.
+    first: HashMap<u64, u64>,
     /// The place of the last marker.
     marker: Option<u64>,
     batch: Batch,
+    /// Full batches before it, while the file has had no turn.
+    held: Vec<Batch>,
     /// The batch before, while the writer thread is at it.
     writing: Option<Writing>,
 }
@@ -174,7 +193,9 @@ impl Import<'_> {
         }
         self.added += 1;
         let target = self.target(at)?;
-        target.known.insert(name, key);
+        if let Some(before) = target.known.insert(name, key) {
+            target.first.entry(name).or_insert(before);
+        }
         target.batch.names.push((name, key));
         target.batch.title = title.or(target.batch.title.take());
         let (full, grown) = (target.batch.is_full(), target.batch.bytes.saturating_sub(waiting));
@@ -232,8 +253,10 @@ impl Import<'_> {
             root,
             conversation,
             known: HashMap::new(),
+            first: HashMap::new(),
             marker: None,
             batch: Batch::default(),
+            held: Vec::new(),
             writing: None,
         };
         self.remember(&mut target)?;
@@ -245,7 +268,8 @@ impl Import<'_> {
 
     /// Forgets conversations that are not at work, where there are many: what they know is in the store.
     fn rest(&mut self, threads: &[Thread]) -> Result<(), Error> {
-        if self.targets.len() < OPEN_MAX || threads.iter().any(|thread| thread.branch.is_some()) {
+        let branches = threads.iter().any(|thread| thread.branch.is_some());
+        if self.targets.len() < OPEN_MAX || branches || self.is_hollow() {
             return Ok(());
         }
         self.flush_all()?;
@@ -255,7 +279,7 @@ impl Import<'_> {
 
     /// A branch begins where the other conversation was before it left that branch.
     fn fork(&mut self, thread: &Thread, of: usize, before: u64) -> Result<Conversation, Error> {
-        let left = self.latest(of, before);
+        let left = self.first(of, before);
         let parent = self.target(of)?.key.clone();
         let missing = || Error::internal("import.branch", "a branch of a turn that was not taken over");
         let turn = self.turn_id(of, left.ok_or_else(missing)?)?;
@@ -264,11 +288,20 @@ impl Import<'_> {
         self.tenant.shared().journal.index.conversation(fork.key())
     }
 
-    /// The version of a turn that was taken over, also in a conversation that this one left.
-    fn latest(&self, at: usize, name: u64) -> Option<u64> {
+    /// The version of a turn that was taken over first, also in a conversation that this one left: that one took the place
+    /// of the turns that a branch goes on from.
+    fn first(&self, at: usize, name: u64) -> Option<u64> {
         let target = self.targets.get(&at)?;
-        let above = || self.latest(target.thread.branch?.of, name);
-        target.known.get(&name).copied().or_else(above)
+        let above = || self.first(target.thread.branch?.of, name);
+        target.first.get(&name).or(target.known.get(&name)).copied().or_else(above)
+    }
+
+    /// Every version of a turn that may stand here. A branch has the markers of before it left, which may not say all: the
+    /// batch in which the newest version came is marked behind the place where the branch begins.
+    fn versions(&self, at: usize, name: u64) -> BTreeSet<u64> {
+        let Some(target) = self.targets.get(&at) else { return BTreeSet::new() };
+        let above = target.thread.branch.map(|branch| self.versions(branch.of, name));
+        above.into_iter().flatten().chain(target.known.get(&name).copied()).collect()
     }
 
     /// The id of a turn: the same whenever it is imported here.
@@ -309,7 +342,7 @@ impl Import<'_> {
         before: Option<u64>,
     ) -> Result<(), Error> {
         let versions = before.into_iter();
-        let left: Vec<u64> = said.supersedes.iter().filter_map(|name| self.latest(at, *name)).collect();
+        let left: Vec<u64> = said.supersedes.iter().flat_map(|name| self.versions(at, *name)).collect();
         let mut superseded = Vec::new();
         for key in versions.chain(left) {
             let old = self.turn_id(at, key)?;
@@ -412,6 +445,11 @@ impl Import<'_> {
         draft.check()?;
         self.target(at)?.batch.push(draft);
         Ok(())
+    }
+
+    /// Whether there is no turn in the file so far, and no conversation that it belongs to.
+    fn is_hollow(&self) -> bool {
+        self.turns == 0 && self.targets.values().all(|target| target.conversation.is_none())
     }
 
     fn flush_all(&mut self) -> Result<(), Error> {

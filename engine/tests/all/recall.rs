@@ -11,6 +11,7 @@ use everturn_core::json::Raw;
 use everturn_core::turn::Role;
 use everturn_views::context::{Section, Source};
 use everturn_views::recall::{Kind, Mode};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,63 @@ fn shown(recalled: &Recalled) -> Vec<String> {
 
 fn within(id: ConversationId) -> RecallOptions {
     RecallOptions { conversation: Some(id), ..RecallOptions::default() }
+}
+
+/// Claude's shape carries what tools answer, and what the program adds, in messages of the user: both were the user's words.
+#[test]
+fn results_and_notices_in_messages_of_the_user_are_not_the_users_words() {
+    let (store, scope) = memory();
+    let id = scope.begin();
+    for message in [
+        json!({"role":"user","content":"where is the wombat?"}),
+        json!({"role":"assistant","content":[{"type":"tool_use","id":"t1","name":"Grep","input":{"pattern":"animal"}}]}),
+        json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"wombat in the zoo"}]}),
+        json!({"role":"user","content":"<task-notification>the wombat was counted</task-notification>"}),
+        json!({"role":"assistant","content":"In the zoo."}),
+        json!({"role":"user","content":"Thanks."}),
+    ] {
+        scope.say(id, NewTurn::message(message.to_string()));
+    }
+    indexed(&store);
+    let found = |role| {
+        let options = RecallOptions { roles: vec![role], mode: Mode::Lexical, ..within(id) };
+        let hits = scope.recall("wombat", &options).unwrap().data;
+        assert!(hits.iter().all(|hit| hit.role == Some(role)));
+        let mut found: Vec<String> = hits.iter().map(|hit| hit.snippet.text.clone()).collect();
+        found.sort();
+        found
+    };
+    assert_eq!(found(Role::User), ["where is the wombat?"]);
+    let [notice, result] = &found(Role::Tool)[..] else { panic!("{:?}", found(Role::Tool)) };
+    assert!(notice.contains("was counted") && result.contains("wombat in the zoo"), "{notice} {result}");
+    // What is recalled into a prompt says who spoke, too.
+    let options = ContextOptions {
+        recall: Some(RecallRequest { turns: 5, facts: 0, query: Some("wombat zoo counted".into()) }),
+        last_n: Some(2),
+        ..ContextOptions::new(4000)
+    };
+    let context = scope.conversation(id).contexts().build(&options).unwrap();
+    let text = context.system.iter().chain(&context.messages).map(Raw::get).collect::<String>();
+    for said in
+        ["user:\\nwhere is the wombat?", "tool:\\nwombat in the zoo", "notification:\\n<task-notification>"]
+    {
+        assert!(text.contains(said), "{said} in {text}");
+    }
+    // A receipt of before that gives back what was sent then.
+    let mut old = scope.conversation(id).contexts().replay(&context.receipt).unwrap().receipt;
+    assert_eq!(old, context.receipt);
+    old.renderer_version = 2;
+    let differs = scope.conversation(id).contexts().replay(&old).unwrap_err();
+    old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
+    let before = scope.conversation(id).contexts().replay(&old).unwrap();
+    let before = before.system.iter().chain(&before.messages).map(Raw::get).collect::<String>();
+    assert!(before.contains("user:\\nwombat in the zoo"), "{before}");
+    // A participant is told who spoke as well, and not what another's tools answered.
+    let view = ContextOptions { participants: vec!["bob".into()], ..ContextOptions::new(4000) };
+    let context = scope.conversation(id).contexts().build(&view).unwrap();
+    let text = context.messages.iter().map(Raw::get).collect::<String>();
+    assert!(text.contains("user: where is the wombat?") && text.contains("notification: <task-"), "{text}");
+    assert!(!text.contains("user: <t"), "{text}");
 }
 
 #[test]

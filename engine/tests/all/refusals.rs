@@ -357,8 +357,13 @@ fn a_file_that_cannot_be_imported_says_why() {
     refused(import(b" \n\n"), "import.empty", "the file is empty");
     refused(import("\u{feff}".as_bytes()), "import.empty", "the file is empty");
     refused(import(b"{\"_type\":\"\xff\xfe\"}"), "import.not_utf8", "the file is not UTF-8 text");
-    refused(import(b"PK\x03\x04"), "json.malformed", "not JSON at byte 0");
-    refused(import(b"{}"), "transcript.malformed", "this is no transcript value");
+    refused(
+        import(b"PK\x03\x04"),
+        "import.unknown",
+        "it looks like text that is not JSON, beginning with \"PK",
+    );
+    refused(import(b"{}"), "import.unknown", "it looks like a JSON object without fields");
+    refused(import(b"{\"_type\":\"x\"}"), "transcript.malformed", "this is no transcript value");
     refused(import(b"{\"_type\":\"transcript\",\"version\":3}"), "transcript.newer", "upgrade it");
     assert_eq!(scope.list(ListQuery::default()).unwrap().data, []);
 }

@@ -9,10 +9,12 @@ mod bundle;
 use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::tree::{Found, Tree};
-use super::{Branch, Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, title};
+use super::{
+    Branch, Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, prompt_title, title,
+};
 use bundle::Bundle;
 use everturn_core::event::Visibility;
-use everturn_core::json::Raw;
+use everturn_core::json::{Raw, quote};
 use everturn_core::turn::Tokens;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -39,16 +41,18 @@ pub struct ClaudeCode {
     waiting: Vec<Waiting>,
     /// Stands for the session in a file where no line names one.
     fallback: Option<String>,
+    /// The session that the file is named after. What it took over from another one is a part of it.
+    own: Option<String>,
 }
 
-/// What is remembered of a thread.
+/// State of a thread.
 struct Notes {
     /// The thread that it is, or is a branch of.
     home: usize,
     bundle: Option<Bundle>,
-    /// How good its title is.
+    /// Rank of its title; a better one replaces it.
     rank: u8,
-    /// What the last boundary said of the size before it.
+    /// Tokens before the last boundary.
     tokens_before: Option<u64>,
 }
 
@@ -57,11 +61,11 @@ enum Waiting {
     Unreadable(u64, Raw),
 }
 
-/// What a line is.
+/// Kind of a line.
 enum Kind<'a> {
     /// A part of a message of the model, and the message's id.
     Answer(Line<'a>, Option<Cow<'a, str>>),
-    /// Nothing but answers of tools.
+    /// Tool results only.
     Results(Line<'a>),
     Prompt(Line<'a>),
     Summary(Line<'a>),
@@ -97,8 +101,16 @@ fn only_results(message: &Line<'_>) -> bool {
 }
 
 impl ClaudeCode {
-    /// For a file with this name.
-    pub fn new(fallback: Option<String>) -> ClaudeCode {
+    /// For a file with this name that begins with these bytes.
+    pub fn new(fallback: Option<String>, head: &[u8]) -> ClaudeCode {
+        let name = fallback.as_deref().and_then(|name| name.rsplit(['/', '\\']).next());
+        let stem = name.and_then(|name| name.split('.').next()).filter(|stem| !stem.is_empty());
+        let head = String::from_utf8_lossy(head);
+        let named = |stem: &&str| {
+            let spelt = quote(stem);
+            [":", ": "].iter().any(|colon| head.contains(&format!("\"sessionId\"{colon}{spelt}")))
+        };
+        let own = stem.filter(named).map(str::to_string);
         ClaudeCode {
             threads: Vec::new(),
             notes: Vec::new(),
@@ -107,6 +119,7 @@ impl ClaudeCode {
             session: None,
             waiting: Vec::new(),
             fallback,
+            own,
         }
     }
 
@@ -120,7 +133,7 @@ impl ClaudeCode {
         }
     }
 
-    /// No line tells where the session runs, or only one far away.
+    /// Begins without a line that names the session and its folder.
     fn begin_without(&mut self, out: &mut Vec<Entry>) {
         let texts = self.waiting.iter().map(|waiting| match waiting {
             Waiting::Line(_, text) => text.as_str(),
@@ -145,7 +158,8 @@ impl ClaudeCode {
         }
         let (session, agent) = key.clone();
         let own = |line: &Line<'_>, name: &str| line.text(name).map(Cow::into_owned);
-        let main = conversation_id(&[NAME, &session]);
+        let main = self.homes.get(&(session.clone(), None)).map(|thread| self.threads[*thread].id);
+        let main = main.unwrap_or_else(|| conversation_id(&[NAME, self.own.as_deref().unwrap_or(&session)]));
         let origin = Origin {
             format: Format::ClaudeCode.name(),
             cwd: own(line, "cwd"),
@@ -157,7 +171,7 @@ impl ClaudeCode {
         };
         let id = match &agent {
             Some(agent) => conversation_id(&[NAME, &session, "agent", agent]),
-            None => main,
+            None => conversation_id(&[NAME, &session]),
         };
         let thread = self.tree.chain();
         self.threads.push(Thread { id, origin, branch: None });
@@ -197,7 +211,15 @@ impl ClaudeCode {
             Found::On { chain, .. } | Found::Left { chain, .. } => *chain,
         };
         let home = match line.is("isSidechain") {
-            false => self.home(session, None, line),
+            false => match (&self.own, found.as_ref().map(of)) {
+                (Some(own), _) => self.home(&own.clone(), None, line),
+                // A session that goes on in another one is one conversation.
+                (None, Some(thread)) if self.threads[thread].origin.agent.is_none() => {
+                    let home = self.notes[thread].home;
+                    *self.homes.entry((session.to_string(), None)).or_insert(home)
+                }
+                (None, _) => self.home(session, None, line),
+            },
             true => {
                 let agent = line.text("agentId").filter(|agent| !agent.is_empty()).map(Cow::into_owned);
                 let known =
@@ -229,11 +251,13 @@ impl ClaudeCode {
         }
     }
 
-    /// What the conversation is to be called, if this is better than what it is called.
+    /// Title of the conversation, if this is better than the one it has.
     fn call(&mut self, thread: usize, rank: u8, text: Option<Cow<'_, str>>) -> Option<String> {
         let notes = &mut self.notes[thread];
-        let first = rank == PROMPT;
-        let better = if first { notes.rank < rank } else { notes.rank <= rank };
+        let (better, title): (_, fn(&str) -> _) = match rank {
+            PROMPT => (notes.rank < rank, prompt_title),
+            _ => (notes.rank <= rank, title),
+        };
         let title = text.filter(|_| better).and_then(|text| title(&text))?;
         notes.rank = rank;
         Some(title)
@@ -253,7 +277,7 @@ impl ClaudeCode {
     }
 }
 
-/// How good the beginning of what was asked first is as a title.
+/// Rank of a title from the first prompt.
 const PROMPT: u8 = 1;
 
 fn session_of<'a>(line: &Line<'a>) -> Option<Cow<'a, str>> {
@@ -278,7 +302,8 @@ impl Mapper for ClaudeCode {
             // What stands in front of the first message says little of the session.
             (Some(named), None) if line.raw("cwd").is_some() || line.raw("message").is_some() => {
                 if !line.is("isSidechain") {
-                    self.home(&named, None, &line);
+                    let session = self.own.clone().unwrap_or(named.to_string());
+                    self.home(&session, None, &line);
                 }
                 self.begin(named.to_string(), out);
                 named.into_owned()
@@ -375,12 +400,7 @@ impl Mapper for ClaudeCode {
         let mut entry = entry(thread, number, name, at, said);
         if prompt && !line.is("isMeta") {
             let text = words(message.raw("content").unwrap_or_default());
-            // Commands and notices of the program itself are in tags.
-            entry.title = self.call(
-                thread,
-                PROMPT,
-                Some(text.into()).filter(|text: &Cow<'_, str>| !text.starts_with('<')),
-            );
+            entry.title = self.call(thread, PROMPT, Some(text.into()));
         }
         match id {
             None => out.push(entry),
@@ -443,7 +463,7 @@ fn said(line: &Line<'_>, message: &Line<'_>, supersedes: Vec<u64>) -> Said {
     }
 }
 
-/// What went in includes what was read from and written to a cache.
+/// Prompt tokens include those read from and written to a cache.
 fn tokens(message: &Line<'_>) -> Option<Tokens> {
     let usage = message.object("usage")?;
     let counted = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];

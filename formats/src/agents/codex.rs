@@ -5,13 +5,13 @@
 //! for the screen (`event_msg`) repeat messages and are kept as events; only where a file has no items at all are the
 //! messages among them turns.
 //!
-//! What an answer cost is told by an event behind its last item (`token_count`). So that item waits, with the events behind
-//! it, until the count or another item comes. At the end of the file it is given as it is: the count of an answer that was
-//! taken over before it was counted stays in the event.
+//! An event (`token_count`) counts the tokens of an answer: behind its last item, or, up to 0.4x, before its first. So the
+//! last item waits, with the events behind it, until the count or another item comes. At the end of the file it is given
+//! as it is: the count of an answer that was taken over before it was counted stays in the event.
 
 use super::line::{Line, made, words};
 use super::reader::Mapper;
-use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, title};
+use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, prompt_title, title};
 use everturn_core::json::{Raw, quote};
 use everturn_core::message;
 use everturn_core::time::Timestamp;
@@ -30,7 +30,7 @@ const SUMMARY_BYTES_MAX: usize = 256 * 1024;
 pub struct Codex {
     threads: Vec<Thread>,
     fallback: Option<String>,
-    /// How often a line was seen.
+    /// Occurrences of each line.
     seen: HashMap<u64, u32>,
     model: Option<String>,
     titled: bool,
@@ -42,9 +42,15 @@ pub struct Codex {
     events_only: bool,
     /// The last item of an answer, which was not counted yet, and the events behind it.
     waiting: Vec<Entry>,
+    /// The count of an answer whose items are still to come.
+    early: Option<Tokens>,
+    /// Whether the last answer was given without its count.
+    uncounted: bool,
+    /// The last count: an update of rate limits repeats it.
+    last: Option<String>,
 }
 
-/// Entries that may wait for a count.
+/// Most entries that wait for a count.
 const WAITING_MAX: usize = 8;
 
 impl Codex {
@@ -60,6 +66,9 @@ impl Codex {
             heard: None,
             events_only: false,
             waiting: Vec::new(),
+            early: None,
+            uncounted: false,
+            last: None,
         }
     }
 
@@ -109,9 +118,7 @@ impl Codex {
     }
 
     fn titled(&mut self, text: Option<&str>) -> Option<String> {
-        // What Codex itself tells the model is in tags, or is a file of instructions.
-        let text = text.filter(|text| !self.titled && !text.starts_with(['<', '#']))?;
-        let title = title(text)?;
+        let title = prompt_title(text.filter(|_| !self.titled)?)?;
         self.titled = true;
         Some(title)
     }
@@ -125,17 +132,40 @@ impl Codex {
         self.heard = entry;
     }
 
-    /// Gives what a line became, now or when the answer before it is counted.
+    /// Emits the entries of a line, now or when the answer before it is counted.
     fn give(&mut self, now: Vec<Entry>, tokens: Option<Tokens>, answer: bool, out: &mut Vec<Entry>) {
-        if let Some(Entry { step: Step::Turn(said), .. }) = self.waiting.first_mut() {
-            said.tokens = tokens;
-        }
         let events = now.iter().all(|entry| matches!(entry.step, Step::Event { .. }));
-        if tokens.is_some() || !events || self.waiting.len() >= WAITING_MAX {
+        let full = self.waiting.len() >= WAITING_MAX;
+        // An answer that was counted before it came ends where somebody else speaks, or with the next count.
+        let ends = tokens.is_some() || full || !events && !answer;
+        let early = self.early.take_if(|_| ends);
+        let counted = early.or(tokens);
+        match self.waiting.first_mut() {
+            Some(Entry { step: Step::Turn(said), .. }) if ends => {
+                said.tokens = counted;
+                self.uncounted = counted.is_none();
+                self.early = tokens.filter(|_| early.is_some());
+            }
+            // The count of an answer that has passed stays in the event.
+            _ if tokens.is_some() => self.early = tokens.filter(|_| !std::mem::take(&mut self.uncounted)),
+            _ => {}
+        }
+        if ends || !events {
             out.append(&mut self.waiting);
         }
         let waits = answer || !self.waiting.is_empty();
         if waits { self.waiting.extend(now) } else { out.extend(now) }
+    }
+
+    /// The tokens of an answer, unless they were counted before.
+    fn counted(&mut self, payload: &Line<'_>) -> Option<Tokens> {
+        let usage = payload.object("info")?.object("last_token_usage")?;
+        let count = payload.raw("info").map(str::to_string);
+        if std::mem::replace(&mut self.last, count.clone()) == count {
+            return None;
+        }
+        let (prompt, completion) = (usage.number("input_tokens"), usage.number("output_tokens"));
+        (prompt.is_some() || completion.is_some()).then_some(Tokens { prompt, completion })
     }
 
     fn item(&mut self, item: &str, line: &Line<'_>) -> Option<(Said, Option<String>, Role)> {
@@ -203,7 +233,7 @@ impl Mapper for Codex {
                 }
                 let inner = payload.text("type").unwrap_or_default();
                 if inner == "token_count" {
-                    tokens = counted(payload);
+                    tokens = self.counted(payload);
                 }
                 let mut renamed = None;
                 if kind == "event_msg" && matches!(inner.as_ref(), "user_message" | "agent_message") {
@@ -244,19 +274,15 @@ impl Mapper for Codex {
     }
 
     fn settle(&mut self, out: &mut Vec<Entry>) {
+        if let Some(Entry { step: Step::Turn(said), .. }) = self.waiting.first_mut() {
+            said.tokens = self.early.take();
+        }
         out.append(&mut self.waiting);
         // The item that it repeats may still come, unless this is known to be a file without.
         if self.events_only {
             self.hear(None, out);
         }
     }
-}
-
-/// What the last answer cost.
-fn counted(payload: &Line<'_>) -> Option<Tokens> {
-    let usage = payload.object("info")?.object("last_token_usage")?;
-    let (prompt, completion) = (usage.number("input_tokens"), usage.number("output_tokens"));
-    (prompt.is_some() || completion.is_some()).then_some(Tokens { prompt, completion })
 }
 
 /// The fields of an item that say in which role it speaks.
@@ -276,7 +302,7 @@ fn what(kind: &str, payload: &Line<'_>) -> String {
     }
 }
 
-/// What the model reads after a compaction: the summary, or the history that replaces everything before.
+/// Summary of a compaction, or the history that replaces everything before it.
 fn summary(payload: &Line<'_>) -> String {
     if let Some(message) = payload.text("message").filter(|message| !message.trim().is_empty()) {
         return message.into_owned();

@@ -1,20 +1,25 @@
-//! Which program wrote a file, by its content.
+//! Detects the format of a file by its content.
 
 use super::line::Line;
-use everturn_core::json;
+use everturn_core::id::clip;
+use everturn_core::{Error, json};
 use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use std::fmt;
 
-/// How much of a file is looked at.
+/// Bytes of a file that are looked at.
 pub const HEAD_BYTES: usize = 64 * 1024;
 
 /// Lines that are looked at before a file is given up.
 const LINES_MAX: usize = 50;
 
+/// Fields that are named of a file of no known format.
+const FIELDS_MAX: usize = 8;
+
 /// The fields of a request that hold what was said.
 pub const LISTS: [&str; 3] = ["messages", "input", "contents"];
 
-/// How a file is written.
+/// Format of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
     /// Claude Code: `~/.claude/projects/<project>/<session>.jsonl`.
@@ -23,6 +28,14 @@ pub enum Format {
     Codex,
     /// Gemini CLI: `~/.gemini/tmp/<hash>/chats/session-*.json[l]`.
     Gemini,
+    /// pi: `~/.pi/agent/sessions/<folder>/<session>.jsonl`.
+    Pi,
+    /// Droid: `~/.factory/sessions/<folder>/<session>.jsonl`.
+    Droid,
+    /// Qwen Code: `~/.qwen/projects/<folder>/chats/<session>.jsonl`.
+    Qwen,
+    /// Copilot CLI: `~/.copilot/session-state/<session>/events.jsonl`.
+    Copilot,
     /// A list of messages for OpenAI's chat completions.
     OpenaiChat,
     /// A list of items of OpenAI's Responses.
@@ -36,12 +49,32 @@ pub enum Format {
 }
 
 impl Format {
+    /// Every format.
+    pub const ALL: [Format; 12] = [
+        Format::ClaudeCode,
+        Format::Codex,
+        Format::Gemini,
+        Format::Pi,
+        Format::Droid,
+        Format::Qwen,
+        Format::Copilot,
+        Format::OpenaiChat,
+        Format::OpenaiResponses,
+        Format::Anthropic,
+        Format::GeminiContents,
+        Format::Messages,
+    ];
+
     /// Its name in reports and metadata.
     pub fn name(self) -> &'static str {
         match self {
             Format::ClaudeCode => "claude-code",
             Format::Codex => "codex",
             Format::Gemini => "gemini-cli",
+            Format::Pi => "pi",
+            Format::Droid => "droid",
+            Format::Qwen => "qwen-code",
+            Format::Copilot => "copilot-cli",
             Format::OpenaiChat => "openai-chat",
             Format::OpenaiResponses => "openai-responses",
             Format::Anthropic => "anthropic",
@@ -57,7 +90,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// How the entries of a file are separated.
+/// Separation of the entries of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
     /// One JSON value a line.
@@ -66,26 +99,32 @@ pub enum Layout {
     Value,
 }
 
-/// Tells the format of a file that begins with these bytes; `None` if none of ours.
+/// Format of a file that begins with these bytes; `None` if it is not known.
 pub fn detect(head: &[u8]) -> Option<Format> {
     layout(head).map(|(format, _)| format)
 }
 
-/// The same, and how it is separated.
+/// Format and layout of a file that begins with these bytes.
 pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     let text = String::from_utf8_lossy(head);
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let says = |words: [&str; 2]| words.iter().any(|words| text.contains(words));
-    if text.starts_with('[') {
+    if let Some(inner) = text.strip_prefix('[') {
         let list = says(["\"role\"", "\"type\""]) || text.contains("\"parts\"");
-        return list.then(|| (shape(text), Layout::Value));
+        return (list && begins_with_object(inner)).then(|| (shape(text), Layout::Value));
+    }
+    let first = text.lines().next().and_then(|line| Line::parse(line.trim()));
+    if let Some(format) = first.as_ref().and_then(of_first_line) {
+        return Some((format, Layout::Lines));
     }
     // Everturn's own files, and session files, are not an agent's.
     if !text.starts_with('{') || says(["\"type\":\"session_start\"", "\"type\": \"session_start\""]) {
         return None;
     }
-    let whole =
-        |line: &str| (json::check(line).is_ok()).then(|| Line::parse(line).and_then(|line| of_line(&line)));
+    let whole = |line: &str| {
+        let line = values(line).map_or(line, |values| values[0].get());
+        (json::check(line).is_ok()).then(|| Line::parse(line).and_then(|line| of_line(&line)))
+    };
     let lines: Vec<&str> = text.lines().take(LINES_MAX).collect();
     if lines.len() > 1 && goes_over_lines(text) {
         return of_beginning(text, false);
@@ -101,6 +140,62 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     }
 }
 
+/// The values of a line on which several stand, each whole: some programs forget a line break.
+pub fn values(line: &str) -> Option<Vec<&RawValue>> {
+    let values: Result<Vec<&RawValue>, _> = serde_json::Deserializer::from_str(line).into_iter().collect();
+    values
+        .ok()
+        .filter(|values| values.len() > 1 && values.iter().all(|value| json::check(value.get()).is_ok()))
+}
+
+/// Whether the first element of a list is an object, as far as it can be seen. Logs begin with a bracket, too.
+fn begins_with_object(list: &str) -> bool {
+    let first = serde_json::Deserializer::from_str(list).into_iter::<IgnoredAny>().next();
+    list.trim_start().starts_with('{')
+        && match first {
+            Some(Ok(_)) => true,
+            Some(Err(error)) => error.is_eof(),
+            None => false,
+        }
+}
+
+/// The error for a file of no known format: what it looks like, and what is known.
+pub fn unknown(head: &[u8]) -> Error {
+    let text = String::from_utf8_lossy(head);
+    let text = text.trim_start_matches('\u{feff}').trim_start();
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Line<'_>>();
+    let looks = match values.next() {
+        Some(Ok(line)) => {
+            let fields = match line.names().take(FIELDS_MAX).map(shown).collect::<Vec<_>>() {
+                names if names.is_empty() => "without fields".to_string(),
+                names if line.names().count() > FIELDS_MAX => format!("with {}, …", names.join(", ")),
+                names => format!("with {}", names.join(", ")),
+            };
+            let whole = text[values.byte_offset()..].trim().is_empty();
+            format!("{} {fields}", if whole { "a JSON object" } else { "JSON objects, the first" })
+        }
+        _ if text.contains(['\0', '\u{fffd}']) => "binary data".to_string(),
+        _ if begins_with_object(text.trim_start_matches('[')) && text.starts_with('[') => {
+            "a JSON list, and not of messages".to_string()
+        }
+        _ if text.starts_with('{') => "the beginning of a JSON object".to_string(),
+        _ => format!(
+            "text that is not JSON, beginning with {}",
+            shown(text.lines().next().unwrap_or_default())
+        ),
+    };
+    let known: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
+    let text = format!(
+        "no format that is known here: it looks like {looks}; known are {}, and exports of Everturn (jsonl, transcript, session)",
+        known.join(", ")
+    );
+    Error::invalid("import.unknown", text)
+}
+
+fn shown(text: &str) -> String {
+    format!("{:?}", clip(text))
+}
+
 /// Whether the first value does not end with its line: then later lines are parts of it, also where one reads like a
 /// value of its own.
 fn goes_over_lines(text: &str) -> bool {
@@ -111,6 +206,19 @@ fn goes_over_lines(text: &str) -> bool {
         None => false,
     };
     whole && text[..values.byte_offset()].contains('\n')
+}
+
+/// The agents whose first line is a header of their own.
+fn of_first_line(line: &Line<'_>) -> Option<Format> {
+    let has = |name: &str| line.raw(name).is_some();
+    let data = line.object("data");
+    match line.text("type")?.as_ref() {
+        "session" if has("id") && has("timestamp") && has("cwd") => Some(Format::Pi),
+        // A session file names its session otherwise.
+        "session_start" if has("id") && !has("session_id") => Some(Format::Droid),
+        "session.start" if data.is_some_and(|data| data.raw("sessionId").is_some()) => Some(Format::Copilot),
+        _ => None,
+    }
 }
 
 fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
@@ -133,6 +241,10 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
     let session = has("id") && has("timestamp") && (has("instructions") || has("git"));
     if has("record_type") || (session && !has("type")) {
         return Some((Format::Codex, Layout::Lines));
+    }
+    let in_parts = line.object("message").is_some_and(|message| message.raw("parts").is_some());
+    if has("sessionId") && has("uuid") && (in_parts || has("systemPayload")) {
+        return Some((Format::Qwen, Layout::Lines));
     }
     let claude = match kind {
         Some("user" | "assistant") => has("message") || has("uuid"),
@@ -178,12 +290,15 @@ fn of_beginning(text: &str, one_line: bool) -> Option<(Format, Layout)> {
     (one_line && has("role") && has("content")).then_some((Format::Messages, Layout::Lines))
 }
 
-/// Whether a list of this name holds what was said: many files have `contents`, and Gemini's have parts.
+/// Whether a list of this name holds messages: many files have `contents` or `input`.
 fn is_said(name: &str, text: &str) -> bool {
-    name != "contents" || text.contains("\"parts\"")
+    match name {
+        "contents" => text.contains("\"parts\""),
+        _ => text.contains("\"role\"") || text.contains("_call"),
+    }
 }
 
-/// Which provider's messages these are. All are read the same way; the name is for people.
+/// Provider of the messages. All are read the same way; the name is for people.
 fn shape(text: &str) -> Format {
     let says = |kinds: &[&str]| {
         let spelt = |kind: &&str| {

@@ -5,7 +5,7 @@
 
 use super::line::{Line, made, words};
 use super::reader::Mapper;
-use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, title};
+use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, prompt_title};
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Tokens;
@@ -141,7 +141,7 @@ impl Mapper for Gemini {
         let tokens = tokens.map(|n| Tokens { prompt: n.number("input"), completion: n.number("output") });
         let mut named = None;
         if kind == "user" && !self.titled {
-            named = title(&words(content));
+            named = prompt_title(&words(content));
             self.titled = named.is_some();
         }
         let said = Said {

@@ -6,7 +6,7 @@
 use super::detect::LISTS;
 use super::line::{Line, made, words};
 use super::reader::Mapper;
-use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, title};
+use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, prompt_title};
 use everturn_core::json::{Raw, quote};
 use everturn_core::message;
 use everturn_core::turn::{Role, Tokens};
@@ -117,7 +117,7 @@ impl Messages {
         let mut titled = None;
         if role == Role::User && (!self.titled || thread > 0) {
             let content = ["content", "parts"].iter().find_map(|name| line.raw(name));
-            titled = title(&words(content.unwrap_or_default()));
+            titled = prompt_title(&words(content.unwrap_or_default()));
             self.titled = titled.is_some();
         }
         let default = self.fields.iter().find(|(name, _)| name == "model");

@@ -8,6 +8,7 @@ use super::expand::Expanded;
 use super::gemini::Gemini;
 use super::line::made;
 use super::lines::{Found, Lines};
+use super::linked::Linked;
 use super::messages::Messages;
 use super::{Entry, Format, LINE_BYTES_MAX, Problem, Thread};
 use base64::Engine;
@@ -18,7 +19,7 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Cursor, Read};
 
-/// How one format becomes entries.
+/// Maps the lines of one format to entries.
 pub(super) trait Mapper {
     /// The conversations so far.
     fn threads(&self) -> &[Thread];
@@ -77,17 +78,20 @@ impl<R: BufRead> Reader<R> {
         source: Expanded<R>,
         name: Option<&str>,
     ) -> Reader<R> {
+        let name = name.map(str::to_string);
+        let mapper: Box<dyn Mapper + Send> = match format {
+            Format::ClaudeCode => Box::new(ClaudeCode::new(name, &head)),
+            Format::Codex => Box::new(Codex::new(name)),
+            Format::Gemini => Box::new(Gemini::new(name)),
+            Format::Pi | Format::Droid | Format::Qwen | Format::Copilot => {
+                Box::new(Linked::new(format, name))
+            }
+            other => Box::new(Messages::new(other, name)),
+        };
         let source = Cursor::new(head).chain(source);
         let input = match layout {
             Layout::Lines => Input::Lines(Lines::new(source)),
             Layout::Value => Input::Value { elements: Elements::new(source), number: 0 },
-        };
-        let name = name.map(str::to_string);
-        let mapper: Box<dyn Mapper + Send> = match format {
-            Format::ClaudeCode => Box::new(ClaudeCode::new(name)),
-            Format::Codex => Box::new(Codex::new(name)),
-            Format::Gemini => Box::new(Gemini::new(name)),
-            other => Box::new(Messages::new(other, name)),
         };
         Reader { format, input, mapper, ready: VecDeque::new(), problems: Vec::new(), lines: 0, done: false }
     }
@@ -200,9 +204,16 @@ impl<R: BufRead> Reader<R> {
                 self.mapper.take(number, text, out);
                 return true;
             }
-            _ if last => return false,
+            Ok((text, Err(error))) => match detect::values(text).filter(|_| self.lines_only()) {
+                Some(values) => {
+                    values.iter().for_each(|value| self.mapper.take(number, value.get(), out));
+                    return true;
+                }
+                None if last => return false,
+                None => error.text().to_string(),
+            },
+            Err(_) if last => return false,
             Err(error) => format!("not UTF-8 at its byte {}", error.valid_up_to()),
-            Ok((_, Err(error))) => error.text().to_string(),
         };
         let lossy = String::from_utf8_lossy(bytes);
         // A line that was cut off when the program died, and another that was written behind it.

@@ -156,6 +156,7 @@ fn takes(piece: &Piece<'_>, role: Role) -> bool {
             };
             kind == "tool_result"
                 && is_text("tool_use_id")
+                && own.get("name").is_none()
                 && own.get("content").is_none_or(|content| content.is_string() || content.is_array())
                 && content.iter().all(fits)
         }

@@ -53,7 +53,7 @@ impl Writer for Chat {
                     (!piece.fresh && piece.own.is_object() && takes(piece, item.role)).then_some(piece.raw);
                 let block = match &piece.kind {
                     Kind::Call { name, arguments, .. } => {
-                        let call = || call(piece, name, &argument_text(*arguments));
+                        let call = || call(piece, name, &argument_text(piece.own, *arguments));
                         calls.push(raw.map_or_else(call, str::to_string));
                         continue;
                     }

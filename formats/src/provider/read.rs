@@ -250,7 +250,9 @@ impl<'a, 'm> Reader<'a, 'm> {
                 Some(Part::Text(text)) => Kind::Text(Cow::Borrowed(text)),
                 Some(Part::Thinking { text, signed }) => {
                     seal = seal.or(owner(place, own));
-                    Kind::Reasoning { text: text.map_or_else(|| summary(own), str::to_string), signed }
+                    let summary = Some(summary(own)).filter(|summary| !summary.is_empty());
+                    let text = summary.unwrap_or_else(|| text.unwrap_or_default().to_string());
+                    Kind::Reasoning { text, signed }
                 }
                 Some(Part::Media { kind, .. }) => Kind::Media(Box::new(Blob::read(kind, seen, self.media))),
                 _ if kind == "refusal" => match own.get("refusal").and_then(Value::as_str) {

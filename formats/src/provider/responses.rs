@@ -60,7 +60,7 @@ impl Writer for Responses {
                     }
                     Kind::Call { name, arguments, .. } => {
                         message.flush(out);
-                        let call = || call(piece, name, &argument_text(*arguments));
+                        let call = || call(piece, name, &argument_text(piece.own, *arguments));
                         out.push(raw.map_or_else(call, str::to_string), Some(item.source));
                     }
                     Kind::Reasoning { .. } | Kind::Hosted(_) => {

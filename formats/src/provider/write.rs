@@ -50,9 +50,11 @@ pub fn holds(own: &Value, block: &str) -> bool {
     own.get("asset_id").is_none() && serde_json::from_str(block).is_ok_and(|wanted| covers(own, &wanted))
 }
 
-/// Arguments where JSON in a string is wanted.
-pub fn argument_text(arguments: Arguments<'_>) -> String {
+/// Arguments where JSON in a string is wanted. OpenAI's custom tools take any text, which is wrapped.
+pub fn argument_text(call: &Value, arguments: Arguments<'_>) -> String {
+    let custom = call.get("type").is_some_and(|kind| kind == "custom_tool_call" || kind == "custom");
     match arguments {
+        _ if custom => argument_object(arguments),
         Arguments::Text(text) if text.trim().is_empty() => "{}".to_string(),
         Arguments::Text(text) | Arguments::Json(text) => text.to_string(),
     }

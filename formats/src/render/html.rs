@@ -188,6 +188,9 @@ fn part(part: &Part) -> String {
             };
             folded("answer", &format!("{what}{}", of.unwrap_or_default()), &content)
         }
+        Part::Notice { kind, text } => {
+            folded("answer", &format!("Notice: {}", escape(kind)), &preformatted(text))
+        }
         Part::Media(attachment) => attached(attachment),
         Part::Other { kind, json } => {
             folded("other", &format!("<code>{}</code>", escape(kind)), &preformatted(json))

@@ -93,6 +93,7 @@ fn part(part: &Part) -> String {
             let content = if content.is_empty() { "*nothing*".to_string() } else { content.join("\n\n") };
             folded(&format!("{what}{}", of.unwrap_or_default()), &content)
         }
+        Part::Notice { kind, text } => folded(&format!("Notice: {kind}"), &fenced("", text)),
         Part::Media(attachment) => format!("\n{}\n", attached(attachment)),
         Part::Other { kind, json } => folded(&escape(&line(kind)), &fenced("json", json)),
     }

@@ -5,9 +5,10 @@ use crate::provider::media::{Blob, Data};
 use crate::provider::read::{Arguments, Kind, Piece, Reader, Source};
 use crate::provider::{Media, source};
 use everturn_core::event::Visibility;
-use everturn_core::json;
-use everturn_core::pairing;
 use everturn_core::turn::{Role, Status, Turn};
+use everturn_core::{json, message, pairing};
+use everturn_views::speech;
+use serde_json::Value;
 use std::collections::HashMap;
 
 /// A turn, taken apart for showing.
@@ -25,9 +26,10 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Whether it is nothing but what tools answered.
+    /// Whether it is nothing but tool results and notices.
     pub fn is_answer(&self) -> bool {
-        !self.parts.is_empty() && self.parts.iter().all(|part| matches!(part, Part::Answer { .. }))
+        let answer = |part: &Part| matches!(part, Part::Answer { .. } | Part::Notice { .. });
+        !self.parts.is_empty() && self.parts.iter().all(answer)
     }
 }
 
@@ -52,6 +54,13 @@ pub enum Part {
         failed: bool,
         /// Words that are not Markdown, and media.
         content: Vec<Part>,
+    },
+    /// Text that a program wrote in the name of a person.
+    Notice {
+        /// What it is.
+        kind: &'static str,
+        /// All of it.
+        text: String,
     },
     /// A picture, sound or file.
     Media(Attachment),
@@ -136,7 +145,13 @@ impl<'m> Shower<'m> {
                 self.parts(&source, message.get(), hidden, &mut name)
             }
         };
-        let role = match turn.role {
+        let speech = speech::of_turn(turn);
+        let parts = match speech.notice {
+            Some(kind) => parts.into_iter().map(|part| noticed(kind, part)).collect(),
+            None => parts,
+        };
+        let role = match speech.role {
+            _ if speech.notice.is_some() => "Notice",
             Role::User => "User",
             Role::Assistant => "Assistant",
             Role::System => "System",
@@ -182,7 +197,7 @@ impl<'m> Shower<'m> {
                     Part::Answer {
                         name: called.or(result.name.map(str::to_string)),
                         failed: *failed,
-                        content: content.iter().filter_map(part).collect(),
+                        content: content.iter().filter_map(part).map(decoded).collect(),
                     }
                 }
                 _ => match part(piece) {
@@ -222,6 +237,25 @@ fn part(piece: &Piece<'_>) -> Option<Part> {
         }
         Kind::Answer { .. } => return None,
     })
+}
+
+fn noticed(kind: &'static str, part: Part) -> Part {
+    match part {
+        Part::Words(text) => Part::Notice { kind, text },
+        part => part,
+    }
+}
+
+/// Part of a tool result, with JSON in its text laid out for reading.
+fn decoded(part: Part) -> Part {
+    match part {
+        Part::Words(text) => Part::Words(match message::json_output(&text) {
+            Some(Value::String(output)) => output,
+            Some(_) => pretty(&text),
+            None => text,
+        }),
+        part => part,
+    }
 }
 
 fn attachment(blob: &Blob<'_>) -> Attachment {

@@ -53,7 +53,7 @@ fn kept(read: &Read) -> Vec<&str> {
 
 #[test]
 fn the_content_tells_the_format() {
-    let cases: [(Option<&str>, &str); 27] = [
+    let cases: [(Option<&str>, &str); 31] = [
         (
             Some("claude-code"),
             r#"{"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":"x"}}"#,
@@ -98,6 +98,16 @@ fn the_content_tells_the_format() {
         (None, r#"{"_type":"transcript","version":2,"messages":[{"role":"user","content":"x"}]}"#),
         (None, r#"{"contents":[{"role":"template","name":"x"}]}"#),
         (None, "[1,2,3]"),
+        // A prompt of another agent, and no list of messages.
+        (None, r#"{"type":"turn.prompt","input":[{"type":"text","text":"hi"}],"time":1}"#),
+        // Two values on a line.
+        (
+            Some("qwen-code"),
+            r#"{"uuid":"1","sessionId":"s","type":"user","message":{"parts":[{"text":"x"}]}}{"uuid":"2","sessionId":"s"}"#,
+        ),
+        // A log.
+        (None, "[2026-01-01 10:00:00] INFO started {\"type\":\"x\",\"role\":\"user\"}"),
+        (None, "[{INFO}] \"role\" \"type\""),
         (None, "hello"),
         (None, "{}"),
         (None, ""),
@@ -108,6 +118,26 @@ fn the_content_tells_the_format() {
         let marked = format!("\u{feff}\n{text}\n");
         let detected = everturn_formats::agents::detect(marked.as_bytes());
         assert_eq!(detected.map(Format::name), expected, "with a byte order mark: {text}");
+    }
+}
+
+#[test]
+fn a_file_of_no_known_format_is_described_in_one_short_line() {
+    let long = format!("{{\"{}\":1}}", "x".repeat(60_000));
+    for (head, looks) in [
+        (r#"{"ts":1,"level":"info","msg":"hi"}"#, "a JSON object with \"ts\", \"level\", \"msg\";"),
+        ("{\"ts\":1}\n{\"ts\":2}\n", "JSON objects, the first with \"ts\";"),
+        ("{}", "a JSON object without fields;"),
+        ("[{\"a\":1}]", "a JSON list, and not of messages;"),
+        ("[2026-01-01] INFO", "text that is not JSON, beginning with \"[2026-01-01] INFO\";"),
+        ("PK\u{3}\u{4}\0\0", "binary data;"),
+        ("{\"a\":{", "the beginning of a JSON object;"),
+        (&long, "a JSON object with"),
+    ] {
+        let error = everturn_formats::agents::unknown(head.as_bytes());
+        assert!(error.text().contains(looks), "{head}: {error}");
+        assert!(error.text().contains("known are claude-code, codex, gemini-cli"), "{error}");
+        assert!(error.text().len() < 500 && !error.text().contains('\n'), "{error}");
     }
 }
 
@@ -220,6 +250,332 @@ fn a_subagent_of_codex_names_the_thread_that_it_worked_for() {
     let parent = read(lines(&rollout()).as_bytes()).unwrap();
     assert_eq!(child.threads[0].1.parent, Some(parent.threads[0].0));
     assert_eq!(child.threads[0].1.agent.as_deref(), Some("Ada"));
+}
+
+fn counted(total: u64, output: u64) -> Value {
+    let usage = |input: u64| json!({"input_tokens":input,"output_tokens":output});
+    json!({"timestamp":"t","type":"event_msg","payload":{"type":"token_count",
+        "info":{"total_token_usage":usage(total),"last_token_usage":usage(10)}}})
+}
+
+/// A session that began in another one was two conversations, of 1 and of 117 turns; and its subagents named a third one.
+#[test]
+fn a_session_that_goes_on_in_another_is_one_conversation() {
+    let line = |uuid: &str, parent: Option<&str>, session: &str, side: bool| {
+        json!({"type":"user","uuid":uuid,"parentUuid":parent,"sessionId":session,"isSidechain":side,"cwd":"/w",
+            "agentId":side.then_some("ada"),"message":{"role":"user","content":uuid}})
+    };
+    let file = lines(&[
+        line("a1", None, "first", false),
+        line("b1", Some("a1"), "second", false),
+        line("c1", None, "second", true),
+        line("b2", Some("b1"), "second", false),
+    ]);
+    let threads = |name: Option<&str>| {
+        let Opened::Agent(mut reader) = open(file.as_bytes(), name).unwrap() else { panic!() };
+        let entries: Vec<usize> = reader.by_ref().map(|entry| entry.unwrap().thread).collect();
+        let threads: Vec<_> =
+            reader.threads().iter().map(|thread| (thread.id, thread.origin.clone())).collect();
+        assert_eq!((entries, threads.len()), (vec![0, 0, 1, 0], 2));
+        assert_eq!(threads[1].1.parent, Some(threads[0].0));
+        threads[0].0
+    };
+    let alone =
+        |session: &str| read(lines(&[line("x", None, session, false)]).as_bytes()).unwrap().threads[0].0;
+    // The file's name says which session it is; without one, it is the first.
+    assert_eq!(threads(Some("/home/x/second.jsonl")), alone("second"));
+    assert_eq!(threads(None), alone("first"));
+    assert_eq!(threads(Some("/home/x/other.jsonl")), alone("first"));
+}
+
+#[test]
+fn pi_sessions_are_read_with_their_branches() {
+    let entry = |id: &str, parent: Option<&str>, message: Value| json!({"type":"message","id":id,"parentId":parent,"timestamp":"2026-01-02T03:04:05.000Z","message":message});
+    let call = json!({"type":"toolCall","id":"c1","name":"bash","arguments":{"command":"ls"},"thoughtSignature":"x"});
+    let answer = json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm"},call],"provider":"openai",
+        "model":"gpt-5","usage":{"input":10,"output":7,"cacheRead":5,"cacheWrite":0},"stopReason":"toolUse"});
+    let file = [
+        json!({"type":"session","version":3,"id":"pi-1","timestamp":"2026-01-02T03:04:05.000Z","cwd":"/work"}),
+        json!({"type":"model_change","id":"e0","parentId":null,"timestamp":"t","provider":"openai","modelId":"gpt-5"}),
+        entry(
+            "e1",
+            Some("e0"),
+            json!({"role":"user","content":[{"type":"text","text":"List the files"},
+            {"type":"image","data":"aGk=","mimeType":"image/png"}],"timestamp":1}),
+        ),
+        entry("e2", Some("e1"), answer),
+        entry(
+            "e3",
+            Some("e2"),
+            json!({"role":"toolResult","toolCallId":"c1","toolName":"bash",
+            "content":[{"type":"text","text":"no such folder"}],"isError":true,"details":{"n":1}}),
+        ),
+        json!({"type":"compaction","id":"e4","parentId":"e3","timestamp":"t","summary":"One folder is missing.","tokensBefore":99}),
+        entry("e5", Some("e4"), json!({"role":"user","content":"go on"})),
+        entry("e6", Some("e3"), json!({"role":"user","content":"something else"})),
+        json!({"type":"session_info","id":"e7","parentId":"e6","timestamp":"t","name":"Files"}),
+    ];
+    let read = read(lines(&file).as_bytes()).unwrap();
+    assert_eq!((read.format.name(), read.lines, read.problems.len()), ("pi", 9, 0));
+    let origin = &read.threads[0].1;
+    assert_eq!((origin.session.as_deref(), origin.cwd.as_deref()), (Some("pi-1"), Some("/work")));
+    assert_eq!(
+        messages(&read),
+        [
+            json!({"role":"user","content":[{"type":"text","text":"List the files"},
+                {"type":"image","source":{"type":"base64","media_type":"image/png","data":"aGk="}}]}),
+            json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm"},
+                {"type":"tool_call","id":"c1","name":"bash","arguments":{"command":"ls"},"thoughtSignature":"x"}]}),
+            json!({"role":"tool","content":[{"type":"tool_result","tool_use_id":"c1","name":"bash",
+                "content":[{"type":"text","text":"no such folder"}],"is_error":true}]}),
+            json!({"role":"user","content":"go on"}),
+            json!({"role":"user","content":"something else"}),
+        ]
+    );
+    let said = turns(&read);
+    let tokens = said[1].tokens.unwrap();
+    assert_eq!(
+        (said[1].model.as_deref(), tokens.prompt, tokens.completion),
+        (Some("gpt-5"), Some(15), Some(7))
+    );
+    assert!(said[2].metadata["pi"].get().contains("\"details\":{\"n\":1}"));
+    assert_eq!(said[4].supersedes.len(), 1, "it leaves what was said after the result");
+    assert_eq!(kept(&read), ["session", "model_change", "compaction", "session_info"]);
+    let titles: Vec<&str> = read.entries.iter().filter_map(|entry| entry.title.as_deref()).collect();
+    assert_eq!(titles, ["List the files", "Files"]);
+}
+
+#[test]
+fn droid_sessions_are_read_as_they_are() {
+    let entry = |id: &str, parent: &str, role: &str, content: Value| json!({"type":"message","id":id,"parentId":parent,"timestamp":"2026-01-02T03:04:05.000Z","message":{"role":role,"content":content}});
+    let file = [
+        json!({"type":"session_start","id":"d-1","title":"New Session","sessionTitle":"Missing folder","cwd":"/work","owner":"u","version":2}),
+        entry(
+            "m1",
+            "d-1",
+            "user",
+            json!([{"type":"text","text":"<system-reminder>x</system-reminder>"},{"type":"text","text":"List"}]),
+        ),
+        entry(
+            "m2",
+            "m1",
+            "assistant",
+            json!([{"type":"tool_use","id":"t1","name":"Execute","input":{"command":"ls"}}]),
+        ),
+        entry("m3", "m2", "user", json!([{"type":"tool_result","tool_use_id":"t1","content":"a.txt"}])),
+        json!({"type":"todo_state","id":"x","timestamp":"t","todos":[]}),
+    ];
+    let read = read(lines(&file).as_bytes()).unwrap();
+    assert_eq!((read.format.name(), kept(&read)), ("droid", vec!["session_start", "todo_state"]));
+    for (said, line) in turns(&read).iter().zip(&file[1..]) {
+        assert_eq!(said.message, line["message"].to_string());
+    }
+    assert_eq!(
+        read.entries.iter().filter_map(|entry| entry.title.as_deref()).collect::<Vec<_>>(),
+        ["Missing folder"]
+    );
+    // A session file of our own kind stays one.
+    assert_eq!(
+        everturn_formats::agents::detect(br#"{"type":"session_start","session_id":"u","id":"x"}"#),
+        None
+    );
+}
+
+#[test]
+fn qwen_code_sessions_are_read_and_lines_of_one_message_are_joined() {
+    let line = |uuid: &str, parent: Option<&str>, kind: &str, parts: Value| {
+        json!({"uuid":uuid,"parentUuid":parent,"sessionId":"q-1","timestamp":"2026-01-02T03:04:05.000Z","type":kind,
+            "cwd":"/work","version":"0.21.13","gitBranch":"main","message":{"role":if kind == "assistant" {"model"} else {"user"},"parts":parts}})
+    };
+    let mut call = line(
+        "u2",
+        Some("u1"),
+        "assistant",
+        json!([{"functionCall":{"id":"c","name":"read_file","args":{}}}]),
+    );
+    call["model"] = "qwen3".into();
+    call["usageMetadata"] = json!({"promptTokenCount":12,"candidatesTokenCount":4});
+    let file = [
+        line("u1", None, "user", json!([{"text":"Read it."}])),
+        line("u2", Some("u1"), "assistant", json!([{"text":"hm","thought":true}])),
+        call,
+        line(
+            "u3",
+            Some("u2"),
+            "tool_result",
+            json!([{"functionResponse":{"id":"c","name":"read_file","response":{"output":"x"}}}]),
+        ),
+        json!({"uuid":"u4","parentUuid":"u3","sessionId":"q-1","timestamp":"t","type":"system","subtype":"custom_title",
+            "systemPayload":{"customTitle":"Reading"}}),
+        line("u5", Some("u1"), "assistant", json!([{"text":"Another way."}])),
+    ];
+    let read = read(lines(&file).as_bytes()).unwrap();
+    assert_eq!((read.format.name(), kept(&read)), ("qwen-code", vec!["system/custom_title"]));
+    let said = turns(&read);
+    assert_eq!(said.len(), 4);
+    assert_eq!(
+        messages(&read)[1],
+        json!({"role":"model","parts":[{"text":"hm","thought":true},{"functionCall":{"id":"c","name":"read_file","args":{}}}]})
+    );
+    assert_eq!((said[1].model.as_deref(), said[1].tokens.unwrap().prompt), (Some("qwen3"), Some(12)));
+    assert_eq!(said[3].supersedes.len(), 2);
+    let origin = &read.threads[0].1;
+    assert_eq!((origin.git_branch.as_deref(), origin.version.as_deref()), (Some("main"), Some("0.21.13")));
+    assert_eq!(
+        read.entries.iter().filter_map(|entry| entry.title.as_deref()).collect::<Vec<_>>(),
+        ["Read it.", "Reading"]
+    );
+}
+
+#[test]
+fn values_that_share_a_line_are_all_read() {
+    let line = |n: u64| json!({"role":"user","content":format!("question {n}")}).to_string();
+    let text = format!("{}{}\n{}\n{}{}", line(1), line(2), line(3), line(4), line(5));
+    let read = read(text.as_bytes()).unwrap();
+    let said: Vec<Value> = messages(&read).iter().map(|message| message["content"].clone()).collect();
+    assert_eq!(said, [1, 2, 3, 4, 5].map(|n| format!("question {n}")));
+}
+
+#[test]
+fn copilot_cli_sessions_are_read_event_by_event() {
+    let event = |id: &str, kind: &str, data: Value| json!({"type":kind,"data":data,"id":id,"timestamp":"2026-01-02T03:04:05.000Z","parentId":null});
+    let file = [
+        event(
+            "e1",
+            "session.start",
+            json!({"sessionId":"co-1","copilotVersion":"1.0.77","context":{"cwd":"/work","branch":"main"}}),
+        ),
+        event("e2", "session.model_change", json!({"newModel":"gpt-5"})),
+        event(
+            "e3",
+            "user.message",
+            json!({"content":"List the files","transformedContent":"…","attachments":[]}),
+        ),
+        event("e4", "assistant.turn_start", json!({"turnId":"0"})),
+        event(
+            "e5",
+            "assistant.message",
+            json!({"content":"","reasoningText":"hm","outputTokens":12,
+            "toolRequests":[{"toolCallId":"c1","name":"bash","arguments":{"command":"ls"},"type":"function"}]}),
+        ),
+        event("e6", "tool.execution_start", json!({"toolCallId":"c1"})),
+        event(
+            "e7",
+            "tool.execution_complete",
+            json!({"toolCallId":"c1","success":false,"result":{"content":"denied","detailedContent":"d"}}),
+        ),
+        event(
+            "e8",
+            "assistant.message",
+            json!({"content":"It is denied.","toolRequests":[],"model":"gpt-5-mini"}),
+        ),
+        event(
+            "e9",
+            "session.compaction_complete",
+            json!({"success":true,"preCompactionTokens":99,"summaryContent":"Nothing was listed."}),
+        ),
+    ];
+    let read = read(lines(&file).as_bytes()).unwrap();
+    assert_eq!(read.format.name(), "copilot-cli");
+    assert_eq!(
+        messages(&read),
+        [
+            json!({"role":"user","content":"List the files"}),
+            json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm"},
+                {"type":"tool_call","id":"c1","name":"bash","arguments":{"command":"ls"}}]}),
+            json!({"role":"tool","content":[{"type":"tool_result","tool_use_id":"c1","content":"denied","is_error":true}]}),
+            json!({"role":"assistant","content":[{"type":"text","text":"It is denied."}]}),
+        ]
+    );
+    let said = turns(&read);
+    assert_eq!((said[1].model.as_deref(), said[3].model.as_deref()), (Some("gpt-5"), Some("gpt-5-mini")));
+    assert_eq!(said[1].tokens.unwrap().completion, Some(12));
+    assert!(said[2].metadata["copilot_cli"].get().contains("detailedContent"));
+    let Step::Compaction { tokens_before, .. } = &read.entries[8].step else { panic!() };
+    assert_eq!(*tokens_before, Some(99));
+    let origin = &read.threads[0].1;
+    assert_eq!((origin.cwd.as_deref(), origin.git_branch.as_deref()), (Some("/work"), Some("main")));
+}
+
+/// Up to 0.4x Codex wrote the items of an answer after it had ended, and so behind its count: every count was lost.
+#[test]
+fn codex_counts_are_found_before_and_behind_the_items_of_an_answer() {
+    let item = |payload: Value| json!({"timestamp":"t","type":"response_item","payload":payload});
+    let said = |role: &str, text: &str| {
+        item(json!({"type":"message","role":role,"content":[{"type":"input_text","text":text}]}))
+    };
+    let call = item(json!({"type":"function_call","name":"sh","arguments":"{}","call_id":"c"}));
+    let output = item(json!({"type":"function_call_output","call_id":"c","output":"x"}));
+    let thought = item(json!({"type":"reasoning","summary":[]}));
+    let completions = |file: &[Value]| -> Vec<Option<u64>> {
+        let read = read(lines(file).as_bytes()).unwrap();
+        turns(&read).iter().map(|said| said.tokens.and_then(|tokens| tokens.completion)).collect()
+    };
+    let (ask, answer) = (said("user", "go"), said("assistant", "done"));
+    let before = [
+        ask.clone(),
+        counted(1, 7),
+        thought.clone(),
+        call.clone(),
+        output.clone(),
+        counted(2, 8),
+        answer.clone(),
+    ];
+    assert_eq!(completions(&before), [None, None, Some(7), None, Some(8)]);
+    let more = [before.as_slice(), &[said("user", "more"), counted(3, 9), said("assistant", "ok")]].concat();
+    assert_eq!(completions(&more), [None, None, Some(7), None, Some(8), None, Some(9)]);
+    // Newer files count behind the items, and repeat the last count when an answer begins.
+    let behind = [ask, thought, call, counted(1, 7), output, counted(1, 7), answer, counted(2, 8)];
+    assert_eq!(completions(&behind), [None, None, Some(7), None, Some(8)]);
+    // A count behind what the tool answered is too late, and not that of the next answer.
+    let late = [
+        before[0].clone(),
+        before[3].clone(),
+        before[4].clone(),
+        counted(1, 7),
+        before[6].clone(),
+        counted(2, 8),
+    ];
+    assert_eq!(completions(&late), [None, None, None, Some(8)]);
+}
+
+#[test]
+fn titles_are_what_a_person_asked() {
+    let codex = |texts: &[&str]| {
+        let say = |text: &&str| {
+            json!({"timestamp":"t","type":"response_item",
+            "payload":{"type":"message","role":"user","content":[{"type":"input_text","text":text}]}})
+        };
+        lines(&texts.iter().map(say).collect::<Vec<_>>())
+    };
+    let claude = |texts: &[&str]| {
+        let say = |text: &&str| json!({"type":"user","uuid":text,"sessionId":"s","message":{"role":"user","content":text}});
+        lines(&texts.iter().map(say).collect::<Vec<_>>())
+    };
+    let ide =
+        "# Context from my IDE setup:\n\n## Open tabs:\n- a.rs\n\n## My request for Codex:\nFix the build.";
+    let notes =
+        ["# AGENTS.md instructions for /w", "<environment_context><cwd>/w</cwd></environment_context>"];
+    let interrupted = "[Request interrupted by user for tool use]";
+    let gemini = lines(&[
+        json!({"sessionId":"g","projectHash":"h","startTime":"t"}),
+        json!({"id":"1","type":"user","content":"<system-reminder>x</system-reminder>"}),
+        json!({"id":"2","type":"user","content":"Fix the build."}),
+    ]);
+    for text in [
+        codex(&[ide]),
+        codex(&[notes[0], notes[1], "Fix the build."]),
+        codex(&["# Fix the build."]),
+        claude(&[interrupted, "Fix the build."]),
+        claude(&["<command-name>/clear</command-name>", "Fix the build."]),
+        claude(&["<system-reminder>x</system-reminder>\nFix the build."]),
+        gemini,
+    ] {
+        let read = read(text.as_bytes()).unwrap();
+        let titles: Vec<&str> = read.entries.iter().filter_map(|entry| entry.title.as_deref()).collect();
+        assert_eq!(titles.len(), 1, "{titles:?} in {text}");
+        assert_eq!(titles[0].trim_start_matches("# "), "Fix the build.", "{text}");
+    }
 }
 
 #[test]

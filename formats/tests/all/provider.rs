@@ -436,6 +436,34 @@ fn arguments_are_an_object_or_json_in_a_string_and_numbers_keep_their_spelling()
 }
 
 #[test]
+fn free_text_of_a_custom_tool_is_wrapped_in_json_for_chat() {
+    let messages = [
+        json!({"type":"custom_tool_call","call_id":"a","name":"apply_patch","input":"*** Begin Patch"}),
+        json!({"type":"custom_tool_call_output","call_id":"a","output":"Done"}),
+    ];
+    let raws: Vec<Raw> = messages.iter().map(|message| Raw::of(message).unwrap()).collect();
+    let rendered =
+        render(Provider::OpenaiChat, &Input { system: &[], messages: &raws, media: &NoMedia }).unwrap();
+    let call: Value = serde_json::from_str(rendered.messages[0].get()).unwrap();
+    let arguments = call["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(arguments).unwrap(), json!({"value": "*** Begin Patch"}));
+}
+
+/// Anthropic refuses a result that names its tool, as those of Gemini CLI's sessions do.
+#[test]
+fn a_result_for_anthropic_does_not_name_its_tool() {
+    let messages = [
+        json!({"role":"assistant","content":[{"type":"tool_call","id":"toolu_1","name":"ls","arguments":{}}]}),
+        json!({"role":"tool","content":[{"type":"tool_result","tool_use_id":"toolu_1","name":"ls","content":"a"}]}),
+    ];
+    let raws: Vec<Raw> = messages.iter().map(|message| Raw::of(message).unwrap()).collect();
+    let rendered =
+        render(Provider::Anthropic, &Input { system: &[], messages: &raws, media: &NoMedia }).unwrap();
+    let result: Value = serde_json::from_str(rendered.messages.last().unwrap().get()).unwrap();
+    assert_eq!(result["content"], json!([{"type":"tool_result","tool_use_id":"toolu_1","content":"a"}]));
+}
+
+#[test]
 fn nothing_empty_is_sent() {
     let messages = [
         json!({"role": "user", "content": ""}),

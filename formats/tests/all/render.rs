@@ -188,6 +188,42 @@ fn a_rich_conversation_is_written_as_the_golden_files_say() {
 
 /// What a provider is sent: valid, with the ids that were there, and nothing that is private, superseded or sealed by
 /// somebody else. Read again it is written the same.
+/// What Claude Code writes itself stands in messages of the user, and was shown as their words.
+#[test]
+fn notices_are_folded_and_named() {
+    let mut log = Log::created(conversation_id(9), Settings::default());
+    let user = |text: &str| message(json!({"role":"user","content":text}));
+    say(&mut log, None, Role::User, user("<command-name>/clear</command-name>"));
+    let meta = [("claude_code".to_string(), Raw::new(r#"{"isMeta":true}"#.into()).unwrap())];
+    say(&mut log, None, Role::User, TurnBody { metadata: meta.into(), ..user("Continue.") });
+    say(&mut log, None, Role::User, user("Fix the build."));
+    let page = written(&log, Style::Html);
+    assert!(page.contains("<summary>Notice: command</summary>"), "{page}");
+    assert!(page.contains("<summary>Notice: program text</summary>\n<pre>\nContinue.</pre>"), "{page}");
+    assert_eq!(page.matches("<article class=\"turn user\"").count(), 1, "{page}");
+    let text = written(&log, Style::Markdown);
+    assert_eq!(text.matches("## User").count(), 1, "{text}");
+}
+
+/// Output that Codex had wrapped in JSON was shown with the escapes of a string in a string.
+#[test]
+fn json_in_a_tool_result_is_laid_out_for_reading() {
+    let mut log = Log::created(conversation_id(9), Settings::default());
+    let call = |id: &str| json!({"type":"function_call","call_id":id,"name":"shell","arguments":"{}"});
+    for (id, output) in [
+        ("c1", "{\"output\":\"alpha.txt\\nwombat.yaml\",\"metadata\":{\"exit_code\":0}}"),
+        ("c2", "{\"files\":[1.50,2]}"),
+    ] {
+        say(&mut log, None, Role::Assistant, message(call(id)));
+        let result = json!({"type":"function_call_output","call_id":id,"output":output});
+        say(&mut log, None, Role::Tool, message(result));
+    }
+    let page = written(&log, Style::Html);
+    assert!(page.contains("<pre>\nalpha.txt\nwombat.yaml</pre>"), "{page}");
+    assert!(page.contains("{\n  &quot;files&quot;: [\n    1.50,\n    2\n  ]\n}"), "{page}");
+    assert!(written(&log, Style::Markdown).contains("\nalpha.txt\nwombat.yaml\n"));
+}
+
 #[test]
 fn a_list_of_messages_is_valid_and_comes_back_equal() {
     for provider in Provider::ALL {

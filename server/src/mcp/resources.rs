@@ -8,6 +8,7 @@ use everturn_core::id::{ConversationId, clip};
 use everturn_core::message::{self, Part};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
+use everturn_views::speech;
 use rmcp::model::{ListResourcesResult, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 use serde_json::Value;
 use std::fmt::Write;
@@ -134,9 +135,10 @@ fn markdown(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
 }
 
 fn said(turn: &Turn) -> String {
+    let name = speech::of_turn(turn).name();
     let who = match &turn.actor {
-        Some(actor) => format!("{} ({actor})", turn.role),
-        None => turn.role.to_string(),
+        Some(actor) => format!("{name} ({actor})"),
+        None => name.to_string(),
     };
     let mut out =
         format!("\n## {who}, #{}, {}\n\n", turn.seq, second(turn.occurred_at.unwrap_or(turn.created)));
@@ -180,7 +182,10 @@ pub fn words(message: &Value) -> String {
 /// Text as it is, blocks by their text, anything else as JSON.
 fn plain(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => match message::json_output(text) {
+            Some(Value::String(output)) => output,
+            _ => text.clone(),
+        },
         Value::Array(_) => words(&serde_json::json!({"role": "user", "content": value})),
         other => other.to_string(),
     }

@@ -17,6 +17,7 @@ mod mcp;
 mod openai;
 mod openai_responses;
 mod openapi;
+mod page;
 mod quotas;
 mod recalling;
 mod scripted_provider;

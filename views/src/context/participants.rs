@@ -1,5 +1,6 @@
 //! One participant's view of a shared transcript.
 
+use crate::speech::{self, Speech};
 use everturn_core::event::Visibility;
 use everturn_core::message;
 use everturn_core::pairing;
@@ -17,11 +18,30 @@ pub enum Seen {
     Hidden,
 }
 
+/// To whom turns are attributed in a prompt. Frozen: a receipt is replayed with the names that it was made with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Names {
+    /// To the role of the message, as up to version 2 of the renderers.
+    Roles,
+    /// To the speaker; see [`speech`].
+    Speakers,
+}
+
+impl Names {
+    /// The speaker of a turn.
+    pub fn of(self, turn: &Turn, message: Option<&Value>) -> Speech {
+        match self {
+            Names::Roles => Speech { role: turn.role, notice: None },
+            Names::Speakers => speech::of_said(turn, message),
+        }
+    }
+}
+
 /// Turns as participants see them: their own verbatim, in the role of the assistant; those of others as user
 /// messages with the speaker's name. A tool result belongs to whoever called the tool. Private turns are
 /// visible to their own actor only. Without participants the model is the only reader: it sees everything
 /// except what users keep private.
-pub fn seen_by(participants: &[String], turns: &[(&Turn, Option<&Value>)]) -> Vec<Seen> {
+pub fn seen_by(participants: &[String], turns: &[(&Turn, Option<&Value>)], names: Names) -> Vec<Seen> {
     let null = Value::Null;
     let pairs = pairing::pair(turns.iter().map(|(_, message)| message.unwrap_or(&null)));
     let is_own = |turn: &Turn| turn.actor.as_ref().is_some_and(|actor| participants.contains(actor));
@@ -43,13 +63,14 @@ pub fn seen_by(participants: &[String], turns: &[(&Turn, Option<&Value>)]) -> Ve
         if participants.is_empty() || turn.role == Role::System {
             return Seen::Own;
         }
-        if turn.role == Role::Tool {
+        let speech = names.of(turn, Some(message));
+        if speech.role == Role::Tool && speech.notice.is_none() {
             return if own || answers_own(index) { Seen::Own } else { Seen::Hidden };
         }
         match own {
             true if turn.role == Role::Assistant => Seen::Own,
             true => Seen::Told(with_role(message, "assistant")),
-            false => Seen::Told(told(turn, message)),
+            false => Seen::Told(told(turn.actor.as_deref().unwrap_or(speech.name()), message)),
         }
     };
     turns.iter().enumerate().map(seen).collect()
@@ -63,8 +84,7 @@ fn with_role(message: &Value, role: &str) -> Value {
 
 /// Another's message, prefixed with its speaker's name. Calls and results become text: they are not this
 /// reader's.
-fn told(turn: &Turn, message: &Value) -> Value {
-    let name = turn.actor.as_deref().unwrap_or(turn.role.as_str());
+fn told(name: &str, message: &Value) -> Value {
     let private = |block: &&Value| message::visibility(block) != Visibility::Private;
     let public = match message.get("content") {
         Some(Value::Array(blocks)) => {

@@ -26,30 +26,40 @@ pub fn searched_text(turn: &Turn) -> Option<String> {
 /// The text of a message of any shape: prose, the names and arguments of calls, results, the names of files.
 /// Reasoning, signatures and encoded bytes are not searched.
 pub fn text_of(message: &Value) -> String {
+    read(message, true)
+}
+
+/// The same with JSON in texts of tool results as it is, as it was read up to [`TERMS_VERSION`](super::TERMS_VERSION) 3.
+/// Frozen: prompts of that time are replayed with it.
+pub fn raw_text_of(message: &Value) -> String {
+    read(message, false)
+}
+
+fn read(message: &Value, decoded: bool) -> String {
     let mut out = String::new();
     for part in message::parts(message) {
         match part {
             Part::Text(text) if message.get("role").is_some_and(|role| role == "tool") => {
-                push(&mut out, &cut(text, RESULT_TEXT_BYTES_MAX));
+                let mut result = if decoded { String::new() } else { text.to_string() };
+                if decoded {
+                    output(&mut result, text);
+                }
+                push(&mut out, &cut(&result, RESULT_TEXT_BYTES_MAX));
             }
             Part::Text(text) => push(&mut out, text),
             Part::Call { name, arguments, .. } => {
                 push(&mut out, name);
-                match arguments {
-                    // Most providers write arguments as JSON in a string.
-                    Some(Value::String(json)) => match serde_json::from_str::<Value>(json) {
-                        Ok(value) => values(&mut out, &value),
-                        Err(_) => push(&mut out, json),
-                    },
-                    Some(value) => values(&mut out, value),
-                    None => {}
+                if let Some(arguments) = arguments {
+                    values(&mut out, &message::arguments(arguments));
                 }
             }
             Part::Result { name, content, .. } => {
                 push(&mut out, name.unwrap_or_default());
                 let mut result = String::new();
-                if let Some(content) = content {
-                    values(&mut result, content);
+                match content {
+                    Some(content) if decoded => walk(content, &mut |text| output(&mut result, text)),
+                    Some(content) => values(&mut result, content),
+                    None => {}
                 }
                 push(&mut out, &cut(&result, RESULT_TEXT_BYTES_MAX));
             }
@@ -68,17 +78,41 @@ pub fn has_prose(message: &Value) -> bool {
 
 /// Every text and number in a value; for a content block, only its content.
 fn values(out: &mut String, value: &Value) {
+    walk(value, &mut |text| push(out, text));
+}
+
+/// One text of a tool result. Where it holds JSON, its keys are words like any other: they may be file names.
+fn output(out: &mut String, text: &str) {
+    fn all(out: &mut String, json: &Value) {
+        match json {
+            Value::String(text) => output(out, text),
+            Value::Array(items) => items.iter().for_each(|item| all(out, item)),
+            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+                push(out, name);
+                all(out, value);
+            }),
+            Value::Number(number) => push(out, &number.to_string()),
+            Value::Null | Value::Bool(_) => {}
+        }
+    }
+    match message::json_output(text) {
+        Some(json) => all(out, &json),
+        None => push(out, text),
+    }
+}
+
+fn walk(value: &Value, found: &mut impl FnMut(&str)) {
     match value {
-        Value::String(text) => push(out, text),
-        Value::Number(number) => push(out, &number.to_string()),
-        Value::Array(items) => items.iter().for_each(|item| values(out, item)),
+        Value::String(text) => found(text),
+        Value::Number(number) => found(&number.to_string()),
+        Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
         Value::Object(fields) if fields.contains_key("type") => match message::block(value) {
-            Part::Text(text) => push(out, text),
-            Part::Media { label, .. } => push(out, label.unwrap_or_default()),
+            Part::Text(text) => found(text),
+            Part::Media { label, .. } => found(label.unwrap_or_default()),
             Part::Thinking { .. } => {}
-            _ => fields.iter().filter(|(name, _)| *name != "type").for_each(|(_, value)| values(out, value)),
+            _ => fields.iter().filter(|(name, _)| *name != "type").for_each(|(_, value)| walk(value, found)),
         },
-        Value::Object(fields) => fields.values().for_each(|value| values(out, value)),
+        Value::Object(fields) => fields.values().for_each(|value| walk(value, found)),
         Value::Null | Value::Bool(_) => {}
     }
 }
@@ -146,6 +180,20 @@ mod tests {
             (
                 json!({"type":"function_call_output","call_id":"c","output":{"error":{"code":7,"text":"denied"}}}),
                 "7\ndenied",
+            ),
+            (
+                json!({"type":"function_call_output","call_id":"c",
+                    "output":"{\"output\":\"alpha.txt\\nwombat.yaml\\n\",\"metadata\":{\"exit_code\":0,\"duration_seconds\":0.1}}"}),
+                "alpha.txt\nwombat.yaml\n",
+            ),
+            (
+                json!({"role":"tool","tool_call_id":"c","content":"{\"src/a.rs\":[\"x\\nwombat\",7]}"}),
+                "src/a.rs\nx\nwombat\n7",
+            ),
+            (
+                json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"1",
+                    "content":[{"type":"text","text":"[\"x\\nwombat\"]"}]}]}),
+                "x\nwombat",
             ),
             (json!({"type":"reasoning","encrypted_content":"zzz","summary":[]}), ""),
             (

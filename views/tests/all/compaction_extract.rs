@@ -377,6 +377,27 @@ fn the_note_says_goal_state_decisions_open_points_and_next_steps() {
     );
 }
 
+/// The output of Codex' commands is JSON in a string: its escapes were read as parts of names.
+#[test]
+fn names_in_json_in_a_string_are_read_without_its_escapes() {
+    let mut talk = Talk::of(&[("user", "Where is the configuration of the ingester?")]);
+    talk.tool(
+        "shell",
+        json!({"command":["ls"]}),
+        r#"{"output":"conf/alpha.toml\nconf/wombat.yaml","metadata":{"exit_code":0}}"#,
+    );
+    talk.tool(
+        "shell",
+        json!({"command":["make"]}),
+        r#"{"output":"cc a.c\nerror: no rule to make wombat","metadata":{"exit_code":2}}"#,
+    );
+    let found = extract(None, &talk.candidates());
+    let text = format!("{found:?}");
+    assert!(!text.contains("nconf") && !text.contains("\\\\n"), "{text}");
+    assert!(found.relevant_files.iter().any(|file| file == "conf/wombat.yaml"), "{text}");
+    assert_eq!(found.discoveries, ["shell make failed: error: no rule to make wombat"]);
+}
+
 #[test]
 fn of_a_thousand_names_in_tool_output_those_that_people_said_stay() {
     let mut talk = Talk::of(&[("user", "Where is invoice INV-2024-77 for acme/billing-9?")]);

@@ -81,11 +81,10 @@ fn read(source: impl BufRead, counted: &mut Source) -> Result<(), Error> {
     let mut reader = match agents::open(source, None)? {
         Opened::Agent(reader) => reader,
         Opened::Other(head, _) => {
-            let head = String::from_utf8_lossy(&head);
-            let ours = head.contains("\"session_start\"") || head.contains("\"_type\"");
+            let text = String::from_utf8_lossy(&head);
+            let ours = text.contains("\"session_start\"") || text.contains("\"_type\"");
             counted.format = if ours { "everturn" } else { "unknown" }.into();
-            let unknown = || Error::invalid("import.unknown", "none of the formats that can be imported");
-            return ours.then_some(()).ok_or_else(unknown);
+            return ours.then_some(()).ok_or_else(|| agents::unknown(&head));
         }
     };
     counted.format = reader.format().name().into();

@@ -58,10 +58,11 @@ fn usual() -> Result<Vec<PathBuf>, Error> {
         Some(set) => PathBuf::from(set),
         None => home.join(usual),
     };
-    let mut places = vec![
-        place("CLAUDE_CONFIG_DIR", ".claude").join("projects"),
-        place("CODEX_HOME", ".codex").join("sessions"),
-    ];
+    let codex = place("CODEX_HOME", ".codex");
+    let mut places = vec![place("CLAUDE_CONFIG_DIR", ".claude").join("projects"), codex.join("sessions")];
+    places.extend(Some(codex.join("archived_sessions")).filter(|archived| archived.is_dir()));
+    let others = [".pi/agent/sessions", ".factory/sessions", ".qwen/projects", ".copilot/session-state"];
+    places.extend(others.iter().map(|place| home.join(place)).filter(|place| place.is_dir()));
     let gemini = home.join(".gemini/tmp");
     let projects = std::fs::read_dir(&gemini).into_iter().flatten().flatten();
     let mut chats: Vec<PathBuf> = projects.map(|project| project.path().join("chats")).collect();

@@ -1,6 +1,6 @@
 //! What was taken over before: markers in the log, each with the place of the one before it.
 
-use super::{Import, Target};
+use super::{Import, Target, WAITING_BYTES_MAX};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -11,7 +11,6 @@ use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::write::{Action, Write};
 use everturn_store::Committed;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The body of `import.finished` behind each batch. Names and versions are 16 hexadecimal digits each; of what has but one
@@ -54,18 +53,24 @@ impl Marker {
         Marker { format: format.to_string(), keys, versions, previous }
     }
 
-    /// Notes what it says, unless something newer is known.
-    fn read(&self, known: &mut HashMap<u64, u64>) {
+    /// Notes what it says. Newer markers were read before.
+    fn read(&self, target: &mut Target) {
+        let mut note = |name: u64, key: u64| {
+            if *target.known.entry(name).or_insert(key) != key {
+                target.first.insert(name, key);
+            }
+        };
         let number = |digits: &[u8]| {
             std::str::from_utf8(digits).ok().and_then(|text| u64::from_str_radix(text, 16).ok())
         };
-        for name in self.keys.as_bytes().chunks_exact(DIGITS).filter_map(number) {
-            known.entry(name).or_insert(name);
-        }
-        for pair in self.versions.as_bytes().chunks_exact(2 * DIGITS) {
+        // The newest first here, too: a name that is its own key is that of a first version.
+        for pair in self.versions.as_bytes().chunks_exact(2 * DIGITS).rev() {
             if let (Some(name), Some(key)) = (number(&pair[..DIGITS]), number(&pair[DIGITS..])) {
-                known.entry(name).or_insert(key);
+                note(name, key);
             }
+        }
+        for name in self.keys.as_bytes().chunks_exact(DIGITS).filter_map(number) {
+            note(name, name);
         }
     }
 }
@@ -91,7 +96,7 @@ impl Import<'_> {
         }
         target.marker = next.as_ref().map(|(seq, _)| *seq);
         while let Some((seq, marker)) = next {
-            marker.read(&mut target.known);
+            marker.read(target);
             // A marker that was made up could lead in a circle.
             let previous = marker.previous.filter(|previous| (1..seq).contains(previous));
             next = match previous {
@@ -114,6 +119,24 @@ impl Import<'_> {
     /// Has a batch written, and the marker behind it, while the next one is read.
     pub(super) fn begin(&mut self, at: usize) -> Result<(), Error> {
         self.finish(at)?;
+        // A file without turns is to leave no conversation.
+        let hollow = self.is_hollow() && self.waiting <= WAITING_BYTES_MAX;
+        let Some(mut target) = self.targets.remove(&at) else { return Ok(()) };
+        if hollow && target.batch.is_full() {
+            target.held.push(std::mem::take(&mut target.batch));
+        }
+        let held = if hollow { Vec::new() } else { std::mem::take(&mut target.held) };
+        self.targets.insert(at, target);
+        for batch in held {
+            let newest = std::mem::replace(&mut self.target(at)?.batch, batch);
+            self.begin_batch(at)?;
+            self.finish(at)?;
+            self.target(at)?.batch = newest;
+        }
+        if hollow { Ok(()) } else { self.begin_batch(at) }
+    }
+
+    fn begin_batch(&mut self, at: usize) -> Result<(), Error> {
         let Some(mut target) = self.targets.remove(&at) else { return Ok(()) };
         let begun = self.write(&mut target);
         self.targets.insert(at, target);

@@ -94,6 +94,47 @@ proptest! {
     }
 }
 
+/// A message that was half there when it was first imported stayed in a branch that had left it: the branch knew the half
+/// only. Found by the test above with another seed.
+#[test]
+fn a_branch_leaves_the_newest_version_of_a_message() {
+    let mut file = Claude::default();
+    file.user("n3", None, "question 3");
+    file.user("n12", Some("n3"), "question 12");
+    file.block("n13", Some("n12"), "m13", call("c13"), 1);
+    let half = file.text();
+    file.block("n13b", Some("n13"), "m13", call("d13"), 2);
+    file.user("n17", Some("n3"), "question 17");
+    file.user("n35", Some("n12"), "question 35");
+    let (_store, whole) = memory();
+    let branch = import(&whole, &file.text()).unwrap().linked[0];
+    assert_eq!(said(&whole, branch), ["user question 3", "user question 12", "user question 35"]);
+    let (_store, parts) = memory();
+    import(&parts, &half).unwrap();
+    import(&parts, &file.text()).unwrap();
+    assert_eq!(everything(&parts), everything(&whole));
+}
+
+/// A branch began behind the half of the message that had left it, and not before that.
+#[test]
+fn a_branch_begins_before_the_first_version_of_what_left_it() {
+    let mut file = Claude::default();
+    file.user("n14", None, "question 14");
+    file.user("n15", Some("n14"), "question 15");
+    file.block("n29", Some("n14"), "m29", call("c29"), 1);
+    let half = file.text();
+    file.block("n29b", Some("n29"), "m29", call("d29"), 2);
+    file.say("n30", Some("n29b"), "answer 30");
+    file.user("n37", Some("n15"), "question 37");
+    let (_store, whole) = memory();
+    let branch = import(&whole, &file.text()).unwrap().linked[0];
+    assert_eq!(said(&whole, branch), ["user question 14", "user question 15", "user question 37"]);
+    let (_store, parts) = memory();
+    import(&parts, &half).unwrap();
+    import(&parts, &file.text()).unwrap();
+    assert_eq!(everything(&parts), everything(&whole));
+}
+
 pub fn import_until_killed() {
     let store = Everturn::open_with(&given(STORE), quiet()).unwrap();
     let scope = store.tenant("acme").unwrap();

@@ -53,7 +53,11 @@ fn a_session_of_codex_is_one_conversation_with_its_items_byte_for_byte() {
     assert_eq!(kept(&whole, id).len(), 4);
     let (_store, parts) = memory();
     for end in 1..=lines.len() {
-        import(&parts, &format!("{}\n", lines[..end].join("\n"))).unwrap();
+        let report = import(&parts, &format!("{}\n", lines[..end].join("\n")));
+        match end {
+            1 | 2 => refused(report, "import.no_turns", "session_meta"),
+            _ => assert!(report.is_ok(), "{report:?}"),
+        }
     }
     assert_eq!(stands(&parts, id), stands(&whole, id));
     assert_eq!(kept(&parts, id), kept(&whole, id));
@@ -123,6 +127,46 @@ fn what_is_none_of_the_formats_is_refused() {
         "cut off at byte 0",
     );
     assert_eq!(scope.list(Default::default()).unwrap().data.len(), 0);
+}
+
+/// A file of events alone left a conversation in which nothing was said.
+#[test]
+fn a_file_without_turns_leaves_no_conversation_and_is_reported() {
+    let (_store, scope) = memory();
+    let meta = json!({"timestamp":"t","type":"session_meta","payload":{"id":"empty"}});
+    let note = |n: usize| json!({"timestamp":"t","type":"event_msg","payload":{"type":"note","n":n}});
+    let mut text = format!("{meta}\n");
+    for events in [0, 3, 3000] {
+        text.extend((0..events).map(|n| format!("{}\n", note(n))));
+        refused(import(&scope, &text), "import.no_turns", "a file of codex without turns");
+        assert_eq!(scope.list(Default::default()).unwrap().data.len(), 0);
+    }
+    // Nothing of it is lost once somebody says something.
+    text += &format!(
+        "{}\n",
+        json!({"timestamp":"t","type":"response_item","payload":{"type":"message","role":"user","content":"hi"}})
+    );
+    let report = import(&scope, &text).unwrap();
+    assert_eq!((report.turns, report.added), (1, 3005));
+    assert_eq!(kept(&scope, report.conversation.id).len(), 3004);
+    assert_eq!(import(&scope, &text).unwrap().added, 0);
+    // From now on events alone are added to it.
+    text += &format!("{}\n", note(9999));
+    let tail: Vec<&str> = text.lines().collect();
+    let end = format!("{meta}\n{}\n", tail[tail.len() - 1]);
+    assert_eq!(import(&scope, &end).unwrap().added, 1);
+}
+
+/// A session file of another program whose lines nobody here knows made an error of 441 KB.
+#[test]
+fn a_file_of_unknown_lines_is_refused_in_few_words() {
+    let (_store, scope) = memory();
+    let line = json!({"kind":"x","text":"y".repeat(100)});
+    let text = format!("{}\n{}", json!({"event":"session_start"}), format!("{line}\n").repeat(5000));
+    for text in [text.as_str(), &text[text.find('\n').unwrap() + 1..]] {
+        let error = import(&scope, text).unwrap_err();
+        assert!(error.text().len() < 600, "{} bytes: {}", error.text().len(), &error.text()[..600]);
+    }
 }
 
 #[test]

@@ -4,10 +4,11 @@ use super::cues::{Cues, Group};
 use super::prose;
 use super::terms::Terms;
 use crate::compaction::plan::Candidate;
+use crate::speech;
 use everturn_core::event::Visibility;
 use everturn_core::message::{self, Part};
+use everturn_core::redaction;
 use everturn_core::turn::Role;
-use everturn_core::{json, redaction};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -158,24 +159,26 @@ pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Sourc
             continue;
         }
         match part {
-            Part::Text(text) => {
-                let source = match role {
-                    Role::User | Role::System => Source::User,
-                    Role::Assistant => Source::Assistant,
-                    Role::Tool => Source::Output,
-                };
-                push(source, text, &mut out);
-            }
+            Part::Text(text) => match role {
+                Role::User => match speech::words(text) {
+                    Ok(words) => push(Source::User, words, &mut out),
+                    Err(_) => push(Source::Output, text, &mut out),
+                },
+                Role::System => push(Source::User, text, &mut out),
+                Role::Assistant => push(Source::Assistant, text, &mut out),
+                Role::Tool => output(text, &mut |text| push_owned(Source::Output, text, &mut out)),
+            },
             Part::Call { name, arguments, .. } => {
                 push(Source::Tool, name, &mut out);
                 if let Some(arguments) = arguments {
-                    strings(&opened(arguments), &mut |text| push_owned(Source::Call, text, &mut out));
+                    strings(&message::arguments(arguments), &mut |text| {
+                        push_owned(Source::Call, text, &mut out);
+                    });
                 }
             }
-            Part::Result { content: Some(content), .. } => match content {
-                Value::String(text) => push(Source::Output, text, &mut out),
-                content => strings(content, &mut |text| push_owned(Source::Output, text, &mut out)),
-            },
+            Part::Result { content: Some(content), .. } => {
+                outputs(content, &mut |text| push_owned(Source::Output, text, &mut out));
+            }
             Part::Media { label, asset_id, .. } => {
                 for name in [label, asset_id].into_iter().flatten() {
                     push(Source::Call, name, &mut out);
@@ -204,16 +207,6 @@ pub(super) fn masked(text: &str) -> Cow<'_, str> {
     redaction::mask(text, &mut Vec::new())
 }
 
-/// Arguments of a call; some providers write them as JSON in a string.
-pub(super) fn opened(arguments: &Value) -> Cow<'_, Value> {
-    match arguments {
-        Value::String(text) if json::check(text).is_ok() => {
-            serde_json::from_str(text).map_or(Cow::Borrowed(arguments), Cow::Owned)
-        }
-        arguments => Cow::Borrowed(arguments),
-    }
-}
-
 /// Calls back for every string in a value, at any depth; keys are not included.
 pub(super) fn strings(value: &Value, found: &mut impl FnMut(&str)) {
     match value {
@@ -225,5 +218,17 @@ pub(super) fn strings(value: &Value, found: &mut impl FnMut(&str)) {
             .filter(|(key, _)| !matches!(key.as_str(), "data" | "type" | "mime_type" | "media_type"))
             .for_each(|(_, item)| strings(item, found)),
         _ => {}
+    }
+}
+
+/// The same for a tool result, with JSON in its texts decoded.
+pub(super) fn outputs(content: &Value, found: &mut impl FnMut(&str)) {
+    strings(content, &mut |text| output(text, found));
+}
+
+fn output(text: &str, found: &mut impl FnMut(&str)) {
+    match message::json_output(text) {
+        Some(json) => strings(&json, found),
+        None => found(text),
     }
 }

@@ -1,9 +1,9 @@
 //! Tool calls: one line for each tool that succeeded, one for each failure that no later call repaired.
 
 use super::prose::clip;
-use super::spoken::{masked, opened, strings};
+use super::spoken::{masked, outputs};
 use crate::compaction::plan::Candidate;
-use everturn_core::pairing;
+use everturn_core::{message, pairing};
 use serde_json::Value;
 use std::collections::HashMap;
 
@@ -138,7 +138,7 @@ fn target(tool: &str, arguments: &Value) -> String {
         "id",
         "q",
     ];
-    let arguments = opened(arguments);
+    let arguments = message::arguments(arguments);
     // For a search, the query says more than the location.
     let sought = if looks(tool) { &SOUGHT[..] } else { &[] };
     let text = sought.iter().chain(&KEYS).find_map(|key| match arguments.get(key)? {
@@ -156,7 +156,7 @@ fn target(tool: &str, arguments: &Value) -> String {
 fn failure(content: Option<&Value>, failed: bool, looks: bool) -> Option<String> {
     let mut texts = Vec::new();
     if let Some(content) = content {
-        strings(content, &mut |text| texts.push(text.to_string()));
+        outputs(content, &mut |text| texts.push(text.to_string()));
     }
     let lines = || texts.iter().flat_map(|text| text.lines()).map(str::trim).filter(|line| !line.is_empty());
     let begins = |line: &str| {

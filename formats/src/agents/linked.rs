@@ -1,0 +1,458 @@
+//! Agents that write one line for each message, linked to the line before it: pi, Droid, Qwen Code and Copilot CLI.
+//!
+//! The first line names the session. A message whose parent is not the newest one leaves what is behind its parent, as with
+//! Claude Code; Copilot CLI's parents are other events, so its messages simply follow each other. Droid's and Qwen's
+//! messages are in shapes of providers and stay as they are; those of pi and Copilot CLI are written as blocks, with the
+//! rest of the line in the turn's metadata.
+
+use super::line::{Line, made, words};
+use super::reader::Mapper;
+use super::tree::{Found, Tree};
+use super::{
+    Branch, Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, prompt_title, title,
+};
+use everturn_core::json::{Raw, quote};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Tokens;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Reads the lines of one file.
+pub struct Linked {
+    format: Format,
+    threads: Vec<Thread>,
+    tree: Tree,
+    fallback: Option<String>,
+    model: Option<String>,
+    /// Whether the conversation has a title, and whether somebody gave it that name.
+    titled: (bool, bool),
+    /// A message of Qwen Code, of which further lines may follow.
+    open: Option<Open>,
+}
+
+/// A message whose parts come line by line.
+struct Open {
+    entry: Entry,
+    lines: u64,
+    parts: Vec<String>,
+}
+
+/// What a line is.
+enum What {
+    Turn(Box<Said>, Speaker),
+    Compaction { summary: String, tokens_before: Option<u64> },
+    Other,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Speaker {
+    Person,
+    Model,
+    Tool,
+}
+
+impl Linked {
+    /// For a file with this name.
+    pub fn new(format: Format, fallback: Option<String>) -> Linked {
+        Linked {
+            format,
+            threads: Vec::new(),
+            tree: Tree::default(),
+            fallback,
+            model: None,
+            titled: (false, false),
+            open: None,
+        }
+    }
+
+    fn begin(&mut self, text: &str, line: &Line<'_>) {
+        if !self.threads.is_empty() {
+            return;
+        }
+        let own = |line: &Line<'_>, name: &str| {
+            line.text(name).filter(|text| !text.is_empty()).map(Cow::into_owned)
+        };
+        let data = line.object("data").unwrap_or_default();
+        let context = data.object("context").unwrap_or_default();
+        let header = matches!(line.text("type").as_deref(), Some("session" | "session_start"));
+        let session = own(line, "sessionId")
+            .or_else(|| own(&data, "sessionId"))
+            .or_else(|| own(line, "id").filter(|_| header));
+        let format = self.format.name();
+        let id = match (&session, &self.fallback) {
+            (Some(session), _) => conversation_id(&[format, session]),
+            (None, Some(name)) => conversation_id(&[format, "file", name]),
+            (None, None) => conversation_id(&[format, "line", text]),
+        };
+        let version = own(line, "version").or_else(|| own(&data, "copilotVersion"));
+        let origin = Origin {
+            format,
+            session,
+            cwd: own(line, "cwd").or_else(|| own(&context, "cwd")),
+            git_branch: own(line, "gitBranch").or_else(|| own(&context, "branch")),
+            version,
+            ..Origin::default()
+        };
+        self.tree.chain();
+        self.threads.push(Thread { id, origin, branch: None });
+    }
+
+    /// The id of a line and of its parent.
+    fn ids(&self, line: &Line<'_>) -> (Option<u64>, Option<u64>) {
+        let id = |name: &str| line.text(name).filter(|id| !id.is_empty()).map(|id| name_of(&["id", &id]));
+        match self.format {
+            Format::Qwen => (id("uuid"), id("parentUuid")),
+            Format::Copilot => (id("id"), None),
+            _ => (id("id"), id("parentId")),
+        }
+    }
+
+    /// The chain that a line with this parent is on, and behind how many turns it stands there.
+    fn place(&mut self, parent: Option<u64>, name: u64) -> (usize, Option<u32>) {
+        match parent.and_then(|parent| self.tree.find(parent)) {
+            Some(Found::On { chain, depth }) => (chain, Some(depth)),
+            Some(Found::Left { chain, segment, depth }) => match self.tree.fork(segment) {
+                Some((thread, before)) => {
+                    let origin = &self.threads[chain].origin;
+                    let (format, session) = (origin.format, origin.session.clone().unwrap_or_default());
+                    let parts = [format, &session, "branch", &format!("{name:016x}")];
+                    self.threads.push(Thread {
+                        id: conversation_id(&parts),
+                        origin: Origin { parent: Some(self.threads[chain].id), ..origin.clone() },
+                        branch: Some(Branch { of: chain, before }),
+                    });
+                    (thread, Some(depth))
+                }
+                None => (0, None),
+            },
+            None => (0, None),
+        }
+    }
+
+    fn what(&self, line: &Line<'_>) -> What {
+        match self.format {
+            Format::Copilot => copilot(line, self.model.as_deref()),
+            Format::Qwen => qwen(line),
+            _ => entry(line, self.format),
+        }
+    }
+
+    /// The title that a line gives. A name that somebody gave stays until the next.
+    fn call(&mut self, line: &Line<'_>, what: &What) -> Option<String> {
+        let payload = line.object("systemPayload").unwrap_or_default();
+        let named = match line.text("type").as_deref() {
+            Some("session_info") => line.text("name"),
+            Some("session_start") => line.text("sessionTitle").or_else(|| line.text("title")),
+            Some("system") if line.text("subtype").as_deref() == Some("custom_title") => {
+                payload.text("customTitle")
+            }
+            _ => None,
+        };
+        if let Some(name) = named.as_deref().filter(|name| *name != "New Session").and_then(title) {
+            self.titled = (true, true);
+            return Some(name);
+        }
+        let What::Turn(said, Speaker::Person) = what else { return None };
+        let message = Line::parse(&said.message).filter(|_| !self.titled.0)?;
+        let content = ["content", "parts"].iter().find_map(|name| message.raw(name));
+        let prompt = prompt_title(&words(content.unwrap_or_default()))?;
+        self.titled.0 = true;
+        Some(prompt)
+    }
+
+    fn close(&mut self, out: &mut Vec<Entry>) {
+        out.extend(self.open.take().map(|open| open.entry));
+    }
+}
+
+impl Mapper for Linked {
+    fn threads(&self) -> &[Thread] {
+        &self.threads
+    }
+
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+        let line = Line::parse(text).unwrap_or_default();
+        self.begin(text, &line);
+        if let Some(model) = line.object("data").and_then(|data| data.text("newModel").map(Cow::into_owned)) {
+            self.model = Some(model);
+        }
+        let at = line.time("timestamp");
+        let (own, parent) = self.ids(&line);
+        let mut what = self.what(&line);
+        if let (Some(open), What::Turn(said, Speaker::Model)) = (&mut self.open, &what)
+            && own == Some(open.entry.name)
+        {
+            return open.push(&line, said);
+        }
+        self.close(out);
+        let repeated = own.is_some_and(|own| self.tree.has(own));
+        if repeated {
+            what = What::Other;
+        }
+        let name = own.filter(|_| !repeated).unwrap_or_else(|| {
+            let spelt = name_of(&["line", text]);
+            nth(spelt, self.tree.count(spelt))
+        });
+        let title = self.call(&line, &what);
+        let mut entry =
+            Entry { thread: 0, line: number, name, key: name, at, title, step: Step::System(String::new()) };
+        let body = || made(text.to_string());
+        match what {
+            What::Turn(mut said, speaker) => {
+                let (thread, depth) = self.place(parent, name);
+                said.supersedes = self.tree.append(thread, depth, name, speaker == Speaker::Tool);
+                self.tree.note(name, thread, None);
+                entry.thread = thread;
+                let parts = parts(&said.message)
+                    .filter(|_| self.format == Format::Qwen && speaker == Speaker::Model && own.is_some());
+                entry.step = Step::Turn(said);
+                match parts {
+                    Some(parts) => self.open = Some(Open { entry, lines: 1, parts: vec![parts] }),
+                    None => out.push(entry),
+                }
+            }
+            What::Compaction { summary, tokens_before } => {
+                (entry.thread, _) = self.place(parent, name);
+                self.tree.note(name, entry.thread, None);
+                let what = line.text("type").unwrap_or_default().into_owned();
+                entry.step = Step::Compaction { what, summary, tokens_before, body: body() };
+                out.push(entry);
+            }
+            What::Other => {
+                if let Some(Found::On { chain, .. }) = parent.and_then(|parent| self.tree.find(parent)) {
+                    entry.thread = chain;
+                }
+                if let Some(own) = own.filter(|_| !repeated) {
+                    match parent.filter(|parent| self.tree.has(*parent)) {
+                        Some(parent) => self.tree.alias(own, parent),
+                        None => self.tree.note(own, 0, None),
+                    }
+                }
+                entry.step = Step::Event { what: kind(&line), body: body() };
+                out.push(entry);
+            }
+        }
+    }
+
+    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
+        self.begin(body.get(), &Line::default());
+        self.close(out);
+        let spelt = name_of(&["line", body.get()]);
+        let name = nth(spelt, self.tree.count(spelt));
+        let step = Step::Event { what: what.into(), body };
+        let at: Option<Timestamp> = None;
+        out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
+    }
+
+    fn settle(&mut self, out: &mut Vec<Entry>) {
+        self.close(out);
+    }
+}
+
+impl Open {
+    /// A further line of the message: a newer version of the turn, with the parts of all lines.
+    fn push(&mut self, line: &Line<'_>, said: &Said) {
+        let Step::Turn(turn) = &mut self.entry.step else { return };
+        self.parts.extend(parts(&said.message));
+        self.lines += 1;
+        self.entry.key = nth(self.entry.name, self.lines - 1);
+        if let Some(message) = Line::parse(&said.message) {
+            turn.message = message.with("parts", Some(&format!("[{}]", self.parts.join(","))));
+        }
+        turn.tokens = said.tokens.or(turn.tokens);
+        turn.model = said.model.clone().or(turn.model.take());
+        turn.metadata.extend(beside(Format::Qwen, &line.without("message")));
+    }
+}
+
+/// The parts of a message in Gemini's shape, without the brackets around them.
+fn parts(message: &str) -> Option<String> {
+    let raw = Line::parse(message)?.raw("parts")?;
+    let inner = raw.strip_prefix('[')?.strip_suffix(']')?.trim();
+    (!inner.is_empty()).then(|| inner.to_string())
+}
+
+fn kind(line: &Line<'_>) -> String {
+    let kind = line.text("type").unwrap_or("no type".into());
+    match line.text("subtype") {
+        Some(subtype) => format!("{kind}/{subtype}"),
+        None => kind.into_owned(),
+    }
+}
+
+/// The metadata that keeps the rest of a line.
+fn beside(format: Format, rest: &str) -> BTreeMap<String, Raw> {
+    BTreeMap::from([(format.name().replace('-', "_"), made(rest.to_string()))])
+}
+
+/// A line of pi or Droid.
+fn entry(line: &Line<'_>, format: Format) -> What {
+    if line.text("type").as_deref() == Some("compaction")
+        && let Some(summary) = line.text("summary").filter(|summary| !summary.trim().is_empty())
+    {
+        return What::Compaction {
+            summary: summary.into_owned(),
+            tokens_before: line.number("tokensBefore"),
+        };
+    }
+    let message = line.object("message").filter(|_| line.text("type").as_deref() == Some("message"));
+    let Some((message, content)) =
+        message.and_then(|message| Some((message.clone(), message.raw("content")?)))
+    else {
+        return What::Other;
+    };
+    let speaker = match message.text("role").as_deref() {
+        Some("user") if answers(content) => Speaker::Tool,
+        Some("user") => Speaker::Person,
+        Some("assistant") => Speaker::Model,
+        Some("toolResult") => Speaker::Tool,
+        _ => return What::Other,
+    };
+    let usage = message.object("usage");
+    let mut said = Said {
+        model: message.text("model").map(Cow::into_owned).filter(|_| speaker == Speaker::Model),
+        tokens: usage.map(|usage| Tokens {
+            prompt: sum(&usage, &["input", "cacheRead", "cacheWrite"]),
+            completion: usage.number("output"),
+        }),
+        ..Said::default()
+    };
+    if format == Format::Droid {
+        said.message = line.raw("message").unwrap_or_default().to_string();
+        said.metadata = beside(format, &line.without("message"));
+        return What::Turn(Box::new(said), speaker);
+    }
+    said.message = match message.text("role").as_deref() {
+        Some("toolResult") => result(
+            message.raw("toolCallId"),
+            message.raw("toolName"),
+            &blocks(content),
+            message.is("isError"),
+        ),
+        role => format!("{{\"role\":{},\"content\":{}}}", quote(role.unwrap_or_default()), blocks(content)),
+    };
+    said.metadata = beside(format, &line.with("message", Some(&message.without("content"))));
+    What::Turn(Box::new(said), speaker)
+}
+
+/// Whether a message is nothing but tool results.
+fn answers(content: &str) -> bool {
+    let blocks: Vec<Line<'_>> = serde_json::from_str(content).unwrap_or_default();
+    !blocks.is_empty() && blocks.iter().all(|block| block.text("type").as_deref() == Some("tool_result"))
+}
+
+fn sum(usage: &Line<'_>, names: &[&str]) -> Option<u64> {
+    names.iter().filter_map(|name| usage.number(name)).reduce(u64::saturating_add)
+}
+
+/// A message with one tool result.
+fn result(id: Option<&str>, name: Option<&str>, content: &str, failed: bool) -> String {
+    let mut fields = vec![("type", "\"tool_result\""), ("tool_use_id", id.unwrap_or("null"))];
+    fields.extend(name.map(|name| ("name", name)));
+    fields.push(("content", content));
+    fields.extend(failed.then_some(("is_error", "true")));
+    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    format!("{{\"role\":\"tool\",\"content\":[{{{}}}]}}", fields.join(","))
+}
+
+/// Content of pi with its calls and pictures in names that are known here; anything else as it is.
+fn blocks(content: &str) -> String {
+    let Ok(blocks) = serde_json::from_str::<Vec<&serde_json::value::RawValue>>(content) else {
+        return content.to_string();
+    };
+    let block = |raw: &str| {
+        let Some(block) = Line::parse(raw) else { return raw.to_string() };
+        match (block.text("type").as_deref(), block.raw("data"), block.raw("mimeType")) {
+            (Some("toolCall"), ..) => block.with("type", Some("\"tool_call\"")),
+            (Some("image"), Some(data), Some(mime)) => format!(
+                "{{\"type\":\"image\",\"source\":{{\"type\":\"base64\",\"media_type\":{mime},\"data\":{data}}}}}"
+            ),
+            _ => raw.to_string(),
+        }
+    };
+    let blocks: Vec<String> = blocks.iter().map(|raw| block(raw.get())).collect();
+    format!("[{}]", blocks.join(","))
+}
+
+/// A line of Qwen Code.
+fn qwen(line: &Line<'_>) -> What {
+    let message =
+        line.object("message").filter(|message| message.list("parts").is_some_and(|p| !p.is_empty()));
+    let (Some(kind), Some(_)) = (line.text("type"), message) else { return What::Other };
+    let speaker = match kind.as_ref() {
+        "user" => Speaker::Person,
+        "assistant" => Speaker::Model,
+        "tool_result" => Speaker::Tool,
+        _ => return What::Other,
+    };
+    let usage = line.object("usageMetadata");
+    let said = Said {
+        message: line.raw("message").unwrap_or_default().to_string(),
+        model: line.text("model").map(Cow::into_owned),
+        tokens: usage.map(|usage| Tokens {
+            prompt: usage.number("promptTokenCount"),
+            completion: sum(&usage, &["candidatesTokenCount", "thoughtsTokenCount"]),
+        }),
+        metadata: beside(Format::Qwen, &line.without("message")),
+        ..Said::default()
+    };
+    What::Turn(Box::new(said), speaker)
+}
+
+/// A line of Copilot CLI.
+fn copilot(line: &Line<'_>, model: Option<&str>) -> What {
+    let (Some(kind), Some(data)) = (line.text("type"), line.object("data")) else { return What::Other };
+    let content = data.raw("content").filter(|content| content.starts_with('"'));
+    let mut rest = data.without("content");
+    let mut said = Said::default();
+    let speaker = match (kind.as_ref(), content) {
+        ("user.message", Some(content)) => {
+            said.message = format!("{{\"role\":\"user\",\"content\":{content}}}");
+            Speaker::Person
+        }
+        ("assistant.message", content) => {
+            let mut blocks = Vec::new();
+            let thought = data.raw("reasoningText").filter(|text| text.len() > 2 && text.starts_with('"'));
+            blocks.extend(thought.map(|text| format!("{{\"type\":\"thinking\",\"thinking\":{text}}}")));
+            let text = content.filter(|text| text.len() > 2);
+            blocks.extend(text.map(|text| format!("{{\"type\":\"text\",\"text\":{text}}}")));
+            for call in data.list("toolRequests").unwrap_or_default() {
+                let Some(call) = Line::parse(call.get()) else { continue };
+                let (id, name) = (call.raw("toolCallId"), call.raw("name"));
+                let arguments = call.raw("arguments").unwrap_or("{}");
+                blocks.push(format!(
+                    "{{\"type\":\"tool_call\",\"id\":{},\"name\":{},\"arguments\":{arguments}}}",
+                    id.unwrap_or("null"),
+                    name.unwrap_or("\"tool\"")
+                ));
+            }
+            if blocks.is_empty() {
+                return What::Other;
+            }
+            said.message = format!("{{\"role\":\"assistant\",\"content\":[{}]}}", blocks.join(","));
+            said.model = data.text("model").map(Cow::into_owned).or(model.map(str::to_string));
+            said.tokens = data.number("outputTokens").map(|n| Tokens { prompt: None, completion: Some(n) });
+            Speaker::Model
+        }
+        ("tool.execution_complete", _) => {
+            let answer = data.object("result").unwrap_or_default();
+            let content = answer.raw("content").or(data.raw("error")).unwrap_or("\"\"");
+            said.message =
+                result(data.raw("toolCallId"), None, content, data.raw("success") == Some("false"));
+            rest = data.with("result", Some(&answer.without("content")));
+            Speaker::Tool
+        }
+        ("session.compaction_complete", _) => {
+            return match data.text("summaryContent").filter(|summary| !summary.trim().is_empty()) {
+                Some(summary) => What::Compaction {
+                    summary: summary.into_owned(),
+                    tokens_before: data.number("preCompactionTokens"),
+                },
+                None => What::Other,
+            };
+        }
+        _ => return What::Other,
+    };
+    said.metadata = beside(Format::Copilot, &line.with("data", Some(&rest)));
+    What::Turn(Box::new(said), speaker)
+}

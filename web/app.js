@@ -1,0 +1,139 @@
+// Entry point: routing, keyboard shortcuts, sign-in.
+
+import { h, clear, icon, words, dialog } from "./dom.js";
+import { get, session, memory, onUnauthorized } from "./api.js";
+import { List } from "./list.js";
+import { ConversationPage } from "./conversation.js";
+
+const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], ["Ctrl K", "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "write a message"], ["Ctrl Enter", "send"], ["?", "this list"]];
+
+const keys = (list) => h("dl.keys", null, list.map(([key, text]) => h("div", null, h("dt", null, key.split("  ").map((one) => h("kbd", null, one))), h("dd", null, text))));
+
+class Page {
+  constructor() {
+    this.main = h("main.main", { id: "main", tabIndex: -1 });
+    this.banner = h("div.banner", { role: "alert", hidden: true });
+    this.root = document.getElementById("app");
+    session.listeners.add((online) => {
+      this.banner.hidden = online;
+      clear(this.banner, online ? null : "The server is not responding. This is what was loaded last; the page reconnects automatically.");
+      if (!online) this.waitForServer();
+      else this.list?.refresh();
+    });
+    onUnauthorized((detail) => this.signIn(detail));
+    addEventListener("hashchange", () => this.route());
+    addEventListener("keydown", (event) => this.key(event));
+    addEventListener("pagehide", () => this.shown?.timeline?.remember());
+    this.build();
+  }
+
+  build() {
+    this.list?.destroy();
+    this.list = new List(this);
+    clear(this.root, this.banner, h("div.frame", null, this.list.el, this.main));
+    this.route();
+  }
+
+  async waitForServer() {
+    while (!session.online) {
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+      await get("/usage").catch(() => {});
+    }
+  }
+
+  /** Configured models; none if the key may not list them. */
+  models() { return (this.modelList ??= get("/models").then(({ data }) => data, () => [])); }
+
+  async route() {
+    const hash = decodeURIComponent(location.hash);
+    if (hash === "#main") return;
+    const found = /^#\/c\/(conv_\w+)(?:@(\d+))?(?:\/(projected|calls|state|proof)(?:\/(\d+))?)?$/.exec(hash);
+    document.body.classList.toggle("has-main", hash.length > 2);
+    if (found) {
+      const [, id, place, view = "", inner] = found;
+      if (this.shown?.id !== id || !this.shown.conversation) {
+        this.leave();
+        const shown = (this.shown = new ConversationPage(id, this));
+        clear(this.main, shown.el);
+        this.list.mark(id);
+        await shown.start();
+        if (this.shown !== shown) return;
+        // Move focus to the conversation so that its shortcuts work, but never out of an input field.
+        if (!document.activeElement?.matches("input, textarea")) shown.title?.focus({ preventScroll: true });
+      }
+      this.list.mark(id);
+      return this.shown.show(view, Number(place ?? inner) || undefined);
+    }
+    this.leave();
+    this.list.mark(null);
+    document.title = "Everturn";
+    if (hash === "#/usage") {
+      const { view } = await import("./usage.js");
+      return void clear(this.main, view(this).el);
+    }
+    clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim", null, "Choose a conversation, or search everything."),
+      h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Open a conversation, search, run a command"), h("kbd", null, "Ctrl K")),
+      keys(HELP.filter(([key]) => !["Ctrl K", "c", "Ctrl Enter"].includes(key)))));
+  }
+
+  leave() {
+    this.shown?.destroy();
+    this.shown = null;
+  }
+
+  // ------------------------------------------------------------------------------------------------ keys
+
+  key(event) {
+    if ((event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k") return event.preventDefault(), this.palette();
+    if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented) return;
+    if (event.target.closest?.("input, textarea, select, dialog, .menu")) return;
+    if (event.key === "?") return event.preventDefault(), this.help();
+    if (event.target.closest?.("button, summary, a") && ["Enter", " "].includes(event.key)) return;
+    if (this.shown?.key(event)) return event.preventDefault();
+    if (event.key === "/") event.preventDefault(), this.list.search.focus();
+  }
+
+  help() {
+    const name = h("input", { type: "text", value: memory.get("name", ""), placeholder: "user", "aria-label": "Your name in conversations" });
+    name.addEventListener("change", () => memory.set("name", name.value.trim() || undefined));
+    dialog("Keys", h("div", null, keys(HELP), h("label.row", null, "Your name in conversations", name)), [...(session.key ? [["Sign out", () => (session.signOut(), location.reload(), null)]] : []), ["Close", null]]);
+  }
+
+  async palette() {
+    const { palette } = await import("./palette.js");
+    palette(this);
+  }
+
+  // ------------------------------------------------------------------------------------------------ signing in
+
+  signIn(detail) {
+    if (this.signing) return;
+    this.signing = true;
+    this.list?.destroy();
+    this.leave();
+    const key = h("input", { type: "password", name: "key", autocomplete: "off", required: true, placeholder: "et_…", "aria-describedby": "key-text" });
+    const remember = h("input", { type: "checkbox" });
+    const text = h("p.dim", { id: "key-text", role: "status" }, words(detail ?? "This server requires a key. Create one with: everturn keys create"));
+    const form = h("form.sign-in", { onsubmit: async (event) => {
+      event.preventDefault();
+      const before = session.key;
+      session.signIn(key.value.trim(), remember.checked);
+      try {
+        await get("/usage");
+      } catch (error) {
+        if (error.status === 401 || error.status === 0) {
+          session.signOut();
+          session.key = before && null;
+          return void clear(text, words(error.message));
+        }
+      }
+      this.signing = false;
+      this.modelList = undefined;
+      this.build();
+    } }, h("img", { src: "/web/icon.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), text, h("label", null, "Key", key), h("label.row", null, remember, "Remember the key on this device"), h("button.button.primary", { type: "submit" }, "Sign in"));
+    clear(this.root, this.banner, h("main.middle", { id: "main" }, form));
+    key.focus();
+  }
+}
+
+new Page();

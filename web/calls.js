@@ -1,0 +1,102 @@
+// What the model saw: the receipt of each call by section, and the difference to the previous call.
+
+import { h, clear, words, when, number, plural, button, state as notice } from "./dom.js";
+import { get } from "./api.js";
+import { bar, sections, SECTIONS } from "./timeline.js";
+import { message } from "./projected.js";
+import { markdown, diff } from "./text.js";
+import { parts, plainText } from "./message.js";
+
+const WINDOW = 500;
+
+const systemTexts = (context) => [context.system].flat().filter(Boolean).map((one) => one.text ?? (typeof one === "string" ? one : JSON.stringify(one)));
+/** A prompt as lines of text, for the diff. */
+const flat = (context) => [...systemTexts(context), ...context.messages.map((one) => `${one.role}: ${plainText(parts(one))}`)].join("\n");
+
+export function view(frame, at) {
+  const list = h("div.calls-list", { role: "list", "aria-label": "Model calls" }), detail = h("div.call-detail");
+  const el = h("div.scroll.calls", null, h("div.legend", { "aria-hidden": "true" }, SECTIONS.map((name) => h("span", null, h("i", { class: "s-" + name }), name))), h("div.split", null, list, detail));
+  const abort = new AbortController();
+  let receipts = [], places = new Map(), chosen = at, largest = 1;
+  // For a link to an old call, skip the events after it.
+  let next = Math.min(frame.conversation.head.seq, at ? at + WINDOW : Infinity);
+
+  /** The API cannot filter events by kind, so the log is read backwards until enough receipts are found. */
+  async function more() {
+    const enough = receipts.length + 25;
+    for (let n = 0; next > 0 && receipts.length < enough && n < 12; n++) {
+      const from = Math.max(1, next - WINDOW + 1);
+      const { data } = await get(`/conversations/${frame.id}/events`, { from, limit: next - from + 1 }, abort.signal);
+      for (const event of data) places.set(event.id, event.seq);
+      receipts.push(...data.filter((event) => event.kind === "context.receipt" && event.body).reverse());
+      next = from - 1;
+    }
+    draw();
+  }
+
+  function draw() {
+    if (!receipts.length && next <= 0) return clear(el, notice("No model call is recorded", "A receipt is written whenever a context is recorded: by generate, or by everturn context --record."));
+    if (!receipts.length) return clear(list), clear(detail, notice("No model calls found", `There is none among the last ${plural(frame.conversation.head.seq - next, "event")}.`, button("Look further back", () => more())));
+    chosen ??= receipts[0].seq;
+    largest = Math.max(1, ...receipts.map((one) => one.body.used));
+    clear(list, receipts.map((one) => {
+      const { used, model, renderer, blocks } = one.body;
+      return h("div", { role: "listitem" }, h("a.call-entry", { href: `#/c/${frame.id}/calls/${one.seq}`, "aria-current": one.seq === chosen ? "page" : null },
+        h("span.row", null, h("b", null, words(model ?? renderer)), h("span.grow"), h("span.dim", null, when(one.at))),
+        h("span.wide", { vars: { width: Math.max(8, (used / largest) * 100) + "%" } }, bar(sections(blocks), used)),
+        h("span.dim", null, `#${one.seq} · ${number(used)} tokens`)));
+    }), next > 0 ? button("Look further back", () => more()) : null);
+    const one = receipts.find((event) => event.seq === chosen);
+    if (one) show(one);
+    else clear(detail, notice("No receipt there", `Place #${chosen} is not a model call.`));
+  }
+
+  const replay = (seq) => get(`/conversations/${frame.id}/contexts/${seq}`, null, abort.signal).catch((error) => ({ error: error.message }));
+
+  async function show(event) {
+    const { body } = event, index = receipts.indexOf(event), before = receipts[index + 1];
+    const { blocks, used, policy } = body;
+    const sums = sections(blocks);
+    const old = new Set(before?.body.blocks.map((one) => one.sha256)), now = new Set(blocks.map((one) => one.sha256));
+    let same = 0, kept = 0;
+    while (before && same < blocks.length && blocks[same].sha256 === before.body.blocks[same]?.sha256) kept += blocks[same++].tokens;
+    const left = h("div"), prompt = h("div");
+    const link = (source) => (typeof source === "string" ? h("span.dim", null, source === "given" ? "handed in" : "made for this call") : source.map((id) => (places.has(id) ? [h("a", { href: `#/c/${frame.id}@${places.get(id)}` }, "#" + places.get(id)), " "] : [h("span.dim", null, id.startsWith("fact_") ? "fact" : "earlier"), " "])));
+    clear(detail,
+      h("h2", null, words(body.model ?? body.renderer), h("span.dim", null, ` #${event.seq}, `, when(event.at))),
+      h("p", null, h("b", null, number(used)), ` of ${number(policy?.token_budget ?? used)} tokens`, h("span.dim", null, `, counted by ${body.tokenizer}, written for ${body.renderer}`, body.projection ? [", projected by ", h("code", null, words(body.projection.policy))] : "")),
+      h("div.big-bar", null, bar(sums, Math.max(used, policy?.token_budget ?? used))),
+      h("table.blocks", null, h("thead", null, h("tr", null, ["Section", "Tokens", "Share"].map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text)))), h("tbody", null, sums.map(([name, tokens]) => h("tr", null, h("td", null, h("i.key", { class: "s-" + name }), name), h("td.right", null, number(tokens)), h("td.right", null, Math.round((tokens / used) * 100) + " %"))))),
+      before ? h("section", null, h("h3", null, "Compared with the previous call"), h("p", null, `The first ${plural(same, "block")} are the same: `, h("b", null, number(kept)), ` tokens (${Math.round((kept / used) * 100)} %) that a prompt cache still covers.`),
+        h("div.big-bar", null, h("span.bar", { role: "img", "aria-label": `${kept} of ${used} tokens unchanged` }, h("i.s-state", { vars: { width: (kept / used) * 100 + "%" } })))) : h("p.dim", null, "This is the first recorded call; there is nothing to compare it with."),
+      h("section", null, h("h3", null, "Included"), h("div.table", { tabIndex: 0, role: "region", "aria-label": "Blocks" }, h("table.blocks", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Section"), h("th", { scope: "col" }, "From"), h("th.right", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, before ? "Change" : ""))),
+        h("tbody", null, blocks.map((one) => h("tr", { class: before && !old.has(one.sha256) ? "is-new" : "" }, h("td", null, h("i.key", { class: "s-" + one.section }), one.section), h("td", null, link(one.source)), h("td.right", null, number(one.tokens)), h("td", null, before && !old.has(one.sha256) ? h("span.badge.live", null, "new") : ""))),
+          before?.body.blocks.filter((one) => !now.has(one.sha256)).map((one) => h("tr.is-gone", null, h("td", null, h("i.key", { class: "s-" + one.section }), one.section), h("td", null, link(one.source)), h("td.right", null, number(one.tokens)), h("td", null, h("span.badge.bad", null, "gone")))))))),
+      left, h("div.row", null, button("Show the prompt", async (click) => {
+        click.target.disabled = true;
+        const context = await replayed;
+        if (context.error) return clear(prompt, h("p", null, words(context.error)));
+        const system = systemTexts(context);
+        clear(prompt, system.length ? h("div.msg.system", null, h("div.msg-head", null, h("b", null, "system")), system.map((text) => h("div.md", null, markdown(text)))) : null, context.messages.map((one, n) => message(one, n)));
+      }), before ? button("Compare with the previous prompt", async (click) => {
+        click.target.disabled = true;
+        const [then, now] = await Promise.all([replay(before.seq), replayed]);
+        clear(prompt, then.error || now.error ? h("p", null, words(then.error ?? now.error)) : diff(flat(then), flat(now), `#${before.seq} and #${event.seq}`));
+        click.target.disabled = false;
+      }) : null), prompt);
+    const replayed = replay(event.seq);
+    const context = await replayed;
+    if (context.left_out?.length) clear(left, h("h3", null, "Left out"), h("ul", null, context.left_out.map((one) => h("li", null, h("b", null, one.section), one.turns ? ` (${plural(one.turns, "turn")})` : "", ": ", words(one.reason)))));
+    else if (context.error) clear(left, h("p.dim", null, words(context.error)));
+    else clear(left, h("h3", null, "Left out"), h("p.dim", null, "Nothing; everything fit."));
+  }
+
+  clear(detail, notice("Loading…"));
+  more().catch((error) => error.name !== "AbortError" && clear(el, notice("The receipts cannot be read", error.message)));
+  return { el, destroy: () => abort.abort(), update: (seq) => ((chosen = seq), draw()), changed(event) {
+    if (event.kind !== "context.receipt") return;
+    places.set(event.id, event.seq);
+    receipts.unshift(event);
+    draw();
+  } };
+}

@@ -1,0 +1,355 @@
+// The frame of a conversation: header, tabs, composer.
+
+import { h, clear, icon, iconButton, button, words, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
+import { get, post, put, patch, del, memory, generate } from "./api.js";
+import { Timeline } from "./timeline.js";
+import { menu } from "./menu.js";
+import { hit } from "./list.js";
+
+const VIEWS = [["", "Timeline"], ["projected", "Raw and projected"], ["calls", "What the model saw"], ["state", "State"], ["proof", "Proof"]];
+
+export class ConversationPage {
+  constructor(id, page) {
+    this.id = id;
+    this.page = page;
+    this.el = h("div.conversation");
+    this.view = null;
+    this.gone = false;
+  }
+
+  async start() {
+    const late = setTimeout(() => clear(this.el, notice("Loading…")), 400);
+    try {
+      this.conversation = await get(`/conversations/${this.id}`);
+    } catch (error) {
+      clearTimeout(late);
+      const text = error.status === 404 ? "It was deleted, or it belongs to another tenant." : error.message;
+      return void clear(this.el, notice(error.status === 404 ? "There is no such conversation" : "The conversation cannot be read", text, button("Try again", () => this.page.route())));
+    }
+    clearTimeout(late);
+    if (this.gone) return;
+    const { conversation: one } = this;
+    this.title = h("h1.title", { tabIndex: -1 });
+    this.facts = h("p.facts");
+    this.status = h("span.connection", { role: "status" });
+    this.tabs = h("nav.tabs", { "aria-label": "Views" }, VIEWS.map(([name, label]) => h("a", { href: `#/c/${this.id}${name && "/" + name}`, data: { view: name } }, label)));
+    this.finder = this.find();
+    this.alert = h("div.alert", { hidden: true });
+    this.header = h("header.top", null,
+      h("div.row", null, iconButton("back", "Back to the list", () => (location.hash = "#/"), { class: "only-narrow" }),
+        h("div.grow.names", null, this.title, this.facts), this.status,
+        iconButton("search", "Find in this conversation (/)", () => this.openFind()), iconButton("more", "More", (event) => this.more(event.currentTarget), { "aria-haspopup": "menu" })),
+      this.tabs, this.finder);
+    this.body = h("div.view");
+    this.composer = this.compose();
+    clear(this.el, this.header, this.alert, this.body, this.composer);
+    this.describe();
+    // Created even if another view is shown: its live stream serves all views.
+    this.timeline = new Timeline(one, this);
+    document.title = (one.title || "Untitled") + " · Everturn";
+  }
+
+  destroy() {
+    this.gone = true;
+    this.view?.destroy?.();
+    this.timeline?.destroy();
+  }
+
+  describe() {
+    const one = this.conversation;
+    clear(this.title, words(one.title || "Untitled"));
+    const people = one.participants?.slice(0, 5).join(", ");
+    clear(this.facts, words([people, plural(one.turns, "turn"), one.state !== "active" && one.state, one.checkpoint && `checkpoint through #${one.checkpoint.through_seq}`].filter(Boolean).join(" · ")),
+      one.parent ? [" · forked from ", h("a", { href: `#/c/${one.parent.conversation}@${one.parent.at_seq}` }, `#${one.parent.at_seq} of another`)] : null);
+  }
+
+  /** Shows a view; `at` is a seq to scroll to or select. */
+  async show(name, at) {
+    if (!this.conversation || this.gone || this.told) return;
+    for (const tab of this.tabs.children) {
+      if (tab.dataset.view === name) tab.setAttribute("aria-current", "page"), tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+      else tab.removeAttribute("aria-current");
+    }
+    if (name === "") {
+      this.view?.destroy?.();
+      this.view = null;
+      if (this.body.firstChild !== this.timeline.el) clear(this.body, this.timeline.el), this.timeline.scroller.settle(), this.timeline.scroller.soon();
+      this.composer.hidden = false;
+      if (at) this.timeline.show(at);
+      if (this.page.typeSoon) this.page.typeSoon = false, this.field.focus();
+      return;
+    }
+    this.composer.hidden = true;
+    if (this.name === name && this.view?.update) return this.view.update(at);
+    this.view?.destroy?.();
+    clear(this.body, h("div.scroll", null, notice("Loading…")));
+    const module = await import(`./${name}.js`);
+    if (this.gone) return;
+    this.name = name;
+    this.view = module.view(this, at);
+    clear(this.body, this.view.el);
+  }
+
+  // ------------------------------------------------------------------------------------------------ callbacks of the timeline
+
+  connected(is, error) {
+    if (this.told) return;
+    clear(this.status, is ? null : error ? words(error.message) : [h("span.dot"), "Reconnecting…"]);
+    this.status.classList.toggle("bad", !is);
+  }
+  deleted() { clear(this.el, notice("This conversation was deleted", "A tombstone remains for audit.")); }
+  wordless(error) {
+    if (this.told) return;
+    this.told = true;
+    clear(this.status);
+    this.timeline?.destroy();
+    this.composer.hidden = this.tabs.hidden = true;
+    clear(this.body, h("div.scroll", null, notice("This key can see counts, not content", error.message)));
+  }
+  reload() { this.page.list.refresh(); }
+
+  changed(event) {
+    clearTimeout(this.rereading);
+    this.rereading = setTimeout(async () => {
+      try {
+        const { head } = this.conversation;
+        Object.assign(this.conversation, await get(`/conversations/${this.id}`), { head });
+        this.describe();
+      } catch { /* the list says so */ }
+    }, 300);
+    this.view?.changed?.(event);
+  }
+
+  stateChanged(state) {
+    const open = state.open_turns.length > 0;
+    this.stopButton.hidden = !open;
+    const waiting = state.pending_approvals.length;
+    this.alert.hidden = !waiting || this.told;
+    if (waiting && !this.told) {
+      const one = state.pending_approvals[0];
+      clear(this.alert, h("button.alert-line", { type: "button", onclick: () => (location.hash = `#/c/${this.id}@${one.requested_seq}`) }, icon("clock"), h("span", null, waiting === 1 ? words(one.question ?? "An approval is waiting") : `${waiting} approvals are waiting`), h("span.dim", null, "Show")));
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------------ find
+
+  find() {
+    this.findField = h("input.search", { type: "search", placeholder: "Find in this conversation", "aria-label": "Find in this conversation", autocomplete: "off", spellcheck: false });
+    this.found = h("div.found", { "aria-live": "polite" });
+    let timer, asking;
+    this.findField.addEventListener("input", () => {
+      clearTimeout(timer);
+      asking?.abort();
+      const query = this.findField.value.trim();
+      if (!query) return void clear(this.found);
+      timer = setTimeout(async () => {
+        asking = new AbortController();
+        try {
+          const { data } = await post(`/conversations/${this.id}/recall`, { query, limit: 40, mode: "lexical", kinds: ["turn"] }, asking.signal);
+          this.hits = data.sort((a, b) => a.seq - b.seq);
+          clear(this.found, h("p.dim", null, data.length ? plural(data.length, "place") : "Nothing found"), this.hits.map((one) => {
+            const el = hit(one);
+            el.href = `#/c/${this.id}@${one.seq}`;
+            el.lastChild.textContent = "#" + one.seq;
+            return el;
+          }));
+        } catch (error) {
+          if (error.name !== "AbortError") clear(this.found, h("p.dim", null, words(error.message)));
+        }
+      }, 90);
+    });
+    const el = h("div.finder", { hidden: true, role: "search" }, h("div.row", null, h("div.search-box", null, icon("search"), this.findField), iconButton("close", "Close", () => this.closeFind())), this.found);
+    el.addEventListener("keydown", (event) => {
+      const all = [...this.found.querySelectorAll("a")], at = all.indexOf(document.activeElement);
+      if (event.key === "Escape") this.closeFind();
+      else if (event.key === "ArrowDown") all[Math.min(at + 1, all.length - 1)]?.focus();
+      else if (event.key === "ArrowUp") (at > 0 ? all[at - 1] : this.findField).focus();
+      else if (event.key === "Enter" && at < 0) all[0]?.click();
+      else return;
+      event.stopPropagation();
+      event.preventDefault();
+    });
+    return el;
+  }
+  openFind() {
+    this.finder.hidden = false;
+    this.findField.focus();
+    this.findField.select();
+  }
+  closeFind() {
+    this.finder.hidden = true;
+    this.timeline?.scroller.el.focus();
+  }
+
+  // ------------------------------------------------------------------------------------------------ composer
+
+  compose() {
+    this.field = h("textarea", { rows: 1, placeholder: "Write a message", "aria-label": "Write a message" });
+    const grow = () => {
+      this.field.style.height = "auto";
+      this.field.style.height = Math.min(this.field.scrollHeight, innerHeight / 3) + "px";
+    };
+    this.field.addEventListener("input", grow);
+    this.field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) event.preventDefault(), this.models?.length ? this.generate() : this.send();
+      if (event.key === "Escape") this.field.blur();
+    });
+    this.model = h("select", { "aria-label": "Model", hidden: true });
+    this.sendButton = button("Send", () => this.send(), { title: "Send without asking a model" });
+    this.askButton = button("Ask", () => this.generate(), { class: "primary", hidden: true, title: "Send, and have the model answer" });
+    this.stopButton = h("button.button.stop", { type: "button", hidden: true, onclick: () => this.stop() }, icon("stop"), "Stop");
+    this.page.models().then((models) => {
+      this.models = models;
+      this.askButton.hidden = !models.length;
+      this.sendButton.classList.toggle("primary", !models.length);
+      this.model.hidden = models.length < 2;
+      clear(this.model, models.map((one) => h("option", { value: one.name }, one.name)));
+    });
+    return h("form.composer", { onsubmit: (event) => event.preventDefault() }, this.field, h("div.row", null, this.model, h("span.grow"), h("span.dim.hint", null, "Ctrl Enter"), this.stopButton, this.sendButton, this.askButton));
+  }
+
+  said() {
+    const text = this.field.value.trim();
+    if (!text) this.field.focus();
+    return text && { role: "user", content: text, actor: memory.get("name", undefined) };
+  }
+  clearField() {
+    this.field.value = "";
+    this.field.dispatchEvent(new Event("input"));
+  }
+
+  async send() {
+    const turn = this.said();
+    if (!turn) return;
+    try {
+      const { turns: [made] } = await post(`/conversations/${this.id}/turns`, { turns: [turn] });
+      this.clearField();
+      this.timeline.scroller.toEnd();
+      if (!this.conversation.title && this.conversation.turns === 0) this.rename(turn.content.split("\n")[0].slice(0, 60));
+      return made;
+    } catch (error) {
+      toast(error.message, { error: true });
+    }
+  }
+
+  async generate(input) {
+    const turn = input === undefined ? this.said() : null;
+    if (input === undefined && !turn) return;
+    this.clearField();
+    this.timeline?.scroller.toEnd();
+    try {
+      await generate(this.id, { input: turn ? [turn] : [], model: this.model.value || undefined });
+    } catch (error) {
+      if (turn && !["generation.stopped", "model.error"].includes(error.code) && error.status && error.status < 500 && error.code === "generation.running") this.field.value = turn.content;
+      if (error.code !== "generation.stopped") toast(error.message, { error: true });
+    }
+  }
+
+  async stop() {
+    try {
+      const { data } = await get(`/conversations/${this.id}/generations`);
+      const running = data.filter((one) => one.state === "running");
+      for (const one of running) await post(`/generations/${one.id}/stop`);
+      if (!running.length) {
+        const state = await get(`/conversations/${this.id}/state`);
+        for (const turn of state.open_turns) await post(`/turns/${turn}/abort`, { reason: "stopped" });
+      }
+      toast("Stopped");
+    } catch (error) {
+      toast(error.message, { error: true });
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------------ actions
+
+  async act(work, done) {
+    try {
+      const answer = await work();
+      if (done) toast(done);
+      this.page.list.refresh();
+      return answer;
+    } catch (error) {
+      toast(error.message, { error: true });
+    }
+  }
+
+  rename(title) { return this.act(async () => Object.assign(this.conversation, await patch(`/conversations/${this.id}`, { title }), { head: this.conversation.head }) && this.describe()); }
+
+  /** Actions on the conversation, for the menu and the palette. */
+  commands() {
+    const { conversation: one } = this, at = (view) => () => (location.hash = `#/c/${this.id}${view}`);
+    return [
+      ["Rename…", async () => {
+        const field = h("input", { type: "text", value: one.title ?? "", "aria-label": "Title" });
+        const title = await dialog("Rename", field, [["Cancel", null], ["Rename", () => field.value.trim() || undefined, "primary"]]);
+        if (title) this.rename(title);
+      }],
+      ["Add a pin…", () => this.pin()],
+      ["Compact…", () => this.compact()],
+      this.models?.length ? ["Generate without new input", () => this.generate(null)] : null,
+      ["Fork at the end", () => this.timeline?.fork(one.head.seq)],
+      ["Show or fold thinking (t)", () => this.timeline?.toggleThinking()],
+      ["Show or hide all events (e)", () => this.timeline?.toggleEvents()],
+      ["Verify and export", at("/proof")],
+      [one.state === "archived" ? "Unarchive" : "Archive", async () => {
+        const state = one.state === "archived" ? "active" : "archived", before = one.state;
+        const change = (to) => this.act(async () => { Object.assign(one, await patch(`/conversations/${this.id}`, { state: to }), { head: one.head }); this.describe(); });
+        await change(state);
+        toast(state === "archived" ? "Archived" : "Unarchived", { action: ["Undo", () => change(before)] });
+      }],
+      ["Delete…", async () => {
+        if (!(await confirm("Delete this conversation?", `${plural(one.turns, "turn")} will be deleted permanently. A tombstone remains for audit.`, "Delete"))) return;
+        await this.act(() => del(`/conversations/${this.id}`, { reason: "deleted on the page" }), "Deleted");
+        location.hash = "#/";
+      }],
+    ].filter(Boolean);
+  }
+  more(anchor) { menu(anchor, plural(this.conversation.turns, "turn"), this.commands()); }
+
+  async pin() {
+    const name = h("input", { type: "text", placeholder: "branch", required: true }), value = h("input", { type: "text", placeholder: "main", required: true });
+    const given = await dialog("Add a pin", h("div.fields", null, h("p.dim", null, "Every prompt contains it until it is unpinned, whatever is summarized."), h("label", null, "Name", name), h("label", null, "Value", value)),
+      [["Cancel", null], ["Pin", () => (name.value.trim() && value.value.trim() ? [name.value.trim(), value.value.trim()] : undefined), "primary"]]);
+    if (!given) return;
+    const path = `/conversations/${this.id}/pins/${encodeURIComponent(given[0])}`;
+    if (await this.act(() => put(path, { value: given[1] }))) toast("Pinned", { action: ["Undo", () => this.act(() => del(path), "Unpinned")] });
+  }
+
+  /** Previews a compaction, then runs it. */
+  async compact() {
+    const keep = h("input", { type: "number", min: 0, value: 4 });
+    const chosen = await dialog("Compact", h("div.fields", null, h("p.dim", null, "In prompts, a checkpoint stands in for the oldest turns. Nothing is removed, and you can revert it."), h("label", null, "Recent turns to keep as they are", keep)), [["Cancel", null], ["Preview", () => ({ keep_last: Number(keep.value) }), "primary"]]);
+    if (!chosen) return;
+    const preview = await this.act(() => post(`/conversations/${this.id}/compact`, { ...chosen, dry_run: true }));
+    if (!preview) return;
+    const { markdown } = await import("./text.js");
+    const go = await dialog("Preview of the checkpoint", h("div", null, h("p", null, `It covers #${preview.covers.from_seq}–#${preview.covers.to_seq} (${plural(preview.covers.turns, "turn")}): ${short(preview.tokens_before)} tokens become ${short(preview.tokens_after)}.`), h("div.md.preview", { tabIndex: 0 }, markdown(preview.checkpoint.handoff_md))), [["Cancel", null], ["Compact", true, "primary"]]);
+    if (!go) return;
+    if (await this.act(() => post(`/conversations/${this.id}/compact`, chosen))) toast("Compacted", { action: ["Undo", () => this.act(() => post(`/conversations/${this.id}/compact/revert`), "Compaction reverted")] });
+  }
+
+  key(event) {
+    const { timeline } = this;
+    if (!timeline || this.body.firstChild !== timeline.el) return false;
+    switch (event.key) {
+      case "j": timeline.step(1); break;
+      case "k": timeline.step(-1); break;
+      case "J": case "]": timeline.prompt(1); break;
+      case "K": case "[": timeline.prompt(-1); break;
+      case "g": timeline.scroller.jump(1, 0); break;
+      case "G": timeline.scroller.toEnd(); break;
+      case "t": timeline.toggleThinking(); break;
+      case "e": timeline.toggleEvents(); break;
+      case "/": this.openFind(); break;
+      case "o": case "Enter": {
+        const details = document.activeElement?.matches?.(".turn, .event") && document.activeElement.querySelector("details");
+        if (!details) return false;
+        details.open = !details.open;
+        break;
+      }
+      case "c": this.field.focus(); break;
+      default: return false;
+    }
+    return true;
+  }
+}

@@ -1,0 +1,243 @@
+// The sidebar: conversations, last changed first, with live updates and search.
+
+import { h, clear, icon, iconButton, words, ago, number, plural, short, state as notice, button, toast } from "./dom.js";
+import { get, post, follow, memory } from "./api.js";
+
+const SIZE = 60;
+
+export class List {
+  constructor(page) {
+    this.page = page;
+    this.items = [];
+    this.known = new Map();
+    this.gone = new AbortController();
+    this.filter = "active";
+    this.search = h("input.search", { type: "search", placeholder: "Search everything", "aria-label": "Search everything", autocomplete: "off", spellcheck: false, oninput: () => this.typed() });
+    this.search.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowDown") this.el.querySelector(".entries a")?.focus(), event.preventDefault();
+      if (event.key === "Escape" && this.search.value) this.search.value = "", this.typed(), event.preventDefault();
+      if (event.key === "Enter") this.el.querySelector(".entries a")?.click();
+    });
+    this.filters = h("div.filters", { role: "group", "aria-label": "Which conversations" }, [["active", "Active"], ["archived", "Archived"], ["", "All"]].map(([value, label]) =>
+      h("button.chip", { type: "button", "aria-pressed": String(value === this.filter), onclick: (event) => this.choose(value, event.currentTarget) }, label)), h("span.grow"), (this.count = h("span.dim.count")));
+    this.entries = h("div.entries", { onscroll: () => this.scrolled() });
+    this.entries.addEventListener("keydown", (event) => this.key(event));
+    this.el = h("nav.sidebar", { "aria-label": "Conversations" },
+      h("header.brand", null, h("a.logo", { href: "#/", title: "Everturn" }, h("img", { src: "/web/icon.svg", alt: "", width: 24, height: 24 }), h("b", null, "Everturn")), h("span.grow"),
+        iconButton("chart", "Usage", () => (location.hash = "#/usage")), iconButton("plus", "New conversation", () => this.create())),
+      h("div.search-box", null, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, /Mac/.test(navigator.platform) ? "⌘K" : "Ctrl K")),
+      this.filters, this.entries);
+    clear(this.entries, skeleton());
+    this.refresh();
+    this.live();
+    this.every(30_000, () => this.times());
+  }
+
+  /** A timer that ends with the list. */
+  every(ms, work) {
+    const timer = setInterval(work, ms);
+    this.gone.signal.addEventListener("abort", () => clearInterval(timer));
+  }
+  destroy() { this.gone.abort(); }
+
+  async create() {
+    try {
+      const made = await post("/conversations", {});
+      await this.refresh();
+      location.hash = `#/c/${made.id}`;
+      this.page.typeSoon = true;
+    } catch (error) {
+      toast(error.message, { error: true });
+    }
+  }
+
+  choose(value, chip) {
+    this.filter = value;
+    for (const one of this.filters.querySelectorAll(".chip")) one.setAttribute("aria-pressed", String(one === chip));
+    this.items = [];
+    clear(this.entries, skeleton());
+    this.refresh();
+  }
+
+  /** Reloads the first page and keeps the pages loaded after it. */
+  async refresh() {
+    try {
+      const { data, next } = await get("/conversations", { limit: SIZE, state: this.filter });
+      const ids = new Set(data.map((one) => one.id));
+      const rest = this.items.filter((one) => !ids.has(one.id) && data.length === SIZE && one.updated < data.at(-1).updated);
+      this.items = [...data, ...rest];
+      if (!rest.length) this.next = next && data.length === SIZE ? next : null;
+      this.failed = null;
+    } catch (error) {
+      this.failed = error;
+    }
+    if (!this.query) this.draw();
+    const newest = this.items[0]?.updated + this.items.length;
+    if (newest !== this.counted) this.readUsage();
+    this.counted = newest;
+  }
+
+  async readUsage() {
+    try {
+      const usage = await get("/usage");
+      this.count.textContent = !usage.conversations ? "" : `${number(usage.conversations)} · ${short(usage.turns)} turns`;
+    } catch { this.count.textContent = ""; }
+  }
+
+  async scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.entries;
+    if (this.query || !this.next || this.more || scrollHeight - scrollTop - clientHeight > 600) return;
+    this.more = true;
+    try {
+      const { data, next } = await get("/conversations", { limit: SIZE, state: this.filter, after: this.next });
+      this.items.push(...data);
+      this.next = data.length === SIZE ? next : null;
+      this.draw();
+    } catch { /* tried again when scrolled on */ }
+    this.more = false;
+  }
+
+  /** Follows the tenant's stream of changes; polls if the server has none. */
+  live() {
+    let timer;
+    const soon = () => (timer ??= setTimeout(() => ((timer = undefined), this.refresh()), 250));
+    const poll = () => this.every(3000, () => document.visibilityState === "visible" && this.refresh());
+    follow("/events", {}, { signal: this.gone.signal, frame: () => void soon(), absent: poll });
+  }
+
+  // ------------------------------------------------------------------------------------------------ rendering
+
+  draw() {
+    const top = this.entries.scrollTop;
+    if (this.failed && !this.items.length) {
+      return void clear(this.entries, notice(this.failed.code === "offline" ? "No connection" : "The list cannot be read", this.failed.message, button("Try again", () => this.refresh())));
+    }
+    if (!this.items.length) {
+      return void clear(this.entries, this.filter === "archived" ? notice("Nothing archived", "Archived conversations are listed here.") : notice("No conversations yet", "Create one, or import what agents left on this machine: everturn import", button("New conversation", () => this.create(), { class: "primary" })));
+    }
+    let last;
+    const children = [];
+    for (const one of this.items) {
+      const group = period(one.updated);
+      if (group !== last) children.push(this.group(group));
+      last = group;
+      children.push(this.item(one));
+    }
+    // Reuse unchanged elements to keep focus and hover.
+    const old = [...this.entries.children];
+    if (old.length !== children.length || old.some((el, n) => el !== children[n])) {
+      const focused = document.activeElement?.dataset?.id;
+      this.entries.replaceChildren(...children);
+      if (focused) this.entries.querySelector(`[data-id="${focused}"]`)?.focus({ preventScroll: true });
+    }
+    this.entries.scrollTop = top;
+    this.mark(this.current);
+  }
+
+  group(name) {
+    this.groups ??= new Map();
+    if (!this.groups.has(name)) this.groups.set(name, h("h2.group", null, name));
+    return this.groups.get(name);
+  }
+
+  item(one) {
+    const seen = memory.get("seen." + one.id, 0);
+    const isNew = seen > 0 && one.head.seq > seen && one.id !== this.current;
+    const version = [one.updated, one.title, isNew, one.state].join();
+    const known = this.known.get(one.id);
+    if (known?.version === version) return known.el;
+    const el = h("a.entry", { href: `#/c/${one.id}`, data: { id: one.id }, class: isNew ? "news" : "" },
+      h("span.title", null, words(one.title || "Untitled")),
+      h("span.meta", null, h("span.people", null, words([one.participants?.slice(0, 4).join(", "), plural(one.turns, "turn")].filter(Boolean).join(" · "))), one.parent ? h("span.badge", null, "fork") : null, one.state !== "active" ? h("span.badge", null, one.state) : null, h("span.grow"), h("time", { dateTime: one.updated }, ago(one.updated))),
+      isNew ? h("span.sr", null, ", new since you looked") : null);
+    this.known.set(one.id, { version, el });
+    return el;
+  }
+
+  times() {
+    for (const time of this.entries.querySelectorAll("time")) time.textContent = ago(time.dateTime);
+  }
+
+  mark(id) {
+    this.current = id;
+    for (const el of this.entries.querySelectorAll(".entry")) {
+      const isIt = el.dataset.id === id;
+      if (isIt) el.setAttribute("aria-current", "page");
+      else el.removeAttribute("aria-current");
+      if (isIt) el.classList.remove("news");
+    }
+  }
+
+  key(event) {
+    const all = [...this.entries.querySelectorAll("a")], at = all.indexOf(document.activeElement);
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, j: at + 1, k: at - 1 }[event.key];
+    if (to === undefined || event.metaKey || event.ctrlKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (to < 0) this.search.focus();
+    else all[Math.min(to, all.length - 1)]?.focus();
+  }
+
+  // ------------------------------------------------------------------------------------------------ search
+
+  get query() { return this.search.value.trim(); }
+
+  typed() {
+    clearTimeout(this.timer);
+    this.asking?.abort();
+    if (!this.query) return this.draw();
+    this.timer = setTimeout(() => this.find(this.query), 90);
+  }
+
+  async find(query) {
+    const { signal } = (this.asking = new AbortController());
+    this.entries.setAttribute("aria-busy", "true");
+    try {
+      const [titles, found] = await Promise.all([
+        get("/conversations", { query, limit: 8 }, signal).catch((error) => { if (error.name === "AbortError") throw error; return { data: [] }; }),
+        post("/recall", { query, limit: 30 }, signal),
+      ]);
+      if (this.query !== query) return;
+      const children = [];
+      if (titles.data.length) children.push(h("h2.group", null, "Titles"), titles.data.map((one) => this.item(one)));
+      if (found.data.length) children.push(h("h2.group", null, "Messages"), found.data.map(hit));
+      if (found.behind?.events) children.push(h("p.dim.note", null, `${plural(found.behind.events, "event")} not indexed yet`));
+      clear(this.entries, children.length ? children : notice("Nothing found", `Nothing fits “${query}”. Try fewer or other words.`));
+      this.entries.scrollTop = 0;
+    } catch (error) {
+      if (error.name !== "AbortError") clear(this.entries, notice("The search failed", error.message));
+    } finally {
+      if (!signal.aborted) this.entries.removeAttribute("aria-busy");
+    }
+  }
+}
+
+/** A snippet with its matches marked. Offsets count Unicode scalar values, not UTF-16 units. */
+export function snippet({ text, marks }) {
+  const chars = [...text], nodes = [];
+  let at = 0;
+  for (const [from, to] of marks ?? []) {
+    if (from > at) nodes.push(...words(chars.slice(at, from).join("")));
+    nodes.push(h("mark", null, words(chars.slice(from, to).join(""))));
+    at = to;
+  }
+  nodes.push(...words(chars.slice(at).join("")));
+  return nodes;
+}
+
+export const hit = (one) =>
+  h("a.entry.hit", { href: `#/c/${one.conversation}@${one.seq}` },
+    h("span.meta", null, h("b", null, words(one.actor ?? one.role ?? "fact")), h("span.grow"), h("time", { dateTime: one.at }, ago(one.at))),
+    h("span.snippet", null, snippet(one.snippet)),
+    h("span.people", null, words(one.title || "Untitled"), " #" + one.seq));
+
+function period(time) {
+  const days = (new Date().setHours(0, 0, 0, 0) - new Date(time)) / 86_400_000;
+  if (days < 0) return "Today";
+  if (days < 1) return "Yesterday";
+  if (days < 7) return "This week";
+  if (days < 31) return "This month";
+  return new Intl.DateTimeFormat("en", { month: "long", year: "numeric" }).format(new Date(time));
+}
+
+const skeleton = () => Array.from({ length: 8 }, () => h("div.entry.ghost", { "aria-hidden": "true" }, h("span.line"), h("span.line.half")));

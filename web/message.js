@@ -1,0 +1,149 @@
+// Reads messages of every provider's shape into a list of parts.
+//
+//   {kind: "text" | "thinking" | "refusal", text}   {kind: "call", id, name, input}   {kind: "result", id, name, parts, failed}
+//   {kind: "image" | "file", asset, data, mime, url, name}   {kind: "other", value}
+
+const parsed = (text) => {
+  if (typeof text !== "string") return text;
+  try { return JSON.parse(text); } catch { return text; }
+};
+
+const isText = (value) => typeof value === "string";
+
+/** The parts of a turn, or of a message in a prompt. */
+export function parts(turn) {
+  const whole = turn.message && typeof turn.message === "object" ? turn.message : turn;
+  const role = turn.role ?? whole.role;
+  const callId = whole.tool_call_id ?? turn.tool_call_id;
+  if (role === "tool" || role === "tool_result") {
+    const inner = content(whole.content ?? turn.content ?? whole.output);
+    if (inner.some((part) => part.kind === "result")) return inner;
+    return [{ kind: "result", id: callId, name: whole.name, parts: inner, failed: failed(whole, inner) }];
+  }
+  const out = [];
+  for (const [field, kind] of [["reasoning_content", "thinking"], ["reasoning", "thinking"]]) {
+    if (isText(whole[field]) && whole[field]) out.push({ kind, text: whole[field] });
+  }
+  // A Responses item is itself a block.
+  if (whole.type && whole.type !== "message" && whole.content === undefined) out.push(...block(whole));
+  else out.push(...content(whole.content ?? turn.content ?? whole.parts));
+  if (isText(whole.refusal)) out.push({ kind: "refusal", text: whole.refusal });
+  const calls = whole.tool_calls ?? turn.tool_calls;
+  if (Array.isArray(calls)) {
+    for (const call of calls) {
+      const id = call.id ?? call.call_id;
+      if (out.some((part) => part.kind === "call" && part.id === id && id)) continue;
+      const inner = call.function ?? call.custom ?? call;
+      out.push({ kind: "call", id, name: inner.name ?? "tool", input: parsed(inner.arguments ?? inner.input ?? inner.args) });
+    }
+  }
+  const results = whole.tool_results ?? turn.tool_results;
+  if (Array.isArray(results) && !out.some((part) => part.kind === "result")) for (const one of results) out.push(...block({ type: "tool_result", ...one }));
+  if (whole.function_call?.name) out.push({ kind: "call", name: whole.function_call.name, input: parsed(whole.function_call.arguments) });
+  return out;
+}
+
+function content(value) {
+  if (value === null || value === undefined) return [];
+  if (isText(value)) return value ? [{ kind: "text", text: value }] : [];
+  if (Array.isArray(value)) return value.flatMap(block);
+  return block(value);
+}
+
+function failed(message, inner) {
+  const flag = message.is_error ?? message.error;
+  if (flag === true || flag === false) return flag;
+  if (/^(error|failed|rejected|exception|denied)$/i.test(message.status ?? "")) return true;
+  return /^(error:|tool error|failed:)/i.test(inner[0]?.text ?? "");
+}
+
+const media = (kind, more) => [{ kind, ...more }];
+
+function block(b) {
+  if (isText(b)) return [{ kind: "text", text: b }];
+  if (!b || typeof b !== "object") return [{ kind: "other", value: b }];
+  const asset = b.asset_id;
+  switch (b.type) {
+    case "text": case "input_text": case "output_text":
+      return isText(b.text) ? (b.text ? [{ kind: "text", text: b.text }] : []) : [{ kind: "other", value: b }];
+    case "refusal":
+      return [{ kind: "refusal", text: String(b.refusal ?? b.text ?? "") }];
+    case "thinking": case "reasoning": {
+      const text = b.thinking ?? b.text ?? [b.summary, b.content].flat().filter(Boolean).map((s) => s.text ?? s).filter(isText).join("\n\n");
+      return [{ kind: "thinking", text: isText(text) ? text : "", signed: !!(b.signature ?? b.encrypted_content), hidden: !text }];
+    }
+    case "redacted_thinking":
+      return [{ kind: "thinking", text: "", signed: true, hidden: true }];
+    case "tool_use": case "server_tool_use": case "mcp_tool_use":
+      return [{ kind: "call", id: b.id, name: b.name ?? "tool", input: parsed(b.input) }];
+    case "function_call": case "custom_tool_call": case "mcp_call":
+      return [{ kind: "call", id: b.call_id ?? b.id, name: b.name ?? "tool", input: parsed(b.arguments ?? b.input) }];
+    case "local_shell_call":
+      return [{ kind: "call", id: b.call_id ?? b.id, name: "shell", input: b.action }];
+    case "web_search_call":
+      return [{ kind: "call", id: b.id, name: "web_search", input: b.action ?? {} }];
+    case "tool_result": case "function_call_output": case "custom_tool_call_output": case "local_shell_call_output": case "mcp_tool_result": case "web_search_tool_result": {
+      const inner = content(parsedOutput(b.content ?? b.output ?? b.result));
+      return [{ kind: "result", id: b.tool_use_id ?? b.call_id ?? b.tool_call_id ?? b.id, name: b.name, parts: inner, failed: failed(b, inner) }];
+    }
+    case "image": case "input_image": case "image_url": {
+      const source = b.source ?? {}, url = isText(b.image_url) ? b.image_url : b.image_url?.url ?? source.url ?? b.url;
+      const inlined = /^data:(image\/[\w.+-]+);base64,(.*)$/s.exec(url ?? "");
+      const data = isText(source.data) ? source.data : isText(b.data) ? b.data : inlined?.[2];
+      const stored = asset ?? /^asset:(.+)$/.exec(data ?? url ?? "")?.[1];
+      return media("image", { asset: stored, data: stored ? undefined : data, mime: source.media_type ?? b.mimeType ?? b.mime_type ?? inlined?.[1], url: inlined || stored ? undefined : url, name: b.name ?? b.alt });
+    }
+    case "document": case "file": case "input_file": case "input_audio": case "audio": case "video":
+      return media("file", { asset, mime: b.source?.media_type ?? b.mime_type, name: b.name ?? b.title ?? b.filename ?? b.file?.filename ?? b.type, url: b.source?.url ?? b.file_url });
+    default:
+  }
+  if (asset) return media(/^image/.test(b.mime_type ?? b.inlineData?.mimeType ?? "") ? "image" : "file", { asset, name: b.name, mime: b.mime_type });
+  // Gemini's parts have no type.
+  if (b.functionCall) return [{ kind: "call", id: b.functionCall.id, name: b.functionCall.name, input: b.functionCall.args }];
+  if (b.functionResponse) return [{ kind: "result", id: b.functionResponse.id, name: b.functionResponse.name, parts: content(parsedOutput(b.functionResponse.response?.output ?? b.functionResponse.response)), failed: !!b.functionResponse.response?.error }];
+  if (isText(b.text) && b.thought) return [{ kind: "thinking", text: b.text }];
+  if (isText(b.text)) return [{ kind: "text", text: b.text }];
+  return [{ kind: "other", value: b }];
+}
+
+const parsedOutput = (value) => (value && typeof value === "object" && !Array.isArray(value) && !value.type ? (isText(value.output) ? value.output : JSON.stringify(value, null, 2)) : value);
+
+/** Plain text of parts, for previews and copying. */
+export const plainText = (list) => list.map((part) => part.text ?? (part.parts ? plainText(part.parts) : part.kind === "call" ? `${part.name} ${gist(part.input)}` : part.kind === "image" ? "[picture]" : "")).filter(Boolean).join("\n");
+
+/** One-line summary of the arguments of a call. */
+export function gist(input) {
+  if (input === null || input === undefined) return "";
+  if (isText(input)) return input.split("\n")[0].slice(0, 200);
+  const tasks = todo(input);
+  if (tasks) return `${tasks.length} tasks, ${tasks.filter(([, status]) => status === "completed").length} done`;
+  const fields = ["command", "cmd", "pattern", "query", "file_path", "path", "url", "description", "prompt", "name"];
+  for (const field of fields) {
+    const value = input[field];
+    if (isText(value) && value) return value.split("\n")[0].slice(0, 200) + (field === "pattern" && isText(input.path) ? " in " + input.path : "");
+    if (Array.isArray(value) && value.every(isText)) return value.join(" ").slice(0, 200);
+  }
+  const texts = Object.entries(input).map(([key, value]) => `${key}: ${isText(value) ? value : JSON.stringify(value)}`);
+  return texts.join(", ").split("\n")[0].slice(0, 200);
+}
+
+/** Items of a to-do list, if the call writes one: `[text, status]`. */
+export function todo(input) {
+  const list = input?.todos ?? input?.plan;
+  if (!Array.isArray(list) || !list.length || !list.every((one) => isText(one?.content ?? one?.step))) return null;
+  return list.map((one) => [one.content ?? one.step, isText(one.status) ? one.status : "pending"]);
+}
+
+/** Replacements, if the call edits a file. */
+export function edits(input) {
+  if (!input || typeof input !== "object") return [];
+  const path = input.file_path ?? input.path ?? input.filename ?? "";
+  const one = (e) => {
+    const before = e.old_string ?? e.old_str ?? e.old_text, after = e.new_string ?? e.new_str ?? e.new_text;
+    return isText(before) && isText(after) ? [{ path: e.file_path ?? path, before, after }] : [];
+  };
+  return [...one(input), ...(Array.isArray(input.edits) ? input.edits.flatMap(one) : [])];
+}
+
+const LANGUAGES = { rs: "rust", py: "python", js: "js", ts: "ts", tsx: "tsx", jsx: "jsx", go: "go", java: "java", c: "c", h: "c", cpp: "cpp", sh: "sh", sql: "sql", json: "json", toml: "toml", yaml: "yaml", yml: "yaml", html: "html", css: "css", rb: "ruby", md: "" };
+export const languageOf = (path) => LANGUAGES[/\.(\w+)$/.exec(path ?? "")?.[1]] ?? "";

@@ -1,0 +1,72 @@
+// Command palette (Cmd+K): conversations, full-text search, actions.
+
+import { h, clear, icon, words, ago } from "./dom.js";
+import { get, post } from "./api.js";
+import { snippet } from "./list.js";
+
+export function palette(page) {
+  if (document.querySelector(".palette")) return;
+  const from = document.activeElement;
+  const field = h("input", { type: "text", role: "combobox", placeholder: "Open a conversation, search, run a command", "aria-label": "Go anywhere", "aria-expanded": "true", "aria-controls": "palette-list", "aria-autocomplete": "list", autocomplete: "off", spellcheck: false });
+  const list = h("div.options", { id: "palette-list", role: "listbox", "aria-label": "Results" });
+  const el = h("dialog.palette", { "aria-label": "Go anywhere" }, h("div.search-box", null, icon("search"), field), list);
+  let options = [], at = 0, asking;
+
+  const commands = [
+    ...(page.shown?.conversation ? page.shown.commands().map(([label, run]) => ({ label, run, kind: "do" })) : []),
+    { label: "New conversation", run: () => page.list.create(), kind: "do" },
+    { label: "Usage", run: () => (location.hash = "#/usage"), kind: "view" },
+    ...(page.shown?.conversation ? [["", "Timeline"], ["/projected", "Raw and projected"], ["/calls", "What the model saw"], ["/state", "State"], ["/proof", "Proof"]].map(([path, label]) => ({ label, run: () => (location.hash = `#/c/${page.shown.id}${path}`), kind: "view" })) : []),
+    { label: "Keys", run: () => page.help(), kind: "do" },
+  ];
+
+  const close = () => el.close();
+  const choose = (option) => (close(), option.run());
+  const mark = () => {
+    [...list.children].forEach((child, n) => child.setAttribute("aria-selected", String(n === at)));
+    list.children[at]?.scrollIntoView({ block: "nearest" });
+    field.setAttribute("aria-activedescendant", "option-" + at);
+  };
+  const draw = (found) => {
+    options = found;
+    at = 0;
+    clear(list, found.map((option, n) => h("div.option", { id: "option-" + n, role: "option", onclick: () => choose(option), onpointermove: () => at !== n && ((at = n), mark()) }, h("span.kind", null, option.kind), h("span.text", null, option.nodes ?? words(option.label)), option.note ? h("span.dim", null, words(option.note)) : null)));
+    mark();
+  };
+  const conversation = (one) => ({ kind: "open", label: one.title || "Untitled", note: ago(one.updated), run: () => (location.hash = `#/c/${one.id}`) });
+
+  const look = async () => {
+    const query = field.value.trim().toLowerCase();
+    const fits = commands.filter((one) => one.label.toLowerCase().includes(query));
+    const known = page.list.items.filter((one) => (one.title ?? "").toLowerCase().includes(query)).slice(0, query ? 6 : 9).map(conversation);
+    const place = /^#?(\d+)$/.exec(query);
+    const places = place && page.shown ? [{ kind: "place", label: `Turn #${place[1]} of this conversation`, run: () => (location.hash = `#/c/${page.shown.id}@${place[1]}`) }] : [];
+    draw([...places, ...known, ...fits]);
+    asking?.abort();
+    if (query.length < 2) return;
+    const { signal } = (asking = new AbortController());
+    try {
+      const [titles, { data }] = await Promise.all([get("/conversations", { query, limit: 6 }, signal), post("/recall", { query, limit: 12 }, signal)]);
+      if (signal.aborted) return;
+      const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet), note: one.title, run: () => (location.hash = `#/c/${one.conversation}@${one.seq}`) }));
+      draw([...places, ...titles.data.map(conversation), ...fits, ...hits]);
+    } catch { /* what is known stays */ }
+  };
+
+  let timer;
+  field.addEventListener("input", () => (clearTimeout(timer), (timer = setTimeout(look, 60))));
+  el.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowDown") at = Math.min(at + 1, options.length - 1);
+    else if (event.key === "ArrowUp") at = Math.max(at - 1, 0);
+    else if (event.key === "Enter") return event.preventDefault(), options[at] && choose(options[at]);
+    else return;
+    event.preventDefault();
+    mark();
+  });
+  el.addEventListener("click", (event) => event.target === el && close());
+  el.addEventListener("close", () => (asking?.abort(), el.remove(), from?.focus?.({ preventScroll: true })));
+  document.body.append(el);
+  el.showModal();
+  field.focus();
+  look();
+}

@@ -1,0 +1,114 @@
+// Raw beside projected: what a policy hides from the next request, and how many tokens that saves.
+
+import { h, clear, words, number, plural, state as notice, button, copy } from "./dom.js";
+import { post, memory } from "./api.js";
+import { markdown, code } from "./text.js";
+import { parts, gist, plainText } from "./message.js";
+
+const POLICIES = {
+  raw: "Everything, as it was said.",
+  clean_tool_repair: "Hides failed calls that a later call repaired.",
+  squash_failed_calls: "Hides every failed call.",
+  summary_prefix: "A summary instead of everything but the end.",
+  reachability_gc: "Reclaims results that nothing refers to any more.",
+  clear_tool_uses: "Clears the oldest results once the view is large.",
+};
+const START = { summary_prefix: { keep_last: 6 }, reachability_gc: { root_window: 8, min_chars: 200 }, clear_tool_uses: { trigger: 0, keep: 2, clear_at_least: 0 } };
+
+/** Number of messages rendered at once. */
+const MOST = 500;
+
+export function view(frame) {
+  const saved = memory.get("projection", { policy: "clean_tool_repair", signatures: "per_turn" });
+  const policy = h("select", { id: "policy" }, Object.keys(POLICIES).map((name) => h("option", { value: name, selected: name === saved.policy }, name)));
+  const signed = h("select", { id: "signed" }, [["true", "never touch the view"], ["per_turn", "keep signed turns"], ["false", "ignore signatures"]].map(([value, label]) => h("option", { value, selected: value === saved.signatures }, label)));
+  const options = h("textarea.mono", { id: "options", rows: 2, spellcheck: false, value: JSON.stringify(START[saved.policy] ?? {}) });
+  const text = h("p.dim");
+  const numbers = h("div.numbers"), pairs = h("div.pairs");
+  const el = h("div.scroll.projected", null,
+    h("div.controls", null, h("label", { htmlFor: "policy" }, "Policy", policy), h("label", { htmlFor: "signed" }, "Signed reasoning", signed), h("label.grow", { htmlFor: "options" }, "Further options, as JSON", options)),
+    text, numbers, pairs);
+
+  let asking, shownMost = MOST;
+  async function show() {
+    asking?.abort();
+    const { signal } = (asking = new AbortController());
+    memory.set("projection", { policy: policy.value, signatures: signed.value });
+    text.textContent = POLICIES[policy.value];
+    let more;
+    try {
+      more = JSON.parse(options.value || "{}");
+      options.removeAttribute("aria-invalid");
+    } catch {
+      options.setAttribute("aria-invalid", "true");
+      text.textContent = "The options are not valid JSON.";
+      return;
+    }
+    const path = `/conversations/${frame.id}/project`;
+    const respect = { true: true, false: false }[signed.value] ?? signed.value;
+    try {
+      const [raw, seen] = await Promise.all([post(path, { policy: "raw" }, signal), post(path, { ...more, policy: policy.value, respect_provider_signatures: respect }, signal)]);
+      if (!signal.aborted) draw(raw, seen);
+    } catch (error) {
+      if (error.name !== "AbortError") clear(numbers), clear(pairs, notice("The projection failed", error.message));
+    }
+  }
+
+  function draw(raw, seen) {
+    if (!raw.messages.length) return clear(numbers), clear(pairs, notice("Nothing to project", "Every turn is covered by the checkpoint, or there are no messages yet."));
+    const cost = (message) => Math.ceil(JSON.stringify(message).length / 4);
+    const before = raw.messages.reduce((sum, one) => sum + cost(one), 0), after = seen.messages.reduce((sum, one) => sum + cost(one), 0);
+    const cut = seen.first_changed_index ?? raw.messages.length;
+    const covered = raw.messages.slice(0, cut).reduce((sum, one) => sum + cost(one), 0);
+    const meter = (label, value, total, note) => h("div.meter", null, h("span.dim", null, label), h("b", null, number(value)), h("span.bar", { role: "img", "aria-label": `${label}: ${value} of ${total}` }, h("i.s-tail", { vars: { width: (total ? value / total : 0) * 100 + "%" } })), h("span.dim", null, note));
+    clear(numbers,
+      meter("Tokens, raw", before, before, plural(raw.messages.length, "message")),
+      meter("Tokens, projected", after, before, `${seen.kept_count} kept, ${seen.dropped_count} hidden, ${seen.redacted_count} reclaimed`),
+      meter("Prompt cache", covered, before, cut < raw.messages.length ? `still covers ${cut} of ${plural(raw.messages.length, "message")}` : "covers everything"),
+      h("div.meter", null, h("span.dim", null, "Prefix hash"), h("button.quiet.hash", { type: "button", title: "Copy", onclick: () => copy(seen.prefix_hash) }, seen.prefix_hash.slice(0, 23) + "…"), h("span.dim", null, "reason: ", words(seen.reason))));
+    if (seen.provider_safety_blocked) numbers.append(h("p.blocked", null, "The policy would have broken signed reasoning, so the view is raw. Choose “keep signed turns” to apply it to the rest."));
+    const shown = new Map(seen.source_indices.map((source, n) => [source, seen.messages[n]]));
+    const gone = new Set(seen.dropped_indices);
+    const pointers = new Map(seen.redaction_pointers.map((one) => [one.source_index, one]));
+    const rows = [h("div.pair.heads", { "aria-hidden": "true" }, h("b", null, "Raw"), h("b", null, "Projected"))];
+    seen.source_indices.forEach((source, n) => source === null && rows.push(h("div.pair", null, h("div.hole", null, "not in the log"), message(seen.messages[n], null, "added by the policy"))));
+    const from = Math.max(0, raw.messages.length - shownMost);
+    if (from) rows.push(button(`Show ${number(Math.min(from, MOST))} earlier messages`, () => ((shownMost += MOST), draw(raw, seen)), { class: "earlier" }));
+    raw.messages.forEach((one, n) => {
+      if (n < from) return;
+      const isGone = gone.has(n) && !shown.has(n), pointer = pointers.get(n), other = shown.get(n);
+      const changed = other && JSON.stringify(other) !== JSON.stringify(one);
+      const why = isGone ? `hidden by ${seen.policy}, about ${plural(cost(one), "token")}` : pointer ? `${pointer.reason.replaceAll("_", " ")}: ${plural(pointer.estimated_tokens_reclaimed, "token")} reclaimed` : changed ? "a part of it is hidden" : null;
+      rows.push(h("div.pair", { class: isGone ? "gone-pair" : pointer || changed ? "changed-pair" : "" }, message(one, n), isGone ? h("div.hole", null, words(why)) : message(other, n, why)));
+    });
+    clear(pairs, rows);
+  }
+
+  policy.addEventListener("change", () => {
+    options.value = JSON.stringify(START[policy.value] ?? {});
+    show();
+  });
+  signed.addEventListener("change", show);
+  let timer;
+  options.addEventListener("input", () => (clearTimeout(timer), (timer = setTimeout(show, 250))));
+  show();
+  return { el, destroy: () => asking?.abort(), changed: () => (clearTimeout(timer), (timer = setTimeout(show, 600))), update() {} };
+}
+
+/** A compact view of a message. */
+export function message(one, n, note) {
+  const list = parts(one);
+  return h("div.msg", { class: one.role ?? "" },
+    h("div.msg-head", null, h("b", null, words(one.role ?? one.type ?? "message")), n === null || n === undefined ? null : h("span.dim", null, " " + n), note ? h("span.badge", null, words(note)) : null),
+    list.map((part) => {
+      if (part.kind === "text") return part.text.length > 900 ? h("details.md", null, h("summary", null, words(part.text.slice(0, 240) + "…")), markdown(part.text)) : h("div.md", null, markdown(part.text));
+      if (part.kind === "thinking") return h("p.dim", null, "Thinking: ", words(part.text.slice(0, 160) || "encrypted"));
+      if (part.kind === "call") return h("details", null, h("summary", null, h("b.tool-name", null, words(part.name)), h("span.gist", null, words(gist(part.input)))), code(typeof part.input === "string" ? part.input : JSON.stringify(part.input, null, 2), "json"));
+      if (part.kind === "result") {
+        const text = plainText(part.parts);
+        return h("details", null, h("summary", null, h("span.badge", { class: part.failed ? "bad" : "" }, part.failed ? "failed" : "result"), h("span.gist", null, words(text.split("\n")[0].slice(0, 160)))), code(text));
+      }
+      return h("p.dim", null, part.kind === "image" ? "Picture" : part.kind);
+    }),
+    list.length ? null : h("p.dim", null, "Empty."));
+}

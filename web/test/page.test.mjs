@@ -1,0 +1,881 @@
+// The page in a real browser, as people use it.
+
+import { after, before, test } from "node:test";
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { Server, start, model, open, quiet, accessible, shot, close } from "./harness.mjs";
+
+let demo, ids;
+const talk = (name) => `${demo}/#/c/${ids[name]}`;
+/** Opens a fold; what is in it is drawn a moment later. */
+const unfold = async (details) => {
+  await details.locator("summary").first().click();
+  await details.locator(".inside").first().waitFor();
+};
+const text = (page, selector) => page.locator(selector).first().innerText();
+
+before(async () => {
+  demo = (await start(["demo", "--no-open", "--listen", "127.0.0.1:0"], /conversations is at (http:\S+)/)).url;
+  const { data } = await (await fetch(demo + "/api/v1/conversations")).json();
+  ids = Object.fromEntries(data.map((one) => [one.title, one.id]));
+});
+after(close);
+
+const LOGIN = "Logins time out on staging", PORT = "Move the importer to Rust", QUEUE = "Which queue for the mailer?", NIGHT = "Nightly clean-up of previews", STORY = "A bedtime story for Nora";
+
+// ---------------------------------------------------------------------------------------------------- how it is served
+
+test("the files have a strict policy, a version, and are small", async () => {
+  const answer = await fetch(demo + "/");
+  const policy = answer.headers.get("content-security-policy");
+  assert.match(policy, /default-src 'none'/);
+  assert.doesNotMatch(policy, /unsafe|\*|data:|https?:/);
+  assert.match(policy, /require-trusted-types-for 'script'/);
+  assert.equal(answer.headers.get("x-content-type-options"), "nosniff");
+  const again = await fetch(demo + "/", { headers: { "If-None-Match": answer.headers.get("etag") } });
+  assert.equal(again.status, 304);
+  const html = await answer.text();
+  assert.doesNotMatch(html, /<script(?![^>]*src)|style=|onclick/);
+});
+
+test("the whole page, with every view, is sent in less than 150 KB, and the first view is there at once", async () => {
+  const page = await open(talk(LOGIN));
+  await page.waitForSelector(".turn");
+  const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
+  for (const view of ["projected", "calls", "state", "proof"]) {
+    await page.goto(talk(LOGIN) + "/" + view);
+    await page.waitForTimeout(150);
+  }
+  await page.goto(demo + "/#/usage");
+  await page.waitForSelector(".plot");
+  const sizes = await page.evaluate(() => performance.getEntriesByType("resource").filter((one) => one.name.includes("/web/")).reduce((sum, one) => sum + one.transferSize, 0));
+  console.log(`first paint after ${Math.round(paint)} ms; ${Math.round(sizes / 1024)} KB in all`);
+  assert.ok(sizes < 150 * 1024, `${sizes} bytes`);
+  await quiet(page);
+});
+
+// ---------------------------------------------------------------------------------------------------- the list
+
+test("the list shows what changed last, with people and turns", async () => {
+  const page = await open(demo);
+  await page.waitForSelector(".entry .title");
+  assert.equal(await page.locator(".entry").count(), 10);
+  assert.match(await text(page, `.entry:has-text("${LOGIN}") .meta >> nth=0`), /alice, claude, tools · 2[5-9] turns/);
+  await page.waitForFunction(() => document.querySelector(".count").textContent.includes("10"));
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "list-light");
+  await quiet(page);
+});
+
+test("search as you type finds words in any conversation and goes to the place", async () => {
+  const page = await open(demo);
+  await page.waitForSelector(".entry .title");
+  await page.getByRole("searchbox", { name: "Search everything" }).pressSequentially("redis answers", { delay: 20 });
+  await page.waitForSelector(".hit mark");
+  await shot(page, "search-light");
+  assert.deepEqual(await accessible(page), []);
+  await page.locator(".hit", { hasText: "Every login gives up" }).first().click();
+  await page.waitForSelector(".turn.current");
+  assert.match(await text(page, ".turn.current"), /400 ms/);
+  await quiet(page);
+});
+
+test("a search without a result says so, and Escape brings the list back", async () => {
+  const page = await open(demo);
+  const field = page.getByRole("searchbox", { name: "Search everything" });
+  await field.fill("zzyzx-unheard-of");
+  await page.waitForSelector(".entries .empty");
+  await field.press("Escape");
+  await page.waitForSelector(".entry .title");
+  await quiet(page);
+});
+
+test("nothing archived, and nothing at all, are states of their own", async () => {
+  const server = await Server.new();
+  const page = await open(server.url);
+  await page.waitForSelector(".entries .empty");
+  assert.match(await text(page, ".entries .empty"), /No conversations yet/);
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "empty-light");
+  await page.getByRole("button", { name: "Archived" }).click();
+  await page.waitForFunction(() => document.querySelector(".entries .empty")?.textContent.includes("Nothing archived"));
+  await quiet(page);
+  await server.end();
+});
+
+test("new conversations, and new titles, appear by themselves", async () => {
+  const server = await Server.new();
+  const page = await open(server.url);
+  await page.waitForSelector(".entries .empty");
+  const id = await server.talk("From somewhere else", "hello");
+  await page.waitForSelector('.entry:has-text("From somewhere else")');
+  await server.api("PATCH", `/conversations/${id}`, { title: "Called differently" });
+  await page.waitForSelector('.entry:has-text("Called differently")');
+  await quiet(page);
+  await server.end();
+});
+
+// ---------------------------------------------------------------------------------------------------- one conversation
+
+test("a conversation opens at its end", async () => {
+  const page = await open(talk(LOGIN));
+  await page.waitForSelector('.turn:has-text("Nothing has to be changed")');
+  await page.waitForFunction(() => { const s = document.querySelector(".scroller"); return s.scrollHeight - s.scrollTop - s.clientHeight < 2; });
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "conversation-light");
+  await quiet(page);
+});
+
+test("a call is folded with its result and shows both when opened", async () => {
+  const page = await open(talk(LOGIN) + "@4");
+  const call = page.locator('details.call:has-text("grep")').first();
+  await call.waitFor();
+  assert.equal(await call.evaluate((el) => el.open), false);
+  await unfold(call);
+  assert.match(await call.innerText(), /session_timeout[^]*Result #5[^]*const SESSION_TIMEOUT/);
+  assert.equal(await page.locator('[data-seq="5"]').count(), 0, "the result has no row of its own");
+  await quiet(page);
+});
+
+test("failed calls are marked", async () => {
+  const page = await open(talk(LOGIN) + "@6");
+  const call = page.locator('details.call:has-text("sesion.rs")');
+  await call.waitFor();
+  assert.match(await call.innerText(), /failed/);
+  assert.equal(await call.getByRole("img", { name: "failed" }).count(), 1);
+  await quiet(page);
+});
+
+test("an edit is shown as a difference", async () => {
+  const page = await open(talk(LOGIN) + "@14");
+  const call = page.locator('details.call:has-text("edit_file")').first();
+  await unfold(call);
+  assert.ok((await call.locator(".added").count()) >= 2);
+  assert.ok((await call.locator(".removed").count()) >= 2);
+  await shot(page, "edit-light");
+  await quiet(page);
+});
+
+test("thinking is folded; t shows it", async () => {
+  const page = await open(talk(LOGIN) + "@4");
+  await page.waitForSelector("details.thought");
+  assert.equal(await page.locator("details.thought[open]").count(), 0);
+  await page.keyboard.press("t");
+  await page.waitForSelector('details.thought[open]:has-text("Start with what changed")');
+  await page.keyboard.press("t");
+  await page.waitForFunction(() => !document.querySelector("details.thought[open]"));
+  await quiet(page);
+});
+
+test("pictures come from assets", async () => {
+  const page = await open(talk(LOGIN));
+  await page.waitForFunction(() => document.querySelector(".image img")?.naturalWidth > 100);
+  assert.match(await page.locator(".image img").getAttribute("src"), /^blob:/);
+  await page.getByRole("button", { name: "Enlarge the image" }).click();
+  await page.waitForSelector("dialog img.large");
+  await page.keyboard.press("Escape");
+  await quiet(page);
+});
+
+test("tables, code and patches are shown as such", async () => {
+  const page = await open(talk(QUEUE));
+  await page.waitForSelector(".md table");
+  assert.equal(await page.locator(".md table th").count(), 4);
+  assert.ok((await page.locator(".code .hl-k").count()) > 3);
+  assert.equal(await page.locator(".code .added").count(), 2);
+  await shot(page, "markdown-light");
+  assert.deepEqual(await accessible(page), []);
+  await quiet(page);
+});
+
+test("replaced and broken-off turns stay in their place", async () => {
+  const page = await open(talk(QUEUE));
+  await page.waitForSelector(".turn.superseded");
+  assert.match(await text(page, ".turn.superseded"), /replaced/);
+  assert.match(await text(page, ".turn.broken"), /three things[^]*aborted[^]*model.overloaded/);
+  await quiet(page);
+});
+
+test("a checkpoint is drawn where it was made, and opens", async () => {
+  const page = await open(talk(PORT));
+  const boundary = page.locator(".boundary").last();
+  await boundary.waitFor();
+  await boundary.scrollIntoViewIfNeeded();
+  assert.match(await boundary.innerText(), /covers #43–#62, 18 turns[^]*tokens/);
+  await unfold(boundary);
+  assert.match(await boundary.innerText(), /Goal:/);
+  await quiet(page);
+});
+
+test("j and k go from turn to turn, J and K from prompt to prompt", async () => {
+  const page = await open(talk(PORT) + "@10");
+  await page.waitForSelector('[data-seq="10"].current');
+  await page.keyboard.press("j");
+  const seq = async () => Number(await page.locator(".current").getAttribute("data-seq"));
+  assert.ok((await seq()) > 10);
+  await page.keyboard.press("k");
+  assert.equal(await seq(), 10);
+  await page.keyboard.press("J");
+  await page.waitForFunction(() => Number(document.querySelector(".current")?.dataset.seq) > 10);
+  assert.match(await text(page, ".current"), /Next: the/);
+  await quiet(page);
+});
+
+test("find inside one conversation", async () => {
+  const page = await open(talk(PORT));
+  await page.waitForSelector(".turn");
+  await page.keyboard.press("/");
+  await page.getByRole("searchbox", { name: "Find in this conversation" }).fill("rounding half");
+  await page.waitForSelector(".found .hit");
+  await shot(page, "find-light");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector('.turn.current:has-text("rounding half")');
+  await quiet(page);
+});
+
+test("Ctrl+K goes to conversations, to places and does things", async () => {
+  const page = await open(demo);
+  await page.waitForSelector(".entry .title");
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Go anywhere" }).fill("importer");
+  await page.waitForSelector('.option[aria-selected="true"]:has-text("Move the importer")');
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "palette-light");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(`h1:has-text("${PORT}")`);
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Go anywhere" }).fill("#12");
+  await page.waitForSelector('.option[aria-selected="true"]:has-text("Turn #12")');
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".current");
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Go anywhere" }).fill("proof");
+  await page.waitForSelector('.option[aria-selected="true"]:has-text("Proof")');
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".verdict");
+  await quiet(page);
+});
+
+test("what is new since you looked is marked", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Watched", "one", "two");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("two")');
+  await page.waitForTimeout(100);
+  await page.evaluate(() => (location.hash = "#/"));
+  await server.say(id, "three", "four");
+  await page.waitForSelector(".entry.news");
+  await page.locator(".entry").click();
+  await page.waitForSelector('.turn:has(.new-from):has-text("three")');
+  assert.equal(await page.locator(".new-from").count(), 1);
+  await quiet(page);
+  await server.end();
+});
+
+test("100,000 turns open at their end, scroll, and jump", async () => {
+  const server = await Server.new();
+  const id = await server.talk("A year of work");
+  for (let n = 0; n < 100_000; n += 1000) {
+    await server.say(id, ...Array.from({ length: 1000 }, (_, m) => ({ role: (n + m) % 3 ? "assistant" : "user", actor: (n + m) % 3 ? "claude" : "alice", content: `**Turn ${n + m + 1}.** ` + "The parser reads the file again and finds the line with the quote. ".repeat(1 + ((n + m) % 5)) })));
+  }
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("Turn 100000.")');
+  await shot(page, "turns-100000-light");
+  assert.ok((await page.locator("*").count()) < 4000, "only what is near the view has elements");
+  const frames = await page.evaluate(async () => {
+    const s = document.querySelector(".scroller"), times = [];
+    let last = performance.now(), blank = 0;
+    for (let n = 0; n < 150; n++) {
+      s.scrollTop -= 70;
+      await new Promise(requestAnimationFrame);
+      times.push(performance.now() - last);
+      last = performance.now();
+      const box = s.getBoundingClientRect();
+      if (document.elementFromPoint(box.left + 300, box.top + 300)?.closest(".loading")) blank++;
+    }
+    times.sort((a, b) => a - b);
+    return { median: times[75], p95: times[142], blank };
+  });
+  console.log(`frames while scrolling: median ${frames.median.toFixed(1)} ms, 95 % ${frames.p95.toFixed(1)} ms, ${frames.blank} blank`);
+  // Dragging the scrollbar to the middle.
+  await page.evaluate(() => { const s = document.querySelector(".scroller"); s.scrollTop = s.scrollHeight / 2; });
+  await page.waitForFunction(() => { const seq = Number(document.elementFromPoint(800, 400)?.closest("[data-seq]")?.dataset.seq); return seq > 40_000 && seq < 60_000; });
+  await page.keyboard.press("g");
+  await page.waitForSelector('.turn:has-text("Turn 1.")');
+  await page.keyboard.press("G");
+  await page.waitForSelector('.turn:has-text("Turn 100000.")');
+  await page.goto(`${server.url}/#/c/${id}@31416`);
+  await page.waitForSelector('[data-seq="31416"].current');
+  const top = await page.locator('[data-seq="31416"]').evaluate((el) => el.getBoundingClientRect().top);
+  assert.ok(top > 60 && top < 700, `in view: ${top}`);
+  await quiet(page);
+  await server.end();
+});
+
+// ---------------------------------------------------------------------------------------------------- live
+
+test("an answer appears as it is written, across a restart, and no word twice", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Live", "Tell me");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn");
+  const write = async (turn, from, to) => {
+    for (let n = from; n <= to; n++) {
+      await server.post(`/turns/${turn}/chunks`, { delta: `word${n} ` });
+      await new Promise((resolve) => setTimeout(resolve, 12));
+    }
+  };
+  const first = await server.post(`/conversations/${id}/turns/open`, { actor: "claude" });
+  await write(first.id, 1, 20);
+  await page.waitForSelector('.turn.writing:has-text("word20")');
+  await server.end();
+  await page.waitForSelector(".connection:has-text('Reconnecting')");
+  await server.again();
+  await page.waitForSelector('.turn.broken:has-text("word20")');
+  const second = await server.post(`/conversations/${id}/turns/open`, { actor: "claude" });
+  await write(second.id, 21, 60);
+  await server.post(`/turns/${second.id}/commit`, {});
+  await page.waitForFunction(() => !document.querySelector(".turn.writing") && document.querySelector(".scroller").innerText.includes("word60"));
+  const all = await page.locator(".scroller").innerText();
+  for (let n = 1; n <= 60; n++) assert.equal(all.match(new RegExp(`\\bword${n}\\b`, "g"))?.length, 1, `word${n}`);
+  await page.waitForFunction(() => !document.querySelector(".connection").textContent);
+  await quiet(page);
+  await server.end();
+});
+
+test("a page that is opened in the middle of an answer shows all of it once", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Late", "Tell me");
+  const turn = await server.post(`/conversations/${id}/turns/open`, { actor: "claude" });
+  for (let n = 1; n <= 15; n++) await server.post(`/turns/${turn.id}/chunks`, { delta: `süß${n} ` });
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.writing:has-text("süß15")');
+  for (let n = 16; n <= 30; n++) await server.post(`/turns/${turn.id}/chunks`, { delta: `süß${n} ` });
+  await page.waitForSelector('.writing:has-text("süß30")');
+  const said = await text(page, ".writing .said");
+  assert.deepEqual(said.trim().split(/\s+/), Array.from({ length: 30 }, (_, n) => `süß${n + 1}`));
+  await quiet(page);
+  await server.end();
+});
+
+test("what others say appears; who reads further up is not moved", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Shared", ...Array.from({ length: 60 }, (_, n) => `Line ${n + 1} of many`));
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("Line 60 of many")');
+  await server.say(id, "Line 61 of many");
+  await page.waitForSelector('.turn:has-text("Line 61 of many")');
+  await page.evaluate(() => { const s = document.querySelector(".scroller"); s.dispatchEvent(new Event("wheel")); s.scrollTop = 400; });
+  await page.waitForTimeout(300);
+  const top = () => page.evaluate(() => document.querySelector('[data-seq="12"]').getBoundingClientRect().top);
+  const before = await top();
+  await server.say(id, "Line 62 of many");
+  await page.waitForSelector(".to-end.news");
+  assert.ok(Math.abs((await top()) - before) < 2);
+  await page.locator(".to-end").click();
+  await page.waitForSelector('.turn:has-text("Line 62 of many")');
+  await quiet(page);
+  await server.end();
+});
+
+test("a server that is gone is said so, and the page goes on when it is back", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Patient", "still here");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn");
+  await server.end();
+  await page.waitForSelector(".banner:not([hidden])");
+  assert.match(await text(page, ".turn"), /still here/);
+  await shot(page, "offline-light");
+  await server.again();
+  await page.waitForSelector(".banner", { state: "hidden" });
+  await server.say(id, "and again");
+  await page.waitForSelector('.turn:has-text("and again")');
+  await quiet(page);
+  await server.end();
+});
+
+// ---------------------------------------------------------------------------------------------------- the other views
+
+test("raw beside projected: what is hidden, why, and what it saves", async () => {
+  const page = await open(talk(LOGIN) + "/projected");
+  await page.waitForSelector(".pair");
+  assert.equal(await page.locator(".gone-pair").count(), 2);
+  assert.match(await text(page, ".gone-pair .hole"), /hidden by clean_tool_repair, about \d+ tokens/);
+  assert.match(await text(page, ".numbers"), /2 hidden/);
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "projected-light");
+  await page.getByLabel("Policy").selectOption("summary_prefix");
+  await page.waitForSelector('.msg:has-text("added by the policy")');
+  await page.getByLabel("Further options").fill('{"keep_last": ');
+  await page.waitForSelector("text=The options are not valid JSON");
+  await page.getByLabel("Further options").fill('{"keep_last": -1}');
+  await page.waitForSelector("text=The projection failed");
+  await page.getByLabel("Policy").selectOption("raw");
+  await page.waitForSelector("text=covers everything");
+  await quiet(page);
+});
+
+test("a policy that would break signed reasoning is blocked, and the page says so", async () => {
+  const server = await Server.new();
+  const call = (id, name, thinking) => ({ role: "assistant", content: [...(thinking ? [{ type: "thinking", thinking, signature: "c2ln" }] : []), { type: "tool_use", id, name, input: {} }] });
+  const result = (id, text, is_error) => ({ role: "user", content: [{ type: "tool_result", tool_use_id: id, content: text, is_error }] });
+  const id = await server.talk("Signed", "go", call("a", "run", "hm"), result("a", "no", true), call("b", "run"), result("b", "yes", false));
+  const page = await open(`${server.url}/#/c/${id}/projected`);
+  await page.waitForSelector(".pair");
+  await page.getByLabel("Signed reasoning").selectOption("true");
+  await page.waitForSelector(".blocked");
+  await quiet(page);
+  await server.end();
+});
+
+test("what the model saw: sections, what changed since the call before, the prompt itself", async () => {
+  const page = await open(talk(LOGIN) + "/calls");
+  await page.waitForSelector(".call-entry");
+  assert.equal(await page.locator(".call-entry").count(), 3);
+  await page.waitForSelector("h3:has-text('Compared with the previous call')");
+  assert.match(await text(page, ".call-detail"), /state[^]*tail[^]*input/);
+  await page.waitForSelector("h3:has-text('Left out')");
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "calls-light");
+  await page.getByRole("button", { name: "Show the prompt" }).click();
+  await page.waitForSelector('.msg:has-text("two sentences")');
+  await page.getByRole("button", { name: "Compare with the previous prompt" }).click();
+  await page.waitForSelector('.diff .added:has-text("two sentences")');
+  await page.waitForSelector(".diff .place:has-text('lines are the same')");
+  await page.locator(".call-entry").last().click();
+  await page.waitForSelector("text=nothing to compare it with");
+  await quiet(page);
+});
+
+test("from a receipt in the timeline to its call, and from a block to its turn", async () => {
+  const page = await open(talk(LOGIN));
+  await page.locator("a.receipt").last().click();
+  await page.waitForSelector(".call-entry[aria-current]");
+  await page.locator('.blocks a:has-text("#31")').click();
+  await page.waitForSelector('[data-seq="31"].current');
+  await quiet(page);
+});
+
+test("state: checkpoints as a line of time, pins with undo, facts, forks", async () => {
+  const page = await open(talk(PORT) + "/state");
+  await page.waitForSelector(".lineage rect.covers");
+  assert.equal(await page.locator(".lineage rect.covers").count(), 3);
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "state-light");
+  await page.getByRole("button", { name: "Add a pin…" }).click();
+  await page.getByLabel("Name").fill("owner");
+  await page.getByLabel("Value").fill("jonas");
+  await page.getByRole("button", { name: "Pin", exact: true }).click();
+  await page.waitForSelector('.pins dt:has-text("owner")');
+  await page.getByRole("button", { name: "Undo" }).click();
+  await page.waitForFunction(() => !document.querySelector(".pins")?.innerText.includes("owner"));
+  await page.goto(talk(LOGIN) + "/state");
+  await page.waitForSelector('.tree:has-text("what if we roll back")');
+  assert.match(await text(page, ".state table"), /Redis on staging/);
+  await quiet(page);
+});
+
+test("an approval is answered on the page", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Ask", "Delete it", { role: "assistant", content: null, tool_calls: [{ id: "c1", type: "function", function: { name: "rm", arguments: "{}" } }] });
+  await server.post(`/conversations/${id}/approvals`, { approval_id: "a1", tool_call_id: "c1", tool_name: "rm", question: "Really delete?" });
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".approval.pending");
+  assert.match(await text(page, ".alert-line"), /Really delete\?/);
+  await page.getByRole("button", { name: "Approve" }).click();
+  await page.waitForSelector('.note:has-text("a1 was approved")');
+  await page.waitForFunction(() => !document.querySelector(".approval.pending"));
+  assert.deepEqual((await server.get(`/conversations/${id}/state`)).pending_approvals, []);
+  await quiet(page);
+  await server.end();
+});
+
+test("proof: the server's verdict, the links followed here, and a file that verifies", async () => {
+  const page = await open(talk(LOGIN) + "/proof");
+  await page.waitForSelector(".big.good:has-text('Unchanged since it was written')");
+  await page.getByRole("button", { name: "Check the links in this browser" }).click();
+  await page.waitForSelector("text=Every link holds");
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "proof-light");
+  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download as jsonl" }).click()]);
+  const lines = readFileSync(await download.path(), "utf8").trim().split("\n");
+  assert.ok(lines.length > 40);
+  lines.forEach((line) => JSON.parse(line));
+  await quiet(page);
+});
+
+test("usage: tokens by day and model, and costs at one's own prices", async () => {
+  const page = await open(demo + "/#/usage");
+  await page.waitForSelector(".plot rect");
+  assert.deepEqual(await accessible(page), []);
+  const price = page.getByLabel("Price in of gpt-5", { exact: true });
+  await price.fill("1000");
+  await price.press("Tab");
+  await page.waitForSelector('tr:has-text("gpt-5") >> text=1.69');
+  await shot(page, "usage-light");
+  await quiet(page);
+});
+
+// ---------------------------------------------------------------------------------------------------- acting
+
+test("say something, replace it, and erase it", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Acting");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.getByRole("textbox", { name: "Write a message" }).fill("Hello <b>you</b>");
+  await page.keyboard.press("Control+Enter");
+  await page.waitForSelector('.turn:has-text("Hello <b>you</b>")');
+  await page.getByRole("button", { name: /More about turn/ }).click();
+  await page.getByRole("menuitem", { name: "Edit…" }).click();
+  await page.getByRole("textbox", { name: "New text" }).fill("Good morning");
+  await page.getByRole("button", { name: "Replace" }).click();
+  await page.waitForSelector('.turn:not(.superseded):has-text("Good morning")');
+  await page.waitForSelector('.turn.superseded:has-text("Hello")');
+  await page.locator('.turn:not(.superseded)').getByRole("button", { name: /More about turn/ }).click();
+  await page.getByRole("menuitem", { name: "Erase content…" }).click();
+  await page.getByRole("button", { name: "Erase" }).click();
+  await page.waitForSelector('.turn:has-text("was erased")');
+  await quiet(page);
+  await server.end();
+});
+
+test("ask a model, see the answer come, and stop one", async () => {
+  const words = Array.from({ length: 12 }, (_, n) => `part${n} `);
+  const fake = await model(words);
+  const server = await Server.new(`[models.default]\nbase_url = "${fake.url}"\nmodel = "small"\n`);
+  const id = await server.talk("Asking");
+  const page = await open(`${server.url}/#/c/${id}`);
+  const field = page.getByRole("textbox", { name: "Write a message" });
+  await page.getByRole("button", { name: "Ask" }).waitFor();
+  await field.fill("Which gate?");
+  await page.getByRole("button", { name: "Ask" }).click();
+  await page.waitForSelector('.turn.assistant:not(.writing):has-text("part11")');
+  assert.match(await text(page, ".turn.assistant"), /12 → 12/);
+  await page.waitForSelector("a.receipt");
+  let go;
+  fake.state.hold = new Promise((resolve) => (go = resolve));
+  await field.fill("And now?");
+  await page.getByRole("button", { name: "Ask" }).click();
+  await page.waitForSelector('.turn.writing:has-text("part1")');
+  await page.getByRole("button", { name: "Stop" }).click();
+  await page.waitForSelector('.turn.broken:has-text("stopped")');
+  go();
+  await quiet(page);
+  await server.end();
+  fake.close();
+});
+
+test("fork from a turn, and undo it", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Trunk", "one", "two", "three");
+  const page = await open(`${server.url}/#/c/${id}`);
+  const two = page.locator('.turn:has-text("two")');
+  await two.hover();
+  await two.getByRole("button", { name: /More about turn/ }).click();
+  await page.getByRole("menuitem", { name: "Fork from here" }).click();
+  await page.waitForSelector(".facts:has-text('forked from')");
+  assert.equal(await page.locator('.turn:has-text("three")').count(), 0);
+  await page.getByRole("button", { name: "Undo" }).click();
+  await page.waitForSelector('.turn:has-text("three")');
+  assert.equal((await server.get("/conversations")).data.length, 1);
+  await quiet(page);
+  await server.end();
+});
+
+test("ask something else in a fork; the conversation stays as it is", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Trunk", "one", { role: "assistant", actor: "claude", content: "first answer" }, "two", { role: "assistant", actor: "claude", content: "second answer" });
+  const page = await open(`${server.url}/#/c/${id}`);
+  const two = page.locator('.turn.user:has-text("two")');
+  await two.hover();
+  await two.getByRole("button", { name: /More about turn/ }).click();
+  await page.getByRole("menuitem", { name: "Edit in a fork…" }).click();
+  await page.getByRole("textbox", { name: "Text in the fork" }).fill("three instead");
+  await page.getByRole("button", { name: "Fork", exact: true }).click();
+  await page.waitForSelector('.turn:has-text("three instead")');
+  await page.waitForSelector(".divider.fork-from");
+  assert.equal(await page.locator('.turn:has-text("second answer")').count(), 0);
+  assert.equal((await server.get(`/conversations/${id}`)).turns, 4);
+  await quiet(page);
+  await server.end();
+});
+
+test("days, lists of tasks and long texts", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Layout",
+    { role: "user", actor: "ana", content: "Long ago", occurred_at: "2026-03-01T10:00:00Z" },
+    { role: "user", actor: "ana", content: "A day later", occurred_at: "2026-03-02T10:00:00Z" },
+    { role: "system", content: "Rule. ".repeat(400) },
+    { role: "assistant", actor: "claude", content: [{ type: "tool_use", id: "t", name: "TodoWrite", input: { todos: [{ content: "Read", status: "completed" }, { content: "Write", status: "in_progress" }] } }] });
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("A day later") .divider.day:has-text("Monday, March 2, 2026")');
+  const more = page.getByRole("button", { name: /Show all 2,400 characters/ });
+  await more.click();
+  await more.waitFor({ state: "detached" });
+  await unfold(page.locator("details.call"));
+  assert.match(await text(page, "details.call"), /2 tasks, 1 done/);
+  assert.equal(await page.locator(".tasks li.completed").count(), 1);
+  await quiet(page);
+  await server.end();
+});
+
+test("compact with a preview, and take it back", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Long", ...Array.from({ length: 20 }, (_, n) => `Step ${n} is done, see report-${n}.md. We decided to keep it.`));
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn");
+  await page.getByRole("button", { name: "More", exact: true }).click();
+  await page.getByRole("menuitem", { name: "Compact…" }).click();
+  await page.getByRole("button", { name: "Preview" }).click();
+  await page.waitForSelector("dialog .preview");
+  assert.match(await text(page, "dialog"), /16 turns/);
+  assert.equal((await server.get(`/conversations/${id}`)).checkpoint, undefined, "nothing is written yet");
+  await page.getByRole("button", { name: "Compact", exact: true }).click();
+  await page.waitForSelector(".boundary");
+  await page.getByRole("button", { name: "Undo" }).click();
+  await page.waitForFunction(async () => document.querySelector(".toasts").innerText.includes("Compaction reverted"));
+  await quiet(page);
+  await server.end();
+});
+
+test("archive with undo; deleting asks first", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Old", "one");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn");
+  const choose = async (name) => {
+    await page.getByRole("button", { name: "More", exact: true }).click();
+    await page.getByRole("menuitem", { name }).click();
+  };
+  await choose("Archive");
+  await page.waitForSelector(".entries .empty");
+  await page.getByRole("button", { name: "Undo" }).click();
+  await page.waitForSelector('.entry:has-text("Old")');
+  await choose("Delete…");
+  await page.getByRole("button", { name: "Cancel" }).click();
+  assert.equal((await server.get("/conversations")).data.length, 1);
+  await choose("Delete…");
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await page.waitForSelector(".entries .empty");
+  assert.equal((await server.get("/conversations")).data.length, 0);
+  await quiet(page);
+  await server.end();
+});
+
+// ---------------------------------------------------------------------------------------------------- who may see what
+
+test("with keys the page asks for one and keeps it in the tab only", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Secret", "nobody else reads this");
+  const { secret } = await server.post("/keys", { role: "admin", label: "me" });
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".sign-in");
+  assert.doesNotMatch(await page.locator("body").innerText(), /nobody else/);
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "sign-in-light");
+  await page.getByLabel("Key", { exact: true }).fill("et_wrong_key");
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.waitForFunction(() => !/requires a key/.test(document.querySelector("#key-text").textContent));
+  await page.getByLabel("Key", { exact: true }).fill(secret);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.waitForSelector('.turn:has-text("nobody else")');
+  assert.deepEqual(await page.evaluate(() => Object.values({ ...localStorage })), []);
+  await page.reload();
+  await page.waitForSelector('.turn:has-text("nobody else")');
+  const other = await page.context().newPage();
+  await other.goto(server.url);
+  await other.waitForSelector(".sign-in");
+  await page.keyboard.press("?");
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.waitForSelector(".sign-in");
+  await quiet(page);
+  await server.end();
+});
+
+test("a key that may only read is told so when it writes", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Readable", "one");
+  const admin = (await server.post("/keys", { role: "admin" })).secret;
+  const { secret } = await server.post("/keys", { role: "reader" }, admin);
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.getByLabel("Key", { exact: true }).fill(secret);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.waitForSelector('.turn:has-text("one")');
+  await page.getByRole("textbox", { name: "Write a message" }).fill("two");
+  await page.getByRole("button", { name: "Send" }).click();
+  await page.waitForSelector('.toast.bad:has-text("needs the role writer")');
+  assert.equal(await page.getByRole("textbox", { name: "Write a message" }).inputValue(), "two", "what was typed is not lost");
+  await quiet(page);
+  await server.end();
+});
+
+test("a key that may see numbers but no words gets the numbers", async () => {
+  const page = await open(demo);
+  await page.waitForSelector(".entry .title");
+  // As a server answers a key of such a role.
+  await page.route(/\/api\/v1\/conversations\/[^/]+\/(turns|state|events)/, (route) => route.fulfill({ status: 403, contentType: "application/problem+json", body: JSON.stringify({ code: "access.role", detail: "this needs the role reader, the key has counter; use another key" }) }));
+  await page.goto(talk(LOGIN));
+  await page.waitForSelector("text=This key can see counts, not content");
+  assert.match(await text(page, ".facts"), /27 turns/);
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "numbers-only-light");
+  await quiet(page);
+});
+
+test("hostile content is shown as text and does nothing", async () => {
+  const server = await Server.new();
+  const evil = [
+    "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>",
+    "<svg onload=alert(1)><a href=javascript:alert(2)>x</a></svg><iframe srcdoc='<script>parent.hacked=3</script>'></iframe>",
+    "[click](javascript:alert(3)) [data](data:text/html,<script>alert(4)</script>) [vb](vbscript:x) [ok](https://example.org/a)",
+    "[https://bank.example](https://evil.example/steal) ![track](https://evil.example/pixel.png)",
+    "user\u202Egnp.exe \u2066hidden\u2069 zero\u200Bwidth \u{E0041}tag",
+    "```html\n<script>window.hacked = 5</script>\n```\n\n| <b>a</b> | <script>1</script> |\n|---|---|\n| <img src=x onerror=alert(1)> | x |",
+    "*".repeat(20000) + "[".repeat(5000) + "`".repeat(5000) + "> ".repeat(3000),
+    "{{constructor.constructor('alert(1)')()}} ${alert(1)} <style>body{display:none}</style>",
+  ];
+  const image = (type, data) => ({ role: "user", actor: "<b>mallory</b>", content: [{ type: "image", source: { type: "base64", media_type: type, data: Buffer.from(data).toString("base64") } }] });
+  const id = await server.talk("<img src=x onerror=alert(1)> title", ...evil,
+    image("image/svg+xml", "<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>"),
+    { role: "user", content: [{ type: "image", source: { type: "url", url: "https://evil.example/x.png" } }] },
+    { role: "assistant", content: [{ type: "tool_use", id: "t", name: "<script>alert(1)</script>", input: { command: "<img src=x onerror=alert(1)>" } }] },
+    { role: "user", content: [{ type: "tool_result", tool_use_id: "t", content: [{ type: "text", text: "<script>alert(1)</script>" }, { type: "image", source: { type: "url", url: "https://evil.example/y.png" } }] }] },
+    { role: "assistant", content: [{ type: "thinking", thinking: "<script>alert(1)</script>" }, { type: "whatever", html: "<script>alert(1)</script>" }] });
+  await server.api("PUT", `/conversations/${id}/pins/x`, { value: "<script>alert(1)</script>" });
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn");
+  for (const view of ["", "/projected", "/calls", "/state", "/proof"]) {
+    await page.goto(`${server.url}/#/c/${id}${view}`);
+    await page.waitForTimeout(300);
+    await page.evaluate(() => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+    await page.waitForTimeout(100);
+    assert.equal(await page.evaluate(() => window.hacked), undefined);
+    assert.equal(await page.locator("main script, main iframe, main style, main object, main embed").count(), 0);
+    const links = await page.locator("main a").evaluateAll((all) => all.map((one) => one.getAttribute("href")).filter((href) => !/^(https?:\/\/|mailto:|#)/.test(href)));
+    assert.deepEqual(links, []);
+  }
+  await page.goto(`${server.url}/#/c/${id}@2`);
+  await page.waitForSelector('.turn:has-text("window.hacked = 1")');
+  await page.keyboard.press("g");
+  await page.waitForSelector(".trick:has-text('U+202E')");
+  await page.waitForSelector(".host:has-text('evil.example')");
+  await shot(page, "hostile-light");
+  await page.getByRole("searchbox", { name: "Search everything" }).fill("hacked");
+  await page.waitForSelector(".hit");
+  await quiet(page);
+  await server.end();
+});
+
+// ---------------------------------------------------------------------------------------------------- for everybody
+
+test("everything with the keyboard only, and the focus is always visible", async () => {
+  const page = await open(demo);
+  await page.waitForSelector(".entry .title");
+  await page.keyboard.press("Tab");
+  assert.match(await page.evaluate(() => document.activeElement.textContent), /Skip/);
+  await page.keyboard.press("/");
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("ArrowDown");
+  const title = await page.evaluate(() => document.activeElement.querySelector(".title").textContent);
+  assert.ok(await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle === "solid"));
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(`h1:has-text("${title}")`);
+  await page.waitForSelector(".turn");
+  await page.keyboard.press("k");
+  await page.waitForSelector(".turn:focus, .event:focus");
+  await page.keyboard.press("Tab");
+  await page.keyboard.press("Tab");
+  assert.ok(await page.evaluate(() => document.activeElement.closest(".turn, .event, .composer, .timeline")));
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("?");
+  await page.waitForSelector("dialog .keys");
+  assert.deepEqual(await accessible(page), []);
+  await page.keyboard.press("Escape");
+  await quiet(page);
+});
+
+test("on a phone: the list, a conversation, and back", async () => {
+  const page = await open(demo, { width: 390, height: 844 });
+  await page.waitForSelector(".entry .title");
+  assert.equal(await page.locator(".main").isVisible(), false);
+  await shot(page, "phone-list-light");
+  await page.locator(`.entry:has-text("${LOGIN}")`).click();
+  await page.waitForSelector(".turn");
+  assert.equal(await page.locator(".sidebar").isVisible(), false);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+  assert.ok(wide <= 390, `${wide} wide`);
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "phone-conversation-light");
+  for (const view of ["projected", "calls", "state", "proof"]) {
+    await page.goto(talk(LOGIN) + "/" + view);
+    await page.waitForTimeout(400);
+    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390, view);
+  }
+  await shot(page, "phone-proof-light");
+  await page.getByRole("button", { name: "Back to the list" }).click();
+  await page.waitForSelector(".entry");
+  assert.equal(await page.locator(".sidebar").isVisible(), true);
+  await quiet(page);
+});
+
+test("every view in the dark, readable", async () => {
+  const page = await open(talk(LOGIN) + "@14", { scheme: "dark" });
+  await page.waitForSelector(".turn.current");
+  const background = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  assert.ok(background.match(/\d+/g).slice(0, 3).every((part) => Number(part) < 60), background);
+  await unfold(page.locator("details.call").first());
+  const views = [["conversation", ""], ["projected", "/projected"], ["calls", "/calls"], ["state", "/state"], ["proof", "/proof"]];
+  for (const [name, path] of views) {
+    if (path) await page.goto(talk(name === "state" ? PORT : LOGIN) + path);
+    await page.waitForTimeout(500);
+    assert.deepEqual(await accessible(page), [], name);
+    await shot(page, name + "-dark");
+  }
+  await page.goto(talk(QUEUE));
+  await page.waitForSelector(".md table");
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "markdown-dark");
+  await page.goto(talk(NIGHT));
+  await page.waitForSelector(".approval.pending");
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "approval-dark");
+  await page.goto(demo + "/#/usage");
+  await page.waitForSelector(".plot rect");
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "usage-dark");
+  await page.goto(demo + "/#/");
+  await page.waitForSelector(".home");
+  await shot(page, "list-dark");
+  await page.keyboard.press("Control+k");
+  await page.waitForSelector(".option");
+  await shot(page, "palette-dark");
+  await quiet(page);
+});
+
+test("the demo shows an answer being written and an approval that waits", async () => {
+  const page = await open(talk(STORY));
+  await page.waitForSelector(".turn.writing");
+  await page.waitForTimeout(300);
+  await shot(page, "live-light");
+  await page.goto(talk(NIGHT));
+  await page.waitForSelector(".approval.pending");
+  assert.match(await text(page, ".approval.pending"), /with their databases/);
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "approval-light");
+  await quiet(page);
+});
+
+test("a conversation that is not there, and one that is deleted while it is read", async () => {
+  const server = await Server.new();
+  const page = await open(server.url + "/#/c/conv_01M7M8VB7NCZY3Q8CZNGPZG2ER");
+  await page.waitForSelector("text=There is no such conversation");
+  assert.deepEqual(await accessible(page), []);
+  const id = await server.talk("Going", "one");
+  await page.goto(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn");
+  await server.api("DELETE", `/conversations/${id}?reason=test`);
+  await page.waitForSelector("text=This conversation was deleted");
+  await quiet(page);
+  await server.end();
+});

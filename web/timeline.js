@@ -1,0 +1,628 @@
+// The timeline of a conversation, with live updates.
+
+import { h, add, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, copy, state as notice } from "./dom.js";
+import { get, post, del, follow, generate, picture, shown, memory, Problem } from "./api.js";
+import { markdown, code, diff } from "./text.js";
+import { parts, plainText, gist, edits, todo, languageOf } from "./message.js";
+import { Scroller, AROUND } from "./scroller.js";
+import { menu } from "./menu.js";
+
+const bytesOf = (text) => new TextEncoder().encode(text).length;
+
+/** Kinds of events rendered between turns; the others only on demand. */
+const DRAWN = new Set(["conversation.created", "compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "fact.added", "fact.retracted", "transcript_budget"]);
+export const SECTIONS = ["system", "state", "facts", "recalled", "digests", "tail", "input"];
+
+export class Timeline {
+  constructor(conversation, page) {
+    this.conversation = conversation;
+    this.page = page;
+    this.id = conversation.id;
+    this.rows = new Map();
+    this.open = new Map();
+    this.writing = new Map();
+    this.approvals = new Map();
+    this.abort = new AbortController();
+    this.thinking = memory.get("thinking", false);
+    this.everything = false;
+    this.seen = memory.get("seen." + this.id, 0);
+    this.firstHead = conversation.head.seq;
+    this.scroller = new Scroller({
+      label: "Conversation",
+      head: conversation.head.seq,
+      load: (from, to) => this.load(from, to),
+      build: (entries, from, to) => this.build(entries, from, to),
+      moved: (scroller) => this.moved(scroller),
+    });
+    this.jumps = h("div.jumps", null, iconButton("up", "Previous prompt (K)", () => this.prompt(-1)), iconButton("down", "Next prompt (J)", () => this.prompt(1)));
+    this.toEnd = h("button.to-end", { type: "button", hidden: true, onclick: () => this.scroller.toEnd() }, icon("last"), h("span", null, "To the end"));
+    this.jumps.append(this.toEnd);
+    this.empty = notice("No messages yet", "New messages appear here as they are written.");
+    this.empty.hidden = true;
+    this.el = h("section.timeline", { "aria-label": "Timeline" }, this.scroller.el, this.empty, this.jumps);
+    this.el.classList.toggle("show-thinking", this.thinking);
+    this.readState();
+    this.live();
+  }
+
+  destroy() {
+    this.remember();
+    this.abort.abort();
+    this.scroller.destroy();
+  }
+
+  remember() {
+    if (this.scroller.stick || this.atEnd) memory.set("seen." + this.id, this.conversation.head.seq);
+  }
+
+  // ------------------------------------------------------------------------------------------------ loading
+
+  async load(from, to) {
+    const query = { after: from - 1, before: to + 1, limit: to - from + 1, include_events: true, include_superseded: true };
+    try {
+      const { data } = await get(`/conversations/${this.id}/turns`, query, this.abort.signal);
+      return data;
+    } catch (error) {
+      if (error instanceof Problem && error.status === 403) this.page.wordless(error);
+      throw error;
+    }
+  }
+
+  async readState() {
+    try {
+      const state = await get(`/conversations/${this.id}/state`, null, this.abort.signal);
+      this.approvals = new Map(state.pending_approvals.map((one) => [one.approval_id, one]));
+      this.state = state;
+      this.page.stateChanged(state);
+      this.scroller.redraw();
+    } catch { /* shown without */ }
+  }
+
+  live() {
+    const from = this.conversation.head.seq + 1;
+    follow(`/conversations/${this.id}/events`, { from }, {
+      signal: this.abort.signal,
+      status: (connected) => this.page.connected(connected),
+      frame: ({ event, data }) => {
+        if (event === "event") this.happened(data);
+        else if (event === "chunk") this.chunk(data);
+        else if (event === "deleted") return this.page.deleted(), false;
+      },
+      absent: (error) => error && this.page.connected(false, error),
+    });
+  }
+
+  /** A new event: reload the page it is on, and the page of the turn it is about. */
+  happened(event) {
+    const head = this.conversation.head;
+    if (event.seq > head.seq) {
+      head.seq = event.seq;
+      head.hash = event.hash;
+      this.scroller.setHead(event.seq);
+    }
+    this.page.changed(event);
+    this.stale ??= new Set();
+    this.stale.add(event.seq);
+    const about = event.turn && [...this.rows.values()].find((row) => row.entry.id === event.turn);
+    if (about) this.stale.add(about.entry.seq);
+    if (/^(turn\.(committed|aborted|interrupted|erased)|message)/.test(event.kind) && event.turn) this.ended = (this.ended ?? new Set()).add(event.turn);
+    if (/^(approval|state|compaction|tool|message|turn)/.test(event.kind)) this.stateIsStale = true;
+    this.refreshing ??= setTimeout(() => {
+      this.refreshing = undefined;
+      for (const seq of this.stale) this.scroller.refresh(seq);
+      this.stale = undefined;
+      if (this.stateIsStale) this.readState();
+      this.stateIsStale = false;
+    }, 30);
+    if (!this.scroller.stick) this.toEnd.classList.add("news");
+  }
+
+  /** A chunk of an open turn. Its byte offset tells which part is new, so that nothing is shown twice. */
+  chunk({ turn, turn_seq: seq, offset, text }) {
+    const now = this.writing.get(turn) ?? { text: "", bytes: 0, seq };
+    const skip = now.bytes - offset;
+    if (skip < 0) return this.scroller.refresh(seq);
+    const bytes = bytesOf(text);
+    if (skip >= bytes) return;
+    now.text += skip ? new TextDecoder().decode(new TextEncoder().encode(text).slice(skip)) : text;
+    now.bytes = offset + bytes;
+    this.writing.set(turn, now);
+    const row = this.rows.get(seq);
+    if (row?.body && row.entry.status === "pending") this.soonWritten(row, now);
+    else this.scroller.refresh(seq);
+  }
+
+  soonWritten(row, now) {
+    now.timer ??= setTimeout(() => {
+      now.timer = undefined;
+      if (row.entry.status === "pending") written(row.body, now.text);
+    }, 40);
+  }
+
+  // ------------------------------------------------------------------------------------------------ rows
+
+  build(entries, from, to) {
+    const calls = new Map(), results = new Map();
+    for (const entry of entries) {
+      if (entry.kind) continue;
+      entry.parts ??= parts(entry);
+      for (const part of entry.parts) {
+        if (part.kind === "call" && part.id) calls.set(part.id, entry);
+        if (part.kind === "result" && part.id && !results.has(part.id)) results.set(part.id, { entry, part });
+      }
+    }
+    // A result is merged into its call if the distance is small enough for both pages to see both.
+    const joined = (call, result) => call && result && result.entry.seq > call.seq && result.entry.seq - call.seq <= AROUND && result.entry.status !== "pending" && !result.entry.superseded_by;
+    const rows = [];
+    let before = null, day = null, last = 0;
+    const { parent } = this.conversation;
+    // Dividers above a row: a new day, unread turns, the fork point.
+    const dividers = (entry, time) => {
+      const found = [], today = time.slice(0, 10);
+      if (day && today !== day) found.push(["day", longDay(time)]);
+      if (this.seen && this.firstHead > this.seen && entry.seq > this.seen && last <= this.seen) found.push(["new-from", "New since you looked"]);
+      if (parent && entry.seq > parent.at_seq && last <= parent.at_seq) found.push(["fork-from", "Forked here: everything above is shared"]);
+      day = today;
+      last = entry.seq;
+      return found;
+    };
+    for (const entry of entries) {
+      if (entry.seq > to) break;
+      const isHere = entry.seq >= from;
+      if (entry.kind) {
+        if (!DRAWN.has(entry.kind) && !this.everything) continue;
+        if (entry.kind === "conversation.created" && !entry.body?.system_prompt && !this.everything) continue;
+        if (entry.kind.startsWith("turn.") && !this.everything) continue;
+        const between = dividers(entry, day ?? entry.occurred_at ?? entry.at);
+        if (isHere) rows.push(this.row(entry, { key: this.approvals.has(entry.body?.approval_id) ? "pending" : "", dividers: between }));
+        if (entry.kind === "compaction") before = null;
+        continue;
+      }
+      const own = entry.parts.filter((part) => !(part.kind === "result" && joined(calls.get(part.id), results.get(part.id))));
+      if (entry.parts.length && !own.length) continue;
+      const answers = new Map();
+      for (const part of own) if (part.kind === "call" && joined(entry, results.get(part.id))) answers.set(part.id, results.get(part.id));
+      const time = entry.occurred_at ?? entry.created;
+      const between = dividers(entry, time);
+      const follows = !between.length && before && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && entry.status !== "pending";
+      if (isHere) {
+        const key = [follows, [...answers.values()].map((one) => one.entry.seq), entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
+        const later = entry.superseded_by && entries.find((one) => one.id === entry.superseded_by);
+        rows.push(this.row(entry, { own, answers, follows, key, dividers: between, later }));
+      }
+      before = { actor: entry.actor, role: entry.role, time };
+      if (entry.superseded_by) before = null;
+    }
+    return rows;
+  }
+
+  /** The element of an entry, reused until the entry changes. */
+  row(entry, how) {
+    const known = this.rows.get(entry.seq);
+    const version = JSON.stringify([entry.status, entry.superseded_by, entry.erased, how.key, entry.status === "pending" ? 0 : entry.content?.length]);
+    if (known && known.version === version && known.everything === this.everything) {
+      known.entry = entry;
+      return known.el;
+    }
+    const row = { entry, version, everything: this.everything };
+    this.rows.set(entry.seq, row);
+    try {
+      row.el = entry.kind ? this.event(entry) : this.turn(entry, how, row);
+    } catch (error) {
+      // A message that fails to render must not hide the others.
+      console.warn(error);
+      row.el = h("article.turn", { tabIndex: -1 }, h("p.gone", null, "This entry cannot be rendered; its JSON is below."), code(JSON.stringify({ ...entry, parts: undefined }, null, 2), "json"));
+    }
+    row.el.dataset.seq = entry.seq;
+    row.el.setAttribute("aria-posinset", entry.seq);
+    row.el.setAttribute("aria-setsize", this.conversation.head.seq);
+    for (const [kind, text] of how.dividers ?? []) row.el.prepend(h("div.divider", { class: kind }, h(kind === "fork-from" ? "a" : "span", kind === "fork-from" ? { href: `#/c/${this.conversation.parent.conversation}@${this.conversation.parent.at_seq}` } : null, text)));
+    if (this.current === entry.seq) row.el.classList.add("current");
+    if (this.rows.size > 4000) for (const seq of this.rows.keys()) if (!this.scroller.rowOf(seq) && this.rows.size > 2000) this.rows.delete(seq);
+    return row.el;
+  }
+
+  turn(entry, { own, answers, follows, later }, row) {
+    const name = entry.actor ?? entry.role;
+    const time = entry.occurred_at ?? entry.created;
+    const isTool = own.length && own.every((part) => part.kind === "result");
+    const el = h("article.turn", { tabIndex: -1, class: entry.role + (follows ? " follows" : "") + (isTool ? " tool" : ""), "aria-label": `${name}, ${entry.role}, place ${entry.seq}` });
+    const head = h("header.who", null,
+      h("span.avatar", { "aria-hidden": "true", vars: { "--hue": hue(name) } }, [...name][0]?.toUpperCase() ?? "?"),
+      h("b.name", null, words(name)),
+      name !== entry.role && entry.role !== "user" && entry.role !== "assistant" ? h("span.dim", null, entry.role) : null,
+      entry.model && h("span.dim.model", null, words(entry.model)),
+      h("span.grow"),
+      h("a.place.dim", { href: `#/c/${this.id}@${entry.seq}`, title: "Link to this turn" }, "#" + entry.seq),
+      entry.tokens && (entry.tokens.prompt ?? entry.tokens.completion) != null ? h("span.dim.tokens", { title: `${number(entry.tokens.prompt ?? 0)} tokens in, ${number(entry.tokens.completion ?? 0)} out` }, `${short(entry.tokens.prompt ?? 0)} → ${short(entry.tokens.completion ?? 0)}`) : null,
+      h("span.dim.time", null, when(time)),
+      iconButton("more", "More about turn " + entry.seq, (event) => this.actions(event.currentTarget, entry), { "aria-haspopup": "menu" }));
+    const body = h("div.said");
+    row.body = body;
+    el.append(head, body);
+    if (entry.erased) {
+      body.append(h("p.gone", null, "The content of this turn was erased. Its place in the hash chain remains."));
+    } else if (entry.status === "pending") {
+      el.classList.add("writing");
+      const now = this.writing.get(entry.id);
+      written(body, now?.text ?? plainText(own));
+      head.insertBefore(h("span.badge.live", null, "writing"), head.querySelector(".grow"));
+      if (!now && typeof entry.content === "string") this.writing.set(entry.id, { text: entry.content, bytes: bytesOf(entry.content), seq: entry.seq });
+    } else {
+      clearTimeout(this.writing.get(entry.id)?.timer);
+      this.writing.delete(entry.id);
+      const inner = own.map((part, n) => this.part(part, `${entry.id}:${n}`, answers, entry));
+      if (entry.superseded_by) {
+        el.classList.add("superseded");
+        body.append(this.fold(entry.id + ":old", [h("span.badge", null, later ? `replaced by #${later.seq}` : "replaced"), h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
+      } else {
+        add(body, inner);
+        if (!own.length) body.append(h("p.gone", null, "Empty."));
+      }
+      if (entry.status === "aborted" || entry.status === "interrupted") {
+        el.classList.add("broken");
+        body.append(h("p.reason", null, h("span.badge.bad", null, entry.status), words(entry.reason ?? "")));
+      }
+    }
+    if (entry.visibility === "private") head.insertBefore(h("span.badge", null, "private"), head.querySelector(".grow"));
+    return el;
+  }
+
+  /** A `<details>` whose content is rendered when it is first opened; its state survives re-rendering. */
+  fold(key, summary, inside, props) {
+    const el = h("details", { ...props, open: this.open.get(key) ?? props?.open ?? false });
+    const fill = () => {
+      if (el.open && !el.filled) {
+        el.filled = true;
+        add(el, [h("div.inside", null, inside())]);
+      }
+    };
+    el.append(h("summary", null, h("span.chevron", { "aria-hidden": "true" }, icon("fold")), summary));
+    el.addEventListener("toggle", () => {
+      if (el.isConnected) this.open.set(key, el.open);
+      fill();
+    });
+    fill();
+    return el;
+  }
+
+  part(part, key, answers, entry) {
+    switch (part.kind) {
+      case "text": return this.prose(part.text, key, entry.role);
+      case "refusal": return h("div.md", null, h("span.badge.bad", null, "refused"), markdown(part.text));
+      case "thinking": return this.thought(part, key);
+      case "call": return this.call(part, key, answers?.get(part.id), entry);
+      case "result": return this.result(part, key);
+      case "image": return this.image(part, entry);
+      case "file": return h("p.file", null, h("span.badge", null, "file"), words(part.name ?? "without a name"), part.mime ? h("span.dim", null, " " + part.mime) : null);
+      default: return this.fold(key, [h("span.dim", null, "Unknown block: "), h("code", null, String(part.value?.type ?? typeof part.value))], () => code(JSON.stringify(part.value, null, 2), "json"));
+    }
+  }
+
+  /** Markdown, cut if it is long: instructions, pasted files. */
+  prose(text, key, role) {
+    const el = h("div.md", { dir: "auto" }), most = role === "assistant" ? 20_000 : role === "user" ? 4000 : 700;
+    if (text.length <= most * 1.3 || this.open.get(key)) return add(el, [markdown(text)]);
+    const cut = text.slice(0, most).replace(/\s+\S*$/, "");
+    return add(el, [markdown(cut), button(`Show all ${number(text.length)} characters`, () => (this.open.set(key, true), clear(el, markdown(text))), { class: "more" })]);
+  }
+
+  thought(part, key) {
+    const count = part.text ? plural(part.text.split(/\s+/).filter(Boolean).length, "word") : "not disclosed by the provider";
+    return this.fold(key, [h("span", null, "Thinking"), h("span.dim", null, count), part.signed ? h("span.badge", { title: "Signed by the provider" }, "signed") : null],
+      () => (part.text ? h("div.md", { dir: "auto" }, markdown(part.text)) : h("p.dim", null, "The provider encrypts this part.")), { class: "thought", open: this.thinking && !!part.text });
+  }
+
+  call(part, key, answer, entry) {
+    const pending = this.state?.pending_tools?.some((one) => one.tool_call_id === part.id && part.id);
+    const status = answer ? (answer.part.failed ? "failed" : "done") : pending ? "waiting" : "";
+    const changed = edits(part.input);
+    const images = answer?.part.parts.filter((one) => one.kind === "image") ?? [];
+    const el = this.fold(key, [
+      h("span.status", { class: status, role: "img", "aria-label": status || "no result nearby" }, status === "done" ? icon("check") : status === "failed" ? icon("cross") : status === "waiting" ? icon("clock") : icon("tool")),
+      h("b.tool-name", null, words(part.name)), h("span.gist", null, words(gist(part.input))),
+      changed.length ? h("span.badge", null, "edit") : null, status === "failed" ? h("span.badge.bad", null, "failed") : status === "waiting" ? h("span.badge.warn", null, "waiting") : null,
+    ], () => [this.input(part, changed), answer ? [h("div.label", null, answer.part.failed ? "Failed with" : "Result", h("a.dim", { href: `#/c/${this.id}@${answer.entry.seq}` }, " #" + answer.entry.seq)), this.output(answer.part, part, answer.entry)] : null], { class: "call" });
+    return images.length ? [el, h("div.shown", null, images.map((one) => this.image(one, answer.entry)))] : el;
+  }
+
+  input(part, changed) {
+    const { input } = part;
+    if (changed.length) return changed.map((one) => diff(one.before, one.after, one.path));
+    if (input === undefined || input === null) return null;
+    if (typeof input === "string") return code(input, /\*\*\* (Begin|Update|Add)|^@@/m.test(input) ? "diff" : "");
+    const keys = Object.keys(input), tasks = todo(input);
+    if (tasks) return h("ul.tasks", null, tasks.map(([text, status]) => h("li", { class: status }, h("span.box", { role: "img", "aria-label": status }, status === "completed" ? "✓" : status === "in_progress" ? "…" : ""), words(text))));
+    const command = input.command ?? input.cmd;
+    if (command && keys.length <= 3) return code(Array.isArray(command) ? command.join(" ") : String(command), "sh");
+    if (typeof input.content === "string" && (input.file_path ?? input.path)) return code(input.content, languageOf(input.file_path ?? input.path));
+    if (typeof input.patch === "string") return code(input.patch, "diff");
+    return keys.length ? code(JSON.stringify(input, null, 2), "json") : h("p.dim", null, "Without arguments.");
+  }
+
+  output(result, call, entry) {
+    const text = result.parts.filter((one) => one.kind === "text").map((one) => one.text).join("\n");
+    const others = result.parts.filter((one) => one.kind !== "text" && one.kind !== "image");
+    const path = call?.input?.file_path ?? call?.input?.path;
+    const value = /^\s*[[{]/.test(text) ? tidy(text) : null;
+    const language = value ? "json" : /^(read|view|cat)/i.test(call?.name ?? "") ? languageOf(path) : "";
+    return [text ? code(value ?? text, language, !language) : others.length ? null : h("p.dim", null, "No output."), others.map((one, n) => this.part(one, `${entry?.id}:r${n}`, null, entry))];
+  }
+
+  result(part, key) {
+    return this.fold(key, [
+      h("span.status", { class: part.failed ? "failed" : "done", role: "img", "aria-label": part.failed ? "failed" : "result" }, icon(part.failed ? "cross" : "check")),
+      h("b.tool-name", null, words(part.name ?? "Result")), h("span.gist", null, words(plainText(part.parts).split("\n")[0].slice(0, 160))), part.failed ? h("span.badge.bad", null, "failed") : null,
+    ], () => [this.output(part), part.parts.filter((one) => one.kind === "image").map((one) => this.image(one, { conversation: this.id }))], { class: "call" });
+  }
+
+  image(part, entry) {
+    const figure = h("figure.image");
+    const say = (text) => clear(figure, h("p.gone", null, words(text)));
+    if (!part.asset && !part.data) return say(part.url ? `Image at ${part.url}, not loaded.` : "An image without data."), figure;
+    const img = h("img", { alt: part.name ?? "Image in the conversation", loading: "lazy", decoding: "async" });
+    const source = part.asset ? picture(part.asset, this.id) : inlined(part);
+    source.then((url) => (img.src = url), (error) => say("The image cannot be shown. " + error.message));
+    img.addEventListener("error", () => say("The image cannot be decoded."));
+    figure.append(h("button.zoom", { type: "button", "aria-label": "Enlarge the image", onclick: () => zoom(img) }, img));
+    return figure;
+  }
+
+  // ------------------------------------------------------------------------------------------------ events
+
+  event(entry) {
+    const body = entry.body ?? {};
+    const line = (...inside) => h("article.event", { tabIndex: -1, "aria-label": `${entry.kind}, place ${entry.seq}` }, inside);
+    switch (entry.kind) {
+      case "conversation.created": {
+        const prompt = body.system_prompt?.content;
+        if (typeof prompt !== "string") break;
+        return line(this.fold("e" + entry.seq, [h("b.tool-name", null, "System prompt"), h("span.gist", null, words(prompt.split("\n")[0].slice(0, 160)))], () => h("div.md", { dir: "auto" }, markdown(prompt)), { class: "system-prompt" }));
+      }
+      case "compaction": {
+        const { covers, tokens_before: before, tokens_after: after } = body;
+        if (!covers) break;
+        return line(this.fold("e" + entry.seq, [
+          h("span", null, h("b", null, "Checkpoint"), ` covers #${covers.from_seq}–#${covers.to_seq}, ${plural(covers.turns, "turn")}`),
+          h("span.dim", null, `${number(before)} → ${number(after)} tokens · ${body.summarizer}`)], () => h("div.md", null, markdown(body.checkpoint?.handoff_md ?? "")), { class: "boundary" }));
+      }
+      case "compaction.reverted":
+        return line(h("p.note", null, "The last compaction was reverted."));
+      case "context.receipt": {
+        const total = Math.max(1, body.used ?? 0), budget = body.policy?.token_budget;
+        return line(h("a.note.receipt", { href: `#/c/${this.id}/calls/${entry.seq}` }, icon("eye"), h("span", null, `${body.model ?? "The model"} saw ${number(body.used)}${budget ? " of " + number(budget) : ""} tokens`), bar(sections(body.blocks), total)));
+      }
+      case "state.pin":
+        return line(h("p.note", null, icon("pin"), h("span", null, "pinned ", h("b", null, words(body.name ?? "")), ": ", words(typeof body.value === "string" ? body.value : JSON.stringify(body.value)))));
+      case "state.unpin":
+        return line(h("p.note", null, icon("pin"), h("span", null, "unpinned ", h("b", null, words(body.name ?? "")))));
+      case "fact.added":
+        return line(h("p.note", null, icon("bolt"), h("span", null, "fact added: ", h("b", null, words(body.subject ?? "")), " ", words(body.predicate ?? ""), " ", words(body.object ?? ""))));
+      case "fact.retracted":
+        return line(h("p.note", null, icon("bolt"), "a fact was retracted"));
+      case "approval.requested": return line(this.approval(entry));
+      case "approval.resolved":
+        return line(h("p.note", null, icon(body.state === "approved" ? "check" : "cross"), h("span", null, `${body.approval_id} was `, h("b", null, words(body.state ?? "")), entry.actor ? [" by ", words(entry.actor)] : "")));
+      case "transcript_budget":
+        return line(h("p.note", null, "The budget of messages was reached: ", words(String(body.action ?? body.recovery ?? "trimmed"))));
+      default:
+    }
+    return line(this.fold("e" + entry.seq, [h("code", null, words(entry.kind)), h("span.dim", null, "#" + entry.seq, " ", when(entry.occurred_at ?? entry.at))], () => (entry.erased ? h("p.dim", null, "Erased.") : code(JSON.stringify(body, null, 2), "json")), { class: "raw-event" }));
+  }
+
+  approval(entry) {
+    const { approval_id: id, question, tool_name: tool } = entry.body ?? {};
+    const pending = this.approvals.has(id);
+    const resolve = (decision) => this.act(() => post(`/conversations/${this.id}/approvals/${encodeURIComponent(id)}/resolve`, { state: decision }), decision === "approved" ? "Approved" : "Denied");
+    return h("div.approval", { class: pending ? "pending" : "" },
+      h("div.grow", null, h("span.label", null, pending ? "Approval pending" : "Approval requested"), h("p", null, words(question ?? tool ?? id)), tool && question ? h("p.dim", null, "Tool: ", h("code", null, words(tool))) : null),
+      pending ? h("div.row", null, button("Deny", () => resolve("denied")), button("Approve", () => resolve("approved"), { class: "primary" })) : null);
+  }
+
+  // ------------------------------------------------------------------------------------------------ actions
+
+  async act(work, done) {
+    try {
+      const answer = await work();
+      if (done) toast(done);
+      return answer;
+    } catch (error) {
+      toast(error.message, { error: true });
+    }
+  }
+
+  actions(anchor, entry) {
+    const text = plainText(entry.parts ?? []);
+    const { prompt, completion } = entry.tokens ?? {};
+    const about = [`#${entry.seq}`, when(entry.occurred_at ?? entry.created).textContent, prompt != null || completion != null ? `${number(prompt ?? 0)} → ${number(completion ?? 0)} tokens` : null];
+    menu(anchor, about.filter(Boolean).join(" · "), [
+      ["Copy a link to this turn", () => copy(`${location.origin}/#/c/${this.id}@${entry.seq}`)],
+      ["Copy text", () => copy(text)],
+      ["Edit…", () => this.supersede(entry), entry.status === "pending" || entry.superseded_by || entry.erased],
+      entry.role === "user" ? ["Edit in a fork…", () => this.branch(entry), entry.erased] : null,
+      this.page.models?.length && entry.role === "assistant" ? ["Regenerate in a fork", () => this.again(entry)] : null,
+      ["Fork from here", () => this.fork(entry.seq)],
+      ["Show as JSON", () => dialog(`Turn #${entry.seq}`, code(JSON.stringify({ ...entry, parts: undefined }, null, 2), "json"), [["Close", null]])],
+      entry.status === "pending" ? ["Stop this answer", () => this.stop(entry)] : ["Erase content…", () => this.erase(entry), entry.erased],
+    ]);
+  }
+
+  async supersede(entry) {
+    const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "New text" });
+    const content = await dialog("Edit this turn", h("div", null, h("p.dim", null, "The old turn stays in the log, marked as replaced. Prompts use the new one."), field), [["Cancel", null], ["Replace", () => field.value.trim() || undefined, "primary"]]);
+    if (!content) return;
+    await this.act(() => post(`/turns/${entry.id}/supersede`, { role: entry.role, actor: entry.actor, content }), "Replaced; the old turn is still readable");
+  }
+
+  /** Forks before a user turn and sends an edited version there. */
+  async branch(entry) {
+    const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "Text in the fork" });
+    const content = await dialog("Edit in a fork", h("div", null, h("p.dim", null, "The fork shares everything before this turn. This conversation stays as it is."), field), [["Cancel", null], ["Fork", () => field.value.trim() || undefined, "primary"]]);
+    if (!content) return;
+    const made = await this.fork(entry.seq - 1);
+    if (!made) return;
+    const turn = { role: "user", actor: entry.actor, content };
+    await this.act(() => (this.page.models?.length ? generate(made.id, { input: [turn] }) : post(`/conversations/${made.id}/turns`, { turns: [turn] })));
+  }
+
+  /** Forks before an answer and generates another one there. */
+  async again(entry) {
+    const made = await this.fork(entry.seq - 1);
+    if (made) await this.act(() => generate(made.id, { input: [] }));
+  }
+
+  async fork(seq) {
+    const made = await this.act(() => post(`/conversations/${this.id}/fork`, { at_seq: seq }));
+    if (!made) return;
+    toast(`Forked at #${seq}`, { action: ["Undo", async () => { await this.act(() => del(`/conversations/${made.id}`, { reason: "undone" }), "The fork is gone"); location.hash = `#/c/${this.id}`; this.page.reload(); }] });
+    this.page.reload();
+    location.hash = `#/c/${made.id}`;
+    return made;
+  }
+
+  async erase(entry) {
+    const reason = h("input", { type: "text", value: "on request", "aria-label": "Why" });
+    const why = await dialog("Erase the content of this turn?", h("div", null, h("p", null, "This cannot be undone. The content is removed from every file of the store; the envelope and its hash remain, so the chain still verifies."), h("label", null, "Why ", reason)), [["Cancel", null], ["Erase", () => reason.value.trim() || undefined, "danger"]]);
+    if (why) await this.act(() => post(`/turns/${entry.id}/erase`, { reason: why }), "Erased");
+  }
+
+  async stop(entry) {
+    await this.act(async () => {
+      const { data } = await get(`/conversations/${this.id}/generations`);
+      const one = data.find((generation) => generation.turn === entry.id || generation.state === "running");
+      return one ? post(`/generations/${one.id}/stop`) : post(`/turns/${entry.id}/abort`, { reason: "stopped" });
+    }, "Stopped");
+  }
+
+  // ------------------------------------------------------------------------------------------------ navigation
+
+  moved(scroller) {
+    const { scrollTop, scrollHeight, clientHeight } = scroller.el;
+    this.atEnd = scrollHeight - scrollTop - clientHeight < 40;
+    this.toEnd.hidden = this.atEnd;
+    this.jumps.classList.toggle("at-end", this.atEnd);
+    this.jumps.hidden = scrollHeight <= clientHeight;
+    this.empty.hidden = this.conversation.turns > 0 || scroller.space.querySelector("article") || !scroller.data.size;
+    if (this.atEnd) this.toEnd.classList.remove("news");
+  }
+
+  /** Selects a row. */
+  select(row, { align } = {}) {
+    this.scroller.el.querySelector(".current")?.classList.remove("current");
+    if (!row) return;
+    row.classList.add("current");
+    this.current = Number(row.dataset.seq);
+    this.scroller.target = null;
+    row.focus({ preventScroll: true });
+    const view = this.scroller.el.getBoundingClientRect(), box = row.getBoundingClientRect();
+    if (align || box.top < view.top + 8 || box.top > view.bottom - 80) {
+      this.scroller.stick = false;
+      this.scroller.el.scrollTop += box.top - view.top - 24;
+    }
+  }
+
+  step(by) {
+    const rows = this.scroller.rows();
+    if (!rows.length) return;
+    const at = rows.findIndex((row) => Number(row.dataset.seq) === this.current);
+    if (at >= 0) return rows[at + by] && this.select(rows[at + by]);
+    // Nothing is selected yet: begin with what is visible.
+    const view = this.scroller.el.getBoundingClientRect();
+    const visible = rows.filter((row) => row.getBoundingClientRect().bottom > view.top + 20 && row.getBoundingClientRect().top < view.bottom - 20);
+    this.select(visible.at(by > 0 ? 0 : -1) ?? rows.at(by > 0 ? 0 : -1));
+  }
+
+  /** Selects the next or previous user message. */
+  async prompt(by) {
+    let seq = this.current ?? Number(this.scroller.rows().at(by > 0 ? 0 : -1)?.dataset.seq ?? this.conversation.head.seq);
+    for (let tries = 0; tries < 20; tries++) {
+      const query = by > 0 ? { after: seq, order: "asc", limit: 200 } : { before: seq, order: "desc", limit: 200 };
+      const { data } = await get(`/conversations/${this.id}/turns`, query, this.abort.signal);
+      const found = data.find((turn) => turn.role === "user" && parts(turn).some((part) => part.kind === "text"));
+      if (found) return this.show(found.seq);
+      if (data.length < 200) break;
+      seq = data.at(-1).seq;
+    }
+    toast(by > 0 ? "No prompt after this one" : "No prompt before this one");
+  }
+
+  /** Scrolls to a seq and selects it. */
+  async show(seq) {
+    this.current = seq;
+    this.scroller.jump(seq);
+    for (let n = 0; n < 60; n++) {
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      if (this.abort.signal.aborted || this.current !== seq) return;
+      const row = this.scroller.rowOf(seq);
+      if (row) {
+        this.scroller.el.querySelector(".current")?.classList.remove("current");
+        row.classList.add("current", "flash");
+        setTimeout(() => row.classList.remove("flash"), 1800);
+        row.focus({ preventScroll: true });
+        return;
+      }
+      // A result merged into its call has no row.
+      if (n > 10 && this.scroller.data.has(this.scroller.pageOf(seq))) {
+        const near = this.scroller.rows().filter((one) => Number(one.dataset.seq) <= seq).at(-1);
+        if (near) return this.select(near, { align: true });
+      }
+    }
+  }
+
+  toggleThinking() {
+    this.thinking = !this.thinking;
+    memory.set("thinking", this.thinking);
+    for (const key of [...this.open.keys()]) if (!key.startsWith("e")) this.open.delete(key);
+    for (const el of this.scroller.el.querySelectorAll("details.thought")) el.open = this.thinking;
+    this.rows.clear();
+    this.scroller.redraw();
+    toast(this.thinking ? "Thinking expanded" : "Thinking collapsed");
+  }
+
+  toggleEvents() {
+    this.everything = !this.everything;
+    this.rows.clear();
+    this.scroller.redraw();
+    toast(this.everything ? "All events are shown" : "Only turns and key events are shown");
+  }
+}
+
+/** Text of an open turn, with a caret at the end. */
+function written(body, text) {
+  clear(body, h("div.md", { dir: "auto" }, markdown(text)));
+  let end = body.firstChild;
+  while (end.lastElementChild && /^(P|UL|OL|LI|BLOCKQUOTE|H\d)$/.test(end.lastElementChild.tagName)) end = end.lastElementChild;
+  end.append(h("span.caret", { "aria-hidden": "true" }));
+}
+
+const LONG_DAY = new Intl.DateTimeFormat("en", { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+const longDay = (time) => LONG_DAY.format(new Date(time));
+
+const tidy = (text) => {
+  try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return null; }
+};
+
+async function inlined(part) {
+  const bytes = Uint8Array.from(atob(part.data), (char) => char.charCodeAt(0));
+  return shown(new Blob([bytes], { type: part.mime ?? "image/png" }));
+}
+
+const zoom = (img) => dialog(img.alt, h("img.large", { src: img.src, alt: img.alt }), [["Close", null]]);
+
+/** A stable hue for a name. */
+function hue(name) {
+  let sum = 7;
+  for (const char of name) sum = (sum * 31 + char.codePointAt(0)) % 360;
+  return sum;
+}
+
+/** Tokens by section, in the order of a prompt. */
+export function sections(blocks) {
+  const sums = Object.fromEntries(SECTIONS.map((name) => [name, 0]));
+  for (const block of blocks ?? []) sums[block.section] = (sums[block.section] ?? 0) + block.tokens;
+  return Object.entries(sums).filter(([, tokens]) => tokens > 0);
+}
+
+/** A stacked bar. */
+export const bar = (pieces, total) =>
+  h("span.bar", { role: "img", "aria-label": pieces.map(([name, tokens]) => `${name} ${tokens} tokens`).join(", ") }, pieces.map(([name, tokens]) => h("i", { class: "s-" + name, title: `${name}: ${number(tokens)} tokens`, vars: { width: (tokens / total) * 100 + "%" } })));
