@@ -12,7 +12,7 @@ use crate::project_fixture::{self, SIZES};
 use crate::report::Row;
 use crate::{Result, Scale, allocations, processor};
 use everturn_core::json::Raw;
-use everturn_views::projection::{self, Message, Options, View};
+use everturn_views::projection::{self, Incremental, Message, Options, Previous, View};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -21,6 +21,9 @@ use std::rc::Rc;
 
 /// The ratio in spec 7, at the largest size.
 const BAR: f64 = 20.0;
+
+/// The largest size, in tokens.
+const LARGEST: usize = SIZES[SIZES.len() - 1];
 
 /// Number of timed calls in each round, each with freshly parsed messages, so that they are as close to the
 /// processor as the reference's, which are the same at every call.
@@ -46,7 +49,58 @@ pub fn run(with_reference: bool, scale: Scale) -> Result<Vec<Row>> {
     }
     let mut rows: Vec<Row> = subjects.iter().map(Subject::speed).collect();
     rows.extend(subjects.iter().filter(|subject| subject.is_largest()).map(Subject::view));
+    for messages in [project_fixture::messages(LARGEST), long()] {
+        for subject in subjects.iter().filter(|subject| subject.is_largest()) {
+            rows.push(growing(&messages, subject, scale)?);
+        }
+    }
     Ok(rows)
+}
+
+/// A transcript of 10,000 messages.
+fn long() -> Vec<Value> {
+    const MESSAGES: usize = 10_000;
+    let mut tokens = LARGEST;
+    loop {
+        let mut messages = project_fixture::messages(tokens);
+        if messages.len() >= MESSAGES {
+            messages.truncate(MESSAGES);
+            return messages;
+        }
+        tokens *= 2;
+    }
+}
+
+/// Times the next view of a transcript that grows by two turns at a time, against the same view from scratch.
+fn growing(values: &[Value], subject: &Subject, scale: Scale) -> Result<Row> {
+    const TURNS: usize = 2;
+    let messages = values.iter().cloned().map(Message::of).collect::<Result<Vec<_>, _>>()?;
+    let (mut ours, mut scratch) = (Samples::default(), Samples::default());
+    for _ in 0..scale.rounds {
+        let mut incremental = Incremental::default();
+        let mut end = messages.len() - RUNS * TURNS;
+        messages[..end].iter().cloned().for_each(|message| incremental.push(message));
+        incremental.project(None, &subject.options, Previous::None)?;
+        let mut shortest = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..RUNS {
+            messages[end..end + TURNS].iter().cloned().for_each(|message| incremental.push(message));
+            end += TURNS;
+            let (took, view) =
+                processor::once(|| incremental.project(None, &subject.options, Previous::Last));
+            let prefix_hash = view?.prefix_hash;
+            let (whole, view) =
+                processor::once(|| projection::project(&messages[..end], None, &subject.options));
+            if view?.prefix_hash != prefix_hash {
+                return Err(format!("{}: the next view is not the one from scratch", subject.policy).into());
+            }
+            shortest = (shortest.0.min(took), shortest.1.min(whole));
+        }
+        ours.push(shortest.0 / 1e6);
+        scratch.push(shortest.1 / 1e6);
+    }
+    let what = format!("next projection, {} messages, {}", count(values.len() as f64), subject.policy);
+    let against = format!("{} from scratch", time(scratch.median()));
+    Ok(Row::new(what, time(ours.median()), against).ratios(&scratch.over(&ours)))
 }
 
 /// One policy on one transcript.
@@ -129,7 +183,7 @@ impl Subject {
     }
 
     fn is_largest(&self) -> bool {
-        SIZES.iter().max() == Some(&self.tokens)
+        self.tokens == LARGEST
     }
 
     fn speed(&self) -> Row {

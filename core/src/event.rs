@@ -41,6 +41,8 @@ pub mod kind {
     pub const RECEIPT: &str = "context.receipt";
     pub const PIN: &str = "state.pin";
     pub const UNPIN: &str = "state.unpin";
+    pub const SCRATCHPAD_SET: &str = "scratchpad.set";
+    pub const SCRATCHPAD_CLEAR: &str = "scratchpad.clear";
     pub const APPROVAL_REQUESTED: &str = "approval.requested";
     pub const APPROVAL_RESOLVED: &str = "approval.resolved";
     pub const TOOL_STARTED: &str = "tool.started";

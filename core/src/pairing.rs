@@ -163,6 +163,13 @@ impl Speaker {
     }
 }
 
+/// Whether a value is a message of the assistant, and not an item of one. A result after it never answers, by name, a
+/// call before it.
+pub fn is_assistant_message(message: &Value) -> bool {
+    let speaker = Speaker::of(message);
+    speaker.assistant && !speaker.item
+}
+
 /// Pairs calls with results, in time linear in the number of messages and blocks.
 pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
     let mut open = Open::default();
@@ -224,7 +231,7 @@ pub fn cut_at_or_before<'a>(messages: usize, message: impl Fn(usize) -> &'a Valu
     // waits for a result by name alone. Only ids reach across.
     let is_beginning = |index: &usize| {
         let says = |index| Speaker::of(message(index));
-        *index == 0 || says(*index).assistant && !says(*index).item && !says(*index - 1).assistant
+        *index == 0 || is_assistant_message(message(*index)) && !says(*index - 1).assistant
     };
     let mut width = FEW.max(messages - index);
     loop {

@@ -13,7 +13,7 @@ pub enum Kind {
     Path,
     /// `Cargo.toml`: no folder, a known file extension.
     FileName,
-    /// `a::b`, `CamelCase`, `snake_case`.
+    /// `a::b`, `CamelCase`, `Widget4`, `snake_case`.
     Symbol,
     /// `#123`.
     Issue,
@@ -56,9 +56,12 @@ pub(crate) trait Reader<'a> {
 
     /// Receives a word, with its kind if it is a name. Returns whether to continue.
     fn found(&mut self, kind: Option<Kind>, word: &'a str) -> bool;
+
+    /// Receives a word of prose or a whole number. Neither is a name by itself.
+    fn plain(&mut self, _word: &'a str) {}
 }
 
-/// Receives all words.
+/// Receives every word that is not plain.
 pub(crate) struct Every<F>(pub(crate) F);
 
 impl<'a, F: FnMut(Option<Kind>, &'a str) -> bool> Reader<'a> for Every<F> {
@@ -100,8 +103,8 @@ const CLASS: [u8; 256] = {
     table
 };
 
-/// Reads every word that is more than a plain word or number, without surrounding punctuation. Continues as
-/// long as the reader does, and returns whether it reached the end.
+/// Passes every word to the reader, without surrounding punctuation. Continues as long as the reader does, and
+/// returns whether it reached the end.
 pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
     let bytes = text.as_bytes();
     let at_byte = |at: usize| bytes.get(at).copied().unwrap_or(b' ');
@@ -155,6 +158,7 @@ pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
             continue;
         }
         if made_of == LOWER && at_byte(at) != b':' {
+            reader.plain(&text[start..at]);
             continue;
         }
         if at_byte(at) == b':' && made_of & !(LOWER | UPPER) == 0 {
@@ -185,6 +189,7 @@ pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
             continue;
         }
         if made_of == LOWER || made_of == DIGIT {
+            reader.plain(word);
             continue;
         }
         let closing_tag = start > 0 && bytes[start - 1] == b'<' && bytes[start] == b'/';
@@ -234,6 +239,7 @@ fn name<'a>(word: &'a str, made_of: u8, reader: &mut impl Reader<'a>) -> bool {
     let word = if made_of & (SLASH | MARK) == 0 { word } else { trimmed(word) };
     // Prose has neither underscores nor colons.
     if made_of & (UNDERSCORE | COLONS) == 0 && is_plain(word) {
+        reader.plain(word);
         return true;
     }
     let kind = LazyCell::new(|| kind(word));
@@ -360,7 +366,7 @@ fn has_file_ending(word: &str) -> bool {
     ENDINGS.binary_search_by(|known| known.as_bytes().cmp(lower)).is_ok()
 }
 
-/// `CamelCase`, `camelCase`, `HTTPServer` or `snake_case`.
+/// `CamelCase`, `camelCase`, `HTTPServer`, `Widget4` or `snake_case`.
 fn is_symbol(word: &str) -> bool {
     let bytes = word.as_bytes();
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte >= 0x80;
@@ -371,7 +377,9 @@ fn is_symbol(word: &str) -> bool {
     if inner.contains('_') {
         return inner.bytes().any(|byte| byte.is_ascii_alphabetic() || byte >= 0x80);
     }
+    let has = |is: fn(&u8) -> bool| bytes.iter().any(is);
     bytes.windows(2).any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase())
+        || bytes[0].is_ascii_uppercase() && has(u8::is_ascii_lowercase) && has(u8::is_ascii_digit)
         || bytes.windows(4).any(|four| {
             // The plural of an abbreviation ("URLs") is not a symbol.
             four[..2].iter().all(u8::is_ascii_uppercase) && four[2..].iter().all(u8::is_ascii_lowercase)
@@ -410,11 +418,12 @@ mod tests {
             ("alloc::fmt::from_slice(", vec![(Symbol, "alloc::fmt::from_slice"), (Symbol, "from_slice")]),
             ("self.user_name", vec![(Symbol, "user_name")]),
             (
-                "UserService getUser HTTPServer snake_case __init__",
+                "UserService getUser HTTPServer Widget4 snake_case __init__",
                 vec![
                     (Symbol, "UserService"),
                     (Symbol, "getUser"),
                     (Symbol, "HTTPServer"),
+                    (Symbol, "Widget4"),
                     (Symbol, "snake_case"),
                 ],
             ),
@@ -440,7 +449,7 @@ mod tests {
     #[test]
     fn prose_has_no_names() {
         for text in [
-            "This is and/or that; text/html, e.g. example.com, 1.2.3, 12:30, 2024/01/02, URLs, I/O. End.",
+            "This is and/or that; text/html, e.g. example.com, 1.2.3, 12:30, 2024/01/02, URLs, I/O, A4, UTF8. End.",
             "<div>one</div> // comment /// doc #fff ... - -- .collect() self.name 1/2 decade 1234567 deadbeef a: b",
             "",
         ] {

@@ -1,8 +1,9 @@
 //! Everything derived from a log, as pure functions from events to a value.
 //!
-//! [`state`] folds a log into the minimum needed to continue; [`projection`] is the clean view of its messages;
-//! [`compaction`] plans, writes and reads checkpoints; [`context`] fits all of that into a token budget,
-//! counted by [`tokens`]; [`recall`] and [`vectors`] rank earlier turns; [`facts`] derives facts.
+//! [`reading`] puts turns in reading order; [`state`] folds a log into the minimum needed to continue;
+//! [`projection`] is the clean view of its messages; [`compaction`] plans, writes and reads checkpoints;
+//! [`context`] fits all of that into a token budget, counted by [`tokens`]; [`recall`] and [`vectors`] rank
+//! earlier turns; [`facts`] derives facts.
 //!
 //! This crate decides nothing about what is written (that is `core`), and like `core` it has no disk, no clock,
 //! no network and no randomness. Dropping anything that it made and deriving it again gives the same bytes.
@@ -12,6 +13,7 @@ pub mod context;
 pub mod facts;
 pub mod identifier;
 pub mod projection;
+pub mod reading;
 pub mod recall;
 pub mod speech;
 pub mod state;

@@ -4,15 +4,16 @@
 //! is the message itself, not a copy; a changed one keeps every byte that the change does not concern. Whatever
 //! a policy leaves out, a call and its result are left out together, and signed reasoning stays whole.
 //!
-//! [`project`] makes a view, `view` is the result, `message` is the input, `options` parses requests, `repair`,
-//! `summary`, `reachability`, `clearing` and `custom` are the policies, `part` and `edit` remove messages and
-//! parts, `pointer` locates reclaimed bodies, `hash` computes the prefix hash, `record` rebuilds a view from
-//! its event.
+//! [`project`] makes a view, [`Incremental`] a series of views of a growing transcript, `view` is the result,
+//! `message` is the input, `options` parses requests, `repair`, `summary`, `reachability`, `clearing` and
+//! `custom` are the policies, `part` and `edit` remove messages and parts, `pointer` locates reclaimed bodies,
+//! `hash` computes the prefix hash, `record` rebuilds a view from its event.
 
 mod clearing;
 mod custom;
 mod edit;
 mod hash;
+mod incremental;
 mod message;
 mod options;
 mod part;
@@ -25,8 +26,10 @@ mod summary;
 mod view;
 
 pub use custom::Projector;
+pub use incremental::{Incremental, Previous};
 pub use message::Message;
 pub use options::{Clearing, Options, POLICIES_MAX, Policy, Reachability, Signatures, Trigger};
+pub(crate) use part::without_parts;
 pub use pointer::{Pointed, Pointer, resolve_pointer, strip_markers};
 pub use record::replay;
 pub use session_update::session_update;
@@ -34,7 +37,7 @@ pub use view::{Metadata, Shown, View};
 
 use everturn_core::Error;
 use everturn_core::pairing::{self, Pairs};
-use record::Recorded;
+use record::Earlier;
 use serde_json::Value;
 
 /// Makes a view. `summary` is the transcript's.
@@ -54,32 +57,11 @@ pub fn project_after<'a>(
     options: &Options,
     previous: Option<&Value>,
 ) -> Result<View<'a>, Error> {
-    let decided = guarded(messages, summary, options)?;
-    let Some(previous) = previous else { return Ok(decided.view(messages, options)) };
-    let recorded = Recorded::read(previous)?;
-    let earlier = recorded.as_ref().and_then(|recorded| recorded.shown(messages).ok());
-    let (Some(recorded), Some(earlier)) = (recorded, earlier) else {
-        return Ok(decided.view_after(messages, options, &[]));
-    };
-    if hash_of(&earlier) != recorded.prefix_hash {
-        // The messages have changed since, as after a compaction: no earlier decision applies to them.
-        return Ok(decided.view_after(messages, options, &[]));
-    }
-    if let Some(gain) = options.freeze
-        && !decided.blocked
-        && recorded.is_of(options)
-    {
-        let mut frozen = earlier.clone();
-        frozen.extend((recorded.messages..messages.len()).map(|i| Shown::raw_from(i, &messages[i])));
-        let (fresh, kept) = (reclaimed(messages, &decided.shown).1, reclaimed(messages, &frozen).1);
-        // A call that was hidden while it waited may have its result by now; then the decisions cannot be kept.
-        if (fresh.saturating_sub(kept) as u64) < gain && part::is_valid(messages, &frozen) {
-            let reason = format!("{}_frozen", options.name());
-            let frozen = Decided { shown: frozen, reasons: vec![reason], ..decided };
-            return Ok(frozen.view_after(messages, options, &earlier));
-        }
-    }
-    Ok(decided.view_after(messages, options, &earlier))
+    let mut decided = guard(decide(messages, summary, options)?, messages, options);
+    let earlier = previous.map(|metadata| Earlier::recorded(metadata, messages, options)).transpose()?;
+    let unchanged = earlier.map(|earlier| earlier.keep(messages, options, &mut decided));
+    let prefix_hash = hash::of_messages(decided.shown.iter().map(|shown| &*shown.message));
+    Ok(decided.view(messages, options, prefix_hash, unchanged))
 }
 
 /// Result of the policies.
@@ -97,28 +79,23 @@ fn raw(messages: &[Message]) -> Vec<Shown<'_>> {
 }
 
 /// The policies' view, or the raw one if theirs breaks signed reasoning.
-fn guarded<'a>(
-    messages: &'a [Message],
-    summary: Option<&str>,
-    options: &Options,
-) -> Result<Decided<'a>, Error> {
-    let decided = decide(messages, summary, options)?;
+fn guard<'a>(decided: Decided<'a>, messages: &'a [Message], options: &Options) -> Decided<'a> {
     if options.signatures == Signatures::Ignore {
-        return Ok(decided);
+        return decided;
     }
     let mut whole = vec![false; messages.len()];
     for source in decided.shown.iter().filter(|shown| shown.is_unchanged()).filter_map(Shown::source) {
         whole[source] = true;
     }
     let broken = (0..messages.len()).find(|index| !whole[*index] && messages[*index].is_signed());
-    let Some(index) = broken else { return Ok(decided) };
-    Ok(Decided {
+    let Some(index) = broken else { return decided };
+    Decided {
         shown: raw(messages),
         reasons: vec![format!("provider_safety_blocked: message {index} carries signed reasoning")],
         roots: Vec::new(),
         blocked: true,
         claim: None,
-    })
+    }
 }
 
 fn decide<'a>(
@@ -133,7 +110,7 @@ fn decide<'a>(
         let reason = match policy {
             Policy::Raw => "raw_passthrough".to_string(),
             Policy::CleanToolRepair | Policy::SquashFailedCalls => {
-                let cut = repair::cut(&decided.shown, *policy, options);
+                let cut = repair::cut(&decided.shown, &pair(&decided.shown), *policy, options);
                 decided.shown = cut.apply(messages, decided.shown)?;
                 policy.name().to_string()
             }
@@ -143,12 +120,16 @@ fn decide<'a>(
                 reason.to_string()
             }
             Policy::ReachabilityGc => {
-                let (cut, reason) = reachability::cut(&decided.shown, options, &mut decided.roots);
+                reachability::consult(options, decided.shown.len(), &mut decided.roots);
+                let (cut, reason) = reachability::cut(&decided.shown, options);
                 decided.shown = cut.apply(messages, decided.shown)?;
                 reason.to_string()
             }
             Policy::ClearToolUses => {
-                let (cut, reason) = clearing::cut(&decided.shown, options);
+                let pairs = pair(&decided.shown);
+                let size = clearing::size(&decided.shown, &pairs, options.clearing.trigger);
+                let at_least = options.clearing.clear_at_least;
+                let (cut, reason) = clearing::cut(&decided.shown, &pairs, size, at_least, options);
                 decided.shown = cut.apply(messages, decided.shown)?;
                 reason.to_string()
             }
@@ -184,18 +165,14 @@ fn pair<'v>(shown: &'v [Shown<'_>]) -> Pairs<'v> {
     pairing::pair(shown.iter().map(Shown::value))
 }
 
-fn hash_of(shown: &[Shown<'_>]) -> String {
-    hash::of_messages(shown.iter().map(|shown| &*shown.message))
-}
-
 impl<'a> Decided<'a> {
-    fn view_after(self, messages: &[Message], options: &Options, earlier: &[Shown<'_>]) -> View<'a> {
-        let same = self.shown.iter().zip(earlier).take_while(|(now, then)| now.is_same(then));
-        let chars: usize = same.map(|(now, _)| now.message.chars()).sum();
-        View { unchanged_leading_tokens: Some(chars / 4), ..self.view(messages, options) }
-    }
-
-    fn view(self, messages: &[Message], options: &Options) -> View<'a> {
+    fn view(
+        self,
+        messages: &[Message],
+        options: &Options,
+        prefix_hash: String,
+        unchanged_leading_tokens: Option<usize>,
+    ) -> View<'a> {
         let reason = match &options.reason {
             Some(reason) if !self.blocked => reason.clone(),
             _ => self.reasons.join("; "),
@@ -232,12 +209,12 @@ impl<'a> Decided<'a> {
             redacted_indices,
             reclaimed_chars,
             reclaimed_tokens,
-            prefix_hash: hash_of(&shown),
+            prefix_hash,
             provider_safety_blocked: self.blocked,
             roots_consulted: self.roots,
             redaction_pointers: pointers,
             first_changed_index: (unchanged < messages.len().max(shown.len())).then_some(unchanged),
-            unchanged_leading_tokens: None,
+            unchanged_leading_tokens,
             asked: view::RecordedOptions::of(options),
             transcript: messages.len(),
             messages: shown,

@@ -21,13 +21,17 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Version of [`State`] and of a stored [`Fold`]; a fold of another version is rebuilt from the log.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Maximum number of turns in [`State::recent_turn_ids`].
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Maximum number of pins of one conversation.
 pub const PINS_MAX: usize = 100;
 /// Maximum size of a pin, in bytes of JSON: every prompt carries it.
 pub const PIN_BYTES_MAX: usize = 4 * 1024;
+/// Maximum number of scratchpads of one conversation.
+pub const SCRATCHPADS_MAX: usize = 16;
+/// Maximum size of a scratchpad, in bytes of JSON: every prompt carries it.
+pub const SCRATCHPAD_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of pending approvals and of pending tools; the oldest are dropped.
 pub const PENDING_MAX: usize = 1000;
 
@@ -40,12 +44,16 @@ pub struct Fold {
     pub through_seq: u64,
     /// Time of that event.
     pub updated: Timestamp,
-    /// The newest turns that are neither superseded, aborted nor open.
+    /// The newest turns that are neither superseded, aborted nor open, in reading order.
     pub recent: Vec<Place>,
     /// Open turns.
     pub open: Vec<Place>,
+    /// The last aborted turns that no turn has replaced.
+    pub aborted: Vec<Place>,
     /// Pins, by the `seq` of the event that set each.
     pub pins: BTreeMap<String, u64>,
+    /// Scratchpads, by the `seq` of the event that set each, which is their version.
+    pub scratchpads: BTreeMap<String, u64>,
     /// Pending approvals, by id and the `seq` of the request.
     pub approvals: Vec<Waiting>,
     /// Calls without a result, and tools that started and did not finish.
@@ -77,13 +85,23 @@ pub struct Statement {
     pub turn: Option<TurnId>,
 }
 
-/// A turn and its `seq`.
+/// A turn, its `seq` and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The turn.
     pub turn: TurnId,
-    /// Its `seq`.
+    /// `seq` of its first event.
     pub seq: u64,
+    /// Its place in reading order: the smallest `seq` among it and the turns that it replaces. See
+    /// [`reading`](crate::reading).
+    pub place: u64,
+}
+
+impl Place {
+    /// A turn that replaces nothing.
+    fn new(turn: TurnId, seq: u64) -> Place {
+        Place { turn, seq, place: seq }
+    }
 }
 
 /// A pending approval.
@@ -106,14 +124,16 @@ pub struct Tool {
     pub turn: Option<TurnId>,
     /// `seq` of the call, or of its start.
     pub seq: u64,
+    /// The place of its turn in reading order.
+    pub place: u64,
 }
 
-/// The body of `state.pin`; of `state.unpin` without the value.
+/// The body of `state.pin` and `scratchpad.set`; of `state.unpin` and `scratchpad.clear` without the value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PinBody {
-    /// Name of the pin.
+    /// Name of the pin or scratchpad.
     pub name: String,
-    /// Value of the pin.
+    /// Its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Raw>,
 }
@@ -170,25 +190,32 @@ pub struct ToolBody {
 /// shown.
 pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
     let wrong = |what: &str| Error::invalid("state.malformed", format!("the body of {kind} {what}"));
+    let set = |what: &str, removed_by: &str, limit: (&'static str, usize, &str)| {
+        let set: PinBody = body.read().ok_or_else(|| wrong("must be {\"name\": …, \"value\": …}"))?;
+        everturn_core::event::check_name(what, &set.name)?;
+        let value =
+            set.value.ok_or_else(|| wrong(&format!("has no value; {removed_by} removes a {what}")))?;
+        let (limit, max, advice) = limit;
+        match value.get().len() {
+            bytes if bytes > max => Err(Error::limit(limit, max as u64, bytes as u64, advice)),
+            _ => Ok(()),
+        }
+    };
+    let removed = |what: &str| {
+        let wrong = || wrong(&format!("must be {{\"name\": …}}, the name of a {what}"));
+        body.read::<PinBody>().map(drop).ok_or_else(wrong)
+    };
     match kind {
         kind::PIN => {
-            let pin: PinBody = body.read().ok_or_else(|| wrong("must be {\"name\": …, \"value\": …}"))?;
-            everturn_core::event::check_name("pin", &pin.name)?;
-            let value = pin.value.ok_or_else(|| wrong("has no value; state.unpin removes a pin"))?;
-            if value.get().len() > PIN_BYTES_MAX {
-                let advice = "pin the name of it and keep the rest in a turn";
-                return Err(Error::limit(
-                    "PIN_BYTES_MAX",
-                    PIN_BYTES_MAX as u64,
-                    value.get().len() as u64,
-                    advice,
-                ));
-            }
-            Ok(())
+            let advice = "pin the name of it and keep the rest in a turn";
+            set("pin", kind::UNPIN, ("PIN_BYTES_MAX", PIN_BYTES_MAX, advice))
         }
-        kind::UNPIN => {
-            body.read::<PinBody>().map(drop).ok_or_else(|| wrong("must be {\"name\": …}, the name of a pin"))
+        kind::UNPIN => removed("pin"),
+        kind::SCRATCHPAD_SET => {
+            let advice = "keep what the next steps need and the rest in a turn";
+            set("scratchpad", kind::SCRATCHPAD_CLEAR, ("SCRATCHPAD_BYTES_MAX", SCRATCHPAD_BYTES_MAX, advice))
         }
+        kind::SCRATCHPAD_CLEAR => removed("scratchpad"),
         kind::APPROVAL_REQUESTED => body
             .read::<ApprovalBody>()
             .map(drop)
@@ -217,8 +244,8 @@ impl Fold {
     /// The first `seq` that a compaction must not pass: that of the oldest pending item.
     pub fn barrier(&self) -> Option<u64> {
         let approvals = self.approvals.iter().map(|waiting| waiting.seq);
-        let tools = self.tools.iter().map(|tool| tool.seq);
-        approvals.chain(tools).chain(self.open.iter().map(|place| place.seq)).min()
+        let tools = self.tools.iter().map(|tool| tool.place);
+        approvals.chain(tools).chain(self.open.iter().map(|open| open.place)).min()
     }
 
     /// Applies the next event. One that lacks what its kind requires changes nothing.
@@ -232,27 +259,31 @@ impl Fold {
             }
             kind::MESSAGE | kind::TOOL_RESULT => {
                 if let Some(turn) = event.turn.filter(|turn| turn.0 == event.id.0) {
-                    self.said(Place { turn, seq: event.seq }, event);
+                    self.said(Place::new(turn, event.seq), event);
                 }
             }
             kind::OPENED => {
                 if let Some(turn) = event.turn.filter(|turn| turn.0 == event.id.0) {
-                    self.open.push(Place { turn, seq: event.seq });
+                    self.open.push(Place::new(turn, event.seq));
                 }
             }
             kind::COMMITTED | kind::ABORTED | kind::INTERRUPTED => {
-                let open = self.open.iter().position(|place| Some(place.turn) == event.turn);
-                if let Some(place) = open.map(|open| self.open.remove(open))
-                    && event.kind != kind::ABORTED
-                {
-                    self.said(place, event);
+                match event.turn.and_then(|turn| take(&mut self.open, turn)) {
+                    Some(place) if event.kind == kind::ABORTED => {
+                        if self.aborted.len() == RECENT_TURNS_MAX {
+                            self.aborted.remove(0);
+                        }
+                        self.aborted.push(place);
+                    }
+                    Some(place) => self.said(place, event),
+                    None => {}
                 }
             }
             kind::SUPERSEDED => {
-                if let Some(turn) = event.turn.filter(|_| event.read::<SupersededBody>().is_some()) {
+                if let (Some(turn), Some(SupersededBody { by })) = (event.turn, event.read()) {
                     self.forget(turn);
-                    self.recent.retain(|place| place.turn != turn);
                     self.facts.retain(|fact| fact.turn != Some(turn));
+                    self.replace(turn, by);
                 }
             }
             kind::ERASED => {
@@ -272,6 +303,16 @@ impl Fold {
                     self.pins.remove(&name);
                 }
             }
+            kind::SCRATCHPAD_SET => {
+                if let Some(PinBody { name, value: Some(_) }) = event.read() {
+                    self.scratchpads.insert(name, event.seq);
+                }
+            }
+            kind::SCRATCHPAD_CLEAR => {
+                if let Some(PinBody { name, .. }) = event.read() {
+                    self.scratchpads.remove(&name);
+                }
+            }
             kind::APPROVAL_REQUESTED => {
                 if let Some(ApprovalBody { approval_id: id, .. }) = event.read() {
                     self.approvals.retain(|waiting| waiting.id != id);
@@ -288,7 +329,8 @@ impl Fold {
                     && !self.tools.iter().any(|tool| tool.id.as_deref() == Some(&tool_call_id))
                 {
                     let name = tool_name.unwrap_or_else(|| "tool".into());
-                    push(&mut self.tools, Tool { id: Some(tool_call_id), name, turn: None, seq: event.seq });
+                    let (seq, place) = (event.seq, event.seq);
+                    push(&mut self.tools, Tool { id: Some(tool_call_id), name, turn: None, seq, place });
                 }
             }
             kind::TOOL_FINISHED => {
@@ -317,12 +359,7 @@ impl Fold {
 
     /// Records a finished turn: its calls are pending from now on, and the calls that it answers no longer are.
     fn said(&mut self, place: Place, event: &Event) {
-        // A streamed turn may have begun before others that are here already.
-        let at = self.recent.iter().rposition(|other| other.seq < place.seq).map_or(0, |before| before + 1);
-        self.recent.insert(at, place);
-        if self.recent.len() > RECENT_TURNS_MAX {
-            self.recent.remove(0);
-        }
+        self.insert_recent(place);
         // Most turns have neither calls nor results, and parsing each would slow every fold.
         let text = event.text().unwrap_or_default();
         let speaks_of_tools =
@@ -347,8 +384,35 @@ impl Fold {
             let id = id.map(str::to_string);
             // It may have been announced as started before the turn that called it was complete.
             self.tools.retain(|tool| id.is_none() || tool.id != id);
-            let tool = Tool { id, name: name.to_string(), turn: Some(place.turn), seq: place.seq };
+            let Place { turn, seq, place } = place;
+            let tool = Tool { id, name: name.to_string(), turn: Some(turn), seq, place };
             push(&mut self.tools, tool);
+        }
+    }
+
+    /// Adds a turn to the recent ones. A streamed turn, or one that replaces another, may belong before turns that
+    /// are here already.
+    fn insert_recent(&mut self, place: Place) {
+        let at = self.recent.partition_point(|other| other.place < place.place);
+        self.recent.insert(at, place);
+        if self.recent.len() > RECENT_TURNS_MAX {
+            self.recent.remove(0);
+        }
+    }
+
+    /// Moves a turn to the place of the one that it replaces; see [`reading`](crate::reading).
+    fn replace(&mut self, turn: TurnId, by: TurnId) {
+        // A turn that is not listed here is older than all recent ones.
+        let replaced = take(&mut self.recent, turn).or_else(|| take(&mut self.aborted, turn));
+        let before = replaced.map_or(0, |replaced| replaced.place);
+        for tool in self.tools.iter_mut().filter(|tool| tool.turn == Some(by)) {
+            tool.place = tool.place.min(before);
+        }
+        for waiting in self.open.iter_mut().chain(&mut self.aborted).filter(|waiting| waiting.turn == by) {
+            waiting.place = waiting.place.min(before);
+        }
+        if let Some(successor) = take(&mut self.recent, by).filter(|_| replaced.is_some()) {
+            self.insert_recent(Place { place: successor.place.min(before), ..successor });
         }
     }
 
@@ -393,6 +457,11 @@ impl Fold {
     }
 }
 
+/// Removes a turn from a list of turns.
+fn take(list: &mut Vec<Place>, turn: TurnId) -> Option<Place> {
+    list.iter().position(|place| place.turn == turn).map(|at| list.remove(at))
+}
+
 fn push<T>(list: &mut Vec<T>, entry: T) {
     if list.len() == PENDING_MAX {
         list.remove(0);
@@ -421,6 +490,8 @@ pub struct State {
     pub pending_tools: Vec<PendingTool>,
     /// Pins, by name: values that must stay exact.
     pub pins: BTreeMap<String, Pin>,
+    /// Scratchpads, by name: working memory of agents.
+    pub scratchpads: BTreeMap<String, Scratchpad>,
     /// Open turns.
     pub open_turns: Vec<TurnId>,
     /// Time of the last event.
@@ -467,6 +538,15 @@ pub struct Pin {
     /// The value.
     pub value: Raw,
     /// `seq` of the event that set it.
+    pub seq: u64,
+}
+
+/// Working memory of an agent.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Scratchpad {
+    /// The value.
+    pub value: Raw,
+    /// `seq` of the event that set it, which is its version.
     pub seq: u64,
 }
 
@@ -529,6 +609,11 @@ impl State {
             "Pinned: true now, whatever was said before",
             pins.map(|(name, pin)| format!("- {name}: {}", plain(&pin.value))).collect(),
         );
+        let scratchpads = self.scratchpads.iter();
+        list(
+            "Scratchpads",
+            scratchpads.map(|(name, pad)| format!("### {name}\n\n{}\n", plain(&pad.value))).collect(),
+        );
         let approval = |waiting: &PendingApproval| {
             let what =
                 waiting.question.as_deref().or(waiting.tool_name.as_deref()).unwrap_or("no question given");
@@ -544,7 +629,7 @@ impl State {
     }
 }
 
-/// A pin's value: a string without its quotes, anything else as JSON.
+/// The value of a pin or scratchpad: a string without its quotes, anything else as JSON.
 fn plain(value: &Raw) -> String {
     value.read::<String>().unwrap_or_else(|| value.get().to_string())
 }

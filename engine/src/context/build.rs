@@ -349,7 +349,13 @@ impl ConversationHandle {
                 (_, Some(recorded)) => Some(projection::replay(&messages, recorded)?),
                 (Some(how), None) => {
                     let previous = self.previous_projection(fold)?;
-                    Some(projection::project_after(&messages, summary()?.as_deref(), how, previous.as_ref())?)
+                    let how = how.clone().with_scratchpads(&self.scratchpads(fold)?);
+                    Some(projection::project_after(
+                        &messages,
+                        summary()?.as_deref(),
+                        &how,
+                        previous.as_ref(),
+                    )?)
                 }
                 (None, None) => None,
             };
@@ -397,6 +403,7 @@ impl ConversationHandle {
         }
         let mut ids: Vec<String> = fold.checkpoint.map(|at| at.event.to_string()).into_iter().collect();
         let places = state.pins.values().map(|pin| pin.seq);
+        let places = places.chain(state.scratchpads.values().map(|scratchpad| scratchpad.seq));
         let places = places.chain(state.pending_approvals.iter().map(|waiting| waiting.requested_seq));
         for seq in places.chain(state.pending_tools.iter().map(|tool| tool.since_seq)) {
             ids.extend(self.event_at(seq)?.map(|event| event.id.to_string()));

@@ -55,7 +55,8 @@ impl ConversationContexts<'_> {
         let (messages, _slot) = self.0.messages(after_seq, head)?;
         let summary = self.0.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.0.previous_projection(&fold)?;
-        let view = projection::project_after(&messages, summary.as_deref(), options, previous.as_ref())?;
+        let options = options.clone().with_scratchpads(&self.0.scratchpads(&fold)?);
+        let view = projection::project_after(&messages, summary.as_deref(), &options, previous.as_ref())?;
         Ok(Projection {
             result: Raw::of(&view)?,
             messages: view.messages.iter().map(|shown| shown.raw().clone()).collect(),

@@ -24,6 +24,7 @@ impl ConversationHandle {
                 return Err(Error::invalid("kind.reserved", text));
             }
             everturn_views::state::check(kind, &body)?;
+            self.check_scratchpads(kind, &body)?;
             let draft = Draft { actor, ..self.shared().draft(kind.to_string(), &body)? };
             draft.check()?;
             let conversation = self.shared().journal.conversation(self.key())?;

@@ -529,6 +529,41 @@ fn pins_are_limited_and_a_pin_can_be_changed_and_taken_away() {
     assert!(!scope.conversation(id).state().read().unwrap().pins.contains_key("pin 5"));
 }
 
+#[test]
+fn scratchpads_are_limited_and_can_be_replaced_and_cleared() {
+    let (_store, scope) = memory();
+    let chat = scope.conversation(scope.begin());
+    for n in 0..16 {
+        chat.state().set_scratchpad(&format!("pad {n}"), json!({"step": n})).wait().unwrap();
+    }
+    refused(
+        chat.state().set_scratchpad("one more", 1).wait(),
+        "limit.exceeded",
+        "SCRATCHPADS_MAX is 16, this is 17",
+    );
+    let event = json!({"name": "one more", "value": 1});
+    refused(
+        chat.append_event("scratchpad.set", None, event).wait(),
+        "limit.exceeded",
+        "SCRATCHPADS_MAX is 16, this is 17",
+    );
+    refused(
+        chat.state().set_scratchpad("pad 5", "x".repeat(16 * 1024)).wait(),
+        "limit.exceeded",
+        "SCRATCHPAD_BYTES_MAX is 16384",
+    );
+    let replaced = chat.state().set_scratchpad("pad 5", "next: src/lib.rs").wait().unwrap();
+    let cleared = chat.state().clear_scratchpad("pad 6").wait().unwrap();
+    let state = chat.state().read().unwrap();
+    assert_eq!((state.scratchpads.len(), state.scratchpads.contains_key("pad 6")), (15, false));
+    let pad = &state.scratchpads["pad 5"];
+    assert_eq!((pad.value.get(), pad.seq), ("\"next: src/lib.rs\"", replaced.seq));
+    assert!(state.pins.is_empty(), "a scratchpad is not a pin");
+    let before = chat.state().at(cleared.seq - 1).unwrap();
+    assert!(before.scratchpads.contains_key("pad 6"), "it was there then");
+    chat.state().set_scratchpad("one more", 1).wait().unwrap();
+}
+
 /// Turns of megabytes are summarized from the ends of their texts, so that few of them are in memory; they count in full.
 #[test]
 fn large_turns_are_read_in_part_and_counted_in_full() {

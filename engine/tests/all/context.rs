@@ -561,6 +561,39 @@ fn a_projection_is_recorded_told_to_followers_and_can_be_made_again_from_the_log
     );
 }
 
+/// A scratchpad that an event sets is in the state, in prompts and in projections until it is cleared.
+#[test]
+fn a_live_scratchpad_is_in_the_state_and_a_root_of_projections() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    for n in 0..2 {
+        let called = json!({"id": format!("c{n}"), "type": "function", "function": {"name": "run", "arguments": "{}"}});
+        scope.say(id, message(json!({"role": "assistant", "content": null, "tool_calls": [called]})));
+        let body = format!("src/part{n}.rs\n{}", "let x = 1;\n".repeat(80));
+        scope.say(id, message(json!({"role": "tool", "tool_call_id": format!("c{n}"), "content": body})));
+    }
+    scope.say(id, NewTurn::user("thanks"));
+    let options = json!({"policy": "reachability_gc", "root_window": 1, "require_write_barrier": true});
+    let options = projection::Options::parse(&options).unwrap();
+    let chat = scope.conversation(id);
+    let projected = || chat.contexts().project(&options).unwrap().result.read::<Value>().unwrap();
+    assert_eq!(projected()["reason"], "reachability_gc_write_barrier_missing");
+    let body = Raw::of(&json!({"name": "plan", "value": "next: src/part1.rs"})).unwrap();
+    let set = chat.append_event("scratchpad.set", None, body).wait().unwrap();
+    assert_eq!(chat.state().read().unwrap().scratchpads["plan"].seq, set.seq);
+    let view = projected();
+    assert_eq!(view["redacted_indices"], json!([1]), "the scratchpad names src/part1.rs");
+    let version = json!([format!("scratchpad:plan@{}", set.seq)]);
+    assert_eq!(view["event"]["metadata"]["options"]["scratchpads"], version);
+    let asked = ContextOptions { projection: Some(options.clone()), ..ContextOptions::new(8000) };
+    let context = read(&chat.contexts().build(&asked).unwrap());
+    assert!(context.contains("next: src/part1.rs") && context.contains("tool result reclaimed"), "{context}");
+    let body = Raw::of(&json!({"name": "plan"})).unwrap();
+    chat.append_event("scratchpad.clear", None, body).wait().unwrap();
+    assert!(chat.state().read().unwrap().scratchpads.is_empty());
+    assert_eq!(projected()["reason"], "reachability_gc_write_barrier_missing");
+}
+
 /// Invariant 7: what is read does not grow with the conversation. Counted, not timed.
 #[test]
 fn a_state_is_kept_so_that_a_long_log_is_not_read_again() {

@@ -19,7 +19,7 @@ pub const RECENT_TURNS: usize = 8;
 pub struct Candidate<'a> {
     /// Its id.
     pub turn: TurnId,
-    /// `seq` of the turn.
+    /// Its place in reading order; see [`reading`](crate::reading).
     pub seq: u64,
     /// Role of the actor.
     pub role: Role,

@@ -4,21 +4,30 @@ use super::edit::MARKER;
 use super::options::Trigger;
 use super::part::Cut;
 use super::pointer::{INPUT_CLEARED, Pointed, Pointer};
-use super::{Options, Policy, Shown, Signatures, pair};
+use super::{Options, Policy, Shown, Signatures};
 use everturn_core::message::field;
 use everturn_core::pairing::{Answer, Call, Pairs};
 use serde_json::Value;
 
-pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str) {
+/// Size in the unit of the trigger.
+pub(super) fn size(shown: &[Shown<'_>], pairs: &Pairs<'_>, trigger: Trigger) -> u64 {
+    match trigger {
+        Trigger::ToolUses(_) => pairs.calls.len() as u64,
+        Trigger::InputTokens(_) => shown.iter().map(|shown| shown.message.chars() as u64 / 4).sum(),
+    }
+}
+
+/// `size` is that of the whole view, even if `shown` is only its end. Nothing is cleared if that would remove fewer
+/// than `at_least` tokens.
+pub(super) fn cut(
+    shown: &[Shown<'_>],
+    pairs: &Pairs<'_>,
+    size: u64,
+    at_least: u64,
+    options: &Options,
+) -> (Cut, &'static str) {
     let knobs = &options.clearing;
-    let pairs = pair(shown);
-    let (size, trigger) = match knobs.trigger {
-        Trigger::ToolUses(uses) => (pairs.calls.len() as u64, uses),
-        Trigger::InputTokens(tokens) => {
-            (shown.iter().map(|shown| shown.message.chars() as u64 / 4).sum(), tokens)
-        }
-    };
-    if size <= trigger {
+    if !knobs.trigger.is_exceeded(size) {
         return (Cut::default(), "clear_tool_uses_below_trigger");
     }
     let stays = |index: usize| options.signatures == Signatures::PerTurn && shown[index].is_signed();
@@ -29,7 +38,7 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str)
         if excluded || stays(result.message) {
             continue;
         }
-        let Some(pointer) = body_pointer(shown, &pairs, result, Policy::ClearToolUses) else {
+        let Some(pointer) = body_pointer(shown, pairs, result, Policy::ClearToolUses) else {
             continue;
         };
         // Replacing a body shorter than the replacement would make the view longer.
@@ -46,7 +55,7 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str)
     }
     let tokens: usize = cut.reclaimed.iter().map(|(_, pointer)| pointer.estimated_tokens_reclaimed).sum();
     match tokens as u64 {
-        tokens if tokens < knobs.clear_at_least => (Cut::default(), "clear_tool_uses_below_clear_at_least"),
+        tokens if tokens < at_least => (Cut::default(), "clear_tool_uses_below_clear_at_least"),
         _ => (cut, "clear_tool_uses"),
     }
 }

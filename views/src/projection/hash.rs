@@ -29,25 +29,57 @@ pub(super) fn of_value(value: &Value) -> String {
 
 /// The hash of the canonical JSON of a list of messages.
 pub(super) fn of_messages<'m>(messages: impl Iterator<Item = &'m Message>) -> String {
-    /// Each piece is hashed while it is still in the processor's nearest cache.
-    const PIECE: usize = 16 << 10;
-    let mut hasher = Sha256::new();
-    let mut text = Vec::with_capacity(2 * PIECE);
-    let mut keys = Vec::new();
-    text.push(b'[');
-    for (n, message) in messages.enumerate() {
-        if n > 0 {
-            text.push(b',');
+    Growing::default().of_messages(0, messages)
+}
+
+/// The hash of a growing list, which hashes each message once.
+#[derive(Clone, Default)]
+pub(super) struct Growing {
+    /// States of the hasher, each with the number of messages hashed so far, ascending.
+    states: Vec<(usize, Sha256)>,
+}
+
+impl Growing {
+    /// The hash of the canonical JSON of a list of messages. The first `same` are equal to those of the previous list.
+    pub(super) fn of_messages<'m>(
+        &mut self,
+        same: usize,
+        messages: impl Iterator<Item = &'m Message>,
+    ) -> String {
+        /// Each piece is hashed while it is still in the processor's nearest cache.
+        const PIECE: usize = 16 << 10;
+        /// Number of messages between two kept states. The state at the end is kept too.
+        const EVERY: usize = 128;
+        while self.states.pop_if(|(count, _)| *count > same).is_some() {}
+        let (mut count, mut hasher) = self.states.last().cloned().unwrap_or_default();
+        let mut text = Vec::with_capacity(2 * PIECE);
+        let mut keys = Vec::new();
+        if count == 0 {
+            text.push(b'[');
         }
-        message.write_canonical(&mut text, &mut keys);
-        if text.len() >= PIECE {
-            hasher.update(&text);
-            text.clear();
+        for message in messages.skip(count) {
+            if count > 0 {
+                text.push(b',');
+            }
+            message.write_canonical(&mut text, &mut keys);
+            count += 1;
+            if text.len() >= PIECE || count % EVERY == 0 {
+                hasher.update(&text);
+                text.clear();
+            }
+            if count % EVERY == 0 {
+                self.states.push((count, hasher.clone()));
+            }
         }
+        hasher.update(&text);
+        // The state at the end of the previous list is no longer useful, unless it is a regular one.
+        self.states.pop_if(|(before, _)| *before % EVERY != 0);
+        if count > self.states.last().map_or(0, |(before, _)| *before) {
+            self.states.push((count, hasher.clone()));
+        }
+        hasher.update(b"]");
+        spell(&hasher.finalize())
     }
-    text.push(b']');
-    hasher.update(&text);
-    spell(&hasher.finalize())
 }
 
 /// The hash of a tool result's body and its length: of a string its own characters, of anything else the

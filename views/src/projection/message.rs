@@ -60,6 +60,11 @@ impl Message {
         Message { kept: Arc::new(Kept { raw, said }), chars, is_signed: None }
     }
 
+    /// Whether this is the same message, not only an equal one.
+    pub(super) fn is(&self, other: &Message) -> bool {
+        Arc::ptr_eq(&self.kept, &other.kept)
+    }
+
     /// The JSON text.
     pub fn raw(&self) -> &Raw {
         &self.kept.raw

@@ -2,9 +2,11 @@
 
 use super::custom::Projector;
 use super::hash;
+use crate::state::Scratchpad;
 use everturn_core::Error;
 use everturn_core::id::clip;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Maximum number of policies in one list.
@@ -142,7 +144,7 @@ impl Default for Reachability {
 }
 
 /// Options of `clear_tool_uses`, with the defaults of Anthropic's context editing.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Clearing {
     /// Size of the view above which clearing starts.
     pub trigger: Trigger,
@@ -163,6 +165,14 @@ pub enum Trigger {
     InputTokens(u64),
     /// They contain more calls than this.
     ToolUses(u64),
+}
+
+impl Trigger {
+    /// Whether a view of this size is cleared.
+    pub(super) fn is_exceeded(self, size: u64) -> bool {
+        let (Trigger::InputTokens(most) | Trigger::ToolUses(most)) = self;
+        size > most
+    }
 }
 
 impl Default for Clearing {
@@ -197,6 +207,9 @@ const OTHERS: [&str; 14] = [
     "clear_inputs",
     "freeze",
 ];
+
+/// Where the event names the live scratchpads.
+pub(super) const SCRATCHPADS: &str = "scratchpads";
 
 impl Options {
     /// Options for one policy, with defaults for everything else.
@@ -300,6 +313,19 @@ impl Options {
             projector: None,
             record: record(given),
         })
+    }
+
+    /// Makes the scratchpads in force roots of `reachability_gc`, and their versions its write barrier.
+    pub fn with_scratchpads(mut self, live: &BTreeMap<String, Scratchpad>) -> Options {
+        if live.is_empty() || !self.policies.contains(&Policy::ReachabilityGc) {
+            return self;
+        }
+        let values = live.iter().map(|(name, pad)| (name.clone(), pad.value.read().unwrap_or_default()));
+        self.reachability.roots.push(("scratchpad", Value::Object(values.collect())));
+        self.reachability.write_barrier = true;
+        let versions = live.iter().map(|(name, pad)| format!("scratchpad:{name}@{}", pad.seq));
+        self.record[SCRATCHPADS] = versions.collect();
+        self
     }
 
     /// The names of the policies, joined by `+`.

@@ -10,6 +10,7 @@ use everturn_core::pairing::{self, Pairs, Place};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Changes that one policy makes to the messages before it, by their index in that list.
 #[derive(Default)]
@@ -97,6 +98,13 @@ impl Cut {
     }
 }
 
+/// Removes parts of messages, and messages that become empty.
+pub(crate) fn without_parts(messages: &[Message], parts: Vec<(usize, Place)>) -> Result<Vec<Message>, Error> {
+    let shown = super::raw(messages);
+    let cut = Cut::of(&shown, &pair(&shown), parts);
+    Ok(cut.apply(messages, shown)?.into_iter().map(|shown| shown.message.into_owned()).collect())
+}
+
 impl<'a> Shown<'a> {
     /// Edits the original message again with all changes so far, so that one edit records them all.
     pub(super) fn change(&mut self, messages: &'a [Message], more: Edit) -> Result<(), Error> {
@@ -104,7 +112,7 @@ impl<'a> Shown<'a> {
         let (message, mut edit) = match source {
             None => (&*self.message, more),
             Some(source) => {
-                let mut all = self.edit.take().map(|edit| *edit).unwrap_or_default();
+                let mut all = self.edit.take().map(Arc::unwrap_or_clone).unwrap_or_default();
                 let places: Vec<_> = more.removed.iter().map(|place| all.origin(*place)).collect();
                 all.removed.extend(places);
                 all.removed.sort_by_key(|place| place.index());
@@ -213,13 +221,13 @@ pub(super) fn protected_with_partners(shown: &[Shown<'_>], pairs: &Pairs<'_>) ->
 
 /// Whether every call is shown exactly if its result is, and no reasoning lost what it led to.
 pub(super) fn is_valid(messages: &[Message], shown: &[Shown<'_>]) -> bool {
-    let mut gone: Vec<Option<HashSet<Place>>> = vec![None; messages.len()];
+    let mut gone: Vec<Option<&[Place]>> = vec![None; messages.len()];
     for shown in shown {
         if let Some(source) = shown.source {
-            gone[source] = Some(shown.edit().removed.iter().copied().collect());
+            gone[source] = Some(&shown.edit().removed);
         }
     }
-    let is_shown = |index: usize, place| gone[index].as_ref().is_some_and(|gone| !gone.contains(&place));
+    let is_shown = |index: usize, place| gone[index].is_some_and(|gone| !gone.contains(&place));
     let pairs = pairing::pair(messages.iter().map(Message::value));
     let whole = pairs.calls.iter().all(|call| {
         call.result

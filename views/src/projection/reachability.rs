@@ -6,10 +6,10 @@
 use super::clearing::body_pointer;
 use super::hash::{chars, of_body};
 use super::part::Cut;
-use super::{Options, Policy, Shown, Signatures, pair};
+use super::{Options, Policy, Reachability, Shown, Signatures, pair};
 use crate::identifier::{self, Kind};
-use everturn_core::message::field;
-use everturn_core::pairing::{Answer, Pairs};
+use everturn_core::message::{self, Part, field};
+use everturn_core::pairing::{Answer, Pairs, Place};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -18,68 +18,98 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
-pub(super) fn cut(
-    shown: &[Shown<'_>],
-    options: &Options,
-    consulted: &mut Vec<String>,
-) -> (Cut, &'static str) {
-    let knobs = &options.reachability;
-    if knobs.require_write_barrier && !knobs.write_barrier {
+pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str) {
+    if is_barred(options) {
         return (Cut::default(), "reachability_gc_write_barrier_missing");
     }
     let pairs = pair(shown);
+    (cut_end(shown, &pairs, options, &Names::default()).0, "reachability_gc")
+}
+
+/// Whether a write barrier is required but missing. Then nothing may be reclaimed.
+pub(super) fn is_barred(options: &Options) -> bool {
+    options.reachability.require_write_barrier && !options.reachability.write_barrier
+}
+
+/// Adds the names of the roots that are not listed yet; `messages` is the length of the view.
+pub(super) fn consult(options: &Options, messages: usize, consulted: &mut Vec<String>) {
+    for name in roots_consulted(&options.reachability, messages.min(options.reachability.root_window)) {
+        if !consulted.contains(&name) {
+            consulted.push(name);
+        }
+    }
+}
+
+/// Decides about the end of a view, which includes at least the messages that are roots. Returns the roots too.
+/// `tools` are the tool names of the messages before it.
+pub(super) fn cut_end(
+    shown: &[Shown<'_>],
+    pairs: &Pairs<'_>,
+    options: &Options,
+    tools: &Names,
+) -> (Cut, Names) {
+    let knobs = &options.reachability;
     let window = shown.len().saturating_sub(knobs.root_window);
-    let mut candidates = Vec::new();
-    let mut kept = Vec::new();
-    for result in pairs.results.iter().take_while(|result| result.message < window) {
-        let stays =
-            result.failed || options.signatures == Signatures::PerTurn && shown[result.message].is_signed();
-        if stays || !is_long(result, knobs.min_chars) {
-            kept.push(result);
-        } else {
-            candidates.push(result);
-        }
+    let old = pairs.results.iter().take_while(|result| result.message < window);
+    let (candidates, kept): (Vec<_>, Vec<_>) =
+        old.partition(|result| is_candidate(result, &shown[result.message], options));
+    let mut roots = Names::default();
+    for shown in &shown[window..] {
+        envelope(shown.value(), &mut roots);
     }
-    let mut note = |name: &str| {
-        if !consulted.iter().any(|known| known == name) {
-            consulted.push(name.to_string());
-        }
-    };
-    let mut roots = Roots::default();
-    if window < shown.len() {
-        note("root_window");
-        for shown in &shown[window..] {
-            envelope(shown.value(), &mut roots);
-        }
-    }
-    for (field, value) in &knobs.roots {
-        note(field);
+    for (_, value) in &knobs.roots {
         material(value, &mut roots);
     }
     if knobs.transitive {
         for result in kept {
-            names_of(result, &pairs, &mut roots);
+            names_of(result, shown, pairs, &mut roots);
         }
     }
     // Words that occur in every conversation are not references.
-    for word in ENVELOPE {
-        roots.remove(&hash(word));
-    }
-    for name in pairs.calls.iter().map(|call| call.name).chain(pairs.results.iter().filter_map(|r| r.name)) {
-        roots.remove(&hash(name));
+    let tools = tools.iter().copied().chain(tools_of(pairs));
+    for name in ENVELOPE.iter().map(|word| hash(word)).chain(tools) {
+        roots.remove(&name);
     }
     let reached = if knobs.transitive {
-        reached_through_results(&candidates, &pairs, &roots)
+        reached_through_results(&candidates, shown, pairs, &roots)
     } else {
         let refers = |result: &Answer<'_>| {
-            is_called_for(result, &pairs, &roots) || !names_of(result, &pairs, &mut StopAtRoot(&roots))
+            is_called_for(result, pairs, &roots) || !names_of(result, shown, pairs, &mut StopAtRoot(&roots))
         };
         candidates.iter().map(|result| refers(result)).collect()
     };
     let unreached = candidates.into_iter().zip(reached).filter(|(_, reached)| !reached);
-    let pointer = |result: &Answer<'_>| body_pointer(shown, &pairs, result, Policy::ReachabilityGc);
+    let pointer = |result: &Answer<'_>| body_pointer(shown, pairs, result, Policy::ReachabilityGc);
     let reclaimed = unreached.filter_map(|(result, _)| Some((result.message, pointer(result)?))).collect();
-    (Cut { reclaimed, ..Cut::default() }, "reachability_gc")
+    (Cut { reclaimed, ..Cut::default() }, roots)
+}
+
+/// Whether a result is reclaimed if nothing refers to it.
+pub(super) fn is_candidate(result: &Answer<'_>, shown: &Shown<'_>, options: &Options) -> bool {
+    let stays = result.failed || options.signatures == Signatures::PerTurn && shown.is_signed();
+    !stays && is_long(result, options.reachability.min_chars)
+}
+
+/// The names of the tools.
+pub(super) fn tools_of(pairs: &Pairs<'_>) -> impl Iterator<Item = u64> {
+    let calls = pairs.calls.iter().map(|call| call.name);
+    calls.chain(pairs.results.iter().filter_map(|result| result.name)).map(hash)
+}
+
+/// All names by which a root can refer to a result.
+pub(super) fn identifiers(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Names {
+    let mut identifiers = Identifiers(id_of(result, pairs).map(hash).into_iter().collect());
+    names_of(result, shown, pairs, &mut identifiers);
+    identifiers.0
+}
+
+/// Names of the roots in the event; `messages` is the number of messages that are roots.
+fn roots_consulted(knobs: &Reachability, messages: usize) -> Vec<String> {
+    let window = (messages > 0).then(|| format!("last_{messages}_messages"));
+    let given = knobs.roots.iter().map(|(field, _)| field.to_string());
+    let barrier = knobs.write_barrier.then(|| "write_barrier".to_string());
+    let required = knobs.require_write_barrier.then(|| "write_barrier_required".to_string());
+    window.into_iter().chain(given).chain(barrier).chain(required).collect()
 }
 
 /// Whether a body is long enough, by the length that its pointer will report.
@@ -92,7 +122,12 @@ fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
 }
 
 /// Marks the results that are reachable from the roots, directly or through another result.
-fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &Roots) -> Vec<bool> {
+fn reached_through_results(
+    results: &[&Answer<'_>],
+    shown: &[Shown<'_>],
+    pairs: &Pairs<'_>,
+    roots: &Names,
+) -> Vec<bool> {
     let mut reached = vec![false; results.len()];
     let mut todo = Vec::new();
     let mut says: Vec<Vec<u64>> = vec![Vec::new(); results.len()];
@@ -100,7 +135,7 @@ fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &R
     // vector.
     let mut last: HashMap<u64, usize, Plain> = HashMap::default();
     let mut bearers: Vec<(usize, Option<usize>)> = Vec::new();
-    let tools: Roots = pairs
+    let tools: Names = pairs
         .calls
         .iter()
         .map(|call| hash(call.name))
@@ -112,7 +147,7 @@ fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &R
             todo.push(n);
         }
         let mut names = Vec::new();
-        names_of(result, pairs, &mut names);
+        names_of(result, shown, pairs, &mut names);
         names.sort_unstable();
         names.dedup();
         for (name, is_identifier) in names.into_iter().filter(|(name, _)| !tools.contains(name)) {
@@ -143,16 +178,21 @@ fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &R
 
 /// Receiver of names, each given as its hash.
 trait Seeker {
+    /// Whether words of prose are wanted, which only the value of a reference field can match.
+    const PROSE: bool;
+
     /// Whether the name is wanted at all. Only then is the kind of word determined.
     fn wants(&self, name: u64) -> bool;
 
-    /// Receives a name; the flag is set for an identifier (or the whole value of a reference field), as opposed
-    /// to a plain word. Returns whether to continue.
+    /// Receives a name; `is_identifier` is set for an identifier (or the whole value of a reference field), as
+    /// opposed to a plain word. Returns whether to continue.
     fn found(&mut self, name: u64, is_identifier: bool) -> bool;
 }
 
 /// Collects all names.
-impl Seeker for Roots {
+impl Seeker for Names {
+    const PROSE: bool = true;
+
     fn wants(&self, _: u64) -> bool {
         true
     }
@@ -165,6 +205,8 @@ impl Seeker for Roots {
 
 /// Collects all names, with repetitions.
 impl Seeker for Vec<(u64, bool)> {
+    const PROSE: bool = true;
+
     fn wants(&self, _: u64) -> bool {
         true
     }
@@ -176,9 +218,11 @@ impl Seeker for Vec<(u64, bool)> {
 }
 
 /// Stops at an identifier that is among the roots.
-struct StopAtRoot<'r>(&'r Roots);
+struct StopAtRoot<'r>(&'r Names);
 
 impl Seeker for StopAtRoot<'_> {
+    const PROSE: bool = false;
+
     fn wants(&self, name: u64) -> bool {
         self.0.contains(&name)
     }
@@ -188,19 +232,40 @@ impl Seeker for StopAtRoot<'_> {
     }
 }
 
-/// Visits the names in a tool result: in the arguments of its call, its body and its other fields. Like the
-/// functions below, it returns whether the end was reached.
-fn names_of(result: &Answer<'_>, pairs: &Pairs<'_>, seeker: &mut impl Seeker) -> bool {
-    let arguments = result.call.and_then(|call| pairs.calls[call].arguments());
-    arguments.is_none_or(|arguments| walk("", arguments, seeker)) && envelope(result.whole(), seeker)
+/// Collects identifiers only.
+struct Identifiers(Names);
+
+impl Seeker for Identifiers {
+    const PROSE: bool = false;
+
+    fn wants(&self, name: u64) -> bool {
+        !self.0.contains(&name)
+    }
+
+    fn found(&mut self, name: u64, is_identifier: bool) -> bool {
+        if is_identifier {
+            self.0.insert(name);
+        }
+        true
+    }
 }
 
-type Roots = HashSet<u64, Plain>;
-type Plain = BuildHasherDefault<Same>;
+/// Visits the names in a tool result: in the arguments of its call, its body, its other fields, and the fields
+/// beside the list that contains it. Like the functions below, it returns whether the end was reached.
+fn names_of(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>, seeker: &mut impl Seeker) -> bool {
+    let arguments = result.call.and_then(|call| pairs.calls[call].arguments());
+    arguments.is_none_or(|arguments| walk("", arguments, seeker))
+        && envelope(result.whole(), seeker)
+        && (result.place == Place::Message || beside_lists(shown[result.message].value(), seeker))
+}
+
+/// Names, by their hashes.
+pub(super) type Names = HashSet<u64, Plain>;
+pub(super) type Plain = BuildHasherDefault<Same>;
 
 /// Identity hasher: names are hashed already.
 #[derive(Default)]
-struct Same(u64);
+pub(super) struct Same(u64);
 
 impl Hasher for Same {
     fn finish(&self) -> u64 {
@@ -251,38 +316,60 @@ fn is_envelope(key: &str) -> bool {
     matches!(
         key,
         "role" | "type" | "id" | "call_id" | "tool_call_id" | "tool_use_id" | "name" | "tool_name" | "status"
-            | "is_error" | "error" | "success" | "visibility" | "data" | "signature" | "encrypted_content"
-            | "thinking_signature" | "thoughtSignature" | "cache_control" | "_harn_projection"
+            | "is_error" | "success" | "visibility" | "signature" | "encrypted_content" | "thinking_signature"
+            | "thoughtSignature" | "cache_control" | "_harn_projection"
     )
 }
 
-/// Whether the whole value of a field is a name.
-fn is_reference(key: &str) -> bool {
+/// What precedes the kind of reference in the name of a field whose whole value is a name: `issue` of
+/// `issue_number`, nothing of `id`. `None` for every other field.
+fn reference(key: &str) -> Option<&str> {
     const FIELDS: [&str; 10] =
         ["id", "path", "symbol", "sha", "hash", "commit", "ref", "number", "name", "kind"];
-    FIELDS.iter().any(|field| match key.len().checked_sub(field.len()) {
-        None => false,
-        Some(0) => key == *field,
-        // `file_path`, or `filePath`.
-        Some(at) => {
-            let (front, end) = (&key.as_bytes()[..at], &key.as_bytes()[at..]);
-            front.ends_with(b"_") && end == field.as_bytes()
-                || end[0].is_ascii_uppercase() && end.eq_ignore_ascii_case(field.as_bytes())
+    // `paths` is a list of them.
+    let key = key.strip_suffix('s').unwrap_or(key);
+    FIELDS.iter().find_map(|field| {
+        let at = key.len().checked_sub(field.len())?;
+        let (front, end) = (key.get(..at)?, &key.as_bytes()[at..]);
+        match front.strip_suffix('_') {
+            // `file_path`, or `filePath`.
+            Some(stem) => (end == field.as_bytes()).then_some(stem),
+            None if front.is_empty() => (end == field.as_bytes()).then_some(front),
+            None => {
+                (end[0].is_ascii_uppercase() && end.eq_ignore_ascii_case(field.as_bytes())).then_some(front)
+            }
         }
     })
 }
 
 /// Whether a root names the call that the result answers.
-fn is_called_for(result: &Answer<'_>, pairs: &Pairs<'_>, roots: &Roots) -> bool {
-    let id = result.id.or(result.call.and_then(|call| pairs.calls[call].id));
-    id.is_some_and(|id| roots.contains(&hash(id)))
+fn is_called_for(result: &Answer<'_>, pairs: &Pairs<'_>, roots: &Names) -> bool {
+    id_of(result, pairs).is_some_and(|id| roots.contains(&hash(id)))
+}
+
+fn id_of<'p>(result: &Answer<'p>, pairs: &Pairs<'p>) -> Option<&'p str> {
+    result.id.or(result.call.and_then(|call| pairs.calls[call].id))
 }
 
 /// Visits the names in a message, block, call or result, except the field names of its shape.
 fn envelope(shape: &Value, seeker: &mut impl Seeker) -> bool {
     let Value::Object(fields) = shape else { return walk("", shape, seeker) };
-    fields.iter().all(|(key, value)| match key.as_str() {
+    fields.iter().all(|(key, value)| in_envelope(shape, key, value, seeker))
+}
+
+/// Visits the names in the fields of a message beside its lists of blocks, calls and results.
+fn beside_lists(message: &Value, seeker: &mut impl Seeker) -> bool {
+    let mut fields = message.as_object().into_iter().flatten();
+    fields.all(|(key, value)| {
+        matches!(key.as_str(), "content" | "tool_calls" | "tool_results")
+            || in_envelope(message, key, value, seeker)
+    })
+}
+
+fn in_envelope(shape: &Value, key: &str, value: &Value, seeker: &mut impl Seeker) -> bool {
+    match key {
         key if is_envelope(key) => true,
+        "data" if value.is_string() && holds_bytes(shape) => true,
         "content" | "tool_calls" | "tool_results" => match value {
             Value::Array(items) => items.iter().all(|item| match field(item, "type") {
                 None if key == "content" => walk("", item, seeker),
@@ -292,18 +379,39 @@ fn envelope(shape: &Value, seeker: &mut impl Seeker) -> bool {
         },
         "function" | "function_call" => envelope(value, seeker),
         key => walk(key, value, seeker),
-    })
+    }
+}
+
+/// Whether a string under `data` is encoded bytes, as in an image or in redacted reasoning, but not in a result.
+fn holds_bytes(shape: &Value) -> bool {
+    field(shape, "type").is_some() && !matches!(message::block(shape), Part::Result { .. })
 }
 
 /// Visits the names in any JSON under `key`.
 fn walk(key: &str, value: &Value, seeker: &mut impl Seeker) -> bool {
     match value {
         Value::String(text) => string(key, text, seeker),
-        Value::Number(number) if is_reference(key) => seeker.found(hash(&number.to_string()), true),
+        Value::Number(number) => numbered(key, number, seeker),
         Value::Array(items) => items.iter().all(|item| walk(key, item, seeker)),
         Value::Object(fields) => fields.iter().all(|(key, value)| walk(key, value, seeker)),
         _ => true,
     }
+}
+
+/// Visits a number in a reference field: 12 under `issue_number` is `#12` and "issue 12".
+fn numbered(key: &str, number: impl fmt::Display, seeker: &mut impl Seeker) -> bool {
+    let Some(stem) = reference(key) else { return true };
+    let number = hash(&number.to_string());
+    // "pull request 12" is recognized by the word before the number.
+    let word =
+        stem.rfind(|char: char| char == '_' || char.is_ascii_uppercase()).map_or(stem, |at| &stem[at..]);
+    let word = word.trim_start_matches('_').to_ascii_lowercase();
+    seeker.found(number, true) && (word.is_empty() || seeker.found(joined(hash(&word), number), true))
+}
+
+/// A word and the number after it, as one name.
+fn joined(word: u64, number: u64) -> u64 {
+    word.rotate_left(1) ^ number
 }
 
 /// Visits the names in a string. If it is JSON, those in its values; its keys are not names. JSON nested inside
@@ -330,31 +438,60 @@ fn string(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
 }
 
 fn plain(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
-    if is_reference(key) && !text.is_empty() && !seeker.found(hash(text), true) {
-        return false;
-    }
-    identifier::words(text, &mut Words(seeker))
+    let value = text.trim();
+    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    let goes_on = match reference(key) {
+        Some(_) if is_number => numbered(key, value, seeker),
+        Some(_) if !value.is_empty() => seeker.found(hash(value), true),
+        _ => true,
+    };
+    goes_on && identifier::words(text, &mut Words { seeker, before: None })
 }
 
 /// Passes the hashes of words on.
-struct Words<'s, S>(&'s mut S);
+struct Words<'s, S> {
+    seeker: &'s mut S,
+    /// The preceding word of prose.
+    before: Option<u64>,
+}
 
 impl<S: Seeker> identifier::Reader<'_> for Words<'_, S> {
     fn wants(&self, word: &str) -> bool {
-        self.0.wants(hash(word))
+        self.seeker.wants(hash(word))
     }
 
     fn found(&mut self, kind: Option<Kind>, word: &str) -> bool {
+        self.before = None;
         match kind {
             Some(Kind::Quantity) => true,
-            Some(Kind::Issue) => self.0.found(hash(&word[1..]), true),
-            kind => self.0.found(hash(word), kind.is_some()),
+            Some(Kind::Issue) => self.seeker.found(hash(&word[1..]), true),
+            kind => self.seeker.found(hash(word), kind.is_some()),
         }
+    }
+
+    fn plain(&mut self, word: &str) {
+        if !S::PROSE {
+            return;
+        }
+        if word.bytes().all(|byte| byte.is_ascii_digit()) {
+            if let Some(before) = self.before {
+                self.seeker.found(joined(before, hash(word)), false);
+            }
+            return;
+        }
+        self.seeker.found(hash(word), false);
+        let mut lower = hash(word);
+        // A word at the start of a sentence is capitalized.
+        if word.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            lower = hash(&word.to_ascii_lowercase());
+            self.seeker.found(lower, false);
+        }
+        self.before = Some(lower);
     }
 }
 
 /// Collects the names that a caller gave as roots. Each string is one, whatever it is.
-fn material(value: &Value, roots: &mut Roots) {
+fn material(value: &Value, roots: &mut Names) {
     match value {
         Value::String(text) => {
             roots.insert(hash(text.trim()));
@@ -386,9 +523,7 @@ impl<'de, S: Seeker> DeserializeSeed<'de> for Walker<'_, '_, S> {
 
 impl<S: Seeker> Walker<'_, '_, S> {
     fn number(self, number: impl fmt::Display) {
-        if *self.goes_on && is_reference(self.key) {
-            *self.goes_on = self.seeker.found(hash(&number.to_string()), true);
-        }
+        *self.goes_on = *self.goes_on && numbered(self.key, number, self.seeker);
     }
 }
 

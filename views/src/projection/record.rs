@@ -4,15 +4,16 @@
 //! roots, the summary or the projector of that time.
 
 use super::edit::Edit;
-use super::options::{Options, wrong};
+use super::options::{Options, SCRATCHPADS, wrong};
+use super::part::is_valid;
 use super::pointer::Pointer;
-use super::{Decided, Message, Policy, Shown, Signatures, View, hash};
+use super::{Decided, Message, Policy, Shown, Signatures, View, hash, reclaimed};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_core::pairing::Place;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
-use std::collections::{HashMap, HashSet};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Decisions beyond what the result says: parts that were removed, and messages that were inserted.
 #[derive(Serialize)]
@@ -132,31 +133,6 @@ impl Recorded {
         }))
     }
 
-    /// Whether the request was the same, apart from what differs from turn to turn.
-    pub(super) fn is_of(&self, options: &Options) -> bool {
-        fn lasting(options: &Value) -> Map<String, Value> {
-            const PASSING: [&str; 11] = [
-                "reason",
-                "freeze",
-                "summary",
-                "roots",
-                "active_plan",
-                "scratchpad",
-                "pending_tool_args",
-                "unresolved_findings",
-                "write_barrier",
-                "write_barrier_refs",
-                "barrier_refs",
-            ];
-            let fields = options.as_object().into_iter().flatten();
-            fields
-                .filter(|(key, _)| !PASSING.contains(&key.as_str()))
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect()
-        }
-        self.policy == options.name() && lasting(&self.options) == lasting(&options.record)
-    }
-
     /// The view's messages, rebuilt from those given.
     pub(super) fn shown<'a>(&self, messages: &'a [Message]) -> Result<Vec<Shown<'a>>, Error> {
         let then = messages.get(..self.messages).ok_or_else(|| {
@@ -185,6 +161,84 @@ impl Recorded {
     }
 }
 
+/// Whether the request was the same, apart from what differs from turn to turn.
+pub(super) fn is_same_request(policy: &str, recorded: &Value, options: &Options) -> bool {
+    const PASSING: [&str; 12] = [
+        "reason",
+        "freeze",
+        "summary",
+        "roots",
+        "active_plan",
+        "scratchpad",
+        "pending_tool_args",
+        "unresolved_findings",
+        "write_barrier",
+        "write_barrier_refs",
+        "barrier_refs",
+        SCRATCHPADS,
+    ];
+    fn lasting(options: &Value) -> BTreeMap<&str, &Value> {
+        let fields = options.as_object().into_iter().flatten();
+        let fields = fields.filter(|(key, _)| !PASSING.contains(&key.as_str()));
+        fields.map(|(key, value)| (key.as_str(), value)).collect()
+    }
+    policy == options.name() && lasting(recorded) == lasting(&options.record)
+}
+
+/// The previous view.
+#[derive(Default)]
+pub(super) struct Earlier<'a> {
+    pub(super) shown: Vec<Shown<'a>>,
+    /// Number of messages of the transcript at the time.
+    pub(super) messages: usize,
+    pub(super) is_same_request: bool,
+}
+
+impl<'a> Earlier<'a> {
+    /// The view that an event records. It is empty if it cannot be rebuilt, or if the messages have changed since, as
+    /// after a compaction: then no earlier decision applies to them.
+    pub(super) fn recorded(
+        metadata: &Value,
+        messages: &'a [Message],
+        options: &Options,
+    ) -> Result<Earlier<'a>, Error> {
+        let recorded = Recorded::read(metadata)?;
+        let shown = recorded.as_ref().and_then(|recorded| recorded.shown(messages).ok());
+        Ok(match (recorded, shown) {
+            (Some(recorded), Some(shown)) if hash_of(&shown) == recorded.prefix_hash => Earlier {
+                shown,
+                messages: recorded.messages,
+                is_same_request: is_same_request(&recorded.policy, &recorded.options, options),
+            },
+            _ => Earlier::default(),
+        })
+    }
+
+    /// With `freeze`, keeps its decisions until enough can be gained. Returns an estimate of the number of unchanged
+    /// tokens at the start.
+    pub(super) fn keep(self, messages: &'a [Message], options: &Options, decided: &mut Decided<'a>) -> usize {
+        if let Some(gain) = options.freeze
+            && !decided.blocked
+            && self.is_same_request
+        {
+            let mut frozen = self.shown.clone();
+            frozen.extend((self.messages..messages.len()).map(|i| Shown::raw_from(i, &messages[i])));
+            let (fresh, kept) = (reclaimed(messages, &decided.shown).1, reclaimed(messages, &frozen).1);
+            // A call that was hidden while it waited may have its result by now; then the decisions cannot be kept.
+            if (fresh.saturating_sub(kept) as u64) < gain && is_valid(messages, &frozen) {
+                decided.shown = frozen;
+                decided.reasons = vec![format!("{}_frozen", options.name())];
+            }
+        }
+        let same = decided.shown.iter().zip(&self.shown).take_while(|(now, then)| now.is_same(then));
+        same.map(|(now, _)| now.message.chars()).sum::<usize>() / 4
+    }
+}
+
+fn hash_of(shown: &[Shown<'_>]) -> String {
+    hash::of_messages(shown.iter().map(|shown| &*shown.message))
+}
+
 /// Rebuilds a view from the metadata of its event. `messages` are those of that time; later ones are ignored.
 pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>, Error> {
     let Some(recorded) = Recorded::read(metadata)? else {
@@ -195,7 +249,7 @@ pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>,
     for pointer in shown.iter().flat_map(|shown| &shown.edit().pointers) {
         super::resolve_pointer(messages, &json!(pointer))?;
     }
-    let found = hash::of_messages(shown.iter().map(|shown| &*shown.message));
+    let found = hash_of(&shown);
     if found != recorded.prefix_hash {
         return Err(Error::conflict(
             "projection.replay",
@@ -233,9 +287,6 @@ pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>,
         blocked: flag("provider_safety_blocked"),
         claim: indices("kept_indices").zip(indices("dropped_indices")),
     };
-    let mut view = decided.view(&messages[..recorded.messages], &options);
-    if let Some(tokens) = metadata.get("unchanged_leading_tokens").and_then(Value::as_u64) {
-        view.unchanged_leading_tokens = Some(tokens as usize);
-    }
-    Ok(view)
+    let unchanged = metadata.get("unchanged_leading_tokens").and_then(Value::as_u64);
+    Ok(decided.view(&messages[..recorded.messages], &options, found, unchanged.map(|tokens| tokens as usize)))
 }

@@ -1,13 +1,13 @@
 //! `clean_tool_repair` and `squash_failed_calls`: remove failed calls.
 
 use super::part::{Cut, protected};
-use super::{Options, Policy, Shown, Signatures, pair};
+use super::{Options, Policy, Shown, Signatures};
+use everturn_core::pairing::Pairs;
 use std::collections::HashMap;
 
-pub(super) fn cut(shown: &[Shown<'_>], policy: Policy, options: &Options) -> Cut {
-    let pairs = pair(shown);
+pub(super) fn cut(shown: &[Shown<'_>], pairs: &Pairs<'_>, policy: Policy, options: &Options) -> Cut {
     let stays = match options.signatures {
-        Signatures::PerTurn => protected(shown, &pairs),
+        Signatures::PerTurn => protected(shown, pairs),
         _ => Vec::new(),
     };
     let stays = |index: usize| stays.get(index) == Some(&true);
@@ -33,5 +33,5 @@ pub(super) fn cut(shown: &[Shown<'_>], policy: Policy, options: &Options) -> Cut
             parts.extend([(call.message, call.place), (result.message, result.place)]);
         }
     }
-    if parts.is_empty() { Cut::default() } else { Cut::of(shown, &pairs, parts) }
+    if parts.is_empty() { Cut::default() } else { Cut::of(shown, pairs, parts) }
 }

@@ -9,6 +9,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// A message in a view.
 #[derive(Clone, Debug)]
@@ -16,7 +17,7 @@ pub struct Shown<'a> {
     pub(super) message: Cow<'a, Message>,
     pub(super) source: Option<usize>,
     /// Changes to the original message.
-    pub(super) edit: Option<Box<Edit>>,
+    pub(super) edit: Option<Arc<Edit>>,
     /// The text is not from the transcript: a summary, or a projector's own message.
     pub(super) foreign: bool,
 }
@@ -39,7 +40,7 @@ impl<'a> Shown<'a> {
 
     /// Whether it is the transcript's message, byte for byte.
     pub fn is_unchanged(&self) -> bool {
-        matches!(self.message, Cow::Borrowed(_))
+        self.edit.is_none() && !self.foreign
     }
 
     pub(super) fn raw_from(index: usize, message: &'a Message) -> Shown<'a> {
@@ -59,9 +60,23 @@ impl<'a> Shown<'a> {
         self.message.is_signed()
     }
 
+    /// Whether it has the same text as another message of the same transcript.
     pub(super) fn is_same(&self, other: &Shown<'_>) -> bool {
         self.is_unchanged() && other.is_unchanged() && self.source == other.source
+            || self.message.is(&other.message)
             || self.raw() == other.raw()
+    }
+
+    /// An owned version. The message is shared, not copied.
+    pub(super) fn kept(&self) -> Shown<'static> {
+        let Shown { message, source, edit, foreign } = self.clone();
+        Shown { message: Cow::Owned(message.into_owned()), source, edit, foreign }
+    }
+
+    /// A borrowed version.
+    pub(super) fn lent(&self) -> Shown<'_> {
+        let Shown { message, source, edit, foreign } = self;
+        Shown { message: Cow::Borrowed(message), source: *source, edit: edit.clone(), foreign: *foreign }
     }
 }
 

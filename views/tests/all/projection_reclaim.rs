@@ -2,8 +2,10 @@
 
 use crate::projection::{call, long, read, result, view};
 use everturn_core::json::Raw;
-use everturn_views::projection::{Message, resolve_pointer, strip_markers};
+use everturn_views::projection::{Message, Options, project, project_after, resolve_pointer, strip_markers};
+use everturn_views::state::Scratchpad;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Options for `reachability_gc` with only the last message as a root.
 pub fn gc(options: Value) -> Value {
@@ -50,7 +52,7 @@ fn reachability_gc_reclaims_what_nothing_refers_to_and_leaves_a_pointer() {
         (view.reclaimed_chars, view.reclaimed_tokens),
         (body.chars().count(), body.chars().count() / 4)
     );
-    assert_eq!(view.roots_consulted, ["root_window"]);
+    assert_eq!(view.roots_consulted, ["last_1_messages"]);
     let pointer = serde_json::to_value(&view.redaction_pointers[0]).unwrap();
     let hash = pointer["content_hash"].as_str().unwrap();
     assert_eq!(
@@ -156,6 +158,18 @@ fn what_a_root_refers_to_stays() {
         (json!({"issue_id":"ABC-7"}), "", "work on ABC-7"),
         (json!({}), "{\"finding\": {\"findingId\": \"F-17\"}}", "resolve F-17"),
         (json!({}), "", "look at toolu_1 again"),
+        // The whole value of a reference field counts even if it is a plain word.
+        (json!({"object_id":"widget"}), "", "Then paint the widget."),
+        (json!({"object_ids":["gadget","widget"]}), "", "Widget is next"),
+        (json!({}), "{\"symbol\": \"parse\"}", "does parse allocate?"),
+        // A number in a reference field is told by its sign or by the field's name.
+        (json!({"issue_number":12}), "", "is #12 done?"),
+        (json!({"issue_number":12}), "", "Issue 12 is next"),
+        (json!({"issueNumber":"12"}), "", "close issues, first issue 12."),
+        (json!({"pull_request_number":12}), "", "merge pull request 12"),
+        (json!({}), "{\"issue_number\": 12}", "issue 12"),
+        // A capitalised word with a digit is a symbol.
+        (json!({}), "class Widget4:", "rename Widget4"),
     ] {
         assert!(reached(arguments.clone(), body, last), "{arguments} {body} {last}");
     }
@@ -166,6 +180,9 @@ fn what_a_root_refers_to_stays() {
         (json!({}), "#12", "#123"),
         // Words of prose are not identifiers, and neither are numbers with a unit.
         (json!({}), "the parser takes 250ms", "the parser takes 250ms"),
+        // Nor is a number in a reference field found in any other number.
+        (json!({"issue_number":12}), "", "wait 12 more, or issue 120, or #121"),
+        (json!({"object_id":"widget"}), "", "widgets"),
         // Nor are tool names and the field names of the shapes.
         (json!({}), "read_file tool_result", "call read_file for a tool_result"),
         // Nor are the keys of JSON in a body.
@@ -178,6 +195,35 @@ fn what_a_root_refers_to_stays() {
         {"role":"user","content":"the created_at field"},
     ]);
     assert_eq!(view(&read(&keys), gc(json!({}))).redacted_count, 1);
+}
+
+#[test]
+fn fields_beside_the_content_are_read_like_it() {
+    let reclaimed = |given: &Value| view(&read(given), gc(json!({}))).redacted_count;
+    for (field, value) in [
+        ("data", json!({"object_id": "widget"})),
+        ("data", json!("see Widget4")),
+        ("metadata", json!({"about": ["src/widget.rs"]})),
+        ("result", json!({"kind": "widget"})),
+        ("error", json!(null)),
+    ] {
+        let told = json!({"role":"user","content":"Look at the widget, Widget4, in src/widget.rs"});
+        let unread = usize::from(value.is_null());
+        let mut given = json!([call("a", "ls"), result("a", &long("x")), told]);
+        given[1][field] = value.clone();
+        assert_eq!(reclaimed(&given), unread, "{field} of the message: {value}");
+        // In a block, and beside the blocks.
+        for place in ["/1/content/0", "/1"] {
+            let mut given = one_result(json!({}), "x", told["content"].as_str().unwrap());
+            given.pointer_mut(place).unwrap()[field] = value.clone();
+            assert_eq!(reclaimed(&given), unread, "{field} of {place}: {value}");
+        }
+    }
+    // The bytes of an image name nothing.
+    let image = json!({"type":"image","mimeType":"image/png","data":"src/widget.rs"});
+    let mut given = one_result(json!({}), "x", "Look at src/widget.rs");
+    given[1]["content"][0]["content"] = json!([{"type":"text","text":long("x")}, image]);
+    assert_eq!(reclaimed(&given), 1);
 }
 
 /// Some models count their calls from zero in every turn.
@@ -206,7 +252,7 @@ fn given_material_is_a_root() {
             let messages = read(&given);
             let view = view(&messages, gc(json!({field: material})));
             assert_eq!(view.redacted_count, 0, "{field} {material}");
-            assert_eq!(view.roots_consulted, ["root_window", field]);
+            assert_eq!(view.roots_consulted, ["last_1_messages", field]);
         }
     }
 }
@@ -220,7 +266,52 @@ fn without_a_required_write_barrier_nothing_is_reclaimed() {
         (missing.reason.as_str(), missing.redacted_count),
         ("reachability_gc_write_barrier_missing", 0)
     );
-    assert_eq!(view(json!({"require_write_barrier":true,"barrier_refs":["turn-42"]})).redacted_count, 1);
+    assert_eq!(missing.roots_consulted, ["last_1_messages", "write_barrier_required"]);
+    let given = view(json!({"require_write_barrier":true,"barrier_refs":["turn-42"],"roots":"x"}));
+    assert_eq!(given.redacted_count, 1);
+    assert_eq!(
+        given.roots_consulted,
+        ["last_1_messages", "roots", "write_barrier", "write_barrier_required"]
+    );
+}
+
+/// While a scratchpad is there, nothing has to be handed in.
+#[test]
+fn a_live_scratchpad_is_root_and_write_barrier_by_itself() {
+    let messages = read(&json!([
+        call("a", "ls"), result("a", &long("src/a.rs")),
+        call("b", "ls"), result("b", &long("src/b.rs")),
+        {"role":"user","content":"thanks"},
+    ]));
+    let pad = |seq, text: &str| (format!("plan{seq}"), Scratchpad { value: Raw::of(&text).unwrap(), seq });
+    let live = BTreeMap::from([pad(17, "next: src/a.rs"), pad(20, "nothing else")]);
+    let options = gc(json!({"require_write_barrier": true, "freeze": 1}));
+    let asked = Options::parse(&options).unwrap();
+    let without = project(&messages, None, &asked.clone().with_scratchpads(&BTreeMap::new())).unwrap();
+    assert_eq!(without.reason, "reachability_gc_write_barrier_missing");
+    let view = project(&messages, None, &asked.clone().with_scratchpads(&live)).unwrap();
+    assert_eq!(view.redacted_indices, [3], "the scratchpad names src/a.rs");
+    let consulted = ["last_1_messages", "scratchpad", "write_barrier", "write_barrier_required"];
+    assert_eq!(view.roots_consulted, consulted);
+    let metadata = &view.event()["metadata"];
+    assert_eq!(metadata["options"]["scratchpads"], json!(["scratchpad:plan17@17", "scratchpad:plan20@20"]));
+    // The next version of the scratchpad does not thaw what is frozen.
+    let later = asked.with_scratchpads(&BTreeMap::from([pad(30, "src/b.rs")]));
+    let frozen = project_after(&messages, None, &later, Some(metadata)).unwrap();
+    assert_eq!((frozen.reason.as_str(), frozen.redacted_indices), ("reachability_gc_frozen", vec![3]));
+    // Other policies have no roots.
+    let raw =
+        project(&messages, None, &Options::parse(&json!("raw")).unwrap().with_scratchpads(&live)).unwrap();
+    assert!(raw.event()["metadata"]["options"].get("scratchpads").is_none());
+}
+
+#[test]
+fn roots_are_told_with_the_number_of_messages_that_were_used() {
+    let messages = read(&one_result(json!({}), "", "thanks"));
+    for (window, told) in [(0, &[][..]), (2, &["last_2_messages"]), (8, &["last_3_messages"])] {
+        assert_eq!(view(&messages, gc(json!({"root_window":window}))).roots_consulted, told);
+    }
+    assert!(view(&[], gc(json!({}))).roots_consulted.is_empty());
 }
 
 #[test]

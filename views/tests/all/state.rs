@@ -22,11 +22,13 @@ enum Step {
     Supersede { which: u8 },
     Pin { name: u8 },
     Unpin { name: u8 },
+    Note { name: u8 },
+    Clear { name: u8 },
     Ask { id: u8 },
     Resolve { id: u8 },
     Start { id: u8 },
     Finish { id: u8 },
-    Note,
+    Other,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -40,11 +42,13 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<u8>().prop_map(|which| Step::Supersede { which }),
         2 => (0..5u8).prop_map(|name| Step::Pin { name }),
         1 => (0..5u8).prop_map(|name| Step::Unpin { name }),
+        2 => (0..5u8).prop_map(|name| Step::Note { name }),
+        1 => (0..5u8).prop_map(|name| Step::Clear { name }),
         2 => (0..5u8).prop_map(|id| Step::Ask { id }),
         2 => (0..5u8).prop_map(|id| Step::Resolve { id }),
         1 => (0..5u8).prop_map(|id| Step::Start { id }),
         1 => (0..5u8).prop_map(|id| Step::Finish { id }),
-        1 => Just(Step::Note),
+        1 => Just(Step::Other),
     ]
 }
 
@@ -57,6 +61,7 @@ struct Account {
     open: Vec<(u64, u64)>,
     standing: Vec<(u64, u64)>,
     pins: BTreeMap<String, u64>,
+    scratchpads: BTreeMap<String, u64>,
     approvals: Vec<(String, u64)>,
     started: Vec<(String, u64)>,
     next_call: u64,
@@ -193,6 +198,15 @@ impl Account {
                 self.add(kind::UNPIN, json!({"name": format!("p{name}")}));
                 self.pins.remove(&format!("p{name}"));
             }
+            Step::Note { name } => {
+                let body = json!({"name": format!("s{name}"), "value": {"step": self.seq()}});
+                let seq = self.add(kind::SCRATCHPAD_SET, body);
+                self.scratchpads.insert(format!("s{name}"), seq);
+            }
+            Step::Clear { name } => {
+                self.add(kind::SCRATCHPAD_CLEAR, json!({"name": format!("s{name}")}));
+                self.scratchpads.remove(&format!("s{name}"));
+            }
             Step::Ask { id } => {
                 let id = format!("a{id}");
                 let seq = self.add(kind::APPROVAL_REQUESTED, json!({"approval_id": id}));
@@ -216,7 +230,7 @@ impl Account {
                 self.add(kind::TOOL_FINISHED, json!({"tool_call_id": id}));
                 self.started.retain(|(known, _)| *known != id);
             }
-            Step::Note => drop(self.add("snapshot_created", json!({"tool_call": "not one"}))),
+            Step::Other => drop(self.add("snapshot_created", json!({"tool_call": "not one"}))),
         }
     }
 
@@ -231,6 +245,7 @@ impl Account {
         got.sort();
         assert_eq!(got, wanted, "what is pending");
         assert_eq!(fold.pins, self.pins);
+        assert_eq!(fold.scratchpads, self.scratchpads);
         let approvals: Vec<_> = fold.approvals.iter().map(|w| (w.id.clone(), w.seq)).collect();
         assert_eq!(approvals, self.approvals);
         assert_eq!(
@@ -308,6 +323,13 @@ fn what_would_never_show_is_refused_with_what_to_write() {
         (kind::PIN, json!({"name": "", "value": 1}), "empty"),
         (kind::PIN, json!({"name": "x", "value": "y".repeat(5000)}), "PIN_BYTES_MAX is 4096, this is 5002"),
         (kind::UNPIN, json!([]), "must be {\"name\": …}"),
+        (kind::SCRATCHPAD_SET, json!({"name": "x"}), "has no value; scratchpad.clear removes a scratchpad"),
+        (
+            kind::SCRATCHPAD_SET,
+            json!({"name": "x", "value": "y".repeat(20_000)}),
+            "SCRATCHPAD_BYTES_MAX is 16384, this is 20002",
+        ),
+        (kind::SCRATCHPAD_CLEAR, json!([]), "the name of a scratchpad"),
         (kind::APPROVAL_REQUESTED, json!({"question": "?"}), "must have an approval_id"),
         (kind::APPROVAL_RESOLVED, json!({"approval_id": "a"}), "approved, denied, cancelled or expired"),
         (kind::APPROVAL_RESOLVED, json!({"approval_id": "a", "state": "pending"}), "approved, denied"),
