@@ -633,7 +633,7 @@ fn only_an_archive_is_replaced_by_an_archive() {
         store.backup_to_file(&archive, none, &mut |_, _| {}).unwrap();
     }
     let after = [archive.clone()];
-    refused(store.backup_to_file(&archive, &after, &mut |_, _| {}), "backup.target", "follows");
+    refused(store.backup_to_file(&archive, &after, &mut |_, _| {}), "backup.target", "one of the archives");
 }
 
 /// Bytes that are gone are said to be gone, and a folder whose disk is not mounted is not made up.

@@ -320,7 +320,7 @@ fn vectors_of_another_length_are_refused() {
     wait(embedder.embed(texts(&["a"]))).unwrap();
     let error = wait(embedder.embed(texts(&["a"]))).unwrap_err();
     assert!(
-        error.code() == "model.dimensions" && error.text().contains("3 numbers, 2 are expected"),
+        error.code() == "model.dimensions" && error.text().contains("3 dimensions, 2 are expected"),
         "{error}"
     );
 
