@@ -41,7 +41,7 @@ impl Default for Memory {
 #[derive(Default)]
 struct Kept {
     /// Never removed from, so that a fork keeps its parent even if the parent's id is reused.
-    entries: Vec<Entry>,
+    entries: Vec<StoredConversation>,
     /// Index of each conversation in `entries`, deleted ones included.
     places: BTreeMap<Key, usize>,
     /// Location of each event, in the order of arrival: the index of its conversation, and its `seq`.
@@ -58,7 +58,7 @@ struct Request {
     last_seq: u64,
 }
 
-struct Entry {
+struct StoredConversation {
     conversation: Conversation,
     /// Index of its parent.
     above: Option<usize>,
@@ -77,7 +77,7 @@ struct Entry {
 /// A conversation or one of its ancestors, and how far it is seen.
 struct Level<'a> {
     place: usize,
-    entry: &'a Entry,
+    entry: &'a StoredConversation,
     floor: u64,
     cap: u64,
 }
@@ -89,7 +89,7 @@ impl Memory {
 }
 
 impl Kept {
-    fn living(&self, key: &Key) -> Result<&Entry, Error> {
+    fn living(&self, key: &Key) -> Result<&StoredConversation, Error> {
         self.place(key).map(|place| &self.entries[place])
     }
 
@@ -99,7 +99,7 @@ impl Kept {
         place.filter(|place| self.entries[*place].deleted.is_none()).ok_or_else(|| absent(key))
     }
 
-    fn all_living(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+    fn all_living(&self) -> impl Iterator<Item = (&Key, &StoredConversation)> {
         let all = self.places.iter().map(|(key, place)| (key, &self.entries[*place]));
         all.filter(|(_, entry)| entry.deleted.is_none())
     }
@@ -116,13 +116,13 @@ impl Kept {
         Ok(levels)
     }
 
-    fn entry(&mut self, key: &Key) -> Result<&mut Entry, Error> {
+    fn entry(&mut self, key: &Key) -> Result<&mut StoredConversation, Error> {
         let place = self.place(key)?;
         Ok(&mut self.entries[place])
     }
 }
 
-impl Entry {
+impl StoredConversation {
     fn at(&self, seq: u64) -> Option<&Event> {
         let first = self.events.first()?.seq;
         self.events.get(usize::try_from(seq.checked_sub(first)?).ok()?)

@@ -62,7 +62,7 @@ impl ConversationFacts<'_> {
     pub fn extract(&self, options: ExtractOptions) -> Result<Extraction, Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let policy = conversation.facts();
-        let reader = Reader { conversation: self.0, model: self.0.tenant.fact_model(&policy)?, policy };
+        let reader = FactReader { conversation: self.0, model: self.0.tenant.fact_model(&policy)?, policy };
         let end = reader.end(conversation.head.seq)?;
         let to = options.to.unwrap_or(end).min(end);
         let parts = match options.from {
@@ -110,7 +110,7 @@ impl ConversationHandle {
         }
         // Without a model there is nothing to try, and nothing to log after every append.
         let Ok(model) = self.tenant.fact_model(&policy) else { return Ok(false) };
-        let reader = Reader { conversation: self, model, policy };
+        let reader = FactReader { conversation: self, model, policy };
         let head = self.shared().journal.index.conversation(self.key())?.head.seq;
         let end = reader.end(head)?;
         for (from, to) in self.shared().fold(self.key(), head)?.unread(end) {
@@ -135,7 +135,7 @@ impl ConversationHandle {
 }
 
 /// An extraction: the conversation, the model and the policy.
-struct Reader<'a> {
+struct FactReader<'a> {
     conversation: &'a ConversationHandle,
     model: Arc<dyn Summarize>,
     policy: FactsPolicy,
@@ -151,14 +151,14 @@ struct Batch {
 }
 
 /// Facts that a model found in a batch.
-struct Found {
+struct LearnedFacts {
     learned: Vec<Learned>,
     dropped: Dropped,
     prompt_hash: Hash,
     input_hash: Hash,
 }
 
-impl Reader<'_> {
+impl FactReader<'_> {
     fn key(&self) -> &Key {
         self.conversation.key()
     }
@@ -194,7 +194,7 @@ impl Reader<'_> {
     }
 
     /// Asks the model, and drops facts that the turns do not support or that must not be kept.
-    fn learn(&self, batch: &Batch) -> Result<Found, Error> {
+    fn learn(&self, batch: &Batch) -> Result<LearnedFacts, Error> {
         let messages: Vec<Option<Value>> = batch.turns.iter().map(Turn::value).collect();
         let candidates: Vec<Candidate<'_>> = batch.turns.iter().zip(&messages).map(candidate).collect();
         let head = self.conversation.shared().journal.index.conversation(self.key())?.head.seq;
@@ -210,7 +210,7 @@ impl Reader<'_> {
             redactor.named = self.ask(&facts::redaction_prompt(rule, &learned), facts::read_redaction)?;
             learned = redactor.redact(learned, &mut dropped);
         }
-        Ok(Found { learned, dropped, prompt_hash, input_hash })
+        Ok(LearnedFacts { learned, dropped, prompt_hash, input_hash })
     }
 
     /// The model's reply as parsed by `read`; if that fails, the model is asked again with the error.
@@ -240,8 +240,8 @@ impl Reader<'_> {
 
     /// Writes the new facts, and that these turns were read, in one batch. If something was erased since they were
     /// read, writes nothing and returns no facts: the rest has to be read again.
-    fn keep(&self, batch: &Batch, found: Found) -> Result<(Option<Vec<Fact>>, Dropped), Error> {
-        let Found { learned, mut dropped, prompt_hash, input_hash } = found;
+    fn keep(&self, batch: &Batch, found: LearnedFacts) -> Result<(Option<Vec<Fact>>, Dropped), Error> {
+        let LearnedFacts { learned, mut dropped, prompt_hash, input_hash } = found;
         let conversation = self.conversation;
         let (_, head) = conversation.room_for_facts(learned.len())?;
         let known = conversation.facts_at(head)?;

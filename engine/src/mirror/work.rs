@@ -41,11 +41,11 @@ pub struct Work<'a> {
     /// Tenants that are or were brought up to date.
     seen: HashSet<TenantName>,
     /// Remaining steps.
-    steps: VecDeque<Step>,
+    steps: VecDeque<CatchUp>,
 }
 
 /// A step of bringing a tenant's files up to date.
-enum Step {
+enum CatchUp {
     /// Conversations after this one in the listing.
     Page(TenantName, Option<(Timestamp, ConversationId)>),
     /// Files of deleted conversations.
@@ -77,7 +77,7 @@ impl<'a> Work<'a> {
 
     fn see(&mut self, tenant: &TenantName) {
         if self.seen.insert(tenant.clone()) {
-            self.steps.push_back(Step::Page(tenant.clone(), None));
+            self.steps.push_back(CatchUp::Page(tenant.clone(), None));
         }
     }
 
@@ -91,17 +91,17 @@ impl<'a> Work<'a> {
     pub fn catch_up(&mut self) -> Vec<(Option<Key>, Error)> {
         match self.steps.pop_front() {
             None => Vec::new(),
-            Some(Step::Page(tenant, after)) => match self.page(&tenant, after) {
+            Some(CatchUp::Page(tenant, after)) => match self.page(&tenant, after) {
                 Ok(failed) => failed,
                 Err(error) => {
-                    self.steps.push_back(Step::Page(tenant, after));
+                    self.steps.push_back(CatchUp::Page(tenant, after));
                     vec![(None, error)]
                 }
             },
-            Some(Step::Tidy(tenant)) => match self.tidy(&tenant) {
+            Some(CatchUp::Tidy(tenant)) => match self.tidy(&tenant) {
                 Ok(()) => Vec::new(),
                 Err(error) => {
-                    self.steps.push_back(Step::Tidy(tenant));
+                    self.steps.push_back(CatchUp::Tidy(tenant));
                     vec![(None, error)]
                 }
             },
@@ -124,9 +124,9 @@ impl<'a> Work<'a> {
         }
         self.steps.push_front(match page.last() {
             Some(last) if page.len() == CATCH_UP_PAGE => {
-                Step::Page(tenant.clone(), Some((last.updated, last.id)))
+                CatchUp::Page(tenant.clone(), Some((last.updated, last.id)))
             }
-            _ => Step::Tidy(tenant.clone()),
+            _ => CatchUp::Tidy(tenant.clone()),
         });
         Ok(failed)
     }

@@ -321,8 +321,8 @@ impl Subscription {
     pub fn recv(&mut self) -> Result<Option<Update>, Error> {
         loop {
             match self.advance()? {
-                Step::Ready(update) => return Ok(update),
-                Step::Wait(listener) => listener.wait(),
+                Advance::Ready(update) => return Ok(update),
+                Advance::Wait(listener) => listener.wait(),
             }
         }
     }
@@ -332,8 +332,8 @@ impl Subscription {
         let deadline = Instant::now() + patience;
         loop {
             match self.advance()? {
-                Step::Ready(update) => return Ok(update),
-                Step::Wait(listener) => {
+                Advance::Ready(update) => return Ok(update),
+                Advance::Wait(listener) => {
                     if listener.wait_deadline(deadline).is_none() {
                         return Ok(None);
                     }
@@ -372,7 +372,7 @@ impl Subscription {
     }
 
     /// One step: an update, the end, or something to wait for.
-    fn advance(&mut self) -> Result<Step, Error> {
+    fn advance(&mut self) -> Result<Advance, Error> {
         loop {
             self.forget_erased();
             if let Some(update) = self.ready.pop_front() {
@@ -384,16 +384,16 @@ impl Subscription {
                     }
                     Update::Lagged { .. } | Update::Deleted => {}
                 }
-                return Ok(Step::Ready(Some(update)));
+                return Ok(Advance::Ready(Some(update)));
             }
             match self.place {
-                Stage::Ended => return Ok(Step::Ready(None)),
+                Stage::Ended => return Ok(Advance::Ready(None)),
                 Stage::CatchingUp { joined } => self.catch_up(joined)?,
                 Stage::Live { position, chunks_from } => {
                     // Listen before looking, so that an update in between wakes the listener.
                     let listener = self.topic.changed.listen();
                     if !self.look(position, chunks_from) {
-                        return Ok(Step::Wait(listener));
+                        return Ok(Advance::Wait(listener));
                     }
                 }
             }
@@ -508,7 +508,7 @@ impl Subscription {
     }
 }
 
-enum Step {
+enum Advance {
     Ready(Option<Update>),
     Wait(EventListener),
 }
@@ -536,8 +536,8 @@ impl Stream for Subscription {
                 self.listener = None;
             }
             match self.advance() {
-                Ok(Step::Ready(update)) => return Poll::Ready(update.map(Ok)),
-                Ok(Step::Wait(listener)) => self.listener = Some(listener),
+                Ok(Advance::Ready(update)) => return Poll::Ready(update.map(Ok)),
+                Ok(Advance::Wait(listener)) => self.listener = Some(listener),
                 Err(error) => {
                     self.place = Stage::Ended;
                     return Poll::Ready(Some(Err(error)));

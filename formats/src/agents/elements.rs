@@ -23,13 +23,13 @@ pub enum Piece {
 /// Gives the pieces of a value.
 pub struct Elements<R> {
     source: R,
-    place: Place,
+    place: ParserState,
     offset: u64,
     done: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum ParserState {
     Start,
     /// In a list, which is the whole value or a field of it.
     List {
@@ -41,7 +41,7 @@ enum Place {
 
 impl<R: BufRead> Elements<R> {
     pub fn new(source: R) -> Elements<R> {
-        Elements { source, place: Place::Start, offset: 0, done: false }
+        Elements { source, place: ParserState::Start, offset: 0, done: false }
     }
 
     /// How much of the file was read.
@@ -57,24 +57,24 @@ impl<R: BufRead> Elements<R> {
         loop {
             let Some(byte) = self.peek_token()? else {
                 self.done = true;
-                return Ok((self.place != Place::End).then_some(Piece::Torn));
+                return Ok((self.place != ParserState::End).then_some(Piece::Torn));
             };
             match (self.place, byte) {
-                (Place::Start, b'[') => self.enter(Place::List { within: false })?,
-                (Place::Start, b'{') => self.enter(Place::Object)?,
-                (Place::List { within }, b']') => {
-                    self.enter(if within { Place::Object } else { Place::End })?;
+                (ParserState::Start, b'[') => self.enter(ParserState::List { within: false })?,
+                (ParserState::Start, b'{') => self.enter(ParserState::Object)?,
+                (ParserState::List { within }, b']') => {
+                    self.enter(if within { ParserState::Object } else { ParserState::End })?;
                 }
-                (Place::List { .. } | Place::Object, b',') => self.skip()?,
-                (Place::Object, b'}') => self.enter(Place::End)?,
-                (Place::List { .. }, _) => {
+                (ParserState::List { .. } | ParserState::Object, b',') => self.skip()?,
+                (ParserState::Object, b'}') => self.enter(ParserState::End)?,
+                (ParserState::List { .. }, _) => {
                     return Ok(Some(match self.value()? {
                         Value::Whole(bytes) => Piece::Element(bytes),
                         Value::TooLong(bytes) => Piece::Skipped(bytes),
                         Value::Torn => self.torn(),
                     }));
                 }
-                (Place::Object, b'"') => {
+                (ParserState::Object, b'"') => {
                     let Value::Whole(name) = self.value()? else { return Ok(Some(self.torn())) };
                     let name: String = serde_json::from_slice(&name).unwrap_or_default();
                     if self.peek_token()? != Some(b':') {
@@ -82,7 +82,7 @@ impl<R: BufRead> Elements<R> {
                     }
                     self.skip()?;
                     if self.peek_token()? == Some(b'[') && LISTS.contains(&name.as_str()) {
-                        self.enter(Place::List { within: true })?;
+                        self.enter(ParserState::List { within: true })?;
                         continue;
                     }
                     return Ok(Some(match self.value()? {
@@ -92,7 +92,9 @@ impl<R: BufRead> Elements<R> {
                     }));
                 }
                 // Something behind the end, or what is not JSON.
-                (Place::End | Place::Start | Place::Object, _) => return Ok(Some(self.torn())),
+                (ParserState::End | ParserState::Start | ParserState::Object, _) => {
+                    return Ok(Some(self.torn()));
+                }
             }
         }
     }
@@ -103,7 +105,7 @@ impl<R: BufRead> Elements<R> {
         Piece::Torn
     }
 
-    fn enter(&mut self, place: Place) -> io::Result<()> {
+    fn enter(&mut self, place: ParserState) -> io::Result<()> {
         self.place = place;
         self.skip()
     }

@@ -33,9 +33,9 @@ impl<'de> Deserialize<'de> for Members {
 
 /// An object that is put together.
 #[derive(Default)]
-pub struct Pieces(Vec<(String, Piece)>);
+pub struct Pieces(Vec<(String, Member)>);
 
-enum Piece {
+enum Member {
     /// Came once: its bytes are kept.
     Once(Raw),
     /// Came in several pieces.
@@ -53,50 +53,50 @@ impl Pieces {
             return;
         }
         let Some((_, known)) = self.0.iter_mut().find(|(name, _)| name == key) else {
-            self.0.push((key.to_string(), Piece::Once(piece)));
+            self.0.push((key.to_string(), Member::Once(piece)));
             return;
         };
         let Some(next) = piece.read::<Value>() else { return };
         let mut before = match known {
-            Piece::Once(raw) => raw.read().unwrap_or(Value::Null),
-            Piece::Merged(value) => value.take(),
+            Member::Once(raw) => raw.read().unwrap_or(Value::Null),
+            Member::Merged(value) => value.take(),
         };
         // Nothing was there, so the bytes of this piece are all there is.
         if empty(&before) {
-            *known = Piece::Once(piece);
+            *known = Member::Once(piece);
             return;
         }
         if empty(&next) {
             // The bytes of what is there stay as they are.
-            if let Piece::Merged(value) = known {
+            if let Member::Merged(value) = known {
                 *value = before;
             }
             return;
         }
         merge(key, &mut before, next);
-        *known = Piece::Merged(before);
+        *known = Member::Merged(before);
     }
 
     /// Replaces a member, or adds it.
     pub fn set(&mut self, key: &str, value: Raw) {
         match self.0.iter_mut().find(|(name, _)| name == key) {
-            Some((_, known)) => *known = Piece::Once(value),
-            None => self.0.push((key.to_string(), Piece::Once(value))),
+            Some((_, known)) => *known = Member::Once(value),
+            None => self.0.push((key.to_string(), Member::Once(value))),
         }
     }
 
     /// A member that is a string.
     pub fn text(&self, key: &str) -> Option<Cow<'_, str>> {
         match self.0.iter().find(|(name, _)| name == key).map(|(_, piece)| piece)? {
-            Piece::Once(raw) => raw.read::<String>().map(Cow::Owned),
-            Piece::Merged(value) => value.as_str().map(Cow::Borrowed),
+            Member::Once(raw) => raw.read::<String>().map(Cow::Owned),
+            Member::Merged(value) => value.as_str().map(Cow::Borrowed),
         }
     }
 
     /// A member that came once.
     pub fn raw(&self, key: &str) -> Option<&Raw> {
         self.0.iter().find_map(|(name, piece)| match piece {
-            Piece::Once(raw) if name == key => Some(raw),
+            Member::Once(raw) if name == key => Some(raw),
             _ => None,
         })
     }
@@ -109,8 +109,8 @@ impl Pieces {
     /// The members as they are now.
     pub fn members(&self) -> Result<Vec<(&str, Raw)>, Failure> {
         let written = self.0.iter().map(|(key, piece)| match piece {
-            Piece::Once(raw) => Ok((key.as_str(), raw.clone())),
-            Piece::Merged(value) => Ok((key.as_str(), Raw::of(value)?)),
+            Member::Once(raw) => Ok((key.as_str(), raw.clone())),
+            Member::Merged(value) => Ok((key.as_str(), Raw::of(value)?)),
         });
         written.collect()
     }

@@ -16,7 +16,7 @@ use std::time::Instant;
 const KEYS_MAX: usize = 10_000;
 
 pub struct Cache {
-    found: quick_cache::sync::Cache<Hash, Arc<Found>>,
+    found: quick_cache::sync::Cache<Hash, Arc<CachedGrant>>,
 }
 
 impl Default for Cache {
@@ -25,7 +25,7 @@ impl Default for Cache {
     }
 }
 
-struct Found {
+struct CachedGrant {
     grant: Grant,
     caller: Caller,
     at: Instant,
@@ -63,7 +63,7 @@ impl Cache {
             credential: Credential::Key { id: grant.key, expires: grant.expires },
         };
         let id = grant.key;
-        let found = Found { grant, caller: caller.clone(), at: Instant::now(), changes };
+        let found = CachedGrant { grant, caller: caller.clone(), at: Instant::now(), changes };
         self.found.insert(Hash::of(words.as_bytes()), Arc::new(found));
         // Nobody waits for this to be recorded.
         tokio::task::spawn_blocking(move || {

@@ -76,7 +76,7 @@ pub async fn convert_errors(request: Request, next: Next) -> Response {
     let (mut parts, body) = response.into_parts();
     let param = parts.extensions.remove::<Param>().and_then(|param| param.0);
     let bytes = axum::body::to_bytes(body, ERROR_BYTES_MAX).await.unwrap_or_default();
-    let said: Said = serde_json::from_slice(&bytes).unwrap_or_default();
+    let said: ProblemText = serde_json::from_slice(&bytes).unwrap_or_default();
     let (status, body) = if anthropic {
         let status = status(parts.status, &said.code);
         (status, anthropic_body(status, &said.detail))
@@ -90,7 +90,7 @@ pub async fn convert_errors(request: Request, next: Next) -> Response {
 }
 
 #[derive(Deserialize, Default)]
-struct Said {
+struct ProblemText {
     detail: String,
     code: String,
 }

@@ -1,7 +1,7 @@
 //! Reading everything, across tenants.
 
 use super::write::scope;
-use super::{Entry, Kept, Memory};
+use super::{Kept, Memory, StoredConversation};
 use crate::{Backup, EVENT_BYTES, ErasedPage, Member, absent_member};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
@@ -83,14 +83,14 @@ impl Backup for Memory {
 }
 
 impl Kept {
-    fn numbered(&self, no: u64) -> Result<(usize, &Entry), Error> {
+    fn numbered(&self, no: u64) -> Result<(usize, &StoredConversation), Error> {
         let place = usize::try_from(no).ok().and_then(|no| no.checked_sub(1));
         let found = place.and_then(|place| Some((place, self.entries.get(place)?)));
         found.ok_or_else(|| absent_member(no))
     }
 }
 
-fn member(place: usize, entry: &Entry) -> Member {
+fn member(place: usize, entry: &StoredConversation) -> Member {
     let conversation = &entry.conversation;
     let parent = entry.above.zip(conversation.parent);
     Member {

@@ -1,7 +1,7 @@
 //! Reading and rebuilding derived rows.
 
 use super::lookup::InMemory;
-use super::{Entry, Level, Memory, fork_point, owner, stored, turn_row};
+use super::{Level, Memory, StoredConversation, fork_point, owner, stored, turn_row};
 use crate::{
     AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, Provenance,
     RecallIndex, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
@@ -148,7 +148,7 @@ impl TurnIndex for Memory {
         let said = {
             let kept = self.kept();
             let mut living = kept.all_living().filter(|(key, _)| key.tenant == *tenant);
-            let own = |entry: &Entry| entry.events.iter().any(|event| event.id.0 == id.0);
+            let own = |entry: &StoredConversation| entry.events.iter().any(|event| event.id.0 == id.0);
             living.find(|(_, entry)| own(entry)).map(|(key, _)| key.clone()).ok_or_else(|| absent_turn(id))?
         };
         self.stored_turn_in(&said, id)
@@ -233,8 +233,9 @@ impl Provenance for Memory {
         let kept = self.kept();
         let living = kept.entries.iter().filter(|entry| entry.deleted.is_none());
         let mut ours = living.filter(|entry| entry.conversation.tenant == *tenant);
-        let states =
-            |entry: &&Entry| entry.facts.iter().any(|fact| fact.id == id && fact.corrects != Some(id));
+        let states = |entry: &&StoredConversation| {
+            entry.facts.iter().any(|fact| fact.id == id && fact.corrects != Some(id))
+        };
         Ok(ours.find(states).map(|entry| entry.conversation.id))
     }
 

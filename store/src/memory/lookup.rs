@@ -1,6 +1,6 @@
 //! Lookups for a plan. A conversation's number is its index in [`Kept::entries`].
 
-use super::{Entry, Kept, event_at, fork_point, turn_row};
+use super::{Kept, StoredConversation, event_at, fork_point, turn_row};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Parent;
@@ -22,7 +22,7 @@ pub(super) struct InMemory<'a> {
 }
 
 impl InMemory<'_> {
-    fn numbered(&self, conversation: u64) -> &Entry {
+    fn numbered(&self, conversation: u64) -> &StoredConversation {
         &self.kept.entries[conversation as usize]
     }
 }
@@ -146,7 +146,7 @@ impl Kept {
     pub(super) fn forks(&self, conversation: u64) -> Vec<Fork> {
         let entries = self.entries.iter().enumerate();
         let forks = entries.filter(|(_, entry)| entry.above == Some(conversation as usize));
-        let fork = |(place, entry): (usize, &Entry)| Fork {
+        let fork = |(place, entry): (usize, &StoredConversation)| Fork {
             conversation: place as u64,
             at_seq: entry.conversation.parent.map_or(0, |parent| parent.at_seq),
             deleted: entry.deleted.is_some(),

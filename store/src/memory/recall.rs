@@ -1,6 +1,6 @@
 //! The source of the indexes: events in the order of arrival.
 
-use super::{Entry, Kept, Memory};
+use super::{Kept, Memory, StoredConversation};
 use crate::recall::{Catalog, Ground};
 use everturn_core::Error;
 use everturn_core::event::Event;
@@ -14,7 +14,7 @@ impl Kept {
         &self,
         after: u64,
         through: u64,
-    ) -> impl Iterator<Item = (u64, &TenantName, &Entry, u64)> {
+    ) -> impl Iterator<Item = (u64, &TenantName, &StoredConversation, u64)> {
         let place = |number| usize::try_from(number).unwrap_or(usize::MAX).min(self.arrived.len());
         let (from, to) = (place(after), place(through));
         self.arrived[from.min(to)..to].iter().zip(after + 1..).map(|((place, seq, _), number)| {

@@ -1,7 +1,7 @@
 //! Applying a plan.
 
 use super::lookup::InMemory;
-use super::{Entry, Kept, Request, events};
+use super::{Kept, Request, StoredConversation, events};
 use crate::Committed;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -56,7 +56,7 @@ impl Kept {
                 .map(|parent| self.place(&Key { tenant: key.tenant.clone(), id: parent.conversation }));
             let above = above.transpose()?;
             self.places.insert(key.clone(), self.entries.len());
-            self.entries.push(Entry::new(conversation.clone(), above));
+            self.entries.push(StoredConversation::new(conversation.clone(), above));
         }
         let place = self.place(key)?;
         let entry = &mut self.entries[place];
@@ -139,7 +139,7 @@ impl Kept {
         entry.folds.retain(|seq, _| *seq <= keep);
     }
 
-    fn numbered_mut(&mut self, conversation: u64) -> &mut Entry {
+    fn numbered_mut(&mut self, conversation: u64) -> &mut StoredConversation {
         &mut self.entries[conversation as usize]
     }
 
@@ -148,9 +148,9 @@ impl Kept {
     }
 }
 
-impl Entry {
-    pub(super) fn new(conversation: Conversation, above: Option<usize>) -> Entry {
-        Entry {
+impl StoredConversation {
+    pub(super) fn new(conversation: Conversation, above: Option<usize>) -> StoredConversation {
+        StoredConversation {
             conversation,
             above,
             events: Vec::new(),

@@ -18,11 +18,11 @@ use std::collections::{HashMap, HashSet};
 /// - A correction supersedes the fact that it names, and has no effect without it.
 /// - A retraction ends a fact. A later statement can restore it.
 pub fn add_up<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Fact> {
-    let mut entries: Vec<Entry<'_>> = events.into_iter().filter_map(Entry::read).collect();
+    let mut entries: Vec<Statement<'_>> = events.into_iter().filter_map(Statement::read).collect();
     entries.sort_by_key(|entry| (entry.said, entry.event.seq));
     let made = entries.iter().map(|entry| FactId(entry.event.id.0)).collect();
     let mut facts = Facts { made, ..Facts::default() };
-    for Entry { event, body, .. } in entries {
+    for Statement { event, body, .. } in entries {
         match body {
             Body::Stated(body) => facts.state(event, body),
             Body::Corrected(body) => facts.correct(event, body),
@@ -32,7 +32,7 @@ pub fn add_up<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Fact> {
     facts.all
 }
 
-struct Entry<'a> {
+struct Statement<'a> {
     event: &'a Event,
     /// `seq` at which it was said.
     said: u64,
@@ -45,8 +45,8 @@ enum Body {
     Retracted(RetractedBody),
 }
 
-impl Entry<'_> {
-    fn read(event: &Event) -> Option<Entry<'_>> {
+impl Statement<'_> {
+    fn read(event: &Event) -> Option<Statement<'_>> {
         let mut said = event.seq;
         let body = match event.kind.as_str() {
             kind::FACT_EXTRACTED | kind::FACT_ADDED => {
@@ -61,7 +61,7 @@ impl Entry<'_> {
             kind::FACT_RETRACTED => Body::Retracted(event.read()?),
             _ => return None,
         };
-        Some(Entry { event, said, body })
+        Some(Statement { event, said, body })
     }
 }
 

@@ -91,7 +91,7 @@ pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<Learned>, Drop
     let mut texts: HashMap<usize, Vec<String>> = HashMap::new();
     let (mut learned, mut dropped) = (Vec::new(), Dropped::default());
     for entry in entries {
-        let Some((entry, [subject, predicate, object])) = Said::read(entry) else {
+        let Some((entry, [subject, predicate, object])) = ModelFact::read(entry) else {
             dropped.malformed += 1;
             continue;
         };
@@ -134,7 +134,7 @@ pub fn quotes(message: &Value, role: Role, quote: &str) -> bool {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Said {
+struct ModelFact {
     subject: String,
     predicate: String,
     object: String,
@@ -143,9 +143,9 @@ struct Said {
     quote: String,
 }
 
-impl Said {
-    fn read(entry: Value) -> Option<(Said, [String; 3])> {
-        let mut said: Said = serde_json::from_value(entry).ok()?;
+impl ModelFact {
+    fn read(entry: Value) -> Option<(ModelFact, [String; 3])> {
+        let mut said: ModelFact = serde_json::from_value(entry).ok()?;
         let words = check(&said.subject, &said.predicate, &said.object).ok()?;
         said.quote = tidied(&said.quote);
         let quotes = said.quote.chars().count() >= QUOTE_CHARS_MIN && said.quote.len() <= QUOTE_BYTES_MAX;

@@ -21,11 +21,11 @@ pub struct Message {
 #[derive(Debug)]
 struct Kept {
     raw: Raw,
-    said: Said,
+    body: MessageBody,
 }
 
 #[derive(Debug)]
-enum Said {
+enum MessageBody {
     Read(Value),
     /// A changed message with its canonical JSON. It is parsed only on demand: most are just sent.
     Changed {
@@ -50,14 +50,14 @@ impl Message {
 
     fn whole(raw: Raw, value: Value) -> Message {
         let (chars, is_signed) = (hash::chars(raw.get().as_bytes()), Some(carries_signature(&value)));
-        Message { kept: Arc::new(Kept { raw, said: Said::Read(value) }), chars, is_signed }
+        Message { kept: Arc::new(Kept { raw, body: MessageBody::Read(value) }), chars, is_signed }
     }
 
     /// Makes a changed message with its canonical JSON.
     pub(super) fn changed(raw: Raw, canonical: Vec<u8>) -> Message {
         let chars = hash::chars(raw.get().as_bytes());
-        let said = Said::Changed { canonical: canonical.into(), value: OnceLock::new() };
-        Message { kept: Arc::new(Kept { raw, said }), chars, is_signed: None }
+        let body = MessageBody::Changed { canonical: canonical.into(), value: OnceLock::new() };
+        Message { kept: Arc::new(Kept { raw, body }), chars, is_signed: None }
     }
 
     /// Whether this is the same message, not only an equal one.
@@ -72,18 +72,20 @@ impl Message {
 
     /// The parsed value.
     pub fn value(&self) -> &Value {
-        match &self.kept.said {
-            Said::Read(value) => value,
+        match &self.kept.body {
+            MessageBody::Read(value) => value,
             // The original was JSON, and so is the result of changing it.
-            Said::Changed { value, .. } => value.get_or_init(|| parse(self.raw().get()).unwrap_or_default()),
+            MessageBody::Changed { value, .. } => {
+                value.get_or_init(|| parse(self.raw().get()).unwrap_or_default())
+            }
         }
     }
 
     /// `keys` is empty before and after; reusing it saves an allocation for each message.
     pub(super) fn write_canonical<'m>(&'m self, out: &mut Vec<u8>, keys: &mut Vec<(&'m str, &'m Value)>) {
-        match &self.kept.said {
-            Said::Read(value) => hash::write_with(value, out, keys),
-            Said::Changed { canonical, .. } => out.extend_from_slice(canonical),
+        match &self.kept.body {
+            MessageBody::Read(value) => hash::write_with(value, out, keys),
+            MessageBody::Changed { canonical, .. } => out.extend_from_slice(canonical),
         }
     }
 

@@ -126,7 +126,7 @@ impl Following {
     }
 
     /// The new part of a chunk.
-    fn rest(&mut self, piece: Piece) -> Option<Update> {
+    fn rest(&mut self, piece: ChunkData) -> Option<Update> {
         let known = self.known.entry(piece.turn).or_default();
         let skip = known.saturating_sub(piece.offset) as usize;
         let text = piece.text.get(skip..).filter(|text| !text.is_empty())?;
@@ -150,7 +150,7 @@ impl Updates for Following {
 }
 
 #[derive(Deserialize)]
-struct Piece {
+struct ChunkData {
     turn: TurnId,
     turn_seq: u64,
     offset: u64,

@@ -18,7 +18,7 @@ const TAG_SEARCHES_MAX: usize = 50;
 
 /// The sentences of a text, in order.
 pub(super) fn sentences(text: &str) -> Vec<Sentence> {
-    let mut reader = Reader { out: Vec::new(), paragraph: String::new(), lead: None, after_list: false };
+    let mut reader = ProseReader { out: Vec::new(), paragraph: String::new(), lead: None, after_list: false };
     let mut fence: Option<&str> = None;
     let mut tag: Option<&str> = None;
     let mut searches = TAG_SEARCHES_MAX;
@@ -50,14 +50,14 @@ pub(super) fn sentences(text: &str) -> Vec<Sentence> {
     reader.out
 }
 
-struct Reader {
+struct ProseReader {
     out: Vec<Sentence>,
     paragraph: String,
     lead: Option<Group>,
     after_list: bool,
 }
 
-impl Reader {
+impl ProseReader {
     fn line(&mut self, line: &str, trimmed: &str) {
         if trimmed.is_empty() {
             return self.end_paragraph();
