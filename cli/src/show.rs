@@ -45,7 +45,7 @@ pub fn conversation(conversation: &Conversation) -> String {
     )
 }
 
-/// What is shown of a turn beside its text.
+/// Details shown of a turn beside its text.
 #[derive(Clone, Copy, Default)]
 pub struct Detail {
     /// Tool calls, their results and reasoning in full.

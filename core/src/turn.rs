@@ -79,7 +79,7 @@ macro_rules! words {
 words!(Role, "role.unknown", User "user", Assistant "assistant", System "system", Tool "tool");
 words!(Status, "status.unknown", Pending "pending", Complete "complete", Aborted "aborted", Interrupted "interrupted");
 
-/// What superseded a turn.
+/// The turn or the abort that superseded a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Successor {
     /// The turn that replaces it.

@@ -17,7 +17,7 @@ pub struct Speech {
 }
 
 impl Speech {
-    /// What it is called beside the actor: the notice, else the role.
+    /// Label beside the actor: the notice, else the role.
     pub fn name(&self) -> &'static str {
         self.notice.unwrap_or(self.role.as_str())
     }

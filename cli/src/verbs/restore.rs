@@ -55,7 +55,7 @@ pub fn run(args: &Args, verb: &Restore) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What later archives removed and is restored; `None` if there is nothing.
+/// Restored content that later archives removed; `None` if there is none.
 fn not_applied(left_out: Result<LeftOut, Error>) -> Option<String> {
     let left_out = match left_out {
         Ok(left_out) => left_out,

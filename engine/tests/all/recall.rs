@@ -68,7 +68,7 @@ fn results_and_notices_in_messages_of_the_user_are_not_the_users_words() {
     assert_eq!(found(Role::User), ["where is the wombat?"]);
     let [notice, result] = &found(Role::Tool)[..] else { panic!("{:?}", found(Role::Tool)) };
     assert!(notice.contains("was counted") && result.contains("wombat in the zoo"), "{notice} {result}");
-    // What is recalled into a prompt says who spoke, too.
+    // Recalled text in a prompt names its speaker, too.
     let options = ContextOptions {
         recall: Some(RecallRequest { turns: 5, facts: 0, query: Some("wombat zoo counted".into()) }),
         last_n: Some(2),

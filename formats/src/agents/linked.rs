@@ -37,7 +37,7 @@ struct Open {
     parts: Vec<String>,
 }
 
-/// What a line is.
+/// Kind of a line.
 enum What {
     Turn(Box<Said>, Speaker),
     Compaction { summary: String, tokens_before: Option<u64> },

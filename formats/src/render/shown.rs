@@ -57,7 +57,7 @@ pub enum Part {
     },
     /// Text that a program wrote in the name of a person.
     Notice {
-        /// What it is.
+        /// Its kind.
         kind: &'static str,
         /// All of it.
         text: String,

@@ -188,7 +188,7 @@ fn a_rich_conversation_is_written_as_the_golden_files_say() {
 
 /// What a provider is sent: valid, with the ids that were there, and nothing that is private, superseded or sealed by
 /// somebody else. Read again it is written the same.
-/// What Claude Code writes itself stands in messages of the user, and was shown as their words.
+/// Claude Code writes notices of its own into messages of the user; they were shown as the user's words.
 #[test]
 fn notices_are_folded_and_named() {
     let mut log = Log::created(conversation_id(9), Settings::default());

@@ -224,7 +224,7 @@ pub fn check(db: &Connection, path: &Path, recorded: Option<StoreHead>) -> rusql
     }))
 }
 
-/// What a database lacks compared with the record.
+/// Description of the loss, if the database has less than the record of its head.
 fn lacking(db: &Connection, path: &Path, recorded: StoreHead) -> rusqlite::Result<Option<String>> {
     let file = path.display();
     let now = StoreHead::of(db)?;

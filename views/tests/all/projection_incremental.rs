@@ -19,7 +19,7 @@ fn grown(messages: &[Message]) -> Incremental {
     incremental
 }
 
-/// What happens between two views.
+/// A change between two views.
 #[derive(Clone, Debug)]
 enum Step {
     /// So many more messages come.

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 
-/// What can happen to a conversation. The numbers choose among what is there.
+/// A random step of a conversation. The numbers choose among the existing turns.
 #[derive(Clone, Debug)]
 enum Step {
     Say,
@@ -33,7 +33,7 @@ enum Step {
     Retry(u8),
 }
 
-/// What an edit says.
+/// Text of an edit.
 #[derive(Clone, Copy, Debug)]
 enum New {
     Words,
