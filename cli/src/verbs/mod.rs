@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub mod acp;
 pub mod append;
 pub mod backup;
 pub mod change;
@@ -23,6 +24,7 @@ pub mod new;
 pub mod open;
 pub mod project;
 pub mod recall;
+pub mod record;
 pub mod restore;
 pub mod serve;
 pub mod session;

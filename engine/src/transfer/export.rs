@@ -3,7 +3,6 @@
 use crate::context::StoredMedia;
 use crate::conversation::{ConversationHandle, Entry, HistoryQuery};
 use everturn_core::Error;
-use everturn_core::event::kind;
 use everturn_core::id::clip;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_formats::provider::Provider;
@@ -21,6 +20,8 @@ pub enum Format {
     /// One event a line, with its chain and the bytes of assets: everything.
     #[default]
     Jsonl,
+    /// A session file, one entry a line, without the chain.
+    Session,
     /// A transcript value, version 2.
     Transcript,
     /// OpenAI chat completions: `{"messages": […]}`.
@@ -39,8 +40,9 @@ pub enum Format {
 
 impl Format {
     /// All of them.
-    pub const ALL: [Format; 8] = [
+    pub const ALL: [Format; 9] = [
         Format::Jsonl,
+        Format::Session,
         Format::Transcript,
         Format::OpenaiChat,
         Format::OpenaiResponses,
@@ -54,6 +56,7 @@ impl Format {
     pub fn as_str(self) -> &'static str {
         match self {
             Format::Jsonl => "jsonl",
+            Format::Session => "session",
             Format::Transcript => "transcript",
             Format::OpenaiChat => "openai-chat",
             Format::OpenaiResponses => "openai-responses",
@@ -67,7 +70,7 @@ impl Format {
     /// Its media type.
     pub fn content_type(self) -> &'static str {
         match self {
-            Format::Jsonl => "application/jsonl",
+            Format::Jsonl | Format::Session => "application/jsonl",
             Format::Markdown => "text/markdown; charset=utf-8",
             Format::Html => "text/html; charset=utf-8",
             _ => "application/json",
@@ -77,7 +80,7 @@ impl Format {
     /// How the name of such a file ends.
     pub fn extension(self) -> &'static str {
         match self {
-            Format::Jsonl => "jsonl",
+            Format::Jsonl | Format::Session => "jsonl",
             Format::Markdown => "md",
             Format::Html => "html",
             _ => "json",
@@ -87,6 +90,7 @@ impl Format {
     fn style(self) -> Option<Style> {
         match self {
             Format::Jsonl | Format::Transcript => None,
+            Format::Session => Some(Style::Session),
             Format::OpenaiChat => Some(Style::Messages(Provider::OpenaiChat)),
             Format::OpenaiResponses => Some(Style::Messages(Provider::OpenaiResponses)),
             Format::Anthropic => Some(Style::Messages(Provider::Anthropic)),
@@ -137,8 +141,8 @@ impl ConversationHandle {
         let about =
             About { conversation: &conversation, system_prompt: system_prompt.as_ref(), media: &media };
         let mut document = document(style, out, about)?;
-        // Up to the head of the moment it began, so that a busy conversation has an end as well. Only documents for people
-        // tell of anything but turns.
+        // Up to the head of the moment it began, so that a busy conversation has an end as well. A request has
+        // nothing but turns.
         let mut query = HistoryQuery {
             before: Some(conversation.head.seq + 1),
             limit: PAGE_ENTRIES_MAX,
@@ -151,8 +155,7 @@ impl ConversationHandle {
             for entry in &page.data {
                 match entry {
                     Entry::Turn(turn) => document.turn(turn)?,
-                    Entry::Event(event) if event.kind == kind::COMPACTION => document.compaction(event)?,
-                    Entry::Event(_) => {}
+                    Entry::Event(event) => document.event(event)?,
                 }
             }
             progress(page.data.last().map_or(0, Entry::seq));

@@ -10,7 +10,8 @@ use everturn_core::event::check_name;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -83,7 +84,8 @@ impl New {
         }
     }
 
-    fn line(&self) -> Result<String, Error> {
+    /// The line, line break included.
+    pub fn line(&self) -> Result<String, Error> {
         check_name("subject key", &self.subject_key)?;
         check_name("session_id", &self.session_id)?;
         if self.agent_temperature.is_some_and(|number| !number.is_finite()) {
@@ -111,7 +113,7 @@ impl New {
 }
 
 /// What `session_end` says by itself.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// When it ended.
     pub ended_at: Timestamp,
@@ -121,6 +123,18 @@ pub struct Summary {
     pub entries: u64,
     /// How many of each type.
     pub by_type: BTreeMap<String, u64>,
+}
+
+impl Summary {
+    pub(super) fn new(
+        started_at: Option<Timestamp>,
+        ended_at: Timestamp,
+        entries: u64,
+        by_type: BTreeMap<String, u64>,
+    ) -> Summary {
+        let duration_s = ended_at.0.saturating_sub(started_at.unwrap_or(ended_at).0).max(0) as f64 / 1e6;
+        Summary { ended_at, duration_s, entries, by_type }
+    }
 }
 
 /// What [`Session::resume`] had to cut off.
@@ -270,12 +284,7 @@ impl Session {
         if let Some(summary) = &state.ended {
             return Ok(summary.clone());
         }
-        let summary = Summary {
-            ended_at: at,
-            duration_s: at.0.saturating_sub(state.started_at.unwrap_or(at).0).max(0) as f64 / 1e6,
-            entries: state.entries,
-            by_type: state.by_type.clone(),
-        };
+        let summary = Summary::new(state.started_at, at, state.entries, state.by_type.clone());
         let mut fields = Fields::of(&summary)?;
         fields.0.extend(extra.0.iter().cloned());
         self.shared.write(&line(END, at, &fields)?, &mut state)?;
