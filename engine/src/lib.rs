@@ -84,8 +84,8 @@ pub use context::{
     Context, ContextOptions, ConversationContexts, Digest, Policy, Projection, RecallRequest, Receipt,
 };
 pub use conversation::{
-    Append, AppendOptions, Appended, Change, ConversationHandle, ConversationState, Entry, ForkOptions,
-    HistoryQuery, Order,
+    Append, AppendOptions, Appended, Change, ConversationHandle, ConversationState, ForkOptions,
+    HistoryEntry, HistoryQuery, Order,
 };
 pub use erasing::{ErasedActor, Records};
 pub use everturn::{Everturn, Options};

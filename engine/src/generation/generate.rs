@@ -6,9 +6,9 @@
 use super::account::{Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat};
 use crate::context::{Context, ContextOptions};
 use crate::conversation::{AppendOptions, ConversationHandle};
-use crate::ingest::{NewTurn, Place};
+use crate::ingest::{DraftKind, NewTurn};
 use crate::model::runtime::runtime;
-use crate::model::{Answer, Configured, Delta, Finish, Request, Step};
+use crate::model::{Configured, Delta, Finish, GenerationStep, ModelReply, Request};
 use crate::streaming::turn::NewStream;
 use crate::tenant::Tenant;
 use crate::writer::closed;
@@ -374,7 +374,7 @@ impl Work {
         self: Arc<Self>,
         ready: Ready,
         halted: &mut oneshot::Receiver<Halt>,
-    ) -> (u64, Result<Answer, End>) {
+    ) -> (u64, Result<ModelReply, End>) {
         let mut shown = false;
         let first = self.ask(&ready, halted, &mut shown).await;
         let receipt_seq = ready.receipt_seq;
@@ -402,7 +402,7 @@ impl Work {
         ready: &Ready,
         halted: &mut oneshot::Receiver<Halt>,
         shown: &mut bool,
-    ) -> Result<Answer, End> {
+    ) -> Result<ModelReply, End> {
         let request = Request {
             model: self.options.served_model.clone(),
             system: ready.system.clone(),
@@ -422,8 +422,8 @@ impl Work {
                 Either::Right((step, _)) => step,
             };
             match step {
-                Some(Ok(Step::Done(answer))) => return Ok(*answer),
-                Some(Ok(Step::Delta(delta))) => {
+                Some(Ok(GenerationStep::Done(answer))) => return Ok(*answer),
+                Some(Ok(GenerationStep::Delta(delta))) => {
                     *shown = true;
                     match &delta {
                         Delta::Text(text) => {
@@ -479,7 +479,7 @@ impl Work {
         &self,
         turn: TurnId,
         receipt_seq: u64,
-        outcome: Result<Answer, End>,
+        outcome: Result<ModelReply, End>,
     ) -> Result<Generated, Error> {
         let outcome = outcome.and_then(|answer| {
             let turns = self.commit(turn, receipt_seq, &answer)?;
@@ -507,7 +507,7 @@ impl Work {
 
     /// Appends the reply: its first item ends the open turn, the others follow in the same batch. A turn has the
     /// `seq` at which it was opened, so this is the only order in which the next prompt returns them as they came.
-    fn commit(&self, turn: TurnId, receipt_seq: u64, answer: &Answer) -> Result<Vec<Turn>, Error> {
+    fn commit(&self, turn: TurnId, receipt_seq: u64, answer: &ModelReply) -> Result<Vec<Turn>, Error> {
         let said = json!({
             "id": self.generation,
             "receipt_seq": receipt_seq,
@@ -523,7 +523,7 @@ impl Work {
         let served = || self.options.context.model.clone();
         let model = Some(answer.model.clone()).filter(|model| !model.is_empty()).or_else(served);
         let mut first = Some((
-            Place::End(turn, Role::Assistant, kind::COMMITTED, None),
+            DraftKind::End(turn, Role::Assistant, kind::COMMITTED, None),
             self.metadata(said)?,
             Some(Tokens { prompt: answer.tokens.prompt, completion: answer.tokens.completion }),
         ));
@@ -542,7 +542,7 @@ impl Work {
                             let belongs =
                                 Raw::of(&json!({ "id": self.generation, "answer": turn, "nth": nth }))?;
                             let metadata = BTreeMap::from([("generation".to_string(), belongs)]);
-                            (Place::Said(Role::Assistant), metadata, None)
+                            (DraftKind::Said(Role::Assistant), metadata, None)
                         }
                     };
                     let (actor, model) = (self.options.actor.clone(), model.clone());

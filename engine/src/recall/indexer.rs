@@ -12,7 +12,7 @@ use everturn_core::id::{Key, TenantName};
 use everturn_core::turn::Turn;
 use everturn_core::write::ErasedBody;
 use everturn_store::{IndexChange, Span};
-use everturn_views::recall::{Embedded, Entry, EntryId};
+use everturn_views::recall::{Embedded, EntryId, IndexEntry};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -269,7 +269,7 @@ fn changes_of(
     let key = Key { tenant: tenant.clone(), id: event.conversation };
     match event.kind.as_str() {
         kind::MESSAGE | kind::TOOL_RESULT => {
-            let entry = Turn::begun(event).and_then(|turn| Entry::of_turn(tenant, &turn, None));
+            let entry = Turn::begun(event).and_then(|turn| IndexEntry::of_turn(tenant, &turn, None));
             changes.extend(entry.map(|entry| IndexChange::Put(Box::new(entry))));
         }
         kind if kind::ends_turn(kind) => {
@@ -284,7 +284,7 @@ fn changes_of(
                 turn => turn?,
             };
             let fallen = (kind == kind::ABORTED).then_some(event.seq);
-            let entry = Entry::of_turn(tenant, &turn, fallen);
+            let entry = IndexEntry::of_turn(tenant, &turn, fallen);
             changes.extend(entry.map(|entry| IndexChange::Put(Box::new(entry))));
         }
         kind::SUPERSEDED => {
