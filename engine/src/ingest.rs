@@ -5,6 +5,7 @@ use everturn_core::Error;
 use everturn_core::asset::{self, Asset, Storage};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
+use everturn_core::error::code;
 use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::{EventId, TenantName, TurnId, clip};
 use everturn_core::json::{self, Raw};
@@ -148,7 +149,7 @@ impl Shared {
         };
         let role = match (message::role(&speaker(&stored)), &place) {
             (Err(error), DraftKind::End(_, role, ..) | DraftKind::Said(role))
-                if error.code() == "message.role_missing" =>
+                if error.is(code::ROLE_MISSING) =>
             {
                 *role
             }

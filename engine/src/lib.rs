@@ -96,6 +96,7 @@ pub use everturn_core::chain::{Hash, Head, Report};
 pub use everturn_core::conversation::{
     Conversation, Lifecycle, Parent, Retention, Settings, SystemPrompt, Tombstone,
 };
+pub use everturn_core::error::code;
 pub use everturn_core::event::{Event, Visibility};
 pub use everturn_core::fact::Fact;
 pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId};

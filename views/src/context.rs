@@ -5,6 +5,7 @@
 
 mod participants;
 
+use everturn_core::error::code;
 pub use participants::{Names, Seen, seen_by};
 
 use crate::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
@@ -392,7 +393,7 @@ fn room(request: &Request, system: u64, state: u64, input: u64) -> Result<u64, E
     let fixed = system + state + input + PROMPT_TOKENS;
     request.token_budget.checked_sub(fixed).ok_or_else(|| {
         Error::too_large(
-            "context.budget_too_small",
+            code::BUDGET_TOO_SMALL,
             format!(
                 "token_budget is {}, but {fixed} are needed: system {system}, state {state}, input {input}, frame \
                  {PROMPT_TOKENS}; raise it, or shorten one of these",

@@ -10,6 +10,7 @@ use everturn_api::assets::ListAssets;
 use everturn_api::conversations::GetConversation;
 use everturn_api::turns::ListTurns;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::id::ConversationId;
 
 /// Default number of entries of a page.
@@ -140,7 +141,7 @@ fn part(store: &Client, id: ConversationId, query: HistoryQuery) -> Result<Page<
 
 /// Whether something stored does not match its hash.
 fn is_damage(error: &Error) -> bool {
-    error.code().starts_with("chain.") || error.code() == "turn.row"
+    error.code().starts_with("chain.") || error.is(code::TURN_ROW)
 }
 
 /// A page with an error in place of each damaged entry. Locates damage by bisection.

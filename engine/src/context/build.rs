@@ -8,6 +8,7 @@ use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Settings, view_start};
+use everturn_core::error::code;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
@@ -239,7 +240,7 @@ impl ConversationHandle {
             return Ok(context);
         }
         Err(Error::too_large(
-            "context.budget_too_small",
+            code::BUDGET_TOO_SMALL,
             format!(
                 "token_budget is {}, and the fixed parts do not fit once rendered; raise it",
                 options.token_budget

@@ -12,6 +12,7 @@ use everturn_core::Error;
 use everturn_core::chain::{self, Head};
 use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings};
 use everturn_core::echo::Words;
+use everturn_core::error::code;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
@@ -254,7 +255,7 @@ impl ConversationHandle {
             gone.extend(Gone::of(&event));
             match chain::check(&event) {
                 // Erasing is the remedy for a damaged body, so it does without one.
-                Err(error) if error.code() == "chain.body_mismatch" => event.body = None,
+                Err(error) if error.is(code::BODY_MISMATCH) => event.body = None,
                 checked => checked?,
             }
             events.push(event);

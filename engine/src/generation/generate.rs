@@ -13,6 +13,7 @@ use crate::streaming::turn::NewStream;
 use crate::tenant::Tenant;
 use crate::writer::closed;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, GenerationId, TurnId, clip};
 use everturn_core::json::Raw;
@@ -333,7 +334,7 @@ impl Work {
                 self.conversation.shared().journal.index.conversation(self.conversation.key())?.head.seq;
             if let Some(expected) = append.expected_seq.filter(|expected| *expected != head) {
                 let text = format!("head is {head}, you expected {expected}; read on and ask again");
-                return Err(Error::conflict("append.stale_seq", text));
+                return Err(Error::conflict(code::STALE_SEQ, text));
             }
             return Ok(Vec::new());
         }
@@ -461,7 +462,7 @@ impl Work {
         built.token_budget = built.token_budget.min(half);
         let context = match self.conversation.contexts().build(&built) {
             // The fixed parts need more than that: use the smallest budget that fits them.
-            Err(error) if error.code() == "context.budget_too_small" => {
+            Err(error) if error.is(code::BUDGET_TOO_SMALL) => {
                 built.token_budget = ready.built.token_budget;
                 self.conversation.contexts().build(&built)?
             }
@@ -486,8 +487,13 @@ impl Work {
             Ok(Generated { turns, answer, receipt_seq })
         });
         match &outcome {
-            Err(End::Halted(Halt::Stopped)) => self.abort(turn, "stopped"),
-            Err(End::Failed(error)) => self.abort(turn, &format!("{}: {}", error.code(), error.text())),
+            Err(End::Halted(Halt::Stopped)) => self.abort(turn, "stopped".into(), BTreeMap::new()),
+            Err(End::Failed(error)) => {
+                let about =
+                    json!({ "id": self.generation, "receipt_seq": receipt_seq, "error": error.code() });
+                let reason = format!("{}: {}", error.code(), error.text());
+                self.abort(turn, reason, self.metadata(about).unwrap_or_default());
+            }
             Ok(_) | Err(End::Halted(_)) => {}
         }
         self.note(&outcome);
@@ -555,8 +561,9 @@ impl Work {
         Ok(turns)
     }
 
-    fn abort(&self, turn: TurnId, reason: &str) {
-        match self.conversation.open_turn(turn).abort(reason, None).wait() {
+    fn abort(&self, turn: TurnId, reason: String, metadata: BTreeMap<String, Raw>) {
+        let last = NewTurn { metadata, ..NewTurn::default() };
+        match self.conversation.open_turn(turn).end(last, kind::ABORTED, Some(reason), None).wait() {
             // Somebody else ended it first.
             Ok(_) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
             Err(error) => tracing::warn!(%error, %turn, "the turn of a failed reply could not be ended"),

@@ -7,6 +7,7 @@ use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
 use crate::load;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TenantName};
 use everturn_core::turn::Turn;
@@ -210,7 +211,7 @@ pub fn forget_erased(shared: &Shared, tenant: &TenantName) -> Result<(), Error> 
     match forgotten {
         Ok(true) => return Ok(()),
         Ok(false) => {}
-        Err(error) if error.code() == "recall.read_only" => {
+        Err(error) if error.is(code::RECALL_READ_ONLY) => {
             shared.recall.indexer.note_removal();
             let text = "erased, but its text stays in the index, which cannot be written; make the folder that ends in `-index` and its \
                         files writable, then run `everturn recall --index`";

@@ -104,7 +104,7 @@ impl<'a> OpenTurn<'a> {
         self.end(NewTurn::default(), kind::ABORTED, Some(reason.to_string()), replacement)
     }
 
-    fn end(
+    pub(crate) fn end(
         &self,
         mut last: NewTurn,
         kind: &'static str,

@@ -180,8 +180,9 @@ pub fn object(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Value
         Status::Aborted if turn.reason.as_deref() == Some("stopped") => State::Cancelled,
         Status::Aborted | Status::Interrupted => {
             let reason = turn.reason.clone().unwrap_or_default();
-            let (code, text) = reason.split_once(": ").unwrap_or(("interrupted", &reason));
-            State::Failed(code.to_string(), text.to_string())
+            let code = about.error.clone().unwrap_or_else(|| "interrupted".into());
+            let text = reason.strip_prefix(&code).and_then(|text| text.strip_prefix(": ")).unwrap_or(&reason);
+            State::Failed(code, text.to_string())
         }
     };
     let mut output = Vec::new();
