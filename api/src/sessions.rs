@@ -5,7 +5,7 @@ use everturn::Logged;
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use everturn_core::time::Timestamp;
-use everturn_formats::session::{Fields, New, Summary};
+use everturn_formats::session::{Fields, New, SessionSummary};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -121,7 +121,7 @@ pub struct EndSession {
 }
 
 impl Operation for EndSession {
-    type Answer = Summary;
+    type Answer = SessionSummary;
     const ABOUT: About = About::new(
         Method::Post,
         Noun::Sessions,
@@ -131,7 +131,7 @@ impl Operation for EndSession {
         "The numbers of the session.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Summary, Error> {
+    async fn run(self, asker: &Asker) -> Result<SessionSummary, Error> {
         let end = move |tenant: &everturn::Tenant| {
             self.conversation.find(tenant)?.end_session(&self.fields)
         };

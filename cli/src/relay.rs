@@ -5,6 +5,7 @@
 
 use crate::output::Failure;
 use everturn_core::Error;
+use everturn_formats::session::Sender;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
@@ -23,17 +24,8 @@ pub const LISTENER_PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum time for the rest of the output, once the program has ended: its own children may hold the pipe.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The sender of a line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sender {
-    /// The program that started us.
-    Client,
-    /// The program that we started.
-    Server,
-}
-
 /// A line on its way, with the time at which it passed.
-pub struct Line {
+pub struct PassedLine {
     /// Where ids of requests are unique.
     pub channel: String,
     pub from: Sender,
@@ -45,11 +37,11 @@ pub struct Line {
 /// its own; it gets the lines, and the way to send lines to the client.
 pub fn run(
     command: &[OsString],
-    listen: impl FnOnce(Arc<Lines>, Arc<Client>) + Send + 'static,
+    listen: impl FnOnce(Arc<PassedLines>, Arc<ClientPipe>) + Send + 'static,
 ) -> Result<ExitStatus, Failure> {
     let mut child = start(command)?;
-    let lines = Arc::new(Lines::default());
-    let client = Arc::new(Client::default());
+    let lines = Arc::new(PassedLines::default());
+    let client = Arc::new(ClientPipe::default());
     let listener = on_thread({
         let (lines, client) = (lines.clone(), client.clone());
         move || listen(lines, client)
@@ -117,7 +109,7 @@ pub fn on_thread(work: impl FnOnce() + Send + 'static) -> Result<mpsc::Receiver<
 fn pass(
     mut source: impl Read,
     from: Sender,
-    lines: &Lines,
+    lines: &PassedLines,
     mut target: impl FnMut(&[u8]) -> std::io::Result<()>,
 ) {
     let mut buffer = vec![0; 64 * 1024];
@@ -135,14 +127,14 @@ fn pass(
         lines.split(from, &mut line, &buffer[..read]);
     }
     if !line.is_empty() {
-        lines.push(Line { channel: String::new(), from, at: Instant::now(), bytes: line });
+        lines.push(PassedLine { channel: String::new(), from, at: Instant::now(), bytes: line });
     }
 }
 
-/// What [`Lines::next`] waited for.
-pub enum Next {
+/// What [`PassedLines::next`] waited for.
+pub enum NextLine {
     /// A line.
-    Line(Line),
+    Line(PassedLine),
     /// The timeout.
     Nothing,
     /// No more lines can come.
@@ -151,31 +143,31 @@ pub enum Next {
 
 /// The lines that passed, for the listener.
 #[derive(Default)]
-pub struct Lines {
+pub struct PassedLines {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
-    lines: VecDeque<Line>,
+    lines: VecDeque<PassedLine>,
     bytes: usize,
     /// Lines that were too long, or for which there was no room.
     lost: u64,
     is_closed: bool,
 }
 
-impl Lines {
+impl PassedLines {
     /// Waits for the next line, with a timeout or until one comes.
-    pub fn next(&self, timeout: Option<Duration>) -> Next {
+    pub fn next(&self, timeout: Option<Duration>) -> NextLine {
         let mut queue = self.lock();
         loop {
             if let Some(line) = queue.lines.pop_front() {
                 queue.bytes -= line.bytes.len();
-                return Next::Line(line);
+                return NextLine::Line(line);
             }
             if queue.is_closed {
-                return Next::End;
+                return NextLine::End;
             }
             queue = match timeout {
                 None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
@@ -183,7 +175,7 @@ impl Lines {
                     let (queue, waited) =
                         self.changed.wait_timeout(queue, timeout).unwrap_or_else(PoisonError::into_inner);
                     if waited.timed_out() && queue.lines.is_empty() && !queue.is_closed {
-                        return Next::Nothing;
+                        return NextLine::Nothing;
                     }
                     queue
                 }
@@ -209,13 +201,13 @@ impl Lines {
                 line.extend_from_slice(piece);
             }
             if piece.ends_with(b"\n") {
-                self.push(Line { channel: String::new(), from, at: Instant::now(), bytes: std::mem::take(line) });
+                self.push(PassedLine { channel: String::new(), from, at: Instant::now(), bytes: std::mem::take(line) });
             }
         }
     }
 
     /// Adds a line; it is lost if there is no room.
-    pub fn push(&self, line: Line) {
+    pub fn push(&self, line: PassedLine) {
         let mut queue = self.lock();
         if line.bytes.len() > LINE_BYTES_MAX || queue.bytes + line.bytes.len() > QUEUE_BYTES_MAX {
             queue.lost += 1;
@@ -240,7 +232,7 @@ impl Lines {
 
 /// The way to the client, which lines of ours share with the program's output.
 #[derive(Default)]
-pub struct Client(Mutex<Output>);
+pub struct ClientPipe(Mutex<Output>);
 
 #[derive(Default)]
 struct Output {
@@ -250,7 +242,7 @@ struct Output {
     waiting: Vec<u8>,
 }
 
-impl Client {
+impl ClientPipe {
     /// Sends a line, between two of the program's.
     pub fn send(&self, line: &str) {
         let mut output = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,7 +13,7 @@
 //! Requests about files and terminals of the editor are left out: a tool call reports what they were for. So are the
 //! settings of MCP servers in `session/new`, which hold keys.
 //!
-//! [`Listener`] hears both sides and never answers; [`session_update`] is the way back.
+//! [`AcpListener`] hears both sides and never answers; [`session_update`] is the way back.
 
 mod call;
 mod content;
@@ -47,22 +47,22 @@ pub enum Side {
 
 /// Something to write down about one session.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Step {
+pub struct AcpStep {
     /// The agent's id of the session.
     pub session: String,
     /// What to write down.
-    pub what: What,
+    pub what: AcpChange,
 }
 
-/// What a [`Step`] is.
+/// What a [`AcpStep`] is.
 #[derive(Clone, PartialEq, Debug)]
-pub enum What {
+pub enum AcpChange {
     /// A session began, or goes on.
-    Began(Began),
+    AcpStart(AcpStart),
     /// A piece of the text of the assistant turn that comes next.
     Chunk(String),
     /// Something that was said.
-    Turn(Said),
+    Turn(AcpTurn),
     /// Something else that happened.
     Event {
         /// Its kind.
@@ -94,7 +94,7 @@ pub enum What {
 
 /// The beginning of a session.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Began {
+pub struct AcpStart {
     /// Whether the agent gave out a new id. Otherwise the id is known from an earlier run.
     pub is_new: bool,
     /// The agent's name.
@@ -102,12 +102,12 @@ pub struct Began {
     /// The request, and who the two sides are.
     pub about: Value,
     /// What the agent repeated of an earlier run, prompts included.
-    pub replay: Vec<Said>,
+    pub replay: Vec<AcpTurn>,
 }
 
 /// A turn.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Said {
+pub struct AcpTurn {
     /// In which role.
     pub role: Role,
     /// The message.
@@ -132,7 +132,7 @@ pub fn conversation_id(agent: &str, session: &str, generation: u32) -> Conversat
 }
 
 /// Hears every message of both sides, in order.
-pub struct Listener {
+pub struct AcpListener {
     agent: Value,
     editor: Value,
     /// The program's name, for an agent that does not say its own.
@@ -140,16 +140,16 @@ pub struct Listener {
     /// Whether the editor asked for our updates among the protocol's own.
     wants_updates: bool,
     /// Requests that were not answered yet, by sender and id.
-    waiting: HashMap<(Side, String), Request>,
-    sessions: BTreeMap<String, Session>,
+    waiting: HashMap<(Side, String), AcpRequest>,
+    sessions: BTreeMap<String, AcpSession>,
     /// New sessions that the agent was asked for.
     opening: u64,
     /// Last known output of terminals.
     terminals: HashMap<String, String>,
-    steps: Vec<Step>,
+    steps: Vec<AcpStep>,
 }
 
-struct Request {
+struct AcpRequest {
     method: String,
     params: Value,
     /// The approval that it asks for.
@@ -157,7 +157,7 @@ struct Request {
 }
 
 #[derive(Default)]
-struct Session {
+struct AcpSession {
     model: Option<String>,
     /// Blocks of the assistant turn that is being spoken, and the protocol's id of it.
     blocks: Vec<Value>,
@@ -169,17 +169,17 @@ struct Session {
     /// Prompts that are being worked on.
     prompts: u64,
     /// Collects turns while a session is loaded.
-    replay: Option<Vec<Said>>,
+    replay: Option<Vec<AcpTurn>>,
     /// Whether its beginning was reported.
     has_begun: bool,
     /// What the agent said of it before it answered the request for it.
-    early: Vec<What>,
+    early: Vec<AcpChange>,
 }
 
-impl Listener {
+impl AcpListener {
     /// For an agent that is run by this program.
-    pub fn new(program: impl Into<String>) -> Listener {
-        Listener {
+    pub fn new(program: impl Into<String>) -> AcpListener {
+        AcpListener {
             agent: Value::Null,
             editor: Value::Null,
             program: program.into(),
@@ -193,14 +193,14 @@ impl Listener {
     }
 
     /// Takes one line that a side sent. Whatever is no message of the protocol says nothing.
-    pub fn hear(&mut self, side: Side, line: &[u8]) -> Vec<Step> {
+    pub fn hear(&mut self, side: Side, line: &[u8]) -> Vec<AcpStep> {
         let Ok(Value::Object(message)) = serde_json::from_slice(line) else { return Vec::new() };
         self.message(side, message);
         std::mem::take(&mut self.steps)
     }
 
     /// Ends every session: nothing more will be said.
-    pub fn finish(&mut self) -> Vec<Step> {
+    pub fn finish(&mut self) -> Vec<AcpStep> {
         self.opening = 0;
         for id in self.sessions.keys().cloned().collect::<Vec<_>>() {
             self.loaded(&id, None);
@@ -263,13 +263,13 @@ impl Listener {
         }
         if self.waiting.len() < REQUESTS_WAITING_MAX {
             self.opening += u64::from(is_opening(side, &method));
-            let replaced = self.waiting.insert((side, id), Request { method, params, approval });
+            let replaced = self.waiting.insert((side, id), AcpRequest { method, params, approval });
             self.opening -= u64::from(replaced.is_some_and(|old| is_opening(side, &old.method)));
         }
     }
 
-    fn response(&mut self, asker: Side, request: Request, outcome: Result<Value, Value>) {
-        let Request { method, params, approval } = request;
+    fn response(&mut self, asker: Side, request: AcpRequest, outcome: Result<Value, Value>) {
+        let AcpRequest { method, params, approval } = request;
         if let (Side::Agent, "terminal/output", Ok(result)) = (asker, method.as_str(), &outcome) {
             return self.terminal(&params, result);
         }
@@ -350,7 +350,7 @@ impl Listener {
             }
             _ => {
                 if let ("session_info_update", Some(title)) = (kind.as_str(), update["title"].as_str()) {
-                    self.push(session, What::Title(title.to_string()));
+                    self.push(session, AcpChange::Title(title.to_string()));
                 }
                 self.options(session, &update["configOptions"]);
                 self.event(session, if kind.is_empty() { "update" } else { &kind }, update);
@@ -391,7 +391,7 @@ impl Listener {
             },
         };
         if !replayed && !text.is_empty() {
-            self.push(session, What::Chunk(text));
+            self.push(session, AcpChange::Chunk(text));
         }
     }
 
@@ -461,7 +461,7 @@ impl Listener {
         let call = at.map(|at| &self.session(session).calls[at]);
         let tool = call.map_or("tool", |call| call.tool()).to_string();
         let question = call.and_then(|call| call.title()).unwrap_or(&tool).to_string();
-        self.push(session, What::Ask { approval: approval.clone(), call: id, tool, question });
+        self.push(session, AcpChange::Ask { approval: approval.clone(), call: id, tool, question });
         approval
     }
 
@@ -477,7 +477,7 @@ impl Listener {
             Some(_) => Approval::Denied,
             None => Approval::Cancelled,
         };
-        self.push(session, What::Answer { approval: approval.clone(), outcome: resolved });
+        self.push(session, AcpChange::Answer { approval: approval.clone(), outcome: resolved });
         let answer = outcome.unwrap_or_else(|error| json!({"error": error}));
         let body = json!({"approval_id": approval, "options": params["options"], "answer": answer});
         self.event(session, "permission", body);
@@ -502,11 +502,11 @@ impl Listener {
         let options = outcome.as_ref().ok().map(|result| result["configOptions"].clone());
         self.options(session, &options.unwrap_or_default());
         let agent = self.agent();
-        self.loaded(session, Some(Began { is_new, agent, about: Value::Object(about), replay: Vec::new() }));
+        self.loaded(session, Some(AcpStart { is_new, agent, about: Value::Object(about), replay: Vec::new() }));
     }
 
     /// Ends the repetition of a session, and begins it.
-    fn loaded(&mut self, session: &str, began: Option<Began>) {
+    fn loaded(&mut self, session: &str, began: Option<AcpStart>) {
         if self.session(session).replay.is_some() {
             self.close(session, MISSING);
         }
@@ -515,7 +515,7 @@ impl Listener {
             let state = self.session(session);
             state.has_begun = true;
             let early = std::mem::take(&mut state.early);
-            self.push(session, What::Began(Began { replay, ..began }));
+            self.push(session, AcpChange::AcpStart(AcpStart { replay, ..began }));
             early.into_iter().for_each(|what| self.push(session, what));
         }
     }
@@ -561,31 +561,31 @@ impl Listener {
     fn say(&mut self, session: &str, role: Role, content: Value, actor: Option<String>, metadata: Value) {
         let model = self.session(session).model.clone().filter(|_| role == Role::Assistant);
         let message = json!({"role": role, "content": content});
-        let said = Said { role, message, actor, model, metadata };
+        let said = AcpTurn { role, message, actor, model, metadata };
         match &mut self.session(session).replay {
             Some(replay) => replay.push(said),
-            None => self.push(session, What::Turn(said)),
+            None => self.push(session, AcpChange::Turn(said)),
         }
     }
 
     fn event(&mut self, session: &str, kind: &str, body: Value) {
         // While a session is loaded, the agent repeats what was recorded.
         if self.session(session).replay.is_none() {
-            self.push(session, What::Event { kind: format!("acp.{kind}"), body });
+            self.push(session, AcpChange::Event { kind: format!("acp.{kind}"), body });
         }
     }
 
-    fn push(&mut self, session: &str, what: What) {
+    fn push(&mut self, session: &str, what: AcpChange) {
         let is_opening = self.opening > 0;
         let state = self.session(session);
         state.early.push(what);
         if !is_opening || state.has_begun {
             let steps = std::mem::take(&mut state.early).into_iter();
-            self.steps.extend(steps.map(|what| Step { session: session.to_string(), what }));
+            self.steps.extend(steps.map(|what| AcpStep { session: session.to_string(), what }));
         }
     }
 
-    fn session(&mut self, id: &str) -> &mut Session {
+    fn session(&mut self, id: &str) -> &mut AcpSession {
         self.sessions.entry(id.to_string()).or_default()
     }
 }

@@ -73,7 +73,7 @@ pub fn document<'a>(
         Style::Messages(provider) => Box::new(list::List::new(provider, out, about)),
         Style::Markdown => Box::new(markdown::Markdown::begin(out, about)?),
         Style::Html => Box::new(html::Html::begin(out, about)?),
-        Style::Session => Box::new(session::Session::new(out, about)),
+        Style::Session => Box::new(session::SessionDocument::new(out, about)),
     })
 }
 

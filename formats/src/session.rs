@@ -31,11 +31,11 @@ pub use entry::{
     AgentThinking, AgentToolCall, Entry, Fields, MaskGenerated, Payload, PhotographerMessage,
     SnapshotCreated, TasteConfirmation, TasteProposal, ToolResult, VocabularyGapLogged,
 };
-pub use map::{Mapper, Step, conversation_id};
+pub use map::{Mapped, Mapper, conversation_id};
 pub use read::{Item, Reader, Recorded};
 pub use sink::Sink;
 pub use tally::Tally;
-pub use write::{Fsync, Mended, New, Options, Session, Summary};
+pub use write::{Fsync, Mended, New, Options, Session, SessionSummary};
 
 /// The types that make the frame, and the one that [`crate::jsonl`] uses for bytes. No entry has one of them.
 pub const FRAME_TYPES: [&str; 3] = [START, END, "asset_content"];

@@ -4,9 +4,9 @@ use crate::args::Args;
 use crate::client::Client;
 use crate::open;
 use crate::output::Failure;
-use crate::relay::{self, Lines, Next, Sender};
+use crate::relay::{self, NextLine, PassedLines};
 use clap::Args as ClapArgs;
-use everturn::{Entry, HistoryQuery, NewStream, Update};
+use everturn::{HistoryEntry, HistoryQuery, NewStream, Update};
 use everturn_api::conversations::{ChangeConversation, CreateConversation, GetConversation};
 use everturn_api::events::AppendEvent;
 use everturn_api::state::{RequestApproval, ResolveApproval};
@@ -18,7 +18,8 @@ use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::Role;
-use everturn_formats::acp::{self, Began, Listener, Said, Side, Step, What};
+use everturn_formats::session::Sender;
+use everturn_formats::acp::{self, AcpStart, AcpListener, AcpTurn, Side, AcpStep, AcpChange};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::OsString;
@@ -29,7 +30,7 @@ use std::time::{Duration, Instant};
 
 #[derive(ClapArgs)]
 #[command(after_help = "An editor starts this command instead of the agent; the agent's own command follows --.\n\
-    What passes is unchanged, and goes on if it cannot be recorded. Examples:\n  \
+    AcpChange passes is unchanged, and goes on if it cannot be recorded. Examples:\n  \
     everturn acp -- claude-agent-acp\n  \
     everturn acp --store sqlite:work.db -- gemini --acp\n  \
     {\"agent_servers\": {\"Claude\": {\"command\": \"everturn\", \"args\": [\"acp\", \"--\", \"claude-agent-acp\"]}}}")]
@@ -50,29 +51,29 @@ const TURNS_AT_ONCE: usize = 100;
 
 pub fn run(args: &Args, verb: &Acp) -> Result<(), Failure> {
     let program = verb.command.first().and_then(|program| Path::new(program).file_stem());
-    let listener = Listener::new(program.unwrap_or_default().to_string_lossy());
+    let listener = AcpListener::new(program.unwrap_or_default().to_string_lossy());
     let args = args.for_thread();
     let status = relay::run(&verb.command, move |lines, editor| {
-        Recorder::new(args, listener, editor).run(&lines);
+        AcpRecorder::new(args, listener, editor).run(&lines);
     })?;
     relay::end_as(status)
 }
 
 /// Writes down what the listener hears. A failure is reported once, and what passes goes on.
-struct Recorder {
+struct AcpRecorder {
     args: Args,
-    listener: Listener,
-    editor: Arc<relay::Client>,
+    listener: AcpListener,
+    editor: Arc<relay::ClientPipe>,
     /// The store, once it could be opened.
     store: Option<Arc<Client>>,
     tried: Option<Instant>,
-    backlog: VecDeque<Step>,
-    sessions: HashMap<String, Session>,
+    backlog: VecDeque<AcpStep>,
+    sessions: HashMap<String, RecordedSession>,
     has_complained: bool,
 }
 
 /// A session that is being recorded.
-struct Session {
+struct RecordedSession {
     id: ConversationId,
     /// The assistant turn that is being spoken, once some of its text is in the store.
     open: Option<TurnId>,
@@ -80,9 +81,9 @@ struct Session {
     text: String,
 }
 
-impl Recorder {
-    fn new(args: Args, listener: Listener, editor: Arc<relay::Client>) -> Recorder {
-        Recorder {
+impl AcpRecorder {
+    fn new(args: Args, listener: AcpListener, editor: Arc<relay::ClientPipe>) -> AcpRecorder {
+        AcpRecorder {
             args,
             listener,
             editor,
@@ -94,19 +95,19 @@ impl Recorder {
         }
     }
 
-    fn run(&mut self, lines: &Lines) {
+    fn run(&mut self, lines: &PassedLines) {
         // Opened before it is needed: that takes a moment.
         self.write();
         loop {
             let timeout = (!self.backlog.is_empty()).then_some(RETRY);
             match lines.next(timeout) {
-                Next::Line(line) => {
+                NextLine::Line(line) => {
                     let side = if line.from == Sender::Client { Side::Editor } else { Side::Agent };
                     let steps = self.listener.hear(side, &line.bytes);
                     self.take(steps);
                 }
-                Next::Nothing => {}
-                Next::End => break,
+                NextLine::Nothing => {}
+                NextLine::End => break,
             }
             if lines.take_lost() > 0 {
                 let text = "messages are too large, or come faster than they can be written";
@@ -123,7 +124,7 @@ impl Recorder {
         self.write();
     }
 
-    fn take(&mut self, steps: Vec<Step>) {
+    fn take(&mut self, steps: Vec<AcpStep>) {
         let room = BACKLOG_MAX - self.backlog.len();
         if steps.len() > room {
             self.complain(&Error::busy("acp.backlog", "the store cannot be opened"));
@@ -149,13 +150,13 @@ impl Recorder {
         }
     }
 
-    fn step(&mut self, store: &Arc<Client>, Step { session, what }: Step) -> Result<(), Error> {
-        if let What::Began(began) = what {
+    fn step(&mut self, store: &Arc<Client>, AcpStep { session, what }: AcpStep) -> Result<(), Error> {
+        if let AcpChange::AcpStart(began) = what {
             return self.begin(store, session, began);
         }
         if !self.sessions.contains_key(&session) {
             // Its beginning passed unheard.
-            let began = Began {
+            let began = AcpStart {
                 is_new: false,
                 agent: self.listener.agent(),
                 about: json!({"session_id": session}),
@@ -166,14 +167,14 @@ impl Recorder {
         let Some(open) = self.sessions.get_mut(&session) else { return Ok(()) };
         let conversation = open.id.into();
         match what {
-            What::Began(_) => Ok(()),
-            What::Chunk(text) => {
+            AcpChange::AcpStart(_) => Ok(()),
+            AcpChange::Chunk(text) => {
                 open.text.push_str(&text);
                 Ok(())
             }
-            What::Turn(said) => {
+            AcpChange::Turn(said) => {
                 open.text.clear();
-                // What comes next is the turn that was being spoken.
+                // AcpChange comes next is the turn that was being spoken.
                 let opened = open.open.take();
                 let turn = input(said)?;
                 let committed = opened.map(|turn_id| store.call(CommitTurn { turn: turn_id, last: turn.clone() }));
@@ -182,11 +183,11 @@ impl Recorder {
                 }
                 Ok(())
             }
-            What::Event { kind, body } => {
+            AcpChange::Event { kind, body } => {
                 let body = Raw::of(&body)?;
                 store.call(AppendEvent { conversation, kind, actor: None, body }).map(drop)
             }
-            What::Ask { approval, call, tool, question } => {
+            AcpChange::Ask { approval, call, tool, question } => {
                 let ask = RequestApproval {
                     conversation,
                     approval_id: approval,
@@ -196,10 +197,10 @@ impl Recorder {
                 };
                 store.call(ask).map(drop)
             }
-            What::Answer { approval, outcome } => {
+            AcpChange::Answer { approval, outcome } => {
                 store.call(ResolveApproval { conversation, approval, state: outcome }).map(drop)
             }
-            What::Title(title) => {
+            AcpChange::Title(title) => {
                 let change = ChangeConversation { conversation, title: Some(Some(title)), ..Default::default() };
                 store.call(change).map(drop)
             }
@@ -207,7 +208,7 @@ impl Recorder {
     }
 
     /// Finds or creates the conversation of a session, and follows it.
-    fn begin(&mut self, store: &Arc<Client>, session: String, began: Began) -> Result<(), Error> {
+    fn begin(&mut self, store: &Arc<Client>, session: String, began: AcpStart) -> Result<(), Error> {
         let known = match began.is_new {
             true => None,
             false => known(store, &began.agent, &session)?,
@@ -218,7 +219,7 @@ impl Recorder {
         };
         let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
         self.follow(store, &session, id, head + 1);
-        self.sessions.insert(session, Session { id, open: None, text: String::new() });
+        self.sessions.insert(session, RecordedSession { id, open: None, text: String::new() });
         let body = Raw::of(&began.about)?;
         let kind = "acp.session".to_string();
         store.call(AppendEvent { conversation: id.into(), kind, actor: None, body })?;
@@ -246,7 +247,7 @@ impl Recorder {
         let _ = thread::Builder::new().name("acp-follow".into()).spawn(tell);
     }
 
-    /// Writes text of turns that are being spoken. What fails here is in the turn when it is whole.
+    /// Writes text of turns that are being spoken. AcpChange fails here is in the turn when it is whole.
     fn write_text(&mut self) {
         let Some(store) = &self.store else { return };
         for session in self.sessions.values_mut().filter(|session| !session.text.is_empty()) {
@@ -303,7 +304,7 @@ fn prompts(store: &Client, id: ConversationId) -> Result<usize, Error> {
     let mut query = HistoryQuery { limit: PAGE_ENTRIES_MAX, ..HistoryQuery::default() };
     loop {
         let page = store.call(ListTurns { conversation: id.into(), query: query.clone() })?;
-        let is_prompt = |entry: &&Entry| matches!(entry, Entry::Turn(turn) if turn.role == Role::User);
+        let is_prompt = |entry: &&HistoryEntry| matches!(entry, HistoryEntry::Turn(turn) if turn.role == Role::User);
         prompts += page.data.iter().filter(is_prompt).count();
         match page.next.and_then(|next| next.parse().ok()) {
             Some(next) => query.after = Some(next),
@@ -313,7 +314,7 @@ fn prompts(store: &Client, id: ConversationId) -> Result<usize, Error> {
 }
 
 /// The part of a repeated session that comes after this many prompts: someone went on with it elsewhere.
-fn unrecorded(replay: Vec<Said>, prompts: usize) -> impl Iterator<Item = Said> {
+fn unrecorded(replay: Vec<AcpTurn>, prompts: usize) -> impl Iterator<Item = AcpTurn> {
     let mut seen = 0;
     replay.into_iter().skip_while(move |said| {
         seen += usize::from(said.role == Role::User);
@@ -326,7 +327,7 @@ fn append(store: &Client, id: ConversationId, turns: Vec<TurnInput>) -> Result<(
     store.call(append).map(drop)
 }
 
-fn input(said: Said) -> Result<TurnInput, Error> {
+fn input(said: AcpTurn) -> Result<TurnInput, Error> {
     let metadata = match said.metadata.as_object().is_some_and(|fields| !fields.is_empty()) {
         true => BTreeMap::from([("acp".to_string(), Raw::of(&said.metadata)?)]),
         false => BTreeMap::new(),

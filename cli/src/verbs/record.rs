@@ -3,9 +3,9 @@
 use crate::args::Args;
 use crate::client::Client;
 use crate::output::Failure;
-use crate::relay::{self, Line, Lines, Next};
+use crate::relay::{self, NextLine, PassedLine, PassedLines};
 use crate::verbs::session::uuid;
-use crate::{open, relay::Sender as From};
+use crate::open;
 use clap::Args as ClapArgs;
 use everturn::{SystemWorld, World};
 use everturn_api::sessions::{EndSession, LogSession, StartSession};
@@ -69,12 +69,12 @@ pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
 }
 
 fn serve(scribe: Scribe, listen: SocketAddr, to: &str) -> Result<(), Failure> {
-    let lines = Arc::new(Lines::default());
+    let lines = Arc::new(PassedLines::default());
     let tap = {
         let lines = lines.clone();
         move |passed: everturn_server::Passed| {
-            let from = if passed.from_client { From::Client } else { From::Server };
-            lines.push(Line { channel: passed.channel, from, at: passed.at, bytes: passed.text });
+            let from = if passed.from_client { Sender::Client } else { Sender::Server };
+            lines.push(PassedLine { channel: passed.channel, from, at: passed.at, bytes: passed.text });
         }
     };
     let proxy = Proxy::bind(listen, to, tap)?;
@@ -102,22 +102,21 @@ struct Scribe {
     dispatches: Dispatches,
     began: Instant,
     /// Begun with the first entry, when the client has said its name.
-    record: Option<Result<Into, Error>>,
+    record: Option<Result<Destination, Error>>,
     has_complained: bool,
 }
 
 /// Where it is written.
-enum Into {
+enum Destination {
     File(Sink),
     Store { store: Box<Client>, conversation: ConversationId, is_ours: bool },
 }
 
 impl Scribe {
-    fn run(mut self, lines: &Lines) {
-        while let Next::Line(line) = lines.next(None) {
-            let from = if line.from == From::Client { Sender::Client } else { Sender::Server };
+    fn run(mut self, lines: &PassedLines) {
+        while let NextLine::Line(line) = lines.next(None) {
             let elapsed = line.at.saturating_duration_since(self.began);
-            let entries = self.dispatches.hear(&line.channel, from, &line.bytes, SystemWorld.now(), elapsed);
+            let entries = self.dispatches.hear(&line.channel, line.from, &line.bytes, SystemWorld.now(), elapsed);
             for entry in entries {
                 let written = entry.and_then(|entry| self.write(entry));
                 self.complain(written);
@@ -136,11 +135,11 @@ impl Scribe {
             self.record = Some(self.begin());
         }
         match self.record.as_ref() {
-            Some(Ok(Into::File(sink))) => {
+            Some(Ok(Destination::File(sink))) => {
                 sink.record(Ok(entry));
                 sink.last_error().map_or(Ok(()), Err)
             }
-            Some(Ok(Into::Store { store, conversation, .. })) => {
+            Some(Ok(Destination::Store { store, conversation, .. })) => {
                 let Entry { kind, at, fields } = entry;
                 let log = LogSession { conversation: (*conversation).into(), r#type: kind, fields, timestamp: Some(at) };
                 store.call(log).map(drop)
@@ -150,7 +149,7 @@ impl Scribe {
         }
     }
 
-    fn begin(&self) -> Result<Into, Error> {
+    fn begin(&self) -> Result<Destination, Error> {
         let client = self.dispatches.client().map(str::to_string);
         let extra = Fields::of(&json!({"program": "everturn record", "transport": self.transport}))?;
         if let Some(folder) = &self.folder {
@@ -162,7 +161,7 @@ impl Scribe {
             let new = New { agent_provider: client, extra, ..New::about(subject, uuid()?, SystemWorld.now()) };
             let root = folder.parent().unwrap_or(Path::new(""));
             let session = Session::start(root, &new, Options::default());
-            return Ok(Into::File(Sink::new(Ok(session?), |_| {})));
+            return Ok(Destination::File(Sink::new(Ok(session?), |_| {})));
         }
         let open = |failure| match failure {
             Failure::Error(error) => error,
@@ -182,16 +181,16 @@ impl Scribe {
                 (store.call(start)?.id, true)
             }
         };
-        Ok(Into::Store { store, conversation, is_ours })
+        Ok(Destination::Store { store, conversation, is_ours })
     }
 
     fn end(&mut self) -> Result<(), Error> {
         match self.record.take() {
-            Some(Ok(Into::File(sink))) => {
+            Some(Ok(Destination::File(sink))) => {
                 sink.end(SystemWorld.now(), &Fields::default());
                 Ok(())
             }
-            Some(Ok(Into::Store { store, conversation, is_ours: true })) => {
+            Some(Ok(Destination::Store { store, conversation, is_ours: true })) => {
                 store.call(EndSession { conversation: conversation.into(), fields: Fields::default() }).map(drop)
             }
             _ => Ok(()),

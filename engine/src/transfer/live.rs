@@ -8,7 +8,7 @@ use everturn_core::Error;
 use everturn_core::conversation::Lifecycle;
 use everturn_core::id::TurnId;
 use everturn_core::time::Timestamp;
-use everturn_formats::session::{Entry, Fields, Mapper, New, Recorded, Step, Summary, Tally};
+use everturn_formats::session::{Entry, Fields, Mapped, Mapper, New, Recorded, SessionSummary, Tally};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ impl ConversationHandle {
         );
         let recorded = Recorded::new(conversation.head.seq + 1, line.trim_end().to_string());
         match mapper.step(&recorded)? {
-            Step::Turn { message, actor, model, metadata, occurred_at, .. } => {
+            Mapped::Turn { message, actor, model, metadata, occurred_at, .. } => {
                 let turn = NewTurn {
                     actor,
                     model,
@@ -61,14 +61,14 @@ impl ConversationHandle {
                 let turn = appended.turns.last();
                 Ok(Logged { seq: turn.map_or(appended.head.seq, |turn| turn.seq), turn: turn.map(|turn| turn.id) })
             }
-            Step::Event { kind, body, .. } => {
+            Mapped::Event { kind, body, .. } => {
                 Ok(Logged { seq: self.append_event(&kind, None, body).wait()?.seq, turn: None })
             }
         }
     }
 
     /// Ends a session: its last entry has the numbers of the session, and the conversation is closed.
-    pub fn end_session(&self, extra: &Fields) -> Result<Summary, Error> {
+    pub fn end_session(&self, extra: &Fields) -> Result<SessionSummary, Error> {
         if self.get()?.state == Lifecycle::Closed {
             return Err(Error::conflict("session.ended", "the session was ended; start another one"));
         }

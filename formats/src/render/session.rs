@@ -21,7 +21,7 @@ const END: &str = "session_end";
 /// In front of the type of a line that would have meant something to Everturn.
 const IMPORTED: &str = "imported.";
 
-pub struct Session<'a, W> {
+pub struct SessionDocument<'a, W> {
     out: Out<W>,
     about: About<'a>,
     has_begun: bool,
@@ -34,10 +34,10 @@ pub struct Session<'a, W> {
     end: Option<Fields>,
 }
 
-impl<'a, W: Write> Session<'a, W> {
-    pub fn new(out: Out<W>, about: About<'a>) -> Session<'a, W> {
+impl<'a, W: Write> SessionDocument<'a, W> {
+    pub fn new(out: Out<W>, about: About<'a>) -> SessionDocument<'a, W> {
         let latest = about.conversation.created;
-        Session {
+        SessionDocument {
             out,
             about,
             has_begun: false,
@@ -169,7 +169,7 @@ fn fields<const N: usize>(named: [(&str, Option<Result<Raw, Error>>); N]) -> Opt
     present.map(|(name, raw)| Some((name, raw.ok()?))).collect::<Option<Vec<_>>>().map(Fields)
 }
 
-impl<W: Write> Document for Session<'_, W> {
+impl<W: Write> Document for SessionDocument<'_, W> {
     fn turn(&mut self, turn: &Turn) -> Result<(), Error> {
         let Some(message) = turn.message.as_ref().filter(|_| is_said(turn)) else { return Ok(()) };
         let at = time(turn);

@@ -2,7 +2,7 @@
 
 use super::entry::Fields;
 use super::read::Recorded;
-use super::write::Summary;
+use super::write::SessionSummary;
 use super::{END, START};
 use everturn_core::Error;
 use everturn_core::json::Raw;
@@ -27,8 +27,8 @@ impl Tally {
     }
 
     /// The end of the session: its numbers, and the line that says them, with further fields.
-    pub fn end(self, at: Timestamp, extra: &Fields) -> Result<(Summary, Fields), Error> {
-        let summary = Summary::new(self.started_at, at, self.entries, self.by_type);
+    pub fn end(self, at: Timestamp, extra: &Fields) -> Result<(SessionSummary, Fields), Error> {
+        let summary = SessionSummary::new(self.started_at, at, self.entries, self.by_type);
         let mut fields =
             Fields(vec![("type".into(), Raw::of(&END)?), ("timestamp".into(), Raw::of(&at)?)]);
         fields.0.extend(Fields::of(&summary)?.0);

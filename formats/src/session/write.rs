@@ -6,6 +6,7 @@ use super::read::{Item, Reader};
 use super::{END, START};
 use crate::jsonl::TruncatedTail;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::check_name;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
@@ -114,7 +115,7 @@ impl New {
 
 /// What `session_end` says by itself.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Summary {
+pub struct SessionSummary {
     /// When it ended.
     pub ended_at: Timestamp,
     /// How long it took, in seconds; none if the clock went back meanwhile.
@@ -125,15 +126,15 @@ pub struct Summary {
     pub by_type: BTreeMap<String, u64>,
 }
 
-impl Summary {
+impl SessionSummary {
     pub(super) fn new(
         started_at: Option<Timestamp>,
         ended_at: Timestamp,
         entries: u64,
         by_type: BTreeMap<String, u64>,
-    ) -> Summary {
+    ) -> SessionSummary {
         let duration_s = ended_at.0.saturating_sub(started_at.unwrap_or(ended_at).0).max(0) as f64 / 1e6;
-        Summary { ended_at, duration_s, entries, by_type }
+        SessionSummary { ended_at, duration_s, entries, by_type }
     }
 }
 
@@ -171,7 +172,7 @@ struct State {
     started_at: Option<Timestamp>,
     entries: u64,
     by_type: BTreeMap<String, u64>,
-    ended: Option<Summary>,
+    ended: Option<SessionSummary>,
     /// Bytes of whole lines.
     bytes: u64,
     /// A write failed and what it left could not be cut off yet.
@@ -279,12 +280,12 @@ impl Session {
 
     /// Writes `session_end` with these further fields, durably. Ending it again writes nothing and tells what was told
     /// the first time.
-    pub fn end(&self, at: Timestamp, extra: &Fields) -> Result<Summary, Error> {
+    pub fn end(&self, at: Timestamp, extra: &Fields) -> Result<SessionSummary, Error> {
         let mut state = self.shared.state();
         if let Some(summary) = &state.ended {
             return Ok(summary.clone());
         }
-        let summary = Summary::new(state.started_at, at, state.entries, state.by_type.clone());
+        let summary = SessionSummary::new(state.started_at, at, state.entries, state.by_type.clone());
         let mut fields = Fields::of(&summary)?;
         fields.0.extend(extra.0.iter().cloned());
         self.shared.write(&line(END, at, &fields)?, &mut state)?;
@@ -445,7 +446,7 @@ impl Shared {
 }
 
 fn ended(text: &str) -> Error {
-    Error::conflict("session.ended", text)
+    Error::conflict(code::SESSION_ENDED, text)
 }
 
 /// What was written so far, and the unfinished line at its end.

@@ -1,58 +1,58 @@
-//! What an editor and an agent say, as steps of a conversation.
+//! AcpChange an editor and an agent say, as steps of a conversation.
 
 use everturn_core::turn::Role;
-use everturn_formats::acp::{Began, Listener, Said, Side, Step, What, conversation_id};
+use everturn_formats::acp::{AcpStart, AcpListener, AcpTurn, Side, AcpStep, AcpChange, conversation_id};
 use everturn_views::state::Approval;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 struct Wire {
-    listener: Listener,
+    listener: AcpListener,
     id: u64,
 }
 
 impl Wire {
     fn new() -> Wire {
-        let mut wire = Wire { listener: Listener::new("agent"), id: 0 };
+        let mut wire = Wire { listener: AcpListener::new("agent"), id: 0 };
         wire.ask(Side::Editor, "initialize", json!({"clientInfo": {"name": "ed"}}), json!({"agentInfo": {"name": "bot"}}));
         wire
     }
 
-    fn hear(&mut self, side: Side, message: Value) -> Vec<What> {
+    fn hear(&mut self, side: Side, message: Value) -> Vec<AcpChange> {
         let steps = self.listener.hear(side, message.to_string().as_bytes());
-        steps.into_iter().map(|Step { what, .. }| what).collect()
+        steps.into_iter().map(|AcpStep { what, .. }| what).collect()
     }
 
     /// A request of one side and its answer by the other.
-    fn ask(&mut self, side: Side, method: &str, params: Value, result: Value) -> Vec<What> {
+    fn ask(&mut self, side: Side, method: &str, params: Value, result: Value) -> Vec<AcpChange> {
         let mut steps = self.asked(side, method, params);
         steps.extend(self.answered(side, result));
         steps
     }
 
-    fn asked(&mut self, side: Side, method: &str, params: Value) -> Vec<What> {
+    fn asked(&mut self, side: Side, method: &str, params: Value) -> Vec<AcpChange> {
         self.id += 1;
         self.hear(side, json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params}))
     }
 
-    fn answered(&mut self, asker: Side, result: Value) -> Vec<What> {
+    fn answered(&mut self, asker: Side, result: Value) -> Vec<AcpChange> {
         let side = if asker == Side::Editor { Side::Agent } else { Side::Editor };
         self.hear(side, json!({"jsonrpc": "2.0", "id": self.id, "result": result}))
     }
 
-    fn update(&mut self, update: Value) -> Vec<What> {
+    fn update(&mut self, update: Value) -> Vec<AcpChange> {
         let params = json!({"sessionId": "s", "update": update});
         self.hear(Side::Agent, json!({"jsonrpc": "2.0", "method": "session/update", "params": params}))
     }
 
-    fn prompt(&mut self, text: &str) -> Vec<What> {
+    fn prompt(&mut self, text: &str) -> Vec<AcpChange> {
         self.asked(Side::Editor, "session/prompt", json!({"sessionId": "s", "prompt": [{"type": "text", "text": text}]}))
     }
 }
 
-fn turn(what: &What) -> &Said {
+fn turn(what: &AcpChange) -> &AcpTurn {
     match what {
-        What::Turn(said) => said,
+        AcpChange::Turn(said) => said,
         other => panic!("not a turn: {other:?}"),
     }
 }
@@ -68,7 +68,7 @@ fn the_agent_names_itself_the_session_and_the_model() {
     let params = json!({"cwd": "/w", "mcpServers": [{"name": "x", "env": [{"name": "KEY", "value": "secret"}]}]});
     let steps = wire.ask(Side::Editor, "session/new", params, json!({"sessionId": "s", "configOptions": options}));
     let about = json!({"method": "session/new", "session_id": "s", "agent": {"name": "bot"}, "editor": {"name": "ed"}, "cwd": "/w"});
-    assert_eq!(steps, [What::Began(Began { is_new: true, agent: "bot".into(), about, replay: vec![] })]);
+    assert_eq!(steps, [AcpChange::AcpStart(AcpStart { is_new: true, agent: "bot".into(), about, replay: vec![] })]);
     wire.prompt("hi");
     wire.update(chunk("agent_message_chunk", "hello"));
     let steps = wire.answered(Side::Editor, json!({"stopReason": "end_turn"}));
@@ -76,7 +76,7 @@ fn the_agent_names_itself_the_session_and_the_model() {
     assert_eq!((said.actor.as_deref(), said.model.as_deref()), (Some("bot"), Some("opus")));
 }
 
-/// What an agent says of a session before it has answered the request for it belongs to that session, not to an older
+/// AcpChange an agent says of a session before it has answered the request for it belongs to that session, not to an older
 /// one with the same id.
 #[test]
 fn what_comes_before_the_answer_comes_after_the_beginning() {
@@ -86,7 +86,7 @@ fn what_comes_before_the_answer_comes_after_the_beginning() {
     assert_eq!(wire.update(json!({"sessionUpdate": "plan", "entries": []})), []);
     wire.id = id;
     let steps = wire.answered(Side::Editor, json!({"sessionId": "s"}));
-    assert!(matches!(&steps[..], [What::Began(_), What::Event { kind, .. }] if kind == "acp.plan"), "{steps:?}");
+    assert!(matches!(&steps[..], [AcpChange::AcpStart(_), AcpChange::Event { kind, .. }] if kind == "acp.plan"), "{steps:?}");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_call_is_written_when_its_input_is_known_and_its_result_once() {
     assert_eq!(block["content"][1]["text"], "from the terminal");
     assert_eq!((&result.metadata["title"], &result.metadata["raw_output"]), (&json!("Read"), &json!({"code": 1})));
     let late = wire.update(json!({"sessionUpdate": "tool_call_update", "toolCallId": "c", "status": "completed"}));
-    assert!(matches!(&late[0], What::Event { kind, .. } if kind == "acp.tool_call_update"), "{late:?}");
+    assert!(matches!(&late[0], AcpChange::Event { kind, .. } if kind == "acp.tool_call_update"), "{late:?}");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_call_without_a_result_gets_one_when_the_prompt_ends() {
     wire.update(chunk("agent_message_chunk", "half a sen"));
     wire.update(json!({"sessionUpdate": "tool_call", "toolCallId": "d", "title": "Run", "status": "in_progress"}));
     wire.update(chunk("agent_message_chunk", "more"));
-    let steps: Vec<What> = wire.listener.finish().into_iter().map(|step| step.what).collect();
+    let steps: Vec<AcpChange> = wire.listener.finish().into_iter().map(|step| step.what).collect();
     assert_eq!(turn(&steps[0]).message["content"][0]["text"], "more");
     assert_eq!(turn(&steps[1]).role, Role::Tool);
     assert_eq!(steps.len(), 2);
@@ -152,10 +152,10 @@ fn permissions_are_approvals() {
         let params = json!({"sessionId": "s", "toolCall": {"toolCallId": "c"}, "options": options});
         let asked = wire.asked(Side::Agent, "session/request_permission", params);
         assert_eq!(turn(&asked[0]).message["content"][0]["name"], "delete", "the call comes before the question");
-        let [_, What::Ask { approval, question, tool, .. }] = &asked[..] else { panic!("{asked:?}") };
+        let [_, AcpChange::Ask { approval, question, tool, .. }] = &asked[..] else { panic!("{asked:?}") };
         assert_eq!((question.as_str(), tool.as_str()), ("Delete all", "delete"));
         let answered = wire.answered(Side::Agent, answer);
-        assert_eq!(answered[0], What::Answer { approval: approval.clone(), outcome: expected });
+        assert_eq!(answered[0], AcpChange::Answer { approval: approval.clone(), outcome: expected });
     }
 }
 
@@ -176,7 +176,7 @@ fn loading_collects_what_the_agent_repeats() {
     }
     wire.id = id;
     let steps = wire.answered(Side::Editor, json!({}));
-    let [What::Began(began)] = &steps[..] else { panic!("{steps:?}") };
+    let [AcpChange::AcpStart(began)] = &steps[..] else { panic!("{steps:?}") };
     let roles: Vec<Role> = began.replay.iter().map(|said| said.role).collect();
     assert_eq!(roles, [Role::User, Role::Assistant, Role::Assistant, Role::Tool, Role::User]);
     assert!(!began.is_new);
@@ -223,7 +223,7 @@ proptest! {
     /// Whatever passes, in whatever order, is heard without a fault, and every call that is written down has one result.
     #[test]
     fn anything_may_pass(messages in prop::collection::vec((any::<bool>(), message()), 0..40)) {
-        let mut listener = Listener::new("agent");
+        let mut listener = AcpListener::new("agent");
         let mut steps = Vec::new();
         for (editor, message) in &messages {
             let side = if *editor { Side::Editor } else { Side::Agent };
@@ -232,8 +232,8 @@ proptest! {
         steps.extend(listener.finish());
         let ids = |kind: &str, field: &str| -> Vec<String> {
             let said = steps.iter().flat_map(|step| match &step.what {
-                What::Turn(said) => vec![said],
-                What::Began(began) => began.replay.iter().collect(),
+                AcpChange::Turn(said) => vec![said],
+                AcpChange::AcpStart(began) => began.replay.iter().collect(),
                 _ => Vec::new(),
             });
             let blocks = said.flat_map(|said| said.message["content"].as_array().cloned().unwrap_or_default());
