@@ -132,9 +132,7 @@ impl Operation for EndSession {
     );
 
     async fn run(self, asker: &Asker) -> Result<SessionSummary, Error> {
-        let end = move |tenant: &everturn::Tenant| {
-            self.conversation.find(tenant)?.end_session(&self.fields)
-        };
+        let end = move |tenant: &everturn::Tenant| self.conversation.find(tenant)?.end_session(&self.fields);
         asker.blocking(end).await
     }
 }

@@ -86,7 +86,10 @@ pub fn end_as(status: ExitStatus) -> Result<(), Failure> {
 fn start(command: &[OsString]) -> Result<Child, Error> {
     let mut words = command.iter();
     let program = words.next().ok_or_else(|| {
-        Error::invalid("command.absent", "there is no command to run; write it after --, as in `-- node agent.js`")
+        Error::invalid(
+            "command.absent",
+            "there is no command to run; write it after --, as in `-- node agent.js`",
+        )
     })?;
     let child = Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     child.map_err(|e| {
@@ -201,7 +204,12 @@ impl PassedLines {
                 line.extend_from_slice(piece);
             }
             if piece.ends_with(b"\n") {
-                self.push(PassedLine { channel: String::new(), from, at: Instant::now(), bytes: std::mem::take(line) });
+                self.push(PassedLine {
+                    channel: String::new(),
+                    from,
+                    at: Instant::now(),
+                    bytes: std::mem::take(line),
+                });
             }
         }
     }
@@ -290,9 +298,15 @@ fn pass_signals(child: u32) {
     {
         let _ = on_thread(move || {
             use tokio::signal::unix::{SignalKind, signal};
-            let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+            let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+                return;
+            };
             runtime.block_on(async {
-                let kinds = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
+                let kinds = (
+                    signal(SignalKind::terminate()),
+                    signal(SignalKind::interrupt()),
+                    signal(SignalKind::hangup()),
+                );
                 let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = kinds else { return };
                 loop {
                     tokio::select! {

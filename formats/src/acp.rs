@@ -54,7 +54,7 @@ pub struct AcpStep {
     pub what: AcpChange,
 }
 
-/// What a [`AcpStep`] is.
+/// What an [`AcpStep`] is.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AcpChange {
     /// A session began, or goes on.
@@ -231,7 +231,8 @@ impl AcpListener {
             (None, Some(id)) => {
                 let asker = if side == Side::Editor { Side::Agent } else { Side::Editor };
                 let Some(request) = self.waiting.remove(&(asker, id)) else { return };
-                let outcome = message.remove("result").ok_or_else(|| message.remove("error").unwrap_or_default());
+                let outcome =
+                    message.remove("result").ok_or_else(|| message.remove("error").unwrap_or_default());
                 self.response(asker, request, outcome);
             }
             _ => {}
@@ -302,7 +303,11 @@ impl AcpListener {
                 self.close(&session, MISSING);
                 let state = self.session(&session);
                 state.prompts = state.prompts.saturating_sub(1);
-                self.event(&session, "prompt_finished", outcome.unwrap_or_else(|error| json!({"error": error})));
+                self.event(
+                    &session,
+                    "prompt_finished",
+                    outcome.unwrap_or_else(|error| json!({"error": error})),
+                );
             }
             (Side::Agent, "session/request_permission") => {
                 if let (Some(session), Some(approval)) = (named, approval) {
@@ -502,7 +507,10 @@ impl AcpListener {
         let options = outcome.as_ref().ok().map(|result| result["configOptions"].clone());
         self.options(session, &options.unwrap_or_default());
         let agent = self.agent();
-        self.loaded(session, Some(AcpStart { is_new, agent, about: Value::Object(about), replay: Vec::new() }));
+        self.loaded(
+            session,
+            Some(AcpStart { is_new, agent, about: Value::Object(about), replay: Vec::new() }),
+        );
     }
 
     /// Ends the repetition of a session, and begins it.

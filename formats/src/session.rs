@@ -24,8 +24,8 @@ mod sink;
 mod tally;
 mod write;
 
-pub use dispatch::{Dispatches, Sender};
 pub use check::{Problem, Report, check};
+pub use dispatch::{Dispatches, Sender};
 pub(crate) use entry::line;
 pub use entry::{
     AgentThinking, AgentToolCall, Entry, Fields, MaskGenerated, Payload, PhotographerMessage,

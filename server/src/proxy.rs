@@ -76,7 +76,9 @@ impl Proxy {
         tap: impl Fn(Passed) + Send + Sync + 'static,
     ) -> Result<Proxy, Error> {
         if !listen.ip().is_loopback() {
-            let text = format!("{listen} can be reached by other machines, and a proxy has no keys; listen on 127.0.0.1");
+            let text = format!(
+                "{listen} can be reached by other machines, and a proxy has no keys; listen on 127.0.0.1"
+            );
             return Err(Error::invalid("record.unsafe", text));
         }
         let wrong = |e: &dyn std::fmt::Display| {
@@ -88,7 +90,9 @@ impl Proxy {
         let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build();
         let client = client.map_err(|e| wrong(&e))?;
         let cannot = |e: std::io::Error| {
-            let text = format!("cannot listen on {listen}: {e}; choose another with --listen, port 0 picks a free one");
+            let text = format!(
+                "cannot listen on {listen}: {e}; choose another with --listen, port 0 picks a free one"
+            );
             Error::invalid("serve.listen", text)
         };
         let listener = TcpListener::bind(listen).map_err(cannot)?;
@@ -135,7 +139,8 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     };
     let mut headers = passed_on(&parts.headers);
     headers.remove(HOST);
-    let mut upstream = shared.client.request(parts.method.clone(), target(&shared.to, &parts.uri)).headers(headers);
+    let mut upstream =
+        shared.client.request(parts.method.clone(), target(&shared.to, &parts.uri)).headers(headers);
     // A body of unknown length where there is none is refused by some servers.
     if parts.headers.contains_key("content-length") || parts.headers.contains_key("transfer-encoding") {
         upstream = upstream.body(reqwest::Body::wrap_stream(copied));
@@ -183,7 +188,11 @@ fn target(to: &reqwest::Url, asked: &axum::http::Uri) -> reqwest::Url {
 
 fn passed_on(headers: &HeaderMap) -> HeaderMap {
     let is_own = |name: &HeaderName| HOP_BY_HOP.contains(&name.as_str());
-    headers.iter().filter(|(name, _)| !is_own(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+    headers
+        .iter()
+        .filter(|(name, _)| !is_own(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 fn copy(into: &mut Vec<u8>, piece: &[u8]) {
@@ -260,6 +269,8 @@ fn event(bytes: &[u8]) -> Option<(usize, usize)> {
 /// The data of an event.
 fn data(event: &[u8]) -> Vec<u8> {
     let lines = event.split(|byte| matches!(byte, b'\n' | b'\r'));
-    let data = lines.filter_map(|line| line.strip_prefix(b"data:")).map(|line| line.strip_prefix(b" ").unwrap_or(line));
+    let data = lines
+        .filter_map(|line| line.strip_prefix(b"data:"))
+        .map(|line| line.strip_prefix(b" ").unwrap_or(line));
     data.collect::<Vec<_>>().join(&b'\n')
 }

@@ -18,8 +18,8 @@ use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::Role;
+use everturn_formats::acp::{self, AcpChange, AcpListener, AcpStart, AcpStep, AcpTurn, Side};
 use everturn_formats::session::Sender;
-use everturn_formats::acp::{self, AcpStart, AcpListener, AcpTurn, Side, AcpStep, AcpChange};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::OsString;
@@ -29,11 +29,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[derive(ClapArgs)]
-#[command(after_help = "An editor starts this command instead of the agent; the agent's own command follows --.\n\
+#[command(
+    after_help = "An editor starts this command instead of the agent; the agent's own command follows --.\n\
     AcpChange passes is unchanged, and goes on if it cannot be recorded. Examples:\n  \
     everturn acp -- claude-agent-acp\n  \
     everturn acp --store sqlite:work.db -- gemini --acp\n  \
-    {\"agent_servers\": {\"Claude\": {\"command\": \"everturn\", \"args\": [\"acp\", \"--\", \"claude-agent-acp\"]}}}")]
+    {\"agent_servers\": {\"Claude\": {\"command\": \"everturn\", \"args\": [\"acp\", \"--\", \"claude-agent-acp\"]}}}"
+)]
 pub struct Acp {
     /// Command that runs the agent
     #[arg(value_name = "COMMAND", required = true, last = true)]
@@ -177,7 +179,8 @@ impl AcpRecorder {
                 // AcpChange comes next is the turn that was being spoken.
                 let opened = open.open.take();
                 let turn = input(said)?;
-                let committed = opened.map(|turn_id| store.call(CommitTurn { turn: turn_id, last: turn.clone() }));
+                let committed =
+                    opened.map(|turn_id| store.call(CommitTurn { turn: turn_id, last: turn.clone() }));
                 if !matches!(committed, Some(Ok(_))) {
                     append(store, open.id, vec![turn])?;
                 }
@@ -201,7 +204,8 @@ impl AcpRecorder {
                 store.call(ResolveApproval { conversation, approval, state: outcome }).map(drop)
             }
             AcpChange::Title(title) => {
-                let change = ChangeConversation { conversation, title: Some(Some(title)), ..Default::default() };
+                let change =
+                    ChangeConversation { conversation, title: Some(Some(title)), ..Default::default() };
                 store.call(change).map(drop)
             }
         }
@@ -247,13 +251,14 @@ impl AcpRecorder {
         let _ = thread::Builder::new().name("acp-follow".into()).spawn(tell);
     }
 
-    /// Writes text of turns that are being spoken. AcpChange fails here is in the turn when it is whole.
+    /// Writes text of turns that are being spoken. What fails here is in the turn when it is whole.
     fn write_text(&mut self) {
         let Some(store) = &self.store else { return };
         for session in self.sessions.values_mut().filter(|session| !session.text.is_empty()) {
             if session.open.is_none() {
                 let new = NewStream { actor: Some(self.listener.agent()), ..NewStream::default() };
-                session.open = store.call(OpenTurn { conversation: session.id.into(), new }).ok().map(|turn| turn.id);
+                session.open =
+                    store.call(OpenTurn { conversation: session.id.into(), new }).ok().map(|turn| turn.id);
             }
             let delta = std::mem::take(&mut session.text);
             if let Some(turn) = session.open {
@@ -304,7 +309,8 @@ fn prompts(store: &Client, id: ConversationId) -> Result<usize, Error> {
     let mut query = HistoryQuery { limit: PAGE_ENTRIES_MAX, ..HistoryQuery::default() };
     loop {
         let page = store.call(ListTurns { conversation: id.into(), query: query.clone() })?;
-        let is_prompt = |entry: &&HistoryEntry| matches!(entry, HistoryEntry::Turn(turn) if turn.role == Role::User);
+        let is_prompt =
+            |entry: &&HistoryEntry| matches!(entry, HistoryEntry::Turn(turn) if turn.role == Role::User);
         prompts += page.data.iter().filter(is_prompt).count();
         match page.next.and_then(|next| next.parse().ok()) {
             Some(next) => query.after = Some(next),

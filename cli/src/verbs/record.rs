@@ -2,10 +2,10 @@
 
 use crate::args::Args;
 use crate::client::Client;
+use crate::open;
 use crate::output::Failure;
 use crate::relay::{self, NextLine, PassedLine, PassedLines};
 use crate::verbs::session::uuid;
-use crate::open;
 use clap::Args as ClapArgs;
 use everturn::{SystemWorld, World};
 use everturn_api::sessions::{EndSession, LogSession, StartSession};
@@ -21,12 +21,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(ClapArgs)]
-#[command(after_help = "An MCP client starts this command instead of the server; the server's own command follows --.\n\
+#[command(
+    after_help = "An MCP client starts this command instead of the server; the server's own command follows --.\n\
     With --to, it is pointed at this proxy instead of the server. What passes is unchanged, and goes on if it\n\
     cannot be recorded. Examples:\n  \
     everturn record -- npx -y @modelcontextprotocol/server-filesystem .\n  \
     everturn record --session photos/img_1 -- python server.py\n  \
-    everturn record --to http://127.0.0.1:3001/mcp --listen 127.0.0.1:3002")]
+    everturn record --to http://127.0.0.1:3001/mcp --listen 127.0.0.1:3002"
+)]
 pub struct Record {
     /// Command that runs the MCP server
     #[arg(value_name = "COMMAND", required_unless_present = "to", last = true)]
@@ -116,7 +118,8 @@ impl Scribe {
     fn run(mut self, lines: &PassedLines) {
         while let NextLine::Line(line) = lines.next(None) {
             let elapsed = line.at.saturating_duration_since(self.began);
-            let entries = self.dispatches.hear(&line.channel, line.from, &line.bytes, SystemWorld.now(), elapsed);
+            let entries =
+                self.dispatches.hear(&line.channel, line.from, &line.bytes, SystemWorld.now(), elapsed);
             for entry in entries {
                 let written = entry.and_then(|entry| self.write(entry));
                 self.complain(written);
@@ -141,7 +144,12 @@ impl Scribe {
             }
             Some(Ok(Destination::Store { store, conversation, .. })) => {
                 let Entry { kind, at, fields } = entry;
-                let log = LogSession { conversation: (*conversation).into(), r#type: kind, fields, timestamp: Some(at) };
+                let log = LogSession {
+                    conversation: (*conversation).into(),
+                    r#type: kind,
+                    fields,
+                    timestamp: Some(at),
+                };
                 store.call(log).map(drop)
             }
             Some(Err(error)) => Err(error.clone()),
@@ -158,14 +166,17 @@ impl Scribe {
                 Error::invalid("session.subject", text)
             })?;
             let extra = Fields([extra.0, Fields::of(&json!({"server": self.subject}))?.0].concat());
-            let new = New { agent_provider: client, extra, ..New::about(subject, uuid()?, SystemWorld.now()) };
+            let new =
+                New { agent_provider: client, extra, ..New::about(subject, uuid()?, SystemWorld.now()) };
             let root = folder.parent().unwrap_or(Path::new(""));
             let session = Session::start(root, &new, Options::default());
             return Ok(Destination::File(Sink::new(Ok(session?), |_| {})));
         }
         let open = |failure| match failure {
             Failure::Error(error) => error,
-            Failure::Reported | Failure::PipeClosed => Error::internal("record.store", "the store cannot be opened"),
+            Failure::Reported | Failure::PipeClosed => {
+                Error::internal("record.store", "the store cannot be opened")
+            }
         };
         let store = Box::new(open::making(&self.args).map_err(open)?);
         let (conversation, is_ours) = match &self.conversation {
@@ -190,9 +201,9 @@ impl Scribe {
                 sink.end(SystemWorld.now(), &Fields::default());
                 Ok(())
             }
-            Some(Ok(Destination::Store { store, conversation, is_ours: true })) => {
-                store.call(EndSession { conversation: conversation.into(), fields: Fields::default() }).map(drop)
-            }
+            Some(Ok(Destination::Store { store, conversation, is_ours: true })) => store
+                .call(EndSession { conversation: conversation.into(), fields: Fields::default() })
+                .map(drop),
             _ => Ok(()),
         }
     }

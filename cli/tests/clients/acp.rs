@@ -82,11 +82,6 @@ fn text(words: &str) -> Value {
     json!([{"type": "text", "text": words}])
 }
 
-/// A line that everturn added.
-fn is_ours(line: &Value) -> bool {
-    line.get("extension").is_some()
-}
-
 #[test]
 fn a_session_passes_unchanged_and_becomes_a_conversation() {
     let desk = Desk::new();
@@ -104,14 +99,16 @@ fn a_session_passes_unchanged_and_becomes_a_conversation() {
     assert_eq!((&about["session_id"], &about["cwd"]), (&json!("s0"), &json!("/work")));
     assert_eq!((&about["agent"]["name"], &about["editor"]["name"]), (&json!("scripted"), &json!("editor")));
 
-    let call = json!([{"type": "tool_call", "id": "ls-1", "name": "execute", "arguments": {"command": "ls"}}]);
+    let call =
+        json!([{"type": "tool_call", "id": "ls-1", "name": "execute", "arguments": {"command": "ls"}}]);
     let result = json!([{"type": "tool_result", "tool_use_id": "ls-1", "name": "execute",
         "content": [{"type": "text", "text": "README.md"}], "is_error": false}]);
     let thought = json!([
         {"type": "thinking", "thinking": "They want a listing."},
         {"type": "text", "text": "Let me look."},
     ]);
-    let seen = json!([{"type": "text", "text": "see "}, {"type": "text", "text": "[a.rs](file:///work/a.rs)"}]);
+    let seen =
+        json!([{"type": "text", "text": "see "}, {"type": "text", "text": "[a.rs](file:///work/a.rs)"}]);
     let expected: Vec<(String, Value)> = [
         ("user", text("list the files")),
         ("assistant", thought),
@@ -127,7 +124,8 @@ fn a_session_passes_unchanged_and_becomes_a_conversation() {
 
     let events = desk.events("@last");
     let kinds: Vec<&str> = events.iter().filter_map(|event| event["kind"].as_str()).collect();
-    for kind in ["acp.session", "acp.plan", "approval.requested", "approval.resolved", "acp.prompt_finished"] {
+    for kind in ["acp.session", "acp.plan", "approval.requested", "approval.resolved", "acp.prompt_finished"]
+    {
         assert!(kinds.contains(&kind), "{kind} is not in {kinds:?}");
     }
     let resolved = events.iter().find(|event| event["kind"] == "approval.resolved").unwrap();
@@ -171,8 +169,11 @@ fn a_session_that_is_loaded_or_resumed_goes_on_in_the_same_conversation() {
     desk.recorded(json!([{"load": "s0"}, {"prompt": "five"}]), &[]);
     desk.recorded(json!([{"load": "s0"}]), &[]);
     assert_eq!(desk.conversations().len(), 1);
-    let said = |words: &str| [("user".to_string(), text(words)), ("assistant".into(), text(&format!("You said: {words}")))];
-    let expected: Vec<(String, Value)> = ["one", "two", "three", "four", "five"].into_iter().flat_map(said).collect();
+    let said = |words: &str| {
+        [("user".to_string(), text(words)), ("assistant".into(), text(&format!("You said: {words}")))]
+    };
+    let expected: Vec<(String, Value)> =
+        ["one", "two", "three", "four", "five"].into_iter().flat_map(said).collect();
     assert_eq!(desk.turns("@last"), expected);
 
     // The agent forgot, and gives the same id to another session.
@@ -247,7 +248,7 @@ impl Drop for Serving {
 fn the_editor_is_told_of_projections_compactions_and_budgets() {
     let desk = Desk::new();
     let serving = Serving::start(&desk.store());
-    let budget = json!({"policy": {"budget": {"max_messages": 2, "on_exceed": "trim"}}});
+    let budget = json!({"policy": {"budget": {"max_messages": 3, "recovery": {"trim": {"keep_last": 2}}}}});
     let steps = json!([
         {"new": true}, {"prompt": "one"}, {"prompt": "two"}, {"prompt": "three"},
         {"find": serving.url, "turns": 6, "requests": [
@@ -260,7 +261,7 @@ fn the_editor_is_told_of_projections_compactions_and_budgets() {
         {"until": "transcript_budget"},
     ]);
     let between = [EVERTURN, "acp", "--url", &serving.url, "--"];
-    let seen = desk.edit(&between, steps.clone(), &[]);
+    let seen = desk.edit(&between, steps, &[]);
     assert_eq!(seen.all("complaint"), Vec::<&Value>::new(), "a strict editor is not disturbed");
     let told = seen.all("extension");
     let names: Vec<&str> = told.iter().filter_map(|told| told["update"]["sessionUpdate"].as_str()).collect();
@@ -271,13 +272,6 @@ fn the_editor_is_told_of_projections_compactions_and_budgets() {
     assert!(projected["prefixHash"].as_str().unwrap().starts_with("sha256:"), "{projected}");
     assert_eq!(projected.get("redactedCount"), None, "only where something was reclaimed");
     assert_eq!(told[0]["sessionId"], "s0");
-
-    // An editor that asks for them gets them among the protocol's own.
-    let asks = json!({"_meta": {"harn": true}}).to_string();
-    desk.forget();
-    let seen = desk.edit(&between, steps, &[("CAPABILITIES", &asks)]);
-    assert_eq!(seen.all("extension"), Vec::<&Value>::new());
-    assert!(seen.lines.iter().all(|line| !is_ours(line)));
 }
 
 #[test]
@@ -306,5 +300,7 @@ fn the_agents_end_and_what_it_says_beside_the_protocol_pass() {
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(7), b"complaint\n".as_slice()));
     assert_eq!(run(&["sh", "-c", "kill -9 $$"], b"").status.code(), Some(137));
     let output = run(&["/no/such/agent"], b"");
-    assert!(output.status.code() == Some(1) && String::from_utf8_lossy(&output.stderr).contains("cannot run"));
+    assert!(
+        output.status.code() == Some(1) && String::from_utf8_lossy(&output.stderr).contains("cannot run")
+    );
 }

@@ -17,8 +17,9 @@ const EVERTURN: &str = env!("CARGO_BIN_EXE_everturn");
 
 /// A variable set by `./test`.
 fn told(name: &str) -> String {
-    std::env::var(name)
-        .unwrap_or_else(|_| panic!("{name} is not set; run `./test cli`, which installs the official clients"))
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!("{name} is not set; run `./test cli`, which installs the official clients")
+    })
 }
 
 fn store(folder: &TempDir) -> String {

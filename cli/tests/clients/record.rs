@@ -45,7 +45,8 @@ fn check_entries(entries: &[Value]) {
     let (calls, results) = (of("agent_tool_call"), of("tool_result"));
     assert_eq!(calls.len(), 4, "{entries:?}");
     assert_eq!(calls[0]["parameters"], json!({"message": "häl\n\"lo\""}));
-    let pairs = |entries: &[&Value]| -> Vec<Value> { entries.iter().map(|entry| entry["call_id"].clone()).collect() };
+    let pairs =
+        |entries: &[&Value]| -> Vec<Value> { entries.iter().map(|entry| entry["call_id"].clone()).collect() };
     assert_eq!(pairs(&calls), pairs(&results));
     assert_eq!(results[0]["result"]["content"][0]["text"], "Echo: häl\n\"lo\"");
     let failed: Vec<&Value> = results.iter().map(|entry| &entry["is_error"]).collect();
@@ -67,7 +68,10 @@ fn a_session_file_has_every_dispatch_over_stdio() {
     let files = session_files(&work);
     assert_eq!(files.len(), 1);
     let entries = lines(&std::fs::read(&files[0]).unwrap());
-    assert_eq!((&entries[0]["agent_provider"], &entries[0]["transport"]), (&json!("tester 3.1"), &json!("stdio")));
+    assert_eq!(
+        (&entries[0]["agent_provider"], &entries[0]["transport"]),
+        (&json!("tester 3.1"), &json!("stdio"))
+    );
     assert_eq!(entries.last().unwrap()["type"], "session_end");
     check_entries(&entries);
     let checked = Command::new(EVERTURN).args(["session", "check"]).arg(&files[0]).output().unwrap();
@@ -106,7 +110,9 @@ fn a_conversation_has_every_dispatch_and_exports_as_a_session() {
 fn a_call_never_fails_because_it_cannot_be_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let alone = lines(&over_stdio(&folder, &[]).stdout);
-    for target in [["--session", "/proc/none/x"], ["--store", "sqlite:/dev/null/x.db"], ["--conversation", "conv_none"]] {
+    for target in
+        [["--session", "/proc/none/x"], ["--store", "sqlite:/dev/null/x.db"], ["--conversation", "conv_none"]]
+    {
         let through = over_stdio(&folder, &[&[EVERTURN, "record"], &target[..], &["--"]].concat());
         assert_eq!(lines(&through.stdout), alone);
         let err = String::from_utf8_lossy(&through.stderr).into_owned();

@@ -59,7 +59,10 @@ impl ConversationHandle {
                 };
                 let appended = self.append(turn).wait()?;
                 let turn = appended.turns.last();
-                Ok(Logged { seq: turn.map_or(appended.head.seq, |turn| turn.seq), turn: turn.map(|turn| turn.id) })
+                Ok(Logged {
+                    seq: turn.map_or(appended.head.seq, |turn| turn.seq),
+                    turn: turn.map(|turn| turn.id),
+                })
             }
             Mapped::Event { kind, body, .. } => {
                 Ok(Logged { seq: self.append_event(&kind, None, body).wait()?.seq, turn: None })

@@ -47,7 +47,11 @@ fn a_session_is_started_logged_ended_and_exported() {
         log("tool_result", json!({"result": "ok"})).unwrap();
         assert!(log("snapshot_created", json!({"hash": "9f", "label": "v1"})).unwrap().turn.is_none());
         log("weather", json!({"sun": true})).unwrap();
-        refused(log("snapshot_created", json!({"label": "v1"})), "session.field", "snapshot_created needs `hash`");
+        refused(
+            log("snapshot_created", json!({"label": "v1"})),
+            "session.field",
+            "snapshot_created needs `hash`",
+        );
         refused(log("session_end", json!({})), "session.frame_type", "end the session instead");
         assert_eq!(chat.state().read().unwrap().pending_tools.len(), 0);
 
@@ -115,8 +119,19 @@ fn any_conversation_is_a_session_file_that_can_be_read_back() {
         assert!(report.is_ok() && report.unclosed, "it goes on, so it has no end: {report:?}");
         let kinds: Vec<Value> = lines(&text).iter().map(|line| line["type"].clone()).collect();
         let expected = json!([
-            "session_start", "message", "user_message", "message", "agent_tool_call", "tool_result", "agent_thinking",
-            "agent_message", "agent_tool_call", "tool_result", "message", "snapshot_created", "note"
+            "session_start",
+            "message",
+            "user_message",
+            "message",
+            "agent_tool_call",
+            "tool_result",
+            "agent_thinking",
+            "agent_message",
+            "agent_tool_call",
+            "tool_result",
+            "message",
+            "snapshot_created",
+            "note"
         ]);
         assert_eq!(Value::Array(kinds), expected);
         assert_eq!(lines(&text)[4]["parameters"].to_string(), "{\"n\":1.50}".replace("1.50", "1.5"));

@@ -68,7 +68,9 @@ impl Call {
             Some(input) => json!({ "input": input }),
             None => {
                 let known = ["title", "locations"].into_iter();
-                Value::Object(known.filter_map(|name| Some((name.into(), self.fields.get(name)?.clone()))).collect())
+                Value::Object(
+                    known.filter_map(|name| Some((name.into(), self.fields.get(name)?.clone()))).collect(),
+                )
             }
         };
         json!([{"type": "tool_call", "id": self.id, "name": self.tool(), "arguments": input}])
@@ -76,8 +78,7 @@ impl Call {
 
     /// The content of the turn with its result.
     pub fn result(&self, terminals: &HashMap<String, String>, missing: Option<&str>) -> Value {
-        let shown: Vec<Value> =
-            self.content().iter().map(|part| self::shown(part, terminals)).collect();
+        let shown: Vec<Value> = self.content().iter().map(|part| self::shown(part, terminals)).collect();
         let content = match (shown.is_empty(), self.fields.get("rawOutput"), missing) {
             (false, ..) => Value::Array(shown),
             (true, Some(output @ Value::String(_)), _) => output.clone(),

@@ -58,13 +58,13 @@ fn projected(metadata: &Value) -> Value {
         ("redactionPointers", "redaction_pointers"),
     ];
     let reclaims = metadata["redacted_count"].as_u64().unwrap_or(0) > 0;
-    let fields: Vec<_> =
-        always.iter().chain(reclaimed.iter().filter(|_| reclaims)).copied().collect();
+    let fields: Vec<_> = always.iter().chain(reclaimed.iter().filter(|_| reclaims)).copied().collect();
     told("transcript_projected", "harn", metadata, &fields)
 }
 
 fn told(name: &str, namespace: &str, body: &Value, fields: &[(&str, &str)]) -> Value {
-    let present = fields.iter().filter_map(|(name, field)| Some((name.to_string(), body.get(*field)?.clone())));
+    let present =
+        fields.iter().filter_map(|(name, field)| Some((name.to_string(), body.get(*field)?.clone())));
     let meta: Map<String, Value> = present.collect();
     json!({"sessionUpdate": name, "_meta": {namespace: meta}})
 }

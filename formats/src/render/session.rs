@@ -57,7 +57,9 @@ impl<'a, W: Write> SessionDocument<'a, W> {
         let conversation = self.about.conversation;
         let header = match given {
             Some(text) => format!("{text}\n"),
-            None => New::about(title(conversation), conversation.id.to_string(), conversation.created).line()?,
+            None => {
+                New::about(title(conversation), conversation.id.to_string(), conversation.created).line()?
+            }
         };
         let fields: Fields = serde_json::from_str(&header).unwrap_or_default();
         self.agent = fields.get("agent_provider").and_then(Raw::read::<Option<String>>).flatten();
@@ -97,7 +99,11 @@ impl<'a, W: Write> SessionDocument<'a, W> {
         let mut lines = Vec::new();
         if let (Role::Tool, Some(id)) = (turn.role, &parsed.tool_call_id) {
             let name = message.read::<Value>()?["name"].as_str().map(str::to_string);
-            let fields = fields([("tool", name.map(|name| Raw::of(&name))), ("result", content.cloned().map(Ok)), ("call_id", Some(Ok(id.clone())))])?;
+            let fields = fields([
+                ("tool", name.map(|name| Raw::of(&name))),
+                ("result", content.cloned().map(Ok)),
+                ("call_id", Some(Ok(id.clone()))),
+            ])?;
             return Some(vec![("tool_result", fields)]);
         }
         let speech = match turn.role {
@@ -128,7 +134,9 @@ impl<'a, W: Write> SessionDocument<'a, W> {
 fn part(raw: &Raw, speech: &'static str) -> Option<(&'static str, Fields)> {
     let value: Value = raw.read()?;
     // Whatever is beside these fields would be lost.
-    let only = |names: &[&str]| value.as_object().is_some_and(|own| own.keys().all(|key| names.contains(&key.as_str())));
+    let only = |names: &[&str]| {
+        value.as_object().is_some_and(|own| own.keys().all(|key| names.contains(&key.as_str())))
+    };
     let own: Fields = raw.read().unwrap_or_default();
     let taken = |names: &[&str]| names.iter().find_map(|name| own.get(name).cloned()).map(Ok);
     // A tool call of OpenAI's chat: its arguments are JSON in a string.
@@ -149,7 +157,14 @@ fn part(raw: &Raw, speech: &'static str) -> Option<(&'static str, Fields)> {
         }
         Part::Call { id, name, .. } => {
             let parameters = taken(&["arguments", "input"]);
-            Some(("agent_tool_call", fields([("tool", Some(Raw::of(&name))), ("parameters", parameters), ("call_id", id.map(|id| Raw::of(&id)))])?))
+            Some((
+                "agent_tool_call",
+                fields([
+                    ("tool", Some(Raw::of(&name))),
+                    ("parameters", parameters),
+                    ("call_id", id.map(|id| Raw::of(&id))),
+                ])?,
+            ))
         }
         Part::Result { id, name, .. } => {
             let made = [
@@ -175,7 +190,8 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let at = time(turn);
         self.latest = self.latest.max(at);
         // The line itself, where that is what the turn was made of.
-        if message.read::<Value>().is_some_and(|own| own["type"].is_string() && own["timestamp"].is_string()) {
+        if message.read::<Value>().is_some_and(|own| own["type"].is_string() && own["timestamp"].is_string())
+        {
             let name = message.read::<Value>().and_then(|own| own["type"].as_str().map(str::to_string));
             return self.line(&name.unwrap_or_default(), &format!("{}\n", message.get()));
         }

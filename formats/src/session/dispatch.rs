@@ -133,7 +133,8 @@ impl Dispatches {
         elapsed: Duration,
     ) -> Option<Result<Entry, Error>> {
         let from = key.1;
-        let called = (from == Sender::Client && method == "tools/call").then(|| self.call(params.as_ref(), at));
+        let called =
+            (from == Sender::Client && method == "tools/call").then(|| self.call(params.as_ref(), at));
         if (from, method.as_str()) == (Sender::Client, "initialize") {
             self.client = params.as_ref().and_then(client);
         }
@@ -185,7 +186,8 @@ fn answered(
         let dispatch = Dispatch { method, from, parameters, result, error, duration_ms };
         return Entry::new("mcp_dispatch", at, &dispatch);
     };
-    let failed = result.is_none() || result.and_then(Raw::read).is_some_and(|outcome: Outcome| outcome.is_error);
+    let failed =
+        result.is_none() || result.and_then(Raw::read).is_some_and(|outcome: Outcome| outcome.is_error);
     let returned = result.or(error).cloned().map_or_else(|| Raw::new("null".into()), Ok)?;
     let result = ToolResult {
         tool: Some(tool.clone()),

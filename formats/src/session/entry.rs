@@ -161,14 +161,19 @@ pub(super) fn check(kind: &str, fields: &Fields) -> Result<(), Error> {
         AgentToolCall::TYPE => &[(&TOOL, "a text", is_name), (&PARAMETERS, "any JSON", is_any)],
         PhotographerMessage::TYPE => &[(&TEXT, "a text", is_speech)],
         SnapshotCreated::TYPE => &[(&["hash"], "a text", is_text)],
-        MaskGenerated::TYPE => {
-            &[(&["name"], "a text", is_text), (&["provider"], "a text", is_text), (&["target"], "a text", is_text)]
-        }
+        MaskGenerated::TYPE => &[
+            (&["name"], "a text", is_text),
+            (&["provider"], "a text", is_text),
+            (&["target"], "a text", is_text),
+        ],
         VocabularyGapLogged::TYPE => &[(&["description"], "a text", is_text)],
         TasteProposal::TYPE | TasteConfirmation::TYPE => &[(&["update"], "any JSON", is_any)],
         // Whatever is beside the names of tool and call is what the tool returned.
         ToolResult::TYPE => {
-            let is_payload = |name: &str| !TOOL.contains(&name) && !CALL_ID.contains(&name) && name != "is_error";
+            let others = ["type", "timestamp", "is_error"];
+            let is_payload = |name: &str| {
+                ![&TOOL[..], &CALL_ID[..], &others[..]].iter().any(|names| names.contains(&name))
+            };
             return match fields.0.iter().any(|(name, _)| is_payload(name)) {
                 true => Ok(()),
                 false => Err(lacks(kind, "result", "any JSON")),

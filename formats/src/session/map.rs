@@ -133,10 +133,7 @@ impl Mapper {
     }
 
     /// Goes on with a session, given its header and the calls that wait, oldest first.
-    pub fn resume(
-        header: Option<&str>,
-        waiting: impl Iterator<Item = (String, Option<String>)>,
-    ) -> Mapper {
+    pub fn resume(header: Option<&str>, waiting: impl Iterator<Item = (String, Option<String>)>) -> Mapper {
         let fields: Fields = header.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         Mapper { model: model(&fields), pending: waiting.take(PENDING_CALLS_MAX).collect() }
     }

@@ -29,8 +29,7 @@ impl Tally {
     /// The end of the session: its numbers, and the line that says them, with further fields.
     pub fn end(self, at: Timestamp, extra: &Fields) -> Result<(SessionSummary, Fields), Error> {
         let summary = SessionSummary::new(self.started_at, at, self.entries, self.by_type);
-        let mut fields =
-            Fields(vec![("type".into(), Raw::of(&END)?), ("timestamp".into(), Raw::of(&at)?)]);
+        let mut fields = Fields(vec![("type".into(), Raw::of(&END)?), ("timestamp".into(), Raw::of(&at)?)]);
         fields.0.extend(Fields::of(&summary)?.0);
         fields.0.extend(extra.0.iter().cloned());
         Ok((summary, fields))

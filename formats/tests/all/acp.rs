@@ -1,7 +1,7 @@
 //! AcpChange an editor and an agent say, as steps of a conversation.
 
 use everturn_core::turn::Role;
-use everturn_formats::acp::{AcpStart, AcpListener, AcpTurn, Side, AcpStep, AcpChange, conversation_id};
+use everturn_formats::acp::{AcpChange, AcpListener, AcpStart, AcpStep, AcpTurn, Side, conversation_id};
 use everturn_views::state::Approval;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -14,7 +14,12 @@ struct Wire {
 impl Wire {
     fn new() -> Wire {
         let mut wire = Wire { listener: AcpListener::new("agent"), id: 0 };
-        wire.ask(Side::Editor, "initialize", json!({"clientInfo": {"name": "ed"}}), json!({"agentInfo": {"name": "bot"}}));
+        wire.ask(
+            Side::Editor,
+            "initialize",
+            json!({"clientInfo": {"name": "ed"}}),
+            json!({"agentInfo": {"name": "bot"}}),
+        );
         wire
     }
 
@@ -46,7 +51,11 @@ impl Wire {
     }
 
     fn prompt(&mut self, text: &str) -> Vec<AcpChange> {
-        self.asked(Side::Editor, "session/prompt", json!({"sessionId": "s", "prompt": [{"type": "text", "text": text}]}))
+        self.asked(
+            Side::Editor,
+            "session/prompt",
+            json!({"sessionId": "s", "prompt": [{"type": "text", "text": text}]}),
+        )
     }
 }
 
@@ -65,10 +74,15 @@ fn chunk(kind: &str, text: &str) -> Value {
 fn the_agent_names_itself_the_session_and_the_model() {
     let mut wire = Wire::new();
     let options = json!([{"id": "m", "category": "model", "type": "select", "currentValue": "opus"}]);
-    let params = json!({"cwd": "/w", "mcpServers": [{"name": "x", "env": [{"name": "KEY", "value": "secret"}]}]});
-    let steps = wire.ask(Side::Editor, "session/new", params, json!({"sessionId": "s", "configOptions": options}));
+    let params =
+        json!({"cwd": "/w", "mcpServers": [{"name": "x", "env": [{"name": "KEY", "value": "secret"}]}]});
+    let steps =
+        wire.ask(Side::Editor, "session/new", params, json!({"sessionId": "s", "configOptions": options}));
     let about = json!({"method": "session/new", "session_id": "s", "agent": {"name": "bot"}, "editor": {"name": "ed"}, "cwd": "/w"});
-    assert_eq!(steps, [AcpChange::AcpStart(AcpStart { is_new: true, agent: "bot".into(), about, replay: vec![] })]);
+    assert_eq!(
+        steps,
+        [AcpChange::AcpStart(AcpStart { is_new: true, agent: "bot".into(), about, replay: vec![] })]
+    );
     wire.prompt("hi");
     wire.update(chunk("agent_message_chunk", "hello"));
     let steps = wire.answered(Side::Editor, json!({"stopReason": "end_turn"}));
@@ -86,7 +100,10 @@ fn what_comes_before_the_answer_comes_after_the_beginning() {
     assert_eq!(wire.update(json!({"sessionUpdate": "plan", "entries": []})), []);
     wire.id = id;
     let steps = wire.answered(Side::Editor, json!({"sessionId": "s"}));
-    assert!(matches!(&steps[..], [AcpChange::AcpStart(_), AcpChange::Event { kind, .. }] if kind == "acp.plan"), "{steps:?}");
+    assert!(
+        matches!(&steps[..], [AcpChange::AcpStart(_), AcpChange::Event { kind, .. }] if kind == "acp.plan"),
+        "{steps:?}"
+    );
 }
 
 #[test]
@@ -96,10 +113,21 @@ fn a_call_is_written_when_its_input_is_known_and_its_result_once() {
     let announced = wire.update(json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "Read", "kind": "read", "status": "pending", "rawInput": {}}));
     assert_eq!(announced, [], "the input is not known yet");
     let called = wire.update(json!({"sessionUpdate": "tool_call_update", "toolCallId": "c", "name": "read_file", "rawInput": {"path": "a"}}));
-    assert_eq!(turn(&called[0]).message["content"][0], json!({"type": "tool_call", "id": "c", "name": "read_file", "arguments": {"path": "a"}}));
-    assert_eq!(wire.update(json!({"sessionUpdate": "tool_call_update", "toolCallId": "c", "status": "in_progress"})), []);
+    assert_eq!(
+        turn(&called[0]).message["content"][0],
+        json!({"type": "tool_call", "id": "c", "name": "read_file", "arguments": {"path": "a"}})
+    );
+    assert_eq!(
+        wire.update(json!({"sessionUpdate": "tool_call_update", "toolCallId": "c", "status": "in_progress"})),
+        []
+    );
     // A terminal's output is known from the agent's own questions.
-    wire.ask(Side::Agent, "terminal/output", json!({"sessionId": "s", "terminalId": "t"}), json!({"output": "from the terminal", "truncated": false}));
+    wire.ask(
+        Side::Agent,
+        "terminal/output",
+        json!({"sessionId": "s", "terminalId": "t"}),
+        json!({"output": "from the terminal", "truncated": false}),
+    );
     let content = json!([
         {"type": "diff", "path": "/a", "oldText": "x\n", "newText": "y\n"},
         {"type": "terminal", "terminalId": "t"},
@@ -111,8 +139,12 @@ fn a_call_is_written_when_its_input_is_known_and_its_result_once() {
     assert_eq!((&block["tool_use_id"], &block["is_error"]), (&json!("c"), &json!(true)));
     assert_eq!(block["content"][0]["text"], "--- /a\n+++ /a\n-x\n+y\n");
     assert_eq!(block["content"][1]["text"], "from the terminal");
-    assert_eq!((&result.metadata["title"], &result.metadata["raw_output"]), (&json!("Read"), &json!({"code": 1})));
-    let late = wire.update(json!({"sessionUpdate": "tool_call_update", "toolCallId": "c", "status": "completed"}));
+    assert_eq!(
+        (&result.metadata["title"], &result.metadata["raw_output"]),
+        (&json!("Read"), &json!({"code": 1}))
+    );
+    let late =
+        wire.update(json!({"sessionUpdate": "tool_call_update", "toolCallId": "c", "status": "completed"}));
     assert!(matches!(&late[0], AcpChange::Event { kind, .. } if kind == "acp.tool_call_update"), "{late:?}");
 }
 
@@ -120,14 +152,18 @@ fn a_call_is_written_when_its_input_is_known_and_its_result_once() {
 fn a_call_without_a_result_gets_one_when_the_prompt_ends() {
     let mut wire = Wire::new();
     wire.prompt("go");
-    wire.update(json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "Run", "status": "in_progress"}));
+    wire.update(
+        json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "Run", "status": "in_progress"}),
+    );
     let steps = wire.answered(Side::Editor, json!({"stopReason": "cancelled"}));
     let result = &turn(&steps[0]).message["content"][0];
     assert_eq!((&result["content"], &result["is_error"]), (&json!("no result was reported"), &json!(true)));
     // The agent dies in the middle.
     wire.prompt("again");
     wire.update(chunk("agent_message_chunk", "half a sen"));
-    wire.update(json!({"sessionUpdate": "tool_call", "toolCallId": "d", "title": "Run", "status": "in_progress"}));
+    wire.update(
+        json!({"sessionUpdate": "tool_call", "toolCallId": "d", "title": "Run", "status": "in_progress"}),
+    );
     wire.update(chunk("agent_message_chunk", "more"));
     let steps: Vec<AcpChange> = wire.listener.finish().into_iter().map(|step| step.what).collect();
     assert_eq!(turn(&steps[0]).message["content"][0]["text"], "more");
@@ -148,10 +184,16 @@ fn permissions_are_approvals() {
     for (answer, expected) in cases {
         let mut wire = Wire::new();
         wire.prompt("go");
-        wire.update(json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "Delete all", "kind": "delete"}));
+        wire.update(
+            json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "Delete all", "kind": "delete"}),
+        );
         let params = json!({"sessionId": "s", "toolCall": {"toolCallId": "c"}, "options": options});
         let asked = wire.asked(Side::Agent, "session/request_permission", params);
-        assert_eq!(turn(&asked[0]).message["content"][0]["name"], "delete", "the call comes before the question");
+        assert_eq!(
+            turn(&asked[0]).message["content"][0]["name"],
+            "delete",
+            "the call comes before the question"
+        );
         let [_, AcpChange::Ask { approval, question, tool, .. }] = &asked[..] else { panic!("{asked:?}") };
         assert_eq!((question.as_str(), tool.as_str()), ("Delete all", "delete"));
         let answered = wire.answered(Side::Agent, answer);
@@ -162,7 +204,10 @@ fn permissions_are_approvals() {
 #[test]
 fn loading_collects_what_the_agent_repeats() {
     let mut wire = Wire::new();
-    assert_eq!(wire.asked(Side::Editor, "session/load", json!({"sessionId": "s", "cwd": "/", "mcpServers": []})), []);
+    assert_eq!(
+        wire.asked(Side::Editor, "session/load", json!({"sessionId": "s", "cwd": "/", "mcpServers": []})),
+        []
+    );
     let id = wire.id;
     for update in [
         chunk("user_message_chunk", "first"),
@@ -211,6 +256,23 @@ fn resources_become_text_and_pictures_stay() {
     assert_eq!(said.metadata["resource_links"][0]["size"], 3);
 }
 
+/// The protocol lets an editor announce what else it understands in `_meta`.
+#[test]
+fn updates_of_ours_go_among_the_protocols_only_where_the_editor_asks_for_them() {
+    let cases = [
+        (json!({}), false),
+        (json!({"_meta": {"harn": true}}), true),
+        (json!({"_meta": {"everturn": {}}}), true),
+        (json!({"_meta": {"everturn": false, "other": true}}), false),
+        (json!({"_meta": null}), false),
+    ];
+    for (capabilities, expected) in cases {
+        let mut wire = Wire::new();
+        wire.asked(Side::Editor, "initialize", json!({"clientCapabilities": capabilities}));
+        assert_eq!(wire.listener.wants_updates(), expected, "{capabilities}");
+    }
+}
+
 #[test]
 fn a_session_finds_its_conversation_again() {
     assert_eq!(conversation_id("a", "s", 0), conversation_id("a", "s", 0));
@@ -251,7 +313,16 @@ fn message() -> impl Strategy<Value = Value> {
             .prop_map(|(kind, id, status)| json!({"sessionUpdate": kind, "toolCallId": id.to_string(), "status": status})),
         prop::sample::select(vec![json!(null), json!({}), json!({"sessionUpdate": 5}), json!({"sessionUpdate": "tool_call"}), json!([1])]),
     ];
-    let method = prop::sample::select(vec!["session/new", "session/load", "session/prompt", "session/request_permission", "session/cancel", "terminal/output", "x", "session/fork"]);
+    let method = prop::sample::select(vec![
+        "session/new",
+        "session/load",
+        "session/prompt",
+        "session/request_permission",
+        "session/cancel",
+        "terminal/output",
+        "x",
+        "session/fork",
+    ]);
     prop_oneof![
         (session.clone(), update).prop_map(|(session, update)| json!({"method": "session/update", "params": {"sessionId": session, "update": update}})),
         (session.clone(), method, prop::option::of(0..4u8)).prop_map(|(session, method, id)| {
