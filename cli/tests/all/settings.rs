@@ -102,7 +102,7 @@ fn everyone_finds_by_meaning_with_the_configured_embedder() {
         "--json",
     ];
     let context = json(&shell, &context);
-    assert!(context["messages"].to_string().contains("invoice"), "{context}");
+    assert!(context["system"].to_string().contains("invoice"), "{context}");
     let mut mcp = Mcp::start_with(&shell, &[], only_the_file);
     let query = json!({"query": "where are bills kept", "mode": "vector"});
     let found = mcp.call("recall", &query).unwrap();
