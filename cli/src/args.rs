@@ -168,9 +168,9 @@ pub enum Verb {
     /// Remove a pin
     Unpin(state::Unpin),
     /// Grant a pending approval
-    Approve(state::Answer),
+    Approve(state::Resolution),
     /// Deny a pending approval
-    Deny(state::Answer),
+    Deny(state::Resolution),
     /// Summarize a part of a conversation, without writing anything
     Summarize(summarize::Summarize),
     /// Summarize the oldest turns; the history keeps them

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::{Entry, HistoryQuery, Hit, Matched, Order, RecallOptions};
+use everturn::{HistoryEntry, HistoryQuery, Hit, Matched, Order, RecallOptions};
 use everturn_api::recall as api;
 use everturn_api::turns::ListTurns;
 use everturn_core::Error;
@@ -250,7 +250,7 @@ fn around(
         Err(Error::NotFound(_)) => Ok(Vec::new()),
         Err(error) => Err(Failure::from(error)),
         Ok(page) => {
-            let turn = |entry| if let Entry::Turn(turn) = entry { Some(*turn) } else { None };
+            let turn = |entry| if let HistoryEntry::Turn(turn) = entry { Some(*turn) } else { None };
             Ok(page.data.into_iter().filter_map(turn).collect())
         }
     };

@@ -7,6 +7,7 @@ use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
 use clap::parser::ValueSource;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_server::settings::{Flag, Settings, without_password};
 use everturn_server::{Started, run as serve};
 use std::path::PathBuf;
@@ -58,8 +59,8 @@ pub fn run(args: &Args, verb: &Serve) -> Result<(), Failure> {
     let store = open::url(settings.text("store").unwrap_or("sqlite:"), true)?;
     serve(&settings, &store, |started| greet(started, &store, verb.open)).map_err(|error| {
         match error.code() {
-            "store.owned" => Error::busy(
-                "store.owned",
+            code::STORE_OWNED => Error::busy(
+                code::STORE_OWNED,
                 format!(
                     "{}; one server at a time serves a file: stop that one first, or name another store",
                     error.text()
