@@ -311,7 +311,7 @@ impl AcpListener {
             }
             (Side::Agent, "session/request_permission") => {
                 if let (Some(session), Some(approval)) = (named, approval) {
-                    self.answer(&session.to_string(), approval, &params, outcome);
+                    self.answer(session, approval, &params, outcome);
                 }
             }
             (_, method) if method.starts_with("fs/") || method.starts_with("terminal/") => {}

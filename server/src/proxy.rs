@@ -87,8 +87,11 @@ impl Proxy {
         };
         let to = reqwest::Url::parse(to).map_err(|e| wrong(&e))?;
         crate::tls::provide();
-        let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build();
-        let client = client.map_err(|e| wrong(&e))?;
+        let mut client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+        if to.host_str().is_some_and(|host| matches!(host, "localhost" | "127.0.0.1" | "[::1]")) {
+            client = client.no_proxy();
+        }
+        let client = client.build().map_err(|e| wrong(&e))?;
         let cannot = |e: std::io::Error| {
             let text = format!(
                 "cannot listen on {listen}: {e}; choose another with --listen, port 0 picks a free one"

@@ -40,7 +40,7 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 13] = [
+const FURTHER: [&str; 15] = [
     "supersede",
     "generate",
     "approve",
@@ -54,6 +54,8 @@ const FURTHER: [&str; 13] = [
     "erase",
     "sweep",
     "open",
+    "acp",
+    "record",
 ];
 
 /// Without a verb: an overview on one screen.

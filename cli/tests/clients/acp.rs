@@ -304,3 +304,49 @@ fn the_agents_end_and_what_it_says_beside_the_protocol_pass() {
         output.status.code() == Some(1) && String::from_utf8_lossy(&output.stderr).contains("cannot run")
     );
 }
+
+/// What an agent said so far survives a process that is killed in the middle of it.
+#[test]
+fn half_a_sentence_survives_the_recorder() {
+    use std::io::{BufRead, BufReader, Write};
+    let desk = Desk::new();
+    let mut child = Command::new(EVERTURN)
+        .args(["acp", "--store", &desk.store(), "--", &told("EVERTURN_TEST_NODE")])
+        .arg(script("acp_agent.mjs", &desk.folder))
+        .env("AGENT_HOME", desk.folder.path())
+        .env("EVERTURN_RECALL_EMBEDDER", "none")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut editor = child.stdin.take().unwrap();
+    let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
+    let prompt = json!([{"type": "text", "text": "ponder"}]);
+    for (id, method, params) in [
+        (1, "initialize", json!({"protocolVersion": 1})),
+        (2, "session/new", json!({"cwd": "/work", "mcpServers": []})),
+        (3, "session/prompt", json!({"sessionId": "s0", "prompt": prompt})),
+    ] {
+        writeln!(editor, "{}", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+            .unwrap();
+        while !answers.next().unwrap().unwrap().contains(&format!("\"id\":{id}")) && id < 3 {}
+    }
+    while !std::fs::read_dir(desk.folder.path()).unwrap().any(|file| {
+        let file = file.unwrap();
+        let is_store = file.file_name().to_string_lossy().starts_with("store.db");
+        is_store && file.file_type().unwrap().is_file() && {
+            let bytes = std::fs::read(file.path()).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).contains("half a sen")
+        }
+    }) {}
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The next writer finds the open turn and ends it.
+    everturn(&desk.store(), &["sweep"]);
+    let turns = desk.turns("@last");
+    assert!(
+        turns.iter().any(|(role, content)| role == "assistant" && content.to_string().contains("half a sen")),
+        "{turns:?}"
+    );
+    assert_eq!(turns[0], ("user".into(), text("ponder")));
+}

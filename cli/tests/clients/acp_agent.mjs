@@ -24,6 +24,11 @@ async function work(client, sessionId, text) {
     await new Promise((resolve) => cancelled.set(sessionId, resolve));
     return { stopReason: "cancelled" };
   }
+  if (text.startsWith("ponder")) {
+    await say(chunk("agent_message_chunk", "half a sen"));
+    await new Promise((resolve) => cancelled.set(sessionId, resolve));
+    return { stopReason: "cancelled" };
+  }
   if (text.startsWith("list")) {
     await say(chunk("agent_thought_chunk", "They want "));
     await say(chunk("agent_thought_chunk", "a listing."));
