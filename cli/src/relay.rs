@@ -20,7 +20,7 @@ const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum length of a line that the listener gets.
 const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Maximum time that the end of the program waits for the listener.
-pub const LISTENER_PATIENCE: Duration = Duration::from_secs(5);
+pub const LISTENER_PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum time for the rest of the output, once the program has ended: its own children may hold the pipe.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -124,10 +124,11 @@ fn pass(
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => break,
         };
+        // Copied first: the answer to a request may come back before this thread runs again.
+        lines.split(from, &mut line, &buffer[..read]);
         if target(&buffer[..read]).is_err() {
             break;
         }
-        lines.split(from, &mut line, &buffer[..read]);
     }
     if !line.is_empty() {
         lines.push(PassedLine { channel: String::new(), from, at: Instant::now(), bytes: line });

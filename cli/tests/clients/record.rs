@@ -120,6 +120,35 @@ fn a_call_never_fails_because_it_cannot_be_recorded() {
     }
 }
 
+/// The answer of a fast server was heard before the question: a few of a hundred results were missing.
+#[test]
+fn an_answer_is_never_heard_before_its_question() {
+    let folder = tempfile::tempdir().unwrap();
+    let work = folder.path().join("work");
+    let echo = "let rest = ''; process.stdin.on('data', (data) => { const lines = (rest + data).split('\\n'); rest = lines.pop(); \
+        for (const line of lines) process.stdout.write(JSON.stringify({jsonrpc: '2.0', id: JSON.parse(line).id, result: {}}) + '\\n'); })";
+    let mut child = Command::new(EVERTURN)
+        .args(["record", "--session"])
+        .arg(&work)
+        .args(["--", &told("EVERTURN_TEST_NODE"), "-e", echo])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
+    const CALLS: usize = 1000;
+    for id in 0..CALLS {
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "echo"}});
+        writeln!(input, "{call}").unwrap();
+        assert!(answers.next().unwrap().unwrap().contains(&format!("\"id\":{id}")));
+    }
+    drop(input);
+    assert!(child.wait().unwrap().success());
+    let end = lines(&std::fs::read(&session_files(&work)[0]).unwrap()).pop().unwrap();
+    assert_eq!(end["by_type"], json!({"agent_tool_call": CALLS, "tool_result": CALLS}));
+}
+
 /// A process that ends with the test.
 struct Running(Child);
 

@@ -1,7 +1,7 @@
 //! Sessions that are logged into a store, and conversations as session files.
 
 use crate::stage::{Stage, refused};
-use everturn::{Everturn, Format, NewTurn, Tenant};
+use everturn::{Everturn, Format, NewConversation, NewTurn, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_formats::session::{self, Fields, New};
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ fn a_session_is_started_logged_ended_and_exported() {
         let summary = chat.end_session(&fields(json!({"kept": 1}))).unwrap();
         assert_eq!((summary.entries, summary.by_type["agent_tool_call"]), (7, 2));
         refused(chat.end_session(&Fields::default()), "session.ended", "start another");
-        refused(log("weather", json!({})), "conversation.closed", "");
+        refused(log("weather", json!({})), "conversation.not_active", "is closed");
 
         let text = exported(tenant, chat.id());
         let report = session::check(text.as_bytes()).unwrap();
@@ -98,7 +98,7 @@ fn a_session_is_started_logged_ended_and_exported() {
 #[test]
 fn any_conversation_is_a_session_file_that_can_be_read_back() {
     on_both(|tenant| {
-        let chat = tenant.create(Default::default()).wait().unwrap();
+        let chat = tenant.create(NewConversation::default()).wait().unwrap();
         let turns = [
             json!({"role": "system", "content": "be brief"}),
             json!({"role": "user", "content": "hi"}),

@@ -13,11 +13,13 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 const START: &str = "session_start";
 const END: &str = "session_end";
+/// Most calls that are remembered until their results come.
+const CALLS_WAITING_MAX: usize = 1000;
 /// In front of the type of a line that would have meant something to Everturn.
 const IMPORTED: &str = "imported.";
 
@@ -30,6 +32,8 @@ pub struct SessionDocument<'a, W> {
     latest: Timestamp,
     entries: u64,
     by_type: BTreeMap<String, u64>,
+    /// Tools that were called and have not answered, by the id of the call. Whoever imports the file knows them, too.
+    calls: HashMap<String, String>,
     /// A `session_end` that may be the last line.
     end: Option<Fields>,
 }
@@ -45,6 +49,7 @@ impl<'a, W: Write> SessionDocument<'a, W> {
             latest,
             entries: 0,
             by_type: BTreeMap::new(),
+            calls: HashMap::new(),
             end: None,
         }
     }
@@ -76,6 +81,28 @@ impl<'a, W: Write> SessionDocument<'a, W> {
         self.entries += 1;
         *self.by_type.entry(name.to_string()).or_default() += 1;
         self.out.write(text)
+    }
+
+    /// The tool of a call or a result; where a result does not name it, the call did.
+    fn tool(&mut self, name: &str, fields: &mut Fields) -> Result<Option<String>, Error> {
+        let named = fields.get("tool").and_then(Raw::read::<String>);
+        let Some(id) = fields.get("call_id").and_then(Raw::read::<String>) else { return Ok(named) };
+        match (name, named) {
+            ("agent_tool_call", Some(tool)) => {
+                if self.calls.len() < CALLS_WAITING_MAX {
+                    self.calls.insert(id, tool.clone());
+                }
+                Ok(Some(tool))
+            }
+            ("tool_result", named) => {
+                let called = self.calls.remove(&id);
+                if let (None, Some(tool)) = (&named, &called) {
+                    fields.0.insert(0, ("tool".into(), Raw::of(tool)?));
+                }
+                Ok(named.or(called))
+            }
+            (_, named) => Ok(named),
+        }
     }
 
     /// Writes a turn as lines of known types; `None` if it holds something that these have no place for.
@@ -204,7 +231,7 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let mut rest: Fields = turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();
         let original_time = rest.take("timestamp").and_then(|raw| raw.read::<Timestamp>());
         for (name, mut fields) in lines {
-            let tool = fields.get("tool").and_then(Raw::read::<String>);
+            let tool = self.tool(name, &mut fields)?;
             let usual = match name {
                 "user_message" => None,
                 "photographer_message" => Some("photographer"),
