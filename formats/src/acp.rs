@@ -126,8 +126,6 @@ pub fn conversation_id(agent: &str, session: &str, generation: u32) -> Conversat
     let text = json!(["acp", agent, session, generation]).to_string();
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&Hash::of(text.as_bytes()).0[..16]);
-    // As an id that was made by a clock, it would be from a far future; a program that sorts ids may rely on the sign.
-    bytes[0] &= 0x7f;
     ConversationId::from_bytes(bytes)
 }
 

@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[derive(ClapArgs)]
 #[command(
@@ -47,6 +47,9 @@ pub struct Record {
     conversation: Option<String>,
 }
 
+/// Pause between attempts to begin the record: another program may use the store.
+const RETRY: Duration = Duration::from_secs(1);
+
 pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
     let (subject, transport) = match (&verb.to, verb.command.first()) {
         (Some(url), _) => (url.clone(), "http"),
@@ -62,6 +65,7 @@ pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
         dispatches: Dispatches::default(),
         began: Instant::now(),
         record: None,
+        tried: None,
         has_complained: false,
     };
     match &verb.to {
@@ -105,6 +109,7 @@ struct Scribe {
     began: Instant,
     /// Begun with the first entry, when the client has said its name.
     record: Option<Result<Destination, Error>>,
+    tried: Option<Instant>,
     has_complained: bool,
 }
 
@@ -134,8 +139,10 @@ impl Scribe {
     }
 
     fn write(&mut self, entry: Entry) -> Result<(), Error> {
-        if self.record.is_none() {
+        let is_time = self.tried.is_none_or(|tried| tried.elapsed() >= RETRY);
+        if is_time && !matches!(self.record, Some(Ok(_))) {
             self.record = Some(self.begin());
+            self.tried = Some(Instant::now());
         }
         match self.record.as_ref() {
             Some(Ok(Destination::File(sink))) => {

@@ -7,7 +7,7 @@ use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Head;
-use everturn_core::conversation::Conversation;
+use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::ConversationId;
 use everturn_core::limits::BATCH_EVENTS_MAX;
@@ -141,7 +141,8 @@ impl Import<'_> {
                 if self.done == header.line {
                     let mut tally = Tally::default();
                     chat.export(Format::Session, &mut tally, &mut |_| {})?;
-                    self.done += tally.entries();
+                    let has_end = conversation.state == Lifecycle::Closed;
+                    self.done += tally.entries() + u64::from(has_end);
                 }
                 self.conversation = Some(conversation);
             }
