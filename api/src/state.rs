@@ -158,6 +158,41 @@ impl Operation for RequestApproval {
     }
 }
 
+/// Gives up a tool call that will not get a result: it is no longer pending and holds no compaction back, and prompts
+/// contain a result that says so. A result that comes later counts.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"reason": "the worker died"}))]
+pub struct AbandonToolCall {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// Id of the call; the name of the tool if the call has none.
+    #[schemars(example = &"call_7")]
+    pub call: String,
+    /// Actor that gives it up.
+    pub actor: Option<String>,
+    /// Reason, shown to the model.
+    pub reason: Option<String>,
+}
+
+impl Operation for AbandonToolCall {
+    type Answer = Event;
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::State,
+        "abandon_tool_call",
+        "/conversations/{conversation}/tool-calls/{call}/abandon",
+        "Give up a tool call",
+        "The event that gives it up.",
+    )
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+        let chat = asker.conversation(&self.conversation)?;
+        chat.state().abandon_tool(&self.call, self.actor, self.reason.as_deref())
+    }
+}
+
 /// Answers an approval.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

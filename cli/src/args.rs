@@ -166,6 +166,8 @@ pub enum Verb {
     Approve(state::Answer),
     /// Deny a pending approval
     Deny(state::Answer),
+    /// Give up a tool call that will not get a result
+    AbandonCall(state::AbandonCall),
     /// Summarize a part of a conversation, without writing anything
     Summarize(summarize::Summarize),
     /// Summarize the oldest turns; the history keeps them

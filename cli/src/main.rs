@@ -75,6 +75,7 @@ fn run(args: &Args, matches: &ArgMatches) -> Result<(), Failure> {
         Some(Verb::Unpin(verb)) => verbs::state::unpin(args, verb),
         Some(Verb::Approve(verb)) => verbs::state::approve(args, verb),
         Some(Verb::Deny(verb)) => verbs::state::deny(args, verb),
+        Some(Verb::AbandonCall(verb)) => verbs::state::abandon_call(args, verb),
         Some(Verb::Update(verb)) => verbs::change::update(args, verb),
         Some(Verb::Archive(verb)) => verbs::change::archive(args, verb),
         Some(Verb::Close(verb)) => verbs::change::close(args, verb),

@@ -1,5 +1,6 @@
 //! Background threads: they make chunks durable, delete expired conversations and end idle streams.
 
+use crate::conversation::due;
 use crate::everturn::Shared;
 use crate::ingest::{Ingested, NewTurn, Place};
 use crate::streaming::hub::Update;
@@ -50,6 +51,8 @@ pub struct Swept {
     pub expired: usize,
     /// Open turns ended because no chunk came in time.
     pub interrupted: usize,
+    /// Tool calls given up because no result came in time.
+    pub abandoned: usize,
     /// Asset files deleted because nothing refers to them.
     pub collected: usize,
 }
@@ -106,7 +109,7 @@ pub fn flush(shared: &Shared) {
 }
 
 /// Sweeps at intervals.
-pub fn sweeper(shared: &Shared) {
+pub fn sweeper(shared: &Arc<Shared>) {
     loop {
         shared.pauses.sleep(shared.options.sweep_every);
         if shared.pauses.ended() {
@@ -119,7 +122,7 @@ pub fn sweeper(shared: &Shared) {
 }
 
 /// One round of the sweep.
-pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
+pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
     let now = shared.now();
     let mut swept = Swept::default();
     for key in shared.journal.index.expired(now, EXPIRED_PER_ROUND)? {
@@ -150,6 +153,7 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
             Some(Err(error)) => return Err(error),
         }
     }
+    swept.abandoned = due::settle_all(shared)?;
     let old = Timestamp(now.0.saturating_sub_unsigned(ORPHAN_AGE_S * 1_000_000));
     for (tenant, sha256, written) in shared.journal.assets.list()? {
         if written < old {

@@ -2,6 +2,7 @@
 //! `state` reads and sets the state; other methods are in the folders of their features.
 
 mod append;
+pub(crate) mod due;
 mod reading;
 mod settings;
 mod state;

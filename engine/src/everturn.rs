@@ -2,6 +2,7 @@
 
 use crate::background::{self, Pauses};
 use crate::compaction::worker::{self as compactor, Compactions};
+use crate::conversation::due::Deadlines;
 use crate::erasing::copies::Copies;
 use crate::folds::Folds;
 use crate::generation::Generations;
@@ -131,6 +132,7 @@ pub(crate) struct Shared {
     pub hub: Arc<Hub>,
     pub generations: Arc<Generations>,
     pub listings: Arc<Listings>,
+    pub deadlines: Arc<Deadlines>,
     pub mirror: Option<Arc<Mirror>>,
     pub copies: Copies,
     pub load: Load,
@@ -205,6 +207,7 @@ impl Everturn {
         let (streams, hub, folds) =
             (Arc::<Streams>::default(), Arc::<Hub>::default(), Arc::<Folds>::default());
         let (generations, listings) = (Arc::<Generations>::default(), Arc::<Listings>::default());
+        let deadlines = Arc::<Deadlines>::default();
         // In this order: an open turn must be known before its event is published.
         let mut observers: Vec<Arc<dyn Observer>> = vec![
             quotas.clone(),
@@ -214,6 +217,7 @@ impl Everturn {
             folds.clone(),
             hub.clone(),
             compaction.clone(),
+            deadlines.clone(),
         ];
         if options.index {
             observers.push(indexer.clone());
@@ -233,6 +237,7 @@ impl Everturn {
             hub,
             generations,
             listings,
+            deadlines,
             mirror,
             copies,
             load: Load::default(),

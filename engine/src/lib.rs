@@ -123,7 +123,7 @@ pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use streaming::turn::{NewStream, OpenTurn};
 pub use tenant::{ListQuery, NewConversation, Page, Tenant};
-pub use transfer::{Format, Imported};
+pub use transfer::{Format, ImportOptions, Imported};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};
 

@@ -21,7 +21,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Version of [`State`] and of a stored [`Fold`]; a fold of another version is rebuilt from the log.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Maximum number of turns in [`State::recent_turn_ids`].
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Maximum number of pins of one conversation.
@@ -58,6 +58,8 @@ pub struct Fold {
     pub approvals: Vec<Waiting>,
     /// Calls without a result, and tools that started and did not finish.
     pub tools: Vec<Tool>,
+    /// Calls that were given up and have no result yet.
+    pub abandoned: Vec<Abandoned>,
     /// The checkpoint in force.
     pub checkpoint: Option<CheckpointRef>,
     /// The last budget action.
@@ -126,6 +128,29 @@ pub struct Tool {
     pub seq: u64,
     /// The place of its turn in reading order.
     pub place: u64,
+    /// Time at which the store accepted it.
+    pub at: Timestamp,
+}
+
+impl Tool {
+    /// Whether it is the call that this `tool.abandoned` event is about. One without an id is known by its turn and name.
+    fn is_given_up_by(&self, event: &Event, body: &AbandonedBody) -> bool {
+        match &body.tool_call_id {
+            Some(id) => self.id.as_ref() == Some(id),
+            None => {
+                self.id.is_none() && self.turn == event.turn && body.tool_name.as_ref() == Some(&self.name)
+            }
+        }
+    }
+}
+
+/// A tool call that was given up.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Abandoned {
+    /// The call.
+    pub tool: Tool,
+    /// `seq` of the event that gave it up.
+    pub seq: u64,
 }
 
 /// The body of `state.pin` and `scratchpad.set`; of `state.unpin` and `scratchpad.clear` without the value.
@@ -186,6 +211,20 @@ pub struct ToolBody {
     pub summary: Option<String>,
 }
 
+/// The body of `tool.abandoned`. For a call without an id, the envelope names its turn.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AbandonedBody {
+    /// Id of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// Name of the tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    /// Reason given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
 /// Checks the body of an event that changes the state, so that a typo is not stored as a pin that is never
 /// shown.
 pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
@@ -231,6 +270,11 @@ pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
             .read::<ToolBody>()
             .map(drop)
             .ok_or_else(|| wrong("must have a tool_call_id; tool_name and summary are texts")),
+        kind::TOOL_ABANDONED => body
+            .read::<AbandonedBody>()
+            .and_then(|body| body.tool_call_id)
+            .map(drop)
+            .ok_or_else(|| wrong("must have a tool_call_id; tool_name and reason are texts")),
         _ => Ok(()),
     }
 }
@@ -329,8 +373,23 @@ impl Fold {
                     && !self.tools.iter().any(|tool| tool.id.as_deref() == Some(&tool_call_id))
                 {
                     let name = tool_name.unwrap_or_else(|| "tool".into());
-                    let (seq, place) = (event.seq, event.seq);
-                    push(&mut self.tools, Tool { id: Some(tool_call_id), name, turn: None, seq, place });
+                    let (seq, at) = (event.seq, event.at);
+                    let tool = Tool { id: Some(tool_call_id), name, turn: None, seq, place: seq, at };
+                    let given_up = self.abandoned.iter().position(|abandoned| abandoned.tool.id == tool.id);
+                    // The call runs again, since now.
+                    let tool = match given_up.map(|index| self.abandoned.remove(index)) {
+                        Some(abandoned) => Tool { at, ..abandoned.tool },
+                        None => tool,
+                    };
+                    push(&mut self.tools, tool);
+                }
+            }
+            kind::TOOL_ABANDONED => {
+                if let Some(body) = event.read::<AbandonedBody>()
+                    && let Some(index) = self.tools.iter().position(|tool| tool.is_given_up_by(event, &body))
+                {
+                    let abandoned = Abandoned { tool: self.tools.remove(index), seq: event.seq };
+                    push(&mut self.abandoned, abandoned);
                 }
             }
             kind::TOOL_FINISHED => {
@@ -372,12 +431,18 @@ impl Fold {
         };
         let pairs = pairing::pair([&message]);
         for result in pairs.results.iter().filter(|result| result.call.is_none()) {
+            let named = |tool: &Tool| result.name.is_none_or(|name| name == tool.name);
             let answers = |tool: &Tool| match result.id {
                 Some(id) => tool.id.as_deref() == Some(id),
-                None => tool.id.is_none() && result.name.is_none_or(|name| name == tool.name),
+                None => tool.id.is_none() && named(tool),
             };
             if let Some(answered) = self.tools.iter().position(answers) {
                 self.tools.remove(answered);
+            } else if let Some(revived) = self.abandoned.iter().position(|given_up| answers(&given_up.tool)) {
+                self.abandoned.remove(revived);
+            } else if result.id.is_none() && matches!(&self.tools[..], [only] if named(only)) {
+                // Without an id, it belongs to the only call that waits.
+                self.tools.clear();
             }
         }
         for Call { id, name, .. } in pairs.calls.iter().filter(|call| call.result.is_none()) {
@@ -385,7 +450,7 @@ impl Fold {
             // It may have been announced as started before the turn that called it was complete.
             self.tools.retain(|tool| id.is_none() || tool.id != id);
             let Place { turn, seq, place } = place;
-            let tool = Tool { id, name: name.to_string(), turn: Some(turn), seq, place };
+            let tool = Tool { id, name: name.to_string(), turn: Some(turn), seq, place, at: event.at };
             push(&mut self.tools, tool);
         }
     }
@@ -405,7 +470,8 @@ impl Fold {
         // A turn that is not listed here is older than all recent ones.
         let replaced = take(&mut self.recent, turn).or_else(|| take(&mut self.aborted, turn));
         let before = replaced.map_or(0, |replaced| replaced.place);
-        for tool in self.tools.iter_mut().filter(|tool| tool.turn == Some(by)) {
+        let given_up = self.abandoned.iter_mut().map(|abandoned| &mut abandoned.tool);
+        for tool in self.tools.iter_mut().chain(given_up).filter(|tool| tool.turn == Some(by)) {
             tool.place = tool.place.min(before);
         }
         for waiting in self.open.iter_mut().chain(&mut self.aborted).filter(|waiting| waiting.turn == by) {
@@ -444,9 +510,10 @@ impl Fold {
         }
     }
 
-    /// Removes the pending calls of a superseded or aborted turn.
+    /// Removes the pending and abandoned calls of a superseded or aborted turn.
     fn forget(&mut self, turn: TurnId) {
         self.tools.retain(|tool| tool.turn != Some(turn));
+        self.abandoned.retain(|abandoned| abandoned.tool.turn != Some(turn));
     }
 
     fn settings(&mut self, event: &Event) {

@@ -38,11 +38,12 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 13] = [
+const FURTHER: [&str; 14] = [
     "supersede",
     "generate",
     "approve",
     "deny",
+    "abandon-call",
     "summarize",
     "update",
     "archive",

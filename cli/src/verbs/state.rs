@@ -4,7 +4,7 @@ use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
-use everturn_api::state::{self, GetState, ResolveApproval};
+use everturn_api::state::{self, AbandonToolCall, GetState, ResolveApproval};
 use everturn_core::json::Raw;
 use everturn_views::state::Approval;
 
@@ -73,6 +73,52 @@ pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
     let id = store.resolve(&verb.conversation)?;
     let event = store.call(state::Unpin { conversation: id.into(), name: verb.name.clone() })?;
     if args.json { output::json(&event) } else { output::text(format!("unpinned at #{}", event.seq)) }
+}
+
+#[derive(ClapArgs)]
+#[command(
+    after_help = "`everturn state CONV` shows the calls that wait. A result that comes later still counts.\n\n\
+    Examples:\n  everturn abandon-call @last call_7 --reason 'the worker died'\n  everturn abandon-call @last"
+)]
+pub struct AbandonCall {
+    /// Conversation: id, beginning of an id, or @last
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// Id of the call, or the name of the tool if the call has none; by default, every call that waits
+    #[arg(value_name = "CALL")]
+    call: Option<String>,
+    /// Actor that gives it up
+    #[arg(long)]
+    actor: Option<String>,
+    /// Reason, shown to the model
+    #[arg(long)]
+    reason: Option<String>,
+}
+
+pub fn abandon_call(args: &Args, verb: &AbandonCall) -> Result<(), Failure> {
+    let store = open::writing(args)?;
+    let conversation = store.resolve(&verb.conversation)?;
+    let calls = match &verb.call {
+        Some(call) => vec![call.clone()],
+        None => {
+            let waiting = store.call(GetState { conversation: conversation.into(), at: None })?.pending_tools;
+            waiting.into_iter().map(|tool| tool.tool_call_id.unwrap_or(tool.tool_name)).collect()
+        }
+    };
+    if calls.is_empty() {
+        return output::text("no tool call waits for a result");
+    }
+    for call in calls {
+        let (actor, reason) = (verb.actor.clone(), verb.reason.clone());
+        let conversation = conversation.into();
+        let event = store.call(AbandonToolCall { conversation, call: call.clone(), actor, reason })?;
+        if args.json {
+            output::json(&event)?;
+        } else {
+            output::text(format!("abandoned {} at #{}", crate::show::printable_lines(&call), event.seq))?;
+        }
+    }
+    Ok(())
 }
 
 #[derive(ClapArgs)]

@@ -20,26 +20,29 @@ pub fn run(args: &Args, _: &Sweep) -> Result<(), Failure> {
         return Err(Error::invalid("url.sweep", text).into());
     }
     let store = open::store(args, Options { create: false, ..Options::default() })?;
-    let (mut expired, mut interrupted, mut collected) = (0, 0, 0);
+    let (mut expired, mut interrupted, mut abandoned, mut collected) = (0, 0, 0, 0);
     // A round is short, so that it does not delay a server's other work.
     loop {
         let swept = store.sweep()?;
         expired += swept.expired;
         interrupted += swept.interrupted;
+        abandoned += swept.abandoned;
         collected += swept.collected;
         if swept.expired == 0 {
             break;
         }
     }
     if args.json {
-        let swept =
-            serde_json::json!({"expired": expired, "interrupted": interrupted, "collected": collected});
+        let swept = serde_json::json!({
+            "expired": expired, "interrupted": interrupted, "abandoned": abandoned, "collected": collected
+        });
         return output::json(&swept);
     }
     output::text(format!(
-        "deleted {} that had expired, ended {} after inactivity, removed {} without references",
+        "deleted {} that had expired, ended {} after inactivity, gave up {} without a result, removed {} without references",
         show::count(expired as u64, "conversation"),
         show::count(interrupted as u64, "open turn"),
+        show::count(abandoned as u64, "tool call"),
         show::count(collected as u64, "asset"),
     ))
 }

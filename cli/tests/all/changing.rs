@@ -51,6 +51,30 @@ fn a_turn_is_replaced_in_its_role_and_by_its_actor() {
     assert_eq!(words, ["To Porto."]);
 }
 
+/// The result of a tool used to stand beside a call that was said to wait for it.
+#[test]
+fn a_tools_text_answers_the_only_call_that_waits() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let call = |ids: &[&str]| {
+        let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "look", "input": {}});
+        let message = json!({"role": "assistant", "content": ids.iter().map(call).collect::<Vec<_>>()});
+        shell.ok(&["append", &id, "--message", &message.to_string()]);
+    };
+    let pending = || shell.json(&["state", &id, "--json"])["pending_tools"].as_array().unwrap().len();
+    call(&["c1"]);
+    assert_eq!(pending(), 1);
+    let turn = shell.json(&["append", &id, "--role", "tool", "seen", "--json"]);
+    assert_eq!((&turn["tool_results"][0]["tool_call_id"], pending()), (&json!("c1"), 0), "{turn}");
+    call(&["c2", "c3"]);
+    let said = shell.refused(&["append", &id, "--role", "tool", "whose?"]);
+    assert!(said.contains("2 calls wait for a result: c2 (look), c3 (look)"), "{said}");
+    shell.ok(&["append", &id, "--role", "tool", "--tool-call-id", "c3", "seen"]);
+    assert_eq!(pending(), 1);
+    assert!(shell.ok(&["abandon-call", &id]).starts_with("abandoned c2 at #"));
+    assert_eq!(pending(), 0);
+}
+
 #[test]
 fn what_waits_is_approved_once() {
     let shell = Shell::new();

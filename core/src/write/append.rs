@@ -58,7 +58,11 @@ pub(super) fn append(
         events.push(event);
     }
     conversation.check()?;
-    if events.iter().any(|event| !kind::RESERVED.contains(&&*event.kind) || kind::begins_turn(&event.kind)) {
+    // An abandoned call makes room: it no longer holds compaction back.
+    let grows = |kind: &str| {
+        kind::begins_turn(kind) || !kind::RESERVED.contains(&kind) && kind != kind::TOOL_ABANDONED
+    };
+    if events.iter().any(|event| grows(&event.kind)) {
         check_budget(&conversation, &changes, lookup)?;
     }
     Ok(Append::new(conversation, events, changes))

@@ -351,7 +351,13 @@ impl ConversationHandle {
             return Ok(None);
         }
         let unsummarized = self.unsummarized(None)?;
-        let policy = unsummarized.conversation.compaction();
+        let mut policy = unsummarized.conversation.compaction();
+        if policy.strategy == Strategy::Threshold {
+            let fold = self.shared().fold(self.key(), unsummarized.conversation.head.seq)?;
+            // The limit is one of the whole prompt; turns and checkpoint have what is left of it.
+            let fixed = self.fixed_tokens(&fold)?;
+            policy.input_limit = policy.input_limit.map(|limit| limit.saturating_sub(fixed));
+        }
         if unsummarized.is_short(&policy) {
             return Ok(None);
         }
@@ -559,8 +565,8 @@ fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> 
     let text = match (unsummarized.len(), unsummarized.barrier) {
         (0, _) => "every turn is summarized already".to_string(),
         (_, Some(seq)) => format!(
-            "what is pending since seq {seq} must stay as it is; `history --events` shows it. Append the tool's result or a \
-             tool.finished event, or resolve the approval"
+            "what is pending since seq {seq} must stay as it is; `state` shows it. Append the tool's result, give the call \
+             up with `abandon-call`, or resolve the approval"
         ),
         (turns, None) => match keep_last {
             Some(keep) => {

@@ -15,11 +15,11 @@ use everturn_core::turn::{Status, Turn};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::context::{
-    self, Assembled, Block, Cache, LeftOut, Material, Names, Piece, Request, Said, Section, Sections, Seen,
-    Source, Tokens, seen_by,
+    self, Assembled, Block, Cache, GivenUp, LeftOut, Material, Names, Piece, Request, Said, Section,
+    Sections, Seen, Source, Tokens, answer_abandoned, seen_by,
 };
 use everturn_views::projection::{self, Message};
-use everturn_views::state::{Fold, State};
+use everturn_views::state::{Abandoned, AbandonedBody, Fold, State};
 use everturn_views::tokens::{Family, PART_TOKENS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -378,6 +378,7 @@ impl ConversationHandle {
                     .collect(),
             };
         }
+        material.tail = answer_abandoned(material.tail, &self.given_up(fold)?, family)?;
         if let Some(from) = options.input_from {
             material.input.splice(..0, take_input(&mut material.tail, from));
         }
@@ -385,6 +386,19 @@ impl ConversationHandle {
             (material.tail, material.more) = (Vec::new(), false);
         }
         Ok(Gathered { material, projection })
+    }
+
+    /// Abandoned calls of the messages view.
+    fn given_up(&self, fold: &Fold) -> Result<Vec<GivenUp>, Error> {
+        let (start, _) = view_start(fold.checkpoint, fold.budget);
+        let shown = fold.abandoned.iter().filter(|abandoned| abandoned.tool.place > start);
+        shown
+            .map(|Abandoned { tool, seq }| {
+                let body = self.event_at(*seq)?.and_then(|event| event.read::<AbandonedBody>());
+                let reason = body.and_then(|body| body.reason);
+                Ok(GivenUp { id: tool.id.clone(), name: tool.name.clone(), reason })
+            })
+            .collect()
     }
 
     fn prompt_piece(&self, fold: &Fold) -> Result<Option<Piece>, Error> {

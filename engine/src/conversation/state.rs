@@ -5,11 +5,12 @@ use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::conversation::CheckpointRef;
 use everturn_core::event::{Event, kind};
+use everturn_core::id::clip;
 use everturn_core::json::Raw;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
 use everturn_views::state::{
     Approval, ApprovalBody, Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, SCRATCHPADS_MAX,
-    Scratchpad, State, ToolBody, VERSION,
+    Scratchpad, State, Tool, ToolBody, VERSION,
 };
 use std::collections::BTreeMap;
 
@@ -90,6 +91,26 @@ impl ConversationState<'_> {
     /// Records that a tool has finished, or will never return a result.
     pub fn tool_finished(&self, tool: ToolBody) -> Commit<Event> {
         self.0.state_event(kind::TOOL_FINISHED, &tool)
+    }
+
+    /// Gives up a pending tool call: nothing waits for its result any longer, and prompts contain a result that says so.
+    /// A result that comes later counts. `call` is the call's id, or the name of the tool if the call has none.
+    pub fn abandon_tool(
+        &self,
+        call: &str,
+        actor: Option<String>,
+        reason: Option<&str>,
+    ) -> Result<Event, Error> {
+        let head = self.0.shared().journal.conversation(self.0.key())?.head.seq;
+        let fold = self.0.shared().fold(self.0.key(), head)?;
+        let is_it = |tool: &&Tool| tool.id.as_deref().unwrap_or(&tool.name) == call;
+        let tool = fold.tools.iter().find(is_it).ok_or_else(|| {
+            let text =
+                format!("no tool call {:?} waits for a result; the state shows those that do", clip(call));
+            Error::not_found("tool_call.absent", text)
+        })?;
+        let mut events = self.0.abandon(std::slice::from_ref(tool), actor, reason)?;
+        events.pop().ok_or_else(crate::writer::closed)
     }
 }
 

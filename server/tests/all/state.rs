@@ -31,3 +31,26 @@ async fn pins_and_approvals_come_and_go() {
     assert_eq!(stage.send(Method::PUT, &pin, &json!({}), 400).await["code"], "body.shape");
     stage.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_call_is_given_up_and_revived() {
+    let stage = Stage::new().await;
+    let path = format!("/api/v1/conversations/{}", stage.conversation().await);
+    let call = json!({"type": "function_call", "call_id": "c 1", "name": "look", "arguments": "{}"});
+    stage.post(&format!("{path}/turns"), &json!({"turns": [{"message": call}]}), 201).await;
+    let pending = async || stage.get(&format!("{path}/state"), 200).await["pending_tools"].clone();
+    assert_eq!(pending().await[0]["tool_call_id"], "c 1");
+    let abandon = format!("{path}/tool-calls/c%201/abandon");
+    let event = stage.post(&abandon, &json!({"actor": "ana", "reason": "it hangs"}), 200).await;
+    assert_eq!((&event["kind"], &event["actor"]), (&json!("tool.abandoned"), &json!("ana")));
+    assert_eq!(pending().await, json!([]));
+    assert_eq!(stage.post(&abandon, &json!({}), 404).await["code"], "tool_call.absent");
+    let ask = json!({"token_budget": 10_000, "provider": "openai-responses", "input": [{"role": "user", "content": "And?"}]});
+    let context = stage.post(&format!("{path}/context"), &ask, 200).await;
+    assert!(context["messages"].to_string().contains("abandoned (it hangs)"), "{context}");
+    let result = json!({"type": "function_call_output", "call_id": "c 1", "output": "late"});
+    stage.post(&format!("{path}/turns"), &json!({"turns": [{"message": result}]}), 201).await;
+    let context = stage.post(&format!("{path}/context"), &ask, 200).await;
+    assert!(!context["messages"].to_string().contains("abandoned"), "{context}");
+    stage.stop().await;
+}
