@@ -1,6 +1,6 @@
 //! Results that stand for those of abandoned calls: providers reject a call without a result.
 
-use super::{Said, Source};
+use super::{ContextMessage, Source};
 use crate::tokens::Family;
 use everturn_core::Error;
 use everturn_core::json::Raw;
@@ -20,7 +20,7 @@ pub struct GivenUp {
 
 /// Adds a result to each abandoned call of the tail that has none: behind its message, and behind the results of the
 /// other calls in it.
-pub fn answer_abandoned(tail: Vec<Said>, given_up: &[GivenUp], family: Family) -> Result<Vec<Said>, Error> {
+pub fn answer_abandoned(tail: Vec<ContextMessage>, given_up: &[GivenUp], family: Family) -> Result<Vec<ContextMessage>, Error> {
     if given_up.is_empty() {
         return Ok(tail);
     }
@@ -31,7 +31,7 @@ pub fn answer_abandoned(tail: Vec<Said>, given_up: &[GivenUp], family: Family) -
         let result = call.result.map_or(call.message, |result| pairs.results[result].message);
         behind[call.message] = behind[call.message].max(result);
     }
-    let mut added: Vec<(usize, Said)> = Vec::new();
+    let mut added: Vec<(usize, ContextMessage)> = Vec::new();
     for call in pairs.calls.iter().filter(|call| call.result.is_none()) {
         let is_it = |given_up: &&GivenUp| match &given_up.id {
             Some(id) => call.id == Some(id),
@@ -46,7 +46,7 @@ pub fn answer_abandoned(tail: Vec<Said>, given_up: &[GivenUp], family: Family) -
         if let Some(id) = call.id {
             message["tool_call_id"] = id.into();
         }
-        let said = Said {
+        let said = ContextMessage {
             source: Source::Made,
             seq: tail[call.message].seq,
             raw: Raw::of(&message)?,
