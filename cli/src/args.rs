@@ -169,6 +169,8 @@ pub enum Verb {
     Unpin(state::Unpin),
     /// Grant a pending approval
     Approve(state::Resolution),
+    /// Request an approval
+    RequestApproval(state::RequestApproval),
     /// Deny a pending approval
     Deny(state::Resolution),
     /// Give up a tool call that will not get a result

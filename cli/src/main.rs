@@ -71,6 +71,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         Some(Verb::Pin(verb)) => verbs::state::pin(args, verb),
         Some(Verb::Unpin(verb)) => verbs::state::unpin(args, verb),
         Some(Verb::Approve(verb)) => verbs::state::approve(args, verb),
+        Some(Verb::RequestApproval(verb)) => verbs::state::request_approval(args, verb),
         Some(Verb::Deny(verb)) => verbs::state::deny(args, verb),
         Some(Verb::AbandonCall(verb)) => verbs::state::abandon_call(args, verb),
         Some(Verb::Update(verb)) => verbs::change::update(args, verb),

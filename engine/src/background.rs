@@ -53,6 +53,8 @@ pub struct Swept {
     pub interrupted: usize,
     /// Tool calls given up because no result came in time.
     pub abandoned: usize,
+    /// Approvals expired because nobody answered in time.
+    pub approvals: usize,
     /// Asset files deleted because nothing refers to them.
     pub collected: usize,
 }
@@ -153,7 +155,8 @@ pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
             Some(Err(error)) => return Err(error),
         }
     }
-    swept.abandoned = due::settle_all(shared)?;
+    let settled = due::settle_all(shared)?;
+    (swept.abandoned, swept.approvals) = (settled.abandoned, settled.expired);
     let old = Timestamp(now.0.saturating_sub_unsigned(ORPHAN_AGE_S * 1_000_000));
     for (tenant, sha256, written) in shared.journal.assets.list()? {
         if written < old {

@@ -6,6 +6,7 @@
 
 use crate::compaction::Checkpoint;
 use everturn_core::Error;
+use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::conversation::{BudgetRef, CheckpointRef, Settings};
 use everturn_core::event::{Event, kind};
 use everturn_core::fact::ReadBody;
@@ -34,6 +35,8 @@ pub const SCRATCHPADS_MAX: usize = 16;
 pub const SCRATCHPAD_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of pending approvals and of pending tools; the oldest are dropped.
 pub const PENDING_MAX: usize = 1000;
+/// Maximum number of resolved approvals that a fold remembers.
+pub const RESOLVED_MAX: usize = 256;
 
 /// The fold of a conversation's events, without their text.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -56,6 +59,8 @@ pub struct Fold {
     pub scratchpads: BTreeMap<String, u64>,
     /// Pending approvals, by id and the `seq` of the request.
     pub approvals: Vec<Waiting>,
+    /// The last resolved approvals, by id and the `seq` of the resolution.
+    pub resolved: Vec<Waiting>,
     /// Calls without a result, and tools that started and did not finish.
     pub tools: Vec<Tool>,
     /// Calls that were given up and have no result yet.
@@ -106,13 +111,23 @@ impl TurnPlace {
     }
 }
 
-/// A pending approval.
+/// A pending or resolved approval.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Waiting {
     /// Its id.
     pub id: String,
-    /// `seq` of the request.
+    /// `seq` of the request or resolution.
     pub seq: u64,
+    /// Time at which it expires, while it is pending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+}
+
+impl Waiting {
+    /// Whether it has expired by then.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
 }
 
 /// A tool call without a result.
@@ -161,41 +176,6 @@ pub struct PinBody {
     /// Its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Raw>,
-}
-
-/// The body of `approval.requested` and `approval.resolved`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ApprovalBody {
-    /// Id that pairs the two.
-    pub approval_id: String,
-    /// Id of the call that waits for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tool_call_id: Option<String>,
-    /// Name of the tool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tool_name: Option<String>,
-    /// Question for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub question: Option<String>,
-    /// Outcome, when resolved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<Approval>,
-}
-
-/// State of an approval.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Approval {
-    /// Not answered yet.
-    Pending,
-    /// Granted.
-    Approved,
-    /// Refused.
-    Denied,
-    /// No longer needed.
-    Cancelled,
-    /// Not answered in time.
-    Expired,
 }
 
 /// The body of `tool.started` and `tool.finished`.
@@ -258,7 +238,7 @@ pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
         kind::APPROVAL_REQUESTED => body
             .read::<ApprovalBody>()
             .map(drop)
-            .ok_or_else(|| wrong("must have an approval_id; tool_call_id, tool_name and question are texts")),
+            .ok_or_else(|| wrong("must have an approval_id; tool_call_id, tool_name and question are texts, deadline is a time")),
         kind::APPROVAL_RESOLVED => body
             .read::<ApprovalBody>()
             .and_then(|body| body.state.filter(|state| *state != Approval::Pending))
@@ -358,14 +338,21 @@ impl Fold {
                 }
             }
             kind::APPROVAL_REQUESTED => {
-                if let Some(ApprovalBody { approval_id: id, .. }) = event.read() {
+                if let Some(ApprovalBody { approval_id: id, deadline, .. }) = event.read() {
                     self.approvals.retain(|waiting| waiting.id != id);
-                    push(&mut self.approvals, Waiting { id, seq: event.seq });
+                    self.resolved.retain(|resolved| resolved.id != id);
+                    push(&mut self.approvals, Waiting { id, seq: event.seq, deadline });
                 }
             }
             kind::APPROVAL_RESOLVED => {
-                if let Some(ApprovalBody { approval_id, .. }) = event.read() {
-                    self.approvals.retain(|waiting| waiting.id != approval_id);
+                if let Some(ApprovalBody { approval_id: id, .. }) = event.read()
+                    && let Some(index) = self.approvals.iter().position(|waiting| waiting.id == id)
+                {
+                    self.approvals.remove(index);
+                    if self.resolved.len() == RESOLVED_MAX {
+                        self.resolved.remove(0);
+                    }
+                    self.resolved.push(Waiting { id, seq: event.seq, deadline: None });
                 }
             }
             kind::TOOL_STARTED => {
@@ -579,6 +566,12 @@ pub struct PendingApproval {
     /// Question for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
+    /// Actor that requested it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requested_by: Option<String>,
+    /// Time at which it expires.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
     /// Always `pending`: resolved ones are not in the list.
     pub state: Approval,
     /// `seq` of the request.
@@ -626,6 +619,8 @@ impl PendingApproval {
             tool_call_id: body.tool_call_id,
             tool_name: body.tool_name,
             question: body.question,
+            requested_by: event.and_then(|event| event.actor.clone()),
+            deadline: waiting.deadline,
             state: Approval::Pending,
             requested_seq: waiting.seq,
         }

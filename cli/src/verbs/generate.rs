@@ -55,8 +55,20 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
         }],
         None => Vec::new(),
     };
+    let conversation = store.resolve(&verb.conversation)?;
+    let pending = store.call(GetState { conversation: conversation.into(), at: None })?.pending_approvals;
+    if !pending.is_empty() {
+        let ids: Vec<String> = pending.into_iter().map(|approval| show::one_line(&approval.approval_id)).collect();
+        let text = format!("the model is asked once {} is resolved", ids.join(", "));
+        if !remote {
+            // Nobody else could answer while this process holds the store.
+            let text = format!("{text}; `everturn approve` or `everturn deny` it, then generate again");
+            return Err(Error::conflict("generate.waits", text).into());
+        }
+        eprintln!("{text}");
+    }
     let answer = store.call(api::Generate {
-        conversation: store.resolve(&verb.conversation)?.into(),
+        conversation: conversation.into(),
         input,
         expected_seq: None,
         // Locally it is the default.

@@ -38,9 +38,10 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 14] = [
+const FURTHER: [&str; 15] = [
     "supersede",
     "generate",
+    "request-approval",
     "approve",
     "deny",
     "abandon-call",

@@ -2,7 +2,7 @@
 
 use crate::Shell;
 use everturn::Everturn;
-use everturn_views::state::ApprovalBody;
+use everturn_core::approval::ApprovalBody;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -87,15 +87,21 @@ fn what_waits_is_approved_once() {
             .unwrap()
             .conversation(id.parse().unwrap())
             .state()
-            .request_approval(request)
+            .request_approval(request, Some("agent".into()))
             .wait()
             .unwrap();
     };
     ask("a1");
     ask("a2");
-    let event = shell.json(&["approve", &id, "a1", "--json"]);
+    let event = shell.json(&["approve", &id, "a1", "--actor", "ana", "--reason", "checked", "--json"]);
     assert_eq!((&event["body"]["approval_id"], &event["body"]["state"]), (&json!("a1"), &json!("approved")));
-    assert!(shell.refused(&["deny", &id, "a1"]).contains("no approval \"a1\" waits"));
+    assert_eq!((&event["actor"], &event["body"]["reason"]), (&json!("ana"), &json!("checked")));
+    let late = shell.refused(&["deny", &id, "a1"]);
+    assert!(late.contains("approval \"a1\" was approved by ana at ") && late.contains("(checked)"), "{late}");
+    shell.ok(&["request-approval", &id, "a3", "--question", "Send?", "--deadline", "2999-01-01T00:00:00Z"]);
+    assert_eq!(shell.json(&["state", &id, "--json"])["pending_approvals"][1]["deadline"], "2999-01-01T00:00:00.000000Z");
+    assert!(shell.refused(&["generate", &id, "hello", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"]).contains("a2, a3"));
+    shell.ok(&["approve", &id, "a3"]);
     assert!(shell.ok(&["deny", &id, "a2"]).starts_with("denied at #"));
     assert_eq!(shell.json(&["state", &id, "--json"])["pending_approvals"], json!([]));
 }

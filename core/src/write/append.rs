@@ -58,10 +58,9 @@ pub(super) fn append(
         events.push(event);
     }
     conversation.check()?;
-    // An abandoned call makes room: it no longer holds compaction back.
-    let grows = |kind: &str| {
-        kind::begins_turn(kind) || !kind::RESERVED.contains(&kind) && kind != kind::TOOL_ABANDONED
-    };
+    // What no longer waits makes room: it holds compaction back no longer.
+    let ends_wait = |kind: &str| matches!(kind, kind::TOOL_ABANDONED | kind::APPROVAL_RESOLVED);
+    let grows = |kind: &str| kind::begins_turn(kind) || !kind::RESERVED.contains(&kind) && !ends_wait(kind);
     if events.iter().any(|event| grows(&event.kind)) {
         check_budget(&conversation, &changes, lookup)?;
     }

@@ -291,6 +291,7 @@ impl ConversationCompaction<'_> {
     /// Compacts now: a checkpoint replaces the oldest turns that no summary covers. Blocks while a model writes it.
     /// Nothing is removed: the history still has every turn.
     pub fn compact(&self, options: CompactOptions) -> Result<Compacted, Error> {
+        self.0.settle_if_due()?;
         unless_erased(|| self.0.compact_once(&options))
     }
 

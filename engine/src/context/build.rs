@@ -183,6 +183,10 @@ struct Gathered {
 impl ConversationContexts<'_> {
     /// Builds the context of a model call within the budget. Reads the checkpoint and the tail, not the history.
     pub fn build(&self, options: &ContextOptions) -> Result<Context, Error> {
+        if options.at_seq.is_none() {
+            // The prompt is the same whenever it is replayed, so what has expired is recorded first.
+            self.0.settle_if_due()?;
+        }
         self.0.context_with(options, None)
     }
 }
@@ -414,7 +418,7 @@ impl ConversationHandle {
     }
 
     fn state_piece(&self, fold: &Fold) -> Result<Option<ContextText>, Error> {
-        let state: State = self.read_state(fold)?;
+        let state: State = self.read_state(fold, fold.updated)?;
         let text = state.render();
         if text.is_empty() {
             return Ok(None);

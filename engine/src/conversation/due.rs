@@ -1,10 +1,12 @@
-//! Deadlines: tool calls that are given up after a time.
+//! Deadlines: tool calls that are given up, and approvals that expire.
 
-use super::ConversationHandle;
+use super::{ConversationHandle, ApprovalOutcome};
 use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
 use crate::tenant::Tenant;
 use everturn_core::Error;
+use everturn_core::approval::Approval;
+use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::Key;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
@@ -28,26 +30,29 @@ impl Observer for Deadlines {
     fn committed(&self, commit: &Observed<'_>) {
         if commit.deleted {
             self.watched.lock().remove(commit.key);
-        } else if commit.committed.conversation.abandon_tools_after_s().is_some() {
+        } else if commit.committed.conversation.abandon_tools_after_s().is_some()
+            || commit.has(|kind| kind == kind::APPROVAL_REQUESTED)
+        {
             self.watched.lock().insert(commit.key.clone());
         }
     }
 }
 
-/// Gives up everything that is due. Returns the number of abandoned calls.
-pub fn settle_all(shared: &Arc<Shared>) -> Result<usize, Error> {
+/// Settles everything that is due.
+pub fn settle_all(shared: &Arc<Shared>) -> Result<Settled, Error> {
     if !shared.deadlines.searched.swap(true, Ordering::SeqCst) {
         search(shared)?;
     }
     // A conversation that changes meanwhile is watched again.
     let mut watched = std::mem::take(&mut *shared.deadlines.watched.lock()).into_iter();
-    let mut settled = 0;
+    let mut all = Settled::default();
     while let Some(key) = watched.next() {
         let conversation = Tenant::within(shared.clone(), key.tenant.clone()).conversation(key.id);
         let waits = match conversation.settle_due() {
-            Ok(Settled { abandoned, waits }) => {
-                settled += abandoned;
-                waits
+            Ok(settled) => {
+                all.abandoned += settled.abandoned;
+                all.expired += settled.expired;
+                settled.waits
             }
             // It was deleted or archived.
             Err(Error::NotFound(_) | Error::Conflict(_)) => false,
@@ -60,7 +65,7 @@ pub fn settle_all(shared: &Arc<Shared>) -> Result<usize, Error> {
             shared.deadlines.watched.lock().insert(key);
         }
     }
-    Ok(settled)
+    Ok(all)
 }
 
 /// Finds the conversations whose policy sets a deadline.
@@ -80,28 +85,64 @@ fn search(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// Result of settling what is due in a conversation.
-pub(crate) struct Settled {
+/// Result of settling what is due.
+#[derive(Default)]
+pub struct Settled {
+    /// Tool calls given up.
     pub abandoned: usize,
+    /// Approvals expired.
+    pub expired: usize,
     /// Whether more may become due.
     pub waits: bool,
 }
 
 impl ConversationHandle {
-    /// Gives up tool calls whose time has passed.
+    /// Settles what is due, where this process may write.
+    pub(crate) fn settle_if_due(&self) -> Result<(), Error> {
+        if self.shared().options.read_only {
+            return Ok(());
+        }
+        match self.settle_due() {
+            // It is archived or closed, and stays as it is; or another process writes now.
+            Ok(_) | Err(Error::Conflict(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives up tool calls and lets approvals expire whose time has passed.
     pub(crate) fn settle_due(&self) -> Result<Settled, Error> {
         let conversation = self.shared().journal.index.conversation(self.key())?;
-        let Some(after) = conversation.abandon_tools_after_s() else {
-            return Ok(Settled { abandoned: 0, waits: false });
-        };
         let fold = self.shared().fold(self.key(), conversation.head.seq)?;
         let now = self.shared().now();
-        let is_due = |tool: &&Tool| tool.at.plus_s(after) <= now;
-        let due: Vec<Tool> = fold.tools.iter().filter(is_due).cloned().collect();
-        if !due.is_empty() {
-            self.abandon(&due, None, Some(&format!("no result within {after} s")))?;
+        let mut settled = Settled::default();
+        for waiting in &fold.approvals {
+            if !waiting.is_due(now) {
+                settled.waits |= waiting.deadline.is_some();
+                continue;
+            }
+            let resolution = ApprovalOutcome {
+                approval_id: waiting.id.clone(),
+                state: Approval::Expired,
+                actor: None,
+                reason: Some("not answered in time".into()),
+            };
+            match self.state().resolve_approval(resolution).wait() {
+                Ok(_) => settled.expired += 1,
+                // It has just been resolved.
+                Err(error) if error.is(code::APPROVAL_RESOLVED) => {}
+                Err(error) => return Err(error),
+            }
         }
-        Ok(Settled { abandoned: due.len(), waits: due.len() < fold.tools.len() })
+        if let Some(after) = conversation.abandon_tools_after_s() {
+            let is_due = |tool: &&Tool| tool.at.plus_s(after) <= now;
+            let due: Vec<Tool> = fold.tools.iter().filter(is_due).cloned().collect();
+            if !due.is_empty() {
+                self.abandon(&due, None, Some(&format!("no result within {after} s")))?;
+            }
+            settled.abandoned = due.len();
+            settled.waits |= due.len() < fold.tools.len();
+        }
+        Ok(settled)
     }
 
     /// Gives up these calls, in one step.

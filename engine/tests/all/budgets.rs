@@ -7,7 +7,7 @@ use everturn::{ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Ten
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_views::state::ApprovalBody;
+use everturn_core::approval::ApprovalBody;
 use serde_json::json;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -214,7 +214,7 @@ fn appends_are_not_refused_where_a_compaction_is_blocked() {
         }),
         ("an approval", &|scope, id| {
             let approval = ApprovalBody { approval_id: "a1".into(), ..ApprovalBody::default() };
-            scope.conversation(id).state().request_approval(approval).wait().unwrap();
+            scope.conversation(id).state().request_approval(approval, None).wait().unwrap();
         }),
     ];
     for (what, begin) in block {

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 
 mod abandoning;
+mod approving;
 mod backup;
 mod budgets;
 mod canary;
