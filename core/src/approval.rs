@@ -74,7 +74,8 @@ pub fn admit(draft: &Draft, last: Option<&Event>, request: Option<&Event>) -> Re
     match last {
         Some(last) if last.kind == kind::APPROVAL_RESOLVED => return Err(resolved(last)),
         Some(_) if !is_resolution => {
-            let text = format!("approval {:?} is requested already; choose another id", clip(&body.approval_id));
+            let text =
+                format!("approval {:?} is requested already; choose another id", clip(&body.approval_id));
             return Err(Error::conflict("approval.exists", text));
         }
         _ => {}

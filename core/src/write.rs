@@ -336,6 +336,13 @@ fn plan_existing(
     answered: Option<Answered>,
     lookup: &dyn Lookup,
 ) -> Result<Plan, Error> {
+    if let Action::Append { drafts, .. } | Action::Derive { drafts, .. } | Action::Approve { drafts, .. } =
+        &action
+        && let (Some(first), Some(due)) = (drafts.first(), conversation.expires())
+        && due <= first.at
+    {
+        return Err(absent(&Key { tenant: conversation.tenant.clone(), id: conversation.id }));
+    }
     let planned = match action {
         Action::Create { idempotency, .. } => {
             let answered = repeated(idempotency.as_ref(), answered)?;

@@ -127,17 +127,7 @@ pub fn sweeper(shared: &Arc<Shared>) {
 pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
     let now = shared.now();
     let mut swept = Swept::default();
-    for key in shared.journal.index.expired(now, EXPIRED_PER_ROUND)? {
-        let action =
-            Action::Delete { at: now, reason: "its time to live has passed".into(), only_expired: true };
-        let answer = shared.journal.submit_now(Write { key, action })?;
-        match answer.recv().map_err(|_| crate::writer::closed())? {
-            Ok(_) => swept.expired += 1,
-            // A turn was appended, or somebody else deleted it, since it was found.
-            Err(Error::Conflict(_) | Error::NotFound(_)) => {}
-            Err(error) => return Err(error),
-        }
-    }
+    swept.expired = delete_expired(shared)? + shared.expired_at_open.swap(0, Ordering::Relaxed);
     let idle_us = i64::try_from(shared.options.stream_idle_max.as_micros()).unwrap_or(i64::MAX);
     let silent: Vec<(Key, TurnId)> = shared
         .streams
@@ -164,6 +154,24 @@ pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
         }
     }
     Ok(swept)
+}
+
+/// Deletes conversations whose time to live has passed, at most [`EXPIRED_PER_ROUND`]. Returns their number.
+pub fn delete_expired(shared: &Shared) -> Result<usize, Error> {
+    let now = shared.now();
+    let mut deleted = 0;
+    for key in shared.journal.index.expired(now, EXPIRED_PER_ROUND)? {
+        let action =
+            Action::Delete { at: now, reason: "its time to live has passed".into(), only_expired: true };
+        let answer = shared.journal.submit_now(Write { key, action })?;
+        match answer.recv().map_err(|_| crate::writer::closed())? {
+            Ok(_) => deleted += 1,
+            // Somebody else deleted it, or changed its time to live, since it was found.
+            Err(Error::Conflict(_) | Error::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(deleted)
 }
 
 /// Ends the turns that a crash left open, with the text that was durable.

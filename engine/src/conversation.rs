@@ -12,7 +12,7 @@ pub use append::{Append, AppendOptions, Appended};
 pub use reading::{HistoryEntry, HistoryQuery, Order};
 pub(crate) use settings::check_by_hand;
 pub use settings::{Change, ForkOptions};
-pub use state::{ConversationState, ApprovalOutcome};
+pub use state::{ApprovalOutcome, ConversationState};
 
 use crate::assets::ConversationAssets;
 use crate::compaction::ConversationCompaction;

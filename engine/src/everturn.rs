@@ -4,6 +4,7 @@ use crate::background::{self, Pauses};
 use crate::compaction::worker::{self as compactor, Compactions};
 use crate::conversation::due::Deadlines;
 use crate::erasing::copies::Copies;
+use crate::expiry::Unexpired;
 use crate::folds::Folds;
 use crate::generation::Generations;
 use crate::journal::{Journal, Observer, Upload};
@@ -35,6 +36,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -133,6 +135,8 @@ pub(crate) struct Shared {
     pub generations: Arc<Generations>,
     pub listings: Arc<Listings>,
     pub deadlines: Arc<Deadlines>,
+    /// Conversations deleted when the store was opened, until the first sweep counts them.
+    pub expired_at_open: AtomicUsize,
     pub mirror: Option<Arc<Mirror>>,
     pub copies: Copies,
     pub load: Load,
@@ -188,6 +192,9 @@ impl Everturn {
                 (store.clone(), store.clone(), store.clone(), store.clone(), store, Arc::new(assets))
             }
         };
+        let unexpired = Unexpired::new(log, index, options.world.clone(), options.read_only)?;
+        let (log, index): (Arc<dyn CheckedLog>, Arc<dyn CheckedIndex>) =
+            (Arc::new(unexpired.clone()), Arc::new(unexpired));
         let copies = Copies::of(match &location {
             Location::Memory => None,
             Location::Sqlite(path) => Some(path),
@@ -238,6 +245,7 @@ impl Everturn {
             generations,
             listings,
             deadlines,
+            expired_at_open: AtomicUsize::new(0),
             mirror,
             copies,
             load: Load::default(),
@@ -251,6 +259,8 @@ impl Everturn {
         everturn.inner.start()?;
         if !shared.options.read_only {
             background::recover(&shared)?;
+            let expired = background::delete_expired(&shared)?;
+            shared.expired_at_open.store(expired, Ordering::Relaxed);
         }
         if let Some(mirror) = &shared.mirror {
             mirror.start(shared.clone())?;
@@ -287,6 +297,12 @@ impl Everturn {
     /// Notes a request in progress: background work pauses for a moment. Appends and recall do this themselves.
     pub fn note_request(&self) {
         self.inner.shared.load.note();
+    }
+
+    /// Whether a conversation has expired and is not deleted yet. Only a process that may write deletes it.
+    pub fn is_sweep_due(&self) -> Result<bool, Error> {
+        let shared = &self.inner.shared;
+        Ok(!shared.journal.index.expired(shared.now(), 1)?.is_empty())
     }
 
     /// Deletes expired conversations and ends idle streams now, instead of at the next round. Returns the number of

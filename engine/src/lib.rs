@@ -56,6 +56,7 @@ mod context;
 mod conversation;
 mod erasing;
 mod everturn;
+mod expiry;
 mod facts;
 mod folds;
 mod generation;
@@ -84,8 +85,8 @@ pub use context::{
     Context, ContextOptions, ConversationContexts, Digest, Policy, Projection, RecallRequest, Receipt,
 };
 pub use conversation::{
-    Append, AppendOptions, Appended, Change, ConversationHandle, ConversationState, ApprovalOutcome, ForkOptions,
-    HistoryEntry, HistoryQuery, Order,
+    Append, AppendOptions, Appended, ApprovalOutcome, Change, ConversationHandle, ConversationState,
+    ForkOptions, HistoryEntry, HistoryQuery, Order,
 };
 pub use erasing::{ErasedActor, Records};
 pub use everturn::{Everturn, Options};

@@ -99,8 +99,15 @@ fn what_waits_is_approved_once() {
     let late = shell.refused(&["deny", &id, "a1"]);
     assert!(late.contains("approval \"a1\" was approved by ana at ") && late.contains("(checked)"), "{late}");
     shell.ok(&["request-approval", &id, "a3", "--question", "Send?", "--deadline", "2999-01-01T00:00:00Z"]);
-    assert_eq!(shell.json(&["state", &id, "--json"])["pending_approvals"][1]["deadline"], "2999-01-01T00:00:00.000000Z");
-    assert!(shell.refused(&["generate", &id, "hello", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"]).contains("a2, a3"));
+    assert_eq!(
+        shell.json(&["state", &id, "--json"])["pending_approvals"][1]["deadline"],
+        "2999-01-01T00:00:00.000000Z"
+    );
+    assert!(
+        shell
+            .refused(&["generate", &id, "hello", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"])
+            .contains("a2, a3")
+    );
     shell.ok(&["approve", &id, "a3"]);
     assert!(shell.ok(&["deny", &id, "a2"]).starts_with("denied at #"));
     assert_eq!(shell.json(&["state", &id, "--json"])["pending_approvals"], json!([]));

@@ -1,6 +1,6 @@
 //! Deadlines: tool calls that are given up, and approvals that expire.
 
-use super::{ConversationHandle, ApprovalOutcome};
+use super::{ApprovalOutcome, ConversationHandle};
 use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
 use crate::tenant::Tenant;

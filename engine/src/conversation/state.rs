@@ -12,8 +12,8 @@ use everturn_core::time::Timestamp;
 use everturn_core::write::Action;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
 use everturn_views::state::{
-    Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, SCRATCHPADS_MAX,
-    Scratchpad, State, Tool, ToolBody, VERSION, Waiting,
+    Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, SCRATCHPADS_MAX, Scratchpad, State, Tool,
+    ToolBody, VERSION, Waiting,
 };
 use std::collections::BTreeMap;
 
@@ -205,7 +205,9 @@ impl ConversationHandle {
         let head = self.shared().journal.index.conversation(self.key())?.head.seq;
         let fold = self.shared().fold(self.key(), head)?;
         let about: ApprovalBody = body.read().unwrap_or_default();
-        if draft.kind == kind::APPROVAL_REQUESTED && about.deadline.is_some_and(|deadline| deadline <= draft.at) {
+        if draft.kind == kind::APPROVAL_REQUESTED
+            && about.deadline.is_some_and(|deadline| deadline <= draft.at)
+        {
             let text = "the deadline has passed already; give a later time";
             return Err(Error::invalid("approval.deadline", text));
         }

@@ -2,7 +2,7 @@
 
 use crate::compacting::{by_hand, talk};
 use crate::stage::{START, Short, Stage, Still, memory, refused};
-use everturn::{ApprovalBody, Error, Event, ApprovalOutcome, Swept, Tenant};
+use everturn::{ApprovalBody, ApprovalOutcome, Error, Event, Swept, Tenant};
 use everturn_core::approval::Approval;
 use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
@@ -103,7 +103,11 @@ fn what_nobody_answers_expires_at_its_deadline() {
         assert_eq!((store.sweep().unwrap(), pending(&scope, id)), (Swept::default(), vec!["a1".to_string()]));
         clock.advance_s(1);
         assert_eq!(pending(&scope, id), Vec::<String>::new(), "for every reader at once");
-        refused(resolve(&scope, id, Approval::Approved, "ana"), "approval.expired", "expired at 2026-01-01T00:01:00");
+        refused(
+            resolve(&scope, id, Approval::Approved, "ana"),
+            "approval.expired",
+            "expired at 2026-01-01T00:01:00",
+        );
         id
     };
     let store = stage.open_with(clock.options());

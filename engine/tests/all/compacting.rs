@@ -3,7 +3,7 @@
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
 use everturn::model::Summarize;
 use everturn::{
-    CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, ApprovalOutcome, Tenant, Update,
+    ApprovalOutcome, CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Tenant, Update,
 };
 use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::conversation::{Conversation, Retention, Settings};

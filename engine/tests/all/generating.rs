@@ -677,7 +677,7 @@ fn a_generation_says_which_approvals_it_waits_for_and_goes_on_when_they_are_reso
     use everturn::{ApprovalBody, ApprovalOutcome};
     use everturn_core::approval::Approval;
     let server = ScriptedServer::start(vec![vec![says("Done.")]]);
-    let (_store, scope, id) = asking(&server, Kind::Chat);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
     let chat = scope.conversation(id);
     for approval in ["a1", "a2"] {
         let body = ApprovalBody { approval_id: approval.into(), ..ApprovalBody::default() };
@@ -694,8 +694,12 @@ fn a_generation_says_which_approvals_it_waits_for_and_goes_on_when_they_are_reso
     until_state(&scope, id, waits(&["a1", "a2"]));
     assert_eq!(scope.turns(id).len(), 1, "the input is durable, and the model was not asked");
     let resolve = |approval: &str| {
-        let resolution =
-            ApprovalOutcome { approval_id: approval.into(), state: Approval::Approved, actor: None, reason: None };
+        let resolution = ApprovalOutcome {
+            approval_id: approval.into(),
+            state: Approval::Approved,
+            actor: None,
+            reason: None,
+        };
         chat.state().resolve_approval(resolution).wait().unwrap();
     };
     resolve("a1");
@@ -707,7 +711,7 @@ fn a_generation_says_which_approvals_it_waits_for_and_goes_on_when_they_are_reso
 #[test]
 fn a_generation_that_waits_can_be_stopped() {
     let server = ScriptedServer::start(Vec::new());
-    let (_store, scope, id) = asking(&server, Kind::Chat);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
     let body = everturn::ApprovalBody { approval_id: "a1".into(), ..everturn::ApprovalBody::default() };
     scope.conversation(id).state().request_approval(body, None).wait().unwrap();
     let generation = {

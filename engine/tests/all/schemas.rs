@@ -8,8 +8,8 @@ use everturn::{
     GenerationStatus, HistoryQuery, ListQuery, NewFact, NewKey, NewStream, NewTurn, Order, RecallOptions,
     RecallRequest, Tenant,
 };
-use everturn_core::approval::ApprovalBody;
 use everturn_core::access::KeyRole;
+use everturn_core::approval::ApprovalBody;
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::fact::Dropped;
 use everturn_core::id::{ConversationId, GenerationId};

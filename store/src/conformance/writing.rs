@@ -373,11 +373,8 @@ pub fn of_two_resolutions_the_first_wins(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
     let begun = create(store, &key, vec![m.event(kind::CREATED, &Settings::default())]);
-    let body = |state: Option<Approval>| ApprovalBody {
-        approval_id: "a1".into(),
-        state,
-        ..ApprovalBody::default()
-    };
+    let body =
+        |state: Option<Approval>| ApprovalBody { approval_id: "a1".into(), state, ..ApprovalBody::default() };
     let write = |draft: Draft, request: Option<u64>, seen: u64| Write {
         key: key.clone(),
         action: Action::Approve { drafts: vec![draft], request, last: request, seen },
@@ -397,7 +394,8 @@ pub fn of_two_resolutions_the_first_wins(store: &dyn Backend) {
         resolve("bob", Approval::Denied),
     ];
     let answers = store.commit(batch);
-    let codes: Vec<&str> = answers.iter().map(|answer| answer.as_ref().map_or_else(Error::code, |_| "")).collect();
+    let codes: Vec<&str> =
+        answers.iter().map(|answer| answer.as_ref().map_or_else(Error::code, |_| "")).collect();
     assert_eq!(codes, ["", "approval.exists", "", "approval.resolved"]);
     let lost = answers[3].as_ref().expect_err("the second");
     assert!(lost.text().contains("approved by ana"), "{lost}");

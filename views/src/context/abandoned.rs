@@ -20,7 +20,11 @@ pub struct GivenUp {
 
 /// Adds a result to each abandoned call of the tail that has none: behind its message, and behind the results of the
 /// other calls in it.
-pub fn answer_abandoned(tail: Vec<ContextMessage>, given_up: &[GivenUp], family: Family) -> Result<Vec<ContextMessage>, Error> {
+pub fn answer_abandoned(
+    tail: Vec<ContextMessage>,
+    given_up: &[GivenUp],
+    family: Family,
+) -> Result<Vec<ContextMessage>, Error> {
     if given_up.is_empty() {
         return Ok(tail);
     }
