@@ -141,7 +141,7 @@ pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
         match shared.streams.get(&key, turn).map(|open| interrupt(shared, &key, turn, &open.text, &reason)) {
             Some(Ok(())) => swept.interrupted += 1,
             // It has just ended.
-            Some(Err(Error::Conflict(_))) | None => {}
+            Some(Err(Error::Conflict(_) | Error::NotFound(_))) | None => {}
             Some(Err(error)) => return Err(error),
         }
     }
@@ -179,6 +179,8 @@ pub fn recover(shared: &Shared) -> Result<(), Error> {
     for (key, turn) in shared.journal.index.open_turns()? {
         let text = shared.journal.log.open_text(&key, turn)?;
         match interrupt(shared, &key, turn, &text, "the process that wrote it ended") {
+            // Its conversation has expired.
+            Err(Error::NotFound(_)) => {}
             // The turn stays open; the rest of the store must still open.
             Err(error @ Error::Corrupt(_)) => tracing::warn!(%error, "an open turn cannot be ended"),
             ended => ended?,

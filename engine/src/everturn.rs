@@ -192,7 +192,7 @@ impl Everturn {
                 (store.clone(), store.clone(), store.clone(), store.clone(), store, Arc::new(assets))
             }
         };
-        let unexpired = Unexpired::new(log, index, options.world.clone(), options.read_only)?;
+        let unexpired = Unexpired::new(log, index, options.world.clone(), options.read_only);
         let (log, index): (Arc<dyn CheckedLog>, Arc<dyn CheckedIndex>) =
             (Arc::new(unexpired.clone()), Arc::new(unexpired));
         let copies = Copies::of(match &location {
@@ -258,9 +258,11 @@ impl Everturn {
             Everturn { inner: Arc::new(Inner { threads: Mutex::default(), shared: shared.clone() }) };
         everturn.inner.start()?;
         if !shared.options.read_only {
+            match background::delete_expired(&shared) {
+                Ok(expired) => shared.expired_at_open.store(expired, Ordering::Relaxed),
+                Err(error) => tracing::warn!(%error, "expired conversations are not deleted; the sweeper retries"),
+            }
             background::recover(&shared)?;
-            let expired = background::delete_expired(&shared)?;
-            shared.expired_at_open.store(expired, Ordering::Relaxed);
         }
         if let Some(mirror) = &shared.mirror {
             mirror.start(shared.clone())?;

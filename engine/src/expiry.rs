@@ -15,8 +15,8 @@ use everturn_store::{
     FoldCache, Log, Maintenance, Problem, Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery,
     WrittenPage,
 };
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A store without its expired conversations.
 #[derive(Clone)]
@@ -24,8 +24,9 @@ pub struct Unexpired {
     log: Arc<dyn CheckedLog>,
     index: Arc<dyn CheckedIndex>,
     world: Arc<dyn World>,
-    /// No conversation expires before this time, in microseconds. Until then, none has to be looked up.
-    nearest: Arc<AtomicI64>,
+    /// No conversation expires before this time: until then, none has to be looked up. `None` beside a writer, which may
+    /// set a time to live at any moment.
+    nearest: Option<Arc<Mutex<Timestamp>>>,
 }
 
 impl Unexpired {
@@ -34,45 +35,44 @@ impl Unexpired {
         index: Arc<dyn CheckedIndex>,
         world: Arc<dyn World>,
         read_only: bool,
-    ) -> Result<Unexpired, Error> {
-        // Beside a writer, every read has to look: it may have set a time to live.
-        let mut nearest = Timestamp(i64::MIN);
-        if !read_only {
-            let first = index.expired(Timestamp(i64::MAX), 1)?.pop();
-            let first = first.map(|key| index.conversation(&key)).transpose()?;
-            nearest = first.and_then(|first| first.expires()).unwrap_or(Timestamp(i64::MAX));
-        }
-        Ok(Unexpired { log, index, world, nearest: Arc::new(AtomicI64::new(nearest.0)) })
+    ) -> Unexpired {
+        let nearest = (!read_only).then(|| Arc::new(Mutex::new(first_due(&*index))));
+        Unexpired { log, index, world, nearest }
     }
 
     fn is_expired(&self, conversation: &Conversation) -> bool {
         conversation.expires().is_some_and(|due| due <= self.world.now())
     }
 
-    /// Whether a conversation has expired. One that is absent has not.
-    fn has_expired(&self, key: &Key) -> Result<bool, Error> {
-        if self.world.now().0 < self.nearest.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
-        match self.index.conversation(key) {
-            Ok(conversation) => Ok(self.is_expired(&conversation)),
-            Err(Error::NotFound(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
+    /// Whether a conversation has expired. One that is absent or damaged has not: the read itself says what is wrong.
+    fn has_expired(&self, key: &Key) -> bool {
+        let none_has = self.nearest.as_ref().is_some_and(|nearest| self.world.now() < *nearest.lock());
+        !none_has && self.index.conversation(key).is_ok_and(|conversation| self.is_expired(&conversation))
     }
 
     /// Refuses an expired conversation.
     fn check(&self, key: &Key) -> Result<(), Error> {
-        if self.has_expired(key)? { Err(absent(key)) } else { Ok(()) }
+        if self.has_expired(key) { Err(absent(key)) } else { Ok(()) }
     }
+}
+
+/// The time at which the first conversation expires. If that cannot be read, every one has to be looked up.
+fn first_due(index: &dyn CheckedIndex) -> Timestamp {
+    let never = Timestamp(i64::MAX);
+    let first = index.expired(never, 1).and_then(|mut first| match first.pop() {
+        Some(key) => index.conversation(&key).map(|first| first.expires().unwrap_or(never)),
+        None => Ok(never),
+    });
+    first.unwrap_or(Timestamp(i64::MIN))
 }
 
 impl Log for Unexpired {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
         let committed = self.log.commit(batch);
         let due = committed.iter().flatten().filter_map(|committed| committed.conversation.expires());
-        if let Some(due) = due.min() {
-            self.nearest.fetch_min(due.0, Ordering::Relaxed);
+        if let (Some(due), Some(nearest)) = (due.min(), &self.nearest) {
+            let mut nearest = nearest.lock();
+            *nearest = due.min(*nearest);
         }
         committed
     }
@@ -131,18 +131,18 @@ impl ConversationIndex for Unexpired {
         limit: usize,
     ) -> Result<Vec<ConversationId>, Error> {
         let mut found = self.index.starting_with(tenant, prefix, limit)?;
-        let mut expired = Vec::new();
-        for id in &found {
-            if self.has_expired(&Key { tenant: tenant.clone(), id: *id })? {
-                expired.push(*id);
-            }
-        }
-        found.retain(|id| !expired.contains(id));
+        found.retain(|id| !self.has_expired(&Key { tenant: tenant.clone(), id: *id }));
         Ok(found)
     }
 
     fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
-        self.index.expired(now, limit)
+        let expired = self.index.expired(now, limit)?;
+        if let Some(nearest) = self.nearest.as_ref().filter(|_| expired.is_empty()) {
+            // Held while the store is asked: what is committed meanwhile lowers it afterwards.
+            let mut nearest = nearest.lock();
+            *nearest = first_due(&*self.index);
+        }
+        Ok(expired)
     }
 
     fn tombstones(&self, tenant: &TenantName) -> Result<Vec<Tombstone>, Error> {
@@ -166,7 +166,7 @@ impl TurnIndex for Unexpired {
 
     fn stored_turn(&self, tenant: &TenantName, id: TurnId) -> Result<StoredTurn, Error> {
         let turn = self.index.stored_turn(tenant, id)?;
-        match self.has_expired(&Key { tenant: tenant.clone(), id: turn.conversation })? {
+        match self.has_expired(&Key { tenant: tenant.clone(), id: turn.conversation }) {
             true => Err(absent_turn(id)),
             false => Ok(turn),
         }
@@ -203,14 +203,9 @@ impl AssetIndex for Unexpired {
         id: &str,
         limit: usize,
     ) -> Result<Vec<(ConversationId, Event)>, Error> {
-        let found = self.index.stored_assets_with_id(tenant, id, limit)?;
-        let mut living = Vec::with_capacity(found.len());
-        for (conversation, event) in found {
-            if !self.has_expired(&Key { tenant: tenant.clone(), id: conversation })? {
-                living.push((conversation, event));
-            }
-        }
-        Ok(living)
+        let mut found = self.index.stored_assets_with_id(tenant, id, limit)?;
+        found.retain(|(of, _)| !self.has_expired(&Key { tenant: tenant.clone(), id: *of }));
+        Ok(found)
     }
 
     fn asset_in_use(&self, tenant: &TenantName, sha256: Hash) -> Result<bool, Error> {
@@ -221,7 +216,7 @@ impl AssetIndex for Unexpired {
 impl Provenance for Unexpired {
     fn fact(&self, tenant: &TenantName, id: FactId) -> Result<Option<ConversationId>, Error> {
         match self.index.fact(tenant, id)? {
-            Some(of) if self.has_expired(&Key { tenant: tenant.clone(), id: of })? => Ok(None),
+            Some(of) if self.has_expired(&Key { tenant: tenant.clone(), id: of }) => Ok(None),
             found => Ok(found),
         }
     }

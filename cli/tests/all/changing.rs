@@ -6,6 +6,10 @@ use everturn_core::approval::ApprovalBody;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// More than any step takes, also on a busy machine. Only a failing test waits this long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn settings_are_changed_and_taken_away() {
@@ -117,13 +121,33 @@ fn what_waits_is_approved_once() {
 fn what_has_expired_is_swept() {
     let shell = Shell::new();
     let kept = shell.new_conversation();
-    shell.ok(&["new", "--ttl", "0"]);
-    let swept = shell.json(&["sweep", "--json"]);
-    assert_eq!(swept["expired"], 1, "{swept}");
+    shell.ok(&["new", "--ttl", "1"]);
+    let end = Instant::now() + PATIENCE;
+    while shell.json(&["sweep", "--json"])["expired"] != 1 {
+        assert!(Instant::now() < end);
+    }
     let left = shell.json(&["list", "--json"]);
     assert_eq!((left["data"].as_array().unwrap().len(), &left["data"][0]["id"]), (1, &json!(kept)));
     assert!(shell.ok(&["sweep"]).starts_with("deleted 0 conversations"));
     assert!(shell.refused(&["sweep", "--url", "http://127.0.0.1:9"]).contains("sweeps by itself"));
+}
+
+/// Where every command only reads, nobody used to sweep.
+#[test]
+fn a_command_that_only_reads_sweeps_what_has_expired() {
+    let shell = Shell::new();
+    let kept = shell.new_conversation();
+    shell.ok(&["new", "--title", "A zebra for a moment", "--ttl", "1"]);
+    let end = Instant::now() + PATIENCE;
+    while shell.json(&["list", "--json"])["data"].as_array().unwrap().len() > 1 {
+        assert!(Instant::now() < end);
+    }
+    assert_eq!(shell.json(&["list", "--json"])["data"][0]["id"], kept);
+    for entry in std::fs::read_dir(shell.folder.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = if path.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
+        assert!(!String::from_utf8_lossy(&bytes).contains("A zebra for"), "{}", path.display());
+    }
 }
 
 /// Answers each request for chat completions with the same text.
