@@ -260,7 +260,9 @@ impl Everturn {
         if !shared.options.read_only {
             match background::delete_expired(&shared) {
                 Ok(expired) => shared.expired_at_open.store(expired, Ordering::Relaxed),
-                Err(error) => tracing::warn!(%error, "expired conversations are not deleted; the sweeper retries"),
+                Err(error) => {
+                    tracing::warn!(%error, "expired conversations are not deleted; the sweeper retries")
+                }
             }
             background::recover(&shared)?;
         }

@@ -69,7 +69,7 @@ fn a_tools_text_answers_the_only_call_that_waits() {
     call(&["c1"]);
     assert_eq!(pending(), 1);
     let turn = shell.json(&["append", &id, "--role", "tool", "seen", "--json"]);
-    assert_eq!((&turn["tool_results"][0]["tool_call_id"], pending()), (&json!("c1"), 0), "{turn}");
+    assert_eq!((&turn["message"]["tool_call_id"], pending()), (&json!("c1"), 0), "{turn}");
     call(&["c2", "c3"]);
     let said = shell.refused(&["append", &id, "--role", "tool", "whose?"]);
     assert!(said.contains("2 calls wait for a result: c2 (look), c3 (look)"), "{said}");

@@ -215,6 +215,9 @@ async fn what_has_expired_is_absent_before_it_is_swept() {
     let turn = json!({"turns": [{"role": "user", "content": "too late"}]});
     assert_eq!(stage.post(&format!("{path}/turns"), &turn, 404).await["code"], "conversation.absent");
     let list = stage.get("/api/v1/conversations", 200).await;
-    assert_eq!((list["data"].as_array().unwrap().len(), list["data"][0]["id"].as_str()), (1, Some(kept.as_str())));
+    assert_eq!(
+        (list["data"].as_array().unwrap().len(), list["data"][0]["id"].as_str()),
+        (1, Some(kept.as_str()))
+    );
     stage.stop().await;
 }
