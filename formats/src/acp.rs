@@ -22,10 +22,10 @@ mod update;
 pub use update::{METHOD, session_update};
 
 use call::{Call, Merged};
+use everturn_core::approval::Approval;
 use everturn_core::chain::Hash;
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Role;
-use everturn_views::state::Approval;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 

@@ -191,18 +191,21 @@ impl AcpRecorder {
                 store.call(AppendEvent { conversation, kind, actor: None, body }).map(drop)
             }
             AcpChange::Ask { approval, call, tool, question } => {
+                let actor = Some(self.listener.agent());
                 let ask = RequestApproval {
                     conversation,
                     approval_id: approval,
                     tool_call_id: Some(call),
                     tool_name: Some(tool),
                     question: Some(question),
+                    actor: actor.filter(|actor| check_name("actor", actor).is_ok()),
+                    deadline: None,
                 };
                 store.call(ask).map(drop)
             }
-            AcpChange::Answer { approval, outcome } => {
-                store.call(ResolveApproval { conversation, approval, state: outcome }).map(drop)
-            }
+            AcpChange::Answer { approval, outcome } => store
+                .call(ResolveApproval { conversation, approval, state: outcome, actor: None, reason: None })
+                .map(drop),
             AcpChange::Title(title) => {
                 let change =
                     ChangeConversation { conversation, title: Some(Some(title)), ..Default::default() };

@@ -43,8 +43,10 @@ use clap::CommandFactory;
 const FURTHER: [&str; 15] = [
     "supersede",
     "generate",
+    "request-approval",
     "approve",
     "deny",
+    "abandon-call",
     "summarize",
     "update",
     "archive",

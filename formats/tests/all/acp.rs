@@ -1,8 +1,8 @@
 //! AcpChange an editor and an agent say, as steps of a conversation.
 
+use everturn_core::approval::Approval;
 use everturn_core::turn::Role;
 use everturn_formats::acp::{AcpChange, AcpListener, AcpStart, AcpStep, AcpTurn, Side, conversation_id};
-use everturn_views::state::Approval;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
