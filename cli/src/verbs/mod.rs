@@ -40,7 +40,7 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 15] = [
+const FURTHER: [&str; 17] = [
     "supersede",
     "generate",
     "request-approval",
