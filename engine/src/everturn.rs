@@ -14,6 +14,7 @@ use crate::quota::{QuotaCounts, Quotas};
 use crate::recall::RecallIndex;
 use crate::recall::embedding;
 use crate::recall::indexer::{self, Indexer};
+use crate::streaming::changes::ChangeHub;
 use crate::streaming::hub::Hub;
 use crate::streaming::open_turns::Streams;
 use crate::tenant::Tenant;
@@ -131,6 +132,7 @@ pub(crate) struct Shared {
     pub hub: Arc<Hub>,
     pub generations: Arc<Generations>,
     pub listings: Arc<Listings>,
+    pub changes: Arc<ChangeHub>,
     pub mirror: Option<Arc<Mirror>>,
     pub copies: Copies,
     pub load: Load,
@@ -205,12 +207,14 @@ impl Everturn {
         let (streams, hub, folds) =
             (Arc::<Streams>::default(), Arc::<Hub>::default(), Arc::<Folds>::default());
         let (generations, listings) = (Arc::<Generations>::default(), Arc::<Listings>::default());
+        let changes = Arc::<ChangeHub>::default();
         // In this order: an open turn must be known before its event is published.
         let mut observers: Vec<Arc<dyn Observer>> = vec![
             quotas.clone(),
             streams.clone(),
             generations.clone(),
             listings.clone(),
+            changes.clone(),
             folds.clone(),
             hub.clone(),
             compaction.clone(),
@@ -233,6 +237,7 @@ impl Everturn {
             hub,
             generations,
             listings,
+            changes,
             mirror,
             copies,
             load: Load::default(),
@@ -439,6 +444,7 @@ impl Drop for Inner {
             mirror.stop();
         }
         self.shared.hub.close();
+        self.shared.changes.close();
     }
 }
 
