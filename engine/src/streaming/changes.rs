@@ -268,9 +268,9 @@ fn changed(change: ChangeKind, conversation: Conversation) -> ConversationChange
 }
 
 impl Tenant {
-    /// Follows the tenant's conversations: from now on, or from a position on.
+    /// Follows the tenant's conversations: from now on, or from a position on. Ends when the store is closed.
     pub fn changes(&self, after: Option<Timestamp>) -> ChangeSubscription {
-        ChangeSubscription::new(self.clone(), after)
+        ChangeSubscription::new(Tenant::within(self.shared().clone(), self.name().clone()), after)
     }
 
     fn changes_since(&self, since: Timestamp) -> Result<TenantChanges, Error> {
