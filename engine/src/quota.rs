@@ -178,7 +178,14 @@ fn add(usage: &mut TenantUsage, kind: &str, body: Option<&Body>) {
 /// Whether a quota applies to it.
 fn is_bounded(draft: &Draft) -> bool {
     let made_of_what_is_there = [kind::COMPACTION, kind::FACT_EXTRACTED, kind::FACTS_READ];
-    let free = [kind::STATE, kind::BUDGET, kind::SUPERSEDED, kind::UNPIN, kind::FACT_RETRACTED];
+    let free = [
+        kind::STATE,
+        kind::BUDGET,
+        kind::SUPERSEDED,
+        kind::UNPIN,
+        kind::SCRATCHPAD_CLEAR,
+        kind::FACT_RETRACTED,
+    ];
     let kind = &*draft.kind;
     !kind::ends_turn(kind) && !free.contains(&kind) && !made_of_what_is_there.contains(&kind)
 }

@@ -38,8 +38,9 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 13] = [
+const FURTHER: [&str; 14] = [
     "supersede",
+    "scratchpad",
     "generate",
     "approve",
     "deny",

@@ -4,6 +4,7 @@ use super::ConversationContexts;
 use super::projecting::prompt_hash;
 use super::receipts::{Policy, Receipt};
 use crate::conversation::ConversationHandle;
+use crate::recall::turn_piece;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
@@ -34,8 +35,11 @@ const PROJECTED_BUDGETS: u64 = 4;
 /// at most this often.
 const ATTEMPTS: usize = 4;
 /// Version of the renderers; a change of their output changes it. Since version 2, prompts for Anthropic carry cache
-/// marks; since version 3, turns are attributed to their speakers.
-pub(super) const RENDERER_VERSION: u32 = 3;
+/// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, and edits
+/// of turns that the checkpoint covers follow it.
+pub(super) const RENDERER_VERSION: u32 = 4;
+/// Most edits shown beside a checkpoint that covers the turns that they replace.
+const EDITS_MAX: usize = 16;
 
 /// The names in a prompt of this version.
 pub(crate) fn names(version: u32) -> Names {
@@ -73,8 +77,10 @@ pub struct ContextOptions {
     pub recall: Option<RecallRequest>,
     /// Build the context as of this `seq`.
     pub at_seq: Option<u64>,
-    /// Turns from this `seq` on are the input: they are never left out, nor are the tool calls that they answer.
+    /// Turns from this place on are the input: they are never left out, nor are the tool calls that they answer.
     pub input_from: Option<u64>,
+    /// Only turns before this place: an answer is generated anew from what was said before it.
+    pub before: Option<u64>,
 }
 
 impl ContextOptions {
@@ -96,6 +102,7 @@ impl ContextOptions {
             recall: None,
             at_seq: None,
             input_from: None,
+            before: None,
         }
     }
 
@@ -284,6 +291,7 @@ impl ConversationHandle {
                 participants: options.participants.clone(),
                 sections: json!(options.sections),
                 input_from: options.input_from,
+                before: options.before,
                 recall: options.recall.clone(),
             },
             through_seq: fold.through_seq,
@@ -313,6 +321,7 @@ impl ConversationHandle {
         receipt: Option<&Receipt>,
     ) -> Result<Gathered, Error> {
         let recorded = receipt.and_then(|receipt| receipt.projection.as_ref());
+        let version = receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
         let family = options.family();
         let mut material = Material::default();
         if options.sections.has(Section::System) {
@@ -322,6 +331,9 @@ impl ConversationHandle {
         material.system.extend(instructions);
         if options.sections.has(Section::State) {
             material.state = self.state_piece(fold)?;
+            if version >= 4 {
+                self.add_edits(fold, options, &mut material.state)?;
+            }
         }
         if options.sections.has(Section::Digests) {
             material.digests =
@@ -336,8 +348,7 @@ impl ConversationHandle {
         let mut projection = None;
         if options.sections.has(Section::Tail) || options.input_from.is_some() {
             let projected = options.projection.is_some() || recorded.is_some();
-            let names = names(receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version));
-            let (turns, more) = self.tail(fold, options, projected, names)?;
+            let (turns, more) = self.tail(fold, options, projected, version)?;
             material.more = more;
             let summary = || -> Result<Option<String>, Error> {
                 Ok(self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
@@ -369,7 +380,7 @@ impl ConversationHandle {
                         Some(index) => turns[index].clone().said(),
                         None => Said {
                             source: shown.source().map_or(Source::Made, |index| turns[index].source()),
-                            seq: shown.source().map(|index| turns[index].seq),
+                            seq: shown.source().map(|index| turns[index].place),
                             raw: shown.raw().clone(),
                             tokens: family.message(shown.value()),
                             message: shown.value().clone(),
@@ -412,13 +423,39 @@ impl ConversationHandle {
         Ok(Some(Piece { source: Source::Ids(ids), text }))
     }
 
-    /// The newest turns, oldest first, as many as could fit; and whether there are more.
+    /// Adds to the state the turns that replace some that the checkpoint still tells of.
+    fn add_edits(&self, fold: &Fold, options: &ContextOptions, state: &mut Option<Piece>) -> Result<(), Error> {
+        let Some(at) = fold.checkpoint else { return Ok(()) };
+        let edits = self.edits_since(at, Some(fold.through_seq), EDITS_MAX)?;
+        let pieces = edits.iter().filter_map(|turn| turn_piece(turn, &options.participants, Names::Speakers));
+        let (mut ids, mut text) = (Vec::new(), String::new());
+        for piece in pieces {
+            if let Source::Ids(turn) = piece.source {
+                ids.extend(turn);
+            }
+            text = format!("{text}\n\n{}", piece.text);
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        let note = format!("Edited since this summary; these replace what it says of them:{text}");
+        match state {
+            Some(Piece { source: Source::Ids(known), text }) => {
+                known.extend(ids);
+                *text = format!("{text}\n\n{note}");
+            }
+            _ => *state = Some(Piece { source: Source::Ids(ids), text: note }),
+        }
+        Ok(())
+    }
+
+    /// The newest turns, first one first, as many as could fit; and whether there are more.
     fn tail(
         &self,
         fold: &Fold,
         options: &ContextOptions,
         projected: bool,
-        names: Names,
+        version: u32,
     ) -> Result<(Vec<Tailed>, bool), Error> {
         let family = options.family();
         let (start, _) = view_start(fold.checkpoint, fold.budget);
@@ -427,26 +464,31 @@ impl ConversationHandle {
         let mut turns: Vec<(Turn, Message)> = Vec::new();
         let mut tokens = 0;
         let mut more = false;
-        let mut before = fold.through_seq + 1;
+        let mut before = options.before.unwrap_or(u64::MAX).min(fold.through_seq + 1);
+        // Older prompts have turns in the order of the log.
+        let logged = version < 4;
+        let position = |turn: &Turn| if logged { turn.seq } else { turn.place };
         'pages: loop {
             let query = TurnQuery {
                 after: Some(start),
                 before: Some(before),
                 as_of: Some(fold.through_seq),
                 descending: true,
+                include_superseded: logged,
                 limit: PAGE,
                 ..TurnQuery::default()
             };
             let page = self.shared().journal.index.turns(self.key(), &query)?;
             let full = page.len() == PAGE;
             for mut turn in page {
-                before = turn.seq;
-                let Some(raw) = turn.message.take().filter(|_| turn.status != Status::Pending) else {
+                before = position(&turn);
+                let stands = turn.status != Status::Pending && turn.superseded_by.is_none();
+                let Some(raw) = turn.message.take().filter(|_| stands) else {
                     continue;
                 };
                 // One group more than asked for, so that the first one is complete.
                 let enough = options.last_n.is_some_and(|n| turns.len() >= n.saturating_add(PAGE));
-                let asked = options.input_from.is_some_and(|from| turn.seq >= from);
+                let asked = options.input_from.is_some_and(|from| position(&turn) >= from);
                 if (tokens > room || enough) && !asked {
                     more = true;
                     break 'pages;
@@ -462,7 +504,7 @@ impl ConversationHandle {
         turns.reverse();
         let said: Vec<(&Turn, Option<&Value>)> =
             turns.iter().map(|(turn, message)| (turn, Some(message.value()))).collect();
-        let seen = seen_by(&options.participants, &said, names);
+        let seen = seen_by(&options.participants, &said, names(version));
         let mut tail = Vec::new();
         for ((turn, message), seen) in turns.into_iter().zip(seen) {
             let (message, tokens) = match seen {
@@ -476,7 +518,7 @@ impl ConversationHandle {
                     (Message::of(told)?, tokens)
                 }
             };
-            tail.push(Tailed { turn: turn.id, seq: turn.seq, tokens, message });
+            tail.push(Tailed { turn: turn.id, place: position(&turn), tokens, message });
         }
         Ok((tail, more))
     }
@@ -504,7 +546,7 @@ fn take_input(tail: &mut Vec<Said>, from: u64) -> Vec<Said> {
 #[derive(Clone)]
 struct Tailed {
     turn: TurnId,
-    seq: u64,
+    place: u64,
     tokens: u64,
     message: Message,
 }
@@ -517,7 +559,7 @@ impl Tailed {
     fn said(self) -> Said {
         Said {
             source: self.source(),
-            seq: Some(self.seq),
+            seq: Some(self.place),
             raw: self.message.raw().clone(),
             message: self.message.value().clone(),
             tokens: self.tokens,

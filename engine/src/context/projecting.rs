@@ -12,6 +12,7 @@ use everturn_core::json::Raw;
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
 use everturn_views::projection::{self, Message, Options};
+use everturn_views::reading;
 use everturn_views::state::Fold;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -43,6 +44,9 @@ struct ProjectionBody {
     after_seq: u64,
     /// … up to this one, as they stood then.
     through_seq: u64,
+    /// Whether they are in reading order. Earlier views have them in the order of the log.
+    #[serde(default)]
+    in_reading_order: bool,
 }
 
 impl ConversationContexts<'_> {
@@ -52,7 +56,7 @@ impl ConversationContexts<'_> {
         let head = self.0.shared().journal.index.conversation(key)?.head.seq;
         let fold = self.0.shared().fold(key, head)?;
         let (after_seq, _) = view_start(fold.checkpoint, fold.budget);
-        let (messages, _slot) = self.0.messages(after_seq, head)?;
+        let (messages, _slot) = self.0.messages(after_seq, head, true)?;
         let summary = self.0.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.0.previous_projection(&fold)?;
         let options = options.clone().with_scratchpads(&self.0.scratchpads(&fold)?);
@@ -66,6 +70,7 @@ impl ConversationContexts<'_> {
                 metadata: view.event()["metadata"].take(),
                 after_seq,
                 through_seq: head,
+                in_reading_order: true,
             },
         })
     }
@@ -87,7 +92,7 @@ impl ConversationContexts<'_> {
                 format!("{} has no transcript.projection at seq {seq}", self.0.id()),
             )
         })?;
-        let (messages, _slot) = self.0.messages(body.after_seq, body.through_seq)?;
+        let (messages, _slot) = self.0.messages(body.after_seq, body.through_seq, body.in_reading_order)?;
         let view = projection::replay(&messages, &body.metadata)?;
         Ok(view.messages.iter().map(|shown| shown.raw().clone()).collect())
     }
@@ -112,9 +117,20 @@ impl ConversationHandle {
 
     /// The messages of the turns after a place that stood when the log ended at another. If they are large, also the slot
     /// that they take up as long as they are in memory.
-    fn messages(&self, after: u64, through: u64) -> Result<(Vec<Message>, Option<Slot<'_>>), Error> {
-        let (mut messages, mut slot) = (Vec::new(), None);
-        let query = TurnQuery { after: Some(after), as_of: Some(through), ..TurnQuery::default() };
+    fn messages(
+        &self,
+        after: u64,
+        through: u64,
+        in_reading_order: bool,
+    ) -> Result<(Vec<Message>, Option<Slot<'_>>), Error> {
+        let (mut turns, mut slot) = (Vec::new(), None);
+        // With superseded turns: results of a call that was edited away are known by it.
+        let query = TurnQuery {
+            after: Some(after),
+            as_of: Some(through),
+            include_superseded: true,
+            ..TurnQuery::default()
+        };
         let mut bytes = 0;
         self.each_turn(query, |turn| {
             bytes += turn.message.as_ref().map_or(0, |message| message.get().len() as u64);
@@ -122,9 +138,16 @@ impl ConversationHandle {
             if bytes > LARGE_BYTES && slot.is_none() {
                 slot = Some(self.shared().wholes.take());
             }
-            messages.extend(turn.message.map(Message::read).transpose()?);
+            if turn.place > after || !in_reading_order {
+                turns.push(turn);
+            }
             Ok(ControlFlow::Continue(()))
         })?;
+        if in_reading_order {
+            return Ok((reading::messages(&turns)?, slot));
+        }
+        let standing = turns.into_iter().filter(|turn| turn.superseded_by.is_none());
+        let messages = standing.filter_map(|turn| turn.message).map(Message::read).collect::<Result<_, _>>()?;
         Ok((messages, slot))
     }
 }

@@ -62,9 +62,12 @@ pub struct Policy {
     /// Sections and their shares.
     #[serde(default)]
     pub sections: Value,
-    /// First `seq` of the input.
+    /// First place of the input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_from: Option<u64>,
+    /// Only turns before this place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
     /// Recall into the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recall: Option<super::RecallRequest>,
@@ -152,6 +155,7 @@ impl ConversationContexts<'_> {
             recall: receipt.policy.recall.clone(),
             at_seq: Some(receipt.through_seq),
             input_from: receipt.policy.input_from,
+            before: receipt.policy.before,
             ..ContextOptions::new(receipt.policy.token_budget)
         };
         let context = self.0.context_with(&options, Some(receipt))?;

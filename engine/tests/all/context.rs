@@ -25,7 +25,7 @@ fn read(context: &Context) -> String {
     parts.map(Raw::get).collect::<Vec<_>>().join("\n")
 }
 
-fn assert_valid(provider: Provider, context: &Context) {
+pub fn assert_valid(provider: Provider, context: &Context) {
     let system = context.system.as_ref().map(|raw| raw.read::<Value>().unwrap());
     let messages: Vec<Value> = context.messages.iter().map(|raw| raw.read().unwrap()).collect();
     if let Err(wrong) = provider_valid::check(provider.as_str(), system.as_ref(), &messages) {
@@ -49,7 +49,7 @@ fn tell(scope: &Tenant, dice: &mut Dice, turns: usize) -> Told {
     let mut gone = Vec::new();
     for n in 0..turns {
         let word = format!("word{n}x");
-        match dice.roll(13) {
+        match dice.roll(14) {
             0 | 1 => drop(scope.say(id, NewTurn::user(&format!("I say {word} here.")).by("ana"))),
             2 => drop(scope.say(id, NewTurn::assistant(&format!("I answer {word} there.")).by("gpt"))),
             3 | 4 => {
@@ -118,6 +118,15 @@ fn tell(scope: &Tenant, dice: &mut Dice, turns: usize) -> Told {
                     .facts()
                     .add(NewFact { subject, predicate, object, ..NewFact::default() })
                     .unwrap();
+            }
+            12 => {
+                // Any turn that stands is edited in its place; a checkpoint may still tell of it.
+                let turns = scope.turns(id);
+                let standing: Vec<_> = turns.iter().filter(|turn| turn.superseded_by.is_none() && !turn.erased).collect();
+                if !standing.is_empty() {
+                    let turn = standing[dice.roll(standing.len())].id;
+                    scope.conversation(id).supersede(turn, NewTurn::user("changed")).wait().unwrap();
+                }
             }
             11 => {
                 // Nothing to compact is no failure here.

@@ -14,6 +14,7 @@ mod crash;
 mod damage;
 mod dice;
 mod doctor;
+mod editing;
 mod embedders;
 mod erasing;
 mod facts;

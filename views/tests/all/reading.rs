@@ -8,7 +8,7 @@ use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{TenantName, TurnId};
 use everturn_core::turn::{Role, Turn, TurnRow};
 use everturn_core::write::{Changes, Turns, fold};
-use everturn_views::reading::{messages, standing};
+use everturn_views::reading::messages;
 use everturn_views::state::Fold;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -219,6 +219,13 @@ fn turns(events: &[Event]) -> Vec<Turn> {
         Turn::read(id, row, &events[content - 1])
     };
     rows.into_values().map(turn).collect()
+}
+
+/// The current turns in reading order.
+fn standing(mut turns: Vec<Turn>) -> Vec<Turn> {
+    turns.retain(|turn| turn.superseded_by.is_none());
+    turns.sort_by_key(|turn| turn.place);
+    turns
 }
 
 fn ids(message: &Value) -> Vec<&str> {
