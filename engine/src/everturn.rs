@@ -2,6 +2,7 @@
 
 use crate::background::{self, Pauses};
 use crate::compaction::worker::{self as compactor, Compactions};
+use crate::context::Transcripts;
 use crate::erasing::copies::Copies;
 use crate::folds::Folds;
 use crate::generation::Generations;
@@ -126,6 +127,7 @@ pub(crate) struct Shared {
     pub backup: Arc<dyn everturn_store::Backup>,
     pub quotas: Arc<QuotaCounts>,
     pub folds: Arc<Folds>,
+    pub transcripts: Arc<Transcripts>,
     pub compaction: Arc<Compactions>,
     pub streams: Arc<Streams>,
     pub hub: Arc<Hub>,
@@ -205,6 +207,7 @@ impl Everturn {
         let (streams, hub, folds) =
             (Arc::<Streams>::default(), Arc::<Hub>::default(), Arc::<Folds>::default());
         let (generations, listings) = (Arc::<Generations>::default(), Arc::<Listings>::default());
+        let transcripts = Arc::<Transcripts>::default();
         // In this order: an open turn must be known before its event is published.
         let mut observers: Vec<Arc<dyn Observer>> = vec![
             quotas.clone(),
@@ -212,6 +215,7 @@ impl Everturn {
             generations.clone(),
             listings.clone(),
             folds.clone(),
+            transcripts.clone(),
             hub.clone(),
             compaction.clone(),
         ];
@@ -228,6 +232,7 @@ impl Everturn {
             backup,
             quotas,
             folds,
+            transcripts,
             compaction,
             streams,
             hub,

@@ -1,7 +1,7 @@
 //! Building the context of a model call, and rebuilding it from its receipt.
 
 use super::ConversationContexts;
-use super::projecting::prompt_hash;
+use super::projecting::{ProjectionBody, prompt_hash};
 use super::receipts::{Policy, Receipt};
 use crate::conversation::ConversationHandle;
 use crate::recall::turn_piece;
@@ -19,7 +19,7 @@ use everturn_views::context::{
     self, Assembled, Block, Cache, LeftOut, Material, Names, Piece, Request, Said, Section, Sections, Seen,
     Source, Tokens, seen_by,
 };
-use everturn_views::projection::{self, Message};
+use everturn_views::projection::{self, Message, Shown};
 use everturn_views::state::{Fold, State};
 use everturn_views::tokens::{Family, PART_TOKENS};
 use schemars::JsonSchema;
@@ -161,6 +161,9 @@ pub struct Context {
     pub receipt: Receipt,
     #[serde(skip)]
     pub(super) given: Vec<(Hash, String)>,
+    /// The event of its projection, recorded with the receipt.
+    #[serde(skip)]
+    pub(super) projection: Option<ProjectionBody>,
 }
 
 impl Context {
@@ -181,9 +184,11 @@ impl Context {
 }
 
 /// Material gathered before it is decided what fits.
+#[derive(Default)]
 struct Gathered {
     material: Material,
-    projection: Option<Value>,
+    /// The projection of the tail.
+    projection: Option<ProjectionBody>,
 }
 
 impl ConversationContexts<'_> {
@@ -208,7 +213,12 @@ impl ConversationHandle {
         let fold = self.shared().fold(key, through)?;
         let family = options.family();
         let version = recorded.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
-        let Gathered { mut material, projection } = self.gather(&fold, options, recorded)?;
+        let projection = match (&options.projection, recorded) {
+            (None, None) => self.contexts().default_projection()?,
+            (given, _) => given.clone(),
+        };
+        let Gathered { mut material, projection } =
+            self.gather(&fold, options, projection.as_ref(), recorded)?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
         let mut request = Request {
             token_budget: options.token_budget,
@@ -260,7 +270,7 @@ impl ConversationHandle {
         options: &ContextOptions,
         assembled: Assembled<'_>,
         rendered: provider::Rendered,
-        projection: Option<Value>,
+        projection: Option<ProjectionBody>,
     ) -> Result<Context, Error> {
         let before = match fold.receipt {
             Some(seq) => self.event_at(seq)?.and_then(|event| event.read::<Receipt>()),
@@ -292,18 +302,20 @@ impl ConversationHandle {
                 sections: json!(options.sections),
                 input_from: options.input_from,
                 before: options.before,
+                whole_view: projection.as_ref().is_some_and(|body| !body.of_receipt),
                 recall: options.recall.clone(),
             },
             through_seq: fold.through_seq,
             blocks: blocks.clone(),
             tools: options.tools.iter().map(|tool| Hash::of(tool.get().as_bytes())).collect(),
-            projection,
+            projection: projection.as_ref().map(|body| body.metadata.clone()),
             used: tokens.used,
             prefix_hash: prefix_hash.clone(),
         };
         Ok(Context {
             cache: before.map(|before| Cache::compare(&before.blocks, &blocks)).unwrap_or_default(),
             given: given(options),
+            projection,
             messages: rendered.messages,
             system: rendered.system,
             included: blocks,
@@ -318,6 +330,7 @@ impl ConversationHandle {
         &self,
         fold: &Fold,
         options: &ContextOptions,
+        how: Option<&projection::Options>,
         receipt: Option<&Receipt>,
     ) -> Result<Gathered, Error> {
         let recorded = receipt.and_then(|receipt| receipt.projection.as_ref());
@@ -347,46 +360,30 @@ impl ConversationHandle {
         }
         let mut projection = None;
         if options.sections.has(Section::Tail) || options.input_from.is_some() {
-            let projected = options.projection.is_some() || recorded.is_some();
-            let (turns, more) = self.tail(fold, options, projected, version)?;
-            material.more = more;
-            let summary = || -> Result<Option<String>, Error> {
-                Ok(self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
-            };
-            // Only a projection needs messages apart from their turns.
-            let apart = if projected { &turns[..] } else { &[] };
-            let messages: Vec<Message> = apart.iter().map(|turn| turn.message.clone()).collect();
-            let view = match (&options.projection, recorded) {
-                (_, Some(recorded)) => Some(projection::replay(&messages, recorded)?),
+            let how = match (how, recorded) {
+                (_, Some(recorded)) => Some(How::Recorded(recorded)),
                 (Some(how), None) => {
-                    let previous = self.previous_projection(fold)?;
                     let how = how.clone().with_scratchpads(&self.scratchpads(fold)?);
-                    Some(projection::project_after(
-                        &messages,
-                        summary()?.as_deref(),
-                        &how,
-                        previous.as_ref(),
-                    )?)
+                    let summary = self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
+                    Some(How::Now(how, summary))
                 }
                 (None, None) => None,
             };
-            projection = view.as_ref().map(|view| view.event()["metadata"].take());
-            material.tail = match view {
-                None => turns.into_iter().map(Tailed::said).collect(),
-                Some(view) => view
-                    .messages
-                    .iter()
-                    .map(|shown| match shown.source().filter(|_| shown.is_unchanged()) {
-                        Some(index) => turns[index].clone().said(),
-                        None => Said {
-                            source: shown.source().map_or(Source::Made, |index| turns[index].source()),
-                            seq: shown.source().map(|index| turns[index].place),
-                            raw: shown.raw().clone(),
-                            tokens: family.message(shown.value()),
-                            message: shown.value().clone(),
-                        },
-                    })
-                    .collect(),
+            let whole = match receipt {
+                Some(receipt) => receipt.policy.whole_view,
+                None => options.participants.is_empty(),
+            };
+            let projected = match &how {
+                Some(how) if whole => self.projected_view(fold, options, how, receipt.is_some())?,
+                _ => None,
+            };
+            (material.tail, projection) = match projected {
+                Some((tail, body)) => (tail, Some(body)),
+                None => {
+                    let (turns, more) = self.tail(fold, options, how.is_some(), version)?;
+                    material.more = more;
+                    self.projected_tail(fold, options, turns, how.as_ref())?
+                }
             };
         }
         if let Some(from) = options.input_from {
@@ -396,6 +393,92 @@ impl ConversationHandle {
             (material.tail, material.more) = (Vec::new(), false);
         }
         Ok(Gathered { material, projection })
+    }
+
+    /// The tail as a projection of the whole messages view. `None` if that is too large to be held at once: then the end
+    /// of it is projected.
+    fn projected_view(
+        &self,
+        fold: &Fold,
+        options: &ContextOptions,
+        how: &How<'_>,
+        replayed: bool,
+    ) -> Result<Option<(Vec<Said>, ProjectionBody)>, Error> {
+        let previous = self.previous_projection(fold)?;
+        let projected = self.with_transcript(fold, |transcript| {
+            let after_seq = transcript.after_seq;
+            let (view, turns) = match (how, options.before) {
+                (How::Recorded(recorded), before) => transcript.replay(before, recorded)?,
+                (How::Now(how, summary), Some(before)) => {
+                    transcript.project_before(before, summary.as_deref(), how)?
+                }
+                (How::Now(how, summary), None) => {
+                    transcript.project(summary.as_deref(), how, previous.as_ref())?
+                }
+            };
+            let said = view.messages.iter().map(|shown| self.shown(options.family(), shown, |index| turns[index]));
+            let body = ProjectionBody {
+                text: view.reason.clone(),
+                metadata: view.event()["metadata"].take(),
+                after_seq,
+                through_seq: fold.through_seq,
+                in_reading_order: true,
+                before: options.before,
+                of_receipt: false,
+            };
+            Ok((said.collect(), body))
+        });
+        match projected {
+            Err(error) if error.code() == "limit.exceeded" && !replayed => Ok(None),
+            projected => projected.map(Some),
+        }
+    }
+
+    /// The tail as a projection of its own turns, or as it is.
+    fn projected_tail(
+        &self,
+        fold: &Fold,
+        options: &ContextOptions,
+        turns: Vec<Tailed>,
+        how: Option<&How<'_>>,
+    ) -> Result<(Vec<Said>, Option<ProjectionBody>), Error> {
+        let Some(how) = how else { return Ok((turns.into_iter().map(Tailed::said).collect(), None)) };
+        let messages: Vec<Message> = turns.iter().map(|turn| turn.message.clone()).collect();
+        let view = match how {
+            How::Recorded(recorded) => projection::replay(&messages, recorded)?,
+            How::Now(how, summary) => {
+                let previous = self.previous_projection(fold)?;
+                projection::project_after(&messages, summary.as_deref(), how, previous.as_ref())?
+            }
+        };
+        let place = |index: usize| (turns[index].turn, turns[index].place);
+        let said = view.messages.iter().map(|shown| self.shown(options.family(), shown, place)).collect();
+        let body = ProjectionBody {
+            text: view.reason.clone(),
+            metadata: view.event()["metadata"].take(),
+            after_seq: turns.first().map_or(0, |turn| turn.place - 1),
+            through_seq: fold.through_seq,
+            in_reading_order: true,
+            before: options.before,
+            of_receipt: true,
+        };
+        Ok((said, Some(body)))
+    }
+
+    /// A message of a projection.
+    fn shown(&self, family: Family, shown: &Shown<'_>, turn: impl Fn(usize) -> (TurnId, u64)) -> Said {
+        let turn = shown.source().map(turn);
+        let tokens = match turn.filter(|_| shown.is_unchanged()) {
+            Some((id, _)) => self.shared().count(family, id, shown.value()),
+            None => family.message(shown.value()),
+        };
+        Said {
+            source: turn.map_or(Source::Made, |(id, _)| source(id)),
+            seq: turn.map(|(_, place)| place),
+            raw: shown.raw().clone(),
+            message: shown.value().clone(),
+            tokens,
+        }
     }
 
     fn prompt_piece(&self, fold: &Fold) -> Result<Option<Piece>, Error> {
@@ -551,14 +634,23 @@ struct Tailed {
     message: Message,
 }
 
-impl Tailed {
-    fn source(&self) -> Source {
-        Source::Ids(vec![EventId(self.turn.0).to_string()])
-    }
+/// A turn as a source.
+fn source(turn: TurnId) -> Source {
+    Source::Ids(vec![EventId(turn.0).to_string()])
+}
 
+/// The projection to make.
+enum How<'a> {
+    /// As recorded.
+    Recorded(&'a Value),
+    /// With these options and this summary.
+    Now(projection::Options, Option<String>),
+}
+
+impl Tailed {
     fn said(self) -> Said {
         Said {
-            source: self.source(),
+            source: source(self.turn),
             seq: Some(self.place),
             raw: self.message.raw().clone(),
             message: self.message.value().clone(),

@@ -68,13 +68,16 @@ pub struct Policy {
     /// Only turns before this place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<u64>,
+    /// Whether the projection is of the whole messages view, and not of its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_view: bool,
     /// Recall into the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recall: Option<super::RecallRequest>,
 }
 
 impl ConversationContexts<'_> {
-    /// Records that a context was used for a model call. Texts supplied by the caller are stored once, whatever the
+    /// Records that a context was used for a model call, and its projection, in one commit. Texts supplied by the caller are stored once, whatever the
     /// number of calls.
     pub fn record(&self, context: &Context) -> Result<Event, Error> {
         let key = self.0.key();
@@ -96,6 +99,9 @@ impl ConversationContexts<'_> {
                     &mut uploads,
                 )?);
                 kept.push(asset);
+            }
+            if let Some(body) = &context.projection {
+                drafts.push(self.0.projection_draft(body)?);
             }
             drafts.push(self.0.shared().draft(kind::RECEIPT, &context.receipt)?);
             Ok(Action::Append { drafts: std::mem::take(&mut drafts), expected_seq: None, idempotency: None })

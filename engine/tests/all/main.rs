@@ -31,6 +31,7 @@ mod model_clients;
 mod model_faults;
 mod payloads;
 mod processes;
+mod projecting;
 mod ranking;
 mod recall;
 mod recalled;
