@@ -9,6 +9,7 @@ use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Settings, view_start};
+use everturn_core::error::code;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
@@ -16,8 +17,8 @@ use everturn_core::turn::{Status, Turn};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::context::{
-    self, Assembled, Block, Cache, LeftOut, Material, Names, Piece, Request, Said, Section, Sections, Seen,
-    Source, Tokens, seen_by,
+    self, Assembled, Block, Cache, ContextMessage, ContextText, LeftOut, Material, Names, Request, Section,
+    Sections, Seen, Source, Tokens, seen_by,
 };
 use everturn_views::projection::{self, Message, Shown};
 use everturn_views::state::{Fold, State};
@@ -256,7 +257,7 @@ impl ConversationHandle {
             return Ok(context);
         }
         Err(Error::too_large(
-            "context.budget_too_small",
+            code::BUDGET_TOO_SMALL,
             format!(
                 "token_budget is {}, and the fixed parts do not fit once rendered; raise it",
                 options.token_budget
@@ -356,7 +357,7 @@ impl ConversationHandle {
             let message = Message::read(raw)?;
             let tokens = family.message(message.value());
             let (raw, message) = (message.raw().clone(), message.value().clone());
-            material.input.push(Said { source: Source::Given, seq: None, raw, message, tokens });
+            material.input.push(ContextMessage { source: Source::Given, seq: None, raw, message, tokens });
         }
         let mut projection = None;
         if options.sections.has(Section::Tail) || options.input_from.is_some() {
@@ -403,7 +404,7 @@ impl ConversationHandle {
         options: &ContextOptions,
         how: &How<'_>,
         replayed: bool,
-    ) -> Result<Option<(Vec<Said>, ProjectionBody)>, Error> {
+    ) -> Result<Option<(Vec<ContextMessage>, ProjectionBody)>, Error> {
         let previous = self.previous_projection(fold)?;
         let projected = self.with_transcript(fold, |transcript| {
             let after_seq = transcript.after_seq;
@@ -441,7 +442,7 @@ impl ConversationHandle {
         options: &ContextOptions,
         turns: Vec<Tailed>,
         how: Option<&How<'_>>,
-    ) -> Result<(Vec<Said>, Option<ProjectionBody>), Error> {
+    ) -> Result<(Vec<ContextMessage>, Option<ProjectionBody>), Error> {
         let Some(how) = how else { return Ok((turns.into_iter().map(Tailed::said).collect(), None)) };
         let messages: Vec<Message> = turns.iter().map(|turn| turn.message.clone()).collect();
         let view = match how {
@@ -466,13 +467,13 @@ impl ConversationHandle {
     }
 
     /// A message of a projection.
-    fn shown(&self, family: Family, shown: &Shown<'_>, turn: impl Fn(usize) -> (TurnId, u64)) -> Said {
+    fn shown(&self, family: Family, shown: &Shown<'_>, turn: impl Fn(usize) -> (TurnId, u64)) -> ContextMessage {
         let turn = shown.source().map(turn);
         let tokens = match turn.filter(|_| shown.is_unchanged()) {
             Some((id, _)) => self.shared().count(family, id, shown.value()),
             None => family.message(shown.value()),
         };
-        Said {
+        ContextMessage {
             source: turn.map_or(Source::Made, |(id, _)| source(id)),
             seq: turn.map(|(_, place)| place),
             raw: shown.raw().clone(),
@@ -481,15 +482,18 @@ impl ConversationHandle {
         }
     }
 
-    fn prompt_piece(&self, fold: &Fold) -> Result<Option<Piece>, Error> {
+    fn prompt_piece(&self, fold: &Fold) -> Result<Option<ContextText>, Error> {
         let Some(seq) = fold.prompt else { return Ok(None) };
         let event = self.event_at(seq)?;
         let id = event.as_ref().map(|event| event.id.to_string());
         let prompt = event.and_then(|e| e.read::<Settings>()).and_then(|s| s.system_prompt.flatten());
-        Ok(prompt.map(|prompt| Piece { source: Source::Ids(id.into_iter().collect()), text: prompt.content }))
+        Ok(prompt.map(|prompt| ContextText {
+            source: Source::Ids(id.into_iter().collect()),
+            text: prompt.content,
+        }))
     }
 
-    fn state_piece(&self, fold: &Fold) -> Result<Option<Piece>, Error> {
+    fn state_piece(&self, fold: &Fold) -> Result<Option<ContextText>, Error> {
         let state: State = self.read_state(fold)?;
         let text = state.render();
         if text.is_empty() {
@@ -503,11 +507,11 @@ impl ConversationHandle {
             ids.extend(self.event_at(seq)?.map(|event| event.id.to_string()));
         }
         ids.dedup();
-        Ok(Some(Piece { source: Source::Ids(ids), text }))
+        Ok(Some(ContextText { source: Source::Ids(ids), text }))
     }
 
     /// Adds to the state the turns that replace some that the checkpoint still tells of.
-    fn add_edits(&self, fold: &Fold, options: &ContextOptions, state: &mut Option<Piece>) -> Result<(), Error> {
+    fn add_edits(&self, fold: &Fold, options: &ContextOptions, state: &mut Option<ContextText>) -> Result<(), Error> {
         let Some(at) = fold.checkpoint else { return Ok(()) };
         let edits = self.edits_since(at, Some(fold.through_seq), EDITS_MAX)?;
         let pieces = edits.iter().filter_map(|turn| turn_piece(turn, &options.participants, Names::Speakers));
@@ -523,11 +527,11 @@ impl ConversationHandle {
         }
         let note = format!("Edited since this summary; these replace what it says of them:{text}");
         match state {
-            Some(Piece { source: Source::Ids(known), text }) => {
+            Some(ContextText { source: Source::Ids(known), text }) => {
                 known.extend(ids);
                 *text = format!("{text}\n\n{note}");
             }
-            _ => *state = Some(Piece { source: Source::Ids(ids), text: note }),
+            _ => *state = Some(ContextText { source: Source::Ids(ids), text: note }),
         }
         Ok(())
     }
@@ -619,7 +623,7 @@ impl ConversationHandle {
 }
 
 /// Splits the input off the end of the tail, with the tool calls that it answers.
-fn take_input(tail: &mut Vec<Said>, from: u64) -> Vec<Said> {
+fn take_input(tail: &mut Vec<ContextMessage>, from: u64) -> Vec<ContextMessage> {
     let first = tail.iter().position(|said| said.seq.is_some_and(|seq| seq >= from)).unwrap_or(tail.len());
     let first = pairing::pair(tail.iter().map(|said| &said.message)).cut_at_or_before(first);
     tail.split_off(first)
@@ -648,8 +652,8 @@ enum How<'a> {
 }
 
 impl Tailed {
-    fn said(self) -> Said {
-        Said {
+    fn said(self) -> ContextMessage {
+        ContextMessage {
             source: source(self.turn),
             seq: Some(self.place),
             raw: self.message.raw().clone(),
@@ -660,7 +664,7 @@ impl Tailed {
 }
 
 /// A message for the renderers: its exact text, and its content even if a number in it does not fit a double.
-struct RenderInput<'a>(&'a Said);
+struct RenderInput<'a>(&'a ContextMessage);
 
 impl provider::Message for RenderInput<'_> {
     fn text(&self) -> Cow<'_, str> {
@@ -724,8 +728,8 @@ fn rendered_cost(family: Family, rendered: &provider::Rendered) -> u64 {
     system + rendered.messages.iter().map(cost).sum::<u64>()
 }
 
-fn given_piece(text: String) -> Piece {
-    Piece { source: Source::Given, text }
+fn given_piece(text: String) -> ContextText {
+    ContextText { source: Source::Given, text }
 }
 
 fn digest_text(digest: &Digest) -> String {

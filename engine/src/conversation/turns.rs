@@ -1,7 +1,7 @@
 //! Custom events, and superseding.
 
 use super::{AppendOptions, Appended, ConversationHandle, ForkOptions};
-use crate::ingest::{Ingested, NewTurn, Place};
+use crate::ingest::{DraftKind, Ingested, NewTurn};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -46,7 +46,7 @@ impl ConversationHandle {
     /// one points to it; nothing is changed or lost.
     pub fn supersede(&self, turn: TurnId, with: NewTurn) -> Commit<Appended> {
         let appended = self.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
-            self.shared().ingest(conversation, with, Place::Whole, ingested)?;
+            self.shared().ingest(conversation, with, DraftKind::Whole, ingested)?;
             let by = last_turn(ingested)?;
             self.replace(turn, by, ingested)
         });
@@ -67,7 +67,7 @@ impl ConversationHandle {
         let conversation = self.shared().journal.conversation(self.key())?;
         // What would be refused in the fork is refused before it is made.
         let mut trial = Ingested { drafts: Vec::new(), uploads: Vec::new() };
-        let accepted = self.shared().ingest(&conversation, with.clone(), Place::Whole, &mut trial);
+        let accepted = self.shared().ingest(&conversation, with.clone(), DraftKind::Whole, &mut trial);
         self.shared().journal.uploaded(&trial.uploads);
         accepted?;
         let edits = self.edits_before(place)?;
@@ -86,7 +86,7 @@ impl ConversationHandle {
                     self.replace(old, by, ingested)?;
                 }
             }
-            self.shared().ingest(conversation, with, Place::Whole, ingested)
+            self.shared().ingest(conversation, with, DraftKind::Whole, ingested)
         });
         let mut appended = appended.wait()?;
         appended.turns.drain(..appended.turns.len() - 1);
@@ -138,7 +138,7 @@ impl ConversationHandle {
             metadata: turn.metadata,
             occurred_at: turn.occurred_at,
         };
-        self.shared().ingest(conversation, new, Place::Said(turn.role), ingested)?;
+        self.shared().ingest(conversation, new, DraftKind::Said(turn.role), ingested)?;
         last_turn(ingested)
     }
 
