@@ -235,7 +235,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
             let through = context.receipt.through_seq;
             let state = scope.conversation(told.id).state().at(through).unwrap();
             let summarized =
-                state.summarized_through.map(|turn| scope.conversation(told.id).turn(turn).unwrap().seq);
+                state.summarized_through.map(|turn| scope.conversation(told.id).turn(turn).unwrap().place);
             for block in context.included.iter().filter(|block| block.section == Section::Tail) {
                 let Source::Ids(ids) = &block.source else { continue };
                 let turn = scope
@@ -243,7 +243,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                     .turn(ids[0].replace("evt_", "turn_").parse().unwrap())
                     .unwrap();
                 assert!(
-                    summarized.is_none_or(|seq| turn.seq > seq),
+                    summarized.is_none_or(|place| turn.place > place),
                     "a summarized turn is repeated: {}",
                     turn.seq
                 );
@@ -255,7 +255,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                     Source::Ids(ids) => Some(ids[0].replace("evt_", "turn_").parse().unwrap()),
                     _ => None,
                 });
-                ids.map(|id| scope.conversation(told.id).turn(id).unwrap().seq).collect()
+                ids.map(|id| scope.conversation(told.id).turn(id).unwrap().place).collect()
             };
             let tail = [told_of(Section::Tail), told_of(Section::Input)].concat().into_iter().min();
             for seq in told_of(Section::Recalled) {
