@@ -116,7 +116,7 @@ impl ConversationContexts<'_> {
         }
         let shown = |messages: &[Shown<'_>]| messages.iter().map(|shown| shown.raw().clone()).collect();
         if body.in_reading_order {
-            let transcript = self.0.transcript(body.after_seq, body.through_seq)?;
+            let transcript = self.0.read_transcript(body.after_seq, body.through_seq)?;
             return Ok(shown(&transcript.replay(body.before, &body.metadata)?.0.messages));
         }
         let messages = self.0.logged_messages(body.after_seq, body.through_seq)?;

@@ -174,7 +174,7 @@ impl ConversationHandle {
         };
         let mut transcript = match grown {
             Some(transcript) => transcript,
-            None => self.transcript(after, fold.through_seq)?,
+            None => self.read_transcript(after, fold.through_seq)?,
         };
         let done = run(&mut transcript)?;
         self.shared().transcripts.keep(self.key(), erasures, transcript);
@@ -228,7 +228,7 @@ impl ConversationHandle {
     }
 
     /// Reads the messages of the turns after a place, as they stood at a `seq`.
-    pub(crate) fn transcript(&self, after_seq: u64, through_seq: u64) -> Result<Transcript<'_>, Error> {
+    pub(crate) fn read_transcript(&self, after_seq: u64, through_seq: u64) -> Result<Transcript<'_>, Error> {
         let (mut turns, mut bytes, mut slot) = (Vec::new(), 0, None);
         // With superseded turns: results of a call that was edited away are known by it.
         let query = TurnQuery {
