@@ -8,6 +8,7 @@ use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_core::turn::Turn;
 use everturn_views::context::{Section, Sections, Source};
 use everturn_views::projection;
 use serde_json::{Value, json};
@@ -233,6 +234,8 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                 }
             }
             let through = context.receipt.through_seq;
+            // A replacement is there an event before the turn that it replaces is gone.
+            let place = |turn: &Turn| if turn.seq == through { turn.seq } else { turn.place };
             let state = scope.conversation(told.id).state().at(through).unwrap();
             let summarized =
                 state.summarized_through.map(|turn| scope.conversation(told.id).turn(turn).unwrap().place);
@@ -243,7 +246,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                     .turn(ids[0].replace("evt_", "turn_").parse().unwrap())
                     .unwrap();
                 assert!(
-                    summarized.is_none_or(|place| turn.place > place),
+                    summarized.is_none_or(|summarized| place(&turn) > summarized),
                     "a summarized turn is repeated: {}",
                     turn.seq
                 );
@@ -255,7 +258,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                     Source::Ids(ids) => Some(ids[0].replace("evt_", "turn_").parse().unwrap()),
                     _ => None,
                 });
-                ids.map(|id| scope.conversation(told.id).turn(id).unwrap().place).collect()
+                ids.map(|id| place(&scope.conversation(told.id).turn(id).unwrap())).collect()
             };
             let tail = [told_of(Section::Tail), told_of(Section::Input)].concat().into_iter().min();
             for seq in told_of(Section::Recalled) {

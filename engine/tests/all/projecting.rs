@@ -102,7 +102,7 @@ fn freeze_works_from_one_generation_to_the_next() {
 fn a_conversation_can_have_a_default_projection() {
     let (_store, scope) = memory();
     let wrong = everturn::NewConversation { settings: policy(json!("no_such_policy")), ..Default::default() };
-    refused(scope.create(wrong).wait(), "projection.options", "policy");
+    refused(scope.create(wrong).wait(), "projection.option", "policy");
     let id = scope.begin_with(policy(json!("clean_tool_repair"))).id;
     use_tool(&scope, id, 1, "error: no such folder");
     use_tool(&scope, id, 2, "here it is");
