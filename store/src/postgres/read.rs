@@ -182,16 +182,20 @@ fn turn_page(
 ) -> Result<Vec<TurnRow>, Error> {
     let (nos, _, mut caps) = lineage.arrays();
     let order = if query.descending { "DESC" } else { "ASC" };
-    let position = match query.include_superseded {
-        true => "t.seq",
-        false => "(CASE WHEN t.placed_seq > l.cap THEN t.seq ELSE t.place END)",
+    // Superseded turns share the places of others, and a page must not end between them.
+    let (position, stands) = match query.include_superseded {
+        true => ("t.seq", "true"),
+        false => {
+            let place = "(CASE WHEN t.placed_seq > l.cap THEN t.seq ELSE t.place END)";
+            (place, "coalesce(t.superseded_seq > l.cap, true)")
+        }
     };
     if let Some(seq) = query.as_of {
         caps.iter_mut().for_each(|cap| *cap = (*cap).min(signed(seq)));
     }
     let sql = format!(
         "SELECT {TURN_COLUMNS}, l.depth FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS l (no, cap, depth)
-         CROSS JOIN LATERAL (SELECT * FROM turn_rows t WHERE t.conversation = l.no AND t.seq <= l.cap AND {position} BETWEEN $3 AND $4
+         CROSS JOIN LATERAL (SELECT * FROM turn_rows t WHERE t.conversation = l.no AND t.seq <= l.cap AND {position} BETWEEN $3 AND $4 AND {stands}
              AND NOT EXISTS (SELECT 1 FROM turn_rows y WHERE y.conversation = ANY (($1::bigint[])[1:(l.depth - 1)::int]) AND y.seq = t.seq)
              ORDER BY {position} {order} LIMIT $5) t ORDER BY l.depth"
     );

@@ -355,7 +355,11 @@ fn placed_page(
 ) -> rusqlite::Result<Vec<TurnRow>> {
     let now = i64::MAX as u64;
     let order = if query.descending { "DESC" } else { "ASC" };
-    let select = format!("SELECT {TURN_COLUMNS} FROM turns t WHERE t.conversation = ?1 AND");
+    // Without superseded turns, which share the places of others: a page must not end between them.
+    let select = format!(
+        "SELECT {TURN_COLUMNS} FROM turns t
+         WHERE t.conversation = ?1 AND NOT ifnull(t.superseded_seq BETWEEN 1 AND ?5, 0) AND"
+    );
     let mut at_seq = db.prepare_cached(&format!(
         "{select} t.seq >= ?2 AND t.seq <= ?3 AND (t.place IS NULL OR typeof(t.place) <> 'integer' OR t.place < 1)
          ORDER BY t.seq {order} LIMIT ?4"
@@ -369,9 +373,7 @@ fn placed_page(
         "{select} t.place IS NOT NULL AND t.place <= ?3 AND t.seq >= ?2 AND t.seq <= min(?3, ?5) AND t.placed_seq > ?5
          ORDER BY t.seq {order} LIMIT ?4"
     ))?;
-    let mut inherited = db.prepare_cached(
-        "SELECT seq FROM turns WHERE conversation = ?1 AND place IS NOT NULL AND place <= ?2 AND seq <= ?2",
-    )?;
+    let mut inherited = db.prepare_cached("SELECT seq FROM turns WHERE conversation = ?1 AND seq <= ?2")?;
     // Turns that are not settled yet replace nothing.
     let recent = lineage.recent.iter().filter(|_| query.moved_after.is_none());
     let recent = recent.filter(|event| (low..=high).contains(&event.seq));
@@ -380,15 +382,16 @@ fn placed_page(
         true => recent.rev().take(query.limit).collect(),
         false => recent.take(query.limit).collect(),
     };
-    // Inherited turns that a younger level moved: their older rows do not count.
+    // Inherited turns that a younger level changed: their older rows do not count.
     let mut hidden: BTreeSet<u64> = BTreeSet::new();
     for level in &lineage.levels {
         let through = level.cap.min(query.as_of.unwrap_or(now));
-        let limit = signed((query.limit + hidden.len()) as u64);
+        let limit = signed(query.limit.saturating_add(hidden.len()) as u64);
         let mut rows = Vec::new();
         let last = signed(high.min(through));
         if query.moved_after.is_none() {
-            rows.extend(at_seq.query_map(params![level.no, signed(low), last, limit], rows::turn)?);
+            let parameters = params![level.no, signed(low), last, limit, signed(through)];
+            rows.extend(at_seq.query_map(parameters, rows::turn)?);
         }
         let parameters = params![level.no, signed(low), signed(high), limit, signed(through)];
         rows.extend(moved.query_map(parameters, rows::turn)?);
@@ -402,8 +405,9 @@ fn placed_page(
             }
         }
         if level.floor > 0 {
-            let moved = inherited.query_map(params![level.no, signed(level.floor)], |row| rows::unsigned(row, 0))?;
-            for seq in moved {
+            let changed =
+                inherited.query_map(params![level.no, signed(level.floor)], |row| rows::unsigned(row, 0))?;
+            for seq in changed {
                 hidden.insert(seq?);
             }
         }
