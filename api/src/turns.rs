@@ -265,8 +265,7 @@ impl Operation for SupersedeTurn {
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let SupersedeTurn { turn, conversation, with } = self;
         let with = with.into_turn()?;
-        let supersede =
-            move |tenant: &Tenant| Ok(editing(tenant, turn, conversation)?.supersede(turn, with));
+        let supersede = move |tenant: &Tenant| Ok(editing(tenant, turn, conversation)?.supersede(turn, with));
         asker.writing(supersede).await
     }
 }

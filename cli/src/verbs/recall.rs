@@ -286,8 +286,9 @@ fn in_context(store: &Client, id: ConversationId, hits: &[&Hit], limit: usize) -
     let mut out: Vec<String> = Vec::new();
     let mut previous = None;
     for (place, line) in lines {
-        let follows =
-            |previous| blocks.iter().any(|(first, last)| (first..=last).contains(&&previous) && place <= *last);
+        let follows = |previous| {
+            blocks.iter().any(|(first, last)| (first..=last).contains(&&previous) && place <= *last)
+        };
         if previous.is_some_and(|previous| !follows(previous)) {
             out.push(format!("  {DIM}--{DIM:#}"));
         }

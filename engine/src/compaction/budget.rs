@@ -317,9 +317,8 @@ fn retained(conversation: &Conversation, start: u64, standing: &[&Turn]) -> Usag
 
 /// The turns of a view that begins after `start`, in reading order.
 fn standing(turns: &[Turn], start: u64) -> Vec<&Turn> {
-    let stands = |turn: &&Turn| {
-        turn.superseded_by.is_none() && turn.status != Status::Aborted && turn.place > start
-    };
+    let stands =
+        |turn: &&Turn| turn.superseded_by.is_none() && turn.status != Status::Aborted && turn.place > start;
     let mut standing: Vec<&Turn> = turns.iter().filter(stands).collect();
     standing.sort_by_key(|turn| turn.place);
     standing

@@ -443,10 +443,13 @@ impl ConversationHandle {
             if unsummarized.conversation.retention != Retention::Full {
                 unsummarized.turns = self.edits_since(at, None, COVERED_TURNS_MAX)?;
             }
-            // What was covered stays covered: nothing in it can be pending.
-            let cut = compaction::plan(&policy, &unsummarized.candidates(), Some(at.through_seq + 1), true);
+            // What was covered stays covered, unless an edit calls a tool.
+            let barrier = unsummarized.barrier.into_iter().chain([at.through_seq + 1]).min();
+            let cut = compaction::plan(&policy, &unsummarized.candidates(), barrier, true);
             let Some(cut) = cut else { return Ok(()) };
-            let cut = match cut.to_seq < at.through_seq && unsummarized.previous.as_ref().is_some_and(|(base, _)| *base == at) {
+            let cut = match cut.to_seq < at.through_seq
+                && unsummarized.previous.as_ref().is_some_and(|(base, _)| *base == at)
+            {
                 true => Cut { to_seq: at.through_seq, through: at.through, ..cut },
                 false => cut,
             };
@@ -484,11 +487,8 @@ impl ConversationHandle {
             contents: OnceCell::new(),
             barrier: fold.barrier(),
         };
-        let query = TurnQuery {
-            after: Some(after),
-            before: Some(through.saturating_add(1)),
-            ..TurnQuery::default()
-        };
+        let query =
+            TurnQuery { after: Some(after), before: Some(through.saturating_add(1)), ..TurnQuery::default() };
         self.each_turn(query, |mut turn| {
             if !matches!(turn.status, Status::Complete | Status::Interrupted) {
                 return Ok(ControlFlow::Continue(()));

@@ -39,8 +39,10 @@ const ATTEMPTS: usize = 4;
 /// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, and edits
 /// of turns that the checkpoint covers follow it.
 pub(super) const RENDERER_VERSION: u32 = 4;
-/// Most edits shown beside a checkpoint that covers the turns that they replace.
+/// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
+/// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
+const EDITS_BYTES: usize = 4 * 1024;
 
 /// The names in a prompt of this version.
 pub(crate) fn names(version: u32) -> Names {
@@ -417,7 +419,8 @@ impl ConversationHandle {
                     transcript.project(summary.as_deref(), how, previous.as_ref())?
                 }
             };
-            let said = view.messages.iter().map(|shown| self.shown(options.family(), shown, |index| turns[index]));
+            let said =
+                view.messages.iter().map(|shown| self.shown(options.family(), shown, |index| turns[index]));
             let body = ProjectionBody {
                 text: view.reason.clone(),
                 metadata: view.event()["metadata"].take(),
@@ -467,7 +470,12 @@ impl ConversationHandle {
     }
 
     /// A message of a projection.
-    fn shown(&self, family: Family, shown: &Shown<'_>, turn: impl Fn(usize) -> (TurnId, u64)) -> ContextMessage {
+    fn shown(
+        &self,
+        family: Family,
+        shown: &Shown<'_>,
+        turn: impl Fn(usize) -> (TurnId, u64),
+    ) -> ContextMessage {
         let turn = shown.source().map(turn);
         let tokens = match turn.filter(|_| shown.is_unchanged()) {
             Some((id, _)) => self.shared().count(family, id, shown.value()),
@@ -511,12 +519,21 @@ impl ConversationHandle {
     }
 
     /// Adds to the state the turns that replace some that the checkpoint still tells of.
-    fn add_edits(&self, fold: &Fold, options: &ContextOptions, state: &mut Option<ContextText>) -> Result<(), Error> {
+    fn add_edits(
+        &self,
+        fold: &Fold,
+        options: &ContextOptions,
+        state: &mut Option<ContextText>,
+    ) -> Result<(), Error> {
         let Some(at) = fold.checkpoint else { return Ok(()) };
         let edits = self.edits_since(at, Some(fold.through_seq), EDITS_MAX)?;
         let pieces = edits.iter().filter_map(|turn| turn_piece(turn, &options.participants, Names::Speakers));
         let (mut ids, mut text) = (Vec::new(), String::new());
         for piece in pieces {
+            if text.len() > EDITS_BYTES {
+                text.push_str("\n\n… and other edits.");
+                break;
+            }
             if let Source::Ids(turn) = piece.source {
                 ids.extend(turn);
             }

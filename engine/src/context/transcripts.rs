@@ -220,7 +220,8 @@ impl ConversationHandle {
         let message = Message::read(raw)?;
         let pairs = pairing::pair([message.value()]);
         let alone = pairs.calls.is_empty() && pairs.results.is_empty();
-        if transcript.turns.last().is_some_and(|(_, last)| turn.place <= *last) || transcript.edited && !alone {
+        if transcript.turns.last().is_some_and(|(_, last)| turn.place <= *last) || transcript.edited && !alone
+        {
             return Ok(false);
         }
         transcript.add(&turn, message);

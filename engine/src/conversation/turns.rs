@@ -62,7 +62,11 @@ impl ConversationHandle {
 
     /// Edits a turn and goes on from there: a fork with everything that is read before the turn, and the new one instead
     /// of it. This conversation stays as it is.
-    pub fn edit_and_branch(&self, turn: TurnId, with: NewTurn) -> Result<(ConversationHandle, Appended), Error> {
+    pub fn edit_and_branch(
+        &self,
+        turn: TurnId,
+        with: NewTurn,
+    ) -> Result<(ConversationHandle, Appended), Error> {
         let place = self.turn(turn)?.place;
         let conversation = self.shared().journal.conversation(self.key())?;
         // What would be refused in the fork is refused before it is made.
@@ -126,7 +130,12 @@ impl ConversationHandle {
     }
 
     /// Adds a copy of a turn.
-    fn copy(&self, conversation: &Conversation, turn: &Turn, ingested: &mut Ingested) -> Result<TurnId, Error> {
+    fn copy(
+        &self,
+        conversation: &Conversation,
+        turn: &Turn,
+        ingested: &mut Ingested,
+    ) -> Result<TurnId, Error> {
         let turn = turn.clone();
         let new = NewTurn {
             message: turn.message.map(|message| message.get().to_string()).unwrap_or_default(),

@@ -447,7 +447,8 @@ impl Work {
                 })?
             }
         };
-        let said = matches!(named.status, Status::Complete | Status::Interrupted) && named.superseded_by.is_none();
+        let said =
+            matches!(named.status, Status::Complete | Status::Interrupted) && named.superseded_by.is_none();
         if named.role != Role::Assistant || !said {
             let text = format!("{} is not an answer that stands; name one that history shows", named.id);
             return Err(Error::invalid("generate.not_an_answer", text));
@@ -759,7 +760,16 @@ impl Ready {
         context: Context,
     ) -> Ready {
         let Context { system, messages, tokens, .. } = context;
-        Ready { turn, receipt_seq, built, used: tokens.used, tools_ran, replaces: Vec::new(), system, messages }
+        Ready {
+            turn,
+            receipt_seq,
+            built,
+            used: tokens.used,
+            tools_ran,
+            replaces: Vec::new(),
+            system,
+            messages,
+        }
     }
 }
 

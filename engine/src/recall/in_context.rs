@@ -39,7 +39,8 @@ impl ConversationHandle {
         };
         if options.sections.has(Section::Recalled) && request.turns > 0 {
             let limit = page_limit(request.turns)?;
-            let mut hits = self.tenant.find(&query, &filter(Kind::Turn, Some(begins)), Mode::Hybrid, limit)?.0;
+            let mut hits =
+                self.tenant.find(&query, &filter(Kind::Turn, Some(begins)), Mode::Hybrid, limit)?.0;
             // The index knows each turn by its `seq`; one that was edited since is read further up.
             if self.has_edits_before(begins, through)? {
                 let later = self.tenant.find(&query, &filter(Kind::Turn, None), Mode::Hybrid, limit)?.0;

@@ -154,7 +154,9 @@ impl ConversationHandle {
                 match entry {
                     HistoryEntry::Turn(turn) if for_people => self.write_chain(turn, &mut *document)?,
                     HistoryEntry::Turn(turn) => document.turn(turn)?,
-                    HistoryEntry::Event(event) if event.kind == kind::COMPACTION => document.compaction(event)?,
+                    HistoryEntry::Event(event) if event.kind == kind::COMPACTION => {
+                        document.compaction(event)?
+                    }
                     HistoryEntry::Event(_) => {}
                 }
             }
@@ -171,7 +173,8 @@ impl ConversationHandle {
     fn write_chain(&self, first: &Turn, document: &mut dyn Document) -> Result<(), Error> {
         let mut seen = Vec::new();
         let mut next = Some(first.clone());
-        while let Some(turn) = next.take().filter(|turn| turn.place == first.seq && !seen.contains(&turn.id)) {
+        while let Some(turn) = next.take().filter(|turn| turn.place == first.seq && !seen.contains(&turn.id))
+        {
             document.turn(&turn)?;
             seen.push(turn.id);
             if let Some(Successor::Turn(by)) = turn.superseded_by {

@@ -123,7 +123,8 @@ fn tell(scope: &Tenant, dice: &mut Dice, turns: usize) -> Told {
             12 => {
                 // Any turn that stands is edited in its place; a checkpoint may still tell of it.
                 let turns = scope.turns(id);
-                let standing: Vec<_> = turns.iter().filter(|turn| turn.superseded_by.is_none() && !turn.erased).collect();
+                let standing: Vec<_> =
+                    turns.iter().filter(|turn| turn.superseded_by.is_none() && !turn.erased).collect();
                 if !standing.is_empty() {
                     let turn = standing[dice.roll(standing.len())].id;
                     scope.conversation(id).supersede(turn, NewTurn::user("changed")).wait().unwrap();

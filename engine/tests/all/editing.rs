@@ -70,7 +70,8 @@ fn export(scope: &Tenant, id: ConversationId, format: Format) -> String {
 fn in_order(text: &str, words: &[&str]) {
     let mut rest = text;
     for word in words {
-        let at = rest.find(word).unwrap_or_else(|| panic!("{word} is not after what comes before it in {text}"));
+        let at =
+            rest.find(word).unwrap_or_else(|| panic!("{word} is not after what comes before it in {text}"));
         rest = &rest[at + word.len()..];
     }
 }
@@ -232,7 +233,9 @@ fn the_background_makes_the_checkpoint_of_an_edited_turn_anew() {
             // What it said of the others is not lost with their texts.
             assert!(text.contains("part_7.rs"), "{text}");
             let erased = || scope.turns(id).into_iter().filter(|turn| turn.erased).count();
-            crate::stage::until("the eight that it covers are erased, and the edit of one of them", || erased() == 9);
+            crate::stage::until("the eight that it covers are erased, and the edit of one of them", || {
+                erased() == 9
+            });
         }
     }
 }
@@ -310,7 +313,8 @@ fn whatever_is_edited_the_prompt_is_valid_and_in_reading_order() {
                     let turn = scope.say(id, NewTurn::message(call.to_string()));
                     model.push((turn.seq, turn.id, None));
                     if dice.once_in(2) {
-                        let result = json!({"role": "tool", "tool_call_id": format!("c{n}"), "content": "done"});
+                        let result =
+                            json!({"role": "tool", "tool_call_id": format!("c{n}"), "content": "done"});
                         let turn = scope.say(id, NewTurn::message(result.to_string()));
                         model.push((turn.seq, turn.id, None));
                     }

@@ -711,7 +711,9 @@ fn all_items_of_an_answer_are_replaced() {
     let server = ScriptedServer::start(vec![
         vec![stream(&responses())],
         vec![stream(&responses())],
-        vec![stream(&responses()[2..].iter().map(|last| last.replace(&format!("{MESSAGE},"), "")).collect::<Vec<_>>())],
+        vec![stream(
+            &responses()[2..].iter().map(|last| last.replace(&format!("{MESSAGE},"), "")).collect::<Vec<_>>(),
+        )],
     ]);
     let (_store, scope, id) = asking(&server, Kind::OpenaiResponses);
     let old = generate(&scope, id, input("Q1")).unwrap().turns;

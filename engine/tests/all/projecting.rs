@@ -4,9 +4,7 @@ use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::scripted_server::{ScriptedServer, says};
 use crate::stage::{PATIENCE, Short, memory, quiet, refused};
 use everturn::model::{Configured, Endpoint, HttpModel, Kind, wait};
-use everturn::{
-    CompactOptions, ContextOptions, Everturn, GenerateOptions, NewTurn, Options, Tenant, Update,
-};
+use everturn::{CompactOptions, ContextOptions, Everturn, GenerateOptions, NewTurn, Options, Tenant, Update};
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
 use everturn_core::id::ConversationId;
@@ -70,7 +68,11 @@ fn a_generation_records_its_projection_with_the_receipt_and_tells_followers() {
     let contexts = scope.conversation(id);
     let contexts = contexts.contexts();
     let seq = projected as u64 + 1;
-    assert_eq!(contexts.replay_projection(seq).unwrap().len(), 3, "the repaired call, its result, the question");
+    assert_eq!(
+        contexts.replay_projection(seq).unwrap().len(),
+        3,
+        "the repaired call, its result, the question"
+    );
     contexts.replay_at(seq + 1).unwrap();
 }
 
@@ -155,7 +157,8 @@ fn a_projection_that_reads_only_what_is_new_equals_one_of_the_whole_log() {
                 }
                 10 => {
                     let keep_last = Some(dice.roll(8));
-                    let _ = chat.compaction().compact(CompactOptions { keep_last, ..CompactOptions::default() });
+                    let _ =
+                        chat.compaction().compact(CompactOptions { keep_last, ..CompactOptions::default() });
                 }
                 _ => {
                     let open = chat.open(Default::default()).wait().unwrap().id;
@@ -174,7 +177,11 @@ fn a_projection_that_reads_only_what_is_new_equals_one_of_the_whole_log() {
                 reading::messages(&turns).unwrap().into_iter().map(|(_, message)| message).collect();
             let summary = chat.state().read().unwrap().checkpoint.map(|checkpoint| checkpoint.handoff_md);
             let wanted = projection::project(&messages, summary.as_deref(), &options).unwrap();
-            assert_eq!(chat.contexts().project(&options).unwrap().prefix_hash, wanted.prefix_hash, "round {round}, {n}");
+            assert_eq!(
+                chat.contexts().project(&options).unwrap().prefix_hash,
+                wanted.prefix_hash,
+                "round {round}, {n}"
+            );
         }
     }
 }
@@ -184,7 +191,8 @@ fn appended_events_cannot_pin_more_than_is_allowed() {
     let (_store, scope) = memory();
     let id = scope.begin();
     let chat = scope.conversation(id);
-    let pin = |n: usize| chat.append_event(kind::PIN, None, json!({"name": format!("p{n}"), "value": n})).wait();
+    let pin =
+        |n: usize| chat.append_event(kind::PIN, None, json!({"name": format!("p{n}"), "value": n})).wait();
     for n in 0..everturn_views::state::PINS_MAX {
         pin(n).unwrap();
     }

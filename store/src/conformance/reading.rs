@@ -261,12 +261,20 @@ pub fn an_edit_keeps_its_place(store: &dyn Backend) {
         }
     }
     let edits = |before, moved_after| {
-        let query = TurnQuery { before: Some(before), moved_after: Some(moved_after), limit: 9, ..TurnQuery::default() };
+        let query = TurnQuery {
+            before: Some(before),
+            moved_after: Some(moved_after),
+            limit: 9,
+            ..TurnQuery::default()
+        };
         let turns = store.turns(&key, &query).expect("a page");
         turns.iter().map(|turn| turn.text(|_| None)).collect::<Vec<_>>()
     };
     assert_eq!(edits(99, 0), ["Q1''", "A1'"]);
-    assert_eq!((edits(3, 0), edits(99, 9), edits(99, 11)), (vec!["Q1''".into()], vec!["Q1''".into()], vec![]));
+    assert_eq!(
+        (edits(3, 0), edits(99, 9), edits(99, 11)),
+        (vec!["Q1''".into()], vec!["Q1''".into()], vec![])
+    );
     // The log keeps the order of arrival.
     assert_eq!(texts(store, &key), ["Q1", "A1", "Q2", "A2", "Q1'", "A1'", "Q1''", "Q3"]);
     store.rebuild().expect("rebuilt");
@@ -291,10 +299,16 @@ pub fn an_edit_between_two_pages_repeats_nothing(store: &dyn Backend) {
         append(store, &key, vec![new, m.supersede(ids[n], by)]);
     }
     let next = page(TurnQuery { after: first.last().map(|turn| turn.place), ..TurnQuery::default() });
-    assert_eq!((text(&first), text(&next)), (vec!["Q1".into(), "A1".into()], vec!["2, edited".into(), "A2".into()]));
+    assert_eq!(
+        (text(&first), text(&next)),
+        (vec!["Q1".into(), "A1".into()], vec!["2, edited".into(), "A2".into()])
+    );
     let before = last.last().map(|turn| turn.place);
     let next = page(TurnQuery { before, descending: true, ..TurnQuery::default() });
-    assert_eq!((text(&last), text(&next)), (vec!["A2".into(), "Q2".into()], vec!["1, edited".into(), "Q1".into()]));
+    assert_eq!(
+        (text(&last), text(&next)),
+        (vec!["A2".into(), "Q2".into()], vec!["1, edited".into(), "Q1".into()])
+    );
 }
 
 /// A fork reads in the order of its fork point, edits inherited turns in their places, and takes an inherited turn as

@@ -116,7 +116,11 @@ pub fn turns_that_fell_are_counted(store: &dyn Backend) {
     let fork = m.key();
     done(store, m.fork(&fork, &key, 5));
     append(store, &key, vec![m.supersede(first, second)]);
-    assert_eq!((fell(&key, 0), fell(&key, 2), fell(&fork, 0)), (2, 2, 1), "after 2, the second is read before");
+    assert_eq!(
+        (fell(&key, 0), fell(&key, 2), fell(&fork, 0)),
+        (2, 2, 1),
+        "after 2, the second is read before"
+    );
     append(store, &fork, vec![m.supersede(second, first)]);
     assert_eq!((fell(&key, 0), fell(&fork, 0)), (2, 2));
 }

@@ -81,8 +81,7 @@ pub fn event(row: &Row, conversation: ConversationId, prev: Hash) -> Result<Even
     })
 }
 
-pub const TURN_COLUMNS: &str =
-    "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq, t.place, t.placed_seq";
+pub const TURN_COLUMNS: &str = "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq, t.place, t.placed_seq";
 
 pub fn turn(row: &Row) -> Result<TurnRow, Error> {
     Ok(TurnRow {

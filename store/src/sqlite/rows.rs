@@ -188,8 +188,7 @@ pub fn event(row: &Row<'_>, conversation: ConversationId, prev: Hash) -> rusqlit
 }
 
 /// Must come first too.
-pub const TURN_COLUMNS: &str =
-    "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq, t.place, t.placed_seq";
+pub const TURN_COLUMNS: &str = "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq, t.place, t.placed_seq";
 
 pub fn turn(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
     read_turn(row).map_err(|error| malformed("the row of a turn", &error))

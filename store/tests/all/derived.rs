@@ -124,7 +124,10 @@ const DAMAGE: &[(&str, &str)] = &[
     ("UPDATE turns SET place = seq - 1 WHERE seq = 3", "turns"),
     ("UPDATE turns SET place = NULL, placed_seq = NULL WHERE place IS NOT NULL OR seq = 2", "turns"),
     ("UPDATE turns SET role = 'system', actor = 'eve' WHERE seq = 2", "turns"),
-    ("INSERT INTO turns SELECT 3, 11, zeroblob(16), 'eve', 'user', 'complete', 0, NULL, NULL, NULL, NULL, NULL", "turns"),
+    (
+        "INSERT INTO turns SELECT 3, 11, zeroblob(16), 'eve', 'user', 'complete', 0, NULL, NULL, NULL, NULL, NULL",
+        "turns",
+    ),
     ("DELETE FROM places WHERE seq = 3", "places"),
     ("DELETE FROM places", "places"),
     ("UPDATE places SET event = 1 WHERE seq = 3", "places"),

@@ -76,7 +76,8 @@ fn the_tables_have_the_names_that_people_know() {
 }
 
 /// Reverts what version 4 added.
-const UNDO_VERSION_4: &str = "DROP INDEX turns_moved; ALTER TABLE turns DROP COLUMN placed_seq; ALTER TABLE turns DROP COLUMN place;
+const UNDO_VERSION_4: &str =
+    "DROP INDEX turns_moved; ALTER TABLE turns DROP COLUMN placed_seq; ALTER TABLE turns DROP COLUMN place;
     PRAGMA user_version = 3;";
 
 /// Reverts what version 3 added.
@@ -149,8 +150,7 @@ fn a_file_of_an_older_version_is_upgraded_when_it_is_opened_for_writing() {
     let v1 = include_str!("../../src/sqlite/v1.sql");
     let facts = &v1[v1.find("CREATE TABLE conversation_facts").unwrap()..];
     let back_to_2 = format!("{UNDO_VERSION_4} {UNDO_VERSION_3}");
-    let back_to_1 =
-        format!("{back_to_2} DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
+    let back_to_1 = format!("{back_to_2} DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
     for (version, back) in [(1, back_to_1), (2, back_to_2)] {
         let (_folder, path, keys) = written();
         let before = log(&open(&path).unwrap(), &keys[0]);
