@@ -138,8 +138,7 @@ impl Operation for SetScratchpad {
         "Set a scratchpad",
         "The event that set it; its `seq` is the version of the scratchpad.",
     )
-    .work(Work::Quick)
-    .for_agents();
+    .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let set = move |tenant: &Tenant| {
@@ -170,8 +169,7 @@ impl Operation for ClearScratchpad {
         "Clear a scratchpad",
         "The event that cleared it.",
     )
-    .work(Work::Quick)
-    .for_agents();
+    .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let clear = move |tenant: &Tenant| {

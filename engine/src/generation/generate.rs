@@ -372,7 +372,9 @@ impl Work {
     /// Prepares everything up to the open turn: input, context, receipt.
     fn prepare(&self) -> Result<(Vec<Turn>, Ready), Error> {
         let input = self.append_input()?;
-        self.conversation.compact_before_call()?;
+        if !self.options.whole {
+            self.conversation.compact_before_call()?;
+        }
         let replaces = self.replaced()?;
         let before = replaces.first().map(|turn| turn.place);
         let recent = self.recent(before)?;

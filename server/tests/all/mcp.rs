@@ -136,8 +136,6 @@ async fn every_tool_does_what_it_says() {
         "append_turns",
         "pin",
         "unpin",
-        "set_scratchpad",
-        "clear_scratchpad",
         "add_fact",
         "compact",
         "import",
