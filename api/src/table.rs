@@ -101,6 +101,7 @@ pub static TABLE: &[Row] = &[
     row::<state::Unpin>(),
     row::<state::SetScratchpad>(),
     row::<state::ClearScratchpad>(),
+    row::<state::AbandonToolCall>(),
     row::<state::RequestApproval>(),
     row::<state::ResolveApproval>(),
     row::<facts::ListFacts>(),

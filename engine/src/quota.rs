@@ -112,7 +112,10 @@ impl QuotaCounts {
             return Ok(());
         }
         let more = match &write.action {
-            Action::Create { drafts, .. } | Action::Append { drafts, .. } | Action::Derive { drafts, .. }
+            Action::Create { drafts, .. }
+            | Action::Append { drafts, .. }
+            | Action::Derive { drafts, .. }
+            | Action::Approve { drafts, .. }
                 if drafts.iter().any(is_bounded) =>
             {
                 let mut more = TenantUsage::default();
@@ -185,6 +188,8 @@ fn is_bounded(draft: &Draft) -> bool {
         kind::UNPIN,
         kind::SCRATCHPAD_CLEAR,
         kind::FACT_RETRACTED,
+        kind::TOOL_ABANDONED,
+        kind::APPROVAL_RESOLVED,
     ];
     let kind = &*draft.kind;
     !kind::ends_turn(kind) && !free.contains(&kind) && !made_of_what_is_there.contains(&kind)

@@ -38,12 +38,14 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 14] = [
+const FURTHER: [&str; 16] = [
     "supersede",
     "scratchpad",
     "generate",
+    "request-approval",
     "approve",
     "deny",
+    "abandon-call",
     "summarize",
     "update",
     "archive",
