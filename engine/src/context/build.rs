@@ -372,7 +372,7 @@ impl ConversationHandle {
                 (Some(how), None) => {
                     let how = how.clone().with_scratchpads(&self.scratchpads(fold)?);
                     let summary = self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
-                    Some(How::Now(how, summary))
+                    Some(How::Now(Box::new(how), summary))
                 }
                 (None, None) => None,
             };
@@ -683,7 +683,7 @@ enum How<'a> {
     /// As recorded.
     Recorded(&'a Value),
     /// With these options and this summary.
-    Now(projection::Options, Option<String>),
+    Now(Box<projection::Options>, Option<String>),
 }
 
 impl Tailed {

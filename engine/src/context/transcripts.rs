@@ -44,6 +44,9 @@ pub(crate) struct Transcript<'a> {
     slot: Option<Slot<'a>>,
 }
 
+/// A view, and the turn of each message of the transcript with its place.
+type Projected<'a> = (View<'a>, &'a [(TurnId, u64)]);
+
 impl Transcript<'_> {
     /// Makes the view that follows a recorded one. Also returns the turn of each message, and its place.
     pub fn project(
@@ -51,7 +54,7 @@ impl Transcript<'_> {
         summary: Option<&str>,
         options: &Options,
         recorded: Option<&Value>,
-    ) -> Result<(View<'_>, &[(TurnId, u64)]), Error> {
+    ) -> Result<Projected<'_>, Error> {
         let Transcript { messages, turns, shown, .. } = self;
         let is_last = |recorded: &Value| {
             shown.as_deref().is_some_and(|hash| recorded["prefix_hash"].as_str() == Some(hash))
@@ -72,16 +75,12 @@ impl Transcript<'_> {
         place: u64,
         summary: Option<&str>,
         options: &Options,
-    ) -> Result<(View<'_>, &[(TurnId, u64)]), Error> {
+    ) -> Result<Projected<'_>, Error> {
         Ok((project_after(self.before(place), summary, options, None)?, &self.turns))
     }
 
     /// Makes a recorded view again.
-    pub fn replay(
-        &self,
-        before: Option<u64>,
-        recorded: &Value,
-    ) -> Result<(View<'_>, &[(TurnId, u64)]), Error> {
+    pub fn replay(&self, before: Option<u64>, recorded: &Value) -> Result<Projected<'_>, Error> {
         Ok((replay(self.before(before.unwrap_or(u64::MAX)), recorded)?, &self.turns))
     }
 
