@@ -723,6 +723,8 @@ fn a_generation_that_waits_can_be_stopped() {
     scope.generations().stop(running).unwrap();
     refused(generation.join().unwrap(), "generation.stopped", "before the model was asked");
     assert_eq!(scope.generations().status(running).unwrap().state, GenerationState::Stopped);
+}
+
 fn anew(which: Regenerate) -> GenerateOptions {
     GenerateOptions { regenerate: Some(which), ..GenerateOptions::default() }
 }
