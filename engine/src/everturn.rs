@@ -17,6 +17,7 @@ use crate::quota::{QuotaCounts, Quotas};
 use crate::recall::RecallIndex;
 use crate::recall::embedding;
 use crate::recall::indexer::{self, Indexer};
+use crate::streaming::changes::ChangeHub;
 use crate::streaming::hub::Hub;
 use crate::streaming::open_turns::Streams;
 use crate::tenant::Tenant;
@@ -136,6 +137,7 @@ pub(crate) struct Shared {
     pub hub: Arc<Hub>,
     pub generations: Arc<Generations>,
     pub listings: Arc<Listings>,
+    pub changes: Arc<ChangeHub>,
     pub deadlines: Arc<Deadlines>,
     /// Conversations deleted when the store was opened, until the first sweep counts them.
     pub expired_at_open: AtomicUsize,
@@ -217,6 +219,7 @@ impl Everturn {
             (Arc::<Streams>::default(), Arc::<Hub>::default(), Arc::<Folds>::default());
         let (generations, listings) = (Arc::<Generations>::default(), Arc::<Listings>::default());
         let transcripts = Arc::<Transcripts>::default();
+        let changes = Arc::<ChangeHub>::default();
         let deadlines = Arc::<Deadlines>::default();
         // In this order: an open turn must be known before its event is published.
         let mut observers: Vec<Arc<dyn Observer>> = vec![
@@ -224,6 +227,7 @@ impl Everturn {
             streams.clone(),
             generations.clone(),
             listings.clone(),
+            changes.clone(),
             folds.clone(),
             transcripts.clone(),
             hub.clone(),
@@ -249,6 +253,7 @@ impl Everturn {
             hub,
             generations,
             listings,
+            changes,
             deadlines,
             expired_at_open: AtomicUsize::new(0),
             mirror,
@@ -469,6 +474,7 @@ impl Drop for Inner {
             mirror.stop();
         }
         self.shared.hub.close();
+        self.shared.changes.close();
     }
 }
 
