@@ -263,8 +263,7 @@ impl Operation for AbandonToolCall {
         "/conversations/{conversation}/tool-calls/{call}/abandon",
         "Give up a tool call",
         "The event that gives it up.",
-    )
-    .for_agents();
+    );
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let chat = asker.conversation(&self.conversation)?;
