@@ -3,6 +3,7 @@
 use crate::conversation::due;
 use crate::everturn::Shared;
 use crate::ingest::{DraftKind, Ingested, NewTurn};
+use crate::streaming::changes;
 use crate::streaming::hub::Update;
 use crate::streaming::open_turns::UnwrittenText;
 use everturn_core::Error;
@@ -217,6 +218,9 @@ pub fn follow(shared: &Shared) {
                 Err(Error::NotFound(_)) => shared.hub.publish(&key, std::iter::once(Update::Deleted)),
                 Err(error) => tracing::warn!(%error, "cannot read new events; retrying"),
             }
+        }
+        if let Err(error) = changes::look_elsewhere(shared) {
+            tracing::warn!(%error, "cannot read changed conversations; retrying");
         }
         shared.pauses.sleep(FOLLOW_EVERY);
     }
