@@ -62,7 +62,8 @@ pub trait Document {
     fn finish(self: Box<Self>) -> Result<(), Error>;
 }
 
-/// Begins a document; turns, superseded ones included, and other events follow in the order of `seq`.
+/// Begins a document. Turns follow in reading order; where it is no request also superseded ones, before those that replace
+/// them, and other events.
 pub fn document<'a>(
     style: Style,
     out: impl Write + 'a,

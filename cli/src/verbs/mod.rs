@@ -40,8 +40,9 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 17] = [
+const FURTHER: [&str; 18] = [
     "supersede",
+    "scratchpad",
     "generate",
     "request-approval",
     "approve",

@@ -5,8 +5,9 @@ use crate::conversation::{ConversationHandle, HistoryEntry, HistoryQuery};
 use everturn_core::Error;
 use everturn_core::id::clip;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::turn::{Successor, Turn};
 use everturn_formats::provider::Provider;
-use everturn_formats::render::{About, Style, document};
+use everturn_formats::render::{About, Document, Style, document};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -141,19 +142,21 @@ impl ConversationHandle {
         let about =
             About { conversation: &conversation, system_prompt: system_prompt.as_ref(), media: &media };
         let mut document = document(style, out, about)?;
-        // Up to the head of the moment it began, so that a busy conversation has an end as well. A request has
-        // nothing but turns.
+        // Up to the head of the moment it began, so that a busy conversation has an end as well. A request has nothing but
+        // current turns.
+        let has_all = !matches!(style, Style::Messages(_));
         let mut query = HistoryQuery {
             before: Some(conversation.head.seq + 1),
             limit: PAGE_ENTRIES_MAX,
-            include_superseded: true,
-            include_events: !matches!(style, Style::Messages(_)),
+            include_superseded: has_all,
+            include_events: has_all,
             ..HistoryQuery::default()
         };
         loop {
             let page = self.history(query.clone())?;
             for entry in &page.data {
                 match entry {
+                    HistoryEntry::Turn(turn) if has_all => self.write_chain(turn, &mut *document)?,
                     HistoryEntry::Turn(turn) => document.turn(turn)?,
                     HistoryEntry::Event(event) => document.event(event)?,
                 }
@@ -165,5 +168,20 @@ impl ConversationHandle {
             }
         }
         document.finish()
+    }
+
+    /// Writes a turn and those that replace it, if it is the first of them; the others are written with their first.
+    fn write_chain(&self, first: &Turn, document: &mut dyn Document) -> Result<(), Error> {
+        let mut seen = Vec::new();
+        let mut next = Some(first.clone());
+        while let Some(turn) = next.take().filter(|turn| turn.place == first.seq && !seen.contains(&turn.id))
+        {
+            document.turn(&turn)?;
+            seen.push(turn.id);
+            if let Some(Successor::Turn(by)) = turn.superseded_by {
+                next = Some(self.turn(by)?);
+            }
+        }
+        Ok(())
     }
 }
