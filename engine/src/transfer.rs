@@ -83,7 +83,8 @@ impl Tenant {
     }
 
     /// The same for a file with a name, which tells one conversation from another where the content does not: a list of
-    /// messages has no session id, and many begin with the same words.
+    /// messages has no session id, and many begin with the same words. Without a name, it is the same conversation only
+    /// if all messages are the same.
     pub fn import_as(
         &self,
         name: Option<&str>,

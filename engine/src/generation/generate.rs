@@ -11,7 +11,7 @@ use crate::model::runtime::runtime;
 use crate::model::{Answer, Configured, Delta, Finish, Request, Step};
 use crate::streaming::turn::NewStream;
 use crate::tenant::Tenant;
-use crate::writer::closed;
+use crate::writer::{Commit, closed};
 use everturn_core::Error;
 use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, GenerationId, TurnId, clip};
@@ -104,7 +104,8 @@ impl Tenant {
 pub struct TenantGenerations<'a>(&'a Tenant);
 
 impl TenantGenerations<'_> {
-    /// Asks a generation to stop. Its turn ends as aborted and keeps what was said so far.
+    /// Asks a generation to stop. Its turn ends as interrupted, and what was said so far stays part of the
+    /// conversation; if nothing was said, it ends as aborted.
     pub fn stop(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
         self.0.shared().generations.stop(self.0.name(), id)
     }
@@ -486,8 +487,11 @@ impl Work {
             Ok(Generated { turns, answer, receipt_seq })
         });
         match &outcome {
-            Err(End::Halted(Halt::Stopped)) => self.abort(turn, "stopped"),
-            Err(End::Failed(error)) => self.abort(turn, &format!("{}: {}", error.code(), error.text())),
+            Err(End::Halted(Halt::Stopped)) => self.ended(turn, self.conversation.open_turn(turn).stop("stopped")),
+            Err(End::Failed(error)) => {
+                let reason = format!("{}: {}", error.code(), error.text());
+                self.ended(turn, self.conversation.open_turn(turn).abort(&reason, None));
+            }
             Ok(_) | Err(End::Halted(_)) => {}
         }
         self.note(&outcome);
@@ -555,8 +559,8 @@ impl Work {
         Ok(turns)
     }
 
-    fn abort(&self, turn: TurnId, reason: &str) {
-        match self.conversation.open_turn(turn).abort(reason, None).wait() {
+    fn ended(&self, turn: TurnId, end: Commit<Turn>) {
+        match end.wait() {
             // Somebody else ended it first.
             Ok(_) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
             Err(error) => tracing::warn!(%error, %turn, "the turn of a failed reply could not be ended"),
