@@ -74,7 +74,7 @@ impl JsonSchema for Raw {
 pub fn place<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Place {
+    enum Cursor {
         Number(u64),
         Text(String),
     }
@@ -82,12 +82,12 @@ pub fn place<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option
     let wrong = |unexpected| serde::de::Error::invalid_value(unexpected, &expected);
     // Larger ones do not exist: a place is a signed number in a store.
     let exists = |seq: &u64| *seq <= i64::MAX as u64;
-    match Option::<Place>::deserialize(deserializer)? {
+    match Option::<Cursor>::deserialize(deserializer)? {
         None => Ok(None),
-        Some(Place::Number(seq)) => {
+        Some(Cursor::Number(seq)) => {
             Some(seq).filter(exists).map(Some).ok_or_else(|| wrong(serde::de::Unexpected::Unsigned(seq)))
         }
-        Some(Place::Text(text)) => {
+        Some(Cursor::Text(text)) => {
             let seq = text.parse().ok().filter(exists);
             seq.map(Some).ok_or_else(|| wrong(serde::de::Unexpected::Str(&text)))
         }

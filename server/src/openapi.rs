@@ -51,7 +51,7 @@ pub fn document() -> String {
         for_each(&mut schema, &|fields| rename(fields, &differ));
         schemas.insert(if differ.contains(&name) { format!("{name}Input") } else { name }, schema);
     }
-    discriminate(&mut schemas, "Entry", "entry");
+    discriminate(&mut schemas, "HistoryEntry", "entry");
     schemas.insert("Transcript".into(), transcript());
     schemas.values_mut().for_each(simplify);
     let tags: Vec<Value> =

@@ -106,7 +106,7 @@ pub struct EntryNo(pub i64);
 
 /// An indexed turn or fact.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Entry {
+pub struct IndexEntry {
     /// Tenant that it belongs to.
     pub tenant: TenantName,
     /// Conversation that it is from.
@@ -141,14 +141,14 @@ pub struct Embedded {
     pub numbers: Vec<f32>,
 }
 
-impl Entry {
+impl IndexEntry {
     /// The entry of a turn; `None` if the turn is empty, still open, or erased. `fallen` is the `seq` of the
     /// event that superseded or aborted it.
-    pub fn of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Option<Entry> {
+    pub fn of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Option<IndexEntry> {
         let message = turn.value().filter(|_| turn.status != Status::Pending)?;
         let text = searched_text(turn)?;
         let role = speech::of_turn(turn).role;
-        Some(Entry {
+        Some(IndexEntry {
             tenant: tenant.clone(),
             conversation: turn.conversation,
             seq: turn.seq,

@@ -1,7 +1,7 @@
 //! Custom events, and superseding.
 
 use super::{AppendOptions, Appended, ConversationHandle};
-use crate::ingest::{NewTurn, Place};
+use crate::ingest::{DraftKind, NewTurn};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::event::{Draft, Event, kind};
@@ -38,7 +38,7 @@ impl ConversationHandle {
     /// Replaces a turn: the new one is appended, the old one points to it. Nothing is changed or lost.
     pub fn supersede(&self, turn: TurnId, with: NewTurn) -> Commit<Appended> {
         self.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
-            self.shared().ingest(conversation, with, Place::Whole, ingested)?;
+            self.shared().ingest(conversation, with, DraftKind::Whole, ingested)?;
             let by =
                 ingested.drafts.last().map(|draft| TurnId(draft.id.0)).ok_or_else(crate::writer::closed)?;
             ingested.drafts.push(Draft {

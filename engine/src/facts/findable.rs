@@ -7,7 +7,7 @@ use everturn_core::fact::{self, Fact, Status};
 use everturn_core::id::{ConversationId, FactId, Key};
 use everturn_core::write::ErasedBody;
 use everturn_store::IndexChange;
-use everturn_views::recall::{Entry, EntryId};
+use everturn_views::recall::{EntryId, IndexEntry};
 use std::collections::BTreeSet;
 
 impl Shared {
@@ -102,7 +102,7 @@ fn stated_changes(key: &Key, event: &Event, facts: &[Fact]) -> Vec<IndexChange> 
 }
 
 fn put(key: &Key, fact: &Fact) -> IndexChange {
-    IndexChange::Put(Box::new(Entry {
+    IndexChange::Put(Box::new(IndexEntry {
         tenant: key.tenant.clone(),
         conversation: fact.conversation,
         seq: fact.seq,

@@ -11,7 +11,7 @@ use everturn_core::chain::Hash;
 use everturn_core::fact::Fact;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::turn::{Role, Turn};
-use everturn_views::context::{Block, Material, Names, Piece, Section, Seen, Source, seen_by};
+use everturn_views::context::{Block, ContextText, Material, Names, Section, Seen, Source, seen_by};
 use everturn_views::recall::{Filter, Kind, Mode, raw_text_of, text_of};
 use everturn_views::speech;
 
@@ -96,7 +96,7 @@ fn asked(material: &Material) -> Option<String> {
 
 /// A turn as a text: when, who, what. `None` if these participants do not see it. Frozen for each of the names: receipts
 /// are replayed with it.
-fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<Piece> {
+fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<ContextText> {
     let message = turn.value()?;
     if seen_by(participants, &[(turn, Some(&message))], names) == [Seen::Hidden] {
         return None;
@@ -113,11 +113,11 @@ fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<Piec
     // To the second: more precision means nothing to a reader.
     let at = at.split('.').next().unwrap_or_default();
     let text = format!("[{at}Z] {who}:\n{}{more}", &text[..end]);
-    Some(Piece { source: Source::Ids(vec![EventId(turn.id.0).to_string()]), text })
+    Some(ContextText { source: Source::Ids(vec![EventId(turn.id.0).to_string()]), text })
 }
 
 /// A fact as a text. Frozen: receipts are replayed with it.
-fn fact_piece(fact: &Fact) -> Piece {
+fn fact_piece(fact: &Fact) -> ContextText {
     let text = format!("{} {} {}", fact.subject, fact.predicate, fact.object);
-    Piece { source: Source::Ids(vec![fact.id.to_string()]), text }
+    ContextText { source: Source::Ids(vec![fact.id.to_string()]), text }
 }

@@ -7,12 +7,13 @@ use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
 use crate::load;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TenantName};
 use everturn_core::turn::Turn;
 use everturn_core::write::ErasedBody;
 use everturn_store::{IndexChange, Span};
-use everturn_views::recall::{Embedded, Entry, EntryId};
+use everturn_views::recall::{Embedded, EntryId, IndexEntry};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -210,7 +211,7 @@ pub fn forget_erased(shared: &Shared, tenant: &TenantName) -> Result<(), Error> 
     match forgotten {
         Ok(true) => return Ok(()),
         Ok(false) => {}
-        Err(error) if error.code() == "recall.read_only" => {
+        Err(error) if error.is(code::RECALL_READ_ONLY) => {
             shared.recall.indexer.note_removal();
             let text = "erased, but its text stays in the index, which cannot be written; make the folder that ends in `-index` and its \
                         files writable, then run `everturn recall --index`";
@@ -269,7 +270,7 @@ fn changes_of(
     let key = Key { tenant: tenant.clone(), id: event.conversation };
     match event.kind.as_str() {
         kind::MESSAGE | kind::TOOL_RESULT => {
-            let entry = Turn::begun(event).and_then(|turn| Entry::of_turn(tenant, &turn, None));
+            let entry = Turn::begun(event).and_then(|turn| IndexEntry::of_turn(tenant, &turn, None));
             changes.extend(entry.map(|entry| IndexChange::Put(Box::new(entry))));
         }
         kind if kind::ends_turn(kind) => {
@@ -284,7 +285,7 @@ fn changes_of(
                 turn => turn?,
             };
             let fallen = (kind == kind::ABORTED).then_some(event.seq);
-            let entry = Entry::of_turn(tenant, &turn, fallen);
+            let entry = IndexEntry::of_turn(tenant, &turn, fallen);
             changes.extend(entry.map(|entry| IndexChange::Put(Box::new(entry))));
         }
         kind::SUPERSEDED => {

@@ -1,6 +1,6 @@
 //! Conversations as resources: listed, and read as Markdown or as a transcript value.
 
-use everturn::{Entry, HistoryQuery, ListQuery, Order, Tenant};
+use everturn::{HistoryEntry, HistoryQuery, ListQuery, Order, Tenant};
 use everturn_api::conversations::{cursor, cursor_text};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -106,7 +106,7 @@ pub fn preview(scope: &Tenant, id: ConversationId) -> Result<Option<String>, Err
         page => page?.data,
     };
     let said = turns.iter().filter_map(|entry| match entry {
-        Entry::Turn(turn) if speech::of_turn(turn).role == Role::User => turn.value(),
+        HistoryEntry::Turn(turn) if speech::of_turn(turn).role == Role::User => turn.value(),
         _ => None,
     });
     Ok(said.map(|message| words(&message)).find_map(|text| {
@@ -155,7 +155,7 @@ fn markdown(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
         let _ = writeln!(out, "\nEarlier turns are left out; the tool list_turns reads them, with order desc and before {seq}.");
     }
     for entry in page.data.iter().rev() {
-        if let Entry::Turn(turn) = entry {
+        if let HistoryEntry::Turn(turn) = entry {
             out.push_str(&said(turn));
         }
     }

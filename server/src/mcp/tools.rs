@@ -201,6 +201,12 @@ fn tool(row: &Row) -> Tool {
 /// Puts lists of words where they are referred to: not every client follows a reference, or shows a choice with null.
 fn inline_words(value: &mut Value, words: &JsonObject) {
     let find = |schema: &Value| words.get(schema["$ref"].as_str()?.strip_prefix("#/$defs/")?)?.as_object().cloned();
+    // What the field says of itself comes first.
+    let add = |fields: &mut JsonObject, list: JsonObject| {
+        for (name, value) in list {
+            fields.entry(name).or_insert(value);
+        }
+    };
     match value {
         Value::Object(fields) => {
             let nullable = match fields.get("anyOf").and_then(Value::as_array).map(Vec::as_slice) {
@@ -213,10 +219,10 @@ fn inline_words(value: &mut Value, words: &JsonObject) {
                     words.push(Value::Null);
                 }
                 fields.remove("anyOf");
-                list.into_iter().for_each(|(name, value)| drop(fields.entry(name).or_insert(value)));
+                add(fields, list);
             } else if let Some(list) = fields.get("$ref").and_then(|path| find(&json!({"$ref": path}))) {
                 fields.remove("$ref");
-                list.into_iter().for_each(|(name, value)| drop(fields.entry(name).or_insert(value)));
+                add(fields, list);
             }
             fields.values_mut().for_each(|value| inline_words(value, words));
         }

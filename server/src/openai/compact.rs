@@ -15,7 +15,7 @@ use axum::Router;
 use axum::routing::post;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use everturn::{Entry, HistoryQuery};
+use everturn::{HistoryEntry, HistoryQuery};
 use everturn_core::Error;
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::json::{Raw, quote};
@@ -85,7 +85,7 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
             loop {
                 let page = place.history(query.clone())?;
                 for entry in page.data {
-                    let Entry::Turn(turn) = entry else { continue };
+                    let HistoryEntry::Turn(turn) = entry else { continue };
                     read += turn.value().map_or(0, |message| family.message(&message));
                     if turn.role == Role::User {
                         shown.extend(items::of_turn(&scope, &turn));

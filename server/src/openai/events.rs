@@ -3,7 +3,7 @@
 use super::items::{Names, call_id, of_answer};
 use super::sealed::seal;
 use super::stored::{ResponseView, State, StoredRequest, done, usage};
-use everturn::model::{Answer, Delta};
+use everturn::model::{Delta, ModelReply};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
 use serde_json::{Value, json};
@@ -97,7 +97,7 @@ impl Events {
     }
 
     /// The last events of a reply that ended at this time, in seconds since 1970.
-    pub fn end(&mut self, answer: &Answer, at: i64) -> Vec<Value> {
+    pub fn end(&mut self, answer: &ModelReply, at: i64) -> Vec<Value> {
         let output = of_answer(&answer.messages, self.turn);
         self.last(self.response(&done(&answer.finish, at), &output, usage(answer)))
     }

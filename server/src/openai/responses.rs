@@ -20,7 +20,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use everturn::model::{Answer, Delta, Step};
+use everturn::model::{Delta, GenerationStep, ModelReply};
 use everturn::{HistoryQuery, Receipt, SystemWorld, Tenant, Update, World};
 use everturn_core::Error;
 use everturn_core::event::kind;
@@ -131,9 +131,9 @@ pub fn fresh() -> Result<TurnId, Error> {
 }
 
 /// The whole reply.
-pub async fn answer(mut steps: Steps) -> Result<Answer, Error> {
+pub async fn answer(mut steps: Steps) -> Result<ModelReply, Error> {
     while let Some(step) = steps.next().await {
-        if let Step::Done(answer) = step? {
+        if let GenerationStep::Done(answer) = step? {
             return Ok(*answer);
         }
     }
@@ -149,7 +149,7 @@ async fn whole(mut running: RunningResponse) -> Result<Value, Error> {
 }
 
 /// Streams a reply, and returns it. Disconnecting stops it only if it is not stored.
-pub async fn show(app: &App, mut running: RunningResponse, feed: Option<&Feed>) -> Result<Answer, Error> {
+pub async fn show(app: &App, mut running: RunningResponse, feed: Option<&Feed>) -> Result<ModelReply, Error> {
     let mut events = Events::new(running.turn, running.kept.clone());
     let mut next = events.begin();
     let stored = running.scope.as_ref().map(|_| app.streams.begin(running.turn));
@@ -165,10 +165,10 @@ pub async fn show(app: &App, mut running: RunningResponse, feed: Option<&Feed>) 
     };
     while tell(next, false).await {
         next = match running.steps.next().await {
-            Some(Ok(Step::Delta(delta))) => events.delta(delta),
+            Some(Ok(GenerationStep::Delta(delta))) => events.delta(delta),
             last => {
                 let last = match last {
-                    Some(Ok(Step::Done(answer))) => running.ended().await.map(|at| (answer, at)),
+                    Some(Ok(GenerationStep::Done(answer))) => running.ended().await.map(|at| (answer, at)),
                     Some(Err(error)) => Err(error),
                     _ => Err(sse::endless()),
                 };

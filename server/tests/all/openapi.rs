@@ -329,7 +329,7 @@ fn files_are_bytes_and_entries_have_a_tag() {
         assert!(content.values().all(|kind| kind["schema"] == binary), "{path}");
     }
     let schemas = &document["components"]["schemas"];
-    let entry = &schemas["Entry"];
+    let entry = &schemas["HistoryEntry"];
     assert_eq!(entry["discriminator"]["propertyName"], "entry", "{entry}");
     for word in ["turn", "event"] {
         let reference = entry["discriminator"]["mapping"][word].as_str().unwrap();
