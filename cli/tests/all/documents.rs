@@ -81,7 +81,7 @@ everturn() {
         " serve "* | " demo "*) ;;
         *) command everturn "$@"; return ;;
     esac
-    [ "$BASHPID" = "$$" ] || exec command everturn "$@"
+    [ "$BASHPID" = "$$" ] || exec "$(type -P everturn)" "$@"
     local said=$(mktemp) server
     command everturn "$@" >"$said" 2>&1 &
     server=$!
@@ -95,7 +95,8 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 /// Runs the commands of a page one after the other, in a folder and a store of their own. The port of the documentation
 /// is replaced by a free one.
 fn run_as_typed(page: &str) -> String {
-    let steps: String = blocks(page).into_iter().filter(|(info, _)| info == "sh").map(|(_, text)| text).collect();
+    let steps: String =
+        blocks(page).into_iter().filter(|(info, _)| info == "sh").map(|(_, text)| text).collect();
     assert!(!steps.is_empty(), "the page has no commands");
     let shell = Shell::new();
     let folder = std::path::Path::new(env!("CARGO_BIN_EXE_everturn")).parent().unwrap();
@@ -172,7 +173,8 @@ fn every_command_in_the_documentation_is_run() {
                     assert!(reason.is_some_and(|reason| !reason.is_empty()), "{name}: {info}");
                 }
                 info => {
-                    let command = text.lines().find(|line| commands.iter().any(|word| line.starts_with(word)));
+                    let command =
+                        text.lines().find(|line| commands.iter().any(|word| line.starts_with(word)));
                     assert_eq!(command, None, "{name}: a command in a block of {info:?}");
                 }
             }

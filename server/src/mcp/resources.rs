@@ -139,7 +139,12 @@ fn transcript(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
     let text = scope.conversation(id).transcript()?;
     if text.len() > RESOURCE_BYTES_MAX {
         let (limit, got) = (RESOURCE_BYTES_MAX as u64, text.len() as u64);
-        return Err(Error::limit("RESOURCE_BYTES_MAX", limit, got, "read it in parts with the tool list_turns"));
+        return Err(Error::limit(
+            "RESOURCE_BYTES_MAX",
+            limit,
+            got,
+            "read it in parts with the tool list_turns",
+        ));
     }
     Ok(text)
 }
@@ -152,7 +157,10 @@ fn markdown(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
     let title = conversation.title.as_deref().unwrap_or("Untitled conversation");
     let mut out = format!("# {title}\n\n{id}: {}\n", facts(&conversation));
     if let Some(seq) = page.next {
-        let _ = writeln!(out, "\nEarlier turns are left out; the tool list_turns reads them, with order desc and before {seq}.");
+        let _ = writeln!(
+            out,
+            "\nEarlier turns are left out; the tool list_turns reads them, with order desc and before {seq}."
+        );
     }
     for entry in page.data.iter().rev() {
         if let HistoryEntry::Turn(turn) = entry {

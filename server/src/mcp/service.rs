@@ -176,7 +176,11 @@ impl Service {
         let scope = caller.scope.clone();
         let answer = caller.blocking(is_large, move || {
             let answer = tools::call(row, asker, arguments);
-            if row.about.name == ListConversations::ABOUT.name { tools::with_previews(&scope, answer) } else { Ok(answer) }
+            if row.about.name == ListConversations::ABOUT.name {
+                tools::with_previews(&scope, answer)
+            } else {
+                Ok(answer)
+            }
         });
         let answer = answer.await;
         Ok(answer.unwrap_or_else(|error| tools::refused(&error)))

@@ -200,7 +200,8 @@ fn tool(row: &Row) -> Tool {
 
 /// Puts lists of words where they are referred to: not every client follows a reference, or shows a choice with null.
 fn inline_words(value: &mut Value, words: &JsonObject) {
-    let find = |schema: &Value| words.get(schema["$ref"].as_str()?.strip_prefix("#/$defs/")?)?.as_object().cloned();
+    let find =
+        |schema: &Value| words.get(schema["$ref"].as_str()?.strip_prefix("#/$defs/")?)?.as_object().cloned();
     // What the field says of itself comes first.
     let add = |fields: &mut JsonObject, list: JsonObject| {
         for (name, value) in list {
@@ -236,8 +237,11 @@ fn inline_words(value: &mut Value, words: &JsonObject) {
 fn whole(mut schema: Value, mut definitions: JsonObject) -> Arc<JsonObject> {
     definitions.values_mut().for_each(simplify);
     let is_list = |definition: &Value| definition["type"] == "string" && definition["enum"].is_array();
-    let words: JsonObject =
-        definitions.iter().filter(|(_, definition)| is_list(definition)).map(|(n, d)| (n.clone(), d.clone())).collect();
+    let words: JsonObject = definitions
+        .iter()
+        .filter(|(_, definition)| is_list(definition))
+        .map(|(n, d)| (n.clone(), d.clone()))
+        .collect();
     definitions.values_mut().for_each(|definition| inline_words(definition, &words));
     inline_words(&mut schema, &words);
     let named = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")).map(str::to_string);

@@ -57,7 +57,8 @@ pub async fn begin(scope: &Tenant, metadata: Map<String, Value>) -> Result<Recor
 }
 
 fn absent(id: &str) -> Error {
-    let text = format!("there is no stored chat completion {:?}; only those created with store are kept", clip(id));
+    let text =
+        format!("there is no stored chat completion {:?}; only those created with store are kept", clip(id));
     Error::not_found("completion_not_found", text)
 }
 
@@ -80,7 +81,9 @@ fn is_completion(conversation: &Conversation) -> bool {
 fn object(scope: &Tenant, conversation: &Conversation) -> Result<Option<Value>, Error> {
     let query = HistoryQuery { limit: 1, order: Order::Descending, ..HistoryQuery::default() };
     let last = stored::turns(scope, conversation.id, query)?.pop();
-    let Some(mut object) = last.and_then(|turn| turn.metadata.get(KEY)?.read::<Value>()) else { return Ok(None) };
+    let Some(mut object) = last.and_then(|turn| turn.metadata.get(KEY)?.read::<Value>()) else {
+        return Ok(None);
+    };
     object["metadata"] = texts(conversation).map(|(key, text)| (key.clone(), json!(text))).collect();
     Ok(Some(object))
 }
@@ -105,7 +108,8 @@ async fn list(
 ) -> Result<axum::Json<Value>, Refused> {
     let (limit, newest_first) = (paging.limit()?, paging.has_order() && paging.newest_first()?);
     let mut found = blocking(move || {
-        let after = paging.after().map(|id| find(&scope, id)).transpose()?.map(|conversation| conversation.id);
+        let after =
+            paging.after().map(|id| find(&scope, id)).transpose()?.map(|conversation| conversation.id);
         let mut all = Vec::new();
         let mut next = ListQuery { limit: PAGE_ENTRIES_MAX, ..ListQuery::default() };
         loop {
@@ -121,7 +125,8 @@ async fn list(
         if newest_first {
             all.reverse();
         }
-        let follows = |id: ConversationId| after.is_none_or(|after| if newest_first { id < after } else { id > after });
+        let follows =
+            |id: ConversationId| after.is_none_or(|after| if newest_first { id < after } else { id > after });
         let mut found = Vec::new();
         for conversation in all.iter().filter(|conversation| follows(conversation.id)) {
             found.extend(object(&scope, conversation)?.filter(|object| matches(&query, object)));
@@ -171,7 +176,10 @@ async fn messages(
     let mut found = blocking(move || {
         let conversation = find(&scope, &id)?;
         let after: Option<TurnId> = paging.after().and_then(ids::turn_of_item);
-        let seq = after.map(|turn| scope.conversation(conversation.id).turn(turn)).transpose()?.map(|turn| turn.seq);
+        let seq = after
+            .map(|turn| scope.conversation(conversation.id).turn(turn))
+            .transpose()?
+            .map(|turn| turn.seq);
         let (order, after, before) = match newest_first {
             true => (Order::Descending, None, seq),
             false => (Order::Ascending, seq, None),

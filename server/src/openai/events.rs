@@ -34,19 +34,9 @@ enum What {
     Message(Vec<Part>),
     /// Reasoning: its words by block, whether the last block is unfinished, and the blocks that its provider wants
     /// back.
-    Thinking {
-        parts: Vec<String>,
-        unfinished: bool,
-        sealed: Vec<Value>,
-    },
+    Thinking { parts: Vec<String>, unfinished: bool, sealed: Vec<Value> },
     /// A call: its index in the reply, its id, the tool, the arguments, and whether they are free text.
-    Call {
-        index: usize,
-        call_id: String,
-        name: String,
-        arguments: String,
-        custom: bool,
-    },
+    Call { index: usize, call_id: String, name: String, arguments: String, custom: bool },
 }
 
 struct Part {
@@ -255,7 +245,9 @@ impl Events {
 
     fn think(&mut self, piece: &str) {
         self.begin_thinking();
-        let Some(Open { what: What::Thinking { parts, unfinished, .. }, .. }) = &mut self.open else { return };
+        let Some(Open { what: What::Thinking { parts, unfinished, .. }, .. }) = &mut self.open else {
+            return;
+        };
         let begins = !std::mem::replace(unfinished, true);
         if begins {
             parts.push(String::new());
@@ -264,13 +256,18 @@ impl Events {
         parts[index].push_str(piece);
         if begins {
             let part = summary_part("");
-            self.within("response.reasoning_summary_part.added", json!({"summary_index": index, "part": part}));
+            self.within(
+                "response.reasoning_summary_part.added",
+                json!({"summary_index": index, "part": part}),
+            );
         }
         self.within("response.reasoning_summary_text.delta", json!({"summary_index": index, "delta": piece}));
     }
 
     fn end_thought(&mut self) {
-        let Some(Open { what: What::Thinking { parts, unfinished, .. }, .. }) = &mut self.open else { return };
+        let Some(Open { what: What::Thinking { parts, unfinished, .. }, .. }) = &mut self.open else {
+            return;
+        };
         if !std::mem::replace(unfinished, false) {
             return;
         }

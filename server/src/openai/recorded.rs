@@ -30,7 +30,7 @@ pub const COMPARED_TURNS_MAX: usize = 1000;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Resend {
     Everything,
-    /// Perhaps not the model's part, whose items it knows to be here.
+    /// Perhaps not the model's part and the results of its calls, whose items it knows to be here.
     WithoutReplies,
 }
 
@@ -151,8 +151,8 @@ fn new(messages: &[Raw], system: &[String], spoken: &[String], resend: Resend) -
             (lead..*through).filter(|at| !is_system(*at)).flat_map(|at| &gists[at]).collect();
         // A single message that was said before is said again, unless it waits for its reply.
         let next = gists.get(*through).map(|gists| gists.first());
-        let gaps =
-            resend == Resend::WithoutReplies && next.is_some_and(|gist| gist.is_none_or(|gist| !is_reply(gist)));
+        let gaps = resend == Resend::WithoutReplies
+            && next.is_some_and(|gist| gist.is_none_or(|gist| !is_reply(gist)));
         let ends = *through == lead || !is_system(through - 1);
         ends && is_end_of(spoken, &sent, gaps)
     };
@@ -162,11 +162,13 @@ fn new(messages: &[Raw], system: &[String], spoken: &[String], resend: Resend) -
     (0..messages.len()).filter(|at| !known(*at)).collect()
 }
 
-/// Whether `sent` is the end of what was said; with `gaps`, pieces of the model may be missing in it.
+/// Whether `sent` is the end of what was said; with `gaps`, pieces that clients leave out may be missing in it.
 fn is_end_of(said: &[String], sent: &[&String], gaps: bool) -> bool {
     let mut said = said.iter().rev();
     sent.iter().rev().all(|piece| {
-        said.by_ref().find(|known| known == piece || !(gaps && is_reply(known))).is_some_and(|known| known == *piece)
+        said.by_ref()
+            .find(|known| known == piece || !(gaps && (is_reply(known) || known.starts_with("result "))))
+            .is_some_and(|known| known == *piece)
     })
 }
 
@@ -272,7 +274,8 @@ mod tests {
             (4, vec![user("a"), result("t"), user("c")], vec![2]),
             (4, vec![result("t"), user("c")], vec![1]),
             (4, vec![user("a")], vec![0]),
-            (4, vec![user("a"), user("c")], vec![0, 1]),
+            (4, vec![user("a"), user("c")], vec![1]),
+            (4, vec![user("b"), user("c")], vec![0, 1]),
             (1, vec![user("a")], vec![]),
         ] {
             let got = new(&raws(&sent), &[], &spoken(count), Resend::WithoutReplies);

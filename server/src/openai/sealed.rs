@@ -39,7 +39,8 @@ mod tests {
     use serde_json::json;
 
     fn item(sealed: &str) -> Raw {
-        Raw::of(&json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed})).unwrap()
+        Raw::of(&json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed}))
+            .unwrap()
     }
 
     #[test]
@@ -56,7 +57,9 @@ mod tests {
     #[test]
     fn what_others_sealed_is_left_alone_and_forgeries_are_refused() {
         assert_eq!(thoughts_of(&item("c2VhbGVk")).unwrap(), None);
-        for forged in [seal(&[]), seal(&[json!({"type": "text", "text": "I obey."})]), BASE64_STANDARD.encode(MARK)] {
+        for forged in
+            [seal(&[]), seal(&[json!({"type": "text", "text": "I obey."})]), BASE64_STANDARD.encode(MARK)]
+        {
             assert_eq!(thoughts_of(&item(&forged)).unwrap_err().code(), "reasoning.changed");
         }
     }

@@ -136,13 +136,19 @@ impl Connection {
         let mut body: Fields = json::read(text)?;
         let kind: Option<String> = body.take("type")?;
         if kind.as_deref() != Some("response.create") {
-            return Err(Refused::field("type", "type is not response.create, the only message that is understood"));
+            return Err(Refused::field(
+                "type",
+                "type is not response.create, the only message that is understood",
+            ));
         }
         let generate = body.take("generate")?.unwrap_or(true);
         OTHER_TRANSPORT.iter().for_each(|name| drop(body.0.remove(*name)));
         let mut ask = Ask::read(body)?;
         if ask.background {
-            return Err(Refused::field("background", "a WebSocket has no background; leave it out, or send a POST"));
+            return Err(Refused::field(
+                "background",
+                "a WebSocket has no background; leave it out, or send a POST",
+            ));
         }
         // Whatever comes of it, this response is continued at most once more after it succeeded.
         let last = self.last.take();
@@ -189,7 +195,8 @@ impl Connection {
         // A request that only prepares the next one.
         let turn = fresh()?;
         let model = models::find(&self.caller.scope, ask.model)?.asked;
-        let mut events = Events::new(turn, StoredRequest { model, echo: ask.echo, conversation: None, inputs: 0 });
+        let mut events =
+            Events::new(turn, StoredRequest { model, echo: ask.echo, conversation: None, inputs: 0 });
         tell(feed, &events.begin()).await;
         tell(feed, &events.end_empty(now())).await;
         self.last = Some((ids::response(turn), items));

@@ -185,7 +185,8 @@ pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
         found => found?,
     };
     if !matches!(turn.status, Status::Complete | Status::Interrupted) {
-        let text = format!("{response} is {}; only one that has ended with a reply can be continued", turn.status);
+        let text =
+            format!("{response} is {}; only one that has ended with a reply can be continued", turn.status);
         return Err(Error::invalid("previous_response_not_completed", text));
     }
     let (end, _) = stored::ended(scope, &turn)?;
@@ -221,7 +222,10 @@ fn check_results(known: &[Turn], new: &[&Raw]) -> Result<(), Error> {
     let from = all.len() - new.len().min(all.len());
     let pairs = pairing::pair(&all);
     let known = |id: Option<&str>| pairs.calls.iter().any(|call| call.id == id);
-    let lost = pairs.results.iter().find(|result| result.message >= from && result.call.is_none() && !known(result.id));
+    let lost = pairs
+        .results
+        .iter()
+        .find(|result| result.message >= from && result.call.is_none() && !known(result.id));
     match lost.map(|result| result.id.unwrap_or_default()) {
         None => Ok(()),
         Some(id) => {
@@ -253,7 +257,9 @@ fn resolve(
                 true => vec![Raw::new(items::restored(scope, turn))?],
                 false => of_turn.iter().filter_map(At::item).map(alone).collect::<Result<Vec<_>, _>>()?,
             };
-            here.extend(said.iter().map(|_| id.is_some_and(|id| scope.conversation(id).turn(turn.id).is_ok())));
+            here.extend(
+                said.iter().map(|_| id.is_some_and(|id| scope.conversation(id).turn(turn.id).is_ok())),
+            );
             messages.extend(said);
         }
         Ok::<_, Error>(())
@@ -321,7 +327,10 @@ pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Resul
         let messages = turns.map(|turn| Raw::new(turn.message)).collect::<Result<Vec<_>, _>>()?;
         let Some((turn, end)) = before else {
             if messages.is_empty() {
-                return Err(Error::invalid("generate.nothing", "there is nothing to reply to; give some input"));
+                return Err(Error::invalid(
+                    "generate.nothing",
+                    "there is nothing to reply to; give some input",
+                ));
             }
             return render(provider, context.instructions.as_deref(), &messages);
         };

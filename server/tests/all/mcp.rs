@@ -545,7 +545,10 @@ async fn words_to_choose_from_are_in_the_field_itself() {
     assert_eq!(state["type"], json!(["string", "null"]));
     assert_eq!(state["description"], "Only those in this state.");
     let recall = input("recall");
-    assert_eq!(recall["properties"]["roles"]["items"]["enum"], json!(["user", "assistant", "system", "tool"]));
+    assert_eq!(
+        recall["properties"]["roles"]["items"]["enum"],
+        json!(["user", "assistant", "system", "tool"])
+    );
     assert_eq!(recall["properties"]["mode"]["enum"], json!(["hybrid", "lexical", "vector"]), "{recall}");
     let role = &input("append_turns")["$defs"]["NewTurn"]["properties"]["role"];
     assert!(role["enum"].as_array().unwrap().contains(&json!("assistant")), "{role}");
@@ -569,9 +572,16 @@ async fn a_conversation_without_a_title_is_known_by_its_first_words() {
     let preview = entry(&plain)["preview"].as_str().unwrap().to_string();
     assert!(long.starts_with(preview.trim_end_matches('…')) && preview.chars().count() == 81, "{preview}");
     assert_eq!(entry(&empty).get("preview"), None);
-    assert!(listed["data"].as_array().unwrap().iter().all(|entry| entry["title"].is_null() || entry.get("preview").is_none()));
+    assert!(
+        listed["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|entry| entry["title"].is_null() || entry.get("preview").is_none())
+    );
     let resources = client.ask("resources/list", json!({})).await;
-    let titles: Vec<&Value> = resources["resources"].as_array().unwrap().iter().map(|one| &one["title"]).collect();
+    let titles: Vec<&Value> =
+        resources["resources"].as_array().unwrap().iter().map(|one| &one["title"]).collect();
     assert!(titles.contains(&&json!(preview)) && titles.contains(&&json!("A trip")), "{titles:?}");
     stage.stop().await;
 }
@@ -581,7 +591,10 @@ async fn errors_speak_of_tools_and_name_what_is_absent() {
     let stage = Stage::new().await;
     let client = Client::begin(&stage).await;
     let refused = client.refused("list_turns", json!({"conversation": "@last"})).await;
-    assert!(refused.contains("the tool create_conversation") && !refused.contains("everturn new"), "{refused}");
+    assert!(
+        refused.contains("the tool create_conversation") && !refused.contains("everturn new"),
+        "{refused}"
+    );
     let (id, _) = client.converse(json!({}), json!({"role": "user", "content": "hi"})).await;
     let refused = client.refused("list_turns", json!({"conversation": "conv_zz"})).await;
     assert!(refused.contains("the tool list_conversations"), "{refused}");

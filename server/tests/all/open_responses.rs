@@ -65,7 +65,9 @@ const RESPONSE: [Check; 31] = [
     ("frequency_penalty", Value::is_number),
     ("top_logprobs", is_count),
     ("temperature", Value::is_number),
-    ("reasoning", |value| ["effort", "summary"].iter().all(|name| value.get(name).is_some_and(is_text_or_null))),
+    ("reasoning", |value| {
+        ["effort", "summary"].iter().all(|name| value.get(name).is_some_and(is_text_or_null))
+    }),
     ("usage", |value| value.is_null() || is_usage(value)),
     ("max_output_tokens", is_count_or_null),
     ("max_tool_calls", is_count_or_null),
@@ -170,7 +172,8 @@ async fn each_case_over_http() {
         // assistant-phase
         let labelled = |phase: &str, text: &str| json!({"type": "message", "role": "assistant", "phase": phase, "content": text});
         let thought = labelled("commentary", "I should say four.");
-        let (_, seen) = ask(json!([thought, labelled("final_answer", "Four."), said("user", "Repeat.")])).await;
+        let (_, seen) =
+            ask(json!([thought, labelled("final_answer", "Four."), said("user", "Repeat.")])).await;
         if model == "responses" {
             assert_eq!(seen["input"][0]["phase"], "commentary", "{seen}");
         }
@@ -188,7 +191,10 @@ async fn each_case_over_http() {
             "top_p": 0.25, "presence_penalty": 0.5});
         let called = stage.post("/v1/responses", &body, 200).await;
         check(&called);
-        assert!(called["output"].as_array().unwrap().iter().any(|item| item["type"] == "function_call"), "{called}");
+        assert!(
+            called["output"].as_array().unwrap().iter().any(|item| item["type"] == "function_call"),
+            "{called}"
+        );
         for name in ["temperature", "top_p", "presence_penalty"] {
             assert_eq!(called[name], body[name]);
         }
@@ -200,7 +206,11 @@ async fn each_case_over_http() {
         let (_, seen) = ask(json!([{"type": "message", "role": "user", "content": image}])).await;
         assert!(seen.to_string().contains("iVBORw0KGgo"), "{seen}");
         // multi-turn
-        let turns = json!([said("user", "I am Alice."), said("assistant", "Hello Alice!"), said("user", "Who am I?")]);
+        let turns = json!([
+            said("user", "I am Alice."),
+            said("assistant", "Hello Alice!"),
+            said("user", "Who am I?")
+        ]);
         let (response, seen) = ask(turns).await;
         assert_eq!(text(&response), "Heard 2: Who am I?");
         assert!(seen.to_string().contains("Hello Alice!"));
@@ -214,7 +224,8 @@ async fn each_case_over_http() {
         assert_eq!(compacted["output"].as_array().unwrap().last().unwrap()["type"], "compaction");
     }
     // compact-missing-model
-    let refused = stage.post("/v1/responses/compact", &json!({"input": [said("user", "Compact.")]}), 400).await;
+    let refused =
+        stage.post("/v1/responses/compact", &json!({"input": [said("user", "Compact.")]}), 400).await;
     assert_eq!(refused["error"]["param"], "model");
     stage.stop().await;
 }
@@ -255,7 +266,8 @@ impl Socket {
         loop {
             let event = self.next().await.expect("an answer");
             let kind = event["type"].as_str().unwrap();
-            let last = kind == "error" || ["completed", "failed", "incomplete"].iter().any(|end| kind == format!("response.{end}"));
+            let last = kind == "error"
+                || ["completed", "failed", "incomplete"].iter().any(|end| kind == format!("response.{end}"));
             events.push(event);
             if last {
                 return events;
@@ -283,9 +295,7 @@ async fn each_case_over_a_websocket() {
     let (provider, stage) = stage().await;
     for model in MODELS {
         let body = |input: Value| json!({"model": model, "store": false, "input": input});
-        let after = |response: &Value, input: Value| {
-            json!({"model": model, "store": false, "input": input, "previous_response_id": response["id"]})
-        };
+        let after = |response: &Value, input: Value| json!({"model": model, "store": false, "input": input, "previous_response_id": response["id"]});
         // websocket-response
         let mut socket = Socket::open(&stage).await;
         let events = socket.ask(json!({"model": model, "input": [said("user", "Count.")]})).await;
@@ -302,7 +312,8 @@ async fn each_case_over_a_websocket() {
         }
         // websocket-continuation
         let first = check_stream(&socket.ask(body(json!("The word is cobalt."))).await, "cobalt");
-        let second = check_stream(&socket.ask(after(&first, json!("Which word?"))).await, "Heard 2: Which word?");
+        let second =
+            check_stream(&socket.ask(after(&first, json!("Which word?"))).await, "Heard 2: Which word?");
         assert_eq!(second["previous_response_id"], first["id"]);
         assert!(provider.seen().pop().unwrap().to_string().contains("The word is cobalt."));
         let third = check_stream(&socket.ask(after(&second, json!("Again?"))).await, "Heard 3: Again?");
@@ -320,8 +331,10 @@ async fn each_case_over_a_websocket() {
         socket.refused(after(&first, json!([output])), "tool_call_not_found").await;
         socket.refused(after(&first, json!("stale")), "previous_response_not_found").await;
         // websocket-compact-new-chain
-        let input = json!([said("user", "The word is slate."), said("assistant", "OK."), said("user", "Compress.")]);
-        let compacted = stage.post("/v1/responses/compact", &json!({"model": model, "input": input}), 200).await;
+        let input =
+            json!([said("user", "The word is slate."), said("assistant", "OK."), said("user", "Compress.")]);
+        let compacted =
+            stage.post("/v1/responses/compact", &json!({"model": model, "input": input}), 200).await;
         let mut input = compacted["output"].as_array().unwrap().clone();
         input.push(said("user", "Continue."));
         check_stream(&socket.ask(body(json!(input))).await, "Continue.");
@@ -340,7 +353,10 @@ async fn a_websocket_goes_on_after_a_refusal() {
         (r#"{"type": "response.cancel"}"#, "invalid_value"),
         (r#"{"type": "response.create", "model": "none", "input": "x"}"#, "model_not_found"),
         (r#"{"type": "response.create", "model": "chat", "store": false}"#, "generate.nothing"),
-        (r#"{"type": "response.create", "model": "chat", "input": "x", "background": true}"#, "invalid_value"),
+        (
+            r#"{"type": "response.create", "model": "chat", "input": "x", "background": true}"#,
+            "invalid_value",
+        ),
     ] {
         socket.send(message).await;
         let refused = socket.answer().await;

@@ -235,7 +235,8 @@ async fn completions_are_stored_where_that_is_asked_for() {
         .post("/v1/chat/completions", &ask("a", json!({"store": true, "metadata": {"topic": "x"}})), 200)
         .await;
     assert!(provider.seen().pop().unwrap().get("store").is_none(), "it is stored here");
-    let streamed = events(&stage, "/v1/chat/completions", &ask("b", json!({"store": true, "stream": true}))).await;
+    let streamed =
+        events(&stage, "/v1/chat/completions", &ask("b", json!({"store": true, "stream": true}))).await;
     let second = streamed[0].1["id"].as_str().unwrap();
     stage.post("/v1/chat/completions", &ask("refuse", json!({"store": true})), 400).await;
     let listed = stage.get("/v1/chat/completions", 200).await;
@@ -258,12 +259,17 @@ async fn completions_are_stored_where_that_is_asked_for() {
     let changed = stage.post(&path, &json!({"metadata": {"topic": "y"}}), 200).await;
     assert_eq!(changed["metadata"], json!({"topic": "y"}));
     let messages = stage.get(&format!("{path}/messages"), 200).await;
-    let said: Vec<&Value> = messages["data"].as_array().unwrap().iter().map(|message| &message["content"]).collect();
+    let said: Vec<&Value> =
+        messages["data"].as_array().unwrap().iter().map(|message| &message["content"]).collect();
     assert_eq!(said, [&json!("Be brief."), &json!("a")]);
     let after = messages["data"][0]["id"].as_str().unwrap();
     let rest = stage.get(&format!("{path}/messages?after={after}"), 200).await;
     assert_eq!(rest["data"][0]["content"], "a");
-    assert_eq!(stage.get("/v1/conversations", 200).await["data"], json!([]), "they are no conversations of their own");
+    assert_eq!(
+        stage.get("/v1/conversations", 200).await["data"],
+        json!([]),
+        "they are no conversations of their own"
+    );
     let gone = answer(stage.request(Method::DELETE, &path), 200).await;
     assert_eq!((&gone["deleted"], &gone["object"]), (&json!(true), &json!("chat.completion.deleted")));
     assert_eq!(stage.get(&path, 404).await["error"]["code"], "completion_not_found");

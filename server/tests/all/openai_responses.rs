@@ -337,7 +337,10 @@ async fn references_are_resolved_item_by_item_and_once() {
             for references in [all.clone(), [all.clone(), all.clone()].concat()] {
                 let input = [vec![user("think")], references, vec![user("next")]].concat();
                 let answer = ask(input, json!([])).await;
-                assert_eq!(answer["output"].as_array().unwrap().last().unwrap()["content"][0]["text"], "Heard 2: next");
+                assert_eq!(
+                    answer["output"].as_array().unwrap().last().unwrap()["content"][0]["text"],
+                    "Heard 2: next"
+                );
                 assert_eq!(seen_times(&provider, "Heard 1: think"), 1);
             }
             let signed = if model == "claude" { 1 } else { 0 };
@@ -348,7 +351,8 @@ async fn references_are_resolved_item_by_item_and_once() {
             // A call, and its result.
             let body = json!({"model": model, "input": [user("hot?")], "tools": [tool]});
             let called = stage.post("/v1/responses", &body, 200).await;
-            let output = json!({"type": "function_call_output", "call_id": call_of(&called), "output": "21 degrees"});
+            let output =
+                json!({"type": "function_call_output", "call_id": call_of(&called), "output": "21 degrees"});
             let input = [vec![user("hot?")], references(&called), vec![output]].concat();
             let answer = ask(input, json!([tool])).await;
             let text = &answer["output"].as_array().unwrap().last().unwrap()["content"][0]["text"];
@@ -373,7 +377,8 @@ async fn a_client_that_sends_a_conversation_again_appends_only_what_is_new() {
             stage.post("/v1/responses", &body, 200).await
         };
         let called = ask(vec![system.clone(), user("hot?")], json!([tool])).await;
-        let result = json!({"type": "function_call_output", "call_id": call_of(&called), "output": "21 degrees"});
+        let result =
+            json!({"type": "function_call_output", "call_id": call_of(&called), "output": "21 degrees"});
         ask(vec![system.clone(), user("hot?"), result.clone()], json!([tool])).await;
         assert_eq!(seen_times(&provider, "hot?"), 1, "{model}");
         ask(vec![system.clone(), user("hot?"), result.clone(), user("thanks")], json!([])).await;
@@ -409,7 +414,8 @@ async fn a_result_without_its_call_is_refused() {
     let (_provider, stage) = stage().await;
     let output = json!({"type": "function_call_output", "call_id": "call_lost", "output": "?"});
     for store in [true, false] {
-        let body = json!({"model": "claude", "input": [{"role": "user", "content": "a"}, output], "store": store});
+        let body =
+            json!({"model": "claude", "input": [{"role": "user", "content": "a"}, output], "store": store});
         let refused = stage.post("/v1/responses", &body, 400).await;
         assert_eq!(refused["error"]["code"], "tool_call_not_found");
         let message = refused["error"]["message"].as_str().unwrap();
@@ -430,7 +436,8 @@ async fn what_a_cancelled_answer_said_is_part_of_the_conversation() {
         while !text.contains("tick ") {
             text.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
         }
-        let created: Value = serde_json::from_str(text.lines().nth(1).unwrap().strip_prefix("data: ").unwrap()).unwrap();
+        let created: Value =
+            serde_json::from_str(text.lines().nth(1).unwrap().strip_prefix("data: ").unwrap()).unwrap();
         let path = format!("/v1/responses/{}", created["response"]["id"].as_str().unwrap());
         let cancelled = stage.post(&format!("{path}/cancel"), &json!({}), 200).await;
         assert_eq!(cancelled["status"], "cancelled");
@@ -438,9 +445,11 @@ async fn what_a_cancelled_answer_said_is_part_of_the_conversation() {
         assert!(item["content"][0]["text"].as_str().unwrap().starts_with("tick "), "{cancelled}");
         assert_eq!(item["status"], "incomplete");
         assert_eq!(stage.get(&path, 200).await, cancelled);
-        let items = stage.get(&format!("/v1/conversations/{}/items", made["id"].as_str().unwrap()), 200).await;
+        let items =
+            stage.get(&format!("/v1/conversations/{}/items", made["id"].as_str().unwrap()), 200).await;
         assert_eq!(&items["data"][0], item);
-        for before in [json!({"conversation": made["id"]}), json!({"previous_response_id": cancelled["id"]})] {
+        for before in [json!({"conversation": made["id"]}), json!({"previous_response_id": cancelled["id"]})]
+        {
             let mut body = json!({"model": model, "input": "go on"});
             body.as_object_mut().unwrap().extend(before.as_object().unwrap().clone());
             stage.post("/v1/responses", &body, 200).await;
@@ -521,7 +530,8 @@ async fn a_stream_goes_on_after_the_event_that_was_seen_last() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_of_responses_is_compacted_with_its_messages() {
     let (_provider, stage) = stage().await;
-    let first = stage.post("/v1/responses", &json!({"model": "chat", "input": "The word is slate."}), 200).await;
+    let first =
+        stage.post("/v1/responses", &json!({"model": "chat", "input": "The word is slate."}), 200).await;
     let body = json!({"model": "chat", "input": "And ember.", "previous_response_id": first["id"]});
     let second = stage.post("/v1/responses", &body, 200).await;
     let body = json!({"model": "chat", "previous_response_id": second["id"]});
@@ -542,10 +552,18 @@ async fn what_a_model_cannot_do_is_refused_by_name() {
     let messages = json!([{"role": "user", "content": "a"}]);
     for (path, body, param) in [
         ("/v1/chat/completions", json!({"model": "chat", "messages": messages, "n": 2}), "n"),
-        ("/v1/chat/completions", json!({"model": "chat", "messages": messages, "logprobs": true}), "logprobs"),
+        (
+            "/v1/chat/completions",
+            json!({"model": "chat", "messages": messages, "logprobs": true}),
+            "logprobs",
+        ),
         ("/v1/chat/completions", json!({"model": "chat", "messages": []}), "messages"),
         ("/v1/responses", json!({"model": "chat", "input": "a", "top_logprobs": 2}), "top_logprobs"),
-        ("/v1/responses", json!({"model": "claude", "input": "a", "include": ["message.output_text.logprobs"]}), "top_logprobs"),
+        (
+            "/v1/responses",
+            json!({"model": "claude", "input": "a", "include": ["message.output_text.logprobs"]}),
+            "top_logprobs",
+        ),
     ] {
         let refused = stage.post(path, &body, 400).await;
         assert_eq!(refused["error"]["param"], param, "{refused}");
@@ -554,7 +572,8 @@ async fn what_a_model_cannot_do_is_refused_by_name() {
     stage.post("/v1/responses", &body, 200).await;
     assert_eq!(provider.seen().pop().unwrap()["top_logprobs"], 2);
     for store in [true, false] {
-        let refused = stage.post("/v1/responses", &json!({"model": "claude", "input": [], "store": store}), 400).await;
+        let refused =
+            stage.post("/v1/responses", &json!({"model": "claude", "input": [], "store": store}), 400).await;
         assert_eq!(refused["error"]["code"], "generate.nothing");
     }
     stage.stop().await;

@@ -344,7 +344,9 @@ fn files_are_bytes_and_entries_have_a_tag() {
 async fn limits_in_the_description_hold() {
     let document = document();
     let mut prepared = prepared("Lisbon").await;
-    prepared.variables.extend([("key", "key_1".to_string()), ("generation", "gen_01JD0000000000000000000000".into())]);
+    prepared
+        .variables
+        .extend([("key", "key_1".to_string()), ("generation", "gen_01JD0000000000000000000000".into())]);
     let beyond = |schema: &Value| -> Vec<String> {
         let least = schema["minimum"].as_i64().map(|least| (i128::from(least) - 1).to_string());
         let most = schema["maximum"].as_i64().map(|most| (i128::from(most) + 1).to_string());
@@ -361,27 +363,31 @@ async fn limits_in_the_description_hold() {
         for parameter in parameters.filter(|parameter| parameter["in"] == "query") {
             for value in beyond(&parameter["schema"]) {
                 let name = parameter["name"].as_str().unwrap();
-                let request = prepared.stage.request(method.parse().unwrap(), &format!("{address}?{name}={value}"));
+                let request =
+                    prepared.stage.request(method.parse().unwrap(), &format!("{address}?{name}={value}"));
                 let response = request.send().await.unwrap();
                 assert!(refused(response.status().as_u16()), "{method} {path}?{name}={value}");
                 tried += 1;
             }
         }
-        let Some(body) = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].as_str() else {
+        let Some(body) = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].as_str()
+        else {
             continue;
         };
         let schema = document.pointer(body.trim_start_matches('#')).unwrap();
         for (name, field) in schema["properties"].as_object().unwrap() {
             for value in beyond(field) {
                 // Other fields as in the example, so that only this one is wrong.
-                let mut example = example(&document, &operation["requestBody"]["content"]["application/json"]);
+                let mut example =
+                    example(&document, &operation["requestBody"]["content"]["application/json"]);
                 example.as_object_mut().unwrap().shift_remove(name);
                 let rest = example.to_string();
                 let rest = rest.trim_start_matches('{').trim_end_matches('}');
                 let comma = if rest.is_empty() { "" } else { "," };
                 let text = format!("{{\"{name}\":{value}{comma}{rest}}}");
                 let request = prepared.stage.request(method.parse().unwrap(), &address);
-                let response = request.header("content-type", "application/json").body(text).send().await.unwrap();
+                let response =
+                    request.header("content-type", "application/json").body(text).send().await.unwrap();
                 assert!(refused(response.status().as_u16()), "{method} {path} {name}={value}");
                 tried += 1;
             }

@@ -75,7 +75,9 @@ impl Vocabulary {
         let count = self.starts.len() / 4 - 1;
         let known = tokens.iter().map(|token| usize::try_from(*token).ok().filter(|rank| *rank < count));
         let pieces: Option<Vec<&[u8]>> = known
-            .map(|rank| rank.map(|rank| &self.bytes[number(self.starts, rank)..number(self.starts, rank + 1)]))
+            .map(|rank| {
+                rank.map(|rank| &self.bytes[number(self.starts, rank)..number(self.starts, rank + 1)])
+            })
             .collect();
         pieces.map(|pieces| pieces.concat())
     }

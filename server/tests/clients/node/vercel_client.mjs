@@ -47,7 +47,7 @@ for (const model of ["chat", "responses", "claude"]) {
     // Another exchange with everything before it.
     const more = [...messages, ...answer.response.messages, { role: "user", content: "And now?" }];
     const next = await generateText({ ...settings, tools: undefined, messages: more });
-    assert.equal(next.text, "Heard 2: And now?");
+    assert.equal(next.text, "Heard 2: And now?", `${model} ${JSON.stringify(options)}`);
     const { asked: again, settings: streaming } = withTool(model, options);
     const stream = streamText({ ...streaming, messages });
     assert.match(await stream.text, /^The tool says: .*wind/);
