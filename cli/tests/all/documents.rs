@@ -25,8 +25,10 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
         "close",
         "reset",
         "supersede",
+        "request-approval",
         "approve",
         "deny",
+        "abandon-call",
         "generate",
         "summarize",
         "sweep",
@@ -156,6 +158,14 @@ pages! {
     the_page_on_servers_runs_as_typed "docs/remote.md" ["What changed?", "2 events in the file, 1 turn, 0 new"];
     the_page_on_rest_runs_as_typed "docs/rest.md" ["\"content\":\"hello\"", "event: event"];
     the_page_on_serving_runs_as_typed "docs/serve.md" ["et_", "limits.burst"];
+}
+
+#[test]
+fn the_tour_in_the_readme_leaves_no_call_without_its_result() {
+    let readme = page("README.md");
+    let (_, tour) = readme.split_once("## A tour in five minutes").expect("the README has a tour");
+    let out = run_as_typed(tour.split("\n## ").next().unwrap());
+    assert!(!out.contains("have not answered"), "the tour's only call has its result: {out}");
 }
 
 /// Commands are in blocks that are run, or that say why they are not.
