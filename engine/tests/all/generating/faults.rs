@@ -235,9 +235,9 @@ fn a_stopped_answer_keeps_what_was_said_and_the_server_is_let_go() {
     refused(generating.wait(), "generation.stopped", &format!("{turn} keeps its text"));
     server.client_gone();
     let turn = scope.turn(turn).unwrap();
-    assert_eq!((turn.status, turn.reason.as_deref()), (Status::Aborted, Some("stopped")));
+    assert_eq!((turn.status, turn.reason.as_deref()), (Status::Interrupted, Some("stopped")));
     assert_eq!(words(&turn).unwrap(), "as far as ");
-    assert!(matches!(turn.superseded_by, Some(Successor::Event(_))));
+    assert_eq!(turn.superseded_by, None, "it is part of the next prompt");
     assert_eq!(scope.generations().status(generation).unwrap().state, GenerationState::Stopped);
     refused(scope.generations().stop(generation), "generation.ended", "has ended already");
     let other = "gen_00000000000000000000000007".parse().unwrap();
