@@ -15,9 +15,10 @@ use everturn_core::pairing;
 use everturn_core::turn::{Status, Turn};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
+use everturn_views::compaction::{self, Checkpoint};
 use everturn_views::context::{
-    self, Assembled, Block, Cache, ContextMessage, ContextText, GivenUp, LeftOut, Material, Names, Request,
-    Section, Sections, Seen, Source, Tokens, answer_abandoned, seen_by,
+    self, Assembled, Block, Cache, ContextMessage, ContextText, FREE_PART, GivenUp, LeftOut, Material, Names,
+    Request, Section, Sections, Seen, Source, Tokens, answer_abandoned, seen_by,
 };
 use everturn_views::projection::{self, Message};
 use everturn_views::state::{Abandoned, AbandonedBody, Fold, State};
@@ -31,12 +32,15 @@ use std::borrow::Cow;
 const PAGE: usize = 64;
 /// With a projection, the tail is gathered up to this many times the budget: hidden messages make room for more.
 const PROJECTED_BUDGETS: u64 = 4;
+/// Most turns of the tail that are read although they will not fit.
+const SKIPPED_MAX: usize = 64;
 /// Rendering may cost a little more than was counted; the budget is lowered by the difference and the build repeated
 /// at most this often.
 const ATTEMPTS: usize = 4;
 /// Version of the renderers; a change of their output changes it. Since version 2, prompts for Anthropic carry cache
-/// marks; since version 3, turns are attributed to their speakers.
-pub(super) const RENDERER_VERSION: u32 = 3;
+/// marks; since version 3, turns are attributed to their speakers; since version 4, older turns fill
+/// the budget where newer ones do not fit.
+pub(super) const RENDERER_VERSION: u32 = 4;
 
 /// The names in a prompt of this version.
 pub(crate) fn names(version: u32) -> Names {
@@ -214,7 +218,10 @@ impl ConversationHandle {
             sections: options.sections.clone(),
             family,
             tools_tokens: tools,
+            fills: version >= 4,
         };
+        let mut checkpoint = None;
+        let mut is_shortened = self.fit_checkpoint(&fold, &request, &mut checkpoint, &mut material)?;
         match (recorded, &options.recall) {
             (Some(receipt), _) => self.recalled_before(receipt, &mut material)?,
             (None, Some(recall)) => {
@@ -226,6 +233,7 @@ impl ConversationHandle {
             (None, None) => {}
         }
         for _ in 0..ATTEMPTS {
+            is_shortened |= self.fit_checkpoint(&fold, &request, &mut checkpoint, &mut material)?;
             let assembled = context::assemble(&request, &material)?;
             let mut rendered = self.render(options.provider, &assembled)?;
             if version >= 2 && options.provider == Provider::Anthropic {
@@ -241,6 +249,10 @@ impl ConversationHandle {
             let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
             let mut context = self.finish(&fold, options, assembled, rendered, projection)?;
             context.receipt.renderer_version = version;
+            if is_shortened {
+                let reason = "the checkpoint is shortened to fit".to_string();
+                context.left_out.push(LeftOut { section: Section::State, source: None, turns: None, reason });
+            }
             return Ok(context);
         }
         Err(Error::too_large(
@@ -250,6 +262,29 @@ impl ConversationHandle {
                 options.token_budget
             ),
         ))
+    }
+
+    /// Shortens the checkpoint, part by part, until everything that is never left out fits. `checkpoint` is what is left of
+    /// it, if it was shortened before.
+    fn fit_checkpoint(
+        &self,
+        fold: &Fold,
+        request: &Request,
+        checkpoint: &mut Option<Checkpoint>,
+        material: &mut Material,
+    ) -> Result<bool, Error> {
+        let mut is_shortened = false;
+        while context::lacks_room(request, material) {
+            let shown = match checkpoint.take() {
+                Some(shown) => Some(shown),
+                None => self.checkpoint(fold.checkpoint)?,
+            };
+            let (Some(shown), Some(state)) = (shown, &mut material.state) else { break };
+            let Some(shorter) = compaction::shorter(&shown) else { break };
+            state.text = state.text.replacen(&compaction::render(&shown), &compaction::render(&shorter), 1);
+            (*checkpoint, is_shortened) = (Some(shorter), true);
+        }
+        Ok(is_shortened)
     }
 
     fn finish(
@@ -341,8 +376,8 @@ impl ConversationHandle {
         let mut projection = None;
         if options.sections.has(Section::Tail) || options.input_from.is_some() {
             let projected = options.projection.is_some() || recorded.is_some();
-            let names = names(receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version));
-            let (turns, more) = self.tail(fold, options, projected, names)?;
+            let version = receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
+            let (turns, more) = self.tail(fold, options, projected, version)?;
             material.more = more;
             let summary = || -> Result<Option<String>, Error> {
                 Ok(self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
@@ -440,14 +475,14 @@ impl ConversationHandle {
         fold: &Fold,
         options: &ContextOptions,
         projected: bool,
-        names: Names,
+        version: u32,
     ) -> Result<(Vec<Tailed>, bool), Error> {
         let family = options.family();
         let (start, _) = view_start(fold.checkpoint, fold.budget);
         let budgets = if projected { PROJECTED_BUDGETS } else { 1 };
         let room = options.token_budget.saturating_mul(budgets);
         let mut turns: Vec<(Turn, Message)> = Vec::new();
-        let mut tokens = 0;
+        let (mut tokens, mut skipped) = (0, 0);
         let mut more = false;
         let mut before = fold.through_seq + 1;
         'pages: loop {
@@ -474,7 +509,14 @@ impl ConversationHandle {
                     break 'pages;
                 }
                 let message = Message::read(raw)?;
-                tokens += self.shared().count(family, turn.id, message.value());
+                let cost = self.shared().count(family, turn.id, message.value());
+                let left = room.saturating_sub(tokens);
+                // Where a turn will not fit, older ones may.
+                if version >= 4 && cost > left && left >= room / FREE_PART && skipped < SKIPPED_MAX {
+                    skipped += 1;
+                } else {
+                    tokens += cost;
+                }
                 turns.push((turn, message));
             }
             if !full {
@@ -484,7 +526,7 @@ impl ConversationHandle {
         turns.reverse();
         let said: Vec<(&Turn, Option<&Value>)> =
             turns.iter().map(|(turn, message)| (turn, Some(message.value()))).collect();
-        let seen = seen_by(&options.participants, &said, names);
+        let seen = seen_by(&options.participants, &said, names(version));
         let mut tail = Vec::new();
         for ((turn, message), seen) in turns.into_iter().zip(seen) {
             let (message, tokens) = match seen {
@@ -509,7 +551,8 @@ impl ConversationHandle {
             .iter()
             .map(|text| provider::Section { name: text.section.as_str(), text: &text.text })
             .collect();
-        let messages: Vec<RenderInput<'_>> = assembled.messages.iter().copied().map(RenderInput).collect();
+        let messages: Vec<RenderInput<'_>> =
+            assembled.messages.iter().map(|said| RenderInput(said)).collect();
         let media = StoredMedia { conversation: self };
         provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
     }
