@@ -222,14 +222,20 @@ impl ConversationHandle {
         };
         let mut checkpoint = None;
         let mut is_shortened = self.fit_checkpoint(&fold, &request, &mut checkpoint, &mut material)?;
+        let mut begins = through + 1;
+        if options.recall.is_some() {
+            // The reach of the tail decides which turns are older than it; recalled text only makes it shorter.
+            let alone = context::assemble(&request, &material)?;
+            begins = alone.messages.iter().filter_map(|said| said.seq).min().unwrap_or(begins);
+            if request.fills {
+                let read = material.tail.len();
+                material.tail.retain(|said| said.seq.is_none_or(|seq| seq >= begins));
+                material.more |= material.tail.len() < read;
+            }
+        }
         match (recorded, &options.recall) {
             (Some(receipt), _) => self.recalled_before(receipt, &mut material)?,
-            (None, Some(recall)) => {
-                // The reach of the tail decides which turns are older than it; recalled text only makes it shorter.
-                let alone = context::assemble(&request, &material)?;
-                let begins = alone.messages.iter().filter_map(|said| said.seq).min().unwrap_or(through + 1);
-                self.recalled_now(options, recall, (begins, through), &mut material)?;
-            }
+            (None, Some(recall)) => self.recalled_now(options, recall, (begins, through), &mut material)?,
             (None, None) => {}
         }
         for _ in 0..ATTEMPTS {
