@@ -273,6 +273,8 @@ pub struct Request {
     pub tools_tokens: u64,
     /// Whether older turns are included where a group of turns does not fit. Earlier versions stopped there.
     pub fills: bool,
+    /// `seq` before which no turn is included in the tail: recalled turns are older.
+    pub begins: Option<u64>,
 }
 
 /// The assembled context.
@@ -531,6 +533,9 @@ impl<'a> Tail<'a> {
             let start = (self.first..end).rev().find(|index| self.legal[*index]).unwrap_or(self.first);
             let group = &self.said[start..end];
             let cost = self.costs[start] - self.costs[end];
+            if group[0].seq.is_some_and(|seq| request.begins.is_some_and(|begins| seq < begins)) {
+                break;
+            }
             if cost <= left {
                 left -= cost;
                 groups.push(group.iter().map(Cow::Borrowed).collect());

@@ -200,3 +200,23 @@ async fn what_cannot_be_asked() {
     assert_eq!(problem["code"], "model.none");
     none.stop().await;
 }
+
+/// The last answer is generated anew over REST, in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_generated_anew() {
+    let (stage, tell) = stage().await;
+    let id = stage.conversation().await;
+    let path = format!("/api/v1/conversations/{id}");
+    let turns = json!({"turns": [{"role": "user", "content": "Q1"}, {"role": "assistant", "content": "A1"}]});
+    stage.post(&format!("{path}/turns"), &turns, 201).await;
+    let wrong = json!({"regenerate": "first"});
+    stage.post(&format!("{path}/generate"), &wrong, 400).await;
+    tell.send(done("A1, other")).unwrap();
+    let generated = stage.post(&format!("{path}/generate"), &json!({"regenerate": "last"}), 200).await;
+    assert_eq!(generated["turns"][0]["place"], 3);
+    let page = stage.get(&format!("{path}/turns"), 200).await;
+    let words: Vec<&str> =
+        page["data"].as_array().unwrap().iter().map(|turn| turn["content"].as_str().unwrap()).collect();
+    assert_eq!(words, ["Q1", "A1, other"]);
+    stage.stop().await;
+}
