@@ -17,7 +17,7 @@ use everturn::{
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_core::turn::{Role, Status, Turn};
+use everturn_core::turn::{Role, Status, Successor, Turn};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
