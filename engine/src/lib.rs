@@ -88,7 +88,7 @@ pub use conversation::{
     HistoryEntry, HistoryQuery, Order,
 };
 pub use erasing::{ErasedActor, Records};
-pub use everturn::{Everturn, Options};
+pub use everturn::{Everturn, Options, store_file};
 pub use everturn_core::access::{AccessKey, KeyRole};
 pub use everturn_core::asset::Asset;
 pub use everturn_core::budget::Usage;
