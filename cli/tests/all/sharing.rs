@@ -35,8 +35,8 @@ fn verbs_that_write_go_through_a_server_that_owns_the_store() {
     shell.ok(&["pin", &id, "budget", "300"]);
     shell.ok(&["facts", &id, "add", "ana", "lives_in", "Lisbon"]);
     let fork = shell.json(&["fork", &id, "--json"])["id"].as_str().unwrap().to_string();
-    shell.ok(&["erase", first, "--yes"]);
-    shell.ok(&["delete", &fork, "--yes"]);
+    shell.ok(&["erase", first, "--reason", "asked", "--yes"]);
+    shell.ok(&["delete", &fork, "--reason", "done"]);
     let other = shell.json(&["new", "--tenant", "acme", "--json"]);
     assert_eq!(other["tenant"], "acme");
     std::fs::write(shell.path("old.jsonl"), "{\"role\": \"user\", \"content\": \"From a file.\"}\n").unwrap();
