@@ -81,7 +81,7 @@ fn bind(socket: &Path) -> io::Result<UnixListener> {
         made => made?,
     }
     match fs::remove_file(socket) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => UnixListener::bind(socket),
     }
 }
