@@ -102,7 +102,7 @@ pub use everturn_core::fact::Fact;
 pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId};
 pub use everturn_core::json::Raw;
 pub use everturn_core::time::Timestamp;
-pub use everturn_core::turn::{Role, Status, Tokens, Turn};
+pub use everturn_core::turn::{Partial, Role, Status, Tokens, Turn};
 pub use everturn_core::{Error, limits};
 pub use everturn_formats::provider::Provider;
 pub use everturn_store::{Behind, TenantUsage};

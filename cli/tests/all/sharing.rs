@@ -4,6 +4,7 @@ use crate::process::{Mcp, Serving};
 use crate::{Said, Shell};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -214,4 +215,46 @@ fn a_store_with_a_long_path_is_shared_too() {
     assert!(server.ask(&format!("GET /api/v1/conversations/{id}/turns"), "").contains("again"));
     server.signal();
     assert_eq!(server.end().0, Some(0));
+}
+
+/// Another process reads an open turn, and follows it as it grows.
+#[test]
+fn an_open_turn_of_a_server_is_read_and_followed_by_others() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let server = Serving::start(&shell, &[]);
+    let answer = server.ask(&format!("POST /api/v1/conversations/{id}/turns/open"), r#"{"actor": "bot"}"#);
+    let turn = answer.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_string();
+    let say = |text: &str| {
+        let chunk = json!({"delta": text}).to_string();
+        assert!(server.ask(&format!("POST /api/v1/turns/{turn}/chunks"), &chunk).contains(" 200 "));
+    };
+    let mut tail = shell.command(&["tail", &id]).spawn().unwrap();
+    let mut out = tail.stdout.take().unwrap();
+    let mut said = String::new();
+    let mut shows = |text: &str| {
+        while !said.contains(text) {
+            let mut bytes = [0; 256];
+            let read = out.read(&mut bytes).unwrap();
+            assert!(read > 0, "it ended: {said}");
+            said.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
+        }
+        said.clone()
+    };
+    say("To Lisbon, ");
+    shows("To Lisbon, ");
+    assert!(shell.ok(&["history", &id]).contains("To Lisbon, "));
+    let mut mcp = Mcp::start(&shell, &["--toolsets", "all"]);
+    let read = mcp.call("get_turn", &json!({"turn": turn})).unwrap();
+    assert_eq!(read["partial"], json!({"text": "To Lisbon, ", "offset": 11}));
+    let read = mcp.request("resources/read", &json!({"uri": format!("everturn://conversations/{id}")}));
+    assert!(read.to_string().contains("To Lisbon, "), "{read}");
+    say("then.");
+    shows("To Lisbon, then.");
+    server.ask(&format!("POST /api/v1/turns/{turn}/commit"), "{}");
+    shell.ok(&["append", &id, "Good."]);
+    let all = shows("Good.");
+    assert_eq!(all.matches("To Lisbon").count(), 1, "what was shown is not repeated: {all}");
+    tail.kill().unwrap();
+    tail.wait().unwrap();
 }
