@@ -128,8 +128,8 @@ pub fn sweeper(shared: &Arc<Shared>) {
 /// One round of the sweep.
 pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
     let now = shared.now();
-    let mut swept = Swept::default();
-    swept.expired = delete_expired(shared)? + shared.expired_at_open.swap(0, Ordering::Relaxed);
+    let expired = delete_expired(shared)? + shared.expired_at_open.swap(0, Ordering::Relaxed);
+    let mut swept = Swept { expired, ..Swept::default() };
     let idle_us = i64::try_from(shared.options.stream_idle_max.as_micros()).unwrap_or(i64::MAX);
     let silent: Vec<(Key, TurnId)> = shared
         .streams

@@ -451,7 +451,7 @@ impl Inner {
                 spawn("embedder", Priority::Background, |shared| embedding::run(shared))?;
             }
         }
-        spawn("sweeper", Priority::Background, |shared| background::sweeper(shared))
+        spawn("sweeper", Priority::Background, background::sweeper)
     }
 }
 
