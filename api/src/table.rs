@@ -91,6 +91,7 @@ pub static TABLE: &[Row] = &[
     row::<streams::AppendChunk>(),
     row::<streams::CommitTurn>(),
     row::<streams::AbortTurn>(),
+    row::<events::ListChanges>(),
     row::<events::ListEvents>(),
     row::<events::AppendEvent>(),
     row::<erasing::EraseEvents>(),

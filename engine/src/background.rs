@@ -3,6 +3,7 @@
 use crate::conversation::due;
 use crate::everturn::Shared;
 use crate::ingest::{DraftKind, Ingested, NewTurn};
+use crate::streaming::changes;
 use crate::streaming::hub::Update;
 use crate::streaming::open_turns::UnwrittenText;
 use everturn_core::Error;
@@ -222,6 +223,9 @@ pub fn follow(shared: &Shared) {
         }
         if let Err(error) = follow_open_turns(shared) {
             tracing::warn!(%error, "cannot read open turns; retrying");
+        }
+        if let Err(error) = changes::look_elsewhere(shared) {
+            tracing::warn!(%error, "cannot read changed conversations; retrying");
         }
         shared.pauses.sleep(FOLLOW_EVERY);
     }

@@ -16,6 +16,7 @@ use crate::quota::{QuotaCounts, Quotas};
 use crate::recall::RecallIndex;
 use crate::recall::embedding;
 use crate::recall::indexer::{self, Indexer};
+use crate::streaming::changes::ChangeHub;
 use crate::streaming::hub::Hub;
 use crate::streaming::open_turns::Streams;
 use crate::tenant::Tenant;
@@ -134,6 +135,7 @@ pub(crate) struct Shared {
     pub hub: Arc<Hub>,
     pub generations: Arc<Generations>,
     pub listings: Arc<Listings>,
+    pub changes: Arc<ChangeHub>,
     pub deadlines: Arc<Deadlines>,
     /// Conversations deleted when the store was opened, until the first sweep counts them.
     pub expired_at_open: AtomicUsize,
@@ -214,6 +216,7 @@ impl Everturn {
         let (streams, hub, folds) =
             (Arc::<Streams>::default(), Arc::<Hub>::default(), Arc::<Folds>::default());
         let (generations, listings) = (Arc::<Generations>::default(), Arc::<Listings>::default());
+        let changes = Arc::<ChangeHub>::default();
         let deadlines = Arc::<Deadlines>::default();
         // In this order: an open turn must be known before its event is published.
         let mut observers: Vec<Arc<dyn Observer>> = vec![
@@ -221,6 +224,7 @@ impl Everturn {
             streams.clone(),
             generations.clone(),
             listings.clone(),
+            changes.clone(),
             folds.clone(),
             hub.clone(),
             compaction.clone(),
@@ -244,6 +248,7 @@ impl Everturn {
             hub,
             generations,
             listings,
+            changes,
             deadlines,
             expired_at_open: AtomicUsize::new(0),
             mirror,
@@ -472,6 +477,7 @@ impl Drop for Inner {
             mirror.stop();
         }
         self.shared.hub.close();
+        self.shared.changes.close();
     }
 }
 

@@ -123,6 +123,7 @@ pub use listings::Listings;
 pub use proof::{ConversationLog, Doctor, Finding, Repaired};
 pub use quota::{Quota, Quotas};
 pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
+pub use streaming::changes::{ChangeKind, ChangeSubscription, ConversationChange, TenantChanges};
 pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use streaming::turn::{NewStream, OpenTurn};
 pub use tenant::{ListQuery, NewConversation, Page, Tenant};

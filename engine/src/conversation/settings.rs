@@ -110,6 +110,11 @@ impl ConversationHandle {
                 self.shared().journal.writable()?;
             }
             check_by_hand(&change.settings)?;
+            if !change.settings.participants.is_empty() {
+                let text =
+                    "participants are declared when a conversation is created; later ones join by speaking";
+                return Err(Error::invalid("settings.participants", text));
+            }
             let mut settings = change.settings.normalise()?;
             // Not the cached one: an expected `seq` was read from the index, which may be a moment ahead of the
             // cache.
@@ -246,14 +251,13 @@ impl ConversationHandle {
 pub(crate) fn check_by_hand(settings: &Settings) -> Result<(), Error> {
     if settings.parent.is_some()
         || settings.predecessor.is_some()
-        || !settings.participants.is_empty()
         || !settings.transcript.is_empty()
         || settings.checkpoint.is_some()
         || settings.budget.is_some()
     {
         return Err(Error::invalid(
             "settings.reserved",
-            "parent, predecessor, participants, checkpoint, budget and transcript are written by Everturn itself; leave them out",
+            "parent, predecessor, checkpoint, budget and transcript are written by Everturn itself; leave them out",
         ));
     }
     Ok(())
