@@ -248,7 +248,7 @@ fn an_open_turn_of_a_server_is_read_and_followed_by_others() {
     let read = mcp.call("get_turn", &json!({"turn": turn})).unwrap();
     assert_eq!(read["partial"], json!({"text": "To Lisbon, ", "offset": 11}));
     let read = mcp.request("resources/read", &json!({"uri": format!("everturn://conversations/{id}")}));
-    assert!(read.to_string().contains("To Lisbon, "), "{read}");
+    assert!(read.to_string().contains("To Lisbon,"), "{read}");
     say("then.");
     shows("To Lisbon, then.");
     server.ask(&format!("POST /api/v1/turns/{turn}/commit"), "{}");
