@@ -62,7 +62,7 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
         let ids: Vec<String> =
             pending.into_iter().map(|approval| show::one_line(&approval.approval_id)).collect();
         let text = format!("the model is asked once {} is resolved", ids.join(", "));
-        if !remote {
+        if store.is_local() {
             // Nobody else could answer while this process holds the store.
             let text = format!("{text}; `everturn approve` or `everturn deny` it, then generate again");
             return Err(Error::conflict("generate.waits", text).into());
