@@ -203,6 +203,11 @@ impl Settings {
                 "shorten the title",
             ));
         }
+        if self.ttl == Some(Some(0)) {
+            let text =
+                "ttl is 0 seconds, so that nobody could read it; give more, or delete the conversation";
+            return Err(Error::invalid("ttl.zero", text));
+        }
         if let Some(Some(owner)) = &self.owner {
             check_name("owner", owner)?;
         }

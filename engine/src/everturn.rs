@@ -2,6 +2,7 @@
 
 use crate::background::{self, Pauses};
 use crate::compaction::worker::{self as compactor, Compactions};
+use crate::context::Transcripts;
 use crate::conversation::due::Deadlines;
 use crate::erasing::copies::Copies;
 use crate::expiry::Unexpired;
@@ -130,6 +131,7 @@ pub(crate) struct Shared {
     pub backup: Arc<dyn everturn_store::Backup>,
     pub quotas: Arc<QuotaCounts>,
     pub folds: Arc<Folds>,
+    pub transcripts: Arc<Transcripts>,
     pub compaction: Arc<Compactions>,
     pub streams: Arc<Streams>,
     pub hub: Arc<Hub>,
@@ -216,6 +218,7 @@ impl Everturn {
         let (streams, hub, folds) =
             (Arc::<Streams>::default(), Arc::<Hub>::default(), Arc::<Folds>::default());
         let (generations, listings) = (Arc::<Generations>::default(), Arc::<Listings>::default());
+        let transcripts = Arc::<Transcripts>::default();
         let changes = Arc::<ChangeHub>::default();
         let deadlines = Arc::<Deadlines>::default();
         // In this order: an open turn must be known before its event is published.
@@ -226,6 +229,7 @@ impl Everturn {
             listings.clone(),
             changes.clone(),
             folds.clone(),
+            transcripts.clone(),
             hub.clone(),
             compaction.clone(),
             deadlines.clone(),
@@ -243,6 +247,7 @@ impl Everturn {
             backup,
             quotas,
             folds,
+            transcripts,
             compaction,
             streams,
             hub,

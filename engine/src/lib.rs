@@ -115,7 +115,8 @@ pub use everturn_views::recall::{Kind as RecallKind, Mode as RecallMode, Snippet
 pub use everturn_views::state::{State, ToolBody};
 pub use facts::{ConversationFacts, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 pub use generation::{
-    GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress, TenantGenerations,
+    GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress, Regenerate,
+    TenantGenerations,
 };
 pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};

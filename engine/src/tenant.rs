@@ -1,5 +1,6 @@
 //! Handle of a tenant.
 
+use crate::context::check_projection;
 use crate::conversation::{ConversationHandle, check_by_hand, idempotency};
 use crate::everturn::{Inner, Shared};
 use crate::writer::Commit;
@@ -130,6 +131,7 @@ impl Tenant {
     pub(crate) fn create_with(&self, new: NewConversation) -> Commit<ConversationHandle> {
         let prepared = (|| {
             let settings = new.settings.normalise()?;
+            check_projection(&settings)?;
             let request = match new.idempotency_key {
                 Some(_) => Some(Hash::of(Raw::of(&settings)?.get().as_bytes())),
                 None => None,

@@ -64,16 +64,22 @@ pub struct Policy {
     /// Sections and their shares.
     #[serde(default)]
     pub sections: Value,
-    /// First `seq` of the input.
+    /// First place of the input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_from: Option<u64>,
+    /// Only turns before this place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
+    /// Whether the projection is of the whole messages view, and not of its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_view: bool,
     /// Recall into the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recall: Option<super::RecallRequest>,
 }
 
 impl ConversationContexts<'_> {
-    /// Records that a context was used for a model call. Texts supplied by the caller are stored once, whatever the
+    /// Records that a context was used for a model call, and its projection, in one commit. Texts supplied by the caller are stored once, whatever the
     /// number of calls.
     pub fn record(&self, context: &Context) -> Result<Event, Error> {
         let key = self.0.key();
@@ -95,6 +101,9 @@ impl ConversationContexts<'_> {
                     &mut uploads,
                 )?);
                 kept.push(asset);
+            }
+            if let Some(body) = &context.projection {
+                drafts.push(self.0.projection_draft(body)?);
             }
             drafts.push(self.0.shared().draft(kind::RECEIPT, &context.receipt)?);
             Ok(Action::Append { drafts: std::mem::take(&mut drafts), expected_seq: None, idempotency: None })
@@ -154,6 +163,7 @@ impl ConversationContexts<'_> {
             recall: receipt.policy.recall.clone(),
             at_seq: Some(receipt.through_seq),
             input_from: receipt.policy.input_from,
+            before: receipt.policy.before,
             ..ContextOptions::new(receipt.policy.token_budget)
         };
         let context = self.0.context_with(&options, Some(receipt))?;

@@ -1,6 +1,7 @@
 //! Lifecycle of a conversation: settings, state, forks, the end.
 
 use super::{ConversationHandle, ConversationState, idempotency};
+use crate::context::check_projection;
 use crate::tenant::NewConversation;
 use crate::writer::Commit;
 use everturn_core::Error;
@@ -116,6 +117,7 @@ impl ConversationHandle {
                 return Err(Error::invalid("settings.participants", text));
             }
             let mut settings = change.settings.normalise()?;
+            check_projection(&settings)?;
             // Not the cached one: an expected `seq` was read from the index, which may be a moment ahead of the
             // cache.
             let current = self.shared().journal.index.conversation(self.key())?;

@@ -24,7 +24,8 @@ const CACHES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const SYMLINKS_MAX: usize = 40;
 
 /// One step of the schema for each version; a released step is never edited. Version N is the result of step N.
-const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql"), include_str!("v4.sql")];
 
 /// Added after the first files of version 1 were written, so it is created wherever it is missing.
 const KEYS: &str = include_str!("keys.sql");
@@ -274,6 +275,9 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Error> {
         transaction.execute_batch(sql).map_err(|e| explain(path, &e))?;
         if version == 3 && from > 0 {
             super::write::fill_version_3(&transaction).map_err(|failure| super::failed(path, failure))?;
+        }
+        if version == 4 && from > 0 {
+            super::derived::place_turns(&transaction).map_err(|failure| super::failed(path, failure))?;
         }
         transaction
             .execute_batch(&format!(
