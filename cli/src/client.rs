@@ -1,9 +1,11 @@
 //! The one way to reach conversations: a local store, or a server. Verbs do not know which.
 
 mod local;
+mod owner;
 mod remote;
 
 pub use local::Local;
+pub use owner::{McpStore, Owner, Place, Reached};
 pub use remote::Remote;
 
 use crate::output::Failure;
@@ -16,12 +18,14 @@ use everturn_core::asset::Asset;
 use everturn_core::id::ConversationId;
 use std::io::{BufRead, Write};
 
-/// A client with two transports, which give the same answers and the same errors.
+/// A client with three transports, which give the same answers and the same errors.
 pub enum Client {
     /// A local store, opened by this process.
     Local(Box<Local>),
     /// A server's store, over HTTP.
     Remote(Box<Remote>),
+    /// A local store that another process owns, through its socket.
+    Owner(Box<Owner>),
 }
 
 impl Client {
@@ -38,8 +42,14 @@ impl Client {
     ) -> Result<O::Answer, Error> {
         match self {
             Client::Local(local) => local.call(operation, progress),
-            Client::Remote(remote) => remote.call(operation),
+            Client::Remote(remote) => remote.call(&operation),
+            Client::Owner(owner) => owner.call(operation, progress),
         }
+    }
+
+    /// Whether this process has the store open.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Client::Local(_))
     }
 
     /// Resolves a name: an id, the beginning of one, or `@last`.
@@ -52,6 +62,7 @@ impl Client {
         match self {
             Client::Local(local) => local.recall(recall),
             Client::Remote(remote) => remote.recall(recall),
+            Client::Owner(owner) => owner.now().recall(recall),
         }
     }
 
@@ -59,7 +70,7 @@ impl Client {
     pub fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error> {
         match self {
             Client::Local(local) => local.index(progress),
-            Client::Remote(_) => {
+            Client::Remote(_) | Client::Owner(_) => {
                 let text = "a server indexes by itself; leave --index out";
                 Err(Error::invalid("url.index", text))
             }
@@ -71,6 +82,7 @@ impl Client {
         match self {
             Client::Local(local) => local.follow(id, from_seq),
             Client::Remote(remote) => remote.follow(id, from_seq),
+            Client::Owner(owner) => owner.now().follow(id, from_seq),
         }
     }
 
@@ -85,6 +97,7 @@ impl Client {
         match self {
             Client::Local(local) => Ok(local.tenant.conversation(id).export(format, out, progress)?),
             Client::Remote(remote) => remote.export(id, format, out, progress),
+            Client::Owner(owner) => owner.now().export(id, format, out, progress),
         }
     }
 
@@ -97,6 +110,7 @@ impl Client {
         match self {
             Client::Local(local) => local.tenant.import_with(options, file, &mut |_| {}),
             Client::Remote(remote) => remote.import(options, file),
+            Client::Owner(owner) => owner.now().import(options, file),
         }
     }
 
@@ -113,6 +127,7 @@ impl Client {
                 local.tenant.conversation(id).assets().add(Some(name.to_string()), mime_type, bytes)
             }
             Client::Remote(remote) => remote.attach(id, name, mime_type, bytes),
+            Client::Owner(owner) => owner.now().attach(id, name, mime_type, bytes),
         }
     }
 
@@ -120,7 +135,8 @@ impl Client {
     pub fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {
         match self {
             Client::Local(local) => local.store.doctor(progress),
-            Client::Remote(remote) => remote.call(everturn_api::transfer::CheckStore {}),
+            Client::Remote(remote) => remote.call(&everturn_api::transfer::CheckStore {}),
+            Client::Owner(owner) => owner.call(everturn_api::transfer::CheckStore {}, |_| {}),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The model named on the command line.
 
 use crate::args::{Args, Model, Speaks};
+use crate::client::Client;
 use crate::open;
 use clap::parser::ValueSource;
 use everturn::Options;
 use everturn::model::{Configured, Endpoint, Generate, HttpModel, Kind, Secret, Summarizer};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::id::clip;
 use std::sync::Arc;
 
@@ -33,6 +35,17 @@ pub fn options(args: &Args, model: &Model, servers_own: &str) -> Result<Options,
     options.summarizers.insert("default".into(), Arc::new(Summarizer::new(named.client.clone())));
     options.models.insert("default".into(), named);
     Ok(options)
+}
+
+/// Refuses a model named by its URL if another process owns the store: that one has its own models.
+pub fn check(args: &Args, store: &Client) -> Result<(), Error> {
+    match store {
+        Client::Owner(owner) if args.sources.base_url == Some(ValueSource::CommandLine) => {
+            let text = format!("{}; it uses its own models, so leave --base-url out", owner.owned.0.text());
+            Err(Error::busy(code::STORE_OWNED, text))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn client(model: &Model) -> Result<Option<Arc<dyn Generate>>, Error> {

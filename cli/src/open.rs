@@ -1,7 +1,7 @@
 //! Opening the store: a local file, or a server.
 
 use crate::args::Args;
-use crate::client::{Client, Local, Remote};
+use crate::client::{Client, Local, Owner, Place, Reached, Remote};
 use crate::output::Failure;
 use clap::parser::ValueSource;
 use everturn::model::{BuiltinEmbedder, Embed, Embedder};
@@ -12,8 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum time that a command waits for another one that is writing: long enough for a loop of appends in two
-/// shells.
+/// Maximum time that a command that needs the file itself waits for another one that is writing.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The tenant's client, for reading beside a writer.
@@ -122,7 +121,24 @@ pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
     if let Some(url) = server(args)? {
         return Ok(Client::Remote(Box::new(Remote::new(url, key(args)?.as_deref())?)));
     }
-    Ok(Client::Local(Box::new(Local::new(store(args, options)?, &args.tenant)?)))
+    if options.read_only {
+        return Ok(Client::Local(Box::new(Local::new(store(args, options)?, &args.tenant)?)));
+    }
+    let place = place(args, options)?;
+    match place.open()? {
+        Reached::Here(store) => Ok(Client::Local(Box::new(Local::new(*store, &args.tenant)?))),
+        // The owner has its own mirror.
+        Reached::Through(_, owned) if args.sources.mirror == Some(ValueSource::CommandLine) => {
+            Err(owned.0.into())
+        }
+        Reached::Through(remote, owned) => Ok(Client::Owner(Box::new(Owner::new(place, remote, owned)))),
+    }
+}
+
+/// The local store, which another process may own.
+pub fn place(args: &Args, options: Options) -> Result<Place, Error> {
+    let url = store_url(args, options.create)?;
+    Ok(Place { url, tenant: args.tenant.clone(), options })
 }
 
 /// The whole local store.

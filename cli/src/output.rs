@@ -63,6 +63,13 @@ pub fn text(text: impl std::fmt::Display) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
+/// Writes text that goes on later, without a line break.
+pub fn piece(text: impl std::fmt::Display) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    write!(out, "{text}")?;
+    Ok(out.flush()?)
+}
+
 /// A progress bar on standard error; hidden if that is not a terminal.
 pub fn progress(total: u64, unit: &str) -> indicatif::ProgressBar {
     if !io::stderr().is_terminal() {

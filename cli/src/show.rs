@@ -85,6 +85,8 @@ pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut Called) 
         out.push_str(&body(&value, speech.role, assets, detail.full, called));
     } else if let Some(raw) = &turn.message {
         out.push_str(&indented(raw.get()));
+    } else if let Some(partial) = &turn.partial {
+        out.push_str(&indented(&partial.text));
     }
     out
 }

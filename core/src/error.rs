@@ -48,6 +48,10 @@ pub mod code {
     pub const SOURCE_ERASED: &str = "derive.erased";
     /// A model's reply holds no facts in the expected form.
     pub const FACTS_ANSWER: &str = "facts.answer";
+    /// The process that owned the store has ended; the request was not sent.
+    pub const OWNER_GONE: &str = "owner.gone";
+    /// The process that owned the store ended before it answered.
+    pub const OWNER_LOST: &str = "owner.lost";
     /// The reader of an output closed it.
     pub const PIPE_CLOSED: &str = "file.pipe_closed";
     /// The message has no role.

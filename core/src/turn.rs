@@ -259,6 +259,24 @@ pub struct TurnBody {
     pub event: Option<Raw>,
 }
 
+/// Durable text of an open turn. It survives a crash; text that came later may not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PartialTurn")]
+pub struct Partial {
+    /// The text. Empty while secrets are masked: they may be cut between two chunks, so nothing is stored before the
+    /// end.
+    pub text: String,
+    /// Its length in bytes, which is the offset of the next chunk.
+    pub offset: u64,
+}
+
+impl Partial {
+    /// The text so far.
+    pub fn new(text: String) -> Partial {
+        Partial { offset: text.len() as u64, text }
+    }
+}
+
 /// A turn: one actor's contribution, in its current state.
 #[derive(Clone, Debug, PartialEq, JsonSchema)]
 #[schemars(transform = describe_content)]
@@ -281,7 +299,7 @@ pub struct Turn {
     pub actor: Option<String>,
     /// Role of the actor.
     pub role: Role,
-    /// The message as given; `None` if erased, or still open.
+    /// The message as given; `None` if erased, or still open: then see `partial`.
     #[schemars(
         description = "The whole message, where it has more fields than these.",
         skip_serializing_if = "Option::is_none"
@@ -289,6 +307,9 @@ pub struct Turn {
     pub message: Option<Raw>,
     /// Current status.
     pub status: Status,
+    /// Durable text so far, of an open turn.
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    pub partial: Option<Partial>,
     /// Token counts reported by the provider.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
@@ -336,6 +357,7 @@ impl Turn {
             role: row.role,
             message: body.message,
             status: row.status,
+            partial: None,
             tokens: body.tokens,
             model: body.model,
             adapter: body.adapter,
@@ -403,6 +425,9 @@ impl Serialize for Turn {
             map.serialize_entry("message", &self.message)?;
         }
         map.serialize_entry("status", &self.status)?;
+        if let Some(partial) = &self.partial {
+            map.serialize_entry("partial", partial)?;
+        }
         map.serialize_entry("visibility", &self.visibility)?;
         if let Some(tokens) = &self.tokens {
             map.serialize_entry("tokens", tokens)?;
@@ -447,6 +472,7 @@ impl<'de> Deserialize<'de> for Turn {
             tool_results: Option<Raw>,
             message: Option<Raw>,
             status: Status,
+            partial: Option<Partial>,
             visibility: Visibility,
             tokens: Option<Tokens>,
             model: Option<String>,
@@ -486,6 +512,7 @@ impl<'de> Deserialize<'de> for Turn {
             role: told.role,
             message,
             status: told.status,
+            partial: told.partial,
             tokens: told.tokens,
             model: told.model,
             adapter: told.adapter,

@@ -10,8 +10,10 @@ use everturn_core::Error;
 use everturn_core::event::kind;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::time::Timestamp;
+use everturn_core::turn::Status;
 use everturn_core::write::{Action, Write};
 use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -219,9 +221,33 @@ pub fn follow(shared: &Shared) {
                 Err(error) => tracing::warn!(%error, "cannot read new events; retrying"),
             }
         }
+        if let Err(error) = follow_open_turns(shared) {
+            tracing::warn!(%error, "cannot read open turns; retrying");
+        }
         if let Err(error) = changes::look_elsewhere(shared) {
             tracing::warn!(%error, "cannot read changed conversations; retrying");
         }
         shared.pauses.sleep(FOLLOW_EVERY);
     }
+}
+
+/// In a read-only process: publishes durable text of turns that are open in another process.
+fn follow_open_turns(shared: &Shared) -> Result<(), Error> {
+    let followed: HashMap<Key, u64> = shared.hub.followed().into_iter().collect();
+    let mut open = Vec::new();
+    if !followed.is_empty() {
+        open = shared.journal.index.open_turns()?;
+        open.retain(|(key, _)| followed.contains_key(key));
+    }
+    shared.streams.open().retain(|place, _| open.contains(place));
+    for (key, turn) in open {
+        let opened = shared.journal.index.turn_in(&key, turn)?;
+        // Subscribers get the event that opens it first.
+        if followed.get(&key).is_none_or(|head| *head < opened.seq) || opened.status != Status::Pending {
+            continue;
+        }
+        let text = shared.journal.log.open_text(&key, turn)?;
+        shared.streams.follow(&shared.hub, &key, opened, &text);
+    }
+    Ok(())
 }

@@ -386,6 +386,14 @@ impl Location {
     }
 }
 
+/// The file that a URL names, with symbolic links resolved; `None` for a store in memory.
+pub fn store_file(url: &str) -> Result<Option<PathBuf>, Error> {
+    Ok(match Location::parse(url)? {
+        Location::Memory => None,
+        Location::Sqlite(path) => Some(everturn_store::sqlite::resolve(&path)),
+    })
+}
+
 /// Makes a new, empty store private.
 pub(crate) fn close_new_store(database: &Path, folder: &Path) {
     let database = everturn_store::sqlite::resolve(database);

@@ -89,7 +89,7 @@ pub use conversation::{
     ForkOptions, HistoryEntry, HistoryQuery, Order,
 };
 pub use erasing::{ErasedActor, Records};
-pub use everturn::{Everturn, Options};
+pub use everturn::{Everturn, Options, store_file};
 pub use everturn_core::access::{AccessKey, KeyRole};
 pub use everturn_core::approval::{Approval, ApprovalBody};
 pub use everturn_core::asset::Asset;
@@ -104,7 +104,7 @@ pub use everturn_core::fact::Fact;
 pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId};
 pub use everturn_core::json::Raw;
 pub use everturn_core::time::Timestamp;
-pub use everturn_core::turn::{Role, Status, Tokens, Turn};
+pub use everturn_core::turn::{Partial, Role, Status, Tokens, Turn};
 pub use everturn_core::{Error, limits};
 pub use everturn_formats::provider::Provider;
 pub use everturn_store::{Behind, TenantUsage};

@@ -237,7 +237,9 @@ impl Tenant {
 
     /// A turn with its message.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
-        self.shared().journal.index.turn(self.name(), id)
+        let turn = self.shared().journal.index.turn(self.name(), id)?;
+        let key = Key { tenant: self.name().clone(), id: turn.conversation };
+        self.shared().with_partial(&key, turn)
     }
 
     /// The conversation in which a turn was said, even if the turn itself is damaged.

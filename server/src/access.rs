@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::lanes::{Charge, Lane, Lanes, hold_until_sent};
 use crate::observe::CalledBy;
 use crate::problem::Problem;
+use crate::socket::{self, OverSocket};
 use axum::body::HttpBody;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::header::{AUTHORIZATION, HeaderMap};
@@ -50,14 +51,15 @@ pub struct Caller {
     /// The id of the key, or `jwt:` and the token's subject, for limits and logs; `None` without credentials.
     pub who: Option<Arc<str>>,
     pub credential: Credential,
+    /// Whether no key was required because there is none.
+    pub is_keyless: bool,
     pub lane: Arc<Lane>,
 }
 
 impl Caller {
     /// The caller as the API takes it, on a thread that may block or on one that serves.
-    pub fn asker(&self, config: &Config, threads: Threads) -> Asker {
-        let is_keyless = self.who.is_none() && config.keys_required.is_none();
-        Asker { tenant: self.scope.clone(), is_keyless, threads, progress: None }
+    pub fn asker(&self, threads: Threads) -> Asker {
+        Asker { tenant: self.scope.clone(), is_keyless: self.is_keyless, threads, progress: None }
     }
 }
 
@@ -134,12 +136,14 @@ impl Access {
 
     /// The caller of a request; `None` if it has no key and one is required.
     async fn caller(&self, app: &App, request: &Parts) -> Result<Option<Caller>, Problem> {
+        if request.extensions.get::<OverSocket>().is_some() {
+            let scope = socket::tenant(app, &request.headers)?;
+            return Ok(Some(self.local(scope, false)));
+        }
         if self.is_open(app).await? {
             origin::check(&app.config, request)?;
-            let scope = app.store.tenant("default")?;
-            let lane = self.lane(&scope);
-            let (role, credential) = (KeyRole::Admin, Credential::None);
-            return Ok(Some(Caller { scope, role, who: None, credential, lane }));
+            let is_keyless = app.config.keys_required.is_none();
+            return Ok(Some(self.local(app.store.tenant("default")?, is_keyless)));
         }
         let Some(token) = token(&request.headers)? else { return Ok(None) };
         if let Some(caller) = self.cache.get(app, token) {
@@ -154,6 +158,12 @@ impl Access {
             }
             other => other.map(Some),
         }
+    }
+
+    /// An admin without credentials.
+    fn local(&self, scope: Tenant, is_keyless: bool) -> Caller {
+        let lane = self.lane(&scope);
+        Caller { scope, role: KeyRole::Admin, who: None, credential: Credential::None, is_keyless, lane }
     }
 
     async fn verify(&self, app: &App, token: &str) -> Result<Caller, Problem> {
@@ -171,7 +181,8 @@ impl Access {
                 }
                 let credential = Credential::Token { expires: found.expires };
                 let lane = self.lane(&scope);
-                Ok(Caller { scope, role: found.role, who: Some(found.who.into()), credential, lane })
+                let who = Some(found.who.into());
+                Ok(Caller { scope, role: found.role, who, credential, is_keyless: false, lane })
             }
             None => Err(Problem::unauthorized("this is not a key; keys begin with et_")),
         }

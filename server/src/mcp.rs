@@ -22,8 +22,8 @@ mod tools;
 mod watch;
 
 pub use http::routes;
-pub use stdio::{Stdio, stdio};
-pub use tools::Toolsets;
+pub use stdio::{Asked, SharedStore, Stdio, stdio};
+pub use tools::{Toolsets, run as run_tool};
 
 use everturn::{Listings, Tenant};
 use everturn_core::Error;
@@ -44,8 +44,6 @@ struct Shared {
     transport: &'static str,
     /// Folder for recorded sessions.
     record: Option<PathBuf>,
-    /// Whether no key is required as long as there is none.
-    may_be_keyless: bool,
     /// Cancelled when the process begins to stop.
     stopping: CancellationToken,
     /// Reports tenants whose list of conversations has changed.
@@ -68,7 +66,6 @@ impl Shared {
         Shared {
             transport,
             record,
-            may_be_keyless: false,
             stopping,
             listings,
             sessions: Arc::new(sessions),

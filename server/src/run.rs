@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::serve::{BLOCKING_PATIENCE, Server, serve};
 use crate::settings::Settings;
+use crate::socket;
 use everturn::model::Embedder;
 use everturn::{Everturn, Options};
 use everturn_core::Error;
@@ -43,18 +44,21 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         let telling = telemetry.begin()?;
         // Before the store is opened, so that no measurement is missed.
         crate::metrics::collect();
-        let store = Everturn::open_with(store, options)?;
+        let opened = Everturn::open_with(store, options)?;
         if let Some(folder) = &config.mcp_record {
-            store.note_records(folder)?;
+            opened.note_records(folder)?;
         }
-        let app = App::new(store, config).with_embedders(embedders);
+        let app = App::new(opened, config).with_embedders(embedders);
         let (tls, jwt) = (app.config.tls.is_some(), app.config.jwt.is_some());
         // Before the address is announced, so that no signal is missed.
         let stop = signals()?;
         let server = Server::bind(app).await?;
+        let file = everturn::store_file(store)?;
+        let sharing = file.and_then(|file| socket::share(server.app.clone(), &file));
         started(&Started { address: server.address, tls, open: server.open, jwt, models });
-        serve(server, stop).await?;
-        Ok::<_, Error>(telling)
+        let served = serve(server, stop).await;
+        drop(sharing);
+        served.map(|()| telling)
     });
     let ended = served.map(|telling| telling.end());
     runtime.shutdown_timeout(BLOCKING_PATIENCE);

@@ -24,7 +24,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// A server that listens and does not answer yet.
 pub struct Server {
     listener: TcpListener,
-    app: Arc<App>,
+    pub(crate) app: Arc<App>,
     tls: Option<RustlsConfig>,
     /// Address that it listens on.
     pub address: SocketAddr,

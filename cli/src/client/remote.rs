@@ -17,6 +17,7 @@ use follow::Following;
 use http::Server;
 use serde_json::{Map, Value};
 use std::io::{BufRead, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Maximum time that recall waits for recent turns to be indexed.
@@ -34,8 +35,23 @@ impl Remote {
         Ok(Remote { server: Server::new(url, key)? })
     }
 
-    pub fn call<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
-        let Sent { path, query, idempotency_key, if_match, body } = Sent::new(&operation)?;
+    /// The store of the process that listens on this socket. Sends no request yet.
+    pub fn through(socket: &Path, tenant: &str) -> Result<Remote, Error> {
+        Ok(Remote { server: Server::through(socket, tenant)? })
+    }
+
+    /// Whether something listens on the socket of an owner.
+    pub fn is_there(&self) -> bool {
+        self.server.is_there()
+    }
+
+    /// Calls a tool of the owner: its answer as it was sent.
+    pub fn tool(&self, name: &str, arguments: &str) -> Result<Vec<u8>, Error> {
+        Ok(self.server.tool(name).json(arguments.to_string()).text()?.into_bytes())
+    }
+
+    pub fn call<O: Operation>(&self, operation: &O) -> Result<O::Answer, Error> {
+        let Sent { path, query, idempotency_key, if_match, body } = Sent::new(operation)?;
         // `.` and `..` cannot be sent as path segments, however they are escaped.
         if let Some(part) = path.iter().find(|part| matches!(part.as_str(), "" | "." | "..")) {
             let text = format!("something named {part:?} cannot be reached over HTTP; choose another name");
@@ -80,7 +96,7 @@ impl Remote {
     pub fn recall(&self, recall: Recall) -> Result<Recalled, Error> {
         let until = Instant::now() + INDEX_PATIENCE;
         loop {
-            let recalled = self.call(recall.clone())?;
+            let recalled = self.call(&recall)?;
             if recalled.behind.events == 0 || Instant::now() > until {
                 return Ok(recalled);
             }

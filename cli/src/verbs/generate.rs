@@ -45,12 +45,12 @@ pub struct Generate {
 pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
     let servers_own = "a server uses its own models, from its configuration";
     let options = model::options(args, &verb.model, servers_own)?;
-    let remote = open::server(args)?.is_some();
-    if !remote && options.models.is_empty() {
+    if open::server(args)?.is_none() && options.models.is_empty() {
         let text = "no model is named; say --base-url and --model (or EVERTURN_MODEL_URL and EVERTURN_MODEL), or describe one under [models.NAME] in the configuration";
         return Err(Error::invalid("model.absent", text).into());
     }
     let store = open::with(args, Options { create: false, ..options })?;
+    model::check(args, &store)?;
     let input = match &verb.text {
         Some(text) => vec![TurnInput {
             role: Some(Role::User),
@@ -66,7 +66,7 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
         let ids: Vec<String> =
             pending.into_iter().map(|approval| show::one_line(&approval.approval_id)).collect();
         let text = format!("the model is asked once {} is resolved", ids.join(", "));
-        if !remote {
+        if store.is_local() {
             // Nobody else could answer while this process holds the store.
             let text = format!("{text}; `everturn approve` or `everturn deny` it, then generate again");
             return Err(Error::conflict("generate.waits", text).into());
@@ -79,7 +79,7 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
         regenerate: verb.regenerate,
         expected_seq: None,
         // Locally it is the default.
-        model: verb.model.model.clone().filter(|_| remote),
+        model: verb.model.model.clone().filter(|_| !store.is_local()),
         served_model: None,
         context: None,
         max_output_tokens: verb.max_tokens,

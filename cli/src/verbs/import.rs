@@ -84,7 +84,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
     let added = reports.iter().filter_map(|report| report.imported.as_ref()).any(|it| it.added > 0);
-    if added && open::server(args)?.is_none() {
+    if added && store.is_local() {
         // A server indexes by itself. Locally nobody else would, and what was imported should be found.
         super::recall::index(&store)?;
     }

@@ -1,15 +1,12 @@
 //! `everturn keys`
 
 use crate::args::Args;
-use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::{Args as ClapArgs, Subcommand};
 use everturn::KEY_PREFIX;
 use everturn_api::keys::{CreateKey, ListKeys, MadeKey, RevokeKey};
-use everturn_core::Error;
 use everturn_core::access::{AccessKey, KeyRole};
-use everturn_core::error::code;
 use everturn_core::id::KeyId;
 
 #[derive(ClapArgs)]
@@ -53,7 +50,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
             let role: KeyRole = role.parse()?;
             let expires = expires.as_deref().map(str::parse).transpose()?;
             let create = CreateKey { role, label: label.clone(), expires };
-            let made = asking_the_owner(open::making(args))?.call(create)?;
+            let made = open::making(args)?.call(create)?;
             if args.json {
                 return output::json(&made);
             }
@@ -81,28 +78,13 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
                 None => id.strip_prefix(KeyId::PREFIX).unwrap_or(id),
             };
             let full = format!("{}{id}", KeyId::PREFIX);
-            let key = asking_the_owner(open::writing(args))?.call(RevokeKey { key: full.parse()? })?;
+            let key = open::writing(args)?.call(RevokeKey { key: full.parse()? })?;
             if args.json {
                 return output::json(&key);
             }
             output::text(format!("revoked {}", key.id))
         }
     }
-}
-
-/// If a server has the store open, use that server.
-fn asking_the_owner(opened: Result<Client, Failure>) -> Result<Client, Failure> {
-    opened.map_err(|failure| match failure {
-        Failure::Error(error) if error.is(code::STORE_OWNED) => Error::busy(
-            code::STORE_OWNED,
-            format!(
-                "{}. If that is a server, ask it: POST or DELETE /api/v1/keys with an admin's key (or --url)",
-                error.text()
-            ),
-        )
-        .into(),
-        other => other,
-    })
 }
 
 fn line(key: &AccessKey) -> String {

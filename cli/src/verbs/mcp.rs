@@ -1,22 +1,24 @@
 //! `everturn mcp`
 
 use crate::args::Args;
+use crate::client::McpStore;
 use crate::open;
 use crate::output::Failure;
 use clap::Args as ClapArgs;
 use everturn::Options;
 use everturn::model::Embedder;
 use everturn_core::Error;
-use everturn_server::Stdio;
 use everturn_server::settings::Flag;
+use everturn_server::{SharedStore, Stdio};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 #[derive(ClapArgs)]
 #[command(after_help = "An MCP client starts this command itself. Examples:\n  \
     claude mcp add everturn -- everturn mcp\n  \
     {\"mcpServers\": {\"everturn\": {\"command\": \"everturn\", \"args\": [\"mcp\", \"--read-only\"]}}}")]
 pub struct Mcp {
-    /// Offer only tools that change nothing; works beside a writer
+    /// Offer only tools that change nothing
     #[arg(long)]
     read_only: bool,
     /// Tool sets to offer, separated by commas: default, all, destructive, or by subject: conversations, turns,
@@ -43,11 +45,16 @@ pub fn run(args: &Args, verb: &Mcp) -> Result<(), Failure> {
         reranker: settings.reranker(&open::environment, Embedder::open)?,
         ..settings.options(&open::environment)?
     };
-    let store = open::store(args, options)?;
-    let scope = store.tenant(&args.tenant)?;
+    let store: Arc<dyn SharedStore> = match verb.read_only {
+        true => Arc::new(open::store(args, options)?.tenant(&args.tenant)?),
+        false => {
+            let config = settings.config(&open::environment)?;
+            Arc::new(McpStore::open(open::place(args, options)?, config)?)
+        }
+    };
     let toolsets = verb.toolsets.parse()?;
     let options = Stdio {
-        scope,
+        store,
         toolsets,
         read_only: verb.read_only,
         record: settings.text("mcp.record").map(Into::into),

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::Update;
+use everturn::{Chunk, Update};
 use everturn_api::assets::ListAssets;
 use everturn_api::conversations::GetConversation;
 use everturn_api::turns::GetTurn;
@@ -13,6 +13,8 @@ use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::turn::Turn;
+use everturn_views::speech;
+use std::collections::HashMap;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn tail @last\n  everturn tail @last --from 1 --json\n  \
@@ -35,16 +37,17 @@ pub fn run(args: &Args, verb: &Tail) -> Result<(), Failure> {
     let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
     let from = verb.from.unwrap_or((head + 1).saturating_sub(EVENTS_SHOWN)).max(1);
     let mut updates = store.follow(id, from)?;
-    let mut called = show::Called::new();
+    let (mut called, mut growing) = (show::Called::new(), Growing::default());
     while let Some(update) = updates.next()? {
         match update {
-            Update::Event(event) => show_event(args, &store, id, &event, &mut called)?,
+            Update::Event(event) => show_event(args, &store, id, &event, &mut called, &mut growing)?,
             Update::Chunk(chunk) if args.json => {
                 output::json(
                     &serde_json::json!({"turn": chunk.turn, "offset": chunk.offset, "chunk": &*chunk.text}),
                 )?;
             }
-            Update::Chunk(_) | Update::Lagged { .. } => {}
+            Update::Chunk(chunk) => growing.show(&store, id, &chunk)?,
+            Update::Lagged { .. } => {}
             Update::Deleted => {
                 return Err(Error::not_found("conversation.deleted", format!("{id} was deleted")).into());
             }
@@ -59,10 +62,12 @@ fn show_event(
     id: ConversationId,
     event: &Event,
     called: &mut show::Called,
+    growing: &mut Growing,
 ) -> Result<(), Failure> {
     if args.json {
         return output::json(event);
     }
+    growing.end_line()?;
     let turn: Option<TurnId> =
         event.turn.filter(|_| kind::begins_turn(&event.kind) || kind::ends_turn(&event.kind));
     match turn {
@@ -71,6 +76,10 @@ fn show_event(
         Some(turn) => {
             let turn = Turn::begun(event)
                 .map_or_else(|| store.call(GetTurn { turn, conversation: Some(id.into()) }), Ok)?;
+            let shown = growing.texts.remove(&turn.id);
+            if shown.is_some_and(|shown| turn.value().is_some_and(|message| message["content"] == *shown)) {
+                return Ok(());
+            }
             output::text(show::turn(
                 &turn,
                 &store.call(ListAssets { conversation: id.into() })?.data,
@@ -79,5 +88,32 @@ fn show_event(
             ))
         }
         None => output::text(show::event(event)),
+    }
+}
+
+/// Text of open turns, shown as it comes.
+#[derive(Default)]
+struct Growing {
+    /// The turn whose text the current line belongs to.
+    line: Option<TurnId>,
+    texts: HashMap<TurnId, String>,
+}
+
+impl Growing {
+    fn show(&mut self, store: &Client, id: ConversationId, chunk: &Chunk) -> Result<(), Failure> {
+        if self.line != Some(chunk.turn) {
+            self.end_line()?;
+            let turn = store.call(GetTurn { turn: chunk.turn, conversation: Some(id.into()) })?;
+            output::text(show::head(speech::of_turn(&turn), turn.actor.as_deref(), turn.created, turn.seq))?;
+            output::piece("  ")?;
+            self.line = Some(chunk.turn);
+        }
+        self.texts.entry(chunk.turn).or_default().push_str(&chunk.text);
+        let lines: Vec<String> = chunk.text.split('\n').map(show::printable).collect();
+        output::piece(lines.join("\n  "))
+    }
+
+    fn end_line(&mut self) -> Result<(), Failure> {
+        if self.line.take().is_some() { output::text("") } else { Ok(()) }
     }
 }

@@ -18,6 +18,7 @@ mod remote;
 mod serving;
 mod session;
 mod settings;
+mod sharing;
 mod transfer;
 
 use std::io::Write;

@@ -109,7 +109,11 @@ pub struct Mcp {
 }
 
 impl Mcp {
-    /// Starts it, with a change to the process.
+    pub fn start(shell: &Shell, args: &[&str]) -> Mcp {
+        Mcp::start_with(shell, args, |_| {})
+    }
+
+    /// The same, with a change to the process.
     pub fn start_with(shell: &Shell, args: &[&str], change: impl FnOnce(&mut Command)) -> Mcp {
         let mut command = shell.command(&[&["mcp"], args].concat());
         change(&mut command);
@@ -150,6 +154,12 @@ impl Mcp {
             true => Err(result["content"][0]["text"].as_str().unwrap().to_string()),
             false => Ok(result["structuredContent"].clone()),
         }
+    }
+
+    /// Kills it, as `kill -9` does.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }
 

@@ -5,7 +5,7 @@ use everturn_core::event::{Body, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::{Role, Status, Successor, Tokens, Turn};
+use everturn_core::turn::{Partial, Role, Status, Successor, Tokens, Turn};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -50,6 +50,7 @@ prop_compose! {
         Turn {
             id: TurnId::from_bytes([7; 16]), conversation: ConversationId::from_bytes([7; 16]), seq, place: seq / 2, actor, role,
             message: message.filter(|_| !erased).map(|text| raw(&text)), status,
+            partial: (status == Status::Pending).then(|| Partial::new("half".into())),
             tokens: tokens.map(|(prompt, completion)| Tokens { prompt, completion }),
             model: reason.clone(), adapter: None,
             metadata: metadata.into_iter().map(|(name, text)| (name, raw(text))).collect::<BTreeMap<_, _>>(),

@@ -1,16 +1,17 @@
 //! Reading a conversation, and following it.
 
 use super::ConversationHandle;
+use crate::everturn::Shared;
 use crate::proof::ConversationLog;
 use crate::streaming::hub::{Position, Subscription};
 use crate::tenant::{Page, more, page_limit};
 use crate::transfer::ends_early;
 use everturn_core::Error;
 use everturn_core::event::Event;
-use everturn_core::id::TurnId;
+use everturn_core::id::{Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_BYTES_MAX;
-use everturn_core::turn::Turn;
+use everturn_core::turn::{Partial, Status, Turn};
 use everturn_store::TurnQuery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -112,6 +113,24 @@ impl HistoryEntry {
     }
 }
 
+impl Shared {
+    /// A turn with its durable text so far, if it is open.
+    pub(crate) fn with_partial(&self, key: &Key, mut turn: Turn) -> Result<Turn, Error> {
+        if turn.status != Status::Pending {
+            return Ok(turn);
+        }
+        let text = self.journal.log.open_text(key, turn.id)?;
+        if text.is_empty() {
+            // It may have ended meanwhile.
+            turn = self.journal.index.turn_in(key, turn.id)?;
+        }
+        if turn.status == Status::Pending {
+            turn.partial = Some(Partial::new(text));
+        }
+        Ok(turn)
+    }
+}
+
 /// Turns read at a time.
 const TURNS_PAGE: usize = 500;
 
@@ -126,7 +145,7 @@ impl ConversationLog<'_> {
 impl ConversationHandle {
     /// One turn as the conversation sees it: a fork sees inherited turns as they were.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
-        self.shared().journal.index.turn_in(self.key(), id)
+        self.shared().with_partial(self.key(), self.shared().journal.index.turn_in(self.key(), id)?)
     }
 
     /// Every turn of a query, in its order, read page by page so that a long history is not held at once. `each`
@@ -173,8 +192,8 @@ impl ConversationHandle {
             .index
             .turns(self.key(), &turns)?
             .into_iter()
-            .map(|turn| HistoryEntry::Turn(Box::new(turn)))
-            .collect();
+            .map(|turn| Ok(HistoryEntry::Turn(Box::new(self.shared().with_partial(self.key(), turn)?))))
+            .collect::<Result<_, Error>>()?;
         // A page cut by its byte limit is not known to be the last.
         let position = if query.include_superseded { HistoryEntry::seq } else { HistoryEntry::place };
         let (last, full) = (data.last().map(position), bytes(&data) >= PAGE_BYTES_MAX);
@@ -226,8 +245,8 @@ impl ConversationHandle {
             .index
             .turns(self.key(), &turns)?
             .into_iter()
-            .map(|turn| (turn.seq, turn))
-            .collect();
+            .map(|turn| Ok((turn.seq, self.shared().with_partial(self.key(), turn)?)))
+            .collect::<Result<_, Error>>()?;
         let asked_for = |turn: &Turn| {
             (query.include_superseded || turn.superseded_by.is_none())
                 && (query.actors.is_empty()

@@ -11,7 +11,7 @@ use everturn_core::json::{self, Raw};
 use everturn_core::limits::STREAM_BYTES_MAX;
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::{Role, TurnBody};
+use everturn_core::turn::{Role, Turn, TurnBody};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -178,6 +178,32 @@ impl Streams {
         // Under the lock, so that a snapshot and the ring agree on the order.
         hub.publish(key, std::iter::once(Update::Chunk(chunk)));
         Ok(Some(open.text.len() as u64))
+    }
+
+    /// Publishes the new part of a turn that is open in another process.
+    pub fn follow(&self, hub: &Hub, key: &Key, turn: Turn, text: &str) {
+        let mut streams = self.open();
+        let open = streams.entry((key.clone(), turn.id)).or_insert_with(|| Open {
+            seq: turn.seq,
+            actor: turn.actor,
+            role: turn.role,
+            model: turn.model,
+            metadata: turn.metadata,
+            text: String::new(),
+            json_bytes: 0,
+            durable: 0,
+            dirty_since: None,
+            last: turn.created,
+            volatile: true,
+        });
+        let Some(fresh) = text.strip_prefix(open.text.as_str()).filter(|fresh| !fresh.is_empty()) else {
+            return;
+        };
+        let offset = open.text.len() as u64;
+        let chunk = Chunk { turn: turn.id, turn_seq: open.seq, offset, text: Arc::from(fresh) };
+        open.text.push_str(fresh);
+        // Under the lock, so that a snapshot and the ring agree on the order.
+        hub.publish(key, std::iter::once(Update::Chunk(chunk)));
     }
 
     /// Notes work on a turn that has no new text, so that it does not count as idle.

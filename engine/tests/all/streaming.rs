@@ -1,12 +1,14 @@
 //! Turns that come in chunks: shown at once, durable a moment later, ended exactly once.
 
 use crate::stage::{Short, Stage, Still, memory, refused, until, words};
-use everturn::{Lifecycle, NewConversation, NewStream, NewTurn, Options, Swept};
+use everturn::{
+    Everturn, HistoryEntry, HistoryQuery, Lifecycle, NewConversation, NewStream, NewTurn, Options, Swept,
+};
 use everturn_core::conversation::Settings;
 use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::STREAM_BYTES_MAX;
-use everturn_core::turn::{Role, Status, Successor};
+use everturn_core::turn::{Partial, Role, Status, Successor};
 use everturn_store::Log;
 use everturn_store::sqlite::Sqlite;
 use std::collections::BTreeMap;
@@ -328,4 +330,59 @@ fn a_store_opens_whatever_was_streamed_into_a_conversation_before_it_was_closed(
     let scope = stage.open().tenant("acme").unwrap();
     let turn = scope.turn(turn).unwrap();
     assert_eq!((turn.status, words(&turn).unwrap()), (Status::Interrupted, text));
+}
+
+/// The durable text of an open turn is read by everyone: in this process, in another, one by one and in the history.
+#[test]
+fn an_open_turn_can_be_read_as_far_as_it_is_durable() {
+    for stage in [None, Some(Stage::new())] {
+        let quick = Options { debounce: Duration::from_millis(5), ..Options::default() };
+        let store = match &stage {
+            Some(stage) => stage.open_with(quick),
+            None => Everturn::open_with("memory:", quick).unwrap(),
+        };
+        let scope = store.tenant("acme").unwrap();
+        let chat = scope.conversation(scope.begin());
+        let turn = chat.open(NewStream::default()).wait().unwrap().id;
+        assert_eq!(scope.turn(turn).unwrap().partial, Some(Partial::new(String::new())));
+        chat.open_turn(turn).chunk(None, "Lisbôa, ").unwrap();
+        let half = Some(Partial { text: "Lisbôa, ".into(), offset: 9 });
+        until("it is durable", || scope.turn(turn).unwrap().partial == half);
+        assert_eq!(chat.turn(turn).unwrap().partial, half);
+        for include_events in [false, true] {
+            let page = chat.history(HistoryQuery { include_events, ..HistoryQuery::default() }).unwrap();
+            let Some(HistoryEntry::Turn(last)) = page.data.last() else { panic!("it is the last entry") };
+            assert_eq!((last.id, last.status, &last.partial), (turn, Status::Pending, &half));
+        }
+        let reader = stage.as_ref().map(|stage| stage.open_read_only().tenant("acme").unwrap());
+        if let Some(reader) = &reader {
+            assert_eq!(reader.turn(turn).unwrap().partial, half, "another process");
+        }
+        chat.open_turn(turn).chunk(None, "then.").unwrap();
+        let ended = chat.open_turn(turn).commit(Default::default()).wait().unwrap();
+        assert_eq!((ended.status, &ended.partial), (Status::Complete, &None));
+        for scope in [Some(&scope), reader.as_ref()].into_iter().flatten() {
+            let turn = scope.turn(turn).unwrap();
+            assert_eq!((words(&turn).as_deref(), turn.partial), (Some("Lisbôa, then."), None));
+        }
+    }
+}
+
+/// Secrets are masked when the text is complete, so nothing of it is durable before, and nothing is shown.
+#[test]
+fn an_open_turn_with_masked_secrets_shows_nothing_before_its_end() {
+    let stage = Stage::new();
+    let store = stage.open_with(Options { debounce: Duration::from_millis(1), ..Options::default() });
+    let scope = store.tenant("acme").unwrap();
+    let policy = BTreeMap::from([("redaction".to_string(), raw("\"mask\""))]);
+    let chat = scope.conversation(scope.begin_with(Settings { policy, ..Settings::default() }).id);
+    let turn = chat.open(NewStream::default()).wait().unwrap().id;
+    chat.open_turn(turn).chunk(None, "the key is sk-ant-api03-").unwrap();
+    let other = scope.conversation(scope.begin());
+    let open = other.open(NewStream::default()).wait().unwrap().id;
+    other.open_turn(open).chunk(None, "hello").unwrap();
+    // A later chunk of another conversation is durable by now.
+    until("it is durable", || scope.turn(open).unwrap().partial == Some(Partial::new("hello".into())));
+    assert_eq!(scope.turn(turn).unwrap().partial, Some(Partial::new(String::new())));
+    assert_eq!(stage.open_read_only().tenant("acme").unwrap().turn(turn).unwrap().partial.unwrap().offset, 0);
 }

@@ -360,6 +360,41 @@ fn a_store_opened_for_reading_follows_what_another_handle_writes() {
     assert!(is_deleted(subscription.recv_timeout(PATIENCE).unwrap()));
 }
 
+/// Text of an open turn reaches the subscribers of another process as it becomes durable: those that were there, and
+/// those that come later.
+#[test]
+fn another_process_follows_an_open_turn_as_it_grows() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let chat = scope.conversation(scope.begin());
+    let reader = stage.open_read_only();
+    let there = reader.tenant("acme").unwrap().conversation(chat.id());
+    let mut early = there.subscribe(0).unwrap();
+    let turn = chat.open(NewStream::default()).wait().unwrap();
+    assert_eq!(seqs(&collect(&mut early, turn.seq)), [1, turn.seq]);
+    let text = |subscription: &mut Subscription, from: &str, wanted: &str| {
+        let mut text = from.to_string();
+        while text != wanted {
+            let (offset, more) = next_chunk(subscription);
+            assert_eq!(offset, text.len() as u64);
+            text += &more;
+        }
+    };
+    chat.open_turn(turn.id).chunk(None, "Lisbôa, ").unwrap();
+    text(&mut early, "", "Lisbôa, ");
+    let mut late = there.subscribe(turn.seq).unwrap();
+    text(&mut late, "", "Lisbôa, ");
+    chat.open_turn(turn.id).chunk(None, "then.").unwrap();
+    text(&mut early, "Lisbôa, ", "Lisbôa, then.");
+    text(&mut late, "Lisbôa, ", "Lisbôa, then.");
+    let ended = chat.open_turn(turn.id).commit(Default::default()).wait().unwrap();
+    for subscription in [&mut early, &mut late] {
+        let got = collect(subscription, ended.seq + 1);
+        assert!(chunks(&got).is_empty(), "nothing comes twice: {got:?}");
+    }
+}
+
 /// Reads changes until one of the conversation with this head or a later one.
 fn changes_until(
     changes: &mut ChangeSubscription,

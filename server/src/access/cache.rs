@@ -61,6 +61,7 @@ impl Cache {
             role: grant.role,
             who: Some(Arc::from(grant.key.to_string())),
             credential: Credential::Key { id: grant.key, expires: grant.expires },
+            is_keyless: false,
         };
         let id = grant.key;
         let found = CachedGrant { grant, caller: caller.clone(), at: Instant::now(), changes };

@@ -34,9 +34,8 @@ const SESSION_ID: &str = "mcp-session-id";
 
 /// `/mcp`.
 pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
-    let mut shared =
+    let shared =
         Shared::new("http", app.store.listings(), app.config.mcp_record.clone(), app.stopping.clone());
-    shared.may_be_keyless = app.config.keys_required.is_none();
     let shared = Arc::new(shared);
     // Allowed host names are checked for every route alike, in `access`.
     let config = StreamableHttpServerConfig::default()

@@ -187,7 +187,12 @@ fn said(turn: &Turn) -> String {
             out.push_str(words(&message).trim_end());
             out.push('\n');
         }
-        None => out.push_str("(nothing yet)\n"),
+        None => match turn.partial.as_ref().map(|partial| partial.text.trim_end()) {
+            None | Some("") => out.push_str("(nothing yet)\n"),
+            Some(text) => {
+                let _ = writeln!(out, "{text}");
+            }
+        },
     }
     out
 }

@@ -1,6 +1,7 @@
 //! The table of MCP requests. One per session, or per request where the protocol has no sessions.
 
 use super::record::Recorder;
+use super::stdio::{Asked, SharedStore};
 use super::{Shared, prompts, protocol_error, resources, tools, watch};
 use crate::access::{Caller, KeyRole};
 use crate::app::{blocking, large};
@@ -40,6 +41,8 @@ Everturn stores conversations: every turn, permanently. Start one with `create_c
 #[derive(Clone)]
 pub struct McpCaller {
     pub scope: Tenant,
+    /// The store, if another process may own it.
+    pub store: Option<Arc<dyn SharedStore>>,
     pub role: KeyRole,
     /// The tenant's lane, over HTTP.
     pub lane: Option<Arc<Lane>>,
@@ -81,11 +84,18 @@ fn toolsets(uri: &Uri) -> Result<Toolsets, Error> {
     if named.is_empty() { Ok(Toolsets::default()) } else { named.join(",").parse() }
 }
 
+/// A caller over standard input and output.
+pub struct Local {
+    pub store: Arc<dyn SharedStore>,
+    pub role: KeyRole,
+    pub toolsets: Toolsets,
+}
+
 /// Serves one client.
 pub struct Service {
     shared: Arc<Shared>,
-    /// The caller, if there is no HTTP request.
-    local: Option<McpCaller>,
+    /// The store and the rights of the caller, if there is no HTTP request.
+    local: Option<Local>,
     /// The session's recorder; requests outside of sessions share one.
     recorder: OnceLock<Arc<Recorder>>,
     /// Changes of lists since the session began, until the client is ready to be notified.
@@ -96,7 +106,7 @@ pub struct Service {
 
 impl Service {
     /// Serves callers over HTTP, or one local caller.
-    pub fn new(shared: Arc<Shared>, local: Option<McpCaller>) -> Service {
+    pub fn new(shared: Arc<Shared>, local: Option<Local>) -> Service {
         let listed = Mutex::new(Some(shared.listings.subscribe()));
         Service { shared, local, recorder: OnceLock::new(), listed, watches: Mutex::default() }
     }
@@ -108,16 +118,25 @@ impl Service {
             Some((parts.extensions.get::<Caller>()?, &parts.uri))
         };
         let Some((caller, uri)) = asked() else {
-            return self.local.clone().ok_or_else(|| {
+            let Some(Local { store, role, toolsets }) = &self.local else {
                 let text = "access.unauthorized: this needs a key; send it as a bearer token";
-                ErrorData::invalid_request(text, None)
+                return Err(ErrorData::invalid_request(text, None));
+            };
+            return Ok(McpCaller {
+                scope: store.tenant(),
+                store: Some(store.clone()),
+                role: *role,
+                lane: None,
+                is_keyless: false,
+                toolsets: toolsets.clone(),
             });
         };
         Ok(McpCaller {
             scope: caller.scope.clone(),
+            store: None,
             role: caller.role,
             lane: Some(caller.lane.clone()),
-            is_keyless: caller.who.is_none() && self.shared.may_be_keyless,
+            is_keyless: caller.is_keyless,
             toolsets: toolsets(uri).map_err(protocol_error)?,
         })
     }
@@ -173,16 +192,22 @@ impl Service {
         let arguments = sent.unwrap_or_else(parsed);
         let is_large = row.about.work == Work::Large;
         let asker = Asker { is_keyless: caller.is_keyless, ..Asker::here(caller.scope.clone()) };
-        let scope = caller.scope.clone();
-        let answer = caller.blocking(is_large, move || {
-            let answer = tools::call(row, asker, arguments);
-            if row.about.name == ListConversations::ABOUT.name {
-                tools::with_previews(&scope, answer)
-            } else {
-                Ok(answer)
+        let (scope, store) = (caller.scope.clone(), caller.store.clone());
+        let run = move || {
+            let json = match store.map(|store| store.ask(row, arguments.clone())) {
+                None => tools::run(row, asker, &arguments),
+                Some(Asked::Answered(answer)) => answer,
+                Some(Asked::Here(tenant, arguments)) => {
+                    tools::run(row, Asker { tenant, ..asker }, &arguments)
+                }
+            };
+            let answer = tools::answer(json?)?;
+            match row.about.name == ListConversations::ABOUT.name {
+                true => tools::with_previews(&scope, answer),
+                false => Ok(answer),
             }
-        });
-        let answer = answer.await;
+        };
+        let answer = caller.blocking(is_large, run).await;
         Ok(answer.unwrap_or_else(|error| tools::refused(&error)))
     }
 

@@ -1,10 +1,11 @@
 //! MCP over standard input and output, for clients that start the process themselves.
 
 use super::Shared;
-use super::service::{McpCaller, Service};
+use super::service::{Local, Service};
 use super::tools::Toolsets;
 use crate::access::KeyRole;
 use everturn::Tenant;
+use everturn_api::Row;
 use everturn_core::Error;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
@@ -15,14 +16,43 @@ use tokio_util::sync::CancellationToken;
 
 /// Options of MCP over standard input and output.
 pub struct Stdio {
-    /// Tenant whose conversations are offered.
-    pub scope: Tenant,
+    /// The conversations that are offered.
+    pub store: Arc<dyn SharedStore>,
     /// Tools that are offered.
     pub toolsets: Toolsets,
     /// Whether to offer only tools that change nothing.
     pub read_only: bool,
     /// Folder for a session file that records requests.
     pub record: Option<PathBuf>,
+}
+
+/// A tenant of a store that another process may own.
+pub trait SharedStore: Send + Sync {
+    /// The tenant, for reading. Does not block.
+    fn tenant(&self) -> Tenant;
+
+    /// Has the owner of the store run a tool, if it writes and this process is not the owner. Takes over from an owner
+    /// that has ended. Blocks.
+    fn ask(&self, tool: &'static Row, arguments: String) -> Asked;
+}
+
+/// Who runs a tool.
+pub enum Asked {
+    /// The owner of the store has, with this answer.
+    Answered(Result<Vec<u8>, Error>),
+    /// This process does, on this tenant and with these arguments.
+    Here(Tenant, String),
+}
+
+/// A store that is only read, or owned by this process.
+impl SharedStore for Tenant {
+    fn tenant(&self) -> Tenant {
+        self.clone()
+    }
+
+    fn ask(&self, _: &'static Row, arguments: String) -> Asked {
+        Asked::Here(self.clone(), arguments)
+    }
 }
 
 /// Serves until standard input ends or the process is told to stop.
@@ -40,9 +70,10 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
             (false, false) => KeyRole::Writer,
             (false, true) => KeyRole::Admin,
         };
-        let shared = Shared::new("stdio", options.scope.listings(), options.record.clone(), stopping.clone());
-        let Stdio { scope, toolsets, .. } = options;
-        let local = McpCaller { scope, role, lane: None, is_keyless: false, toolsets };
+        let listings = options.store.tenant().listings();
+        let shared = Shared::new("stdio", listings, options.record.clone(), stopping.clone());
+        let Stdio { store, toolsets, .. } = options;
+        let local = Local { store, role, toolsets };
         let service = Service::new(Arc::new(shared), Some(local));
         tokio::spawn(stop_signal(stopping.clone()));
         let running = service.serve_with_ct(rmcp::transport::io::stdio_pipes(), stopping).await;

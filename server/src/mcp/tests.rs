@@ -55,7 +55,8 @@ impl Endpoint {
         if let Some((tenant, role)) = who {
             let scope = self.app.store.tenant(tenant).unwrap();
             let (credential, lane) = (Credential::None, self.app.access.lane(&scope));
-            request = request.extension(Caller { scope, role, who: None, credential, lane });
+            request =
+                request.extension(Caller { scope, role, who: None, credential, is_keyless: false, lane });
         }
         let response = self.router.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
         let status = response.status();

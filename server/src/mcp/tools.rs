@@ -95,28 +95,24 @@ pub fn describe(name: &str) -> Option<Tool> {
     TOOLS.iter().find(|tool| tool.name == name).cloned()
 }
 
-/// Calls a tool. Blocks.
-pub fn call(row: &Row, asker: Asker, arguments: String) -> CallToolResult {
-    let done = || {
-        everturn_core::json::check(&arguments)?;
-        let request = (row.read)(&Given { body: &arguments, ..Given::default() }).map_err(|wrong| {
-            let text = format!("the arguments are not what is expected: {}", wrong.text);
-            Error::invalid("arguments.shape", text)
-        })?;
-        let reply = wait(request.run(asker, String::new()))?;
-        let answer = serde_json::from_slice(&reply.json)
-            .map_err(|e| Error::internal("answer.json", format!("the answer cannot be read: {e}")))?;
-        Ok((answer, String::from_utf8_lossy(&reply.json).into_owned()))
-    };
-    match done() {
-        Ok((answer, text)) => {
-            let mut result = CallToolResult::structured(answer);
-            // The text is the answer itself, with numbers as they were written.
-            result.content = vec![ContentBlock::text(text)];
-            result
-        }
-        Err(error) => refused(&error),
-    }
+/// Runs the operation of a tool. Blocks.
+pub fn run(row: &Row, asker: Asker, arguments: &str) -> Result<Vec<u8>, Error> {
+    everturn_core::json::check(arguments)?;
+    let request = (row.read)(&Given { body: arguments, ..Given::default() }).map_err(|wrong| {
+        let text = format!("the arguments are not what is expected: {}", wrong.text);
+        Error::invalid("arguments.shape", text)
+    })?;
+    Ok(wait(request.run(asker, String::new()))?.json)
+}
+
+/// The answer of an operation as the result of its tool.
+pub fn answer(json: Vec<u8>) -> Result<CallToolResult, Error> {
+    let answer = serde_json::from_slice(&json)
+        .map_err(|e| Error::internal("answer.json", format!("the answer cannot be read: {e}")))?;
+    let mut result = CallToolResult::structured(answer);
+    // The text is the answer itself, with numbers as they were written.
+    result.content = vec![ContentBlock::text(String::from_utf8_lossy(&json).into_owned())];
+    Ok(result)
 }
 
 /// An error as an answer that a model can read and act on.

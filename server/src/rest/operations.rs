@@ -48,7 +48,7 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
     let known = (row.about.method == Method::Get).then(|| IfNoneMatch::of(request.headers()));
     let asked = ParsedRequest::new(&row.about, request, &app).await?;
     let answered = if row.about.work == Work::Quick {
-        let asker = caller.asker(&app.config, Threads::Elsewhere(elsewhere));
+        let asker = caller.asker(Threads::Elsewhere(elsewhere));
         let operation = match asked.body.len() > SMALL_BYTES {
             // It takes milliseconds, and other connections of this thread would wait.
             true => blocking(move || asked.read(&row.about, row.read)).await,
@@ -59,7 +59,7 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
             Err(error) => Err(error),
         }
     } else {
-        let asker = caller.asker(&app.config, Threads::Here);
+        let asker = caller.asker(Threads::Here);
         replying(row.about.work, move || wait(asked.read(&row.about, row.read)?.run(asker, path))).await
     };
     match answered {
@@ -187,8 +187,7 @@ pub async fn read<O: everturn_api::Operation>(
     app: &Arc<App>,
     request: Request,
 ) -> Result<(Asker, O), Problem> {
-    let asker =
-        allowed(request.extensions(), O::ABOUT.role)?.asker(&app.config, Threads::Elsewhere(elsewhere));
+    let asker = allowed(request.extensions(), O::ABOUT.role)?.asker(Threads::Elsewhere(elsewhere));
     let asked = ParsedRequest::new(&O::ABOUT, request, app).await?;
     Ok((asker, blocking(move || asked.read(&O::ABOUT, |given| given.read())).await?))
 }

@@ -67,3 +67,21 @@ async fn a_commit_without_words_keeps_what_came_in_chunks() {
     }
     stage.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_turn_can_be_read_with_its_text_so_far() {
+    let stage = Stage::new().await;
+    let id = stage.conversation().await;
+    let path = open(&stage, &id).await;
+    assert_eq!(stage.get(&path, 200).await["partial"], json!({"text": "", "offset": 0}));
+    stage.post(&format!("{path}/chunks"), &json!({"delta": "Lisbôa, "}), 200).await;
+    let half = json!({"text": "Lisbôa, ", "offset": 9});
+    // It is durable within the debounce time.
+    while stage.get(&path, 200).await["partial"] != half {}
+    let turns = stage.get(&format!("/api/v1/conversations/{id}/turns"), 200).await;
+    assert_eq!((&turns["data"][0]["partial"], &turns["data"][0]["status"]), (&half, &json!("pending")));
+    stage.post(&format!("{path}/commit"), &json!({}), 200).await;
+    let turn = stage.get(&path, 200).await;
+    assert_eq!((turn.get("partial"), &turn["content"]), (None, &json!("Lisbôa, ")));
+    stage.stop().await;
+}

@@ -30,6 +30,7 @@ use everturn_core::conversation::Conversation;
 use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName, TurnId};
+use everturn_core::turn::Status;
 use everturn_core::write::{Action, Write, absent, absent_turn};
 use head::{HeadFile, Loss};
 use ownership::Ownership;
@@ -540,7 +541,11 @@ impl Log for Sqlite {
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error> {
         self.reading_in(key, |db, no, _, lineage| {
             let row = read::turn_row(db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;
-            Ok(read::open_text(db, no, row.seq)?)
+            // The chunks of a turn that has ended are overwritten, and may still be there.
+            match row.status {
+                Status::Pending => Ok(read::open_text(db, no, row.seq)?),
+                _ => Ok(String::new()),
+            }
         })
     }
 }

@@ -1,13 +1,16 @@
 //! One request to a server and its answer; errors are those of the server, or say what to do.
 
 use everturn_core::Error;
-use everturn_core::error::Detail;
+use everturn_core::error::{Detail, code};
 use everturn_core::event::check_name;
-use everturn_core::id::clip;
+use everturn_core::id::{TenantName, clip};
+use everturn_server::socket::TENANT_HEADER;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Body, Client, Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -29,12 +32,37 @@ struct Inner {
     /// URL that contains `api/v1`.
     base: Url,
     key: Option<HeaderValue>,
+    /// The socket of the process that owns a local store, which is asked instead of the URL.
+    socket: Option<PathBuf>,
 }
 
 impl Server {
     /// A client for the server at this URL. Sends no request yet.
     pub fn new(url: &str, key: Option<&str>) -> Result<Server, Error> {
-        let base = parse(url)?;
+        let key = key.map(|key| {
+            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
+                Error::invalid("key.malformed", "the key contains invalid characters; copy it again")
+            })?;
+            value.set_sensitive(true);
+            Ok::<_, Error>(value)
+        });
+        Server::build(parse(url)?, key.transpose()?, None, HeaderMap::new())
+    }
+
+    /// A client for the process that owns a local store.
+    pub fn through(socket: &Path, tenant: &str) -> Result<Server, Error> {
+        let tenant = HeaderValue::from_str(TenantName::new(tenant)?.as_str())
+            .map_err(|e| Error::internal("url.client", format!("a tenant cannot be sent: {e}")))?;
+        let headers = HeaderMap::from_iter([(HeaderName::from_static(TENANT_HEADER), tenant)]);
+        Server::build(parse("http://localhost")?, None, Some(socket.to_path_buf()), headers)
+    }
+
+    fn build(
+        base: Url,
+        key: Option<HeaderValue>,
+        socket: Option<PathBuf>,
+        headers: HeaderMap,
+    ) -> Result<Server, Error> {
         let inside = |e: &dyn std::fmt::Display| {
             Error::internal("url.client", format!("cannot make an HTTP client: {e}"))
         };
@@ -43,6 +71,7 @@ impl Server {
         let mut builder = Client::builder()
             .user_agent(concat!("everturn/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
+            .default_headers(headers)
             .redirect(reqwest::redirect::Policy::none());
         if base.scheme() == "http" {
             // Certificates are not needed, so this works on a machine without any.
@@ -51,17 +80,25 @@ impl Server {
         if base.host_str().is_some_and(|host| matches!(host, "localhost" | "127.0.0.1" | "[::1]")) {
             builder = builder.no_proxy();
         }
+        if let Some(socket) = &socket {
+            builder = builder.unix_socket(socket.as_path());
+        }
         let client = builder.build().map_err(|e| inside(&root(&e)))?;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| inside(&e))?;
-        let key = key.map(|key| {
-            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
-                Error::invalid("key.malformed", "the key contains invalid characters; copy it again")
-            })?;
-            value.set_sensitive(true);
-            Ok::<_, Error>(value)
-        });
-        Ok(Server(Arc::new(Inner { runtime, client, base, key: key.transpose()? })))
+        Ok(Server(Arc::new(Inner { runtime, client, base, key, socket })))
+    }
+
+    /// Whether something listens on the socket.
+    pub fn is_there(&self) -> bool {
+        self.0.socket.as_ref().is_some_and(|socket| UnixStream::connect(socket).is_ok())
+    }
+
+    /// A request for a tool, over a socket.
+    pub fn tool(&self, name: &str) -> Request<'_> {
+        let mut request = self.post(&[]);
+        request.url.set_path(&format!("/tools/{name}"));
+        request
     }
 
     /// A request to a path below `api/v1`. Each part is one segment, whatever it contains.
@@ -92,6 +129,17 @@ impl Server {
 
     /// The error for a missing answer, with what to do.
     pub fn unanswered(&self, error: &reqwest::Error) -> Error {
+        if self.0.socket.is_some() {
+            return match error.is_connect() {
+                true => {
+                    Error::busy(code::OWNER_GONE, "the process that owned the store has ended; try again")
+                }
+                false => Error::busy(
+                    code::OWNER_LOST,
+                    "the process that owned the store ended before it answered; see whether it was done, and try again if not",
+                ),
+            };
+        }
         let (place, cause) = (self.place(), chain(error));
         let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
         let text = if has(&["refused"]) {

@@ -1,0 +1,260 @@
+//! Several programs on one store: one owns it, the others ask through its socket, and the next one takes over.
+
+use crate::process::{Mcp, Serving};
+use crate::{Said, Shell};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn texts(shell: &Shell, id: &str) -> Vec<String> {
+    let turns = shell.json(&["history", id, "--json", "--limit", "1000"]);
+    turns["data"].as_array().unwrap().iter().map(|turn| turn["content"].as_str().unwrap().into()).collect()
+}
+
+fn kill(signal: &str, process: u32) {
+    assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
+}
+
+fn turn(id: &str, text: &str) -> Value {
+    json!({"conversation": id, "turns": [{"role": "user", "content": text}]})
+}
+
+/// Regression: every verb that writes was refused while a server ran.
+#[test]
+fn verbs_that_write_go_through_a_server_that_owns_the_store() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let server = Serving::start(&shell, &[]);
+    let first = shell.json(&["append", &id, "To Faro.", "--json"]);
+    let first = first["id"].as_str().unwrap();
+    shell.ok(&["supersede", first, "To Porto."]);
+    shell.ok(&["update", &id, "--title", "Portugal"]);
+    shell.ok(&["pin", &id, "budget", "300"]);
+    shell.ok(&["facts", &id, "add", "ana", "lives_in", "Lisbon"]);
+    let fork = shell.json(&["fork", &id, "--json"])["id"].as_str().unwrap().to_string();
+    shell.ok(&["erase", first, "--reason", "asked", "--yes"]);
+    shell.ok(&["delete", &fork, "--reason", "done"]);
+    let other = shell.json(&["new", "--tenant", "acme", "--json"]);
+    assert_eq!(other["tenant"], "acme");
+    std::fs::write(shell.path("old.jsonl"), "{\"role\": \"user\", \"content\": \"From a file.\"}\n").unwrap();
+    shell.ok(&["import", "old.jsonl"]);
+    shell.ok(&["context", &id, "--budget", "1000", "--record"]);
+    // The server has seen all of it.
+    let answer = server.ask(&format!("GET /api/v1/conversations/{id}"), "");
+    assert!(answer.contains("Portugal"), "{answer}");
+    let answer = server.ask(&format!("GET /api/v1/conversations/{id}/turns"), "");
+    assert!(answer.contains("To Porto.") && !answer.contains("To Faro."), "{answer}");
+    // A key made through the socket closes the server; the socket stays open to the user.
+    let secret = shell.ok(&["keys", "create", "--role", "reader"]);
+    assert!(server.ask("GET /api/v1/conversations", "").contains(" 401 "));
+    shell.ok(&["append", &id, "Still here."]);
+    let said = shell.run(&["append", &id, "x", "--url", &server.url]);
+    assert!(said.code == 1 && said.err.contains("key"), "{}", said.err);
+    assert!(secret.starts_with("et_"));
+    // What needs the file itself names its owner.
+    let said = shell.refused(&["sweep"]);
+    assert!(said.contains(&format!("process {}", server.id())), "{said}");
+    server.signal();
+    assert_eq!(server.end().0, Some(0));
+    assert!(!shell.path("store.db-owner").exists(), "a clean end leaves nothing behind");
+    shell.ok(&["append", &id, "And without it."]);
+    shell.ok(&["verify", &id]);
+}
+
+#[test]
+fn mcp_works_beside_a_server_and_takes_over_when_that_is_killed() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let server = Serving::start(&shell, &[]);
+    let mut mcp = Mcp::start(&shell, &[]);
+    mcp.call("append_turns", &turn(&id, "one")).unwrap();
+    mcp.call("append_turns", &turn("@last", "two")).unwrap();
+    assert!(server.ask(&format!("GET /api/v1/conversations/{id}/turns"), "").contains("two"));
+    let read = mcp.call("list_turns", &json!({"conversation": id})).unwrap();
+    assert_eq!(read["data"].as_array().unwrap().len(), 2, "{read}");
+    let refused = mcp.call("append_turns", &json!({"conversation": id, "turns": 1})).unwrap_err();
+    assert!(refused.starts_with("arguments.shape"), "{refused}");
+    server.kill();
+    assert!(shell.path("store.db-owner/socket").exists(), "a killed owner leaves its socket");
+    mcp.call("append_turns", &turn(&id, "three")).unwrap();
+    // Now it is the owner, and is asked by others.
+    shell.ok(&["append", &id, "four"]);
+    let mut second = Mcp::start(&shell, &[]);
+    second.call("append_turns", &turn(&id, "five")).unwrap();
+    mcp.call("append_turns", &turn(&id, "six")).unwrap();
+    mcp.kill();
+    second.call("append_turns", &turn(&id, "seven")).unwrap();
+    shell.ok(&["append", &id, "eight"]);
+    second.kill();
+    shell.ok(&["append", &id, "nine"]);
+    let expected = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
+    assert_eq!(texts(&shell, &id), expected);
+    shell.ok(&["verify", &id]);
+}
+
+/// Owners are killed and replaced while others write. Nothing is refused, nothing is lost, nothing is there twice.
+#[test]
+fn every_append_happens_once_however_often_the_owner_is_killed() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let killer = threads.spawn(|| {
+            let mut kills = 0;
+            while !done.load(Ordering::SeqCst) || kills < 3 {
+                // The writers may hold the store for a moment; then this one gives up and tries again.
+                let mut command = shell.command(&["serve", "--listen", "127.0.0.1:0"]);
+                let mut server = command.spawn().unwrap();
+                let socket = shell.path("store.db-owner/socket");
+                while server.try_wait().unwrap().is_none() {
+                    if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+                        kills += 1;
+                        break;
+                    }
+                }
+                let _ = server.kill();
+                server.wait().unwrap();
+            }
+        });
+        let writers: Vec<_> = (0..2)
+            .map(|writer| {
+                let (shell, id) = (&shell, &id);
+                threads.spawn(move || {
+                    for n in 0..15 {
+                        let said = shell.run(&["append", id, &format!("{writer}-{n}")]);
+                        assert_eq!(said.code, 0, "{writer}-{n}: {}", said.err);
+                    }
+                })
+            })
+            .collect();
+        let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        done.store(true, Ordering::SeqCst);
+        killer.join().unwrap();
+        assert!(written.iter().all(Result::is_ok));
+    });
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    texts(&shell, &id).into_iter().for_each(|text| *counts.entry(text).or_default() += 1);
+    assert_eq!((counts.len(), counts.values().max()), (30, Some(&1)), "{counts:?}");
+    shell.ok(&["verify", &id]);
+}
+
+/// The owner is stopped with the request in its queue, and killed.
+#[test]
+fn a_request_to_an_owner_that_dies_before_it_answers_is_done_by_the_next() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let server = Serving::start(&shell, &[]);
+    kill("-STOP", server.id());
+    let append = shell.command(&["append", &id, "once"]).spawn().unwrap();
+    let socket = format!("{}", shell.path("store.db-owner/socket").display());
+    // Its connection is in the list of sockets: one that listens, and one that waits to be accepted.
+    let connected = || {
+        let all = std::fs::read_to_string("/proc/net/unix").unwrap_or_else(|_| format!("{socket}\n{socket}"));
+        all.lines().filter(|line| line.ends_with(&socket)).count() > 1
+    };
+    while !connected() {}
+    kill("-KILL", server.id());
+    let said = Said::from(append.wait_with_output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(texts(&shell, &id), ["once"]);
+}
+
+/// The folder of the socket belongs to the user alone. A link in its place leads nowhere, and is not followed.
+#[test]
+fn a_socket_that_others_could_reach_or_replace_is_not_used() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let folder = shell.path("store.db-owner");
+    let mode = |path: &Path| path.symlink_metadata().unwrap().permissions().mode() & 0o777;
+    let server = Serving::start(&shell, &[]);
+    assert_eq!(mode(&folder), 0o700);
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
+    let said = shell.refused(&["append", &id, "x"]);
+    assert!(said.contains(&format!("process {}", server.id())), "{said}");
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).unwrap();
+    shell.ok(&["append", &id, "x"]);
+    server.kill();
+    // Somebody else's folder, by a link.
+    std::fs::remove_dir_all(&folder).unwrap();
+    let elsewhere = shell.path("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::set_permissions(&elsewhere, PermissionsExt::from_mode(0o700)).unwrap();
+    symlink(&elsewhere, &folder).unwrap();
+    let server = Serving::start(&shell, &[]);
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0, "nothing is written through the link");
+    shell.ok(&["append", &id, "y"]);
+    server.signal();
+    assert_eq!(server.end().0, Some(0));
+    // A file of the same name is nobody's socket, and stays.
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::write(&folder, "mine").unwrap();
+    let server = Serving::start(&shell, &[]);
+    shell.ok(&["append", &id, "z"]);
+    drop(server);
+    assert_eq!(std::fs::read_to_string(&folder).unwrap(), "mine");
+    assert_eq!(texts(&shell, &id), ["x", "y", "z"]);
+}
+
+/// The address of a socket has about a hundred bytes.
+#[test]
+fn a_store_with_a_long_path_is_shared_too() {
+    let shell = Shell::new();
+    let folder = shell.path(&"deep/".repeat(40));
+    std::fs::create_dir_all(&folder).unwrap();
+    let store = format!("sqlite:{}", folder.join("store.db").display());
+    let id = shell.json(&["new", "--json", "--store", &store])["id"].as_str().unwrap().to_string();
+    let server = Serving::start(&shell, &["--store", &store]);
+    shell.ok(&["append", &id, "hello", "--store", &store]);
+    // The same file by another way.
+    symlink(folder.join("store.db"), shell.path("link.db")).unwrap();
+    shell.ok(&["append", &id, "again", "--store", "sqlite:link.db"]);
+    assert!(server.ask(&format!("GET /api/v1/conversations/{id}/turns"), "").contains("again"));
+    server.signal();
+    assert_eq!(server.end().0, Some(0));
+}
+
+/// Another process reads an open turn, and follows it as it grows.
+#[test]
+fn an_open_turn_of_a_server_is_read_and_followed_by_others() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let server = Serving::start(&shell, &[]);
+    let answer = server.ask(&format!("POST /api/v1/conversations/{id}/turns/open"), r#"{"actor": "bot"}"#);
+    let turn = answer.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_string();
+    let say = |text: &str| {
+        let chunk = json!({"delta": text}).to_string();
+        assert!(server.ask(&format!("POST /api/v1/turns/{turn}/chunks"), &chunk).contains(" 200 "));
+    };
+    let mut tail = shell.command(&["tail", &id]).spawn().unwrap();
+    let mut out = tail.stdout.take().unwrap();
+    let mut said = String::new();
+    let mut shows = |text: &str| {
+        while !said.contains(text) {
+            let mut bytes = [0; 256];
+            let read = out.read(&mut bytes).unwrap();
+            assert!(read > 0, "it ended: {said}");
+            said.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
+        }
+        said.clone()
+    };
+    say("To Lisbon, ");
+    shows("To Lisbon, ");
+    assert!(shell.ok(&["history", &id]).contains("To Lisbon, "));
+    let mut mcp = Mcp::start(&shell, &["--toolsets", "all"]);
+    let read = mcp.call("get_turn", &json!({"turn": turn})).unwrap();
+    assert_eq!(read["partial"], json!({"text": "To Lisbon, ", "offset": 11}));
+    let read = mcp.request("resources/read", &json!({"uri": format!("everturn://conversations/{id}")}));
+    assert!(read.to_string().contains("To Lisbon,"), "{read}");
+    say("then.");
+    shows("To Lisbon, then.");
+    server.ask(&format!("POST /api/v1/turns/{turn}/commit"), "{}");
+    shell.ok(&["append", &id, "Good."]);
+    let all = shows("Good.");
+    assert_eq!(all.matches("To Lisbon").count(), 1, "what was shown is not repeated: {all}");
+    tail.kill().unwrap();
+    tail.wait().unwrap();
+}
