@@ -241,6 +241,9 @@ pub struct TurnBody {
     /// Metadata of the caller.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, Raw>,
+    /// Actors that a private turn is addressed to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
     /// Reason for an abort or interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -291,8 +294,14 @@ pub struct Turn {
     /// Time at which it was said, according to the client or importer.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub occurred_at: Option<Timestamp>,
-    /// Audience.
+    /// `public`, `internal`, or `private`: for its own actor and its audience only.
     pub visibility: Visibility,
+    /// Actors that a private turn is addressed to.
+    #[schemars(skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
+    /// Whether its content is there, but not for the caller; absent if not.
+    #[schemars(skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
     /// The turn or event that superseded it.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<Successor>,
@@ -326,6 +335,8 @@ impl Turn {
             created: row.created,
             occurred_at: content.occurred_at,
             visibility: content.visibility,
+            audience: body.audience,
+            hidden: false,
             // A fork point may lie between an abort and a later replacement of the turn.
             superseded_by: row
                 .superseded_by
@@ -383,6 +394,12 @@ impl Serialize for Turn {
         }
         map.serialize_entry("status", &self.status)?;
         map.serialize_entry("visibility", &self.visibility)?;
+        if !self.audience.is_empty() {
+            map.serialize_entry("audience", &self.audience)?;
+        }
+        if self.hidden {
+            map.serialize_entry("hidden", &true)?;
+        }
         if let Some(tokens) = &self.tokens {
             map.serialize_entry("tokens", tokens)?;
         }
@@ -426,6 +443,10 @@ impl<'de> Deserialize<'de> for Turn {
             message: Option<Raw>,
             status: Status,
             visibility: Visibility,
+            #[serde(default)]
+            audience: Vec<String>,
+            #[serde(default)]
+            hidden: bool,
             tokens: Option<Tokens>,
             model: Option<String>,
             adapter: Option<String>,
@@ -471,6 +492,8 @@ impl<'de> Deserialize<'de> for Turn {
             created: told.created,
             occurred_at: told.occurred_at,
             visibility: told.visibility,
+            audience: told.audience,
+            hidden: told.hidden,
             superseded_by: told.superseded_by,
             erased: told.erased,
         })

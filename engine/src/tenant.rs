@@ -1,5 +1,6 @@
 //! Handle of a tenant.
 
+use crate::caller::Caller;
 use crate::conversation::{ConversationHandle, check_by_hand, idempotency};
 use crate::everturn::{Inner, Shared};
 use crate::writer::Commit;
@@ -10,6 +11,7 @@ use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::redaction::Mode;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
 use everturn_core::write::Action;
@@ -25,6 +27,7 @@ pub struct Tenant {
     /// Keeps the store open; the store's own threads do not.
     _open: Option<Arc<Inner>>,
     name: TenantName,
+    pub(crate) caller: Arc<Caller>,
 }
 /// Options of a new conversation.
 #[derive(Clone, Debug, Default)]
@@ -82,12 +85,12 @@ pub struct Page<T, C = u64> {
 
 impl Tenant {
     pub(crate) fn new(inner: Arc<Inner>, name: TenantName) -> Tenant {
-        Tenant { shared: inner.shared.clone(), _open: Some(inner), name }
+        Tenant { shared: inner.shared.clone(), _open: Some(inner), name, caller: Arc::default() }
     }
 
     /// For the store's own threads, which end when it closes.
     pub(crate) fn within(shared: Arc<Shared>, name: TenantName) -> Tenant {
-        Tenant { shared, _open: None, name }
+        Tenant { shared, _open: None, name, caller: Arc::default() }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -129,7 +132,7 @@ impl Tenant {
 
     pub(crate) fn create_with(&self, new: NewConversation) -> Commit<ConversationHandle> {
         let prepared = (|| {
-            let settings = new.settings.normalise()?;
+            let settings = new.settings.normalise()?.redacted(Mode::default())?;
             let request = match new.idempotency_key {
                 Some(_) => Some(Hash::of(Raw::of(&settings)?.get().as_bytes())),
                 None => None,
@@ -233,9 +236,9 @@ impl Tenant {
         self.shared().journal.index.tombstones(self.name())
     }
 
-    /// A turn with its message.
+    /// A turn with its message, as the caller sees it.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
-        self.shared().journal.index.turn(self.name(), id)
+        Ok(self.viewer().turn(self.shared().journal.index.turn(self.name(), id)?))
     }
 
     /// The conversation in which a turn was said, even if the turn itself is damaged.

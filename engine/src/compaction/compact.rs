@@ -1,6 +1,7 @@
 //! Compaction: a checkpoint replaces older turns in prompts. It only appends, and only once the checkpoint exists.
 
 use super::ConversationCompaction;
+use crate::caller::redact;
 use crate::conversation::ConversationHandle;
 use crate::everturn::Shared;
 use crate::model::{self, Summarize};
@@ -415,7 +416,8 @@ impl ConversationHandle {
             include_superseded: true,
             ..TurnQuery::default()
         };
-        self.each_turn(query, |mut turn| {
+        // Every participant reads a checkpoint, so it is made of what everyone may see.
+        self.for_everyone().each_turn(query, |mut turn| {
             let stands =
                 turn.superseded_by.is_none() && matches!(turn.status, Status::Complete | Status::Interrupted);
             if !stands {
@@ -438,7 +440,8 @@ impl ConversationHandle {
     }
 
     fn append_compaction(&self, body: &CompactionBody, mark: u64) -> Result<EventId, Error> {
-        let draft: Draft = self.shared().draft(kind::COMPACTION, body)?;
+        let mut draft: Draft = self.shared().draft(kind::COMPACTION, body)?;
+        redact(&mut draft, self.redaction()?)?;
         draft.check()?;
         let id = draft.id;
         let action = Action::Derive { drafts: vec![draft], mark };

@@ -4,6 +4,7 @@ use super::ConversationContexts;
 use super::projecting::prompt_hash;
 use super::receipts::{Policy, Receipt};
 use crate::conversation::ConversationHandle;
+use crate::ingest;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
@@ -11,7 +12,9 @@ use everturn_core::conversation::{Settings, view_start};
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
+use everturn_core::redaction::{self, Mode};
 use everturn_core::turn::{Status, Turn};
+use everturn_core::viewer::is_for_everyone;
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::context::{
@@ -25,6 +28,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 /// Turns of the tail read at a time.
 const PAGE: usize = 64;
@@ -177,12 +181,16 @@ impl Context {
 struct Gathered {
     material: Material,
     projection: Option<Value>,
+    /// Whether all of it is for everyone.
+    is_public: bool,
 }
 
 impl ConversationContexts<'_> {
     /// Builds the context of a model call within the budget. Reads the checkpoint and the tail, not the history.
     pub fn build(&self, options: &ContextOptions) -> Result<Context, Error> {
-        self.0.context_with(options, None)
+        let (options, mode) = (options.clone(), self.0.redaction()?);
+        let options = if mode == Mode::Mask { masked(options)? } else { options };
+        self.0.claiming(&options.participants)?.context_with(&options, None)
     }
 }
 
@@ -201,7 +209,7 @@ impl ConversationHandle {
         let fold = self.shared().fold(key, through)?;
         let family = options.family();
         let version = recorded.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
-        let Gathered { mut material, projection } = self.gather(&fold, options, recorded)?;
+        let Gathered { mut material, projection, mut is_public } = self.gather(&fold, options, recorded)?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
         let mut request = Request {
             token_budget: options.token_budget,
@@ -211,12 +219,12 @@ impl ConversationHandle {
             tools_tokens: tools,
         };
         match (recorded, &options.recall) {
-            (Some(receipt), _) => self.recalled_before(receipt, &mut material)?,
+            (Some(receipt), _) => is_public &= self.recalled_before(receipt, &mut material)?,
             (None, Some(recall)) => {
                 // The reach of the tail decides which turns are older than it; recalled text only makes it shorter.
                 let alone = context::assemble(&request, &material)?;
                 let begins = alone.messages.iter().filter_map(|said| said.seq).min().unwrap_or(through + 1);
-                self.recalled_now(options, recall, (begins, through), &mut material)?;
+                is_public &= self.recalled_now(options, recall, (begins, through), &mut material)?;
             }
             (None, None) => {}
         }
@@ -236,6 +244,8 @@ impl ConversationHandle {
             let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
             let mut context = self.finish(&fold, options, assembled, rendered, projection)?;
             context.receipt.renderer_version = version;
+            context.receipt.audience =
+                (!is_public).then(|| self.tenant.viewer().names().unwrap_or_default());
             return Ok(context);
         }
         Err(Error::too_large(
@@ -282,6 +292,7 @@ impl ConversationHandle {
                 token_budget: options.token_budget,
                 last_n: options.last_n,
                 participants: options.participants.clone(),
+                viewer: self.tenant.viewer().names(),
                 sections: json!(options.sections),
                 input_from: options.input_from,
                 recall: options.recall.clone(),
@@ -292,6 +303,7 @@ impl ConversationHandle {
             projection,
             used: tokens.used,
             prefix_hash: prefix_hash.clone(),
+            audience: None,
         };
         Ok(Context {
             cache: before.map(|before| Cache::compare(&before.blocks, &blocks)).unwrap_or_default(),
@@ -315,6 +327,7 @@ impl ConversationHandle {
         let recorded = receipt.and_then(|receipt| receipt.projection.as_ref());
         let family = options.family();
         let mut material = Material::default();
+        let mut is_public = true;
         if options.sections.has(Section::System) {
             material.system.extend(self.prompt_piece(fold)?);
         }
@@ -322,6 +335,10 @@ impl ConversationHandle {
         material.system.extend(instructions);
         if options.sections.has(Section::State) {
             material.state = self.state_piece(fold)?;
+            // Of the state, only calls in turns can be private.
+            if fold.tools.iter().any(|tool| tool.turn.is_some()) {
+                is_public = self.for_everyone().state_piece(fold)? == material.state;
+            }
         }
         if options.sections.has(Section::Digests) {
             material.digests =
@@ -339,6 +356,7 @@ impl ConversationHandle {
             let names = names(receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version));
             let (turns, more) = self.tail(fold, options, projected, names)?;
             material.more = more;
+            is_public &= turns.iter().all(|turn| turn.is_public);
             let summary = || -> Result<Option<String>, Error> {
                 Ok(self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
             };
@@ -384,7 +402,7 @@ impl ConversationHandle {
         if !options.sections.has(Section::Tail) {
             (material.tail, material.more) = (Vec::new(), false);
         }
-        Ok(Gathered { material, projection })
+        Ok(Gathered { material, projection, is_public })
     }
 
     fn prompt_piece(&self, fold: &Fold) -> Result<Option<Piece>, Error> {
@@ -425,6 +443,7 @@ impl ConversationHandle {
         let budgets = if projected { PROJECTED_BUDGETS } else { 1 };
         let room = options.token_budget.saturating_mul(budgets);
         let mut turns: Vec<(Turn, Message)> = Vec::new();
+        let mut private = HashSet::new();
         let mut tokens = 0;
         let mut more = false;
         let mut before = fold.through_seq + 1;
@@ -437,10 +456,13 @@ impl ConversationHandle {
                 limit: PAGE,
                 ..TurnQuery::default()
             };
-            let page = self.shared().journal.index.turns(self.key(), &query)?;
+            let page = self.turns(&query)?;
             let full = page.len() == PAGE;
             for mut turn in page {
                 before = turn.seq;
+                if !is_for_everyone(&turn) {
+                    private.insert(turn.id);
+                }
                 let Some(raw) = turn.message.take().filter(|_| turn.status != Status::Pending) else {
                     continue;
                 };
@@ -476,7 +498,8 @@ impl ConversationHandle {
                     (Message::of(told)?, tokens)
                 }
             };
-            tail.push(Tailed { turn: turn.id, seq: turn.seq, tokens, message });
+            let is_public = !private.contains(&turn.id);
+            tail.push(Tailed { turn: turn.id, seq: turn.seq, tokens, message, is_public });
         }
         Ok((tail, more))
     }
@@ -507,6 +530,8 @@ struct Tailed {
     seq: u64,
     tokens: u64,
     message: Message,
+    /// Whether all of it is for everyone.
+    is_public: bool,
 }
 
 impl Tailed {
@@ -609,6 +634,19 @@ fn input_messages(options: &ContextOptions) -> Result<Vec<Raw>, Error> {
         messages.push(Raw::of(&json!({"role": "user", "content": options.attachments}))?);
     }
     Ok(messages)
+}
+
+/// The options with the secrets of everything that the caller supplies masked: it is recorded with the call.
+fn masked(mut options: ContextOptions) -> Result<ContextOptions, Error> {
+    let mask = |text: &str| redaction::mask(text, &mut Vec::new()).into_owned();
+    options.instructions = options.instructions.as_deref().map(mask);
+    for digest in &mut options.digests {
+        *digest = Digest { title: mask(&digest.title), text: mask(&digest.text) };
+    }
+    for raw in options.input.iter_mut().chain(&mut options.attachments).chain(&mut options.tools) {
+        ingest::redact(raw, Mode::Mask)?;
+    }
+    Ok(options)
 }
 
 /// Everything that the caller supplied, by its hash.

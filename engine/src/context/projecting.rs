@@ -7,8 +7,9 @@ use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::view_start;
-use everturn_core::event::{Event, kind};
+use everturn_core::event::{Event, Visibility, kind};
 use everturn_core::json::Raw;
+use everturn_core::viewer::{Viewer, is_for_everyone};
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
 use everturn_views::projection::{self, Message, Options};
@@ -43,6 +44,12 @@ struct ProjectionBody {
     after_seq: u64,
     /// … up to this one, as they stood then.
     through_seq: u64,
+    /// Actors whose private turns were visible; absent if all were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    viewer: Option<Vec<String>>,
+    /// Actors that may see the view, where it holds private turns; absent if everyone may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    audience: Option<Vec<String>>,
 }
 
 impl ConversationContexts<'_> {
@@ -52,7 +59,7 @@ impl ConversationContexts<'_> {
         let head = self.0.shared().journal.index.conversation(key)?.head.seq;
         let fold = self.0.shared().fold(key, head)?;
         let (after_seq, _) = view_start(fold.checkpoint, fold.budget);
-        let (messages, _slot) = self.0.messages(after_seq, head)?;
+        let (messages, is_public, _slot) = self.0.messages(after_seq, head)?;
         let summary = self.0.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.0.previous_projection(&fold)?;
         let options = options.clone().with_scratchpads(&self.0.scratchpads(&fold)?);
@@ -66,6 +73,8 @@ impl ConversationContexts<'_> {
                 metadata: view.event()["metadata"].take(),
                 after_seq,
                 through_seq: head,
+                viewer: self.0.tenant.viewer().names(),
+                audience: (!is_public).then(|| self.0.tenant.viewer().names().unwrap_or_default()),
             },
         })
     }
@@ -87,7 +96,13 @@ impl ConversationContexts<'_> {
                 format!("{} has no transcript.projection at seq {seq}", self.0.id()),
             )
         })?;
-        let (messages, _slot) = self.0.messages(body.after_seq, body.through_seq)?;
+        let viewer = body.viewer.map_or(Viewer::Owner, Viewer::actors);
+        let maker = self.0.seen_by(viewer.clone());
+        let (messages, is_public, _slot) = maker.messages(body.after_seq, body.through_seq)?;
+        if !is_public && !self.0.tenant.viewer().includes(&viewer) {
+            let text = "the view holds private turns that are not yours; ask someone who may see them";
+            return Err(Error::not_found("projection.private", text));
+        }
         let view = projection::replay(&messages, &body.metadata)?;
         Ok(view.messages.iter().map(|shown| shown.raw().clone()).collect())
     }
@@ -97,6 +112,9 @@ impl ConversationHandle {
     fn record_projection(&self, projection: &Projection) -> Commit<Event> {
         let draft = self.shared().draft(kind::PROJECTION, &projection.body).map(|mut draft| {
             draft.role = Some(everturn_core::turn::Role::System);
+            if projection.body.audience.is_some() {
+                draft.visibility = Visibility::Private;
+            }
             draft
         });
         let action =
@@ -110,10 +128,10 @@ impl ConversationHandle {
         Ok(self.event_at(seq)?.and_then(|event| event.read::<ProjectionBody>()).map(|body| body.metadata))
     }
 
-    /// The messages of the turns after a place that stood when the log ended at another. If they are large, also the slot
-    /// that they take up as long as they are in memory.
-    fn messages(&self, after: u64, through: u64) -> Result<(Vec<Message>, Option<Slot<'_>>), Error> {
-        let (mut messages, mut slot) = (Vec::new(), None);
+    /// The messages of the turns after a place that stood when the log ended at another, and whether everyone may see them
+    /// all. If they are large, also the slot that they take up as long as they are in memory.
+    fn messages(&self, after: u64, through: u64) -> Result<(Vec<Message>, bool, Option<Slot<'_>>), Error> {
+        let (mut messages, mut is_public, mut slot) = (Vec::new(), true, None);
         let query = TurnQuery { after: Some(after), as_of: Some(through), ..TurnQuery::default() };
         let mut bytes = 0;
         self.each_turn(query, |turn| {
@@ -122,10 +140,11 @@ impl ConversationHandle {
             if bytes > LARGE_BYTES && slot.is_none() {
                 slot = Some(self.shared().wholes.take());
             }
+            is_public &= turn.hidden || is_for_everyone(&turn);
             messages.extend(turn.message.map(Message::read).transpose()?);
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok((messages, slot))
+        Ok((messages, is_public, slot))
     }
 }
 

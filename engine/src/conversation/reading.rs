@@ -110,14 +110,14 @@ impl ConversationLog<'_> {
     /// Events after a `seq`, oldest first. A page may end before `limit`, at `PAGE_BYTES_MAX`; only an empty one is
     /// the end.
     pub fn read(&self, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
-        self.0.shared().journal.log.events(self.0.key(), after, page_limit(limit)?)
+        self.0.events(after, page_limit(limit)?)
     }
 }
 
 impl ConversationHandle {
     /// One turn as the conversation sees it: a fork sees inherited turns as they were.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
-        self.shared().journal.index.turn_in(self.key(), id)
+        Ok(self.tenant.viewer().turn(self.shared().journal.index.turn_in(self.key(), id)?))
     }
 
     /// Every turn of a query, oldest first, read page by page so that a long history is not held at once. `each`
@@ -129,7 +129,7 @@ impl ConversationHandle {
     ) -> Result<(), Error> {
         (query.limit, query.bytes_max) = (TURNS_PAGE, Some(PAGE_BYTES_MAX));
         loop {
-            let page = self.shared().journal.index.turns(self.key(), &query)?;
+            let page = self.turns(&query)?;
             let Some(last) = page.last() else { return Ok(()) };
             query.after = Some(last.seq);
             for turn in page {
@@ -157,11 +157,7 @@ impl ConversationHandle {
             limit: limit + 1,
             bytes_max: Some(PAGE_BYTES_MAX),
         };
-        let mut data: Vec<Entry> = self
-            .shared()
-            .journal
-            .index
-            .turns(self.key(), &turns)?
+        let mut data: Vec<Entry> = self.turns(&turns)?
             .into_iter()
             .map(|turn| Entry::Turn(Box::new(turn)))
             .collect();
@@ -188,7 +184,7 @@ impl ConversationHandle {
             return Ok(Page { data: Vec::new(), next: None });
         }
         let events = loop {
-            let events = self.shared().journal.log.events(self.key(), from, (through - from) as usize)?;
+            let events = self.events(from, (through - from) as usize)?;
             match events.last() {
                 // Cut by the byte limit: the part that was read is the page.
                 Some(last) if last.seq < through && query.order == Order::Ascending => through = last.seq,
@@ -209,11 +205,7 @@ impl ConversationHandle {
             limit,
             ..TurnQuery::default()
         };
-        let mut turns: BTreeMap<u64, Turn> = self
-            .shared()
-            .journal
-            .index
-            .turns(self.key(), &turns)?
+        let mut turns: BTreeMap<u64, Turn> = self.turns(&turns)?
             .into_iter()
             .map(|turn| (turn.seq, turn))
             .collect();
@@ -243,7 +235,7 @@ impl ConversationHandle {
     /// subscription, also one before a restart, the open turn that it names continues there; of others the whole text
     /// comes again.
     pub fn subscribe(&self, after: impl Into<Position>) -> Result<Subscription, Error> {
-        Subscription::new(self.shared().clone(), self.key().clone(), after.into())
+        Subscription::new(&self.tenant, self.key().clone(), after.into())
     }
 }
 

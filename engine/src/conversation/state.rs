@@ -107,7 +107,7 @@ impl ConversationHandle {
         for tool in &fold.tools {
             pending_tools.push(match tool.turn {
                 Some(turn) => {
-                    let turn = self.shared().journal.index.turn_in(self.key(), turn)?;
+                    let turn = self.turn(turn)?;
                     PendingTool::called(tool, turn.value().as_ref())
                 }
                 None => PendingTool::announced(tool, self.event_at(tool.seq)?.as_ref()),
@@ -156,7 +156,7 @@ impl ConversationHandle {
     }
 
     pub(crate) fn event_at(&self, seq: u64) -> Result<Option<Event>, Error> {
-        let page = self.shared().journal.log.events(self.key(), seq.saturating_sub(1), 1)?;
+        let page = self.events(seq.saturating_sub(1), 1)?;
         Ok(page.into_iter().next().filter(|event| event.seq == seq))
     }
 

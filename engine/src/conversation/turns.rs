@@ -4,7 +4,7 @@ use super::{AppendOptions, Appended, ConversationHandle};
 use crate::ingest::{NewTurn, Place};
 use crate::writer::Commit;
 use everturn_core::Error;
-use everturn_core::event::{Draft, Event, kind};
+use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
 use everturn_core::write::{Action, SupersededBody};
@@ -36,8 +36,14 @@ impl ConversationHandle {
     }
 
     /// Replaces a turn: the new one is appended, the old one points to it. Nothing is changed or lost.
-    pub fn supersede(&self, turn: TurnId, with: NewTurn) -> Commit<Appended> {
+    /// A private turn stays private, unless the new one says otherwise.
+    pub fn supersede(&self, turn: TurnId, mut with: NewTurn) -> Commit<Appended> {
         self.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
+            let old = self.visible_turn(turn)?;
+            if with.visibility.is_none() && with.audience.is_empty() && old.visibility == Visibility::Private {
+                (with.visibility, with.audience) = (Some(Visibility::Private), old.audience);
+                with.actor = with.actor.or(old.actor);
+            }
             self.shared().ingest(conversation, with, Place::Whole, ingested)?;
             let by =
                 ingested.drafts.last().map(|draft| TurnId(draft.id.0)).ok_or_else(crate::writer::closed)?;

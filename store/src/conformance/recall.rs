@@ -350,6 +350,7 @@ pub fn facts_are_found_beside_turns(store: &dyn Backend) {
             fallen,
             prose: true,
             text: text.into(),
+            audience: None,
             vector: None,
         }))
     };
