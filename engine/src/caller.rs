@@ -13,7 +13,7 @@ use everturn_core::access::KeyRole;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{Key, TurnId, clip};
 use everturn_core::redaction::{self, Mode};
-use everturn_core::turn::Turn;
+use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::Viewer;
 use everturn_core::write::{Action, Write, absent_turn};
 use everturn_store::TurnQuery;
@@ -57,7 +57,7 @@ impl Caller {
         }
     }
 
-    fn check(&self, actor: &str) -> Result<(), Error> {
+    pub(crate) fn check(&self, actor: &str) -> Result<(), Error> {
         if !self.is_bound || self.viewer.is(Some(actor)) {
             return Ok(());
         }
@@ -66,11 +66,13 @@ impl Caller {
         Err(Error::forbidden("actor.forbidden", text))
     }
 
-    /// Names the writer of an event.
+    /// Names the writer of an event. What a model, a tool or an instruction says without a name is nobody's.
     fn sign(&self, draft: &mut Draft) -> Result<(), Error> {
         draft.key = self.key.as_deref().map(str::to_string);
+        let is_own = draft.role.is_none_or(|role| role == Role::User);
         match (&draft.actor, self.actors()) {
             (Some(actor), _) => self.check(actor),
+            (None, _) if !is_own => Ok(()),
             (None, [only]) => {
                 draft.actor = Some(only.clone());
                 Ok(())

@@ -127,6 +127,11 @@ impl Streams {
         self.open().get(&(key.clone(), turn)).cloned()
     }
 
+    /// The actor of an open turn.
+    pub fn actor(&self, key: &Key, turn: TurnId) -> Option<String> {
+        self.open().get(&(key.clone(), turn))?.actor.clone()
+    }
+
     /// Wakes the thread that makes chunks durable, so that it sees the store closing.
     pub fn wake(&self) {
         // A thread that has checked the flag but does not wait yet holds the lock; it would miss a notification sent

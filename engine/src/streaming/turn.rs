@@ -94,6 +94,9 @@ impl<'a> OpenTurn<'a> {
     /// piece goes to the end. Returns the new length.
     pub fn chunk(&self, offset: Option<u64>, delta: &str) -> Result<u64, Error> {
         let (key, shared) = (self.conversation.key(), self.conversation.shared());
+        if let Some(actor) = shared.streams.actor(key, self.turn) {
+            self.conversation.tenant.caller().check(&actor)?;
+        }
         match shared.streams.chunk(&shared.hub, key, self.turn, offset, delta, shared.now())? {
             Some(length) => Ok(length),
             None => Err(self.not_open()),
