@@ -173,14 +173,13 @@ impl ConversationHandle {
         self.tenant.called_by(caller).conversation(self.id())
     }
 
-    /// The conversation for a request in the name of these actors. A caller that is not bound may name any.
+    /// The conversation as these actors see it, or as the caller does if none is named. A caller that is not bound may
+    /// name any.
     pub(crate) fn claiming(&self, actors: &[String]) -> Result<ConversationHandle, Error> {
         actors.iter().try_for_each(|actor| self.tenant.caller.check(actor))?;
-        Ok(match self.tenant.viewer() {
-            Viewer::Actors(names) if !self.tenant.caller.is_bound => {
-                self.seen_by(Viewer::actors(names.iter().chain(actors).cloned()))
-            }
-            _ => self.clone(),
+        Ok(match actors {
+            [] => self.clone(),
+            _ => self.seen_by(Viewer::actors(actors.iter().cloned())),
         })
     }
 

@@ -107,7 +107,13 @@ impl ConversationHandle {
         for tool in &fold.tools {
             pending_tools.push(match tool.turn {
                 Some(turn) => {
-                    let turn = self.turn(turn)?;
+                    let whole = self.shared().journal.index.turn_in(self.key(), turn)?;
+                    let turn = self.tenant.viewer().turn(whole.clone());
+                    let is_in = |message: &Raw| message.get().contains(&tool.tool_call_id);
+                    // Not even the name of a private call is for others.
+                    if turn.message != whole.message && !turn.message.as_ref().is_some_and(is_in) {
+                        continue;
+                    }
                     PendingTool::called(tool, turn.value().as_ref())
                 }
                 None => PendingTool::announced(tool, self.event_at(tool.seq)?.as_ref()),

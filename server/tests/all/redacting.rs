@@ -42,7 +42,7 @@ async fn a_secret_is_masked_wherever_it_comes_in() {
             (Method::POST, format!("{base}/events"), json!({"kind": "scratchpad.set", "body": {"name": "s", "value": text}})),
             (Method::POST, format!("{base}/events"), json!({"kind": "tool.started", "body": {"tool_call_id": "t", "name": "f", "arguments": text}})),
             (Method::POST, format!("{base}/approvals"), json!({"approval_id": "a", "question": text})),
-            (Method::POST, format!("{base}/facts"), json!({"subject": "the key", "predicate": "is", "object": secret})),
+            (Method::POST, format!("{base}/facts"), json!({"subject": "the key", "predicate": "is", "object": format!("{secret} for the bucket")})),
             (Method::POST, format!("/api/v1/turns/{open}/chunks"), json!({"delta": text})),
             (Method::POST, format!("/api/v1/turns/{open}/abort"), json!({"reason": text})),
             (Method::POST, format!("{base}/turns"), json!({"turns": [{"message": call}]})),
