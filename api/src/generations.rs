@@ -8,7 +8,7 @@ use everturn_core::Error;
 use everturn_core::id::GenerationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
-use everturn_formats::wire::{Answer as ModelReply, Finish};
+use everturn_formats::wire::{Finish, ModelReply};
 use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

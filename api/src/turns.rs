@@ -2,7 +2,7 @@
 
 use crate::given::{present, split};
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
-use everturn::{AppendOptions, Appended, Entry, HistoryQuery, NewTurn, Tenant};
+use everturn::{AppendOptions, Appended, HistoryEntry, HistoryQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::TurnId;
@@ -199,7 +199,7 @@ pub struct ListTurns {
 split!(ListTurns { conversation: ConversationName } query);
 
 impl Operation for ListTurns {
-    type Answer = Page<Entry>;
+    type Answer = Page<HistoryEntry>;
     const ABOUT: About = About::new(
         Method::Get,
         Noun::Turns,
@@ -211,7 +211,7 @@ impl Operation for ListTurns {
     .work(Work::Page)
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Page<Entry>, Error> {
+    async fn run(self, asker: &Asker) -> Result<Page<HistoryEntry>, Error> {
         Ok(asker.conversation(&self.conversation)?.history(self.query)?.into())
     }
 }

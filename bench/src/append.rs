@@ -2,7 +2,7 @@
 
 use crate::corpus::{self, Words};
 use crate::figures::{Samples, rate, time};
-use crate::place::{self, Place};
+use crate::place::{self, Scratch};
 use crate::report::Row;
 use crate::{Result, Scale};
 use everturn::{NewTurn, Tenant};
@@ -51,7 +51,7 @@ fn subjects() -> [Subject; 2] {
     })
 }
 
-pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
+pub fn run(place: &Scratch, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("append: {} rounds", scale.rounds);
     let mut preallocated = Floor::preallocated(&place.file("preallocated"))?;
     let mut growing = Floor::growing(&place.file("growing"))?;

@@ -6,7 +6,7 @@
 
 use crate::corpus::Words;
 use crate::figures::{Samples, bytes, time};
-use crate::place::Place;
+use crate::place::Scratch;
 use crate::programs::{Client, Program};
 use crate::report::Row;
 use crate::{Result, Scale};
@@ -34,7 +34,7 @@ const ATTACKS: [(&str, &str); 6] = [
     ("scripts", "60 projector scripts at a time"),
 ];
 
-pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
+pub fn run(place: &Scratch, scale: Scale) -> Result<Vec<Row>> {
     let time_each = Duration::from_millis(scale.slice_ms * scale.rounds as u64);
     eprintln!("serve, attacked: {:.0} s for each of {} attacks", time_each.as_secs_f64(), ATTACKS.len());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -67,7 +67,7 @@ pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
 }
 
 /// A store with a key of each of two tenants, and a conversation of the attacker.
-fn fill(place: &Place, name: &str) -> Result<[String; 3]> {
+fn fill(place: &Scratch, name: &str) -> Result<[String; 3]> {
     let options = Options { index: false, auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with(&format!("sqlite:{}", place.file(name).display()), options)?;
     let key = |tenant: &str| {

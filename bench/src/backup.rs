@@ -2,7 +2,7 @@
 
 use crate::corpus::{self, Corpus};
 use crate::figures::{Samples, bytes, count, time};
-use crate::place::Place;
+use crate::place::Scratch;
 use crate::report::Row;
 use crate::{Result, Scale};
 use everturn::{Everturn, Options};
@@ -12,7 +12,7 @@ use std::time::Instant;
 /// Number of rounds: each writes everything three times.
 const ROUNDS: usize = 5;
 
-pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
+pub fn run(place: &Scratch, scale: Scale) -> Result<Vec<Row>> {
     let turns = scale.long / 10;
     eprintln!("backup: {turns} turns of 1 KiB, {ROUNDS} rounds");
     let filled = corpus::fill(&place.file("backed-up.db"), &Corpus::one(turns, 1024))?;

@@ -4,7 +4,7 @@ use crate::corpus::{self, Filled};
 use crate::figures::{Samples, count, time};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{Entry, HistoryQuery, Order};
+use everturn::{HistoryEntry, HistoryQuery, Order};
 use everturn_core::id::TurnId;
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
             .data
             .iter()
             .filter_map(|entry| match entry {
-                Entry::Turn(turn) => Some(turn.id),
+                HistoryEntry::Turn(turn) => Some(turn.id),
                 _ => None,
             })
             .collect();

@@ -1,7 +1,7 @@
 //! Importing a large session file: rate and memory.
 
 use crate::figures::{bytes, count};
-use crate::place::Place;
+use crate::place::Scratch;
 use crate::report::Row;
 use crate::{Result, corpus, sessions};
 use everturn_formats::agents::{self, Opened};
@@ -14,7 +14,7 @@ const MIB: u64 = 1024 * 1024;
 /// The limit in spec 7, in MiB over an idle store.
 const MEMORY_MIB_MAX: u64 = 200;
 
-pub fn run(place: &Place, quick: bool) -> Result<Vec<Row>> {
+pub fn run(place: &Scratch, quick: bool) -> Result<Vec<Row>> {
     let size = if quick { 64 * MIB } else { 1024 * MIB };
     let mut rows = Vec::new();
     for (agent, write) in [("Claude Code", sessions::claude as Write), ("Codex", sessions::codex as Write)] {

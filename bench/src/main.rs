@@ -39,7 +39,7 @@ mod vectors;
 
 use clap::{Parser, Subcommand};
 use corpus::{Corpus, Filled};
-use place::Place;
+use place::Scratch;
 use report::Row;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -179,7 +179,7 @@ fn run(args: &Args) -> Result<()> {
         return attacked::attack(attack, *address, key, conversation);
     }
     let scale = if args.quick { QUICK } else { FULL };
-    let place = Place::make(args.dir.as_deref())?;
+    let place = Scratch::make(args.dir.as_deref())?;
     let mut rows = Vec::new();
     if let What::Append | What::All = args.what {
         done(&args.what, &mut rows, append::run(&place, scale)?);
@@ -252,7 +252,7 @@ fn run(args: &Args) -> Result<()> {
 }
 
 /// The stores that are read and opened, which differ only in length.
-fn pair(place: &Place, scale: Scale) -> Result<(Filled, Filled)> {
+fn pair(place: &Scratch, scale: Scale) -> Result<(Filled, Filled)> {
     let short = corpus::fill(&place.file("short.db"), &Corpus::one(scale.short, 200))?;
     let long = corpus::fill(&place.file("long.db"), &Corpus::one(scale.long, 200))?;
     Ok((short, long))

@@ -5,7 +5,7 @@
 
 use crate::corpus::Words;
 use crate::figures::{Samples, bytes, time};
-use crate::place::Place;
+use crate::place::Scratch;
 use crate::programs::{Client, Program, request};
 use crate::report::Row;
 use crate::{Result, Scale};
@@ -29,7 +29,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(5);
 
 const KINDS: [&str; 3] = ["appends of 1 KiB", "pages of 50 turns", "recalls"];
 
-pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
+pub fn run(place: &Scratch, scale: Scale) -> Result<Vec<Row>> {
     let time_each = Duration::from_millis(scale.slice_ms * scale.rounds as u64);
     eprintln!("serve, mixed: {:.0} s for each number of clients", time_each.as_secs_f64());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

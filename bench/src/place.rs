@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-pub struct Place {
+pub struct Scratch {
     folder: TempDir,
     file_system: String,
 }
 
-impl Place {
-    pub fn make(parent: Option<&Path>) -> Result<Place> {
+impl Scratch {
+    pub fn make(parent: Option<&Path>) -> Result<Scratch> {
         let default = Path::new("target");
         let parent = parent.unwrap_or(if default.is_dir() { default } else { Path::new(".") });
         let folder = tempfile::Builder::new().prefix("everturn-bench-").tempdir_in(parent).map_err(|e| {
@@ -23,7 +23,7 @@ impl Place {
                 "{file_system} is memory: syncs cost nothing here; choose a folder on a disk with --dir"
             );
         }
-        Ok(Place { folder, file_system })
+        Ok(Scratch { folder, file_system })
     }
 
     pub fn file(&self, name: &str) -> PathBuf {

@@ -1,7 +1,7 @@
 //! Servers in processes of their own, and minimal clients: a socket, bytes out, bytes in.
 
 use crate::Result;
-use crate::place::Place;
+use crate::place::Scratch;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -20,7 +20,7 @@ pub struct Program {
 
 impl Program {
     /// `everturn serve` with its default settings: the program beside this one.
-    pub fn everturn(place: &Place, name: &str) -> Result<Program> {
+    pub fn everturn(place: &Scratch, name: &str) -> Result<Program> {
         let program = std::env::current_exe()?.with_file_name("everturn");
         if !program.is_file() {
             let text = "is not there; build it with `cargo build --release`";
@@ -37,7 +37,7 @@ impl Program {
     }
 
     /// Redis that syncs before it answers, as our appends do.
-    pub fn redis(place: &Place) -> Result<Program> {
+    pub fn redis(place: &Scratch) -> Result<Program> {
         let folder: PathBuf = place.file("redis");
         std::fs::create_dir_all(&folder)?;
         let started = Program::start(|address| {

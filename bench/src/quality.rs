@@ -88,7 +88,7 @@ struct Pair {
 }
 
 /// One turn of a set.
-struct Said {
+struct DialogueTurn {
     role: Role,
     actor: Option<String>,
     text: String,
@@ -99,7 +99,7 @@ struct Said {
 /// Turns by conversation, and questions.
 struct Set {
     name: &'static str,
-    conversations: Vec<Vec<Said>>,
+    conversations: Vec<Vec<DialogueTurn>>,
     questions: Vec<Question>,
 }
 
@@ -118,7 +118,7 @@ impl Set {
         Set { name, conversations: Vec::new(), questions: Vec::new() }
     }
 
-    fn say(&mut self, said: Vec<Said>) -> usize {
+    fn say(&mut self, said: Vec<DialogueTurn>) -> usize {
         self.conversations.push(said);
         self.conversations.len() - 1
     }
@@ -148,7 +148,7 @@ impl Set {
             for (role, text) in
                 [(Role::User, small_talk[0]), (Role::Assistant, said.as_str()), (Role::User, small_talk[1])]
             {
-                turns.push(Said { role, actor: None, text: text.into(), at: None, session: 0 });
+                turns.push(DialogueTurn { role, actor: None, text: text.into(), at: None, session: 0 });
             }
             set.questions.extend(asked.into_iter().map(|text| Question {
                 class: class.into(),
@@ -255,13 +255,13 @@ struct Kept {
 }
 
 impl Kept {
-    fn keep(scope: &Tenant, conversations: Vec<Vec<Said>>) -> Result<Kept> {
+    fn keep(scope: &Tenant, conversations: Vec<Vec<DialogueTurn>>) -> Result<Kept> {
         let ids = crate::corpus::begin(scope, conversations.len())?;
         let mut kept = Kept { conversations: Vec::new(), sessions: HashMap::new() };
         for (number, (id, said)) in ids.into_iter().zip(conversations).enumerate() {
             let mut turns = Vec::new();
             for batch in said.chunks(BATCH_TURNS) {
-                let new = |said: &Said| NewTurn {
+                let new = |said: &DialogueTurn| NewTurn {
                     actor: said.actor.clone(),
                     occurred_at: said.at,
                     ..NewTurn::text(said.role, &said.text)

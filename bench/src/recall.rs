@@ -13,7 +13,7 @@
 
 use crate::corpus::{self, Filled, Words};
 use crate::figures::{Samples, bytes, count, rate, time};
-use crate::place::{Place, processor_time};
+use crate::place::{Scratch, processor_time};
 use crate::report::Row;
 use crate::vectors::MadeUp;
 use crate::{Result, Scale};
@@ -50,7 +50,7 @@ struct Kind {
 /// Some turns of a store: their conversation and text.
 type Sampled = Vec<(ConversationId, String)>;
 
-pub fn run(place: &Place, scale: Scale, only: Option<u64>, keep: Option<&Path>) -> Result<Vec<Row>> {
+pub fn run(place: &Scratch, scale: Scale, only: Option<u64>, keep: Option<&Path>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut sizes = vec![10_000, 100_000, scale.long];
     sizes.retain(|turns| *turns <= scale.long);
@@ -67,7 +67,7 @@ pub fn run(place: &Place, scale: Scale, only: Option<u64>, keep: Option<&Path>) 
 }
 
 /// Indexes the same turns in one conversation and spread over many.
-fn long_conversation(place: &Place) -> Result<Row> {
+fn long_conversation(place: &Scratch) -> Result<Row> {
     let mut rates = Vec::new();
     for (name, each) in [("one-conversation.db", LONG_TURNS), ("many-conversations.db", CONVERSATION_TURNS)] {
         let path = place.file(name);
@@ -275,7 +275,7 @@ fn kinds(sampled: &Sampled) -> Vec<Kind> {
 }
 
 /// One writer alternates between a store with an indexer and one without.
-fn appends(place: &Place, scale: Scale) -> Result<Row> {
+fn appends(place: &Scratch, scale: Scale) -> Result<Row> {
     let (with, without) =
         (open(&place.file("with.db"), true, None)?, open(&place.file("without.db"), false, None)?);
     let scopes = [with.tenant("bench")?, without.tenant("bench")?];

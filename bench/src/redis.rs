@@ -6,7 +6,7 @@
 
 use crate::corpus::Words;
 use crate::figures::{Samples, rate, time};
-use crate::place::Place;
+use crate::place::Scratch;
 use crate::programs::{Client, Program, command, request};
 use crate::report::Row;
 use crate::{Result, Scale};
@@ -18,7 +18,7 @@ const TURN_BYTES: usize = 1024;
 const CLIENTS: [usize; 2] = [1, 64];
 const BAR: f64 = 0.4;
 
-pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
+pub fn run(place: &Scratch, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("serve against Redis Streams: {} rounds", scale.rounds);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let redis = Program::redis(place)?;

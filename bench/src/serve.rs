@@ -6,7 +6,7 @@
 
 use crate::corpus::{self, Words};
 use crate::figures::{Samples, bytes, count, rate, time};
-use crate::place::Place;
+use crate::place::Scratch;
 use crate::report::Row;
 use crate::{Result, Scale};
 use everturn::{ContextOptions, Everturn, NewTurn, Tenant, Update};
@@ -32,7 +32,7 @@ const SHOWN: usize = 20;
 /// The limit in spec 7 for each.
 const SUBSCRIBER_BYTES_MAX: u64 = 64 * 1024;
 
-pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
+pub fn run(place: &Scratch, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("serve: {} rounds", scale.rounds);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let store = corpus::open(&place.file("serve.db"))?;

@@ -2,12 +2,12 @@
 
 use crate::corpus::{self, Corpus, Filled};
 use crate::figures::{bytes, count};
-use crate::place::Place;
+use crate::place::Scratch;
 use crate::report::Row;
 use crate::{Result, Scale};
 
 /// Measures stores of its own, and `large` if it exists already.
-pub fn run(place: &Place, scale: Scale, large: Option<&Filled>) -> Result<Vec<Row>> {
+pub fn run(place: &Scratch, scale: Scale, large: Option<&Filled>) -> Result<Vec<Row>> {
     eprintln!("size: {} turns each", scale.sized);
     let alike = |bytes| Corpus::one(scale.sized, bytes);
     // Many conversations that grow together, a question and its answer at a time: their rows are not adjacent.

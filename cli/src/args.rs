@@ -71,6 +71,17 @@ pub struct Args {
         value_name = "DIR"
     )]
     pub mirror: Option<PathBuf>,
+    /// Configuration file; by default config.toml in the folder everturn of your configuration folder, if it
+    /// exists
+    #[arg(
+        long,
+        global = true,
+        env = "EVERTURN_CONFIG",
+        hide_env_values = true,
+        hide_short_help = true,
+        value_name = "FILE"
+    )]
+    pub config: Option<PathBuf>,
     /// Log more to standard error (twice: even more)
     #[arg(long, short, global = true, hide_short_help = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -89,8 +100,6 @@ pub struct Sources {
     pub tenant: Option<ValueSource>,
     pub mirror: Option<ValueSource>,
     pub base_url: Option<ValueSource>,
-    /// The strongest of `recall --embedder` and `recall --rerank`.
-    pub recall_model: Option<ValueSource>,
 }
 
 impl Args {
@@ -120,10 +129,6 @@ impl Args {
             tenant: matches.value_source("tenant"),
             mirror: matches.value_source("mirror"),
             base_url: asks_model.and_then(|own| own.value_source("base_url")),
-            recall_model: match matches.subcommand() {
-                Some(("recall", own)) => own.value_source("embedder").max(own.value_source("rerank")),
-                _ => None,
-            },
         };
         Ok(args)
     }
@@ -163,9 +168,9 @@ pub enum Verb {
     /// Remove a pin
     Unpin(state::Unpin),
     /// Grant a pending approval
-    Approve(state::Answer),
+    Approve(state::Resolution),
     /// Deny a pending approval
-    Deny(state::Answer),
+    Deny(state::Resolution),
     /// Summarize a part of a conversation, without writing anything
     Summarize(summarize::Summarize),
     /// Summarize the oldest turns; the history keeps them

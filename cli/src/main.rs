@@ -13,7 +13,6 @@ mod show;
 mod verbs;
 
 use args::{Args, Verb};
-use clap::ArgMatches;
 use everturn::script::Metered;
 use output::Failure;
 use std::io::IsTerminal;
@@ -37,7 +36,7 @@ fn main() -> ExitCode {
             .with_env_filter(format!("{},rmcp=error", args.level()))
             .init();
     }
-    match run(&args, &matches) {
+    match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         // A closed pipe is not an error: `everturn history … | head`.
         Err(Failure::PipeClosed) => ExitCode::SUCCESS,
@@ -58,12 +57,10 @@ fn outlive_size_limits() {
     }
 }
 
-fn run(args: &Args, matches: &ArgMatches) -> Result<(), Failure> {
+fn run(args: &Args) -> Result<(), Failure> {
     match &args.verb {
         None => verbs::overview(),
-        Some(Verb::Serve(verb)) => {
-            verbs::serve::run(args, verb, matches.subcommand().map_or(matches, |(_, own)| own))
-        }
+        Some(Verb::Serve(verb)) => verbs::serve::run(args, verb),
         Some(Verb::Keys(verb)) => verbs::keys::run(args, verb),
         Some(Verb::New(verb)) => verbs::new::run(args, verb),
         Some(Verb::List(verb)) => verbs::list::run(args, verb),

@@ -3,42 +3,36 @@
 use crate::args::{Args, Model, Speaks};
 use crate::open;
 use clap::parser::ValueSource;
-use everturn::model::{Configured, Endpoint, Generate, HttpModel, Kind, Secret, Summarize, Summarizer};
+use everturn::Options;
+use everturn::model::{Configured, Endpoint, Generate, HttpModel, Kind, Secret, Summarizer};
 use everturn_core::Error;
-use std::collections::BTreeMap;
+use everturn_core::id::clip;
 use std::sync::Arc;
 
-/// The summarizer for a local store; none if no model was named. A server has its own: naming another one is
-/// refused with this text.
-pub fn summarizers(
-    args: &Args,
-    model: &Model,
-    servers_own: &str,
-) -> Result<BTreeMap<String, Arc<dyn Summarize>>, Error> {
-    let mut summarizers = BTreeMap::new();
+/// Options of a local store, in which the model named on the command line is the default. A server has its own
+/// models: naming another one is refused with this text.
+pub fn options(args: &Args, model: &Model, servers_own: &str) -> Result<Options, Error> {
+    let mut options = open::options(args)?;
     if open::server(args)?.is_some() {
         if args.sources.base_url == Some(ValueSource::CommandLine) {
             return Err(Error::invalid("url.model", format!("{servers_own}; leave --base-url out")));
         }
-    } else if let Some(client) = client(model)? {
-        summarizers.insert("default".to_string(), Arc::new(Summarizer::new(client)) as _);
+        return Ok(options);
     }
-    Ok(summarizers)
-}
-
-/// The model for generations, under the name that a store uses.
-pub fn models(args: &Args, model: &Model, servers_own: &str) -> Result<BTreeMap<String, Configured>, Error> {
-    if open::server(args)?.is_some() {
-        if args.sources.base_url == Some(ValueSource::CommandLine) {
-            return Err(Error::invalid("url.model", format!("{servers_own}; leave --base-url out")));
-        }
-        return Ok(BTreeMap::new());
-    }
-    let client = client(model)?.ok_or_else(|| {
-        let text = "no model is named; say --base-url and --model (or EVERTURN_MODEL_URL and EVERTURN_MODEL)";
-        Error::invalid("model.absent", text)
-    })?;
-    Ok(BTreeMap::from([("default".to_string(), Configured::new(client))]))
+    let named = match (client(model)?, &model.model) {
+        (Some(client), _) => Configured::new(client),
+        (None, Some(name)) => options.models.get(name).cloned().ok_or_else(|| {
+            let text = format!(
+                "there is no model {:?}; describe it under [models.NAME] in the configuration, or say --base-url",
+                clip(name)
+            );
+            Error::invalid("model.absent", text)
+        })?,
+        (None, None) => return Ok(options),
+    };
+    options.summarizers.insert("default".into(), Arc::new(Summarizer::new(named.client.clone())));
+    options.models.insert("default".into(), named);
+    Ok(options)
 }
 
 fn client(model: &Model) -> Result<Option<Arc<dyn Generate>>, Error> {
@@ -50,7 +44,7 @@ fn client(model: &Model) -> Result<Option<Arc<dyn Generate>>, Error> {
     };
     let mut endpoint = Endpoint::new(kind, url, model.model.clone().unwrap_or_default());
     if let Some(name) = &model.api_key_env {
-        let key = std::env::var(name).map_err(|_| {
+        let key = open::environment(name).ok_or_else(|| {
             Error::invalid(
                 "model.no_key",
                 format!("the environment variable {name} is not set; export it first"),

@@ -7,6 +7,7 @@ use clap::parser::ValueSource;
 use everturn::model::{BuiltinEmbedder, Embed, Embedder};
 use everturn::{Everturn, Options};
 use everturn_core::Error;
+use everturn_server::settings::{Flag, OpenEmbedder, Origin, Settings, read_file};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,57 +18,88 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The tenant's client, for reading beside a writer.
 pub fn reading(args: &Args) -> Result<Client, Failure> {
-    with(args, Options { read_only: true, ..Options::default() })
+    with(args, Options { read_only: true, ..options(args)? })
 }
 
 /// The tenant's client, for writing to an existing store: a mistyped path does not create a new one.
 pub fn writing(args: &Args) -> Result<Client, Failure> {
-    with(args, Options { create: false, ..Options::default() })
+    with(args, Options { create: false, ..options(args)? })
 }
 
 /// The tenant's client, for writing to a store that is created if it does not exist.
 pub fn making(args: &Args) -> Result<Client, Failure> {
-    with(args, Options::default())
+    with(args, options(args)?)
 }
 
-/// The tenant's client, for a bulk write that is indexed and embedded at once.
+/// The tenant's client, for a bulk write that is indexed at once, and embedded if that takes no model server.
 pub fn importing(args: &Args) -> Result<Client, Failure> {
-    with(args, Options { embedder: embedder(args)?, ..Options::default() })
+    let embedder = embedder(args)?.filter(|embedder| embedder.at_once().is_some());
+    with(args, Options { embedder, ..options(args)? })
 }
 
-/// The built-in embedding model for a command that does not name one, since it costs no time. Not where another
-/// one is configured or was used: its embeddings would be dropped, and may have been costly. A server has its
-/// own.
+/// Every setting: from flags, else the environment, else the file, else the default. The same for every command.
+pub fn settings(args: &Args, more: Vec<Flag>) -> Result<Settings, Error> {
+    let file = read_file(args.config.as_deref(), dirs::config_dir().as_deref())?;
+    let typed = |source| source == Some(ValueSource::CommandLine);
+    let mut flags = more;
+    if typed(args.sources.store) {
+        flags.push(Flag { key: "store", flag: "--store", value: args.store.clone() });
+    }
+    if let Some(mirror) = args.mirror.as_ref().filter(|_| typed(args.sources.mirror)) {
+        flags.push(Flag { key: "mirror", flag: "--mirror", value: mirror.display().to_string() });
+    }
+    Settings::gather(file, &environment, flags)
+}
+
+pub fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Options of a local store. A server has its own.
+pub fn options(args: &Args) -> Result<Options, Error> {
+    if server(args)?.is_some() {
+        return Ok(Options::default());
+    }
+    settings(args, Vec::new())?.options(&environment)
+}
+
+/// The embedding model for a command that writes. `None` if none is configured and the store has vectors of another
+/// model than the built-in one: they would be dropped, and may have been costly.
 pub fn embedder(args: &Args) -> Result<Option<Arc<dyn Embed>>, Error> {
-    let set = std::env::var_os("EVERTURN_RECALL_EMBEDDER").is_some_and(|name| name != "builtin");
-    if set || server(args)?.is_some() {
+    if server(args)?.is_some() {
         return Ok(None);
     }
-    let used = || store(args, Options { read_only: true, ..Options::default() })?.vector_models();
-    // A store that does not exist yet has no embeddings.
-    let others = used().is_ok_and(|models| !models.iter().all(|model| BuiltinEmbedder::made(model)));
-    Ok((!others).then(|| Arc::new(BuiltinEmbedder::new()) as Arc<dyn Embed>))
+    let settings = settings(args, Vec::new())?;
+    if settings.origin("recall.embedder") == Some(&Origin::Default) {
+        let used = || store(args, Options { read_only: true, ..Options::default() })?.vector_models();
+        // A store that does not exist yet has no embeddings.
+        if used().is_ok_and(|models| !models.iter().all(|model| BuiltinEmbedder::made(model))) {
+            return Ok(None);
+        }
+    }
+    settings.embedder(&environment, Embedder::open)
 }
 
 /// The tenant's client, for recall beside a writer.
-pub fn recalling(args: &Args, embedder: &str, reranker: Option<&str>) -> Result<Client, Failure> {
-    let remote = server(args)?.is_some();
-    if remote && args.sources.recall_model == Some(ValueSource::CommandLine) {
-        let text = "a server has models of its own (recall.embedder, recall.rerank); leave --embedder and --rerank out";
-        return Err(Error::invalid("url.embedder", text).into());
-    }
-    let model = |name: &str| match name {
-        "none" => Ok(None),
-        // A server has its own.
-        _ if remote => Ok(None),
-        name => {
-            // A person waits for it, be it for a query or for the whole index.
-            let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            name.parse::<Embedder>()?.open_with(cores).map(Some)
+pub fn recalling(args: &Args, flags: Vec<Flag>) -> Result<Client, Failure> {
+    if server(args)?.is_some() {
+        if !flags.is_empty() {
+            let text = "a server has models of its own (recall.embedder, recall.rerank); leave --embedder and --rerank out";
+            return Err(Error::invalid("url.embedder", text).into());
         }
+        return with(args, Options::default());
+    }
+    let settings = settings(args, flags)?;
+    // A person waits for it, be it for a query or for the whole index.
+    let with_all_cores: OpenEmbedder =
+        |embedder| embedder.open_with(std::thread::available_parallelism().map_or(1, usize::from));
+    let options = Options {
+        read_only: true,
+        embedder: settings.embedder(&environment, with_all_cores)?,
+        reranker: settings.reranker(&environment, with_all_cores)?,
+        ..settings.options(&environment)?
     };
-    let (embedder, reranker) = (model(embedder)?, model(reranker.unwrap_or("none"))?);
-    with(args, Options { read_only: true, embedder, reranker, ..Options::default() })
+    with(args, options)
 }
 
 /// The tenant's client; the options are for a local store.
@@ -81,8 +113,12 @@ pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
 /// The whole local store.
 pub fn store(args: &Args, options: Options) -> Result<Everturn, Error> {
     let make = options.create && !options.read_only;
-    let options = Options { patience: PATIENCE, mirror: args.mirror.clone(), ..options };
-    Everturn::open_with(&url(&args.store, make)?, options)
+    Everturn::open_with(&store_url(args, make)?, Options { patience: PATIENCE, ..options })
+}
+
+/// The URL of the local store; `make` creates the data folder if the store is there.
+pub fn store_url(args: &Args, make: bool) -> Result<String, Error> {
+    url(settings(args, Vec::new())?.text("store").unwrap_or("sqlite:"), make)
 }
 
 /// The URL of the server to use; `None` for a local store. A flag takes precedence over the environment.

@@ -1,6 +1,7 @@
 //! Writing answers and errors.
 
 use everturn_core::Error;
+use everturn_core::error::code;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
@@ -15,7 +16,7 @@ pub enum Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        if error.code() == "file.pipe_closed" { Failure::PipeClosed } else { Failure::Error(error) }
+        if error.is(code::PIPE_CLOSED) { Failure::PipeClosed } else { Failure::Error(error) }
     }
 }
 

@@ -14,6 +14,7 @@
 //! same with the tag `everturn.event.v2`, and `key[u32 len, bytes]` at the end.
 
 use crate::Error;
+use crate::error::code;
 use crate::event::{Body, Draft, Event, kind};
 use crate::id::ConversationId;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -195,7 +196,7 @@ fn optional(out: &mut Vec<u8>, value: Option<&[u8]>) {
 /// with the hash of the event before.
 pub fn check(event: &Event) -> Result<(), Error> {
     let (code, what) = match &event.body {
-        Some(body) if body_hash(body) != event.body_hash => ("chain.body_mismatch", "body"),
+        Some(body) if body_hash(body) != event.body_hash => (code::BODY_MISMATCH, "body"),
         _ if envelope_hash(event) != event.hash => ("chain.envelope_mismatch", "envelope"),
         _ => return Ok(()),
     };
@@ -275,7 +276,7 @@ impl Verifier {
         match &event.body {
             None => self.erased += 1,
             Some(body) if body_hash(body) != event.body_hash => {
-                return broken("chain.body_mismatch", "its body is not the one that was written".into());
+                return broken(code::BODY_MISMATCH, "its body is not the one that was written".into());
             }
             Some(_) => {}
         }

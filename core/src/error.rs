@@ -34,6 +34,40 @@ pub struct Detail {
     pub text: String,
 }
 
+/// Codes that other code decides on: whoever makes the error and whoever looks for it use the same constant.
+pub mod code {
+    /// The conversation has grown since the caller looked.
+    pub const STALE_SEQ: &str = "append.stale_seq";
+    /// A body differs from its hash.
+    pub const BODY_MISMATCH: &str = "chain.body_mismatch";
+    /// No turns can be covered by a checkpoint yet.
+    pub const NOTHING_TO_COMPACT: &str = "compaction.nothing";
+    /// What must be in a context does not fit its budget.
+    pub const BUDGET_TOO_SMALL: &str = "context.budget_too_small";
+    /// A source of what was derived has been erased meanwhile.
+    pub const SOURCE_ERASED: &str = "derive.erased";
+    /// A model's reply holds no facts in the expected form.
+    pub const FACTS_ANSWER: &str = "facts.answer";
+    /// The reader of an output closed it.
+    pub const PIPE_CLOSED: &str = "file.pipe_closed";
+    /// The message has no role.
+    pub const ROLE_MISSING: &str = "message.role_missing";
+    /// The index cannot be written, so it is behind.
+    pub const RECALL_READ_ONLY: &str = "recall.read_only";
+    /// The session file has its end.
+    pub const SESSION_ENDED: &str = "session.ended";
+    /// The store was made by an older version.
+    pub const STORE_OLDER: &str = "store.older";
+    /// Another process writes to the store now.
+    pub const OVERTAKEN: &str = "store.overtaken";
+    /// Another process may write to the store.
+    pub const STORE_OWNED: &str = "store.owned";
+    /// A row cannot be read.
+    pub const STORE_ROW: &str = "store.row";
+    /// The row about a turn differs from the log.
+    pub const TURN_ROW: &str = "turn.row";
+}
+
 macro_rules! constructors {
     ($($name:ident $variant:ident),*) => {
         impl Error {
@@ -57,6 +91,11 @@ impl Error {
     /// The stable code.
     pub fn code(&self) -> &'static str {
         self.detail().code
+    }
+
+    /// Whether this is the error with that [`code`].
+    pub fn is(&self, code: &str) -> bool {
+        self.code() == code
     }
 
     /// The message for people.

@@ -76,14 +76,14 @@ impl JsonSchema for Raw {
 pub fn place<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Place {
+    enum Cursor {
         Number(u64),
         Text(String),
     }
-    match Option::<Place>::deserialize(deserializer)? {
+    match Option::<Cursor>::deserialize(deserializer)? {
         None => Ok(None),
-        Some(Place::Number(seq)) => Ok(Some(seq)),
-        Some(Place::Text(text)) => text.parse().map(Some).map_err(|_| {
+        Some(Cursor::Number(seq)) => Ok(Some(seq)),
+        Some(Cursor::Text(text)) => text.parse().map(Some).map_err(|_| {
             serde::de::Error::invalid_value(
                 serde::de::Unexpected::Str(&text),
                 &"a number, such as the `next` of a page",

@@ -4,6 +4,7 @@
 //! blocks). Nothing here changes it; [`parts`] lists its content and [`render`] formats it for people.
 
 use crate::Error;
+use crate::error::code;
 use crate::event::Visibility;
 use crate::turn::Role;
 use serde_json::Value;
@@ -101,7 +102,7 @@ pub(crate) fn role_of(role: Option<&Value>, kind: Option<&Value>) -> Result<Role
         Some(kind) if kind.ends_with("_output") => Ok(Role::Tool),
         Some(kind) if kind.ends_with("_call") => Ok(Role::Assistant),
         _ => Err(Error::invalid(
-            "message.role_missing",
+            code::ROLE_MISSING,
             "the message has no role; give user, assistant, system or tool",
         )),
     }

@@ -11,7 +11,7 @@ use std::fmt;
 
 /// Location of a call or a result in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Place {
+pub enum BlockPath {
     /// The message itself: a Responses item, or a message with the role `tool`.
     Message,
     /// `content[n]`.
@@ -24,39 +24,39 @@ pub enum Place {
     FunctionCall,
 }
 
-impl Place {
+impl BlockPath {
     /// The index in its list.
     pub fn index(self) -> Option<usize> {
         match self {
-            Place::Block(n) | Place::ToolCall(n) | Place::ToolResult(n) => Some(n),
-            Place::Message | Place::FunctionCall => None,
+            BlockPath::Block(n) | BlockPath::ToolCall(n) | BlockPath::ToolResult(n) => Some(n),
+            BlockPath::Message | BlockPath::FunctionCall => None,
         }
     }
 
     /// Parses the written form.
-    pub fn read(text: &str) -> Option<Place> {
+    pub fn read(text: &str) -> Option<BlockPath> {
         if text == "function_call" {
-            return Some(Place::FunctionCall);
+            return Some(BlockPath::FunctionCall);
         }
         let (list, n) = text.strip_suffix(']')?.split_once('[')?;
         let n = n.parse().ok()?;
         match list {
-            "content" => Some(Place::Block(n)),
-            "tool_calls" => Some(Place::ToolCall(n)),
-            "tool_results" => Some(Place::ToolResult(n)),
+            "content" => Some(BlockPath::Block(n)),
+            "tool_calls" => Some(BlockPath::ToolCall(n)),
+            "tool_results" => Some(BlockPath::ToolResult(n)),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for BlockPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Message => f.write_str("message"),
-            Place::Block(n) => write!(f, "content[{n}]"),
-            Place::ToolCall(n) => write!(f, "tool_calls[{n}]"),
-            Place::ToolResult(n) => write!(f, "tool_results[{n}]"),
-            Place::FunctionCall => f.write_str("function_call"),
+            BlockPath::Message => f.write_str("message"),
+            BlockPath::Block(n) => write!(f, "content[{n}]"),
+            BlockPath::ToolCall(n) => write!(f, "tool_calls[{n}]"),
+            BlockPath::ToolResult(n) => write!(f, "tool_results[{n}]"),
+            BlockPath::FunctionCall => f.write_str("function_call"),
         }
     }
 }
@@ -67,7 +67,7 @@ pub struct Call<'a> {
     /// Index of its message.
     pub message: usize,
     /// Location in the message.
-    pub place: Place,
+    pub place: BlockPath,
     /// Id that pairs it with its result.
     pub id: Option<&'a str>,
     /// Name of the tool.
@@ -96,11 +96,11 @@ impl<'a> Call<'a> {
 
 /// A tool result.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct PairedResult<'a> {
     /// Index of its message.
     pub message: usize,
     /// Location in the message.
-    pub place: Place,
+    pub place: BlockPath,
     /// Id of the call that it answers.
     pub id: Option<&'a str>,
     /// Name of the tool: from the result, else from its call.
@@ -114,7 +114,7 @@ pub struct Answer<'a> {
     said: &'a Value,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> PairedResult<'a> {
     /// Content: a string, blocks or any JSON.
     pub fn content(&self) -> Option<&'a Value> {
         match part(self.said, self.place) {
@@ -135,7 +135,7 @@ pub struct Pairs<'a> {
     /// All calls.
     pub calls: Vec<Call<'a>>,
     /// All results.
-    pub results: Vec<Answer<'a>>,
+    pub results: Vec<PairedResult<'a>>,
     /// For each Responses reasoning item: its index, and the end of the run of items that it led to.
     pub reasoning: Vec<(usize, usize)>,
     /// For each index, whether the messages can be cut before it.
@@ -238,8 +238,8 @@ pub fn cut_at_or_before<'a>(messages: usize, message: impl Fn(usize) -> &'a Valu
         let start = (0..=index.saturating_sub(width)).rev().find(is_beginning).unwrap_or(0);
         let pairs = pair((start..messages).map(&message));
         let is_answer_to =
-            |result: &Answer<'_>, call: usize| result.id.is_none() || pairs.calls[call].id == result.id;
-        let is_whole = |result: &Answer<'_>| result.call.is_some_and(|call| is_answer_to(result, call));
+            |result: &PairedResult<'_>, call: usize| result.id.is_none() || pairs.calls[call].id == result.id;
+        let is_whole = |result: &PairedResult<'_>| result.call.is_some_and(|call| is_answer_to(result, call));
         if start == 0 || pairs.results.iter().all(is_whole) {
             return start + pairs.cut_at_or_before(index - start);
         }
@@ -283,7 +283,7 @@ impl<'a> Open<'a> {
     }
 
     /// The call that the result answers. An id may occur again in a later turn, so the nearest call wins.
-    fn answer(&mut self, result: &Answer<'a>, calls: &[Call<'a>]) -> Option<usize> {
+    fn answer(&mut self, result: &PairedResult<'a>, calls: &[Call<'a>]) -> Option<usize> {
         self.answered = true;
         let free = |call: &usize| calls[*call].result.is_none();
         const LAST: usize = 8;
@@ -337,29 +337,29 @@ impl<'a> Open<'a> {
 }
 
 /// The value at a location in a message.
-fn whole(message: &Value, place: Place) -> &Value {
+fn whole(message: &Value, place: BlockPath) -> &Value {
     let at = |key, n: usize| field(message, key).and_then(|list| list.get(n));
     let found = match place {
-        Place::Message => None,
-        Place::Block(n) => at("content", n),
-        Place::ToolCall(n) => at("tool_calls", n),
-        Place::ToolResult(n) => at("tool_results", n),
-        Place::FunctionCall => field(message, "function_call"),
+        BlockPath::Message => None,
+        BlockPath::Block(n) => at("content", n),
+        BlockPath::ToolCall(n) => at("tool_calls", n),
+        BlockPath::ToolResult(n) => at("tool_results", n),
+        BlockPath::FunctionCall => field(message, "function_call"),
     };
     found.unwrap_or(message)
 }
 
-fn part(message: &Value, place: Place) -> Part<'_> {
+fn part(message: &Value, place: BlockPath) -> Part<'_> {
     part_of(whole(message, place), place, || field(message, "role").is_some())
 }
 
 /// The part that the message, block or entry itself represents. `has_role` matters only for a whole message.
-fn part_of(whole: &Value, place: Place, has_role: impl Fn() -> bool) -> Part<'_> {
+fn part_of(whole: &Value, place: BlockPath, has_role: impl Fn() -> bool) -> Part<'_> {
     match place {
-        Place::Message if has_role() => message::tool_message(whole),
-        Place::Message | Place::Block(_) => message::block(whole),
-        Place::ToolCall(_) | Place::FunctionCall => message::tool_call(whole),
-        Place::ToolResult(_) => message::tool_result(whole),
+        BlockPath::Message if has_role() => message::tool_message(whole),
+        BlockPath::Message | BlockPath::Block(_) => message::block(whole),
+        BlockPath::ToolCall(_) | BlockPath::FunctionCall => message::tool_call(whole),
+        BlockPath::ToolResult(_) => message::tool_result(whole),
     }
 }
 
@@ -367,7 +367,7 @@ fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
     let (calls, results) = (pairs.calls.len(), pairs.results.len());
     let [role, content, tool_calls, function_call, tool_results] =
         fields(message, ["role", "content", "tool_calls", "function_call", "tool_results"]);
-    let note = |place: Place, whole: &'a Value, pairs: &mut Pairs<'a>| match part_of(whole, place, || {
+    let note = |place: BlockPath, whole: &'a Value, pairs: &mut Pairs<'a>| match part_of(whole, place, || {
         role.is_some()
     }) {
         Part::Call { id, name, .. } => {
@@ -378,25 +378,25 @@ fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
             let nth = pairs.results.len() - results;
             let failed = failed(whole, content);
             let (call, said) = (None, message);
-            pairs.results.push(Answer { message: index, place, id, name, failed, call, nth, said });
+            pairs.results.push(PairedResult { message: index, place, id, name, failed, call, nth, said });
         }
         _ => {}
     };
     if role.is_none() {
-        return note(Place::Message, message, pairs);
+        return note(BlockPath::Message, message, pairs);
     }
-    let each = |list: Option<&'a Value>, place: fn(usize) -> Place, pairs: &mut Pairs<'a>| {
+    let each = |list: Option<&'a Value>, place: fn(usize) -> BlockPath, pairs: &mut Pairs<'a>| {
         let items = list.and_then(Value::as_array).into_iter().flatten();
         items.enumerate().for_each(|(n, item)| note(place(n), item, pairs));
     };
-    each(content, Place::Block, pairs);
-    each(tool_calls, Place::ToolCall, pairs);
+    each(content, BlockPath::Block, pairs);
+    each(tool_calls, BlockPath::ToolCall, pairs);
     if let Some(call) = function_call.filter(|call| call.is_object()) {
-        note(Place::FunctionCall, call, pairs);
+        note(BlockPath::FunctionCall, call, pairs);
     }
-    each(tool_results, Place::ToolResult, pairs);
+    each(tool_results, BlockPath::ToolResult, pairs);
     if results == pairs.results.len() && matches!(message::role_of(role, None), Ok(crate::turn::Role::Tool)) {
-        note(Place::Message, message, pairs);
+        note(BlockPath::Message, message, pairs);
     }
 }
 

@@ -114,7 +114,7 @@ pub enum Action {
         /// Turns to erase.
         turns: Vec<TurnId>,
         /// Other events to erase.
-        events: Vec<Place>,
+        events: Vec<EventAddress>,
         /// Whether checkpoints that cover the turns are erased too, including those of forks and reverted ones.
         summaries: bool,
         /// The `turn.erased` event.
@@ -160,7 +160,7 @@ impl Action {
 
 /// Address of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct Place {
+pub struct EventAddress {
     /// The conversation; for an inherited event of a fork, the ancestor.
     pub conversation: ConversationId,
     /// `seq` in that conversation.

@@ -1,9 +1,9 @@
 //! Background threads: they make chunks durable, delete expired conversations and end idle streams.
 
 use crate::everturn::Shared;
-use crate::ingest::{Ingested, NewTurn, Place};
+use crate::ingest::{DraftKind, Ingested, NewTurn};
 use crate::streaming::hub::Update;
-use crate::streaming::open_turns::Piece;
+use crate::streaming::open_turns::UnwrittenText;
 use everturn_core::Error;
 use everturn_core::event::kind;
 use everturn_core::id::{Key, TurnId};
@@ -84,7 +84,7 @@ pub fn debounce(shared: &Shared) {
 
 /// Makes the text of open turns durable. Blocks until it is.
 pub fn flush(shared: &Shared) {
-    let handed: Vec<(Piece, _)> = shared
+    let handed: Vec<(UnwrittenText, _)> = shared
         .streams
         .take_dirty()
         .into_iter()
@@ -184,7 +184,7 @@ fn interrupt(shared: &Shared, key: &Key, turn: TurnId, text: &str, reason: &str)
         ..NewTurn::text(opened.role, text)
     };
     let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
-    let place = Place::End(turn, opened.role, kind::INTERRUPTED, Some(reason.to_string()));
+    let place = DraftKind::End(turn, opened.role, kind::INTERRUPTED, Some(reason.to_string()));
     shared.ingest(&conversation, new, place, &mut ingested)?;
     let action = Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None };
     let answer = shared.journal.submit_now(Write { key: key.clone(), action })?;

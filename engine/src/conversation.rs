@@ -8,7 +8,7 @@ mod state;
 mod turns;
 
 pub use append::{Append, AppendOptions, Appended};
-pub use reading::{Entry, HistoryQuery, Order};
+pub use reading::{HistoryEntry, HistoryQuery, Order};
 pub(crate) use settings::check_by_hand;
 pub use settings::{Change, ForkOptions};
 pub use state::ConversationState;

@@ -5,6 +5,7 @@ use everturn_core::Error;
 use everturn_core::asset::{self, Asset, Storage};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
+use everturn_core::error::code;
 use everturn_core::event::{Draft, Visibility, check_name, kind};
 use everturn_core::id::{EventId, TenantName, TurnId, clip};
 use everturn_core::json::{self, Raw};
@@ -99,7 +100,7 @@ pub struct Ingested {
 }
 
 /// Position of an event in its turn.
-pub enum Place {
+pub enum DraftKind {
     /// A complete turn.
     Whole,
     /// A complete turn of a transcript value, with the value's event if that holds more than the message.
@@ -136,7 +137,7 @@ impl Shared {
         &self,
         conversation: &Conversation,
         turn: NewTurn,
-        place: Place,
+        place: DraftKind,
         into: &mut Ingested,
     ) -> Result<(), Error> {
         json::check(&turn.message).map_err(|e| e.at("message"))?;
@@ -148,12 +149,12 @@ impl Shared {
         let (stored, payloads) = match place {
             // Interrupted text stays text, whatever it looks like: it must be possible to write it also where no
             // asset can be added, or the store could not be opened again.
-            Place::End(.., kind::INTERRUPTED, _) => (redacted.into_owned(), Vec::new()),
+            DraftKind::End(.., kind::INTERRUPTED, _) => (redacted.into_owned(), Vec::new()),
             _ => self.extract(&redacted)?,
         };
         let role = match (message::role(&speaker(&stored)), &place) {
-            (Err(error), Place::End(_, role, ..) | Place::Said(role))
-                if error.code() == "message.role_missing" =>
+            (Err(error), DraftKind::End(_, role, ..) | DraftKind::Said(role))
+                if error.is(code::ROLE_MISSING) =>
             {
                 *role
             }
@@ -161,10 +162,10 @@ impl Shared {
         };
         let id = self.journal.source.ulid()?;
         let turn_id = match &place {
-            Place::Whole | Place::Imported(_) | Place::Said(_) => TurnId(id),
-            Place::End(turn, ..) | Place::Found(turn) => *turn,
+            DraftKind::Whole | DraftKind::Imported(_) | DraftKind::Said(_) => TurnId(id),
+            DraftKind::End(turn, ..) | DraftKind::Found(turn) => *turn,
         };
-        let id = if let Place::Found(turn) = &place { turn.0 } else { id };
+        let id = if let DraftKind::Found(turn) = &place { turn.0 } else { id };
         let public = without_private(&stored);
         let default = match role {
             // The message itself says so.
@@ -191,9 +192,9 @@ impl Shared {
         }
         let whole = if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE };
         let (kind, reason, mut event) = match place {
-            Place::Whole | Place::Said(_) | Place::Found(_) => (whole, None, None),
-            Place::Imported(event) => (whole, None, event),
-            Place::End(_, _, kind, reason) => (kind, reason, None),
+            DraftKind::Whole | DraftKind::Said(_) | DraftKind::Found(_) => (whole, None, None),
+            DraftKind::Imported(event) => (whole, None, event),
+            DraftKind::End(_, _, kind, reason) => (kind, reason, None),
         };
         if let Some(event) = &mut event {
             redact(event, mode)?;

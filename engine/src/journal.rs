@@ -6,6 +6,7 @@ use crate::writer::{Job, Queue, Submitted};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
+use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName};
 use everturn_core::write::Write;
@@ -136,7 +137,7 @@ impl Journal {
 
     /// Once another process has taken over writing, reads come from the store.
     pub fn refused(&self, error: &Error) {
-        if error.code() == "store.overtaken" && !self.overtaken.swap(true, Ordering::SeqCst) {
+        if error.is(code::OVERTAKEN) && !self.overtaken.swap(true, Ordering::SeqCst) {
             self.forget_derived();
         }
     }

@@ -86,8 +86,8 @@ pub use context::{
     Context, ContextOptions, ConversationContexts, Digest, Policy, Projection, RecallRequest, Receipt,
 };
 pub use conversation::{
-    Append, AppendOptions, Appended, Change, ConversationHandle, ConversationState, Entry, ForkOptions,
-    HistoryQuery, Order,
+    Append, AppendOptions, Appended, Change, ConversationHandle, ConversationState, ForkOptions,
+    HistoryEntry, HistoryQuery, Order,
 };
 pub use erasing::{ErasedActor, Records};
 pub use everturn::{Everturn, Options};
@@ -98,6 +98,7 @@ pub use everturn_core::chain::{Hash, Head, Report};
 pub use everturn_core::conversation::{
     Conversation, Lifecycle, Parent, Retention, Settings, SystemPrompt, Tombstone,
 };
+pub use everturn_core::error::code;
 pub use everturn_core::event::{Event, Visibility};
 pub use everturn_core::fact::Fact;
 pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId};

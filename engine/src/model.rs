@@ -37,7 +37,7 @@ pub use choice::Embedder;
 pub use embedder::{Embedding, HttpEmbedder};
 pub use endpoint::{Endpoint, Limits, Secret};
 pub use everturn_formats::provider::Provider;
-pub use everturn_formats::wire::{Answer, Call, Delta, Finish, Kind, Request, Tokens};
+pub use everturn_formats::wire::{Call, Delta, Finish, Kind, ModelReply, Request, Tokens};
 #[cfg(feature = "bert")]
 pub use folder::FolderEmbedder;
 pub use http::HttpModel;
@@ -129,20 +129,20 @@ pub struct QuestionVector {
 
 /// Next step of a running generation.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum GenerationStep {
     /// Another piece.
     Delta(Delta),
     /// The complete reply; nothing follows.
-    Done(Box<Answer>),
+    Done(Box<ModelReply>),
 }
 
 /// A running generation: pieces of the reply, and finally the complete reply or an error. Dropping it ends the
 /// request.
-pub struct Generation(Pin<Box<dyn Stream<Item = Result<Step, Error>> + Send>>);
+pub struct Generation(Pin<Box<dyn Stream<Item = Result<GenerationStep, Error>> + Send>>);
 
 impl Generation {
-    /// From any stream that ends with [`Step::Done`] or an error.
-    pub fn new(steps: impl Stream<Item = Result<Step, Error>> + Send + 'static) -> Generation {
+    /// From any stream that ends with [`GenerationStep::Done`] or an error.
+    pub fn new(steps: impl Stream<Item = Result<GenerationStep, Error>> + Send + 'static) -> Generation {
         Generation(Box::pin(steps))
     }
 
@@ -152,19 +152,19 @@ impl Generation {
     }
 
     /// The next step; blocks until there is one. `None` after the last.
-    pub fn recv(&mut self) -> Result<Option<Step>, Error> {
+    pub fn recv(&mut self) -> Result<Option<GenerationStep>, Error> {
         wait(self.next()).transpose()
     }
 
     /// The complete reply; blocks until it is there.
-    pub fn wait(self) -> Result<Answer, Error> {
+    pub fn wait(self) -> Result<ModelReply, Error> {
         wait(self.answer())
     }
 
     /// The complete reply.
-    pub async fn answer(mut self) -> Result<Answer, Error> {
+    pub async fn answer(mut self) -> Result<ModelReply, Error> {
         while let Some(step) = self.next().await {
-            if let Step::Done(answer) = step? {
+            if let GenerationStep::Done(answer) = step? {
                 return Ok(*answer);
             }
         }
@@ -173,7 +173,7 @@ impl Generation {
 }
 
 impl Stream for Generation {
-    type Item = Result<Step, Error>;
+    type Item = Result<GenerationStep, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.as_mut().poll_next(context)

@@ -7,6 +7,7 @@ use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::{self, Hash, Head, Report, Verifier, envelope_hash};
+use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
@@ -272,7 +273,7 @@ const CHANGED: &str = "someone or something changed the stored log; compare with
 /// before, whose stored hash may be wrong; `alone` means that the event before is missing.
 fn changed_part(event: &Event, before: Option<Head>, alone: bool) -> Option<&'static str> {
     let error = chain::check(event).err()?;
-    if error.code() == "chain.body_mismatch" {
+    if error.is(code::BODY_MISMATCH) {
         return Some("body");
     }
     let follows = |head: Head| envelope_hash(&Event { prev: head.hash, ..event.clone() }) == event.hash;

@@ -7,7 +7,7 @@ mod session;
 pub use export::Format;
 
 use crate::conversation::ConversationHandle;
-use crate::ingest::{Ingested, NewTurn, Place};
+use crate::ingest::{DraftKind, Ingested, NewTurn};
 use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
@@ -335,7 +335,7 @@ impl ConversationHandle {
             match item {
                 transcript::Item::Turn { visibility, message, event, .. } => {
                     let turn = NewTurn { visibility: Some(visibility), ..NewTurn::message(message.get()) };
-                    shared.ingest(&created, turn, Place::Imported(event), into)?;
+                    shared.ingest(&created, turn, DraftKind::Imported(event), into)?;
                 }
                 transcript::Item::Event { kind, role, visibility, raw } => {
                     let draft = shared.draft(kind, &body.unwrap_or(raw))?;

@@ -251,11 +251,11 @@ impl Drop for Submitted {
 /// write is durable. Dropping it does not undo the request.
 #[must_use = "the request may still fail: wait for it or await it"]
 pub struct Commit<T> {
-    answer: Answer<T, Submitted>,
+    answer: Outcome<T, Submitted>,
 }
 
 /// A known result, or the source of a pending one and the function that reads it.
-enum Answer<T, R> {
+enum Outcome<T, R> {
     Known(Result<T, Error>),
     Coming(R, Read<T>),
 }
@@ -268,14 +268,14 @@ impl<T: 'static> Commit<T> {
         read: impl FnOnce(Committed) -> Result<T, Error> + Send + 'static,
     ) -> Commit<T> {
         match submitted {
-            Ok(submitted) => Commit { answer: Answer::Coming(submitted, Box::new(read)) },
+            Ok(submitted) => Commit { answer: Outcome::Coming(submitted, Box::new(read)) },
             Err(error) => Commit::ready(Err(error)),
         }
     }
 
     /// A result that is known already.
     pub(crate) fn ready(answer: Result<T, Error>) -> Commit<T> {
-        Commit { answer: Answer::Known(answer) }
+        Commit { answer: Outcome::Known(answer) }
     }
 
     /// Applies a function to the result.
@@ -284,9 +284,9 @@ impl<T: 'static> Commit<T> {
         on: impl FnOnce(T) -> Result<U, Error> + Send + 'static,
     ) -> Commit<U> {
         match self.answer {
-            Answer::Known(answer) => Commit::ready(answer.and_then(on)),
-            Answer::Coming(submitted, read) => {
-                Commit { answer: Answer::Coming(submitted, Box::new(|committed| on(read(committed)?))) }
+            Outcome::Known(answer) => Commit::ready(answer.and_then(on)),
+            Outcome::Coming(submitted, read) => {
+                Commit { answer: Outcome::Coming(submitted, Box::new(|committed| on(read(committed)?))) }
             }
         }
     }
@@ -295,14 +295,14 @@ impl<T: 'static> Commit<T> {
     /// or waits to write, and the last commit was quick. It spares two thread switches.
     pub fn is_quick(&self) -> bool {
         match &self.answer {
-            Answer::Known(_) => true,
-            Answer::Coming(submitted, _) => submitted.journal.queue.is_quick(),
+            Outcome::Known(_) => true,
+            Outcome::Coming(submitted, _) => submitted.journal.queue.is_quick(),
         }
     }
 
     /// Wakes the writer thread, so that the caller can do something else before it waits.
     pub(crate) fn begin(&self) {
-        if let Answer::Coming(submitted, _) = &self.answer {
+        if let Outcome::Coming(submitted, _) = &self.answer {
             submitted.journal.queue.nudge();
         }
     }
@@ -310,8 +310,8 @@ impl<T: 'static> Commit<T> {
     /// Blocks until the result is there.
     pub fn wait(self) -> Result<T, Error> {
         match self.answer {
-            Answer::Known(answer) => answer,
-            Answer::Coming(submitted, read) => read(submitted.wait()?),
+            Outcome::Known(answer) => answer,
+            Outcome::Coming(submitted, read) => read(submitted.wait()?),
         }
     }
 }
@@ -323,10 +323,10 @@ impl<T> IntoFuture for Commit<T> {
     fn into_future(self) -> CommitFuture<T> {
         CommitFuture {
             answer: Some(match self.answer {
-                Answer::Known(answer) => Answer::Known(answer),
-                Answer::Coming(submitted, read) => match submitted.leave() {
-                    Some(receiver) => Answer::Coming(receiver.into_future(), read),
-                    None => Answer::Known(Err(closed())),
+                Outcome::Known(answer) => Outcome::Known(answer),
+                Outcome::Coming(submitted, read) => match submitted.leave() {
+                    Some(receiver) => Outcome::Coming(receiver.into_future(), read),
+                    None => Outcome::Known(Err(closed())),
                 },
             }),
         }
@@ -335,7 +335,7 @@ impl<T> IntoFuture for Commit<T> {
 
 /// A [`Commit`] that is awaited.
 pub struct CommitFuture<T> {
-    answer: Option<Answer<T, oneshot::AsyncReceiver<Result<Committed, Error>>>>,
+    answer: Option<Outcome<T, oneshot::AsyncReceiver<Result<Committed, Error>>>>,
 }
 
 // Nothing in it is pinned: the receiver is `Unpin` and the rest is only moved.
@@ -346,11 +346,11 @@ impl<T> Future for CommitFuture<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.answer.take().expect("a future is not polled again after it is ready") {
-            Answer::Known(answer) => Poll::Ready(answer),
-            Answer::Coming(mut receiver, read) => match Pin::new(&mut receiver).poll(context) {
+            Outcome::Known(answer) => Poll::Ready(answer),
+            Outcome::Coming(mut receiver, read) => match Pin::new(&mut receiver).poll(context) {
                 Poll::Ready(answer) => Poll::Ready(answer.unwrap_or_else(|_| Err(closed())).and_then(read)),
                 Poll::Pending => {
-                    self.answer = Some(Answer::Coming(receiver, read));
+                    self.answer = Some(Outcome::Coming(receiver, read));
                     Poll::Pending
                 }
             },

@@ -56,14 +56,14 @@ pub struct Entry {
     /// Title of the conversation from here on.
     pub title: Option<String>,
     /// Its content.
-    pub step: Step,
+    pub step: EntryContent,
 }
 
 /// Content of an entry.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Step {
+pub enum EntryContent {
     /// A turn.
-    Turn(Box<Said>),
+    Turn(Box<ParsedTurn>),
     /// System prompt of the conversation from here on.
     System(String),
     /// A line that is no turn, kept as it is.
@@ -88,7 +88,7 @@ pub enum Step {
 
 /// A turn.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Said {
+pub struct ParsedTurn {
     /// The message as it came; joined, where several lines are one message.
     pub message: String,
     /// Model that answered.

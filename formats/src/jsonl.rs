@@ -20,6 +20,7 @@ mod verify;
 mod write;
 
 pub use asset::AssetPieces;
+use everturn_core::error::code;
 pub use read::{AssetPiece, CorruptLine, End, Header, Item, Reader, TruncatedTail};
 pub use verify::{Broken, FileReport, verify};
 pub use write::Writer;
@@ -45,7 +46,7 @@ const ASSET_PIECE_BYTES: usize = 3 * 1024 * 1024;
 pub(crate) fn failed(doing: &str, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => {
-            Error::internal("file.pipe_closed", format!("{doing}: nobody reads the output any more"))
+            Error::internal(code::PIPE_CLOSED, format!("{doing}: nobody reads the output any more"))
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             Error::busy("file.disk_full", format!("{doing}: {error}; make room and try again"))

@@ -53,7 +53,7 @@ pub use stretch::{Renderer, WAIT_MESSAGES_MAX};
 use everturn_core::Error;
 use everturn_core::id::clip;
 use everturn_core::json::{self, Raw, quote};
-use plan::Step;
+use plan::RenderStep;
 use read::{Item, Kind, Source};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -240,19 +240,19 @@ pub fn render<M: Message>(provider: Provider, input: &Input<'_, M>) -> Result<Re
     renderer.stretch(input.messages, true)
 }
 
-fn write_step(writer: &dyn Writer, step: &Step, items: &[Item<'_>], out: &mut Out) {
+fn write_step(writer: &dyn Writer, step: &RenderStep, items: &[Item<'_>], out: &mut Out) {
     match step {
-        Step::Say(group) => match group.as_slice() {
+        RenderStep::Say(group) => match group.as_slice() {
             [only] if items[*only].is_whole() && !items[*only].answers() && writer.fits(&items[*only]) => {
                 out.push(items[*only].text.to_string(), Some(items[*only].source));
             }
             group => writer.say(&group.iter().map(|i| &items[*i]).collect::<Vec<_>>(), out),
         },
-        Step::Answers(places) => {
+        RenderStep::Answers(places) => {
             let answers: Vec<_> = places.iter().map(|(i, p)| (&items[*i], &items[*i].pieces[*p])).collect();
             writer.answers(&answers, out);
         }
-        Step::Whole(i) => out.push(items[*i].text.to_string(), Some(items[*i].source)),
+        RenderStep::Whole(i) => out.push(items[*i].text.to_string(), Some(items[*i].source)),
     }
 }
 
@@ -298,8 +298,8 @@ fn raw(text: &str) -> Result<Raw, Error> {
 }
 
 /// What a system message says.
-fn system_words(step: &Step, items: &[Item<'_>]) -> String {
-    let Step::Say(group) = step else { return String::new() };
+fn system_words(step: &RenderStep, items: &[Item<'_>]) -> String {
+    let RenderStep::Say(group) = step else { return String::new() };
     let words = group.iter().flat_map(|i| items[*i].said()).filter_map(|piece| match &piece.kind {
         Kind::Text(text) => Some(text.to_string()),
         Kind::Media(blob) => Some(blob.in_words()),

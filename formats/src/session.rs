@@ -27,7 +27,7 @@ pub use entry::{
     AgentThinking, AgentToolCall, Entry, Fields, MaskGenerated, Payload, PhotographerMessage,
     SnapshotCreated, TasteConfirmation, TasteProposal, ToolResult, VocabularyGapLogged,
 };
-pub use map::{Mapper, Step, conversation_id};
+pub use map::{Mapped, Mapper, conversation_id};
 pub use read::{Item, Reader, Recorded};
 pub use sink::Sink;
 pub use write::{Fsync, Mended, New, Options, Session, Summary};

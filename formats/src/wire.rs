@@ -1,7 +1,7 @@
 //! Requests to and answers from model servers, as they are on the wire.
 //!
 //! [`body`] writes a [`Request`] for a server. [`Reader`] takes the bytes that come back: [`sse`] cuts them into events,
-//! and an [`Assemble`] puts the [`Answer`] together from them. [`failure`] reads what a server says when it refuses.
+//! and an [`Assemble`] puts the [`ModelReply`] together from them. [`failure`] reads what a server says when it refuses.
 //!
 //! What it is not: it opens no connection, knows no time and retries nothing; `engine` does.
 
@@ -138,7 +138,7 @@ pub struct Tokens {
 
 /// A whole answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ModelReply {
     /// What to keep and to send back in the next request, in the provider's own shape: one assistant message, or the
     /// items of a Responses answer. What came in one piece, signatures among it, has the bytes it came with.
     pub messages: Vec<Raw>,
@@ -174,7 +174,7 @@ pub trait Assemble: Send {
     /// Whether nothing more will come.
     fn ended(&self) -> bool;
     /// The answer. Only what is `complete` gives one.
-    fn answer(self: Box<Self>) -> Result<Answer, Failure>;
+    fn answer(self: Box<Self>) -> Result<ModelReply, Failure>;
 }
 
 /// The body of a request to a server of that kind at that host. It asks for a stream, and for this model unless the

@@ -17,7 +17,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use everturn::model::{Answer, Delta, Finish, Provider, Request, Step};
+use everturn::model::{Delta, Finish, GenerationStep, ModelReply, Provider, Request};
 use everturn_core::json::Raw;
 use everturn_views::tokens::Family;
 use serde_json::{Value, json};
@@ -134,11 +134,11 @@ impl ReplyFormat {
         })
     }
 
-    fn whole(&self, answer: &Answer) -> Value {
+    fn whole(&self, answer: &ModelReply) -> Value {
         self.message(self.content(answer), Some(stop(&answer.finish)), self.usage(answer))
     }
 
-    fn content(&self, answer: &Answer) -> Value {
+    fn content(&self, answer: &ModelReply) -> Value {
         let own: Option<Value> = answer.messages.first().filter(|_| self.same).and_then(Raw::read);
         if let Some(mut own) = own {
             return own["content"].take();
@@ -156,7 +156,7 @@ impl ReplyFormat {
         Value::Array(blocks)
     }
 
-    fn usage(&self, answer: &Answer) -> Value {
+    fn usage(&self, answer: &ModelReply) -> Value {
         let own: Option<Value> = answer.usage.as_ref().filter(|_| self.same).and_then(Raw::read);
         let tokens = &answer.tokens;
         let (prompt, cached) = (tokens.prompt.unwrap_or(0), tokens.cached.unwrap_or(0));
@@ -191,8 +191,8 @@ async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, 
             return;
         }
         match next(&mut steps, recorder.as_ref()).await {
-            Ok(Step::Delta(delta)) => blocks.delta(delta),
-            Ok(Step::Done(answer)) => break Ok(answer),
+            Ok(GenerationStep::Delta(delta)) => blocks.delta(delta),
+            Ok(GenerationStep::Done(answer)) => break Ok(answer),
             Err(error) => break Err(error),
         }
     };
@@ -280,7 +280,7 @@ impl Blocks {
         }
     }
 
-    fn end(&mut self, answer: &Answer) {
+    fn end(&mut self, answer: &ModelReply) {
         self.stop();
         let content = self.shown.content(answer);
         let all = content.as_array().into_iter().flatten();

@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::serve::{BLOCKING_PATIENCE, Server, serve};
 use crate::settings::Settings;
+use everturn::model::Embedder;
 use everturn::{Everturn, Options};
 use everturn_core::Error;
 use std::net::SocketAddr;
@@ -26,18 +27,15 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
     let environment = |name: &str| std::env::var(name).ok();
     let config = settings.config(&environment)?;
     let telemetry = settings.telemetry()?;
-    let models = settings.models(&environment)?;
+    settings.check_model_keys(&environment)?;
     let embedders = settings.embedders(&environment)?;
     let options = Options {
-        mirror: settings.text("mirror").map(Into::into),
-        summarizers: settings.summarizers(&models)?,
-        models: models.clone(),
-        embedder: settings.embedder(&embedders)?,
-        reranker: settings.reranker(&embedders)?,
+        embedder: settings.embedder(&environment, Embedder::open)?,
+        reranker: settings.reranker(&environment, Embedder::open)?,
         whole_bytes_max: config.limits.whole_bytes as u64,
-        quotas: settings.quotas(),
-        ..Options::default()
+        ..settings.options(&environment)?
     };
+    let models = options.models.keys().cloned().collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|e| Error::internal("serve.runtime", format!("cannot start threads: {e}")))?;
@@ -54,7 +52,6 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         // Before the address is announced, so that no signal is missed.
         let stop = signals()?;
         let server = Server::bind(app).await?;
-        let models = models.keys().cloned().collect();
         started(&Started { address: server.address, tls, open: server.open, jwt, models });
         serve(server, stop).await?;
         Ok::<_, Error>(telling)

@@ -3,6 +3,7 @@
 mod read;
 mod table;
 
+pub use read::{Environment, OpenEmbedder};
 pub use table::{KNOWN, Known, Shape};
 
 use everturn_core::Error;
@@ -28,7 +29,17 @@ pub enum Origin {
     /// This environment variable.
     Environment(String),
     /// This flag.
-    Flag(String),
+    Flag(&'static str),
+}
+
+/// A setting given as a flag.
+pub struct Flag {
+    /// Name of the setting.
+    pub key: &'static str,
+    /// The flag, such as `--listen`.
+    pub flag: &'static str,
+    /// Its value.
+    pub value: String,
 }
 
 impl fmt::Display for Origin {
@@ -59,12 +70,11 @@ pub fn read_file(named: Option<&Path>, folder: Option<&Path>) -> Result<Option<(
 }
 
 impl Settings {
-    /// Reads every setting from the first source that has it: flags (by the name of the setting), the
-    /// environment, the file.
+    /// Reads every setting from the first source that has it: flags, the environment, the file.
     pub fn gather(
         file: Option<(PathBuf, String)>,
         environment: &dyn Fn(&str) -> Option<String>,
-        flags: Vec<(&'static str, String)>,
+        flags: Vec<Flag>,
     ) -> Result<Settings, Error> {
         let mut settings = Settings::default();
         for known in KNOWN.iter().filter(|known| !known.default.is_empty()) {
@@ -81,10 +91,9 @@ impl Settings {
                 }
             }
         }
-        for (key, text) in flags {
-            let known = table::find(key).ok_or_else(|| table::unknown(key, "a flag"))?;
-            let flag = format!("--{}", key.replace(['.', '_'], "-"));
-            settings.set(key, known.parse(&text, &flag)?, Origin::Flag(flag));
+        for Flag { key, flag, value } in flags {
+            let known = table::find(key).ok_or_else(|| table::unknown(key, flag))?;
+            settings.set(key, known.parse(&value, flag)?, Origin::Flag(flag));
         }
         Ok(settings)
     }

@@ -7,6 +7,7 @@
 use crate::{Index, Log, StoredTurn, TurnQuery};
 use everturn_core::Error;
 use everturn_core::chain;
+use everturn_core::error::code;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
@@ -94,7 +95,7 @@ fn turn(stored: StoredTurn) -> Result<Turn, Error> {
     let at = |seq: u64| events.iter().find(|event| event.seq == seq);
     let wrong = |what: &str| {
         Error::corrupt(
-            "turn.row",
+            code::TURN_ROW,
             format!(
                 "{conversation} seq {} ({}): {what}; `everturn doctor --rebuild` makes the index again from the log",
                 row.seq, row.id

@@ -9,7 +9,7 @@ use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnRow};
-use everturn_core::write::{Learned, Place};
+use everturn_core::write::{EventAddress, Learned};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -203,7 +203,7 @@ pub struct WrittenPage {
 #[derive(Clone, Debug)]
 pub struct Written {
     /// Its address.
-    pub place: Place,
+    pub place: EventAddress,
     /// A conversation that sees it: its own, or a fork if that was deleted.
     pub seen_in: ConversationId,
     /// Kind of the event, see [`kind`](everturn_core::event::kind).

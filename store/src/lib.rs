@@ -44,7 +44,7 @@ pub use index::{
 pub use keys::Keys;
 pub use log::{Committed, Log};
 pub use search::{
-    Behind, Found, IndexChange, Proposed, Recall, RecallIndex, Span, Unembedded, Unindexed, VectorSearch,
+    Behind, IndexChange, Proposal, Proposed, Recall, RecallIndex, Span, Unembedded, Unindexed, VectorSearch,
     WordSearch,
 };
 

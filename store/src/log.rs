@@ -5,7 +5,7 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TurnId};
-use everturn_core::write::{EventRef, Place, Write};
+use everturn_core::write::{EventAddress, EventRef, Write};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ pub struct Committed {
     /// Assets that are no longer referenced; the caller deletes their bytes.
     pub released: Vec<Hash>,
     /// Events with bodies erased by this write, in any conversation.
-    pub erased: Vec<Place>,
+    pub erased: Vec<EventAddress>,
 }
 
 impl Committed {

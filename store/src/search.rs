@@ -13,7 +13,7 @@ use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
-use everturn_views::recall::{Counts, Entry, EntryId, EntryNo, Filter, TextQuery};
+use everturn_views::recall::{Counts, EntryId, EntryNo, Filter, IndexEntry, TextQuery};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +69,7 @@ pub struct Span {
 pub enum IndexChange {
     /// Adds an entry. Without an embedding of its own it waits for those of every known model. An entry with
     /// the same id in the same conversation is replaced.
-    Put(Box<Entry>),
+    Put(Box<IndexEntry>),
     /// Marks an entry as superseded after a `seq`: returned only with `include_superseded`.
     Fell {
         /// Its conversation.
@@ -116,7 +116,7 @@ pub trait WordSearch: Send + Sync {
         filter: &Filter,
         entries: &[EntryNo],
         reach: usize,
-    ) -> Result<Vec<Vec<(Found, usize)>>, Error>;
+    ) -> Result<Vec<Vec<(Proposal, usize)>>, Error>;
 }
 
 /// Candidates for a query.
@@ -125,12 +125,12 @@ pub struct Proposed {
     /// Counts of the query's words in the tenant's index.
     pub counts: Counts,
     /// The best first, as far as the index can tell without their text.
-    pub found: Vec<Found>,
+    pub found: Vec<Proposal>,
 }
 
 /// A hit.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Found {
+pub struct Proposal {
     /// Its number in this index.
     pub no: EntryNo,
     /// The conversation that it was written in; for inherited turns of a fork, the ancestor.
@@ -156,7 +156,7 @@ pub trait VectorSearch: Send + Sync {
         vector: &[f32],
         filter: &Filter,
         limit: usize,
-    ) -> Result<Vec<Found>, Error>;
+    ) -> Result<Vec<Proposal>, Error>;
     /// Similarity of these entries to a query by this model's embeddings, in their order; `None` for one
     /// without an embedding.
     fn nearness(

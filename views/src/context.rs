@@ -5,6 +5,7 @@
 
 mod participants;
 
+use everturn_core::error::code;
 pub use participants::{Names, Seen, seen_by};
 
 use crate::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
@@ -210,7 +211,7 @@ impl JsonSchema for Source {
 
 /// A text that may be included.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Piece {
+pub struct ContextText {
     /// Origin of the text.
     pub source: Source,
     /// The text as the model reads it.
@@ -219,7 +220,7 @@ pub struct Piece {
 
 /// A message that may be included.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Said {
+pub struct ContextMessage {
     /// Origin of the message.
     pub source: Source,
     /// `seq` of its turn.
@@ -236,21 +237,21 @@ pub struct Said {
 #[derive(Clone, Debug, Default)]
 pub struct Material {
     /// System prompt and instructions.
-    pub system: Vec<Piece>,
+    pub system: Vec<ContextText>,
     /// The state.
-    pub state: Option<Piece>,
+    pub state: Option<ContextText>,
     /// Facts, the most relevant first.
-    pub facts: Vec<Piece>,
+    pub facts: Vec<ContextText>,
     /// Recalled turns, the most relevant first.
-    pub recalled: Vec<Piece>,
+    pub recalled: Vec<ContextText>,
     /// Digests, the most important first.
-    pub digests: Vec<Piece>,
+    pub digests: Vec<ContextText>,
     /// The last turns, oldest first.
-    pub tail: Vec<Said>,
+    pub tail: Vec<ContextMessage>,
     /// Whether there are older turns that were not gathered because no budget could hold them.
     pub more: bool,
     /// The new input.
-    pub input: Vec<Said>,
+    pub input: Vec<ContextMessage>,
 }
 
 /// Budget and selection.
@@ -275,7 +276,7 @@ pub struct Assembled<'a> {
     /// Text sections, in order.
     pub texts: Vec<Text>,
     /// Tail and input, in order.
-    pub messages: Vec<&'a Said>,
+    pub messages: Vec<&'a ContextMessage>,
     /// Number of them that belong to the tail.
     pub tail: usize,
     /// Token counts.
@@ -392,7 +393,7 @@ fn room(request: &Request, system: u64, state: u64, input: u64) -> Result<u64, E
     let fixed = system + state + input + PROMPT_TOKENS;
     request.token_budget.checked_sub(fixed).ok_or_else(|| {
         Error::too_large(
-            "context.budget_too_small",
+            code::BUDGET_TOO_SMALL,
             format!(
                 "token_budget is {}, but {fixed} are needed: system {system}, state {state}, input {input}, frame \
                  {PROMPT_TOKENS}; raise it, or shorten one of these",
@@ -405,14 +406,14 @@ fn room(request: &Request, system: u64, state: u64, input: u64) -> Result<u64, E
 /// Pieces of a section included so far.
 struct Chosen<'a> {
     section: Section,
-    pieces: Vec<&'a Piece>,
+    pieces: Vec<&'a ContextText>,
     text: String,
     /// Tokens of the text as it will be rendered.
     cost: u64,
 }
 
 impl<'a> Chosen<'a> {
-    fn all(family: Family, section: Section, pieces: Vec<&'a Piece>) -> Chosen<'a> {
+    fn all(family: Family, section: Section, pieces: Vec<&'a ContextText>) -> Chosen<'a> {
         let mut chosen = Chosen { section, pieces, text: String::new(), cost: 0 };
         chosen.write(family);
         chosen
@@ -422,7 +423,7 @@ impl<'a> Chosen<'a> {
     fn within(
         family: Family,
         section: Section,
-        pieces: &'a [Piece],
+        pieces: &'a [ContextText],
         share: u64,
         left_out: &mut Vec<LeftOut>,
     ) -> Chosen<'a> {
@@ -473,7 +474,7 @@ impl<'a> Chosen<'a> {
 
 /// The last turns, and where they may be cut.
 struct Tail<'a> {
-    said: &'a [Said],
+    said: &'a [ContextMessage],
     /// For each index, the tokens of everything from there on.
     costs: Vec<u64>,
     /// For each index, whether a cut before it keeps every call with its result.
@@ -483,7 +484,7 @@ struct Tail<'a> {
 }
 
 impl<'a> Tail<'a> {
-    fn new(said: &'a [Said], last_n: Option<usize>) -> Tail<'a> {
+    fn new(said: &'a [ContextMessage], last_n: Option<usize>) -> Tail<'a> {
         let count = said.len();
         let pairs = pairing::pair(said.iter().map(|said| &said.message));
         let legal = (0..=count).map(|index| pairs.cut_at_or_after(index, count) == index).collect();
@@ -511,8 +512,8 @@ impl<'a> Assembled<'a> {
     fn new(
         request: &Request,
         texts: [Chosen<'a>; 5],
-        tail: &'a [Said],
-        input: &'a [Said],
+        tail: &'a [ContextMessage],
+        input: &'a [ContextMessage],
         left_out: Vec<LeftOut>,
     ) -> Assembled<'a> {
         let mut by_section: BTreeMap<Section, u64> = BTreeMap::new();
@@ -530,7 +531,7 @@ impl<'a> Assembled<'a> {
         if request.tools_tokens > 0 {
             *by_section.entry(Section::System).or_default() += request.tools_tokens;
         }
-        let messages: Vec<&Said> = tail.iter().chain(input).collect();
+        let messages: Vec<&ContextMessage> = tail.iter().chain(input).collect();
         let tail = tail.len();
         for (index, said) in messages.iter().enumerate() {
             let section = if index < tail { Section::Tail } else { Section::Input };

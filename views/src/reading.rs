@@ -7,7 +7,7 @@
 use crate::projection::{Message, without_parts};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
-use everturn_core::pairing::{self, Answer, Call};
+use everturn_core::pairing::{self, Call, PairedResult};
 use everturn_core::turn::{Successor, Turn};
 use std::collections::HashMap;
 
@@ -84,7 +84,7 @@ pub fn messages(turns: &[Turn]) -> Result<Vec<Message>, Error> {
     }
     let at: Vec<(u64, u64)> = standing.map(|(place, turn, _)| (*place, turn.seq)).collect();
     let pairs = pairing::pair(messages.iter().map(Message::value));
-    let lost_call = |result: &&Answer<'_>| {
+    let lost_call = |result: &&PairedResult<'_>| {
         let called = result.id.or(result.name).and_then(|key| calls.get(key));
         result.call.is_none() && called.is_some_and(|place| *place < at[result.message].1)
     };

@@ -107,7 +107,7 @@ pub struct EntryNo(pub i64);
 
 /// An indexed turn or fact.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Entry {
+pub struct IndexEntry {
     /// Tenant that it belongs to.
     pub tenant: TenantName,
     /// Conversation that it is from.
@@ -144,14 +144,14 @@ pub struct Embedded {
     pub numbers: Vec<f32>,
 }
 
-impl Entry {
+impl IndexEntry {
     /// The entry of a turn; `None` if the turn is empty, still open, or erased. `fallen` is the `seq` of the
     /// event that superseded or aborted it.
-    pub fn of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Option<Entry> {
+    pub fn of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Option<IndexEntry> {
         let message = turn.value().filter(|_| turn.status != Status::Pending)?;
         let text = searched_text(turn)?;
         let role = speech::of_turn(turn).role;
-        Some(Entry {
+        Some(IndexEntry {
             tenant: tenant.clone(),
             conversation: turn.conversation,
             seq: turn.seq,
@@ -168,9 +168,9 @@ impl Entry {
     }
 
     /// The entries of a turn: one of what everyone may find, and one for those who may see more than that.
-    pub fn all_of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Vec<Entry> {
+    pub fn all_of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Vec<IndexEntry> {
         let public = Viewer::everyone().turn(turn.clone());
-        let mut entries: Vec<Entry> = Entry::of_turn(tenant, &public, fallen).into_iter().collect();
+        let mut entries: Vec<IndexEntry> = IndexEntry::of_turn(tenant, &public, fallen).into_iter().collect();
         if public.message != turn.message {
             // Private blocks of an addressed turn are its actor's alone, and not searched.
             let addressed = turn.audience.iter().find(|name| Some(*name) != turn.actor.as_ref());
@@ -179,8 +179,8 @@ impl Entry {
                 None => turn.clone(),
             };
             let audience = turn.actor.iter().chain(&turn.audience).cloned().collect();
-            let entry = Entry::of_turn(tenant, &seen, fallen);
-            entries.extend(entry.map(|entry| Entry { audience: Some(audience), ..entry }));
+            let entry = IndexEntry::of_turn(tenant, &seen, fallen);
+            entries.extend(entry.map(|entry| IndexEntry { audience: Some(audience), ..entry }));
         }
         entries
     }

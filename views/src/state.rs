@@ -45,11 +45,11 @@ pub struct Fold {
     /// Time of that event.
     pub updated: Timestamp,
     /// The newest turns that are neither superseded, aborted nor open, in reading order.
-    pub recent: Vec<Place>,
+    pub recent: Vec<TurnPlace>,
     /// Open turns.
-    pub open: Vec<Place>,
+    pub open: Vec<TurnPlace>,
     /// The last aborted turns that no turn has replaced.
-    pub aborted: Vec<Place>,
+    pub aborted: Vec<TurnPlace>,
     /// Pins, by the `seq` of the event that set each.
     pub pins: BTreeMap<String, u64>,
     /// Scratchpads, by the `seq` of the event that set each, which is their version.
@@ -87,7 +87,7 @@ pub struct Statement {
 
 /// A turn, its `seq` and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Place {
+pub struct TurnPlace {
     /// The turn.
     pub turn: TurnId,
     /// `seq` of its first event.
@@ -97,10 +97,10 @@ pub struct Place {
     pub place: u64,
 }
 
-impl Place {
+impl TurnPlace {
     /// A turn that replaces nothing.
-    fn new(turn: TurnId, seq: u64) -> Place {
-        Place { turn, seq, place: seq }
+    fn new(turn: TurnId, seq: u64) -> TurnPlace {
+        TurnPlace { turn, seq, place: seq }
     }
 }
 
@@ -259,12 +259,12 @@ impl Fold {
             }
             kind::MESSAGE | kind::TOOL_RESULT => {
                 if let Some(turn) = event.turn.filter(|turn| turn.0 == event.id.0) {
-                    self.said(Place::new(turn, event.seq), event);
+                    self.said(TurnPlace::new(turn, event.seq), event);
                 }
             }
             kind::OPENED => {
                 if let Some(turn) = event.turn.filter(|turn| turn.0 == event.id.0) {
-                    self.open.push(Place::new(turn, event.seq));
+                    self.open.push(TurnPlace::new(turn, event.seq));
                 }
             }
             kind::COMMITTED | kind::ABORTED | kind::INTERRUPTED => {
@@ -358,7 +358,7 @@ impl Fold {
     }
 
     /// Records a finished turn: its calls are pending from now on, and the calls that it answers no longer are.
-    fn said(&mut self, place: Place, event: &Event) {
+    fn said(&mut self, place: TurnPlace, event: &Event) {
         self.insert_recent(place);
         // Most turns have neither calls nor results, and parsing each would slow every fold.
         let text = event.text().unwrap_or_default();
@@ -384,7 +384,7 @@ impl Fold {
             let id = id.map(str::to_string);
             // It may have been announced as started before the turn that called it was complete.
             self.tools.retain(|tool| id.is_none() || tool.id != id);
-            let Place { turn, seq, place } = place;
+            let TurnPlace { turn, seq, place } = place;
             let tool = Tool { id, name: name.to_string(), turn: Some(turn), seq, place };
             push(&mut self.tools, tool);
         }
@@ -392,7 +392,7 @@ impl Fold {
 
     /// Adds a turn to the recent ones. A streamed turn, or one that replaces another, may belong before turns that
     /// are here already.
-    fn insert_recent(&mut self, place: Place) {
+    fn insert_recent(&mut self, place: TurnPlace) {
         let at = self.recent.partition_point(|other| other.place < place.place);
         self.recent.insert(at, place);
         if self.recent.len() > RECENT_TURNS_MAX {
@@ -412,7 +412,7 @@ impl Fold {
             waiting.place = waiting.place.min(before);
         }
         if let Some(successor) = take(&mut self.recent, by).filter(|_| replaced.is_some()) {
-            self.insert_recent(Place { place: successor.place.min(before), ..successor });
+            self.insert_recent(TurnPlace { place: successor.place.min(before), ..successor });
         }
     }
 
@@ -458,7 +458,7 @@ impl Fold {
 }
 
 /// Removes a turn from a list of turns.
-fn take(list: &mut Vec<Place>, turn: TurnId) -> Option<Place> {
+fn take(list: &mut Vec<TurnPlace>, turn: TurnId) -> Option<TurnPlace> {
     list.iter().position(|place| place.turn == turn).map(|at| list.remove(at))
 }
 

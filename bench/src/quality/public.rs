@@ -6,7 +6,7 @@
 //! - **BEAM** (Tavakoli et al., 2025): long technical conversations with a model; a session is a batch of
 //!   messages.
 
-use super::{Said, Set};
+use super::{DialogueTurn, Set};
 use crate::Result;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
@@ -63,7 +63,7 @@ pub fn locomo(path: &Path) -> Result<Set> {
                 let caption = line.blip_caption.map_or(String::new(), |caption| format!("\n{caption}"));
                 let role = if line.speaker == first_speaker { Role::User } else { Role::Assistant };
                 let text = format!("{}{caption}", line.text);
-                said.push(Said { role, actor: Some(line.speaker), text, at, session });
+                said.push(DialogueTurn { role, actor: Some(line.speaker), text, at, session });
             }
         }
         let conversation = set.say(said);
@@ -131,7 +131,7 @@ fn beam_chat(set: &mut Set, chat: &Path, questions: &Path) -> Result<()> {
         for message in batch.turns.into_iter().flatten() {
             by_id.insert(message.id, said.len());
             let role = message.role.parse()?;
-            said.push(Said { role, actor: None, text: message.content, at: None, session });
+            said.push(DialogueTurn { role, actor: None, text: message.content, at: None, session });
         }
     }
     let conversation = set.say(said);

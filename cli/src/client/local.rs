@@ -6,6 +6,7 @@ use everturn::{Behind, Everturn, RecallOptions, Recalled, Subscription, Tenant, 
 use everturn_api::recall::Recall;
 use everturn_api::{Asker, Operation};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::id::ConversationId;
 use everturn_views::recall::Mode;
 use std::sync::Arc;
@@ -54,7 +55,7 @@ impl Local {
         let mut recalled = self.call(recall, |_| {})?;
         match made {
             Ok(()) => {}
-            Err(error) if error.code() == "recall.read_only" && !recalled.data.is_empty() => {
+            Err(error) if error.is(code::RECALL_READ_ONLY) && !recalled.data.is_empty() => {
                 recalled.note = Some(error.text().to_string());
             }
             Err(error) => return Err(error),

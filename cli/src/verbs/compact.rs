@@ -10,7 +10,7 @@ use everturn_views::compaction;
 
 #[derive(ClapArgs)]
 #[command(
-    mut_arg("base_url", |arg| arg.help("Have a model write the summary; by default it is extracted, offline")),
+    mut_arg("base_url", |arg| arg.help("Have a model write the summary; by default the configured one does, or it is extracted, offline")),
     after_help = "Examples:\n  \
     everturn compact @last --dry-run\n  \
     everturn compact @last --keep-last 10\n  \
@@ -36,14 +36,12 @@ pub struct Compact {
 
 pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     let servers_own = "a server uses its own models for summaries, from its configuration";
-    let summarizers = model::summarizers(args, &verb.model, servers_own)?;
     // A dry run writes nothing, so it works beside a writer.
     let options = Options {
         read_only: verb.dry_run,
         create: false,
-        summarizers,
         auto_compaction: false,
-        ..Options::default()
+        ..model::options(args, &verb.model, servers_own)?
     };
     let store = open::with(args, options)?;
     let id = store.resolve(&verb.conversation)?;

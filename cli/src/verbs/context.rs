@@ -4,7 +4,7 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::{Digest, RecallRequest};
+use everturn::{Digest, Options, RecallRequest};
 use everturn_api::context::{BuildContext, ContextRequest, RecordContext, ReplayContext};
 use everturn_core::Error;
 use everturn_core::json::Raw;
@@ -73,7 +73,15 @@ pub struct Context {
 }
 
 pub fn run(args: &Args, verb: &Context) -> Result<(), Failure> {
-    let store = if verb.record { open::writing(args)? } else { open::reading(args)? };
+    let recalls = verb.recall.is_some() || verb.facts.is_some() || verb.replay.is_some();
+    let store = match verb.record {
+        true => open::with(
+            args,
+            Options { create: false, embedder: open::embedder(args)?, ..open::options(args)? },
+        )?,
+        false if recalls => open::recalling(args, Vec::new())?,
+        false => open::reading(args)?,
+    };
     let id = store.resolve(&verb.conversation)?;
     let conversation = id.into();
     let (context, recorded) = match verb.replay {

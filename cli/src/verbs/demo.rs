@@ -12,6 +12,7 @@ use clap::Args as ClapArgs;
 use everturn_api::Row;
 use everturn_core::Error;
 use everturn_core::time::Timestamp;
+use everturn_server::settings::Flag;
 use everturn_server::{Settings, run as serve};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -39,7 +40,10 @@ pub fn run(_: &Args, verb: &Demo) -> Result<(), Failure> {
     let cannot = |e: std::io::Error| Error::internal("demo.folder", format!("cannot make a folder: {e}"));
     let folder = tempfile::tempdir().map_err(cannot)?;
     let store = format!("sqlite:{}", folder.path().join("demo.db").display());
-    let flags = vec![("listen", verb.listen.clone()), ("telemetry.log", "warn".to_string())];
+    let flags = vec![
+        Flag { key: "listen", flag: "--listen", value: verb.listen.clone() },
+        Flag { key: "telemetry.log", flag: "--verbose", value: "warn".to_string() },
+    ];
     let settings = Settings::gather(None, &|_| None, flags)?;
     let opens = !verb.no_open;
     serve(&settings, &store, |started| {

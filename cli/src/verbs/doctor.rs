@@ -36,7 +36,7 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
     }
     let given_up = verb.accept_loss && matches!(open::reading(args), Err(Failure::Error(Error::Corrupt(_))));
     if changes {
-        let options = Options { accept_loss: verb.accept_loss, create: false, ..Options::default() };
+        let options = Options { accept_loss: verb.accept_loss, create: false, ..open::options(args)? };
         let store = open::store(args, options)?;
         if verb.repair {
             let repaired = store.repair()?;

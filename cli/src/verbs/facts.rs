@@ -159,10 +159,8 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
         }
         Some(Verb::Extract { from, to, model }) => {
             let servers_own = "a server uses its own models, from its configuration";
-            let summarizers = model::summarizers(args, model, servers_own)?;
-            let options =
-                Options { create: false, summarizers, auto_compaction: false, ..Options::default() };
-            let store = open::with(args, options)?;
+            let options = model::options(args, model, servers_own)?;
+            let store = open::with(args, Options { create: false, auto_compaction: false, ..options })?;
             let conversation = store.resolve(conversation)?.into();
             let options = ExtractOptions { from: *from, to: *to };
             let done = store.call(ExtractFacts { conversation, options })?;

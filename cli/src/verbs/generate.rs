@@ -7,6 +7,7 @@ use clap::Args as ClapArgs;
 use everturn::Options;
 use everturn_api::generations as api;
 use everturn_api::turns::TurnInput;
+use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_core::turn::Role;
 use std::collections::BTreeMap;
@@ -38,9 +39,13 @@ pub struct Generate {
 
 pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
     let servers_own = "a server uses its own models, from its configuration";
-    let models = model::models(args, &verb.model, servers_own)?;
+    let options = model::options(args, &verb.model, servers_own)?;
     let remote = open::server(args)?.is_some();
-    let store = open::with(args, Options { create: false, models, ..Options::default() })?;
+    if !remote && options.models.is_empty() {
+        let text = "no model is named; say --base-url and --model (or EVERTURN_MODEL_URL and EVERTURN_MODEL), or describe one under [models.NAME] in the configuration";
+        return Err(Error::invalid("model.absent", text).into());
+    }
+    let store = open::with(args, Options { create: false, ..options })?;
     let input = match &verb.text {
         Some(text) => vec![TurnInput {
             role: Some(Role::User),
@@ -54,7 +59,7 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
         conversation: store.resolve(&verb.conversation)?.into(),
         input,
         expected_seq: None,
-        // Locally there is only the named model; a server knows several.
+        // Locally it is the default.
         model: verb.model.model.clone().filter(|_| remote),
         served_model: None,
         context: None,

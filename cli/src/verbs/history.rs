@@ -5,11 +5,12 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::{Entry, HistoryQuery, Order, Page};
+use everturn::{HistoryEntry, HistoryQuery, Order, Page};
 use everturn_api::assets::ListAssets;
 use everturn_api::conversations::GetConversation;
 use everturn_api::turns::ListTurns;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::id::ConversationId;
 
 /// Default number of entries of a page.
@@ -96,7 +97,7 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     let damaged = page.data.iter().any(Result::is_err);
     let end = || if damaged { Err(Failure::Reported) } else { Ok(()) };
     if args.json {
-        let entries: Vec<&Entry> = page.data.iter().flatten().collect();
+        let entries: Vec<&HistoryEntry> = page.data.iter().flatten().collect();
         output::json_list(&entries, page.next.map(|seq| seq.to_string()))?;
         page.data
             .iter()
@@ -120,8 +121,8 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     let mut called = show::Called::new();
     for entry in &page.data {
         match entry {
-            Ok(Entry::Turn(turn)) => output::text(show::turn(turn, &assets, detail, &mut called))?,
-            Ok(Entry::Event(event)) => output::text(show::event(event))?,
+            Ok(HistoryEntry::Turn(turn)) => output::text(show::turn(turn, &assets, detail, &mut called))?,
+            Ok(HistoryEntry::Event(event)) => output::text(show::event(event))?,
             Err(error) => output::error(error, false),
         }
     }
@@ -133,14 +134,14 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     end()
 }
 
-fn part(store: &Client, id: ConversationId, query: HistoryQuery) -> Result<Page<Entry>, Error> {
+fn part(store: &Client, id: ConversationId, query: HistoryQuery) -> Result<Page<HistoryEntry>, Error> {
     let page = store.call(ListTurns { conversation: id.into(), query })?;
     Ok(Page { data: page.data, next: page.next.and_then(|next| next.parse().ok()) })
 }
 
 /// Whether something stored does not match its hash.
 fn is_damage(error: &Error) -> bool {
-    error.code().starts_with("chain.") || error.code() == "turn.row"
+    error.code().starts_with("chain.") || error.is(code::TURN_ROW)
 }
 
 /// A page with an error in place of each damaged entry. Locates damage by bisection.
@@ -148,7 +149,7 @@ fn around_damage(
     store: &Client,
     id: ConversationId,
     query: &HistoryQuery,
-) -> Result<Page<Result<Entry, Error>>, Error> {
+) -> Result<Page<Result<HistoryEntry, Error>>, Error> {
     let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
     let last = query.before.map_or(head, |before| before.saturating_sub(1)).min(head);
     let mut data = Vec::new();

@@ -12,7 +12,7 @@ use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn::Imported;
 use everturn_core::Error;
-use find::{Found, find};
+use find::{Inputs, find};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::fs::File;
@@ -127,7 +127,7 @@ fn take(store: &Client, path: &str, bar: &ProgressBar) -> Result<Imported, Error
     store.import(Some(&name.to_string_lossy()), &mut file)
 }
 
-impl Found {
+impl Inputs {
     /// The message if nothing was found.
     fn nothing(&self) -> Option<String> {
         let places: Vec<String> = self.places.iter().map(|place| place.display().to_string()).collect();

@@ -9,6 +9,7 @@ use everturn::KEY_PREFIX;
 use everturn_api::keys::{CreateKey, ListKeys, MadeKey, RevokeKey};
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, KeyRole};
+use everturn_core::error::code;
 use everturn_core::id::KeyId;
 
 #[derive(ClapArgs)]
@@ -96,8 +97,8 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
 /// If a server has the store open, use that server.
 fn asking_the_owner(opened: Result<Client, Failure>) -> Result<Client, Failure> {
     opened.map_err(|failure| match failure {
-        Failure::Error(error) if error.code() == "store.owned" => Error::busy(
-            "store.owned",
+        Failure::Error(error) if error.is(code::STORE_OWNED) => Error::busy(
+            code::STORE_OWNED,
             format!(
                 "{}. If that is a server, ask it: POST or DELETE /api/v1/keys with an admin's key (or --url)",
                 error.text()

@@ -5,8 +5,10 @@ use crate::open;
 use crate::output::Failure;
 use clap::Args as ClapArgs;
 use everturn::Options;
+use everturn::model::Embedder;
 use everturn_core::Error;
 use everturn_server::Stdio;
+use everturn_server::settings::Flag;
 use std::path::PathBuf;
 
 #[derive(ClapArgs)]
@@ -32,10 +34,23 @@ pub fn run(args: &Args, verb: &Mcp) -> Result<(), Failure> {
             format!("a server offers MCP itself: point the client at {}/mcp", url.trim_end_matches('/'));
         return Err(Error::invalid("url.mcp", text).into());
     }
-    let embedder = open::embedder(args)?;
-    let store = open::store(args, Options { read_only: verb.read_only, embedder, ..Options::default() })?;
+    let given = verb.record.as_ref().map(|folder| folder.display().to_string());
+    let flags = given.map(|value| Flag { key: "mcp.record", flag: "--record", value });
+    let settings = open::settings(args, flags.into_iter().collect())?;
+    let options = Options {
+        read_only: verb.read_only,
+        embedder: open::embedder(args)?,
+        reranker: settings.reranker(&open::environment, Embedder::open)?,
+        ..settings.options(&open::environment)?
+    };
+    let store = open::store(args, options)?;
     let scope = store.tenant(&args.tenant)?;
     let toolsets = verb.toolsets.parse()?;
-    let options = Stdio { scope, toolsets, read_only: verb.read_only, record: verb.record.clone() };
+    let options = Stdio {
+        scope,
+        toolsets,
+        read_only: verb.read_only,
+        record: settings.text("mcp.record").map(Into::into),
+    };
     Ok(everturn_server::stdio(options)?)
 }

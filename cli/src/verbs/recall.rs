@@ -5,13 +5,14 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::{Entry, HistoryQuery, Hit, Matched, Order, RecallOptions};
+use everturn::{HistoryEntry, HistoryQuery, Hit, Matched, Order, RecallOptions};
 use everturn_api::recall as api;
 use everturn_api::turns::ListTurns;
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
+use everturn_server::settings::Flag;
 use everturn_views::recall::{Mode, text_of};
 use everturn_views::speech::{self, Speech};
 use serde_json::json;
@@ -62,17 +63,12 @@ pub struct Recall {
     /// First index and embed everything, however long that takes; a server does it by itself
     #[arg(long)]
     index: bool,
-    /// Embedding model: builtin, none, or folder:PATH in a program that is built with the feature bert
-    #[arg(
-        long,
-        env = "EVERTURN_RECALL_EMBEDDER",
-        hide_env_values = true,
-        default_value = "builtin",
-        value_name = "NAME"
-    )]
-    embedder: String,
-    /// Rerank the best 50 hits with a better model: folder:PATH, with the feature bert
-    #[arg(long, env = "EVERTURN_RECALL_RERANK", hide_env_values = true, value_name = "NAME")]
+    /// Embedding model instead of the configured one: builtin, none, the name of one under [embedders], or
+    /// folder:PATH in a program that is built with the feature bert
+    #[arg(long, value_name = "NAME")]
+    embedder: Option<String>,
+    /// Rerank the best 50 hits with a better model: the name of one under [embedders], or folder:PATH
+    #[arg(long, value_name = "NAME")]
     rerank: Option<String>,
 }
 
@@ -87,7 +83,11 @@ const CONTEXT_CHARS: usize = 160;
 const NEAR_MIN: f64 = 0.2;
 
 pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
-    let store = open::recalling(args, &verb.embedder, verb.rerank.as_deref())?;
+    let models =
+        [("recall.embedder", "--embedder", &verb.embedder), ("recall.rerank", "--rerank", &verb.rerank)];
+    let flags =
+        models.into_iter().filter_map(|(key, flag, value)| Some(Flag { key, flag, value: value.clone()? }));
+    let store = open::recalling(args, flags.collect())?;
     if verb.index {
         index(&store)?;
         if verb.query.is_empty() {
@@ -250,7 +250,7 @@ fn around(
         Err(Error::NotFound(_)) => Ok(Vec::new()),
         Err(error) => Err(Failure::from(error)),
         Ok(page) => {
-            let turn = |entry| if let Entry::Turn(turn) = entry { Some(*turn) } else { None };
+            let turn = |entry| if let HistoryEntry::Turn(turn) = entry { Some(*turn) } else { None };
             Ok(page.data.into_iter().filter_map(turn).collect())
         }
     };

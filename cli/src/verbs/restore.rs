@@ -30,7 +30,7 @@ pub struct Restore {
 
 pub fn run(args: &Args, verb: &Restore) -> Result<(), Failure> {
     beside_the_store(args, "restore")?;
-    let url = open::url(&args.store, true)?;
+    let url = open::store_url(args, true)?;
     let found = Archives::find(&verb.backup, verb.through.as_deref())?;
     let bar = output::progress(0, "events");
     let restored = Everturn::restore(&url, &found.paths, &mut |done, total| {

@@ -4,10 +4,11 @@ use crate::args::Args;
 use crate::browser;
 use crate::open;
 use crate::output::{self, Failure};
+use clap::Args as ClapArgs;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args as ClapArgs};
 use everturn_core::Error;
-use everturn_server::settings::{Settings, read_file, without_password};
+use everturn_core::error::code;
+use everturn_server::settings::{Flag, Settings, without_password};
 use everturn_server::{Started, run as serve};
 use std::path::PathBuf;
 
@@ -22,10 +23,6 @@ pub struct Serve {
     /// Address to listen on; port 0 picks a free one [default: 127.0.0.1:7317]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// Configuration file; by default config.toml in the folder everturn of your configuration folder, if it
-    /// exists
-    #[arg(long, value_name = "FILE", env = "EVERTURN_CONFIG", hide_env_values = true)]
-    config: Option<PathBuf>,
     /// Only print every setting and its origin; fails if they are invalid
     #[arg(long)]
     check_config: bool,
@@ -49,21 +46,21 @@ pub struct Serve {
     open: bool,
 }
 
-pub fn run(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<(), Failure> {
+pub fn run(args: &Args, verb: &Serve) -> Result<(), Failure> {
     if args.sources.url == Some(ValueSource::CommandLine) {
         let text = "serve opens a local store; name it with --store, and leave --url out";
         return Err(Error::invalid("url.serve", text).into());
     }
-    let settings = settings(args, verb, matches);
+    let settings = settings(args, verb)?;
     if verb.check_config {
-        return check(settings);
+        output::text(settings.show().trim_end())?;
+        return Ok(settings.check(&open::environment)?);
     }
-    let settings = settings?;
     let store = open::url(settings.text("store").unwrap_or("sqlite:"), true)?;
     serve(&settings, &store, |started| greet(started, &store, verb.open)).map_err(|error| {
         match error.code() {
-            "store.owned" => Error::busy(
-                "store.owned",
+            code::STORE_OWNED => Error::busy(
+                code::STORE_OWNED,
                 format!(
                     "{}; one server at a time serves a file: stop that one first, or name another store",
                     error.text()
@@ -75,43 +72,21 @@ pub fn run(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<(), Failur
     })
 }
 
-/// From flags, else the environment, else the file, else the defaults.
-fn settings(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<Settings, Error> {
-    let file = read_file(verb.config.as_deref(), dirs::config_dir().as_deref())?;
-    let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    let mut flags: Vec<(&'static str, String)> = Vec::new();
-    if typed("store") {
-        flags.push(("store", args.store.clone()));
-    }
-    if let Some(mirror) = args.mirror.as_ref().filter(|_| typed("mirror")) {
-        flags.push(("mirror", mirror.display().to_string()));
-    }
-    let path = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
+/// The settings, with those that only a server has as flags.
+fn settings(args: &Args, verb: &Serve) -> Result<Settings, Error> {
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let yes = |given: bool| given.then(|| "true".to_string());
     let given = [
-        ("listen", verb.listen.clone()),
-        ("tls.cert", path(&verb.tls_cert)),
-        ("tls.key", path(&verb.tls_key)),
-        ("telemetry.otlp_endpoint", verb.otlp_endpoint.clone()),
-        ("behind_tls_proxy", verb.behind_tls_proxy.then(|| "true".into())),
-        ("log_content", verb.log_content.then(|| "true".into())),
-        ("telemetry.log", (args.verbose > 0).then(|| "debug".into())),
+        ("listen", "--listen", verb.listen.clone()),
+        ("tls.cert", "--tls-cert", path(&verb.tls_cert)),
+        ("tls.key", "--tls-key", path(&verb.tls_key)),
+        ("telemetry.otlp_endpoint", "--otlp-endpoint", verb.otlp_endpoint.clone()),
+        ("behind_tls_proxy", "--behind-tls-proxy", yes(verb.behind_tls_proxy)),
+        ("log_content", "--log-content", yes(verb.log_content)),
+        ("telemetry.log", "--verbose", (args.verbose > 0).then(|| "debug".into())),
     ];
-    flags.extend(given.into_iter().filter_map(|(key, value)| Some((key, value?))));
-    Settings::gather(file, &|name| std::env::var(name).ok(), flags)
-}
-
-/// Shows every setting and its origin, and checks that they are valid together.
-fn check(settings: Result<Settings, Error>) -> Result<(), Failure> {
-    let settings = settings?;
-    output::text(settings.show().trim_end())?;
-    let environment = |name: &str| std::env::var(name).ok();
-    settings.config(&environment)?;
-    settings.telemetry()?;
-    settings.summarizers(&settings.models(&environment)?)?;
-    let embedders = settings.embedders(&environment)?;
-    settings.embedder(&embedders)?;
-    settings.reranker(&embedders)?;
-    Ok(())
+    let flags = given.into_iter().filter_map(|(key, flag, value)| Some(Flag { key, flag, value: value? }));
+    open::settings(args, flags.collect())
 }
 
 /// Prints what runs and what to try.

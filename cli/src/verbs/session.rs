@@ -6,6 +6,7 @@ use crate::show;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use everturn::{SystemWorld, World};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_formats::jsonl::LINE_BYTES_MAX;
@@ -251,7 +252,7 @@ fn end(args: &Args, verb: &End) -> Result<(), Failure> {
     let extra = data(verb.data.as_deref())?;
     let session = match resume(&verb.file, Options { fsync: Fsync::Close }) {
         // Ending it again is harmless.
-        Err(Failure::Error(error)) if error.code() == "session.ended" => {
+        Err(Failure::Error(error)) if error.is(code::SESSION_ENDED) => {
             eprintln!("{} was ended already; nothing was written", verb.file.display());
             return Ok(());
         }

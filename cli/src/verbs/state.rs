@@ -78,7 +78,7 @@ pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
 #[derive(ClapArgs)]
 #[command(after_help = "`everturn state CONV` shows what waits for an approval.\n\n\
     Examples:\n  everturn approve @last appr-1\n  everturn deny @last appr-1")]
-pub struct Answer {
+pub struct Resolution {
     /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
@@ -87,15 +87,15 @@ pub struct Answer {
     approval: String,
 }
 
-pub fn approve(args: &Args, verb: &Answer) -> Result<(), Failure> {
+pub fn approve(args: &Args, verb: &Resolution) -> Result<(), Failure> {
     resolve(args, verb, Approval::Approved, "approved")
 }
 
-pub fn deny(args: &Args, verb: &Answer) -> Result<(), Failure> {
+pub fn deny(args: &Args, verb: &Resolution) -> Result<(), Failure> {
     resolve(args, verb, Approval::Denied, "denied")
 }
 
-fn resolve(args: &Args, verb: &Answer, state: Approval, word: &str) -> Result<(), Failure> {
+fn resolve(args: &Args, verb: &Resolution, state: Approval, word: &str) -> Result<(), Failure> {
     let store = open::writing(args)?;
     let conversation = store.resolve(&verb.conversation)?.into();
     let event = store.call(ResolveApproval { conversation, approval: verb.approval.clone(), state })?;

@@ -10,7 +10,7 @@ use everturn_views::compaction;
 
 #[derive(ClapArgs)]
 #[command(
-    mut_arg("base_url", |arg| arg.help("Have a model write the summary; by default it is extracted, offline")),
+    mut_arg("base_url", |arg| arg.help("Have a model write the summary; by default the configured one does, or it is extracted, offline")),
     after_help = "Nothing is written; `everturn compact` keeps a summary for the next model call.\n\n\
     Examples:\n  \
     everturn summarize @last\n  \
@@ -35,8 +35,8 @@ pub struct Summarize {
 
 pub fn run(args: &Args, verb: &Summarize) -> Result<(), Failure> {
     let servers_own = "a server uses its own models for summaries, from its configuration";
-    let summarizers = model::summarizers(args, &verb.model, servers_own)?;
-    let store = open::with(args, Options { read_only: true, summarizers, ..Options::default() })?;
+    let options = model::options(args, &verb.model, servers_own)?;
+    let store = open::with(args, Options { read_only: true, ..options })?;
     let summary = store.call(api::Summarize {
         conversation: store.resolve(&verb.conversation)?.into(),
         from_seq: verb.from,

@@ -19,7 +19,7 @@ pub fn run(args: &Args, _: &Sweep) -> Result<(), Failure> {
         let text = "a server sweeps by itself; leave --url out to sweep a local store";
         return Err(Error::invalid("url.sweep", text).into());
     }
-    let store = open::store(args, Options { create: false, ..Options::default() })?;
+    let store = open::store(args, Options { create: false, ..open::options(args)? })?;
     let (mut expired, mut interrupted, mut collected) = (0, 0, 0);
     // A round is short, so that it does not delay a server's other work.
     loop {

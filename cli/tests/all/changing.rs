@@ -90,7 +90,7 @@ fn what_has_expired_is_swept() {
 }
 
 /// Answers each request for chat completions with the same text.
-fn fake_model(answer: &'static str) -> String {
+pub fn fake_model(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
     std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| reply(stream, answer)));

@@ -17,6 +17,7 @@ mod recalling;
 mod remote;
 mod serving;
 mod session;
+mod settings;
 mod transfer;
 
 use std::io::Write;

@@ -1,9 +1,10 @@
-//! `everturn serve` as a process of its own. It ends with the test.
+//! `everturn serve` and `everturn mcp` as processes of their own. They end with the test.
 
 use crate::Shell;
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -97,4 +98,64 @@ pub fn send(stream: &mut TcpStream, head: &str, body: &str, headers: &str) {
         body.len()
     );
     stream.write_all(request.as_bytes()).unwrap();
+}
+
+/// `everturn mcp`, with a client that speaks to it.
+pub struct Mcp {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    requests: u64,
+}
+
+impl Mcp {
+    /// Starts it, with a change to the process.
+    pub fn start_with(shell: &Shell, args: &[&str], change: impl FnOnce(&mut Command)) -> Mcp {
+        let mut command = shell.command(&[&["mcp"], args].concat());
+        change(&mut command);
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut mcp = Mcp { child, input, output, requests: 0 };
+        let client = json!({"name": "test", "version": "1"});
+        let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client});
+        mcp.request("initialize", &hello);
+        mcp.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        mcp
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.input, "{message}").unwrap();
+    }
+
+    /// Sends a request, and returns its result.
+    pub fn request(&mut self, method: &str, params: &Value) -> Value {
+        self.requests += 1;
+        let id = self.requests;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "it ended");
+            let answer: Value = serde_json::from_str(&line).unwrap();
+            if answer["id"] == id {
+                assert!(answer.get("error").is_none(), "{answer}");
+                return answer["result"].clone();
+            }
+        }
+    }
+
+    /// Calls a tool: the answer, or the text of the refusal.
+    pub fn call(&mut self, tool: &str, arguments: &Value) -> Result<Value, String> {
+        let result = self.request("tools/call", &json!({"name": tool, "arguments": arguments}));
+        match result["isError"] == true {
+            true => Err(result["content"][0]["text"].as_str().unwrap().to_string()),
+            false => Ok(result["structuredContent"].clone()),
+        }
+    }
+}
+
+impl Drop for Mcp {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

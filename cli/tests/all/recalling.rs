@@ -138,7 +138,7 @@ fn a_folder_that_is_no_model_is_named() {
     assert!(said.code == 1 && said.err.contains("nowhere"), "{}", said.err);
     assert_eq!(said.err.contains("--features bert"), !cfg!(feature = "bert"), "{}", said.err);
     let said = shell.refused(&["recall", "pet", "--embedder", "magic"]);
-    assert!(said.contains("builtin, none or folder:PATH"), "{said}");
+    assert!(said.contains("builtin, none, folder:PATH"), "{said}");
 }
 
 /// Changes the write permission of a folder and everything in it.

@@ -1,6 +1,6 @@
 //! Event bodies that the rules of writing read. Frozen: logs hold them.
 
-use super::Place;
+use super::EventAddress;
 use crate::conversation::{CheckpointRef, Lifecycle};
 use crate::id::{ConversationId, EventId, FactId, TurnId};
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub struct ErasedBody {
     pub learned: Vec<Learned>,
     /// Other erased events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<Place>,
+    pub events: Vec<EventAddress>,
 }
 
 /// A fact learned from a turn.

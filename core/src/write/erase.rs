@@ -1,7 +1,7 @@
 //! Erasing: the bodies and rows that are removed with a turn or an event.
 
 use super::lookup::{EventRef, Level, Lookup, Statement, StatementsOf, owner};
-use super::{Learned, Place, fold, refusal};
+use super::{EventAddress, Learned, fold, refusal};
 use crate::Error;
 use crate::chain::Hash;
 use crate::conversation::{CheckpointRef, Settings};
@@ -91,7 +91,7 @@ pub(super) fn turns(ids: &[TurnId], lookup: &dyn Lookup) -> Result<Vec<TurnRow>,
 /// Plans an erasure.
 pub(super) fn erasure(
     turns: &[TurnRow],
-    events: &[Place],
+    events: &[EventAddress],
     summaries: bool,
     lookup: &dyn Lookup,
 ) -> Result<Erasure, Error> {
@@ -149,7 +149,7 @@ impl Erasing<'_> {
     }
 
     /// Erases another event, with everything that follows from it.
-    fn event(&mut self, place: Place) -> Result<(), Error> {
+    fn event(&mut self, place: EventAddress) -> Result<(), Error> {
         let Some(conversation) = self.lookup.number(place.conversation)? else { return Ok(()) };
         let at = EventRef { conversation, seq: place.seq };
         self.body(at)?;

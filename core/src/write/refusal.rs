@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::conversation::Conversation;
+use crate::error::code;
 use crate::event::Draft;
 use crate::id::{Key, TurnId};
 use crate::limits::{BATCH_EVENTS_MAX, FORK_DEPTH_MAX};
@@ -40,7 +41,7 @@ pub fn no_such_seq(conversation: &Conversation, seq: u64) -> Error {
 pub fn stale_seq(head: u64, expected: u64) -> Error {
     let from = expected.min(head) + 1;
     Error::conflict(
-        "append.stale_seq",
+        code::STALE_SEQ,
         format!("head is {head}, you expected {expected}; read from {from} and append again"),
     )
 }
@@ -61,7 +62,7 @@ pub(super) fn not_due(conversation: &Conversation) -> Error {
 
 pub(super) fn derived_from_erased() -> Error {
     Error::conflict(
-        "derive.erased",
+        code::SOURCE_ERASED,
         "content that this is derived from was erased in the meantime; nothing was written, derive it again",
     )
 }

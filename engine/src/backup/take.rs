@@ -14,6 +14,7 @@ use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::{Hash, Head, Verifier, body_hash};
+use everturn_core::error::code;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::turn::Status;
@@ -241,7 +242,7 @@ impl<W: Write> Taking<'_, W> {
                 let verifier = verifier.get_or_insert_with(|| Verifier::after(member.key.id, first));
                 let mut event = Cow::Borrowed(event);
                 let checked = match verifier.push(&event) {
-                    Err(error) if error.code() == "chain.body_mismatch" => {
+                    Err(error) if error.is(code::BODY_MISMATCH) => {
                         let text = format!("{}; only its envelope is backed up", error.text());
                         self.problem(&member.key, &text);
                         event.to_mut().body = None;

@@ -8,6 +8,7 @@ use crate::conversation::ConversationHandle;
 use everturn_core::Error;
 use everturn_core::budget::{Action, Policy, Recovery, Usage};
 use everturn_core::conversation::Conversation;
+use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::Key;
 use everturn_core::json::Raw;
@@ -177,7 +178,7 @@ impl ConversationHandle {
             };
             match self.compaction().compact(options) {
                 Ok(_) | Err(Error::Conflict(_)) => {}
-                Err(error) if error.code() == "compaction.nothing" => return Ok(()),
+                Err(error) if error.is(code::NOTHING_TO_COMPACT) => return Ok(()),
                 Err(error) => return Err(error),
             }
             if policy.exceeded(&self.compaction().usage()?.plus(incoming)).is_none() {

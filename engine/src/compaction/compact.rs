@@ -9,6 +9,7 @@ use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{CheckpointRef, Conversation};
+use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
@@ -523,7 +524,7 @@ impl ConversationHandle {
 fn unless_erased<T>(make: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 1..ERASED_ATTEMPTS {
         match make() {
-            Err(error) if error.code() == "derive.erased" => {}
+            Err(error) if error.is(code::SOURCE_ERASED) => {}
             made => return made,
         }
     }
@@ -572,5 +573,5 @@ fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> 
             None => format!("the {turns} turns that no summary covers cannot be split"),
         },
     };
-    Error::invalid("compaction.nothing", format!("nothing to compact: {text}"))
+    Error::invalid(code::NOTHING_TO_COMPACT, format!("nothing to compact: {text}"))
 }

@@ -9,6 +9,7 @@ use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Settings, view_start};
+use everturn_core::error::code;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
@@ -18,8 +19,8 @@ use everturn_core::viewer::is_for_everyone;
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::context::{
-    self, Assembled, Block, Cache, LeftOut, Material, Names, Piece, Request, Said, Section, Sections, Seen,
-    Source, Tokens, seen_by,
+    self, Assembled, Block, Cache, ContextMessage, ContextText, LeftOut, Material, Names, Request, Section,
+    Sections, Seen, Source, Tokens, seen_by,
 };
 use everturn_views::projection::{self, Message};
 use everturn_views::state::{Fold, State};
@@ -249,7 +250,7 @@ impl ConversationHandle {
             return Ok(context);
         }
         Err(Error::too_large(
-            "context.budget_too_small",
+            code::BUDGET_TOO_SMALL,
             format!(
                 "token_budget is {}, and the fixed parts do not fit once rendered; raise it",
                 options.token_budget
@@ -348,7 +349,7 @@ impl ConversationHandle {
             let message = Message::read(raw)?;
             let tokens = family.message(message.value());
             let (raw, message) = (message.raw().clone(), message.value().clone());
-            material.input.push(Said { source: Source::Given, seq: None, raw, message, tokens });
+            material.input.push(ContextMessage { source: Source::Given, seq: None, raw, message, tokens });
         }
         let mut projection = None;
         if options.sections.has(Section::Tail) || options.input_from.is_some() {
@@ -385,7 +386,7 @@ impl ConversationHandle {
                     .iter()
                     .map(|shown| match shown.source().filter(|_| shown.is_unchanged()) {
                         Some(index) => turns[index].clone().said(),
-                        None => Said {
+                        None => ContextMessage {
                             source: shown.source().map_or(Source::Made, |index| turns[index].source()),
                             seq: shown.source().map(|index| turns[index].seq),
                             raw: shown.raw().clone(),
@@ -405,15 +406,18 @@ impl ConversationHandle {
         Ok(Gathered { material, projection, is_public })
     }
 
-    fn prompt_piece(&self, fold: &Fold) -> Result<Option<Piece>, Error> {
+    fn prompt_piece(&self, fold: &Fold) -> Result<Option<ContextText>, Error> {
         let Some(seq) = fold.prompt else { return Ok(None) };
         let event = self.event_at(seq)?;
         let id = event.as_ref().map(|event| event.id.to_string());
         let prompt = event.and_then(|e| e.read::<Settings>()).and_then(|s| s.system_prompt.flatten());
-        Ok(prompt.map(|prompt| Piece { source: Source::Ids(id.into_iter().collect()), text: prompt.content }))
+        Ok(prompt.map(|prompt| ContextText {
+            source: Source::Ids(id.into_iter().collect()),
+            text: prompt.content,
+        }))
     }
 
-    fn state_piece(&self, fold: &Fold) -> Result<Option<Piece>, Error> {
+    fn state_piece(&self, fold: &Fold) -> Result<Option<ContextText>, Error> {
         let state: State = self.read_state(fold)?;
         let text = state.render();
         if text.is_empty() {
@@ -427,7 +431,7 @@ impl ConversationHandle {
             ids.extend(self.event_at(seq)?.map(|event| event.id.to_string()));
         }
         ids.dedup();
-        Ok(Some(Piece { source: Source::Ids(ids), text }))
+        Ok(Some(ContextText { source: Source::Ids(ids), text }))
     }
 
     /// The newest turns, oldest first, as many as could fit; and whether there are more.
@@ -517,7 +521,7 @@ impl ConversationHandle {
 }
 
 /// Splits the input off the end of the tail, with the tool calls that it answers.
-fn take_input(tail: &mut Vec<Said>, from: u64) -> Vec<Said> {
+fn take_input(tail: &mut Vec<ContextMessage>, from: u64) -> Vec<ContextMessage> {
     let first = tail.iter().position(|said| said.seq.is_some_and(|seq| seq >= from)).unwrap_or(tail.len());
     let first = pairing::pair(tail.iter().map(|said| &said.message)).cut_at_or_before(first);
     tail.split_off(first)
@@ -539,8 +543,8 @@ impl Tailed {
         Source::Ids(vec![EventId(self.turn.0).to_string()])
     }
 
-    fn said(self) -> Said {
-        Said {
+    fn said(self) -> ContextMessage {
+        ContextMessage {
             source: self.source(),
             seq: Some(self.seq),
             raw: self.message.raw().clone(),
@@ -551,7 +555,7 @@ impl Tailed {
 }
 
 /// A message for the renderers: its exact text, and its content even if a number in it does not fit a double.
-struct RenderInput<'a>(&'a Said);
+struct RenderInput<'a>(&'a ContextMessage);
 
 impl provider::Message for RenderInput<'_> {
     fn text(&self) -> Cow<'_, str> {
@@ -615,8 +619,8 @@ fn rendered_cost(family: Family, rendered: &provider::Rendered) -> u64 {
     system + rendered.messages.iter().map(cost).sum::<u64>()
 }
 
-fn given_piece(text: String) -> Piece {
-    Piece { source: Source::Given, text }
+fn given_piece(text: String) -> ContextText {
+    ContextText { source: Source::Given, text }
 }
 
 fn digest_text(digest: &Digest) -> String {

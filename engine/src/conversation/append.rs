@@ -2,7 +2,7 @@
 
 use super::{ConversationHandle, idempotency};
 use crate::compaction::budget::has_room_for;
-use crate::ingest::{Ingested, NewTurn, Place};
+use crate::ingest::{DraftKind, Ingested, NewTurn};
 use crate::writer::{Commit, CommitFuture};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -92,7 +92,7 @@ impl Append {
         let shared = self.conversation.shared();
         self.conversation.append_to(conversation, self.options, request, |conversation, ingested| {
             let mut turns = self.turns.into_iter();
-            turns.try_for_each(|turn| shared.ingest(conversation, turn, Place::Whole, ingested))
+            turns.try_for_each(|turn| shared.ingest(conversation, turn, DraftKind::Whole, ingested))
         })
     }
 }

@@ -70,7 +70,7 @@ impl Default for HistoryQuery {
 /// One entry of a history.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
-pub enum Entry {
+pub enum HistoryEntry {
     /// A turn.
     Turn(Box<Turn>),
     /// An event that is not a turn.
@@ -78,27 +78,27 @@ pub enum Entry {
 }
 
 /// Only an event has a `kind`. The text is kept until that is known, so that a message keeps its exact bytes.
-impl<'de> Deserialize<'de> for Entry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
+impl<'de> Deserialize<'de> for HistoryEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HistoryEntry, D::Error> {
         #[derive(Deserialize)]
         struct Kind {
             kind: Option<serde::de::IgnoredAny>,
         }
         let raw = Raw::deserialize(deserializer)?;
         let entry = match raw.read::<Kind>() {
-            Some(Kind { kind: Some(_) }) => serde_json::from_str(raw.get()).map(Entry::Event),
-            _ => serde_json::from_str(raw.get()).map(Entry::Turn),
+            Some(Kind { kind: Some(_) }) => serde_json::from_str(raw.get()).map(HistoryEntry::Event),
+            _ => serde_json::from_str(raw.get()).map(HistoryEntry::Turn),
         };
         entry.map_err(serde::de::Error::custom)
     }
 }
 
-impl Entry {
+impl HistoryEntry {
     /// `seq` in the log.
     pub fn seq(&self) -> u64 {
         match self {
-            Entry::Turn(turn) => turn.seq,
-            Entry::Event(event) => event.seq,
+            HistoryEntry::Turn(turn) => turn.seq,
+            HistoryEntry::Event(event) => event.seq,
         }
     }
 }
@@ -141,7 +141,7 @@ impl ConversationHandle {
     }
 
     /// A page of the history, summarized turns included.
-    pub fn history(&self, query: HistoryQuery) -> Result<Page<Entry>, Error> {
+    pub fn history(&self, query: HistoryQuery) -> Result<Page<HistoryEntry>, Error> {
         let limit = page_limit(query.limit)?;
         let descending = query.order == Order::Descending;
         if query.include_events {
@@ -157,19 +157,19 @@ impl ConversationHandle {
             limit: limit + 1,
             bytes_max: Some(PAGE_BYTES_MAX),
         };
-        let mut data: Vec<Entry> = self.turns(&turns)?
+        let mut data: Vec<HistoryEntry> = self.turns(&turns)?
             .into_iter()
-            .map(|turn| Entry::Turn(Box::new(turn)))
+            .map(|turn| HistoryEntry::Turn(Box::new(turn)))
             .collect();
         // A page cut by its byte limit is not known to be the last.
-        let (last, full) = (data.last().map(Entry::seq), bytes(&data) >= PAGE_BYTES_MAX);
-        let next = more(&mut data, limit, Entry::seq).or(last.filter(|_| full));
+        let (last, full) = (data.last().map(HistoryEntry::seq), bytes(&data) >= PAGE_BYTES_MAX);
+        let next = more(&mut data, limit, HistoryEntry::seq).or(last.filter(|_| full));
         Ok(Page { data, next })
     }
 
     /// With events there is an entry at every `seq`, so a page is a range of `seq`. Turns that were not asked for are
     /// left out of it, so that a page may be shorter than its limit and still not the last.
-    fn history_with_events(&self, query: &HistoryQuery, limit: usize) -> Result<Page<Entry>, Error> {
+    fn history_with_events(&self, query: &HistoryQuery, limit: usize) -> Result<Page<HistoryEntry>, Error> {
         let conversation = self.shared().journal.index.conversation(self.key())?;
         let head = conversation.head.seq;
         let (low, high) = (
@@ -214,11 +214,11 @@ impl ConversationHandle {
                 && (query.actors.is_empty()
                     || turn.actor.as_ref().is_some_and(|actor| query.actors.contains(actor)))
         };
-        let mut data: Vec<Entry> = events
+        let mut data: Vec<HistoryEntry> = events
             .into_iter()
             .filter_map(|event| match turns.remove(&event.seq) {
-                Some(turn) => asked_for(&turn).then(|| Entry::Turn(Box::new(turn))),
-                None => Some(Entry::Event(Box::new(event))),
+                Some(turn) => asked_for(&turn).then(|| HistoryEntry::Turn(Box::new(turn))),
+                None => Some(HistoryEntry::Event(Box::new(event))),
             })
             .collect();
         let next = match query.order {
@@ -240,10 +240,10 @@ impl ConversationHandle {
 }
 
 /// Bytes of the messages in a page.
-fn bytes(page: &[Entry]) -> usize {
-    let length = |entry: &Entry| match entry {
-        Entry::Turn(turn) => turn.message.as_ref().map_or(0, |message| message.get().len()),
-        Entry::Event(event) => event.text().map_or(0, str::len),
+fn bytes(page: &[HistoryEntry]) -> usize {
+    let length = |entry: &HistoryEntry| match entry {
+        HistoryEntry::Turn(turn) => turn.message.as_ref().map_or(0, |message| message.get().len()),
+        HistoryEntry::Event(event) => event.text().map_or(0, str::len),
     };
     page.iter().map(length).sum()
 }

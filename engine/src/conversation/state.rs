@@ -109,7 +109,7 @@ impl ConversationHandle {
                 Some(turn) => {
                     let whole = self.shared().journal.index.turn_in(self.key(), turn)?;
                     let turn = self.tenant.viewer().turn(whole.clone());
-                    let is_in = |message: &Raw| message.get().contains(&tool.tool_call_id);
+                    let is_in = |message: &Raw| tool.id.as_ref().is_some_and(|id| message.get().contains(id));
                     // Not even the name of a private call is for others.
                     if turn.message != whole.message && !turn.message.as_ref().is_some_and(is_in) {
                         continue;

@@ -1,7 +1,7 @@
 //! Custom events, and superseding.
 
 use super::{AppendOptions, Appended, ConversationHandle};
-use crate::ingest::{NewTurn, Place};
+use crate::ingest::{DraftKind, NewTurn};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::event::{Draft, Event, Visibility, kind};
@@ -44,7 +44,7 @@ impl ConversationHandle {
                 (with.visibility, with.audience) = (Some(Visibility::Private), old.audience);
                 with.actor = with.actor.or(old.actor);
             }
-            self.shared().ingest(conversation, with, Place::Whole, ingested)?;
+            self.shared().ingest(conversation, with, DraftKind::Whole, ingested)?;
             let by =
                 ingested.drafts.last().map(|draft| TurnId(draft.id.0)).ok_or_else(crate::writer::closed)?;
             ingested.drafts.push(Draft {

@@ -12,11 +12,12 @@ use everturn_core::Error;
 use everturn_core::chain::{self, Head};
 use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings};
 use everturn_core::echo::Words;
+use everturn_core::error::code;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::Status;
-use everturn_core::write::{Action, ErasedBody, Place, StateBody, Write, no_such_seq, still_open};
+use everturn_core::write::{Action, ErasedBody, EventAddress, StateBody, Write, no_such_seq, still_open};
 use everturn_store::TurnQuery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,7 +47,7 @@ pub struct ErasedActor {
 struct Erasure {
     turns: Vec<TurnId>,
     /// Other events.
-    events: Vec<Place>,
+    events: Vec<EventAddress>,
     /// Tool calls that the turns answered.
     answered: Vec<String>,
     /// Whether checkpoints that cover the turns are erased as well.
@@ -254,7 +255,7 @@ impl ConversationHandle {
             gone.extend(Gone::of(&event));
             match chain::check(&event) {
                 // Erasing is the remedy for a damaged body, so it does without one.
-                Err(error) if error.code() == "chain.body_mismatch" => event.body = None,
+                Err(error) if error.is(code::BODY_MISMATCH) => event.body = None,
                 checked => checked?,
             }
             events.push(event);
@@ -286,7 +287,7 @@ impl ConversationHandle {
             // Erasing is the remedy for a damaged body, so it does without one.
             let (status, message) = match self.shared().journal.index.turn_in(key, *turn) {
                 Ok(said) if said.erased => {
-                    let place = Place { conversation: said.conversation, seq: said.seq };
+                    let place = EventAddress { conversation: said.conversation, seq: said.seq };
                     let gone = Gone { place, kind: kind::MESSAGE.into(), turn: Some(*turn) };
                     if !self.erased_before([gone])?.is_empty() {
                         continue;
@@ -359,7 +360,7 @@ impl ConversationHandle {
     }
 
     /// Of events without a body, those whose erasure is recorded.
-    fn erased_before(&self, gone: impl IntoIterator<Item = Gone>) -> Result<BTreeSet<Place>, Error> {
+    fn erased_before(&self, gone: impl IntoIterator<Item = Gone>) -> Result<BTreeSet<EventAddress>, Error> {
         let (mut erasures, mut recorded) = (None, BTreeSet::new());
         for gone in gone {
             let erasures = match &mut erasures {
@@ -381,7 +382,7 @@ impl ConversationHandle {
 
     /// Events that repeat a turn without naming it. A title among them is unset first, so that no fork inherits it;
     /// the other settings of that event are written again.
-    fn echoes(&self, turn: TurnId) -> Result<Vec<Place>, Error> {
+    fn echoes(&self, turn: TurnId) -> Result<Vec<EventAddress>, Error> {
         let find = || self.shared().journal.index.echoes(self.key(), turn);
         let mut found = find()?;
         let titles: Vec<Event> =
@@ -421,8 +422,8 @@ impl ConversationHandle {
     }
 }
 
-fn place_of(event: &Event) -> Place {
-    Place { conversation: event.conversation, seq: event.seq }
+fn place_of(event: &Event) -> EventAddress {
+    EventAddress { conversation: event.conversation, seq: event.seq }
 }
 
 /// Refuses events that cannot be erased by `seq`.

@@ -6,7 +6,7 @@ use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TurnId};
-use everturn_core::write::{ErasedBody, Place};
+use everturn_core::write::{ErasedBody, EventAddress};
 use everturn_store::Member;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -17,7 +17,7 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 #[derive(Default)]
 pub struct Recorded {
     turns: HashSet<TurnId>,
-    places: HashSet<Place>,
+    places: HashSet<EventAddress>,
     /// Whether there is any record.
     any: bool,
     /// Whether records may be missing, because their conversation was deleted.
@@ -26,14 +26,14 @@ pub struct Recorded {
 
 /// An event without a body.
 pub struct Gone {
-    pub place: Place,
+    pub place: EventAddress,
     pub kind: String,
     pub turn: Option<TurnId>,
 }
 
 impl Gone {
     pub fn of(event: &Event) -> Option<Gone> {
-        let place = Place { conversation: event.conversation, seq: event.seq };
+        let place = EventAddress { conversation: event.conversation, seq: event.seq };
         event.body.is_none().then(|| Gone { place, kind: event.kind.clone(), turn: event.turn })
     }
 

@@ -10,6 +10,7 @@ use crate::model::{self, Summarize, Summarizer};
 use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::fact::{Dropped, Fact, ReadBody, StatedBody, limits};
 use everturn_core::id::{EventId, FactId, Key};
@@ -123,7 +124,7 @@ impl ConversationHandle {
             match reader.learn(&batch).and_then(|learned| reader.keep(&batch, learned)) {
                 Ok(_) => {}
                 // The model would reply the same at every later attempt.
-                Err(error) if error.code() == "facts.answer" => {
+                Err(error) if error.is(code::FACTS_ANSWER) => {
                     tracing::warn!(%error, conversation = %self.id(), "no facts from these turns");
                     reader.give_up(&batch, &error)?;
                 }
@@ -293,7 +294,7 @@ impl FactReader {
         drafts.iter().try_for_each(Draft::check)?;
         let action = Action::Derive { drafts, mark: batch.mark };
         match conversation.write(Ok(action), |_| Ok(())).wait() {
-            Err(error) if error.code() == "derive.erased" => return Ok((None, gone)),
+            Err(error) if error.is(code::SOURCE_ERASED) => return Ok((None, gone)),
             written => written?,
         }
         metrics::counter!("everturn_facts_total", "what" => "stated").increment(body.stated);

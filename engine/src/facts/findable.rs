@@ -10,7 +10,7 @@ use everturn_core::viewer::Viewer;
 use everturn_core::write::ErasedBody;
 use everturn_store::IndexChange;
 use everturn_views::facts::add_up;
-use everturn_views::recall::{Entry, EntryId};
+use everturn_views::recall::{EntryId, IndexEntry};
 use std::collections::BTreeSet;
 
 impl Shared {
@@ -126,7 +126,7 @@ fn stated_changes(key: &Key, event: &Event, facts: &[Findable]) -> Vec<IndexChan
 }
 
 fn put(key: &Key, fact: &Fact, audience: Option<Vec<String>>) -> IndexChange {
-    IndexChange::Put(Box::new(Entry {
+    IndexChange::Put(Box::new(IndexEntry {
         tenant: key.tenant.clone(),
         conversation: fact.conversation,
         seq: fact.seq,

@@ -4,7 +4,7 @@
 //! stopped, when its turn is ended by somebody else, or when the store closes.
 
 use crate::journal::{Observed, Observer};
-use crate::model::{Answer, Delta, wait};
+use crate::model::{Delta, ModelReply, wait};
 use crate::writer::closed;
 use everturn_core::Error;
 use everturn_core::event::kind;
@@ -64,7 +64,7 @@ pub struct Generated {
     /// Committed turns, oldest first. The first is the turn that was open; a reply of several items has one for each.
     pub turns: Vec<Turn>,
     /// The model's reply.
-    pub answer: Answer,
+    pub answer: ModelReply,
     /// `seq` of the prompt's receipt: not the first one, if the prompt had to be shortened.
     pub receipt_seq: u64,
 }

@@ -6,13 +6,14 @@
 use super::account::{Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat};
 use crate::context::{Context, ContextOptions};
 use crate::conversation::{AppendOptions, ConversationHandle};
-use crate::ingest::{NewTurn, Place};
+use crate::ingest::{DraftKind, NewTurn};
 use crate::model::runtime::runtime;
-use crate::model::{Answer, Configured, Delta, Finish, Request, Step};
+use crate::model::{Configured, Delta, Finish, GenerationStep, ModelReply, Request};
 use crate::streaming::turn::NewStream;
 use crate::tenant::Tenant;
 use crate::writer::closed;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::{Visibility, kind};
 use everturn_core::id::{ConversationId, GenerationId, TurnId, clip};
 use everturn_core::json::Raw;
@@ -341,7 +342,7 @@ impl Work {
                 self.conversation.shared().journal.index.conversation(self.conversation.key())?.head.seq;
             if let Some(expected) = append.expected_seq.filter(|expected| *expected != head) {
                 let text = format!("head is {head}, you expected {expected}; read on and ask again");
-                return Err(Error::conflict("append.stale_seq", text));
+                return Err(Error::conflict(code::STALE_SEQ, text));
             }
             return Ok(Vec::new());
         }
@@ -382,7 +383,7 @@ impl Work {
         self: Arc<Self>,
         ready: Ready,
         halted: &mut oneshot::Receiver<Halt>,
-    ) -> (u64, Result<Answer, End>) {
+    ) -> (u64, Result<ModelReply, End>) {
         let mut shown = false;
         let first = self.ask(&ready, halted, &mut shown).await;
         let receipt_seq = ready.receipt_seq;
@@ -410,7 +411,7 @@ impl Work {
         ready: &Ready,
         halted: &mut oneshot::Receiver<Halt>,
         shown: &mut bool,
-    ) -> Result<Answer, End> {
+    ) -> Result<ModelReply, End> {
         let request = Request {
             model: self.options.served_model.clone(),
             system: ready.system.clone(),
@@ -430,8 +431,8 @@ impl Work {
                 Either::Right((step, _)) => step,
             };
             match step {
-                Some(Ok(Step::Done(answer))) => return Ok(*answer),
-                Some(Ok(Step::Delta(delta))) => {
+                Some(Ok(GenerationStep::Done(answer))) => return Ok(*answer),
+                Some(Ok(GenerationStep::Delta(delta))) => {
                     *shown = true;
                     match &delta {
                         Delta::Text(text) => {
@@ -469,7 +470,7 @@ impl Work {
         built.token_budget = built.token_budget.min(half);
         let context = match self.conversation.contexts().build(&built) {
             // The fixed parts need more than that: use the smallest budget that fits them.
-            Err(error) if error.code() == "context.budget_too_small" => {
+            Err(error) if error.is(code::BUDGET_TOO_SMALL) => {
                 built.token_budget = ready.built.token_budget;
                 self.conversation.contexts().build(&built)?
             }
@@ -487,15 +488,20 @@ impl Work {
         &self,
         turn: TurnId,
         receipt_seq: u64,
-        outcome: Result<Answer, End>,
+        outcome: Result<ModelReply, End>,
     ) -> Result<Generated, Error> {
         let outcome = outcome.and_then(|answer| {
             let turns = self.commit(turn, receipt_seq, &answer)?;
             Ok(Generated { turns, answer, receipt_seq })
         });
         match &outcome {
-            Err(End::Halted(Halt::Stopped)) => self.abort(turn, "stopped"),
-            Err(End::Failed(error)) => self.abort(turn, &format!("{}: {}", error.code(), error.text())),
+            Err(End::Halted(Halt::Stopped)) => self.abort(turn, "stopped".into(), BTreeMap::new()),
+            Err(End::Failed(error)) => {
+                let about =
+                    json!({ "id": self.generation, "receipt_seq": receipt_seq, "error": error.code() });
+                let reason = format!("{}: {}", error.code(), error.text());
+                self.abort(turn, reason, self.metadata(about).unwrap_or_default());
+            }
             Ok(_) | Err(End::Halted(_)) => {}
         }
         self.note(&outcome);
@@ -515,7 +521,7 @@ impl Work {
 
     /// Appends the reply: its first item ends the open turn, the others follow in the same batch. A turn has the
     /// `seq` at which it was opened, so this is the only order in which the next prompt returns them as they came.
-    fn commit(&self, turn: TurnId, receipt_seq: u64, answer: &Answer) -> Result<Vec<Turn>, Error> {
+    fn commit(&self, turn: TurnId, receipt_seq: u64, answer: &ModelReply) -> Result<Vec<Turn>, Error> {
         let said = json!({
             "id": self.generation,
             "receipt_seq": receipt_seq,
@@ -531,7 +537,7 @@ impl Work {
         let served = || self.options.context.model.clone();
         let model = Some(answer.model.clone()).filter(|model| !model.is_empty()).or_else(served);
         let mut first = Some((
-            Place::End(turn, Role::Assistant, kind::COMMITTED, None),
+            DraftKind::End(turn, Role::Assistant, kind::COMMITTED, None),
             self.metadata(said)?,
             Some(Tokens { prompt: answer.tokens.prompt, completion: answer.tokens.completion }),
         ));
@@ -551,7 +557,7 @@ impl Work {
                             let belongs =
                                 Raw::of(&json!({ "id": self.generation, "answer": turn, "nth": nth }))?;
                             let metadata = BTreeMap::from([("generation".to_string(), belongs)]);
-                            (Place::Said(Role::Assistant), metadata, None)
+                            (DraftKind::Said(Role::Assistant), metadata, None)
                         }
                     };
                     let (actor, model) = (self.options.actor.clone(), model.clone());
@@ -573,8 +579,9 @@ impl Work {
         Ok(turns)
     }
 
-    fn abort(&self, turn: TurnId, reason: &str) {
-        match self.conversation.open_turn(turn).abort(reason, None).wait() {
+    fn abort(&self, turn: TurnId, reason: String, metadata: BTreeMap<String, Raw>) {
+        let last = NewTurn { metadata, ..NewTurn::default() };
+        match self.conversation.open_turn(turn).end(last, kind::ABORTED, Some(reason), None).wait() {
             // Somebody else ended it first.
             Ok(_) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
             Err(error) => tracing::warn!(%error, %turn, "the turn of a failed reply could not be ended"),

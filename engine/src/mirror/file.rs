@@ -25,7 +25,7 @@ pub struct Tail {
 
 /// The file found at a path.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum MirroredFile {
     /// Nothing.
     Nothing,
     /// The file of this conversation.
@@ -35,17 +35,17 @@ pub enum Found {
 }
 
 /// Reads the beginning and the end of a file; the part in between does not matter for continuing it.
-pub fn look(path: &Path, id: ConversationId) -> Result<Found, Error> {
+pub fn look(path: &Path, id: ConversationId) -> Result<MirroredFile, Error> {
     let mut file = match File::open(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(MirroredFile::Nothing),
         Err(e) => return Err(failed(path, &e)),
     };
     match Reader::new(BufReader::new(&file)).next() {
         Some(Ok(Item::Header(header))) if header.conversation == Some(id) => {}
-        _ => return Ok(Found::Other),
+        _ => return Ok(MirroredFile::Other),
     }
-    Ok(last_event(&mut file).map_err(|e| failed(path, &e))?.map_or(Found::Other, Found::Ours))
+    Ok(last_event(&mut file).map_err(|e| failed(path, &e))?.map_or(MirroredFile::Other, MirroredFile::Ours))
 }
 
 /// Searches backwards for the last event. `None` without a complete header.

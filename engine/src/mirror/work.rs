@@ -1,7 +1,7 @@
 //! Work of the mirror's thread: bringing files up to date with the log.
 
 use super::Change;
-use super::file::{self, Found, Header, Lines, Tail, failed};
+use super::file::{self, Header, Lines, MirroredFile, Tail, failed};
 use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
@@ -177,13 +177,13 @@ impl<'a> Work<'a> {
         let path = self.path(key);
         let found = match known.filter(|tail| fs::metadata(&path).is_ok_and(|file| file.len() == tail.bytes))
         {
-            Some(tail) => Found::Ours(tail),
+            Some(tail) => MirroredFile::Ours(tail),
             None => file::look(&path, key.id)?,
         };
         match found {
-            Found::Ours(tail) if agrees(&tail, &conversation) => self.append(key, &conversation, tail),
-            Found::Nothing => self.append(key, &conversation, Tail { seq: 0, hash: None, bytes: 0 }),
-            Found::Ours(_) | Found::Other => {
+            MirroredFile::Ours(tail) if agrees(&tail, &conversation) => self.append(key, &conversation, tail),
+            MirroredFile::Nothing => self.append(key, &conversation, Tail { seq: 0, hash: None, bytes: 0 }),
+            MirroredFile::Ours(_) | MirroredFile::Other => {
                 self.set_aside(&path)?;
                 self.write(key, &conversation, conversation.head.seq)
             }
@@ -261,11 +261,13 @@ impl<'a> Work<'a> {
             let relative = Key { tenant: key.tenant.clone(), id };
             let path = self.path(&relative);
             match (file::look(&path, id)?, self.conversation(&relative)?) {
-                (Found::Nothing, _) => {}
+                (MirroredFile::Nothing, _) => {}
                 (_, None) => self.remove(&relative)?,
                 // Only up to its current end: its own erasures are handled separately.
-                (Found::Ours(tail), Some(conversation)) => self.write(&relative, &conversation, tail.seq)?,
-                (Found::Other, Some(_)) => file::remove(&path)?,
+                (MirroredFile::Ours(tail), Some(conversation)) => {
+                    self.write(&relative, &conversation, tail.seq)?
+                }
+                (MirroredFile::Other, Some(_)) => file::remove(&path)?,
             }
             file::remove_asides(&path)?;
         }

@@ -9,17 +9,24 @@ use std::time::Duration;
 
 /// An API key. It is sent to the server and shown nowhere else.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Result<String, Error>);
 
 impl Secret {
     /// Wraps a key.
     pub fn new(key: impl Into<String>) -> Secret {
-        Secret(key.into())
+        Secret(Ok(key.into()))
+    }
+
+    /// A key that is missing because this environment variable is not set. The model exists, and each request to it
+    /// fails with an error that says so.
+    pub fn unset(variable: &str) -> Secret {
+        let text = format!("the variable {variable} is not set; export it first");
+        Secret(Err(Error::invalid("model.no_key", text)))
     }
 
     /// The key, for the header that carries it.
-    pub(super) fn reveal(&self) -> &str {
-        &self.0
+    pub(super) fn reveal(&self) -> Result<&str, Error> {
+        self.0.as_deref().map_err(Error::clone)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::retry::{Fault, Tries};
 use super::runtime::{Ends, runtime};
 use super::server::Server;
-use super::{Answer, Delta, Endpoint, Generate, Generation, Kind, Provider, Request, Step};
+use super::{Delta, Endpoint, Generate, Generation, GenerationStep, Kind, ModelReply, Provider, Request};
 use everturn_core::Error;
 use everturn_formats::wire::{self, Failure, Reader};
 use futures_core::Stream;
@@ -58,7 +58,7 @@ impl Generate for HttpModel {
         let (sender, steps) = mpsc::channel(STEPS_AHEAD);
         let task = runtime.spawn(async move {
             let last = match inner.server.in_time(inner.ask(&body, &sender)).await {
-                Ok(answer) => Ok(Step::Done(Box::new(answer))),
+                Ok(answer) => Ok(GenerationStep::Done(Box::new(answer))),
                 Err(failure) => Err(inner.server.error(&failure)),
             };
             // The reader may be gone.
@@ -70,12 +70,12 @@ impl Generate for HttpModel {
 
 /// The steps of a request that runs elsewhere; dropping them ends it.
 struct Running {
-    steps: mpsc::Receiver<Result<Step, Error>>,
+    steps: mpsc::Receiver<Result<GenerationStep, Error>>,
     _ends: Ends,
 }
 
 impl Stream for Running {
-    type Item = Result<Step, Error>;
+    type Item = Result<GenerationStep, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.steps.poll_recv(context)
@@ -84,7 +84,7 @@ impl Stream for Running {
 
 /// Destination of the pieces of a reply.
 struct Watcher<'a> {
-    steps: &'a mpsc::Sender<Result<Step, Error>>,
+    steps: &'a mpsc::Sender<Result<GenerationStep, Error>>,
     shown: bool,
 }
 
@@ -93,7 +93,7 @@ impl Watcher<'_> {
         for delta in deltas.drain(..) {
             self.shown = true;
             // A reader that stops drops the generation, which ends this task.
-            let _ = self.steps.send(Ok(Step::Delta(delta))).await;
+            let _ = self.steps.send(Ok(GenerationStep::Delta(delta))).await;
         }
     }
 
@@ -105,7 +105,11 @@ impl Watcher<'_> {
 }
 
 impl Inner {
-    async fn ask(&self, body: &str, steps: &mpsc::Sender<Result<Step, Error>>) -> Result<Answer, Failure> {
+    async fn ask(
+        &self,
+        body: &str,
+        steps: &mpsc::Sender<Result<GenerationStep, Error>>,
+    ) -> Result<ModelReply, Failure> {
         let mut watcher = Watcher { steps, shown: false };
         let mut tries = Tries::new(&self.server.limits);
         loop {
@@ -116,7 +120,7 @@ impl Inner {
         }
     }
 
-    async fn attempt(&self, body: &str, watcher: &mut Watcher<'_>) -> Result<Answer, Fault> {
+    async fn attempt(&self, body: &str, watcher: &mut Watcher<'_>) -> Result<ModelReply, Fault> {
         let mut incoming = self.server.send(body).await?;
         let mut reader = Reader::new(self.kind, self.server.limits.answer_bytes_max);
         let mut deltas = Vec::new();

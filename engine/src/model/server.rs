@@ -41,7 +41,7 @@ impl Server {
         if endpoint.kind == Kind::Anthropic {
             headers.insert("anthropic-version", HeaderValue::from_static(ANTHROPIC_VERSION));
         }
-        if let Some(key) = &endpoint.api_key {
+        if let Some(key) = endpoint.api_key.as_ref().and_then(|key| key.reveal().ok()) {
             let (name, value) = key_header(endpoint.kind, key)?;
             headers.insert(name, value);
         }
@@ -74,7 +74,7 @@ impl Server {
 
     /// Error for the caller.
     pub fn error(&self, failure: &Failure) -> Error {
-        failure.error(self.key.as_ref().map(Secret::reveal))
+        failure.error(self.key.as_ref().and_then(|key| key.reveal().ok()))
     }
 
     /// Runs `work` within the total timeout.
@@ -85,6 +85,9 @@ impl Server {
 
     /// One attempt, up to the head of a successful response.
     pub async fn send(&self, body: &str) -> Result<Body<'_>, Fault> {
+        if let Some(Err(unset)) = self.key.as_ref().map(Secret::reveal) {
+            return Err(Fault::last(unset.into()));
+        }
         let deadline = after(self.limits.first_byte_timeout);
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body.to_string());
         let response = match timeout_at(deadline, request.send()).await {
@@ -157,18 +160,17 @@ impl Body<'_> {
     }
 }
 
-fn key_header(kind: Kind, key: &Secret) -> Result<(HeaderName, HeaderValue), Error> {
+fn key_header(kind: Kind, key: &str) -> Result<(HeaderName, HeaderValue), Error> {
     let (name, text) = match kind {
-        Kind::Anthropic => (HeaderName::from_static("x-api-key"), key.reveal().to_string()),
-        Kind::OpenaiChat | Kind::OpenaiResponses => (AUTHORIZATION, format!("Bearer {}", key.reveal())),
+        Kind::Anthropic => (HeaderName::from_static("x-api-key"), key.to_string()),
+        Kind::OpenaiChat | Kind::OpenaiResponses => (AUTHORIZATION, format!("Bearer {key}")),
     };
-    let mut value =
-        HeaderValue::from_str(&text).ok().filter(|_| !key.reveal().is_empty()).ok_or_else(|| {
-            Error::invalid(
-                "model.key_malformed",
-                "the key is empty or holds a line break or the like; check api_key_env",
-            )
-        })?;
+    let mut value = HeaderValue::from_str(&text).ok().filter(|_| !key.is_empty()).ok_or_else(|| {
+        Error::invalid(
+            "model.key_malformed",
+            "the key is empty or holds a line break or the like; check api_key_env",
+        )
+    })?;
     value.set_sensitive(true);
     Ok((name, value))
 }

@@ -13,7 +13,7 @@ use everturn_core::id::{EventId, TurnId};
 use everturn_core::event::Visibility;
 use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::{is_for_everyone, without_private};
-use everturn_views::context::{Block, Material, Names, Piece, Section, Seen, Source, seen_by};
+use everturn_views::context::{Block, Material, Names, ContextText, Section, Seen, Source, seen_by};
 use everturn_views::recall::{Filter, Kind, Mode, raw_text_of, text_of};
 use everturn_views::speech;
 use std::borrow::Cow;
@@ -61,7 +61,7 @@ impl ConversationHandle {
     }
 
     /// Whether these are facts that everyone may see.
-    fn are_for_everyone(&self, facts: &[Piece], through: u64) -> Result<bool, Error> {
+    fn are_for_everyone(&self, facts: &[ContextText], through: u64) -> Result<bool, Error> {
         if facts.is_empty() {
             return Ok(true);
         }
@@ -116,7 +116,7 @@ fn asked(material: &Material) -> Option<String> {
 
 /// A turn as a text: when, who, what. `None` if these participants do not see it. Frozen for each of the names: receipts
 /// are replayed with it.
-fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<Piece> {
+fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<ContextText> {
     let message = turn.value()?;
     let is_own = turn.actor.as_ref().is_some_and(|actor| participants.contains(actor));
     let message = match turn.message.as_ref().filter(|_| !is_own).map(|raw| without_private(raw.get())) {
@@ -139,11 +139,11 @@ fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<Piec
     // To the second: more precision means nothing to a reader.
     let at = at.split('.').next().unwrap_or_default();
     let text = format!("[{at}Z] {who}:\n{}{more}", &text[..end]);
-    Some(Piece { source: Source::Ids(vec![EventId(turn.id.0).to_string()]), text })
+    Some(ContextText { source: Source::Ids(vec![EventId(turn.id.0).to_string()]), text })
 }
 
 /// A fact as a text. Frozen: receipts are replayed with it.
-fn fact_piece(fact: &Fact) -> Piece {
+fn fact_piece(fact: &Fact) -> ContextText {
     let text = format!("{} {} {}", fact.subject, fact.predicate, fact.object);
-    Piece { source: Source::Ids(vec![fact.id.to_string()]), text }
+    ContextText { source: Source::Ids(vec![fact.id.to_string()]), text }
 }

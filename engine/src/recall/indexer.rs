@@ -7,12 +7,13 @@ use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
 use crate::load;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TenantName};
 use everturn_core::turn::Turn;
 use everturn_core::write::ErasedBody;
 use everturn_store::{IndexChange, Span};
-use everturn_views::recall::{Embedded, Entry, EntryId};
+use everturn_views::recall::{Embedded, EntryId, IndexEntry};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -210,7 +211,7 @@ pub fn forget_erased(shared: &Shared, tenant: &TenantName) -> Result<(), Error> 
     match forgotten {
         Ok(true) => return Ok(()),
         Ok(false) => {}
-        Err(error) if error.code() == "recall.read_only" => {
+        Err(error) if error.is(code::RECALL_READ_ONLY) => {
             shared.recall.indexer.note_removal();
             let text = "erased, but its text stays in the index, which cannot be written; make the folder that ends in `-index` and its \
                         files writable, then run `everturn recall --index`";
@@ -271,7 +272,7 @@ fn changes_of(
     let key = Key { tenant: tenant.clone(), id: event.conversation };
     match event.kind.as_str() {
         kind::MESSAGE | kind::TOOL_RESULT => {
-            let entries = Turn::begun(event).map(|turn| Entry::all_of_turn(tenant, &turn, None));
+            let entries = Turn::begun(event).map(|turn| IndexEntry::all_of_turn(tenant, &turn, None));
             let entries = entries.into_iter().flatten();
             changes.extend(entries.map(|entry| IndexChange::Put(Box::new(entry))));
         }
@@ -287,7 +288,7 @@ fn changes_of(
                 turn => turn?,
             };
             let fallen = (kind == kind::ABORTED).then_some(event.seq);
-            let entries = Entry::all_of_turn(tenant, &turn, fallen).into_iter();
+            let entries = IndexEntry::all_of_turn(tenant, &turn, fallen).into_iter();
             changes.extend(entries.map(|entry| IndexChange::Put(Box::new(entry))));
         }
         kind::SUPERSEDED => {

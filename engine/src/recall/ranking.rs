@@ -6,7 +6,7 @@ use crate::recall::embedding;
 use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::time::Timestamp;
-use everturn_store::Found;
+use everturn_store::Proposal;
 use everturn_views::recall::{
     EntryNo, Filter, Fit, NEIGHBOURS, excess, has_phrases, lift, own_scores, period, word_fit,
 };
@@ -28,7 +28,7 @@ const RERANKED_WEIGHT: f64 = 1.0;
 
 /// A result, before it is read.
 pub struct Ranked {
-    pub found: Found,
+    pub found: Proposal,
     pub score: f64,
     pub matched: Matched,
 }
@@ -45,7 +45,7 @@ struct Scoring<'a> {
 }
 
 /// A single ranking.
-pub fn alone(found: &[Found], matched: fn(Rank) -> Matched) -> Vec<Ranked> {
+pub fn alone(found: &[Proposal], matched: fn(Rank) -> Matched) -> Vec<Ranked> {
     let ranked = found.iter().enumerate().map(|(place, found)| Ranked {
         found: found.clone(),
         score: found.score,
@@ -82,10 +82,10 @@ impl Tenant {
         meant: &VectorResults,
     ) -> Result<(Vec<Ranked>, Option<String>), Error> {
         let mut matched: HashMap<EntryNo, Matched> = HashMap::new();
-        let mut candidates: Vec<Found> = Vec::new();
-        let places = |found: &[Found]| -> Vec<(EntryNo, Rank)> {
+        let mut candidates: Vec<Proposal> = Vec::new();
+        let places = |found: &[Proposal]| -> Vec<(EntryNo, Rank)> {
             let rank =
-                |(place, found): (usize, &Found)| (found.no, Rank { rank: place + 1, score: found.score });
+                |(place, found): (usize, &Proposal)| (found.no, Rank { rank: place + 1, score: found.score });
             found.iter().enumerate().map(rank).collect()
         };
         for (no, rank) in places(&by_words.found) {
@@ -120,7 +120,7 @@ impl Tenant {
         let beside =
             self.shared().recall.store.neighbours(self.name(), search.filter, &numbers, NEIGHBOURS.len())?;
         let new = beside.iter().take(NEIGHBOURS_OF).flatten().map(|(found, _)| found);
-        let mut new: Vec<Found> = new.filter(|found| seen.insert(found.no)).cloned().collect();
+        let mut new: Vec<Proposal> = new.filter(|found| seen.insert(found.no)).cloned().collect();
         let (new_fits, new_unsure) = self.fits(&mut fitting, &mut new)?;
         candidates.extend(new);
         fits.extend(new_fits);
@@ -206,7 +206,7 @@ impl Tenant {
         search: &Search,
         meant: &VectorResults,
         period: &Range<Timestamp>,
-    ) -> Result<Vec<Found>, Error> {
+    ) -> Result<Vec<Proposal>, Error> {
         let filter = Filter {
             after: search.filter.after.max(Some(period.start)),
             before: Some(search.filter.before.map_or(period.end, |before| before.min(period.end))),
@@ -229,7 +229,7 @@ impl Tenant {
     fn fits(
         &self,
         fitting: &mut Scoring,
-        candidates: &mut Vec<Found>,
+        candidates: &mut Vec<Proposal>,
     ) -> Result<(Vec<Fit>, HashSet<EntryNo>), Error> {
         let Scoring { closeness, period, search, by_words, meant } = fitting;
         let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), KnownFacts::new());

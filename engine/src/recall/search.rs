@@ -10,7 +10,7 @@ use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_core::viewer::Viewer;
-use everturn_store::{Behind, Found, Proposed, TurnQuery};
+use everturn_store::{Behind, Proposal, Proposed, TurnQuery};
 use everturn_views::recall::{
     Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, Wanted, WordFit,
     has_phrases, searched_text, snippet, terms, text_of, word_fit,
@@ -180,7 +180,7 @@ pub(crate) struct Search<'a> {
 /// Embedding of a query, its nearest entries, best first, and the words of each.
 pub(crate) struct VectorResults {
     pub question: embedding::Question,
-    pub near: Vec<Found>,
+    pub near: Vec<Proposal>,
     pub texts: HashMap<EntryNo, Candidate>,
 }
 
@@ -195,7 +195,7 @@ pub(crate) struct Candidate {
 #[derive(Default)]
 pub(crate) struct LexicalResults {
     pub counts: Counts,
-    pub found: Vec<Found>,
+    pub found: Vec<Proposal>,
     pub fits: HashMap<EntryNo, Fit>,
 }
 
@@ -399,7 +399,7 @@ impl Tenant {
     /// Reads a result. One that can no longer be read has no words here, and is left out later.
     pub(crate) fn candidate(
         &self,
-        found: &Found,
+        found: &Proposal,
         search: &Search,
         closeness: Option<&mut Closeness>,
         known: &mut KnownFacts,
@@ -412,7 +412,11 @@ impl Tenant {
     }
 
     /// The text of a result; `None` if it can no longer be read.
-    pub(crate) fn found_text(&self, found: &Found, known: &mut KnownFacts) -> Result<Option<String>, Error> {
+    pub(crate) fn found_text(
+        &self,
+        found: &Proposal,
+        known: &mut KnownFacts,
+    ) -> Result<Option<String>, Error> {
         let key = self.key(found.conversation);
         let text = match found.id {
             EntryId::Turn(id) => {
@@ -506,7 +510,7 @@ impl Tenant {
     /// Snippet of the turn at a `seq` beside a result.
     fn snippet_of(
         &self,
-        found: &Found,
+        found: &Proposal,
         seq: u64,
         filter: &Filter,
         words: &TextQuery,
@@ -523,7 +527,7 @@ impl Tenant {
 
     /// A turn as the conversation in scope sees it, unless it is gone from there. A damaged one is left out and
     /// logged: it must not hide the others.
-    fn standing_turn(&self, found: &Found, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
+    fn standing_turn(&self, found: &Proposal, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
         match self.turn_standing(found, id, filter) {
             Err(error @ Error::Corrupt(_)) => {
                 tracing::warn!(%error, "left out of the recall");
@@ -533,7 +537,7 @@ impl Tenant {
         }
     }
 
-    fn turn_standing(&self, found: &Found, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
+    fn turn_standing(&self, found: &Proposal, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
         let key = self.key(filter.conversation.unwrap_or(found.conversation));
         let turn = match filter.through_seq {
             None => match self.conversation(key.id).turn(id) {
@@ -565,7 +569,7 @@ impl Tenant {
     /// A fact as the conversation in scope sees it, unless it does not hold there.
     fn standing_fact(
         &self,
-        found: &Found,
+        found: &Proposal,
         id: FactId,
         filter: &Filter,
         known: &mut KnownFacts,

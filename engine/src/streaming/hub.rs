@@ -12,7 +12,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName, TurnId, clip};
 use everturn_core::limits::{SUBSCRIBER_LAG_BYTES_MAX, SUBSCRIBER_LAG_EVENTS_MAX};
 use everturn_core::viewer::Viewer;
-use everturn_core::write::Place;
+use everturn_core::write::EventAddress;
 use futures_core::Stream;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -206,7 +206,7 @@ impl Hub {
     }
 
     /// Removes erased text from queued updates. Once it returns, no subscriber gets that text any more.
-    pub fn erase(&self, tenant: &TenantName, erased: &[Place]) {
+    pub fn erase(&self, tenant: &TenantName, erased: &[EventAddress]) {
         let topics: Vec<(Key, Arc<Topic>)> = self
             .topics()
             .iter()
@@ -214,7 +214,7 @@ impl Hub {
             .map(|(key, topic)| (key.clone(), topic.clone()))
             .collect();
         for (key, topic) in topics {
-            let gone = |conversation, seq| erased.contains(&Place { conversation, seq });
+            let gone = |conversation, seq| erased.contains(&EventAddress { conversation, seq });
             for update in &mut topic.ring().updates {
                 match update {
                     Update::Event(event) if gone(event.conversation, event.seq) => {

@@ -114,7 +114,7 @@ impl OpenText {
 }
 
 /// Text to make durable.
-pub struct Piece {
+pub struct UnwrittenText {
     pub key: Key,
     pub turn: TurnId,
     pub offset: u64,
@@ -225,12 +225,12 @@ impl Streams {
     }
 
     /// Takes the pieces that are not durable yet.
-    pub fn take_dirty(&self) -> Vec<Piece> {
+    pub fn take_dirty(&self) -> Vec<UnwrittenText> {
         let mut streams = self.open();
         let dirty = streams.iter_mut().filter(|(_, open)| open.dirty_since.is_some());
         dirty
             .map(|((key, turn), open)| {
-                let piece = Piece {
+                let piece = UnwrittenText {
                     key: key.clone(),
                     turn: *turn,
                     offset: open.durable as u64,
@@ -244,7 +244,7 @@ impl Streams {
     }
 
     /// Marks a piece as not durable again after a failed write, if its turn is still open.
-    pub fn not_written(&self, piece: &Piece, now: Timestamp) {
+    pub fn not_written(&self, piece: &UnwrittenText, now: Timestamp) {
         if let Some(open) = self.open().get_mut(&(piece.key.clone(), piece.turn)) {
             open.durable = open.durable.min(piece.offset as usize);
             open.dirty_since = Some(now);

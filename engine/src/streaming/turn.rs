@@ -1,7 +1,7 @@
 //! Streamed turns: opened, extended by chunks, ended.
 
 use crate::conversation::{AppendOptions, ConversationHandle, idempotency};
-use crate::ingest::{self, NewTurn, Place};
+use crate::ingest::{self, DraftKind, NewTurn};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -126,7 +126,7 @@ impl<'a> OpenTurn<'a> {
         self.end(NewTurn::default(), kind::ABORTED, Some(reason.to_string()), replacement)
     }
 
-    fn end(
+    pub(crate) fn end(
         &self,
         mut last: NewTurn,
         kind: &'static str,
@@ -149,7 +149,7 @@ impl<'a> OpenTurn<'a> {
                 for (key, value) in open.metadata {
                     last.metadata.entry(key).or_insert(value);
                 }
-                shared.ingest(conversation, last, Place::End(turn, open.role, kind, reason), ingested)?;
+                shared.ingest(conversation, last, DraftKind::End(turn, open.role, kind, reason), ingested)?;
                 if let Some(by) = replacement {
                     if by == turn {
                         let text = format!("{turn} cannot replace itself; name another turn, or none");

@@ -19,7 +19,7 @@ use everturn_core::json::Raw;
 use everturn_core::limits::METADATA_BYTES_MAX;
 use everturn_core::turn::Successor;
 use everturn_core::write::{Summarized, SupersededBody};
-use everturn_formats::agents::{Entry, Reader, Said, Step, Thread};
+use everturn_formats::agents::{Entry, EntryContent, ParsedTurn, Reader, Thread};
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
 use everturn_views::tokens::Family;
@@ -159,9 +159,9 @@ impl Import<'_> {
             return Ok(());
         }
         match &entry.step {
-            Step::Turn(_) => self.turns += 1,
-            Step::System(_) => {}
-            Step::Event { what, .. } | Step::Compaction { what, .. } => {
+            EntryContent::Turn(_) => self.turns += 1,
+            EntryContent::System(_) => {}
+            EntryContent::Event { what, .. } | EntryContent::Compaction { what, .. } => {
                 *self.kept.entry(what.clone()).or_default() += 1;
             }
         }
@@ -172,7 +172,7 @@ impl Import<'_> {
         let (name, key, title) = (entry.name, entry.key, entry.title);
         let waiting = self.target(at)?.batch.bytes;
         match entry.step {
-            Step::Turn(said) => {
+            EntryContent::Turn(said) => {
                 let id = self.turn_id(at, key)?;
                 // An older version than what is here: the file is a copy from before.
                 if before.is_some() && self.stands(at, id)?.is_some() {
@@ -180,13 +180,13 @@ impl Import<'_> {
                 }
                 self.turn(at, entry.line, id, *said, entry.at, before)?;
             }
-            Step::System(prompt) => {
+            EntryContent::System(prompt) => {
                 let batch = &mut self.target(at)?.batch;
                 batch.bytes += prompt.len();
                 batch.prompt = Some(prompt);
             }
-            Step::Event { body, .. } => self.event(at, entry.line, body, entry.at)?,
-            Step::Compaction { summary, tokens_before, body, .. } => {
+            EntryContent::Event { body, .. } => self.event(at, entry.line, body, entry.at)?,
+            EntryContent::Compaction { summary, tokens_before, body, .. } => {
                 self.event(at, entry.line, body, entry.at)?;
                 self.compaction(at, summary, tokens_before, entry.at)?;
             }
@@ -337,7 +337,7 @@ impl Import<'_> {
         at: usize,
         line: u64,
         id: TurnId,
-        said: Said,
+        said: ParsedTurn,
         occurred_at: Option<everturn_core::time::Timestamp>,
         before: Option<u64>,
     ) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! Out of a store, in the format that is wanted.
 
 use crate::context::StoredMedia;
-use crate::conversation::{ConversationHandle, Entry, HistoryQuery};
+use crate::conversation::{ConversationHandle, HistoryEntry, HistoryQuery};
 use everturn_core::Error;
 use everturn_core::event::kind;
 use everturn_core::id::clip;
@@ -150,12 +150,14 @@ impl ConversationHandle {
             let page = self.history(query.clone())?;
             for entry in &page.data {
                 match entry {
-                    Entry::Turn(turn) => document.turn(turn)?,
-                    Entry::Event(event) if event.kind == kind::COMPACTION => document.compaction(event)?,
-                    Entry::Event(_) => {}
+                    HistoryEntry::Turn(turn) => document.turn(turn)?,
+                    HistoryEntry::Event(event) if event.kind == kind::COMPACTION => {
+                        document.compaction(event)?
+                    }
+                    HistoryEntry::Event(_) => {}
                 }
             }
-            progress(page.data.last().map_or(0, Entry::seq));
+            progress(page.data.last().map_or(0, HistoryEntry::seq));
             match page.next {
                 Some(next) => query.after = Some(next),
                 None => break,

@@ -2,7 +2,7 @@
 
 use super::Imported;
 use crate::conversation::ConversationHandle;
-use crate::ingest::{Ingested, NewTurn, Place};
+use crate::ingest::{DraftKind, Ingested, NewTurn};
 use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
@@ -14,7 +14,7 @@ use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::redaction::Mode;
 use everturn_core::write::Action;
 use everturn_formats::jsonl::{Header, Item};
-use everturn_formats::session::{self, Mapper, Recorded, Step};
+use everturn_formats::session::{self, Mapped, Mapper, Recorded};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Tenant {
                 }
             };
             events += 1;
-            turns += u64::from(matches!(step, Ok(Step::Turn { .. })));
+            turns += u64::from(matches!(step, Ok(Mapped::Turn { .. })));
             import.line(line, step, &mut problems)?;
             progress(events);
         }
@@ -153,7 +153,7 @@ impl Import<'_> {
     fn line(
         &mut self,
         line: u64,
-        step: Result<Step, Error>,
+        step: Result<Mapped, Error>,
         problems: &mut Vec<String>,
     ) -> Result<(), Error> {
         if line <= self.done {
@@ -184,10 +184,10 @@ impl Import<'_> {
         if full { self.flush() } else { Ok(()) }
     }
 
-    fn ingest(&self, step: Step, into: &mut Ingested) -> Result<(), Error> {
+    fn ingest(&self, step: Mapped, into: &mut Ingested) -> Result<(), Error> {
         let shared = self.tenant.shared();
         match step {
-            Step::Turn { message, actor, model, metadata, occurred_at, .. } => {
+            Mapped::Turn { message, actor, model, metadata, occurred_at, .. } => {
                 let turn = NewTurn {
                     actor,
                     model,
@@ -201,9 +201,9 @@ impl Import<'_> {
                     Conversation::new(self.id, tenant, now, Head::genesis(self.id))
                 };
                 let conversation = self.conversation.clone().unwrap_or_else(fresh);
-                shared.ingest(&conversation, turn, Place::Whole, into)
+                shared.ingest(&conversation, turn, DraftKind::Whole, into)
             }
-            Step::Event { kind, body, occurred_at } => {
+            Mapped::Event { kind, body, occurred_at } => {
                 let draft = Draft { occurred_at, ..shared.draft(kind, &body)? };
                 draft.check()?;
                 into.drafts.push(draft);

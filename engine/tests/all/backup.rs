@@ -24,7 +24,7 @@ const TENANTS: [&str; 2] = ["acme", "globex"];
 
 /// Everything that can be asked of one conversation.
 #[derive(PartialEq, Debug)]
-struct Answer {
+struct Snapshot {
     conversation: Conversation,
     events: Vec<Event>,
     turns: Vec<Turn>,
@@ -33,11 +33,11 @@ struct Answer {
     assets: Vec<Vec<u8>>,
 }
 
-fn answers(store: &Everturn) -> Vec<(Vec<Answer>, Vec<Tombstone>, Vec<everturn_core::access::AccessKey>)> {
+fn answers(store: &Everturn) -> Vec<(Vec<Snapshot>, Vec<Tombstone>, Vec<everturn_core::access::AccessKey>)> {
     let of = |name: &&str| {
         let scope = store.tenant(name).unwrap();
         let listed = scope.list(ListQuery { limit: 1000, ..ListQuery::default() }).unwrap().data;
-        let each = listed.into_iter().map(|conversation| Answer {
+        let each = listed.into_iter().map(|conversation| Snapshot {
             events: scope.conversation(conversation.id).log().read(0, 1000).unwrap(),
             turns: scope.turns(conversation.id),
             verified: scope.conversation(conversation.id).log().verify(None).unwrap().head.hash,

@@ -7,7 +7,8 @@ mod recalling;
 use crate::scripted_server::*;
 use crate::stage::*;
 use everturn::model::{
-    Configured, Delta, Endpoint, Generate, Generation, HttpModel, Kind, Limits, Provider, Request, Step, wait,
+    Configured, Delta, Endpoint, Generate, Generation, GenerationStep, HttpModel, Kind, Limits, Provider,
+    Request, wait,
 };
 use everturn::{
     AppendOptions, CompactOptions, ContextOptions, Error, Everturn, GenerateOptions, Generated, Generating,
@@ -566,7 +567,7 @@ fn a_turn_is_not_swept_away_while_its_model_thinks() {
             Generation::new(futures_util::stream::poll_fn(move |context| {
                 thoughts
                     .poll_recv(context)
-                    .map(|thought| thought.map(|text| Ok(Step::Delta(Delta::Thinking(text)))))
+                    .map(|thought| thought.map(|text| Ok(GenerationStep::Delta(Delta::Thinking(text)))))
             }))
         }
     }

@@ -3,8 +3,8 @@
 use crate::scripted_server::*;
 use everturn::Error;
 use everturn::model::{
-    Delta, Embed, Embedding, Endpoint, Finish, Generate, Generation, HttpEmbedder, HttpModel, Kind, Limits,
-    Provider, Request, Secret, Step, Summarize, Summarizer, Tokens, wait,
+    Delta, Embed, Embedding, Endpoint, Finish, Generate, Generation, GenerationStep, HttpEmbedder, HttpModel,
+    Kind, Limits, Provider, Request, Secret, Summarize, Summarizer, Tokens, wait,
 };
 use everturn_core::json::Raw;
 use futures_util::StreamExt;
@@ -189,9 +189,9 @@ fn every_piece_comes_in_order_also_to_a_slow_reader() {
     let mut shown = String::new();
     loop {
         match generation.recv().unwrap().unwrap() {
-            Step::Delta(Delta::Text(text)) => shown.push_str(&text),
-            Step::Delta(other) => panic!("{other:?}"),
-            Step::Done(answer) => break assert_eq!(answer.text, words.concat()),
+            GenerationStep::Delta(Delta::Text(text)) => shown.push_str(&text),
+            GenerationStep::Delta(other) => panic!("{other:?}"),
+            GenerationStep::Done(answer) => break assert_eq!(answer.text, words.concat()),
         }
     }
     assert_eq!(shown, words.concat());
@@ -206,7 +206,7 @@ fn it_works_without_a_runtime_on_any_executor_and_inside_tokio() {
     assert_eq!(ask().wait().unwrap().text, "hello");
     assert_eq!(futures_executor::block_on(ask().answer()).unwrap().text, "hello");
     let steps = futures_executor::block_on(ask().collect::<Vec<_>>());
-    assert!(matches!(steps[..], [Ok(Step::Delta(_)), Ok(Step::Done(_))]));
+    assert!(matches!(steps[..], [Ok(GenerationStep::Delta(_)), Ok(GenerationStep::Done(_))]));
     let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert_eq!(tokio.block_on(ask().answer()).unwrap().text, "hello");
     // A caller who blocks inside of somebody's runtime blocks only himself.

@@ -4,7 +4,7 @@
 use crate::scripted_server::*;
 use everturn::Error;
 use everturn::model::{
-    Delta, Endpoint, Generate, Generation, HttpModel, Kind, Limits, Request, Secret, Step,
+    Delta, Endpoint, Generate, Generation, GenerationStep, HttpModel, Kind, Limits, Request, Secret,
 };
 use std::time::Duration;
 
@@ -32,9 +32,9 @@ fn outcome(mut generation: Generation) -> (String, Result<String, Error>) {
     let mut shown = String::new();
     loop {
         match generation.recv() {
-            Ok(Some(Step::Delta(Delta::Text(text)))) => shown.push_str(&text),
-            Ok(Some(Step::Delta(_))) => {}
-            Ok(Some(Step::Done(answer))) => return (shown, Ok(answer.text)),
+            Ok(Some(GenerationStep::Delta(Delta::Text(text)))) => shown.push_str(&text),
+            Ok(Some(GenerationStep::Delta(_))) => {}
+            Ok(Some(GenerationStep::Done(answer))) => return (shown, Ok(answer.text)),
             Ok(None) => panic!("a generation without an end"),
             Err(error) => {
                 assert!(!error.text().contains(KEY), "{error}");
@@ -415,7 +415,7 @@ fn dropping_a_generation_ends_the_request_wherever_it_is() {
         let mut generation = ask(&server, limits());
         server.await_requests(1);
         for _ in 0..steps {
-            assert!(matches!(generation.recv().unwrap(), Some(Step::Delta(_))));
+            assert!(matches!(generation.recv().unwrap(), Some(GenerationStep::Delta(_))));
         }
         drop(generation);
         server.client_gone();

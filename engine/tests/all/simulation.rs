@@ -9,7 +9,7 @@ use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::model::{ACTIVE, Model, Refused, Said, Talk};
 use crate::stage::{PATIENCE, START, Stage, Still, words};
 use everturn::{
-    AppendOptions, Change, Entry, Error, Everturn, Format, HistoryQuery, Lifecycle, ListQuery,
+    AppendOptions, Change, Error, Everturn, Format, HistoryEntry, HistoryQuery, Lifecycle, ListQuery,
     NewConversation, NewStream, NewTurn, Order, Tenant, Update,
 };
 use everturn_core::conversation::{Conversation, Settings};

@@ -2,7 +2,8 @@
 
 use crate::dice::Dice;
 use everturn::{
-    Appended, Entry, Error, Everturn, HistoryQuery, NewConversation, NewTurn, Options, Tenant, Update, World,
+    Appended, Error, Everturn, HistoryEntry, HistoryQuery, NewConversation, NewTurn, Options, Tenant, Update,
+    World,
 };
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Settings};
@@ -175,12 +176,12 @@ impl Short for Tenant {
     }
 }
 
-pub fn turns_of(entries: Vec<Entry>) -> Vec<Turn> {
+pub fn turns_of(entries: Vec<HistoryEntry>) -> Vec<Turn> {
     entries
         .into_iter()
         .filter_map(|entry| match entry {
-            Entry::Turn(turn) => Some(*turn),
-            Entry::Event(_) => None,
+            HistoryEntry::Turn(turn) => Some(*turn),
+            HistoryEntry::Event(_) => None,
         })
         .collect()
 }

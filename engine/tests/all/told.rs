@@ -1,8 +1,8 @@
 //! What the engine answers with can be read back by a client, and written again with the same bytes.
 
 use everturn::{
-    Appended, Compacted, Context, ContextOptions, Digest, Doctor, Entry, Everturn, Format, HistoryQuery,
-    Imported, NewTurn, Options, Page,
+    Appended, Compacted, Context, ContextOptions, Digest, Doctor, Everturn, Format, HistoryEntry,
+    HistoryQuery, Imported, NewTurn, Options, Page,
 };
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::json::Raw;
@@ -63,15 +63,15 @@ fn every_answer_is_read_back() {
     again::<Context>(&context);
     scope.conversation(id).contexts().record(&context).unwrap();
     again::<Context>(&scope.conversation(id).contexts().build(&ContextOptions::new(400)).unwrap());
-    each::<Entry, _>(&scope.conversation(id).history(HistoryQuery::default()).unwrap());
-    each::<Entry, _>(
+    each::<HistoryEntry, _>(&scope.conversation(id).history(HistoryQuery::default()).unwrap());
+    each::<HistoryEntry, _>(
         &scope
             .conversation(id)
             .history(HistoryQuery { include_events: true, ..HistoryQuery::default() })
             .unwrap(),
     );
     let turn = scope.conversation(id).history(HistoryQuery::default()).unwrap().data.remove(0);
-    let Entry::Turn(turn) = turn else { panic!("the first entry is a turn") };
+    let HistoryEntry::Turn(turn) = turn else { panic!("the first entry is a turn") };
     scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
     again(&*scope.turn(turn.id).map(Box::new).unwrap());
     again::<Doctor>(&scope.doctor(&mut |_| {}).unwrap());

@@ -8,9 +8,10 @@ mod bundle;
 
 use super::line::{Line, made, words};
 use super::reader::Mapper;
-use super::tree::{Found, Tree};
+use super::tree::{ParentAt, Tree};
 use super::{
-    Branch, Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, prompt_title, title,
+    Branch, Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth,
+    prompt_title, title,
 };
 use bundle::Bundle;
 use everturn_core::event::Visibility;
@@ -64,7 +65,7 @@ enum Waiting {
 /// Kind of a line.
 enum Kind<'a> {
     /// A part of a message of the model, and the message's id.
-    Answer(Line<'a>, Option<Cow<'a, str>>),
+    ToolResult(Line<'a>, Option<Cow<'a, str>>),
     /// Tool results only.
     Results(Line<'a>),
     Prompt(Line<'a>),
@@ -85,7 +86,7 @@ impl<'a> Kind<'a> {
             },
             (Some("assistant"), Some("assistant")) => {
                 let id = message.text("id").filter(|id| !id.is_empty());
-                Kind::Answer(message, id)
+                Kind::ToolResult(message, id)
             }
             _ => Kind::Other,
         }
@@ -205,10 +206,10 @@ impl ClaudeCode {
     }
 
     /// The thread that a line belongs to, and behind how many turns it stands there.
-    fn place(&mut self, line: &Line<'_>, session: &str, parent: Option<u64>) -> (usize, Option<Found>) {
+    fn place(&mut self, line: &Line<'_>, session: &str, parent: Option<u64>) -> (usize, Option<ParentAt>) {
         let found = parent.and_then(|parent| self.tree.find(parent));
-        let of = |found: &Found| match found {
-            Found::On { chain, .. } | Found::Left { chain, .. } => *chain,
+        let of = |found: &ParentAt| match found {
+            ParentAt::On { chain, .. } | ParentAt::Left { chain, .. } => *chain,
         };
         let home = match line.is("isSidechain") {
             false => match (&self.own, found.as_ref().map(of)) {
@@ -330,19 +331,19 @@ impl Mapper for ClaudeCode {
             }
         };
         let kind = if repeated { Kind::Other } else { Kind::of(&line) };
-        let on = |found: Option<Found>| match found {
-            Some(Found::On { chain, depth }) => Some((chain, Some(depth))),
+        let on = |found: Option<ParentAt>| match found {
+            Some(ParentAt::On { chain, depth }) => Some((chain, Some(depth))),
             _ => None,
         };
         let (message, id, result, prompt) = match kind {
-            Kind::Answer(message, id) => (message, id, false, false),
+            Kind::ToolResult(message, id) => (message, id, false, false),
             Kind::Results(message) => (message, None, true, false),
             Kind::Prompt(message) => (message, None, false, true),
             Kind::Summary(message) => {
                 let (thread, _) = on(found).unwrap_or((home, None));
                 self.close(thread, out);
                 self.tree.note(name, thread, None);
-                let step = Step::Compaction {
+                let step = EntryContent::Compaction {
                     what: "user/compact_summary".into(),
                     summary: words(message.raw("content").unwrap_or_default()),
                     tokens_before: self.notes[thread].tokens_before.take(),
@@ -364,14 +365,14 @@ impl Mapper for ClaudeCode {
                     self.notes[thread].tokens_before = Some(size);
                 }
                 let title = self.titled(thread, &line);
-                let step = Step::Event { what, body: made(text.to_string()) };
+                let step = EntryContent::Event { what, body: made(text.to_string()) };
                 self.event(thread, Entry { thread, line: number, name, key: name, at, title, step }, out);
                 return;
             }
         };
         let (thread, depth) = match (on(found), found) {
             (Some(on), _) => on,
-            (None, Some(Found::Left { chain, segment, depth })) => {
+            (None, Some(ParentAt::Left { chain, segment, depth })) => {
                 match self.branch(chain, segment, &format!("{name:016x}"), out) {
                     Some(thread) => (thread, Some(depth)),
                     None => (home, None),
@@ -409,8 +410,8 @@ impl Mapper for ClaudeCode {
                     (0..self.notes.len()).for_each(|thread| self.close(thread, out));
                 }
                 let depth = self.tree.find(name).and_then(|found| match found {
-                    Found::On { depth, .. } => Some(depth),
-                    Found::Left { .. } => None,
+                    ParentAt::On { depth, .. } => Some(depth),
+                    ParentAt::Left { .. } => None,
                 });
                 self.notes[thread].bundle = Some(Bundle::new(entry, &id, depth, &line, &message));
             }
@@ -425,7 +426,7 @@ impl Mapper for ClaudeCode {
         let thread = self.home(&session, None, &Line::default());
         let spelt = name_of(&["line", body.get()]);
         let name = nth(spelt, self.tree.count(spelt));
-        let step = Step::Event { what: what.into(), body };
+        let step = EntryContent::Event { what: what.into(), body };
         self.event(thread, Entry { thread, line: number, name, key: name, at: None, title: None, step }, out);
     }
 
@@ -446,14 +447,14 @@ fn entry(
     line: u64,
     name: u64,
     at: Option<everturn_core::time::Timestamp>,
-    said: Said,
+    said: ParsedTurn,
 ) -> Entry {
-    Entry { thread, line, name, key: name, at, title: None, step: Step::Turn(Box::new(said)) }
+    Entry { thread, line, name, key: name, at, title: None, step: EntryContent::Turn(Box::new(said)) }
 }
 
-fn said(line: &Line<'_>, message: &Line<'_>, supersedes: Vec<u64>) -> Said {
+fn said(line: &Line<'_>, message: &Line<'_>, supersedes: Vec<u64>) -> ParsedTurn {
     let internal = line.is("isMeta") || only_results(message);
-    Said {
+    ParsedTurn {
         message: line.raw("message").unwrap_or_default().to_string(),
         model: message.text("model").filter(|model| model != "<synthetic>").map(Cow::into_owned),
         tokens: tokens(message),

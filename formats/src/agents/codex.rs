@@ -11,7 +11,10 @@
 
 use super::line::{Line, made, words};
 use super::reader::Mapper;
-use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, prompt_title, title};
+use super::{
+    Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth, prompt_title,
+    title,
+};
 use everturn_core::json::{Raw, quote};
 use everturn_core::message;
 use everturn_core::time::Timestamp;
@@ -134,14 +137,14 @@ impl Codex {
 
     /// Emits the entries of a line, now or when the answer before it is counted.
     fn give(&mut self, now: Vec<Entry>, tokens: Option<Tokens>, answer: bool, out: &mut Vec<Entry>) {
-        let events = now.iter().all(|entry| matches!(entry.step, Step::Event { .. }));
+        let events = now.iter().all(|entry| matches!(entry.step, EntryContent::Event { .. }));
         let full = self.waiting.len() >= WAITING_MAX;
         // An answer that was counted before it came ends where somebody else speaks, or with the next count.
         let ends = tokens.is_some() || full || !events && !answer;
         let early = self.early.take_if(|_| ends);
         let counted = early.or(tokens);
         match self.waiting.first_mut() {
-            Some(Entry { step: Step::Turn(said), .. }) if ends => {
+            Some(Entry { step: EntryContent::Turn(said), .. }) if ends => {
                 said.tokens = counted;
                 self.uncounted = counted.is_none();
                 self.early = tokens.filter(|_| early.is_some());
@@ -168,7 +171,7 @@ impl Codex {
         (prompt.is_some() || completion.is_some()).then_some(Tokens { prompt, completion })
     }
 
-    fn item(&mut self, item: &str, line: &Line<'_>) -> Option<(Said, Option<String>, Role)> {
+    fn item(&mut self, item: &str, line: &Line<'_>) -> Option<(ParsedTurn, Option<String>, Role)> {
         let fields = Line::parse(item)?;
         let role = message::role(&speaker(&fields)).ok()?;
         let spoken = fields.text("type").as_deref() == Some("message") || fields.raw("role").is_some();
@@ -179,11 +182,11 @@ impl Codex {
         }
         let text = || words(fields.raw("content").unwrap_or_default());
         let title = if spoken && role == Role::User { self.titled(Some(&text())) } else { None };
-        let said = Said {
+        let said = ParsedTurn {
             message: item.to_string(),
             model: self.model.clone().filter(|_| role == Role::Assistant),
             metadata,
-            ..Said::default()
+            ..ParsedTurn::default()
         };
         Some((said, title, role))
     }
@@ -212,19 +215,20 @@ impl Mapper for Codex {
                 out.push(match self.item(item, &line) {
                     Some((said, title, role)) => {
                         answer = role == Role::Assistant;
-                        entry(Step::Turn(Box::new(said)), title)
+                        entry(EntryContent::Turn(Box::new(said)), title)
                     }
-                    None => entry(Step::Event { what: what(&kind, payload), body: body() }, None),
+                    None => entry(EntryContent::Event { what: what(&kind, payload), body: body() }, None),
                 });
             }
             ("compacted", Some(payload)) => {
                 let summary = summary(payload);
                 let what = what(&kind, payload);
                 out.push(match summary.is_empty() {
-                    true => entry(Step::Event { what, body: body() }, None),
-                    false => {
-                        entry(Step::Compaction { what, summary, tokens_before: None, body: body() }, None)
-                    }
+                    true => entry(EntryContent::Event { what, body: body() }, None),
+                    false => entry(
+                        EntryContent::Compaction { what, summary, tokens_before: None, body: body() },
+                        None,
+                    ),
                 });
             }
             (_, Some(payload)) => {
@@ -242,8 +246,8 @@ impl Mapper for Codex {
                         let message = format!("{{\"role\":\"{role}\",\"content\":{}}}", quote(&words));
                         let model = self.model.clone().filter(|_| role == "assistant");
                         let name = name_of(&["heard", &name.to_string()]);
-                        let said = Said { message, model, ..Said::default() };
-                        Entry { name, key: name, ..entry(Step::Turn(Box::new(said)), None) }
+                        let said = ParsedTurn { message, model, ..ParsedTurn::default() };
+                        Entry { name, key: name, ..entry(EntryContent::Turn(Box::new(said)), None) }
                     });
                     self.hear(heard, out);
                     if role == "user" {
@@ -254,11 +258,11 @@ impl Mapper for Codex {
                     renamed = payload.text("thread_name").as_deref().and_then(title);
                     self.titled |= renamed.is_some();
                 }
-                out.push(entry(Step::Event { what: what(&kind, payload), body: body() }, renamed));
+                out.push(entry(EntryContent::Event { what: what(&kind, payload), body: body() }, renamed));
             }
             (_, None) => out.push(match self.item(text, &line) {
-                Some((said, title, _)) => entry(Step::Turn(Box::new(said)), title),
-                None => entry(Step::Event { what: what(&kind, &line), body: body() }, None),
+                Some((said, title, _)) => entry(EntryContent::Turn(Box::new(said)), title),
+                None => entry(EntryContent::Event { what: what(&kind, &line), body: body() }, None),
             }),
         }
         self.give(now, tokens, answer, given);
@@ -267,14 +271,14 @@ impl Mapper for Codex {
     fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
         self.begin(body.get());
         let name = self.name(body.get());
-        let step = Step::Event { what: what.into(), body };
+        let step = EntryContent::Event { what: what.into(), body };
         let at: Option<Timestamp> = None;
         let entry = Entry { thread: 0, line: number, name, key: name, at, title: None, step };
         self.give(vec![entry], None, false, out);
     }
 
     fn settle(&mut self, out: &mut Vec<Entry>) {
-        if let Some(Entry { step: Step::Turn(said), .. }) = self.waiting.first_mut() {
+        if let Some(Entry { step: EntryContent::Turn(said), .. }) = self.waiting.first_mut() {
             said.tokens = self.early.take();
         }
         out.append(&mut self.waiting);

@@ -9,7 +9,7 @@ const LISTS: [&str; 6] = ["messages", "input", "contents", "items", "output", "h
 
 /// What was found.
 #[derive(Debug, PartialEq)]
-pub enum Piece {
+pub enum Fragment {
     /// An element of a list of messages.
     Element(Vec<u8>),
     /// Another field of the object: its name and its JSON.
@@ -50,14 +50,14 @@ impl<R: BufRead> Elements<R> {
     }
 
     /// The next piece.
-    pub fn next(&mut self) -> io::Result<Option<Piece>> {
+    pub fn next(&mut self) -> io::Result<Option<Fragment>> {
         if self.done {
             return Ok(None);
         }
         loop {
             let Some(byte) = self.peek_token()? else {
                 self.done = true;
-                return Ok((self.place != ParserState::End).then_some(Piece::Torn));
+                return Ok((self.place != ParserState::End).then_some(Fragment::Torn));
             };
             match (self.place, byte) {
                 (ParserState::Start, b'[') => self.enter(ParserState::List { within: false })?,
@@ -69,8 +69,8 @@ impl<R: BufRead> Elements<R> {
                 (ParserState::Object, b'}') => self.enter(ParserState::End)?,
                 (ParserState::List { .. }, _) => {
                     return Ok(Some(match self.value()? {
-                        Value::Whole(bytes) => Piece::Element(bytes),
-                        Value::TooLong(bytes) => Piece::Skipped(bytes),
+                        Value::Whole(bytes) => Fragment::Element(bytes),
+                        Value::TooLong(bytes) => Fragment::Skipped(bytes),
                         Value::Torn => self.torn(),
                     }));
                 }
@@ -86,8 +86,8 @@ impl<R: BufRead> Elements<R> {
                         continue;
                     }
                     return Ok(Some(match self.value()? {
-                        Value::Whole(bytes) => Piece::Field(name, bytes),
-                        Value::TooLong(bytes) => Piece::Skipped(bytes),
+                        Value::Whole(bytes) => Fragment::Field(name, bytes),
+                        Value::TooLong(bytes) => Fragment::Skipped(bytes),
                         Value::Torn => self.torn(),
                     }));
                 }
@@ -99,10 +99,10 @@ impl<R: BufRead> Elements<R> {
         }
     }
 
-    fn torn(&mut self) -> Piece {
+    fn torn(&mut self) -> Fragment {
         // Nothing behind it can be trusted; the source is left where it is.
         self.done = true;
-        Piece::Torn
+        Fragment::Torn
     }
 
     fn enter(&mut self, place: ParserState) -> io::Result<()> {
@@ -224,10 +224,10 @@ mod tests {
         let mut out = Vec::new();
         while let Some(piece) = elements.next().unwrap() {
             out.push(match piece {
-                Piece::Element(bytes) => String::from_utf8(bytes).unwrap(),
-                Piece::Field(name, bytes) => format!("{name}={}", String::from_utf8(bytes).unwrap()),
-                Piece::Skipped(bytes) => format!("skipped {bytes}"),
-                Piece::Torn => "torn".into(),
+                Fragment::Element(bytes) => String::from_utf8(bytes).unwrap(),
+                Fragment::Field(name, bytes) => format!("{name}={}", String::from_utf8(bytes).unwrap()),
+                Fragment::Skipped(bytes) => format!("skipped {bytes}"),
+                Fragment::Torn => "torn".into(),
             });
             assert!(out.len() < 100);
         }

@@ -5,7 +5,9 @@
 
 use super::line::{Line, made, words};
 use super::reader::Mapper;
-use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, prompt_title};
+use super::{
+    Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth, prompt_title,
+};
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Tokens;
@@ -78,7 +80,7 @@ impl Gemini {
 
     fn event(&mut self, number: u64, at: Option<Timestamp>, what: &str, body: Raw, out: &mut Vec<Entry>) {
         let name = self.name(body.get());
-        let step = Step::Event { what: what.into(), body };
+        let step = EntryContent::Event { what: what.into(), body };
         out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
     }
 
@@ -144,22 +146,22 @@ impl Mapper for Gemini {
             named = prompt_title(&words(content));
             self.titled = named.is_some();
         }
-        let said = Said {
+        let said = ParsedTurn {
             model: line.text("model").map(Cow::into_owned),
             tokens,
             metadata,
             supersedes: self.stands(of, of),
             message,
-            ..Said::default()
+            ..ParsedTurn::default()
         };
         let key = nth(of, name_of(&[text]));
-        let step = Step::Turn(Box::new(said));
+        let step = EntryContent::Turn(Box::new(said));
         out.push(Entry { thread: 0, line: number, name: of, key, at, title: named, step });
         if let Some(message) = results {
             let name = name_of(&["results", &id]);
             let key = nth(name, name_of(&[&message, text]));
-            let said = Said { message, supersedes: self.stands(name, of), ..Said::default() };
-            let step = Step::Turn(Box::new(said));
+            let said = ParsedTurn { message, supersedes: self.stands(name, of), ..ParsedTurn::default() };
+            let step = EntryContent::Turn(Box::new(said));
             out.push(Entry { thread: 0, line: number, name, key, at, title: None, step });
         }
     }

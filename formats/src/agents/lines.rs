@@ -12,7 +12,7 @@ pub struct Lines<R> {
 }
 
 /// What was found.
-pub enum Found<'a> {
+pub enum LineRead<'a> {
     /// A line without what surrounds it; whether its line break is missing, because the file ends with it.
     Line { number: u64, bytes: &'a [u8], last: bool },
     /// A line that was too long and has been skipped.
@@ -30,7 +30,7 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// The next line that is not empty.
-    pub fn next(&mut self) -> io::Result<Option<Found<'_>>> {
+    pub fn next(&mut self) -> io::Result<Option<LineRead<'_>>> {
         loop {
             self.buffer.clear();
             if self.buffer.capacity() > LINE_BYTES_MAX / 8 {
@@ -48,7 +48,7 @@ impl<R: BufRead> Lines<R> {
             if !ended && read == most {
                 let skipped = self.source.skip_until(b'\n')? as u64;
                 self.offset += skipped;
-                return Ok(Some(Found::Skipped { number: self.number, bytes: read + skipped }));
+                return Ok(Some(LineRead::Skipped { number: self.number, bytes: read + skipped }));
             }
             let mut bytes = self.buffer.as_slice();
             if first {
@@ -59,7 +59,7 @@ impl<R: BufRead> Lines<R> {
             }
             // Asked again, because the borrow checker does not see that the loop ends here.
             let bytes = self.buffer.strip_prefix(b"\xef\xbb\xbf").filter(|_| first).unwrap_or(&self.buffer);
-            return Ok(Some(Found::Line { number: self.number, bytes: bytes.trim_ascii(), last: !ended }));
+            return Ok(Some(LineRead::Line { number: self.number, bytes: bytes.trim_ascii(), last: !ended }));
         }
     }
 }

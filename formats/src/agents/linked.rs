@@ -7,9 +7,10 @@
 
 use super::line::{Line, made, words};
 use super::reader::Mapper;
-use super::tree::{Found, Tree};
+use super::tree::{ParentAt, Tree};
 use super::{
-    Branch, Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, prompt_title, title,
+    Branch, Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth,
+    prompt_title, title,
 };
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
@@ -39,7 +40,7 @@ struct Open {
 
 /// Kind of a line.
 enum What {
-    Turn(Box<Said>, Speaker),
+    Turn(Box<ParsedTurn>, Speaker),
     Compaction { summary: String, tokens_before: Option<u64> },
     Other,
 }
@@ -110,8 +111,8 @@ impl Linked {
     /// The chain that a line with this parent is on, and behind how many turns it stands there.
     fn place(&mut self, parent: Option<u64>, name: u64) -> (usize, Option<u32>) {
         match parent.and_then(|parent| self.tree.find(parent)) {
-            Some(Found::On { chain, depth }) => (chain, Some(depth)),
-            Some(Found::Left { chain, segment, depth }) => match self.tree.fork(segment) {
+            Some(ParentAt::On { chain, depth }) => (chain, Some(depth)),
+            Some(ParentAt::Left { chain, segment, depth }) => match self.tree.fork(segment) {
                 Some((thread, before)) => {
                     let origin = &self.threads[chain].origin;
                     let (format, session) = (origin.format, origin.session.clone().unwrap_or_default());
@@ -194,8 +195,15 @@ impl Mapper for Linked {
             nth(spelt, self.tree.count(spelt))
         });
         let title = self.call(&line, &what);
-        let mut entry =
-            Entry { thread: 0, line: number, name, key: name, at, title, step: Step::System(String::new()) };
+        let mut entry = Entry {
+            thread: 0,
+            line: number,
+            name,
+            key: name,
+            at,
+            title,
+            step: EntryContent::System(String::new()),
+        };
         let body = || made(text.to_string());
         match what {
             What::Turn(mut said, speaker) => {
@@ -205,7 +213,7 @@ impl Mapper for Linked {
                 entry.thread = thread;
                 let parts = parts(&said.message)
                     .filter(|_| self.format == Format::Qwen && speaker == Speaker::Model && own.is_some());
-                entry.step = Step::Turn(said);
+                entry.step = EntryContent::Turn(said);
                 match parts {
                     Some(parts) => self.open = Some(Open { entry, lines: 1, parts: vec![parts] }),
                     None => out.push(entry),
@@ -215,11 +223,11 @@ impl Mapper for Linked {
                 (entry.thread, _) = self.place(parent, name);
                 self.tree.note(name, entry.thread, None);
                 let what = line.text("type").unwrap_or_default().into_owned();
-                entry.step = Step::Compaction { what, summary, tokens_before, body: body() };
+                entry.step = EntryContent::Compaction { what, summary, tokens_before, body: body() };
                 out.push(entry);
             }
             What::Other => {
-                if let Some(Found::On { chain, .. }) = parent.and_then(|parent| self.tree.find(parent)) {
+                if let Some(ParentAt::On { chain, .. }) = parent.and_then(|parent| self.tree.find(parent)) {
                     entry.thread = chain;
                 }
                 if let Some(own) = own.filter(|_| !repeated) {
@@ -228,7 +236,7 @@ impl Mapper for Linked {
                         None => self.tree.note(own, 0, None),
                     }
                 }
-                entry.step = Step::Event { what: kind(&line), body: body() };
+                entry.step = EntryContent::Event { what: kind(&line), body: body() };
                 out.push(entry);
             }
         }
@@ -239,7 +247,7 @@ impl Mapper for Linked {
         self.close(out);
         let spelt = name_of(&["line", body.get()]);
         let name = nth(spelt, self.tree.count(spelt));
-        let step = Step::Event { what: what.into(), body };
+        let step = EntryContent::Event { what: what.into(), body };
         let at: Option<Timestamp> = None;
         out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
     }
@@ -251,8 +259,8 @@ impl Mapper for Linked {
 
 impl Open {
     /// A further line of the message: a newer version of the turn, with the parts of all lines.
-    fn push(&mut self, line: &Line<'_>, said: &Said) {
-        let Step::Turn(turn) = &mut self.entry.step else { return };
+    fn push(&mut self, line: &Line<'_>, said: &ParsedTurn) {
+        let EntryContent::Turn(turn) = &mut self.entry.step else { return };
         self.parts.extend(parts(&said.message));
         self.lines += 1;
         self.entry.key = nth(self.entry.name, self.lines - 1);
@@ -309,13 +317,13 @@ fn entry(line: &Line<'_>, format: Format) -> What {
         _ => return What::Other,
     };
     let usage = message.object("usage");
-    let mut said = Said {
+    let mut said = ParsedTurn {
         model: message.text("model").map(Cow::into_owned).filter(|_| speaker == Speaker::Model),
         tokens: usage.map(|usage| Tokens {
             prompt: sum(&usage, &["input", "cacheRead", "cacheWrite"]),
             completion: usage.number("output"),
         }),
-        ..Said::default()
+        ..ParsedTurn::default()
     };
     if format == Format::Droid {
         said.message = line.raw("message").unwrap_or_default().to_string();
@@ -386,7 +394,7 @@ fn qwen(line: &Line<'_>) -> What {
         _ => return What::Other,
     };
     let usage = line.object("usageMetadata");
-    let said = Said {
+    let said = ParsedTurn {
         message: line.raw("message").unwrap_or_default().to_string(),
         model: line.text("model").map(Cow::into_owned),
         tokens: usage.map(|usage| Tokens {
@@ -394,7 +402,7 @@ fn qwen(line: &Line<'_>) -> What {
             completion: sum(&usage, &["candidatesTokenCount", "thoughtsTokenCount"]),
         }),
         metadata: beside(Format::Qwen, &line.without("message")),
-        ..Said::default()
+        ..ParsedTurn::default()
     };
     What::Turn(Box::new(said), speaker)
 }
@@ -404,7 +412,7 @@ fn copilot(line: &Line<'_>, model: Option<&str>) -> What {
     let (Some(kind), Some(data)) = (line.text("type"), line.object("data")) else { return What::Other };
     let content = data.raw("content").filter(|content| content.starts_with('"'));
     let mut rest = data.without("content");
-    let mut said = Said::default();
+    let mut said = ParsedTurn::default();
     let speaker = match (kind.as_ref(), content) {
         ("user.message", Some(content)) => {
             said.message = format!("{{\"role\":\"user\",\"content\":{content}}}");

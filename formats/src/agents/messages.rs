@@ -6,7 +6,9 @@
 use super::detect::LISTS;
 use super::line::{Line, made, words};
 use super::reader::Mapper;
-use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, prompt_title};
+use super::{
+    Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth, prompt_title,
+};
 use everturn_core::json::{Raw, quote};
 use everturn_core::message;
 use everturn_core::turn::{Role, Tokens};
@@ -90,7 +92,7 @@ impl Messages {
         let mut texts = texts.into_iter();
         let Some(prompt) = texts.next().filter(|text| text.len() <= PROMPT_BYTES_MAX) else { return };
         let name = name_of(&["system"]);
-        let (key, step) = (nth(name, name_of(&[&prompt])), Step::System(prompt));
+        let (key, step) = (nth(name, name_of(&[&prompt])), EntryContent::System(prompt));
         out.push(Entry { thread, line: number, name, key, at: None, title: None, step });
         for text in texts {
             let message = format!("{{\"role\":\"system\",\"content\":{}}}", quote(&text));
@@ -112,7 +114,7 @@ impl Messages {
         let entry = |step, title| Entry { thread, line: number, name, key: name, at, title, step };
         let Some(role) = role(&line) else {
             let what = line.text("type").unwrap_or("no role".into()).into_owned();
-            return out.push(entry(Step::Event { what, body: made(text.to_string()) }, None));
+            return out.push(entry(EntryContent::Event { what, body: made(text.to_string()) }, None));
         };
         let mut titled = None;
         if role == Role::User && (!self.titled || thread > 0) {
@@ -122,16 +124,16 @@ impl Messages {
         }
         let default = self.fields.iter().find(|(name, _)| name == "model");
         let default = default.and_then(|(_, model)| serde_json::from_str::<String>(model).ok());
-        let said = Said {
+        let said = ParsedTurn {
             message: match line.raw("role").or(line.raw("type")) {
                 Some(_) => text.to_string(),
                 None => format!("{{\"role\":\"user\",{}", &text[1..]),
             },
             model: line.text("model").map(Cow::into_owned).or(default).filter(|_| role == Role::Assistant),
             tokens: tokens(&line),
-            ..Said::default()
+            ..ParsedTurn::default()
         };
-        out.push(entry(Step::Turn(Box::new(said)), titled));
+        out.push(entry(EntryContent::Turn(Box::new(said)), titled));
     }
 
     /// A line that is a conversation of its own: a request with its messages.
@@ -145,7 +147,7 @@ impl Messages {
         let rest = line.without(list);
         if rest != "{}" {
             let name = self.name(thread, &rest);
-            let step = Step::Event { what: "request".into(), body: made(rest) };
+            let step = EntryContent::Event { what: "request".into(), body: made(rest) };
             out.push(Entry { thread, line: number, name, key: name, at: None, title: None, step });
         }
     }
@@ -230,7 +232,7 @@ impl Mapper for Messages {
                 self.fields.iter().map(|(name, value)| format!("{}:{value}", quote(name))).collect();
             let body = format!("{{{}}}", fields.join(","));
             let name = self.name(0, &body);
-            let step = Step::Event { what: "request".into(), body: made(body) };
+            let step = EntryContent::Event { what: "request".into(), body: made(body) };
             out.push(Entry { thread: 0, line: 1, name, key: name, at: None, title: None, step });
         }
     }

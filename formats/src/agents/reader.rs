@@ -3,11 +3,11 @@
 use super::claude::ClaudeCode;
 use super::codex::Codex;
 use super::detect::{self, HEAD_BYTES, Layout};
-use super::elements::{Elements, Piece};
+use super::elements::{Elements, Fragment};
 use super::expand::Expanded;
 use super::gemini::Gemini;
 use super::line::made;
-use super::lines::{Found, Lines};
+use super::lines::{LineRead, Lines};
 use super::linked::Linked;
 use super::messages::Messages;
 use super::{Entry, Format, LINE_BYTES_MAX, Problem, Thread};
@@ -130,17 +130,17 @@ impl<R: BufRead> Reader<R> {
         let offset = self.offset();
         let found = match &mut self.input {
             Input::Lines(lines) => match lines.next().map_err(|error| unreadable(&error))? {
-                None => Step::End,
-                Some(Found::Skipped { number, bytes }) => Step::Skipped(number, bytes),
-                Some(Found::Line { number, bytes, last }) => {
-                    Step::Text { number, bytes: bytes.to_vec(), last }
+                None => NextLine::End,
+                Some(LineRead::Skipped { number, bytes }) => NextLine::Skipped(number, bytes),
+                Some(LineRead::Line { number, bytes, last }) => {
+                    NextLine::Text { number, bytes: bytes.to_vec(), last }
                 }
             },
             Input::Value { elements, number } => {
                 match elements.next().map_err(|error| unreadable(&error))? {
-                    None => Step::End,
-                    Some(Piece::Torn) => Step::Torn,
-                    Some(Piece::Field(name, bytes)) => {
+                    None => NextLine::End,
+                    Some(Fragment::Torn) => NextLine::Torn,
+                    Some(Fragment::Field(name, bytes)) => {
                         if let Ok(text) = std::str::from_utf8(&bytes)
                             && json::check(text).is_ok()
                         {
@@ -148,19 +148,19 @@ impl<R: BufRead> Reader<R> {
                         }
                         return Ok(());
                     }
-                    Some(Piece::Skipped(bytes)) => {
+                    Some(Fragment::Skipped(bytes)) => {
                         *number += 1;
-                        Step::Skipped(*number, bytes)
+                        NextLine::Skipped(*number, bytes)
                     }
-                    Some(Piece::Element(bytes)) => {
+                    Some(Fragment::Element(bytes)) => {
                         *number += 1;
-                        Step::Text { number: *number, bytes, last: false }
+                        NextLine::Text { number: *number, bytes, last: false }
                     }
                 }
             }
         };
         match found {
-            Step::Text { number, bytes, last } => {
+            NextLine::Text { number, bytes, last } => {
                 if self.text(number, &bytes, last, &mut out) {
                     self.lines += 1;
                 } else {
@@ -171,16 +171,16 @@ impl<R: BufRead> Reader<R> {
                     self.problems.push(Problem { line: number, text });
                 }
             }
-            Step::Skipped(line, bytes) => {
+            NextLine::Skipped(line, bytes) => {
                 let text = format!("LINE_BYTES_MAX is {LINE_BYTES_MAX}, this is {bytes}; left out");
                 self.problems.push(Problem { line, text });
                 self.lines += 1;
             }
-            Step::Torn => {
+            NextLine::Torn => {
                 let text = format!("the file is not whole JSON from byte {} on; left out", self.offset());
                 self.problems.push(Problem { line: self.lines + 1, text });
             }
-            Step::End => {
+            NextLine::End => {
                 self.done = true;
                 self.mapper.settle(&mut out);
             }
@@ -233,7 +233,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-enum Step {
+enum NextLine {
     Text { number: u64, bytes: Vec<u8>, last: bool },
     Skipped(u64, u64),
     Torn,

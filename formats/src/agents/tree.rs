@@ -50,7 +50,7 @@ struct Chain {
 
 /// Where a parent is.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Found {
+pub enum ParentAt {
     /// On a chain.
     On { chain: usize, depth: u32 },
     /// In what a segment left behind, and nobody has taken up yet.
@@ -95,7 +95,7 @@ impl Tree {
     }
 
     /// Where a line is by now.
-    pub fn find(&self, line: u64) -> Option<Found> {
+    pub fn find(&self, line: u64) -> Option<ParentAt> {
         let node = self.known.get(&line).filter(|node| node.segment != COUNTER)?;
         let mut chain = self.segments[node.segment as usize].chain;
         let mut since = node.segment;
@@ -104,8 +104,8 @@ impl Tree {
             let later = &segments[segments.partition_point(|segment| *segment <= since)..];
             let cut = later.iter().find(|segment| self.segments[**segment as usize].start < node.depth);
             match cut.map(|segment| (*segment, self.segments[*segment as usize].fork)) {
-                None => return Some(Found::On { chain, depth: node.depth }),
-                Some((segment, None)) => return Some(Found::Left { chain, segment, depth: node.depth }),
+                None => return Some(ParentAt::On { chain, depth: node.depth }),
+                Some((segment, None)) => return Some(ParentAt::Left { chain, segment, depth: node.depth }),
                 Some((_, Some(fork))) => {
                     chain = fork;
                     since = self.chains[fork].segments[0];
@@ -172,8 +172,8 @@ mod tests {
     /// Appends a turn behind another.
     fn say(tree: &mut Tree, name: u64, parent: Option<u64>) -> (usize, Vec<u64>) {
         let (chain, depth) = match parent.and_then(|parent| tree.find(parent)) {
-            Some(Found::On { chain, depth }) => (chain, Some(depth)),
-            Some(Found::Left { segment, depth, .. }) => (tree.fork(segment).unwrap().0, Some(depth)),
+            Some(ParentAt::On { chain, depth }) => (chain, Some(depth)),
+            Some(ParentAt::Left { segment, depth, .. }) => (tree.fork(segment).unwrap().0, Some(depth)),
             None => (0, None),
         };
         let left = tree.append(chain, depth, name, false);

@@ -3,7 +3,7 @@
 use super::Provider;
 use super::ids::tool_name;
 use super::media::{Blob, Data};
-use super::read::{Item, Kind, Piece};
+use super::read::{Item, Kind, ContentPart};
 use super::write::{Out, Writer, argument_object, holds, is_blocks};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
@@ -60,7 +60,7 @@ impl Writer for Anthropic {
                         ("input", argument_object(*arguments)),
                     ])),
                     Kind::Reasoning { .. } | Kind::Hosted(_) => Ok(piece.raw.to_string()),
-                    Kind::Answer { .. } | Kind::Unknown(_) => continue,
+                    Kind::ToolResult { .. } | Kind::Unknown(_) => continue,
                 };
                 let block = block.unwrap_or_else(|text| {
                     let text = match item.role {
@@ -82,7 +82,7 @@ impl Writer for Anthropic {
         out.push(object([("role", quote(role)), ("content", content)]), Some(first.source));
     }
 
-    fn answers(&self, answers: &[(&Item<'_>, &Piece<'_>)], out: &mut Out) {
+    fn answers(&self, answers: &[(&Item<'_>, &ContentPart<'_>)], out: &mut Out) {
         let blocks: Vec<String> = answers
             .iter()
             .map(|(_, piece)| match !piece.fresh && takes(piece, Role::User) {
@@ -95,17 +95,17 @@ impl Writer for Anthropic {
     }
 }
 
-fn answer(piece: &Piece<'_>) -> String {
+fn answer(piece: &ContentPart<'_>) -> String {
     let mut fields =
         vec![("type", quote("tool_result")), ("tool_use_id", quote(piece.id.as_deref().unwrap_or_default()))];
-    if let Kind::Answer { content, failed, .. } = &piece.kind {
-        let said: Vec<&Piece<'_>> = content
+    if let Kind::ToolResult { content, failed, .. } = &piece.kind {
+        let said: Vec<&ContentPart<'_>> = content
             .iter()
             .filter(|piece| !matches!(&piece.kind, Kind::Text(text) if text.trim().is_empty()))
             .collect();
         match said.as_slice() {
             [] => {}
-            [Piece { kind: Kind::Text(text), .. }] => fields.push(("content", quote(text))),
+            [ContentPart { kind: Kind::Text(text), .. }] => fields.push(("content", quote(text))),
             said => {
                 let blocks: Vec<String> = said.iter().map(|piece| answer_block(piece)).collect();
                 fields.push(("content", array(&blocks)));
@@ -118,7 +118,7 @@ fn answer(piece: &Piece<'_>) -> String {
     object(fields)
 }
 
-fn answer_block(piece: &Piece<'_>) -> String {
+fn answer_block(piece: &ContentPart<'_>) -> String {
     match &piece.kind {
         _ if takes(piece, Role::User) && piece.own.is_object() => piece.raw.to_string(),
         Kind::Media(blob) => media(blob).unwrap_or_else(|| text_block(&blob.in_words())),
@@ -132,7 +132,7 @@ fn text_block(text: &str) -> String {
 }
 
 /// Whether the piece can stand in such a message as it is.
-fn takes(piece: &Piece<'_>, role: Role) -> bool {
+fn takes(piece: &ContentPart<'_>, role: Role) -> bool {
     let own = piece.own;
     let kind = own.get("type").and_then(Value::as_str).unwrap_or_default();
     let is_text = |key: &str| own.get(key).is_some_and(Value::is_string);
@@ -148,8 +148,8 @@ fn takes(piece: &Piece<'_>, role: Role) -> bool {
                 && own.get("input").is_some_and(Value::is_object)
                 && tool_name(Provider::Anthropic, name) == *name
         }
-        Kind::Answer { content, .. } => {
-            let fits = |piece: &Piece<'_>| match own.get("content") {
+        Kind::ToolResult { content, .. } => {
+            let fits = |piece: &ContentPart<'_>| match own.get("content") {
                 Some(Value::Array(_)) => piece.own.is_object() && takes(piece, Role::User) || is_cited(piece),
                 _ => true,
             };
@@ -176,7 +176,7 @@ fn takes(piece: &Piece<'_>, role: Role) -> bool {
 }
 
 /// Blocks that a result may hold beside words and media.
-fn is_cited(piece: &Piece<'_>) -> bool {
+fn is_cited(piece: &ContentPart<'_>) -> bool {
     piece.own.get("type").is_some_and(|kind| kind == "search_result" || kind == "tool_reference")
 }
 

@@ -3,7 +3,7 @@
 use super::Provider;
 use super::ids::{is_actor_name, tool_name};
 use super::media::{Blob, Data, is_web};
-use super::read::{Item, Kind, Piece};
+use super::read::{Item, Kind, ContentPart};
 use super::write::{Out, Writer, argument_text, holds, is_blocks, result_text};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
@@ -60,7 +60,7 @@ impl Writer for Chat {
                         media(blob).filter(|_| role == "user").ok_or_else(|| blob.in_words())
                     }
                     Kind::Text(text) => Err(text.to_string()),
-                    Kind::Reasoning { .. } | Kind::Answer { .. } | Kind::Hosted(_) | Kind::Unknown(_) => {
+                    Kind::Reasoning { .. } | Kind::ToolResult { .. } | Kind::Hosted(_) | Kind::Unknown(_) => {
                         continue;
                     }
                 };
@@ -88,10 +88,10 @@ impl Writer for Chat {
         out.push(object(fields), Some(first.source));
     }
 
-    fn answers(&self, answers: &[(&Item<'_>, &Piece<'_>)], out: &mut Out) {
+    fn answers(&self, answers: &[(&Item<'_>, &ContentPart<'_>)], out: &mut Out) {
         let mut pictures = Vec::new();
         for (item, piece) in answers {
-            let Kind::Answer { content, failed, .. } = &piece.kind else { continue };
+            let Kind::ToolResult { content, failed, .. } = &piece.kind else { continue };
             if item.is_whole() && self.fits(item) {
                 out.push(item.text.to_string(), Some(item.source));
                 continue;
@@ -119,7 +119,7 @@ impl Writer for Chat {
     }
 }
 
-fn call(piece: &Piece<'_>, name: &str, arguments: &str) -> String {
+fn call(piece: &ContentPart<'_>, name: &str, arguments: &str) -> String {
     let function = [("name", quote(&tool_name(Provider::OpenaiChat, name))), ("arguments", quote(arguments))];
     object([
         ("id", quote(piece.id.as_deref().unwrap_or_default())),
@@ -129,7 +129,7 @@ fn call(piece: &Piece<'_>, name: &str, arguments: &str) -> String {
 }
 
 /// Whether the piece can stand in such a message as it is.
-fn takes(piece: &Piece<'_>, role: Role) -> bool {
+fn takes(piece: &ContentPart<'_>, role: Role) -> bool {
     let own = piece.own;
     let kind = own.get("type").and_then(Value::as_str).unwrap_or_default();
     match &piece.kind {
@@ -145,8 +145,8 @@ fn takes(piece: &Piece<'_>, role: Role) -> bool {
                 && input.is_some_and(Value::is_string)
                 && tool_name(Provider::OpenaiChat, name) == *name
         }
-        Kind::Answer { content, .. } => {
-            let is_words = |piece: &Piece<'_>| {
+        Kind::ToolResult { content, .. } => {
+            let is_words = |piece: &ContentPart<'_>| {
                 let filled = matches!(&piece.kind, Kind::Text(text) if !text.is_empty());
                 filled && piece.own.get("type").is_some_and(|kind| kind == "text")
             };

@@ -3,7 +3,7 @@
 use super::Provider;
 use super::ids::tool_name;
 use super::media::{Blob, Data, is_mime, is_web};
-use super::read::{Item, Kind, Piece};
+use super::read::{Item, Kind, ContentPart};
 use super::write::{Out, Writer, argument_object, holds, result_text};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
@@ -51,7 +51,7 @@ impl Writer for Gemini {
                         parts.push(piece.raw.to_string());
                         continue;
                     }
-                    Kind::Answer { .. } | Kind::Unknown(_) => continue,
+                    Kind::ToolResult { .. } | Kind::Unknown(_) => continue,
                 };
                 let seal =
                     ["thoughtSignature", "thought_signature"].iter().find_map(|key| piece.own.get(key));
@@ -64,10 +64,10 @@ impl Writer for Gemini {
         out.push(object([("role", quote(role)), ("parts", array(&parts))]), Some(first.source));
     }
 
-    fn answers(&self, answers: &[(&Item<'_>, &Piece<'_>)], out: &mut Out) {
+    fn answers(&self, answers: &[(&Item<'_>, &ContentPart<'_>)], out: &mut Out) {
         let (mut parts, mut shown) = (Vec::new(), Vec::new());
         for (_, piece) in answers {
-            let Kind::Answer { name, content, failed, .. } = &piece.kind else { continue };
+            let Kind::ToolResult { name, content, failed, .. } = &piece.kind else { continue };
             if !piece.fresh && takes(piece) {
                 parts.push(piece.raw.to_string());
                 continue;
@@ -95,7 +95,7 @@ impl Writer for Gemini {
 }
 
 /// The response of a Gemini part in its own bytes, where only its name or id had to be written anew.
-fn answered_object(piece: &Piece<'_>) -> Option<String> {
+fn answered_object(piece: &ContentPart<'_>) -> Option<String> {
     let answer = ["functionResponse", "function_response"]
         .iter()
         .find_map(|key| everturn_core::json::field(piece.raw, key))?;
@@ -103,7 +103,7 @@ fn answered_object(piece: &Piece<'_>) -> Option<String> {
 }
 
 /// Whether the part can be sent as it is.
-fn takes(piece: &Piece<'_>) -> bool {
+fn takes(piece: &ContentPart<'_>) -> bool {
     let own = piece.own;
     let text = |path: &str| own.pointer(path).and_then(Value::as_str);
     let named = |name: Option<&str>| name.is_some_and(|name| tool_name(Provider::Gemini, name) == name);
@@ -120,7 +120,7 @@ fn takes(piece: &Piece<'_>) -> bool {
                 && own.pointer("/functionCall/args").is_none_or(Value::is_object)
                 && same_id("/functionCall/id")
         }
-        Kind::Answer { .. } => {
+        Kind::ToolResult { .. } => {
             named(text("/functionResponse/name"))
                 && is_object("/functionResponse/response")
                 && same_id("/functionResponse/id")

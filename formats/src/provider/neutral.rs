@@ -1,7 +1,7 @@
 //! Our own plain shape, for a caller who speaks to a model in some other way. The [module](super) says what it is.
 
 use super::media::{Blob, Data, is_base64};
-use super::read::{Item, Kind, Piece};
+use super::read::{Item, Kind, ContentPart};
 use super::write::{Out, Writer, argument_object, holds, is_blocks};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
@@ -31,9 +31,9 @@ impl Writer for Neutral {
 
     fn say(&self, items: &[&Item<'_>], out: &mut Out) {
         let Some(first) = items.first() else { return };
-        let pieces: Vec<&Piece<'_>> = items.iter().flat_map(|item| item.said()).collect();
+        let pieces: Vec<&ContentPart<'_>> = items.iter().flat_map(|item| item.said()).collect();
         let content = match pieces.as_slice() {
-            [Piece { kind: Kind::Text(text), .. }] => quote(text),
+            [ContentPart { kind: Kind::Text(text), .. }] => quote(text),
             pieces => array(&pieces.iter().filter_map(|piece| block(piece)).collect::<Vec<_>>()),
         };
         let role = match first.role {
@@ -46,16 +46,16 @@ impl Writer for Neutral {
         out.push(object(fields), Some(first.source));
     }
 
-    fn answers(&self, answers: &[(&Item<'_>, &Piece<'_>)], out: &mut Out) {
+    fn answers(&self, answers: &[(&Item<'_>, &ContentPart<'_>)], out: &mut Out) {
         for (item, piece) in answers {
-            let Kind::Answer { name, content, failed, .. } = &piece.kind else { continue };
+            let Kind::ToolResult { name, content, failed, .. } = &piece.kind else { continue };
             if item.is_whole() && self.fits(item) {
                 out.push(item.text.to_string(), Some(item.source));
                 continue;
             }
-            let said: Vec<&Piece<'_>> = content.iter().filter(|piece| !is_empty(piece)).collect();
+            let said: Vec<&ContentPart<'_>> = content.iter().filter(|piece| !is_empty(piece)).collect();
             let content = match said.as_slice() {
-                [Piece { kind: Kind::Text(text), .. }] => quote(text),
+                [ContentPart { kind: Kind::Text(text), .. }] => quote(text),
                 pieces => match pieces.iter().filter_map(|piece| block(piece)).collect::<Vec<_>>() {
                     blocks if blocks.is_empty() => quote(""),
                     blocks => array(&blocks),
@@ -75,11 +75,11 @@ impl Writer for Neutral {
     }
 }
 
-fn is_empty(piece: &Piece<'_>) -> bool {
+fn is_empty(piece: &ContentPart<'_>) -> bool {
     matches!(&piece.kind, Kind::Text(text) if text.is_empty())
 }
 
-fn block(piece: &Piece<'_>) -> Option<String> {
+fn block(piece: &ContentPart<'_>) -> Option<String> {
     if !piece.fresh && piece.own.is_object() && takes(piece) {
         return Some(piece.raw.to_string());
     }
@@ -93,12 +93,12 @@ fn block(piece: &Piece<'_>) -> Option<String> {
             ("arguments", argument_object(*arguments)),
         ]),
         Kind::Media(blob) => media(blob),
-        Kind::Answer { .. } | Kind::Hosted(_) | Kind::Unknown(_) => return None,
+        Kind::ToolResult { .. } | Kind::Hosted(_) | Kind::Unknown(_) => return None,
     })
 }
 
 /// Whether the block is already in this shape.
-fn takes(piece: &Piece<'_>) -> bool {
+fn takes(piece: &ContentPart<'_>) -> bool {
     let own = piece.own;
     let kind = own.get("type").and_then(Value::as_str).unwrap_or_default();
     let is_text = |key: &str| own.get(key).is_some_and(Value::is_string);
@@ -112,7 +112,7 @@ fn takes(piece: &Piece<'_>) -> bool {
                 && own.get("name").is_some_and(|own| own == name)
                 && own.get("arguments").is_some_and(Value::is_object)
         }
-        Kind::Answer { content, .. } => {
+        Kind::ToolResult { content, .. } => {
             let said = own.get("content").filter(|_| own.get("role").is_some());
             said.is_some_and(|said| said.is_string() || is_blocks(said) && content.iter().all(takes))
         }

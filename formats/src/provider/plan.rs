@@ -4,7 +4,7 @@
 //! turns, ids, which messages become one. The writers only spell it out.
 
 use super::ids::{Ids, Taken, is_actor_name};
-use super::read::{Item, Kind, Piece};
+use super::read::{ContentPart, Item, Kind};
 use super::{LeftOut, Provider, responses};
 use everturn_core::pairing::Pairs;
 use everturn_core::turn::Role;
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 /// One step of the rendered list. Numbers are places in the list of items.
-pub enum Step {
+pub enum RenderStep {
     /// What these messages say, their results aside. Several are one message of the assistant.
     Say(Vec<usize>),
     /// Results, as item and piece, of the calls of the step before.
@@ -38,7 +38,7 @@ pub fn plan<'a>(
     stretch: Stretch<'_>,
     fits: &dyn Fn(&Item<'a>) -> bool,
     left_out: &mut Vec<LeftOut>,
-) -> Vec<Step> {
+) -> Vec<RenderStep> {
     for item in items.iter_mut() {
         usable(provider, item, left_out);
     }
@@ -61,7 +61,8 @@ pub fn plan<'a>(
         keep_kinds_together(items, &table);
     }
     let steps = table.steps(provider, items, pending, fits);
-    if let (Provider::Anthropic, true, Some(Step::Say(group))) = (provider, stretch.last, steps.last()) {
+    if let (Provider::Anthropic, true, Some(RenderStep::Say(group))) = (provider, stretch.last, steps.last())
+    {
         trim_last_words(&mut items[group[group.len() - 1]]);
     }
     steps
@@ -69,8 +70,8 @@ pub fn plan<'a>(
 
 impl Item<'_> {
     /// What is rendered of it beside results.
-    pub fn said(&self) -> impl Iterator<Item = &Piece<'_>> {
-        self.pieces.iter().filter(|piece| piece.keep && !matches!(piece.kind, Kind::Answer { .. }))
+    pub fn said(&self) -> impl Iterator<Item = &ContentPart<'_>> {
+        self.pieces.iter().filter(|piece| piece.keep && !matches!(piece.kind, Kind::ToolResult { .. }))
     }
 
     /// Whether a call in it is rendered.
@@ -80,7 +81,7 @@ impl Item<'_> {
 
     /// Whether a result in it is rendered, which is not where the rest is.
     pub fn answers(&self) -> bool {
-        self.pieces.iter().any(|piece| piece.keep && matches!(piece.kind, Kind::Answer { .. }))
+        self.pieces.iter().any(|piece| piece.keep && matches!(piece.kind, Kind::ToolResult { .. }))
     }
 
     /// Whether all of it is rendered as it came.
@@ -145,7 +146,7 @@ fn usable(provider: Provider, item: &mut Item<'_>, left_out: &mut Vec<LeftOut>) 
                 }
             }
             Kind::Unknown(kind) => format!("block of the unknown type {kind}"),
-            Kind::Call { .. } | Kind::Answer { .. } | Kind::Media(_) | Kind::Hosted(_) => continue,
+            Kind::Call { .. } | Kind::ToolResult { .. } | Kind::Media(_) | Kind::Hosted(_) => continue,
         };
         piece.keep = false;
         dropped.push((why, !matches!(piece.kind, Kind::Reasoning { .. })));
@@ -185,7 +186,7 @@ impl<'p, 'a> Table<'p, 'a> {
             for (p, piece) in item.pieces.iter().enumerate() {
                 match piece.kind {
                     Kind::Call { call, .. } => table.calls[call] = Some((i, p)),
-                    Kind::Answer { answer, .. } => table.answers[answer] = Some((i, p)),
+                    Kind::ToolResult { answer, .. } => table.answers[answer] = Some((i, p)),
                     _ => {}
                 }
             }
@@ -266,7 +267,7 @@ impl<'p, 'a> Table<'p, 'a> {
                 let own = self.pairs.calls[call].result.and_then(|answer| self.pairs.results[answer].id);
                 let piece = &mut items[i].pieces[p];
                 piece.fresh |= id.as_deref() != own;
-                if let Kind::Answer { name, .. } = &mut piece.kind {
+                if let Kind::ToolResult { name, .. } = &mut piece.kind {
                     // A result is known by its call's name, whatever it calls itself.
                     piece.fresh |= provider == Provider::Gemini && *name != self.pairs.calls[call].name;
                     *name = self.pairs.calls[call].name;
@@ -283,7 +284,7 @@ impl<'p, 'a> Table<'p, 'a> {
         items: &[Item<'a>],
         pending: usize,
         fits: &dyn Fn(&Item<'a>) -> bool,
-    ) -> Vec<Step> {
+    ) -> Vec<RenderStep> {
         let mut steps = Vec::new();
         let mut group: Vec<usize> = Vec::new();
         let mut done = vec![false; items.len()];
@@ -304,14 +305,14 @@ impl<'p, 'a> Table<'p, 'a> {
                 answered = false;
                 let answers = self.answers_to(provider, items, &group);
                 let after = group.last().map_or(0, |last| last + 1);
-                steps.push(Step::Say(group));
+                steps.push(RenderStep::Say(group));
                 match whole(provider, items, after, &answers).filter(|m| fits(&items[*m])) {
                     Some(m) => {
                         done[m] = true;
-                        steps.push(Step::Whole(m));
+                        steps.push(RenderStep::Whole(m));
                     }
                     None if answers.is_empty() => {}
-                    None => steps.push(Step::Answers(answers)),
+                    None => steps.push(RenderStep::Answers(answers)),
                 }
             }
             if next.is_some() && !done[i] {
@@ -351,7 +352,7 @@ fn whole(provider: Provider, items: &[Item<'_>], after: usize, answers: &[(usize
     let leads = answers.iter().enumerate().all(|(n, place)| *place == (m, n));
     let rest = &item.pieces[answers.len().min(item.pieces.len())..];
     let fine = match provider {
-        Provider::Anthropic => !rest.iter().any(|piece| matches!(piece.kind, Kind::Answer { .. })),
+        Provider::Anthropic => !rest.iter().any(|piece| matches!(piece.kind, Kind::ToolResult { .. })),
         Provider::Gemini => rest.is_empty(),
         Provider::OpenaiChat | Provider::OpenaiResponses | Provider::Neutral => false,
     };
@@ -380,7 +381,7 @@ fn joins(provider: Provider, last: &Item<'_>, next: &Item<'_>) -> bool {
 /// A turn is a run of neighbouring messages of the assistant; a message that begins with reasoning begins a new one,
 /// unless the one before it is nothing but reasoning, and so does one that results will part from the one before it.
 fn drop_broken_turns(provider: Provider, items: &mut [Item<'_>], lost: &[bool], left_out: &mut Vec<LeftOut>) {
-    let is_thought = |piece: &Piece<'_>| matches!(piece.kind, Kind::Reasoning { .. });
+    let is_thought = |piece: &ContentPart<'_>| matches!(piece.kind, Kind::Reasoning { .. });
     let speaks = |item: &Item<'_>| item.said().next().is_some();
     let mut start = 0;
     while start < items.len() {
@@ -411,7 +412,7 @@ fn drop_broken_turns(provider: Provider, items: &mut [Item<'_>], lost: &[bool], 
                 }
                 leave(left_out, item, "signed turn that cannot be shown as a whole");
                 for piece in &mut item.pieces {
-                    piece.keep &= matches!(piece.kind, Kind::Answer { .. });
+                    piece.keep &= matches!(piece.kind, Kind::ToolResult { .. });
                 }
             }
         }
@@ -442,7 +443,7 @@ fn say_name(provider: Provider, item: &mut Item<'_>) {
             *fresh = true;
         }
         None if item.role == Role::Assistant => {}
-        None => item.pieces.insert(0, Piece::words(format!("{name}:"))),
+        None => item.pieces.insert(0, ContentPart::words(format!("{name}:"))),
     }
 }
 
@@ -456,7 +457,8 @@ fn forget_ids_after_dropped_reasoning(items: &mut [Item<'_>], left_out: &mut Vec
     for item in items {
         missing &= item.role == Role::Assistant;
         let is_item = item.own.get("role").is_none();
-        if let (true, [Piece { kind: Kind::Reasoning { .. }, keep, .. }]) = (is_item, item.pieces.as_slice())
+        if let (true, [ContentPart { kind: Kind::Reasoning { .. }, keep, .. }]) =
+            (is_item, item.pieces.as_slice())
         {
             missing = !keep;
             continue;
@@ -496,7 +498,7 @@ fn keep_kinds_together(items: &mut [Item<'_>], table: &Table<'_, '_>) {
 
 /// Anthropic refuses words that end in white space where its answer would continue them.
 fn trim_last_words(item: &mut Item<'_>) {
-    let said = |piece: &&mut Piece<'_>| piece.keep && !matches!(piece.kind, Kind::Answer { .. });
+    let said = |piece: &&mut ContentPart<'_>| piece.keep && !matches!(piece.kind, Kind::ToolResult { .. });
     let Some(piece) = item.pieces.iter_mut().rfind(said) else { return };
     if let (Kind::Text(text), Role::Assistant) = (&mut piece.kind, item.role)
         && text.trim_end().len() < text.len()

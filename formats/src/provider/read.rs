@@ -7,7 +7,7 @@ use super::media::Blob;
 use everturn_core::json::{elements, field, fields};
 use super::{Media, Provider};
 use everturn_core::message::{self, Part};
-use everturn_core::pairing::{Pairs, Place};
+use everturn_core::pairing::{BlockPath, Pairs};
 use everturn_core::turn::Role;
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -45,13 +45,13 @@ pub struct Item<'a> {
     /// Its text.
     pub text: &'a str,
     /// What is in it.
-    pub pieces: Vec<Piece<'a>>,
+    pub pieces: Vec<ContentPart<'a>>,
     /// Whether something private was taken out of it.
     pub lost: bool,
 }
 
 /// One piece of a message.
-pub struct Piece<'a> {
+pub struct ContentPart<'a> {
     /// What it is.
     pub kind: Kind<'a>,
     /// The block, part or item itself.
@@ -68,15 +68,15 @@ pub struct Piece<'a> {
     pub fresh: bool,
 }
 
-impl Piece<'_> {
+impl ContentPart<'_> {
     /// Words that no message brought.
     pub fn words(text: String) -> Self {
         let kind = Kind::Text(Cow::Owned(text));
-        Piece { kind, own: &Value::Null, raw: "null", seal: None, id: None, keep: true, fresh: true }
+        ContentPart { kind, own: &Value::Null, raw: "null", seal: None, id: None, keep: true, fresh: true }
     }
 }
 
-/// What a [`Piece`] is.
+/// What a [`ContentPart`] is.
 pub enum Kind<'a> {
     /// Words.
     Text(Cow<'a, str>),
@@ -85,7 +85,7 @@ pub enum Kind<'a> {
     /// A tool is called. `call` is its place in [`Pairs::calls`].
     Call { call: usize, name: &'a str, arguments: Arguments<'a> },
     /// A tool answered. `answer` is its place in [`Pairs::results`].
-    Answer { answer: usize, name: &'a str, content: Vec<Piece<'a>>, failed: bool },
+    ToolResult { answer: usize, name: &'a str, content: Vec<ContentPart<'a>>, failed: bool },
     /// Something that is not text.
     Media(Box<Blob<'a>>),
     /// Something that only this provider understands.
@@ -104,7 +104,7 @@ pub enum Arguments<'a> {
 }
 
 /// Where each call and each result stands.
-pub type Places = HashMap<(usize, Place), usize>;
+pub type Places = HashMap<(usize, BlockPath), usize>;
 
 /// Reads messages, given what belongs together.
 pub struct Reader<'a, 'm> {
@@ -164,12 +164,12 @@ impl<'a, 'm> Reader<'a, 'm> {
             lost: source.lost,
         };
         if bare {
-            let piece = self.piece(index, Place::Message, seen, &source.own, &source.text);
+            let piece = self.piece(index, BlockPath::Message, seen, &source.own, &source.text);
             item.pieces.push(piece);
             return Ok(item);
         }
-        if self.answers.contains_key(&(index, Place::Message)) {
-            let piece = self.piece(index, Place::Message, seen, &source.own, &source.text);
+        if self.answers.contains_key(&(index, BlockPath::Message)) {
+            let piece = self.piece(index, BlockPath::Message, seen, &source.own, &source.text);
             item.pieces.push(piece);
             return Ok(item);
         }
@@ -190,7 +190,7 @@ impl<'a, 'm> Reader<'a, 'm> {
             (Some(Value::Array(blocks)), Some(Value::Array(owns))) => {
                 for (n, raw) in elements(raw(content)).into_iter().enumerate() {
                     let (Some(block), Some(own)) = (blocks.get(n), owns.get(n)) else { continue };
-                    item.pieces.push(self.piece(index, Place::Block(n), block, own, raw));
+                    item.pieces.push(self.piece(index, BlockPath::Block(n), block, own, raw));
                 }
             }
             _ => {}
@@ -201,13 +201,13 @@ impl<'a, 'm> Reader<'a, 'm> {
         for (list, calls) in [("tool_calls", true), ("tool_results", false)] {
             let owns = own.get(list).and_then(Value::as_array).filter(|_| !is_gemini);
             for ((n, own), raw) in owns.into_iter().flatten().enumerate().zip(elements(raw(list))) {
-                let place = if calls { Place::ToolCall(n) } else { Place::ToolResult(n) };
+                let place = if calls { BlockPath::ToolCall(n) } else { BlockPath::ToolResult(n) };
                 item.pieces.push(self.piece(index, place, own, own, raw));
             }
         }
-        if self.calls.contains_key(&(index, Place::FunctionCall)) {
+        if self.calls.contains_key(&(index, BlockPath::FunctionCall)) {
             let call = &own["function_call"];
-            item.pieces.push(self.piece(index, Place::FunctionCall, call, call, raw("function_call")));
+            item.pieces.push(self.piece(index, BlockPath::FunctionCall, call, call, raw("function_call")));
         }
         // What stands beside a signed part comes from the same provider, also if it is newer than this code.
         let sealed = item.pieces.iter().find_map(|piece| piece.seal).filter(|_| item.role == Role::Assistant);
@@ -222,14 +222,21 @@ impl<'a, 'm> Reader<'a, 'm> {
         }
     }
 
-    fn piece(&self, index: usize, place: Place, seen: &'a Value, own: &'a Value, raw: &'a str) -> Piece<'a> {
+    fn piece(
+        &self,
+        index: usize,
+        place: BlockPath,
+        seen: &'a Value,
+        own: &'a Value,
+        raw: &'a str,
+    ) -> ContentPart<'a> {
         let kind = seen.get("type").and_then(Value::as_str).unwrap_or_default();
         let mut seal = None;
         let of_gemini = std::ptr::from_ref(seen) != std::ptr::from_ref(own);
         if of_gemini && ["thoughtSignature", "thought_signature"].iter().any(|key| is_filled(own.get(key))) {
             seal = Some(Provider::Gemini);
         }
-        let kind = if place == Place::Message && is_hosted_item(own) {
+        let kind = if place == BlockPath::Message && is_hosted_item(own) {
             Kind::Hosted(Provider::OpenaiResponses)
         } else if let Some(&call) = self.calls.get(&(index, place)) {
             let name =
@@ -239,7 +246,7 @@ impl<'a, 'm> Reader<'a, 'm> {
             let result = &self.pairs.results[answer];
             let raw = ["content", "output", "result"].iter().find_map(|key| field(raw, key));
             let raw = raw.filter(|_| !of_gemini).unwrap_or("null");
-            Kind::Answer {
+            Kind::ToolResult {
                 answer,
                 name: result.name.unwrap_or("tool"),
                 content: self.said(result.content(), raw),
@@ -268,11 +275,11 @@ impl<'a, 'm> Reader<'a, 'm> {
                 _ => Kind::Unknown(if kind.is_empty() { "block" } else { kind }),
             }
         };
-        Piece { kind, own, raw, seal, id: None, keep: true, fresh: false }
+        ContentPart { kind, own, raw, seal, id: None, keep: true, fresh: false }
     }
 
     /// What a tool said: words and media; other JSON as its text.
-    fn said(&self, content: Option<&'a Value>, raw: &'a str) -> Vec<Piece<'a>> {
+    fn said(&self, content: Option<&'a Value>, raw: &'a str) -> Vec<ContentPart<'a>> {
         let is_block = |value: &Value| value.is_string() || part(value).is_some();
         match content {
             None | Some(Value::Null) => Vec::new(),
@@ -286,7 +293,7 @@ impl<'a, 'm> Reader<'a, 'm> {
         }
     }
 
-    fn said_block(&self, own: &'a Value, raw: &'a str) -> Piece<'a> {
+    fn said_block(&self, own: &'a Value, raw: &'a str) -> ContentPart<'a> {
         let kind = match (part(own), own.get("type").and_then(Value::as_str)) {
             (Some(Part::Text(text)), _) => Kind::Text(Cow::Borrowed(text)),
             (Some(Part::Media { kind, .. }), _) => Kind::Media(Box::new(Blob::read(kind, own, self.media))),
@@ -297,8 +304,8 @@ impl<'a, 'm> Reader<'a, 'm> {
     }
 }
 
-fn plain<'a>(kind: Kind<'a>, own: &'a Value, raw: &'a str) -> Piece<'a> {
-    Piece { kind, own, raw, seal: None, id: None, keep: true, fresh: false }
+fn plain<'a>(kind: Kind<'a>, own: &'a Value, raw: &'a str) -> ContentPart<'a> {
+    ContentPart { kind, own, raw, seal: None, id: None, keep: true, fresh: false }
 }
 
 /// What a block is; `None` if it is no block at all.
@@ -320,13 +327,13 @@ fn is_filled(value: Option<&Value>) -> bool {
 }
 
 /// The provider whose reasoning this is, if it is sealed in that provider's own form.
-fn owner(place: Place, block: &Value) -> Option<Provider> {
+fn owner(place: BlockPath, block: &Value) -> Option<Provider> {
     match block.get("type")?.as_str()? {
         "thinking" if is_filled(block.get("signature")) && block.get("thinking")?.is_string() => {
             Some(Provider::Anthropic)
         }
         "redacted_thinking" if is_filled(block.get("data")) => Some(Provider::Anthropic),
-        "reasoning" if place == Place::Message && is_filled(block.get("encrypted_content")) => {
+        "reasoning" if place == BlockPath::Message && is_filled(block.get("encrypted_content")) => {
             Some(Provider::OpenaiResponses)
         }
         _ => None,

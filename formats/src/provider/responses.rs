@@ -3,7 +3,7 @@
 use super::Provider;
 use super::ids::tool_name;
 use super::media::{Blob, Data, is_web};
-use super::read::{Item, Kind, Piece};
+use super::read::{Item, Kind, ContentPart};
 use super::write::{Out, Writer, argument_text, holds, is_blocks, result_text};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
@@ -21,7 +21,7 @@ impl Writer for Responses {
             Some(blocks @ Value::Array(_)) => is_blocks(blocks),
             _ => false,
         };
-        let fits = |piece: &Piece<'_>| match &piece.kind {
+        let fits = |piece: &ContentPart<'_>| match &piece.kind {
             Kind::Text(_) if piece.own.is_string() => true,
             Kind::Text(text) => {
                 !text.is_empty()
@@ -66,16 +66,16 @@ impl Writer for Responses {
                         message.flush(out);
                         out.push(piece.raw.to_string(), Some(item.source));
                     }
-                    Kind::Answer { .. } | Kind::Unknown(_) => {}
+                    Kind::ToolResult { .. } | Kind::Unknown(_) => {}
                 }
             }
             message.flush(out);
         }
     }
 
-    fn answers(&self, answers: &[(&Item<'_>, &Piece<'_>)], out: &mut Out) {
+    fn answers(&self, answers: &[(&Item<'_>, &ContentPart<'_>)], out: &mut Out) {
         for (item, piece) in answers {
-            let Kind::Answer { content, failed, .. } = &piece.kind else { continue };
+            let Kind::ToolResult { content, failed, .. } = &piece.kind else { continue };
             if !piece.fresh && takes(piece) {
                 out.push(piece.raw.to_string(), Some(item.source));
                 continue;
@@ -127,7 +127,7 @@ impl Message<'_, '_> {
     }
 }
 
-fn call(piece: &Piece<'_>, name: &str, arguments: &str) -> String {
+fn call(piece: &ContentPart<'_>, name: &str, arguments: &str) -> String {
     object([
         ("type", quote("function_call")),
         ("call_id", quote(piece.id.as_deref().unwrap_or_default())),
@@ -136,7 +136,7 @@ fn call(piece: &Piece<'_>, name: &str, arguments: &str) -> String {
     ])
 }
 
-fn answer_block(piece: &Piece<'_>) -> Option<String> {
+fn answer_block(piece: &ContentPart<'_>) -> Option<String> {
     let text = match &piece.kind {
         Kind::Text(text) if text.is_empty() => return None,
         Kind::Text(text) => text.to_string(),
@@ -150,7 +150,7 @@ fn answer_block(piece: &Piece<'_>) -> Option<String> {
 }
 
 /// Whether an item, or a block of a message of the user, can be sent as it is.
-pub fn takes(piece: &Piece<'_>) -> bool {
+pub fn takes(piece: &ContentPart<'_>) -> bool {
     let own = piece.own;
     let kind = own.get("type").and_then(Value::as_str).unwrap_or_default();
     let is_text = |key: &str| own.get(key).is_some_and(Value::is_string);
@@ -163,11 +163,11 @@ pub fn takes(piece: &Piece<'_>) -> bool {
             bare && names && tool_name(Provider::OpenaiResponses, name) == *name
         }
         Kind::Call { .. } => bare && kind.ends_with("_call") && kind != "tool_call" && is_text("call_id"),
-        Kind::Answer { content, .. }
+        Kind::ToolResult { content, .. }
             if kind == "function_call_output" || kind == "custom_tool_call_output" =>
         {
             let output = own.get("output");
-            let fits = |piece: &Piece<'_>| match &piece.kind {
+            let fits = |piece: &ContentPart<'_>| match &piece.kind {
                 Kind::Text(text) => {
                     !text.is_empty() && piece.own.get("type").is_some_and(|kind| kind == "input_text")
                 }
@@ -177,7 +177,7 @@ pub fn takes(piece: &Piece<'_>) -> bool {
             let blocks = output.is_some_and(is_blocks) && content.iter().all(fits);
             bare && is_text("call_id") && (output.is_some_and(Value::is_string) || blocks)
         }
-        Kind::Answer { .. } => bare && kind.ends_with("_call_output") && own.get("output").is_some(),
+        Kind::ToolResult { .. } => bare && kind.ends_with("_call_output") && own.get("output").is_some(),
         Kind::Reasoning { .. } => piece.seal == Some(Provider::OpenaiResponses),
         Kind::Hosted(owner) => *owner == Provider::OpenaiResponses,
         Kind::Media(blob) => media(blob).is_some_and(|block| holds(own, &block)),

@@ -5,7 +5,7 @@
 //! no more than one of them is in memory.
 
 use super::ids::Taken;
-use super::plan::{Step, Stretch, plan};
+use super::plan::{RenderStep, Stretch, plan};
 use super::read::{Reader, Source, is_hosted_item, view_of_gemini};
 use super::write::{Out, Writer};
 use super::{
@@ -105,7 +105,7 @@ impl<'m> Renderer<'m> {
         let stretch = Stretch { last, taken: &mut self.taken };
         let steps = plan(provider, &mut items, &pairs, stretch, &|item| writer.fits(item), &mut left_out);
         let apart = matches!(provider, Provider::Anthropic | Provider::Gemini);
-        let leads = |step: &Step| matches!(step, Step::Say(group) if items[group[0]].role == Role::System);
+        let leads = |step: &RenderStep| matches!(step, RenderStep::Say(group) if items[group[0]].role == Role::System);
         let mut lead = 0;
         let mut out = Out::default();
         let mut given = None;
@@ -115,7 +115,7 @@ impl<'m> Renderer<'m> {
             texts.extend(steps[..lead].iter().map(|step| Cow::Owned(system_words(step, &items))));
             texts.retain(|text| !text.trim().is_empty());
             let speaker = match steps.get(lead) {
-                Some(Step::Say(group)) => Some(items[group[0]].role),
+                Some(RenderStep::Say(group)) => Some(items[group[0]].role),
                 _ => None,
             };
             out.messages.extend(opening(provider, &texts, speaker));

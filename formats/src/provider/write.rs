@@ -1,6 +1,6 @@
 //! What the writers share.
 
-use super::read::{Arguments, Item, Kind, Piece};
+use super::read::{Arguments, Item, Kind, ContentPart};
 use everturn_core::json::{self, object, quote};
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ pub trait Writer {
     /// Writes what these items say, as one message if the provider has messages.
     fn say(&self, items: &[&Item<'_>], out: &mut Out);
     /// Writes the results of the calls that were written last.
-    fn answers(&self, answers: &[(&Item<'_>, &Piece<'_>)], out: &mut Out);
+    fn answers(&self, answers: &[(&Item<'_>, &ContentPart<'_>)], out: &mut Out);
 }
 
 /// The rendered list so far.
@@ -73,7 +73,7 @@ pub fn argument_object(arguments: Arguments<'_>) -> String {
 
 /// What a tool said where only text is taken. A failure that no flag can say there begins with `Error: `, which is what a
 /// failure is known by without a flag.
-pub fn result_text(content: &[Piece<'_>], failed: bool) -> String {
+pub fn result_text(content: &[ContentPart<'_>], failed: bool) -> String {
     let texts: Vec<String> = content
         .iter()
         .filter_map(|piece| match &piece.kind {

@@ -179,7 +179,7 @@ fn part(part: &Part) -> String {
             );
             folded("call", &summary, &preformatted(arguments))
         }
-        Part::Answer { name, failed, content } => {
+        Part::ToolResult { name, failed, content } => {
             let what = if *failed { "<span class=\"failed\">Failure</span>" } else { "Result" };
             let of = name.as_ref().map(|name| format!(" of <code>{}</code>", escape(name)));
             let content: String = match content.is_empty() {

@@ -86,7 +86,7 @@ fn part(part: &Part) -> String {
             let language = if arguments.starts_with(['{', '[']) { "json" } else { "" };
             folded(&format!("Call of <code>{}</code>", escape(&line(name))), &fenced(language, arguments))
         }
-        Part::Answer { name, failed, content } => {
+        Part::ToolResult { name, failed, content } => {
             let what = if *failed { "Failure" } else { "Result" };
             let of = name.as_ref().map(|name| format!(" of <code>{}</code>", escape(&line(name))));
             let content: Vec<String> = content.iter().map(answered).collect();

@@ -2,7 +2,7 @@
 
 use super::prose::pretty;
 use crate::provider::media::{Blob, Data};
-use crate::provider::read::{Arguments, Kind, Piece, Reader, Source};
+use crate::provider::read::{Arguments, ContentPart, Kind, Reader, Source};
 use crate::provider::{Media, source};
 use everturn_core::event::Visibility;
 use everturn_core::turn::{Role, Status, Turn};
@@ -28,7 +28,7 @@ pub struct Shown {
 impl Shown {
     /// Whether it is nothing but tool results and notices.
     pub fn is_answer(&self) -> bool {
-        let answer = |part: &Part| matches!(part, Part::Answer { .. } | Part::Notice { .. });
+        let answer = |part: &Part| matches!(part, Part::ToolResult { .. } | Part::Notice { .. });
         !self.parts.is_empty() && self.parts.iter().all(answer)
     }
 }
@@ -47,7 +47,7 @@ pub enum Part {
         arguments: String,
     },
     /// A tool answered.
-    Answer {
+    ToolResult {
         /// The tool, if anything says.
         name: Option<String>,
         /// Whether it failed.
@@ -191,10 +191,10 @@ impl<'m> Shower<'m> {
         let mut parts: Vec<Part> = Vec::new();
         for piece in &item.pieces {
             let part = match &piece.kind {
-                Kind::Answer { answer, content, failed, .. } => {
+                Kind::ToolResult { answer, content, failed, .. } => {
                     let result = &pairs.results[*answer];
                     let called = result.id.and_then(|id| self.called.remove(id));
-                    Part::Answer {
+                    Part::ToolResult {
                         name: called.or(result.name.map(str::to_string)),
                         failed: *failed,
                         content: content.iter().filter_map(part).map(decoded).collect(),
@@ -215,7 +215,7 @@ impl<'m> Shower<'m> {
     }
 }
 
-fn part(piece: &Piece<'_>) -> Option<Part> {
+fn part(piece: &ContentPart<'_>) -> Option<Part> {
     Some(match &piece.kind {
         Kind::Text(text) if text.trim().is_empty() => return None,
         Kind::Text(text) => Part::Words(text.to_string()),
@@ -235,7 +235,7 @@ fn part(piece: &Piece<'_>) -> Option<Part> {
             let kind = piece.own.get("type").and_then(|kind| kind.as_str()).unwrap_or("block");
             Part::Other { kind: kind.to_string(), json: pretty(piece.raw) }
         }
-        Kind::Answer { .. } => return None,
+        Kind::ToolResult { .. } => return None,
     })
 }
 

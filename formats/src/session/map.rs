@@ -45,7 +45,7 @@ pub fn conversation_id(header: &Header) -> ConversationId {
 
 /// What a line becomes.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Step {
+pub enum Mapped {
     /// Something that was said.
     Turn {
         /// In which role.
@@ -107,7 +107,7 @@ struct Call<'a> {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct ResultBlock<'a> {
     r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_use_id: Option<&'a str>,
@@ -147,18 +147,18 @@ impl Mapper {
     }
 
     /// The first event.
-    pub fn start(header: &Header) -> Result<Step, Error> {
+    pub fn start(header: &Header) -> Result<Mapped, Error> {
         event(Some(START), &header.text, header.started_at)
     }
 
     /// The last event.
-    pub fn end(end: &End) -> Result<Step, Error> {
+    pub fn end(end: &End) -> Result<Mapped, Error> {
         let at = Recorded::new(end.line, end.text.clone()).at;
         event(Some(END), &end.text, at)
     }
 
     /// What a line between them becomes.
-    pub fn step(&mut self, recorded: &Recorded) -> Result<Step, Error> {
+    pub fn step(&mut self, recorded: &Recorded) -> Result<Mapped, Error> {
         let mut fields = recorded.fields();
         fields.take("type");
         let timestamp = fields.take("timestamp");
@@ -173,7 +173,7 @@ impl Mapper {
             Some("tool_result") => self.result(&mut fields)?,
             _ => None,
         };
-        let said = |role, message, actor, metadata| Step::Turn {
+        let said = |role, message, actor, metadata| Mapped::Turn {
             role,
             message,
             actor,
@@ -236,7 +236,7 @@ impl Mapper {
             Some(content) => content,
             None => Raw::of(&std::mem::take(fields))?,
         };
-        let block = Answer {
+        let block = ResultBlock {
             r#type: "tool_result",
             tool_use_id: id.as_deref(),
             name: tool.as_deref(),
@@ -263,7 +263,7 @@ fn thinking(fields: &mut Fields) -> Result<Option<Parts>, Error> {
     Ok(Some(Parts { role: Role::Assistant, message, actor: Some("agent".into()) }))
 }
 
-fn event(kind: Option<&str>, text: &str, occurred_at: Option<Timestamp>) -> Result<Step, Error> {
+fn event(kind: Option<&str>, text: &str, occurred_at: Option<Timestamp>) -> Result<Mapped, Error> {
     const UNNAMED: &str = "imported.entry";
     let kind = match kind {
         // Everturn's own kinds would do something to the conversation; most have a point in their name.
@@ -272,7 +272,7 @@ fn event(kind: Option<&str>, text: &str, occurred_at: Option<Timestamp>) -> Resu
         None => UNNAMED.to_string(),
     };
     let kind = if check_name("kind", &kind).is_ok() { kind } else { UNNAMED.to_string() };
-    Ok(Step::Event { kind, body: Raw::new(text.to_string())?, occurred_at })
+    Ok(Mapped::Event { kind, body: Raw::new(text.to_string())?, occurred_at })
 }
 
 /// The role of a line that is a message by itself.

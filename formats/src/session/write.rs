@@ -6,6 +6,7 @@ use super::read::{Item, Reader};
 use super::{END, START};
 use crate::jsonl::TruncatedTail;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::check_name;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
@@ -436,7 +437,7 @@ impl Shared {
 }
 
 fn ended(text: &str) -> Error {
-    Error::conflict("session.ended", text)
+    Error::conflict(code::SESSION_ENDED, text)
 }
 
 /// What was written so far, and the unfinished line at its end.

@@ -3,8 +3,8 @@
 use super::pieces::{Members, Pieces, write};
 use super::sse::Event;
 use super::{
-    ANTHROPIC_OUTPUT_TOKENS_DEFAULT, Answer, Assemble, Call, Delta, Failure, Fields, Finish, Request, Tokens,
-    number, parse,
+    ANTHROPIC_OUTPUT_TOKENS_DEFAULT, Assemble, Call, Delta, Failure, Fields, Finish, ModelReply, Request,
+    Tokens, number, parse,
 };
 use everturn_core::Error;
 use everturn_core::json::{Raw, quote};
@@ -132,7 +132,7 @@ impl Assemble for Anthropic {
         self.done
     }
 
-    fn answer(self: Box<Self>) -> Result<Answer, Failure> {
+    fn answer(self: Box<Self>) -> Result<ModelReply, Failure> {
         let mut text = String::new();
         let mut calls = Vec::new();
         let mut content = Vec::new();
@@ -155,7 +155,7 @@ impl Assemble for Anthropic {
             Some(other) => Finish::Other(other.to_string()),
             None => Finish::Other("not said".to_string()),
         };
-        Ok(Answer {
+        Ok(ModelReply {
             // Only what a request may hold: the id, the model and the usage would be refused there.
             messages: vec![Raw::new(format!(r#"{{"role":"assistant","content":{content}}}"#))?],
             text,

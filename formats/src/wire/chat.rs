@@ -2,7 +2,7 @@
 
 use super::pieces::{Members, Pieces, write};
 use super::sse::Event;
-use super::{Answer, Assemble, Call, Delta, Failure, Fields, Finish, Request, Tokens, number, parse};
+use super::{Assemble, Call, Delta, Failure, Fields, Finish, ModelReply, Request, Tokens, number, parse};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use serde::Deserialize;
@@ -111,7 +111,7 @@ impl Assemble for Chat {
         self.done
     }
 
-    fn answer(mut self: Box<Self>) -> Result<Answer, Failure> {
+    fn answer(mut self: Box<Self>) -> Result<ModelReply, Failure> {
         if !self.any {
             return Err(Failure::garbage("it holds no choices"));
         }
@@ -121,7 +121,7 @@ impl Assemble for Chat {
             Some(message) => message,
             None => self.message()?,
         };
-        Ok(Answer {
+        Ok(ModelReply {
             messages: vec![message],
             text: self.text,
             refusal: Some(self.refusal).filter(|text| !text.is_empty()),

@@ -19,7 +19,7 @@ pub fn body(model: &str, texts: &[String], dimensions: Option<usize>) -> Result<
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct Reply {
     data: Option<Vec<Item>>,
     error: Option<Value>,
 }
@@ -32,7 +32,7 @@ struct Item {
 
 /// The vectors, in the order of the texts; all of one length, all of them numbers.
 pub fn read(body: &str, texts: usize) -> Result<Vec<Vec<f32>>, Failure> {
-    let answer: Answer = parse(body)?;
+    let answer: Reply = parse(body)?;
     if let Some(error) = answer.error {
         return Err(Failure::of_object(&json!({ "error": error })));
     }

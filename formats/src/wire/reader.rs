@@ -2,7 +2,7 @@
 
 use super::failure::{Class, Failure};
 use super::sse::{Parser, SSE_EVENT_BYTES_MAX};
-use super::{Answer, Assemble, Delta, Kind};
+use super::{Assemble, Delta, Kind, ModelReply};
 use everturn_core::Error;
 
 /// Largest answer, in bytes on the wire.
@@ -88,7 +88,7 @@ impl Reader {
     }
 
     /// No more bytes will come: the answer. `deltas` gets what only the end shows.
-    pub fn finish(mut self, deltas: &mut Vec<Delta>) -> Result<Answer, Failure> {
+    pub fn finish(mut self, deltas: &mut Vec<Delta>) -> Result<ModelReply, Failure> {
         match self.form {
             Form::Whole(body) => {
                 let body = String::from_utf8(body).map_err(|_| Failure::garbage("it is not UTF-8"))?;

@@ -3,7 +3,7 @@
 use super::chat::system_message;
 use super::sse::Event;
 use super::{
-    Answer, Assemble, Call, Delta, Failure, Fields, Finish, Request, Tokens, number, parse, text_of,
+    Assemble, Call, Delta, Failure, Fields, Finish, ModelReply, Request, Tokens, number, parse, text_of,
 };
 use everturn_core::Error;
 use everturn_core::json::Raw;
@@ -149,7 +149,7 @@ impl Assemble for Responses {
         self.last.is_some()
     }
 
-    fn answer(self: Box<Self>) -> Result<Answer, Failure> {
+    fn answer(self: Box<Self>) -> Result<ModelReply, Failure> {
         let last = self.last.ok_or_else(|| Failure::garbage("it has no end"))?;
         let items = last.output.unwrap_or_default();
         let Contents { text, refusal, calls, .. } = contents(&items);
@@ -161,7 +161,7 @@ impl Assemble for Responses {
             (Some("completed") | None, _) => Finish::ToolCalls,
             (Some(status), reason) => Finish::Other(reason.unwrap_or(status).to_string()),
         };
-        Ok(Answer {
+        Ok(ModelReply {
             messages: items,
             text,
             refusal: Some(refusal).filter(|text| !text.is_empty()),

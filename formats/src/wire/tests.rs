@@ -15,7 +15,7 @@ fn feed(assembly: &mut Box<dyn Assemble>, data: &str) -> Result<Vec<Delta>, Fail
     assembly.event(&sse::Event { name: None, id: None, data: data.to_string() })
 }
 
-fn run(kind: Kind, events: &[&str]) -> Result<(Vec<Delta>, Answer), Failure> {
+fn run(kind: Kind, events: &[&str]) -> Result<(Vec<Delta>, ModelReply), Failure> {
     let mut assembly = kind.assembly();
     let mut deltas = Vec::new();
     for data in events {

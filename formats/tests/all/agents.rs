@@ -1,7 +1,7 @@
 //! Every rule of the importers, on small files in the shapes that programs write.
 
 use everturn_core::id::ConversationId;
-use everturn_formats::agents::{Entry, Format, Opened, Origin, Problem, Said, Step, open};
+use everturn_formats::agents::{Entry, EntryContent, Format, Opened, Origin, ParsedTurn, Problem, open};
 use serde_json::{Value, json};
 
 /// Everything that was read from a file.
@@ -26,11 +26,11 @@ fn lines(lines: &[Value]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-fn turns(read: &Read) -> Vec<&Said> {
+fn turns(read: &Read) -> Vec<&ParsedTurn> {
     read.entries
         .iter()
         .filter_map(|entry| match &entry.step {
-            Step::Turn(said) => Some(&**said),
+            EntryContent::Turn(said) => Some(&**said),
             _ => None,
         })
         .collect()
@@ -45,8 +45,8 @@ fn kept(read: &Read) -> Vec<&str> {
     read.entries
         .iter()
         .filter_map(|entry| match &entry.step {
-            Step::Event { what, .. } | Step::Compaction { what, .. } => Some(what.as_str()),
-            Step::Turn(_) | Step::System(_) => None,
+            EntryContent::Event { what, .. } | EntryContent::Compaction { what, .. } => Some(what.as_str()),
+            EntryContent::Turn(_) | EntryContent::System(_) => None,
         })
         .collect()
 }
@@ -200,7 +200,7 @@ fn codex_items_are_turns_and_what_the_screen_showed_is_not_said_twice() {
             "compacted"
         ]
     );
-    let Step::Compaction { summary, .. } = &read.entries.last().unwrap().step else { panic!() };
+    let EntryContent::Compaction { summary, .. } = &read.entries.last().unwrap().step else { panic!() };
     assert_eq!(summary, "user: There is one file.");
     let (_, origin) = &read.threads[0];
     assert_eq!((origin.session.as_deref(), origin.cwd.as_deref()), (Some("sess-1"), Some("/work")));
@@ -491,7 +491,7 @@ fn copilot_cli_sessions_are_read_event_by_event() {
     assert_eq!((said[1].model.as_deref(), said[3].model.as_deref()), (Some("gpt-5"), Some("gpt-5-mini")));
     assert_eq!(said[1].tokens.unwrap().completion, Some(12));
     assert!(said[2].metadata["copilot_cli"].get().contains("detailedContent"));
-    let Step::Compaction { tokens_before, .. } = &read.entries[8].step else { panic!() };
+    let EntryContent::Compaction { tokens_before, .. } = &read.entries[8].step else { panic!() };
     assert_eq!(*tokens_before, Some(99));
     let origin = &read.threads[0].1;
     assert_eq!((origin.cwd.as_deref(), origin.git_branch.as_deref()), (Some("/work"), Some("main")));
@@ -662,7 +662,7 @@ fn gemini_cli_takes_messages_back_and_completes_them() {
     let read = read(lines(&file).as_bytes()).unwrap();
     assert_eq!(kept(&read), ["session", "$set", "$rewindTo"]);
     let entries: Vec<&Entry> =
-        read.entries.iter().filter(|entry| matches!(entry.step, Step::Turn(_))).collect();
+        read.entries.iter().filter(|entry| matches!(entry.step, EntryContent::Turn(_))).collect();
     // The second message, its completed version, its results, and what took the place of all.
     assert_eq!(entries[1].name, entries[2].name);
     assert_ne!(entries[1].key, entries[2].key);
@@ -678,7 +678,7 @@ fn messages_of_any_provider_are_turns_as_they_are() {
     let read_chat = read(chat.as_bytes()).unwrap();
     assert_eq!((turns(&read_chat).len(), read_chat.lines), (4, 5));
     assert!(chat.contains(&turns(&read_chat)[2].message), "{}", turns(&read_chat)[2].message);
-    let Step::Event { body, .. } = &read_chat.entries[4].step else { panic!() };
+    let EntryContent::Event { body, .. } = &read_chat.entries[4].step else { panic!() };
     assert_eq!(body.get(), r#"{"note":1.50}"#);
     let request = json!({"model":"claude","system":"Be brief.","messages":[
         {"role":"user","content":"hi"},{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"s"}]}]});
@@ -720,7 +720,7 @@ fn lines_that_cannot_be_read_are_kept_and_a_line_that_was_cut_waits() {
         .entries
         .iter()
         .filter_map(|entry| match &entry.step {
-            Step::Event { body, .. } => serde_json::from_str(body.get()).ok(),
+            EntryContent::Event { body, .. } => serde_json::from_str(body.get()).ok(),
             _ => None,
         })
         .collect();
@@ -754,7 +754,7 @@ fn what_an_answer_of_codex_cost_is_with_its_last_item() {
             "total_token_usage":{"input_tokens":9999,"output_tokens":999},
             "last_token_usage":{"input_tokens":input,"cached_input_tokens":5,"output_tokens":output}}}})
     };
-    // Behind the call, and behind the message and what the screen showed of it. Said twice, it counts once.
+    // Behind the call, and behind the message and what the screen showed of it. ParsedTurn twice, it counts once.
     file.insert(6, count(100, 20));
     file.insert(7, count(100, 20));
     file[10] = count(150, 7);
@@ -777,9 +777,9 @@ fn instructions_of_a_request_are_the_system_prompt() {
     let said = |text: &str| -> Vec<String> {
         let entries = read(text.as_bytes()).unwrap().entries;
         let shown = entries.iter().map(|entry| match &entry.step {
-            Step::System(text) => format!("prompt {text}"),
-            Step::Turn(said) => said.message.clone(),
-            Step::Event { what, .. } | Step::Compaction { what, .. } => what.clone(),
+            EntryContent::System(text) => format!("prompt {text}"),
+            EntryContent::Turn(said) => said.message.clone(),
+            EntryContent::Event { what, .. } | EntryContent::Compaction { what, .. } => what.clone(),
         });
         shown.collect()
     };

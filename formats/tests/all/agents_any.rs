@@ -1,7 +1,7 @@
 //! Files of others, and files that nobody would write.
 
 use crate::agents::{Read, read};
-use everturn_formats::agents::{Opened, Step, open};
+use everturn_formats::agents::{EntryContent, Opened, open};
 use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -45,10 +45,11 @@ const SAMPLES: [&str; 3] = [
 /// Each line of a file is there: as a turn, as a part of one, or as it was.
 fn accounts_for_everything(name: &str, read: &Read) {
     assert!(read.problems.is_empty(), "{name}: {:?}", read.problems);
-    let kept = read.entries.iter().filter(|entry| !matches!(entry.step, Step::Turn(_))).count() as u64;
+    let kept =
+        read.entries.iter().filter(|entry| !matches!(entry.step, EntryContent::Turn(_))).count() as u64;
     let mut lines = 0;
     for entry in &read.entries {
-        let Step::Turn(said) = &entry.step else { continue };
+        let EntryContent::Turn(said) = &entry.step else { continue };
         everturn_core::json::check(&said.message).unwrap_or_else(|error| panic!("{name}: {error}"));
         // A message of several lines has the rest of each of them.
         let rest = said.metadata.get("claude_code").and_then(|raw| raw.read::<Vec<serde_json::Value>>());
@@ -69,7 +70,7 @@ fn real_files_are_read_without_loss() {
         assert!(!read.entries.is_empty(), "{name}");
         // Every line that is no turn is an event that says what it is, and nothing is unreadable.
         for entry in &read.entries {
-            if let Step::Event { what, .. } = &entry.step {
+            if let EntryContent::Event { what, .. } = &entry.step {
                 assert!(!what.is_empty() && what != "unreadable", "{name} line {}", entry.line);
             }
         }
@@ -82,7 +83,7 @@ fn the_lines_of_a_real_codex_file_that_go_to_the_model_are_turns() {
     let read = read(bytes).unwrap();
     let text = String::from_utf8_lossy(bytes);
     let items = text.lines().filter(|line| line.contains("\"type\":\"response_item\"")).count();
-    let turns = read.entries.iter().filter(|entry| matches!(entry.step, Step::Turn(_))).count();
+    let turns = read.entries.iter().filter(|entry| matches!(entry.step, EntryContent::Turn(_))).count();
     // Snapshots and messages between agents have no role.
     assert_eq!(turns, items - 3, "{name}");
 }
@@ -93,7 +94,7 @@ fn exhaust(bytes: &[u8]) {
         Ok(Opened::Agent(mut reader)) => {
             for entry in reader.by_ref() {
                 let Ok(entry) = entry else { break };
-                if let Step::Turn(said) = &entry.step {
+                if let EntryContent::Turn(said) = &entry.step {
                     everturn_core::json::check(&said.message).unwrap();
                 }
             }

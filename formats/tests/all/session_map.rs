@@ -5,7 +5,7 @@ use everturn_core::message::{Part, parts};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
 use everturn_formats::jsonl::Header;
-use everturn_formats::session::{Item, Mapper, Reader, Recorded, Step, conversation_id};
+use everturn_formats::session::{Item, Mapped, Mapper, Reader, Recorded, conversation_id};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn header(text: &str) -> Header {
     }
 }
 
-fn steps(text: &str) -> Vec<Step> {
+fn steps(text: &str) -> Vec<Mapped> {
     let mut mapper = Mapper::new(&header(text));
     let step = |item| match item {
         Item::Start(header) => Mapper::start(&header).unwrap(),
@@ -39,12 +39,12 @@ fn steps(text: &str) -> Vec<Step> {
 }
 
 /// One line in a session of its own.
-fn step(line: &str) -> Step {
+fn step(line: &str) -> Mapped {
     Mapper::new(&header(SESSION)).step(&Recorded::new(2, line.to_string())).unwrap()
 }
 
-fn message(step: &Step) -> Value {
-    let Step::Turn { message, .. } = step else { panic!("{step:?}") };
+fn message(step: &Mapped) -> Value {
+    let Mapped::Turn { message, .. } = step else { panic!("{step:?}") };
     serde_json::from_str(message.get()).unwrap()
 }
 
@@ -56,10 +56,12 @@ fn time(text: &str) -> Option<Timestamp> {
 fn every_line_of_a_session_becomes_one_step() {
     let steps = steps(SESSION);
     assert_eq!(steps.len(), 9);
-    let Step::Event { kind, body, occurred_at } = &steps[0] else { panic!("{:?}", steps[0]) };
+    let Mapped::Event { kind, body, occurred_at } = &steps[0] else { panic!("{:?}", steps[0]) };
     assert_eq!((kind.as_str(), body.get()), ("session_start", SESSION.lines().next().unwrap()));
     assert_eq!(*occurred_at, time("2026-04-27T14:30:00Z"));
-    let Step::Turn { role, message: said, actor, model, metadata, occurred_at } = &steps[1] else { panic!() };
+    let Mapped::Turn { role, message: said, actor, model, metadata, occurred_at } = &steps[1] else {
+        panic!()
+    };
     assert_eq!((*role, actor.as_deref(), model), (Role::User, Some("photographer"), &None));
     assert_eq!(said.get(), r#"{"role":"user","content":"warmer, please"}"#);
     assert_eq!((metadata.len(), *occurred_at), (0, time("2026-04-27T14:30:01Z")));
@@ -67,31 +69,31 @@ fn every_line_of_a_session_becomes_one_step() {
         message(&steps[2]),
         json!({"role":"assistant","content":[{"type":"thinking","thinking":"they like it warm"}]})
     );
-    let Step::Turn { role, model, actor, .. } = &steps[2] else { panic!() };
+    let Mapped::Turn { role, model, actor, .. } = &steps[2] else { panic!() };
     assert_eq!(
         (*role, model.as_deref(), actor.as_deref()),
         (Role::Assistant, Some("claude-sonnet-4-7"), Some("agent"))
     );
     // Arguments and results are the bytes that were there.
-    let Step::Turn { message: call, .. } = &steps[3] else { panic!() };
+    let Mapped::Turn { message: call, .. } = &steps[3] else { panic!() };
     assert_eq!(
         call.get(),
         r#"{"role":"assistant","content":[{"type":"tool_call","id":"call_4","name":"temperature","arguments":{"kelvin":1.50}}]}"#
     );
     // A result that names its tool answers that tool's call, one that names nothing the oldest that waits.
-    let Step::Turn { message: crop, actor, role, .. } = &steps[5] else { panic!() };
+    let Mapped::Turn { message: crop, actor, role, .. } = &steps[5] else { panic!() };
     assert_eq!((actor.as_deref(), *role), (Some("crop"), Role::Tool));
     assert_eq!(
         crop.get(),
         r#"{"role":"tool","content":[{"type":"tool_result","tool_use_id":"call_5","name":"crop","content":{"ok":true}}]}"#
     );
-    let Step::Turn { message: kelvin, .. } = &steps[6] else { panic!() };
+    let Mapped::Turn { message: kelvin, .. } = &steps[6] else { panic!() };
     assert_eq!(
         kelvin.get(),
         r#"{"role":"tool","content":[{"type":"tool_result","tool_use_id":"call_4","name":"temperature","content":12345678901234567890}]}"#
     );
     for (at, name) in [(7, "snapshot_created"), (8, "session_end")] {
-        let Step::Event { kind, body, .. } = &steps[at] else { panic!("{:?}", steps[at]) };
+        let Mapped::Event { kind, body, .. } = &steps[at] else { panic!("{:?}", steps[at]) };
         assert_eq!((kind.as_str(), body.get()), (name, SESSION.lines().nth(at).unwrap()));
     }
     // The lens of the house sees what was meant.
@@ -118,7 +120,7 @@ fn a_session_is_the_same_conversation_whenever_it_is_imported() {
     // A header that is too large for metadata is in the first event all the same.
     let huge = SESSION.replace("taste.md", &"x".repeat(100_000));
     assert_eq!(Mapper::settings(&header(&huge)).unwrap().metadata.len(), 0);
-    assert!(matches!(&steps(&huge)[0], Step::Event { body, .. } if body.get().len() > 100_000));
+    assert!(matches!(&steps(&huge)[0], Mapped::Event { body, .. } if body.get().len() > 100_000));
 }
 
 #[test]
@@ -153,13 +155,13 @@ fn other_spellings_mean_the_same() {
 #[test]
 fn what_a_turn_has_no_place_for_goes_along() {
     let line = r#"{"type":"photographer_message","timestamp":"2026-04-27T16:30:01.123456789+02:00","text":"hi","mood":1.50}"#;
-    let Step::Turn { metadata, occurred_at, .. } = step(line) else { panic!() };
+    let Mapped::Turn { metadata, occurred_at, .. } = step(line) else { panic!() };
     assert_eq!(
         metadata["session"].get(),
         r#"{"timestamp":"2026-04-27T16:30:01.123456789+02:00","mood":1.50}"#
     );
     assert_eq!(occurred_at, time("2026-04-27T14:30:01.123456Z"));
-    let Step::Turn { metadata, occurred_at, .. } =
+    let Mapped::Turn { metadata, occurred_at, .. } =
         step(r#"{"type":"photographer_message","timestamp":"noon","text":"hi"}"#)
     else {
         panic!()
@@ -180,7 +182,7 @@ fn a_line_cannot_do_what_only_everturn_does() {
     ] {
         let line =
             json!({"type": kind, "timestamp": "2026-04-27T14:30:00Z", "turns": ["turn_x"]}).to_string();
-        let Step::Event { kind, body, .. } = step(&line) else { panic!("{line}") };
+        let Mapped::Event { kind, body, .. } = step(&line) else { panic!("{line}") };
         assert_eq!((kind.as_str(), body.get()), (stored, line.as_str()));
     }
     for line in [
@@ -191,7 +193,7 @@ fn a_line_cannot_do_what_only_everturn_does() {
         r#"{"type":"photographer_message"}"#,
         r#"{"type":"agent_thinking","text":5}"#,
     ] {
-        assert!(matches!(step(line), Step::Event { body, .. } if body == raw(line)), "{line}");
+        assert!(matches!(step(line), Mapped::Event { body, .. } if body == raw(line)), "{line}");
     }
 }
 
@@ -200,8 +202,8 @@ fn a_line_cannot_do_what_only_everturn_does() {
 fn a_line_that_is_as_deep_as_can_be_is_kept_as_an_event() {
     let deep = |levels| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
     let line = |levels| format!(r#"{{"type":"tool_result","result":{}}}"#, deep(levels));
-    assert!(matches!(step(&line(90)), Step::Turn { .. }));
-    let Step::Event { kind, body, .. } = step(&line(99)) else { panic!() };
+    assert!(matches!(step(&line(90)), Mapped::Turn { .. }));
+    let Mapped::Event { kind, body, .. } = step(&line(99)) else { panic!() };
     assert_eq!((kind.as_str(), body.get()), ("imported.tool_result", line(99).as_str()));
 }
 
@@ -221,8 +223,8 @@ proptest! {
         let line: Vec<String> = fields.iter().map(|(name, value)| format!(",\"{name}\":{value}")).collect();
         let line = format!("{{\"type\":\"{kind}\"{}}}", line.concat());
         let shown = match step(&line) {
-            Step::Event { body, .. } => body.get().to_string(),
-            Step::Turn { message, metadata, .. } => {
+            Mapped::Event { body, .. } => body.get().to_string(),
+            Mapped::Turn { message, metadata, .. } => {
                 format!("{} {}", message.get(), metadata.get("session").map_or("", |raw| raw.get()))
             }
         };

@@ -1,6 +1,6 @@
 //! Conversations as resources: listed, and read as Markdown or as a transcript value.
 
-use everturn::{Entry, HistoryQuery, ListQuery, Order, Tenant};
+use everturn::{HistoryEntry, HistoryQuery, ListQuery, Order, Tenant};
 use everturn_api::conversations::{cursor, cursor_text};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -127,7 +127,7 @@ fn markdown(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
         let _ = writeln!(out, "\nEarlier turns are left out; the tool history reads them with before={seq}.");
     }
     for entry in page.data.iter().rev() {
-        if let Entry::Turn(turn) = entry {
+        if let HistoryEntry::Turn(turn) = entry {
             out.push_str(&said(turn));
         }
     }

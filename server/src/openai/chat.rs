@@ -17,7 +17,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use everturn::model::{Answer, Call, Delta, Finish, Provider, Request, Step};
+use everturn::model::{Call, Delta, Finish, GenerationStep, ModelReply, Provider, Request};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use futures_util::{FutureExt, StreamExt};
@@ -108,7 +108,7 @@ fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Reque
 }
 
 /// The whole reply, recorded. A recorded reply is completed even if the client disconnects.
-pub async fn said(steps: Steps, recorder: Option<Recorder>) -> Result<Answer, Error> {
+pub async fn said(steps: Steps, recorder: Option<Recorder>) -> Result<ModelReply, Error> {
     let Some(recorder) = recorder else { return answer(steps).await };
     let work = async move {
         let answer = answer(steps).await?;
@@ -126,9 +126,9 @@ pub async fn begun(mut steps: Steps) -> Result<Steps, Error> {
 }
 
 /// The next piece of a reply, or the whole of it: what is shown as finished is in the log, if it is recorded.
-pub async fn next(steps: &mut Steps, recorder: Option<&Recorder>) -> Result<Step, Error> {
+pub async fn next(steps: &mut Steps, recorder: Option<&Recorder>) -> Result<GenerationStep, Error> {
     let step = steps.next().await.ok_or_else(sse::endless)??;
-    if let (Step::Done(answer), Some(recorder)) = (&step, recorder) {
+    if let (GenerationStep::Done(answer), Some(recorder)) = (&step, recorder) {
         recorder.answer(answer).await?;
     }
     Ok(step)
@@ -141,8 +141,10 @@ async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, 
             return;
         }
         match next(&mut steps, recorder.as_ref()).await {
-            Ok(Step::Delta(delta)) => there = feed.send(None, &shown.chunk(piece(delta), None)).await,
-            Ok(Step::Done(answer)) => break Ok(answer),
+            Ok(GenerationStep::Delta(delta)) => {
+                there = feed.send(None, &shown.chunk(piece(delta), None)).await
+            }
+            Ok(GenerationStep::Done(answer)) => break Ok(answer),
             Err(error) => break Err(error),
         }
     };
@@ -199,7 +201,7 @@ impl ReplyFormat {
         })
     }
 
-    fn whole(&self, answer: &Answer) -> Value {
+    fn whole(&self, answer: &ModelReply) -> Value {
         let own: Option<Value> = answer.messages.first().filter(|_| self.same).and_then(Raw::read);
         json!({
             "id": self.id,
@@ -216,7 +218,7 @@ impl ReplyFormat {
         })
     }
 
-    fn used(&self, answer: &Answer) -> Value {
+    fn used(&self, answer: &ModelReply) -> Value {
         let own: Option<Value> = answer.usage.as_ref().filter(|_| self.same).and_then(Raw::read);
         let tokens = &answer.tokens;
         own.or_else(|| {
@@ -232,7 +234,7 @@ impl ReplyFormat {
     }
 }
 
-fn message(answer: &Answer) -> Value {
+fn message(answer: &ModelReply) -> Value {
     let call = |(index, call): (usize, &Call)| {
         let id = call.id.clone().unwrap_or_else(|| format!("call_{index}"));
         let function = json!({"name": call.name, "arguments": call.arguments});

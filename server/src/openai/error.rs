@@ -8,6 +8,7 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
+use everturn_core::error::code;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -100,7 +101,7 @@ fn status(status: StatusCode, code: &str) -> StatusCode {
     match code {
         "model.unknown" | "model.none" => StatusCode::NOT_FOUND,
         "model.context_overflow"
-        | "context.budget_too_small"
+        | code::BUDGET_TOO_SMALL
         | "context.truncated"
         | "generate.max_output_tokens" => StatusCode::BAD_REQUEST,
         "model.rate_limited" | "model.quota" => StatusCode::TOO_MANY_REQUESTS,
@@ -117,7 +118,7 @@ pub fn openai_code(code: &str) -> &str {
     match code {
         "model.unknown" | "model.none" => "model_not_found",
         "model.context_overflow"
-        | "context.budget_too_small"
+        | code::BUDGET_TOO_SMALL
         | "context.truncated"
         | "generate.max_output_tokens" => "context_length_exceeded",
         "model.rate_limited" | "access.rate" => "rate_limit_exceeded",

@@ -2,7 +2,7 @@
 
 use super::items::{Names, call_id, of_answer, reasoning};
 use super::stored::{ResponseView, State, StoredRequest, cut, usage};
-use everturn::model::{Answer, Delta};
+use everturn::model::{Delta, ModelReply};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ impl Events {
     }
 
     /// The last events of a reply.
-    pub fn end(&mut self, answer: &Answer) -> Vec<Value> {
+    pub fn end(&mut self, answer: &ModelReply) -> Vec<Value> {
         let output = of_answer(&answer.messages, self.turn);
         self.last(self.response(&State::Done(cut(&answer.finish)), &output, usage(answer)))
     }

@@ -9,7 +9,7 @@ use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
 use axum::Router;
 use axum::routing::{get, post};
-use everturn::{Entry, HistoryQuery, Order, Tenant};
+use everturn::{HistoryEntry, HistoryQuery, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, clip};
@@ -178,7 +178,7 @@ impl Walk<'_> {
             let query = HistoryQuery { before, after, limit: wanted, order, ..HistoryQuery::default() };
             let page = self.scope.conversation(self.id).history(query)?;
             for entry in page.data {
-                let Entry::Turn(turn) = entry else { continue };
+                let HistoryEntry::Turn(turn) = entry else { continue };
                 if turn.status == Status::Pending || turn.visibility == Visibility::Private {
                     continue;
                 }

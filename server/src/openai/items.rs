@@ -19,6 +19,8 @@ pub struct Generation {
     pub receipt_seq: Option<u64>,
     /// In the first turn: why it ended.
     pub finish: Option<String>,
+    /// In the first turn: code of the error that ended it.
+    pub error: Option<String>,
     /// In the first turn: usage as reported by the provider.
     pub usage: Option<Value>,
     /// In the first turn: number of turns of the reply.

@@ -9,7 +9,7 @@ use super::error::Refused;
 use super::stored;
 use crate::app::blocking;
 use axum::http::HeaderMap;
-use everturn::model::Answer;
+use everturn::model::ModelReply;
 use everturn::{HistoryQuery, NewTurn, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
@@ -59,7 +59,7 @@ impl Recorder {
         .await
     }
 
-    pub async fn answer(&self, answer: &Answer) -> Result<(), Error> {
+    pub async fn answer(&self, answer: &ModelReply) -> Result<(), Error> {
         let mut turns: Vec<NewTurn> = answer.messages.iter().map(|raw| self.turn(raw)).collect();
         if turns.is_empty() {
             turns.push(NewTurn::assistant(&answer.text));

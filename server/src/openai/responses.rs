@@ -18,7 +18,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use everturn::model::{Answer, Delta, Step};
+use everturn::model::{Delta, GenerationStep, ModelReply};
 use everturn::{HistoryQuery, Receipt, SystemWorld, Tenant, Update, World};
 use everturn_core::Error;
 use everturn_core::event::kind;
@@ -109,9 +109,9 @@ pub fn fresh() -> Result<TurnId, Error> {
 }
 
 /// The whole reply.
-pub async fn answer(mut steps: Steps) -> Result<Answer, Error> {
+pub async fn answer(mut steps: Steps) -> Result<ModelReply, Error> {
     while let Some(step) = steps.next().await {
-        if let Step::Done(answer) = step? {
+        if let GenerationStep::Done(answer) = step? {
             return Ok(*answer);
         }
     }
@@ -131,10 +131,10 @@ async fn show(RunningResponse { turn, kept, mut steps }: RunningResponse, feed: 
     let mut next = events.begin();
     while tell(&feed, next).await {
         next = match steps.next().await {
-            Some(Ok(Step::Delta(delta))) => events.delta(delta),
+            Some(Ok(GenerationStep::Delta(delta))) => events.delta(delta),
             last => {
                 let last = match last {
-                    Some(Ok(Step::Done(answer))) => events.end(&answer),
+                    Some(Ok(GenerationStep::Done(answer))) => events.end(&answer),
                     Some(Err(error)) => events.fail(&error),
                     _ => events.fail(&sse::endless()),
                 };

@@ -5,7 +5,7 @@ use crate::lanes;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use everturn::model::{Generation, Step};
+use everturn::model::{Generation, GenerationStep};
 use everturn::{Generating, Progress};
 use everturn_core::Error;
 use futures_util::{Stream, StreamExt};
@@ -21,15 +21,15 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 const EVENTS_AHEAD: usize = 64;
 
 /// A reply being generated, from any source.
-pub type Steps = Pin<Box<dyn Stream<Item = Result<Step, Error>> + Send>>;
+pub type Steps = Pin<Box<dyn Stream<Item = Result<GenerationStep, Error>> + Send>>;
 
 /// A stored generation.
 pub fn stored(generating: Generating) -> Steps {
     generating
         .map(|progress| {
             progress.map(|progress| match progress {
-                Progress::Delta(delta) => Step::Delta(delta),
-                Progress::Done(generated) => Step::Done(Box::new(generated.answer)),
+                Progress::Delta(delta) => GenerationStep::Delta(delta),
+                Progress::Done(generated) => GenerationStep::Done(Box::new(generated.answer)),
             })
         })
         .boxed()

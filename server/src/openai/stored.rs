@@ -1,8 +1,8 @@
 //! A response in OpenAI's format, and the part of its request that has to be stored for that.
 
 use super::{ids, items};
-use everturn::model::{Answer, Finish};
-use everturn::{Entry, HistoryQuery, Order, Tenant};
+use everturn::model::{Finish, ModelReply};
+use everturn::{HistoryEntry, HistoryQuery, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
@@ -91,7 +91,7 @@ pub fn cut(finish: &Finish) -> Option<&'static str> {
     }
 }
 
-pub fn usage(answer: &Answer) -> Option<Value> {
+pub fn usage(answer: &ModelReply) -> Option<Value> {
     let raw: Option<Value> = answer.usage.as_ref().and_then(Raw::read);
     used(answer.tokens.prompt?, answer.tokens.completion?, raw.as_ref())
 }
@@ -134,8 +134,8 @@ pub fn turns(scope: &Tenant, id: ConversationId, mut query: HistoryQuery) -> Res
         query.limit = wanted - turns.len();
         let page = scope.conversation(id).history(query.clone())?;
         turns.extend(page.data.into_iter().filter_map(|entry| match entry {
-            Entry::Turn(turn) => Some(*turn),
-            Entry::Event(_) => None,
+            HistoryEntry::Turn(turn) => Some(*turn),
+            HistoryEntry::Event(_) => None,
         }));
         match (page.next, query.order) {
             (Some(next), Order::Ascending) if turns.len() < wanted => query.after = Some(next),
@@ -153,7 +153,7 @@ pub fn answer_turns(scope: &Tenant, first: &Turn) -> Result<Vec<Turn>, Error> {
     while turns.len() < wanted {
         let page = scope.conversation(first.conversation).history(query.clone())?;
         for entry in page.data {
-            if let Entry::Turn(turn) = entry
+            if let HistoryEntry::Turn(turn) = entry
                 && items::generation(&turn).answer == Some(first.id)
             {
                 turns.push(*turn);
@@ -180,8 +180,9 @@ pub fn object(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Value
         Status::Aborted if turn.reason.as_deref() == Some("stopped") => State::Cancelled,
         Status::Aborted | Status::Interrupted => {
             let reason = turn.reason.clone().unwrap_or_default();
-            let (code, text) = reason.split_once(": ").unwrap_or(("interrupted", &reason));
-            State::Failed(code.to_string(), text.to_string())
+            let code = about.error.clone().unwrap_or_else(|| "interrupted".into());
+            let text = reason.strip_prefix(&code).and_then(|text| text.strip_prefix(": ")).unwrap_or(&reason);
+            State::Failed(code, text.to_string())
         }
     };
     let mut output = Vec::new();

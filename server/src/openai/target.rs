@@ -10,7 +10,9 @@ use super::stored::{KEY, StoredRequest};
 use super::{ids, items, stored, tools};
 use crate::app::blocking;
 use everturn::model::{Provider, Request};
-use everturn::{ContextOptions, Entry, GenerateOptions, Generating, HistoryQuery, NewTurn, Order, Tenant};
+use everturn::{
+    ContextOptions, GenerateOptions, Generating, HistoryEntry, HistoryQuery, NewTurn, Order, Tenant,
+};
 use everturn_core::Error;
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
@@ -151,9 +153,9 @@ fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
         ..HistoryQuery::default()
     };
     let mut later = scope.conversation(turn.conversation).history(later)?.data.into_iter();
-    let follows = |entry: Entry| match entry {
-        Entry::Turn(later) => items::generation(&later).answer != Some(turn.id),
-        Entry::Event(_) => false,
+    let follows = |entry: HistoryEntry| match entry {
+        HistoryEntry::Turn(later) => items::generation(&later).answer != Some(turn.id),
+        HistoryEntry::Event(_) => false,
     };
     if is_hidden(&conversation) && !later.any(follows) {
         let expected = Some(conversation.head.seq);

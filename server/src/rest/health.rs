@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::routing::get;
 use everturn::ListQuery;
 use everturn_core::Error;
+use everturn_core::error::code;
 use std::sync::Arc;
 
 /// `/healthz` and `/readyz`, which need no key.
@@ -31,7 +32,7 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
             tracing::warn!(%error, "not ready");
             // The caller is not authenticated, so the answer names no file.
             let (code, text) = match error.code() {
-                code @ "store.overtaken" => {
+                code @ code::OVERTAKEN => {
                     (code, "another process has opened the store for writing; restart this server")
                 }
                 code @ "store.moved" => (

@@ -16,6 +16,7 @@ use everturn::model::wait;
 use everturn_api::given::{Given, Part, Wrong};
 use everturn_api::{About, Asker, Elsewhere, Method, Reply, Row, TABLE, Threads, Work};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::id::{ConversationId, clip};
 use std::sync::Arc;
 
@@ -63,7 +64,7 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
     };
     match answered {
         Ok((reply, charge)) => Ok(response(known, reply, charge)),
-        Err(error) if row.about.if_match && error.code() == "append.stale_seq" => Err(Problem::new(
+        Err(error) if row.about.if_match && error.is(code::STALE_SEQ) => Err(Problem::new(
             StatusCode::PRECONDITION_FAILED,
             "conversation.changed",
             error.text().to_string(),

@@ -7,7 +7,7 @@ use everturn::model::{
     Configured, Embed, Embedder, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Secret, Summarize,
     Summarizer,
 };
-use everturn::{Quota, Quotas};
+use everturn::{Options, Quota, Quotas};
 use everturn_core::Error;
 use jsonwebtoken::Algorithm;
 use std::collections::BTreeMap;
@@ -19,10 +19,52 @@ use std::time::Duration;
 /// Looks up an environment variable.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// Opens an embedder: [`Embedder::open`], or with another number of threads.
+pub type OpenEmbedder = fn(Embedder) -> Result<Arc<dyn Embed>, Error>;
+
+fn secret(environment: Environment<'_>, variable: &str) -> Option<String> {
+    environment(variable).filter(|secret| !secret.is_empty())
+}
+
 impl Settings {
     fn wrong(&self, key: &str, why: &str) -> Error {
         let place = self.origin(key).map(ToString::to_string).unwrap_or_else(|| "not set".into());
         wrong(key, &place, why)
+    }
+
+    /// Options for opening the store, the same for a server and every other command: quotas, mirror, models and
+    /// summarizers. Embedders are separate, since opening one may read a large file.
+    pub fn options(&self, environment: Environment<'_>) -> Result<Options, Error> {
+        let models = self.models(environment)?;
+        Ok(Options {
+            mirror: self.text("mirror").map(PathBuf::from),
+            quotas: self.quotas(),
+            summarizers: self.summarizers(&models)?,
+            models,
+            ..Options::default()
+        })
+    }
+
+    /// Checks that all settings are valid together, and that every model has its key.
+    pub fn check(&self, environment: Environment<'_>) -> Result<(), Error> {
+        self.config(environment)?;
+        self.telemetry()?;
+        self.options(environment)?;
+        self.embedder(environment, Embedder::open)?;
+        self.reranker(environment, Embedder::open)?;
+        self.check_model_keys(environment)
+    }
+
+    /// Returns an error if the variable of a model's key is not set. A command that needs no model runs without.
+    pub fn check_model_keys(&self, environment: Environment<'_>) -> Result<(), Error> {
+        let variables = self.values.keys().filter(|key| key.ends_with(".api_key_env"));
+        for (key, variable) in variables.filter_map(|key| Some((key, self.text(key)?))) {
+            if secret(environment, variable).is_none() {
+                let why = format!("the variable {variable} is not set; export it first");
+                return Err(self.wrong(key, &why));
+            }
+        }
+        Ok(())
     }
 
     /// Configuration of the server.
@@ -70,7 +112,7 @@ impl Settings {
     }
 
     /// Quotas of tenants.
-    pub fn quotas(&self) -> Quotas {
+    fn quotas(&self) -> Quotas {
         let read = |prefix: &str| {
             let number = |name: &str| self.number(&format!("{prefix}.{name}"));
             Quota {
@@ -224,19 +266,14 @@ impl Settings {
         };
         let mut endpoint = Endpoint::new(kind, needed("base_url")?, needed("model")?);
         if let Some(variable) = self.text(&key("api_key_env")) {
-            let secret = environment(variable).filter(|secret| !secret.is_empty()).ok_or_else(|| {
-                self.wrong(
-                    &key("api_key_env"),
-                    &format!("the variable {variable} is not set; export it first"),
-                )
-            })?;
-            endpoint.api_key = Some(Secret::new(secret));
+            endpoint.api_key =
+                Some(secret(environment, variable).map_or_else(|| Secret::unset(variable), Secret::new));
         }
         Ok(endpoint)
     }
 
     /// The models, by name.
-    pub fn models(&self, environment: Environment<'_>) -> Result<BTreeMap<String, Configured>, Error> {
+    fn models(&self, environment: Environment<'_>) -> Result<BTreeMap<String, Configured>, Error> {
         let mut models = BTreeMap::new();
         for name in self.names("models") {
             let endpoint = self.endpoint("models", &name, environment)?;
@@ -260,46 +297,50 @@ impl Settings {
         Ok(embedders)
     }
 
-    /// Embedding model of recall. Without one, recall is lexical.
+    /// Embedding model of recall, opened with `open`. Without one, recall is lexical.
     pub fn embedder(
         &self,
-        embedders: &BTreeMap<String, Arc<dyn Embed>>,
+        environment: Environment<'_>,
+        open: OpenEmbedder,
     ) -> Result<Option<Arc<dyn Embed>>, Error> {
-        self.embedder_of("recall.embedder", "builtin", embedders)
+        self.embedder_of("recall.embedder", environment, open)
     }
 
     /// Model that reranks the best results of recall, if configured.
     pub fn reranker(
         &self,
-        embedders: &BTreeMap<String, Arc<dyn Embed>>,
+        environment: Environment<'_>,
+        open: OpenEmbedder,
     ) -> Result<Option<Arc<dyn Embed>>, Error> {
-        self.embedder_of("recall.rerank", "none", embedders)
+        self.embedder_of("recall.rerank", environment, open)
     }
 
     fn embedder_of(
         &self,
         key: &str,
-        default: &str,
-        embedders: &BTreeMap<String, Arc<dyn Embed>>,
+        environment: Environment<'_>,
+        open: OpenEmbedder,
     ) -> Result<Option<Arc<dyn Embed>>, Error> {
-        let name = self.text(key).unwrap_or(default);
+        let name = self.text(key).unwrap_or("none");
         if name == "none" {
             return Ok(None);
         }
-        if let Some(embedder) = embedders.get(name) {
-            return Ok(Some(embedder.clone()));
-        }
-        let embedder = name.parse::<Embedder>().map_err(|_| {
-            self.wrong(
-                key,
-                "must be builtin, none, folder:PATH, or a name that is described under [embedders]",
-            )
-        })?;
-        embedder.open().map(Some)
+        let embedder = if self.names("embedders").iter().any(|known| known == name) {
+            let endpoint = self.endpoint("embedders", name, environment)?;
+            Embedder::Endpoint(Box::new(endpoint), Embedding::default())
+        } else {
+            name.parse().map_err(|_| {
+                self.wrong(
+                    key,
+                    "must be builtin, none, folder:PATH, or a name that is described under [embedders]",
+                )
+            })?
+        };
+        open(embedder).map(Some)
     }
 
     /// Models that write summaries, by name.
-    pub fn summarizers(
+    fn summarizers(
         &self,
         models: &BTreeMap<String, Configured>,
     ) -> Result<BTreeMap<String, Arc<dyn Summarize>>, Error> {

@@ -3,7 +3,8 @@
 use crate::live::Live;
 use crate::stage::{Stage, answer, config};
 use everturn::model::{
-    Answer, Call, Configured, Delta, Finish, Generate, Generation, Provider, Request, Step, Tokens,
+    Call, Configured, Delta, Finish, Generate, Generation, GenerationStep, ModelReply, Provider, Request,
+    Tokens,
 };
 use everturn::{Everturn, Options};
 use everturn_core::Error;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// A model whose replies the test controls.
-struct Told(Mutex<Option<UnboundedReceiver<Result<Step, Error>>>>);
+struct Told(Mutex<Option<UnboundedReceiver<Result<GenerationStep, Error>>>>);
 
 impl Generate for Told {
     fn provider(&self) -> Provider {
@@ -35,29 +36,29 @@ impl Generate for Told {
 }
 
 /// A server with such a model, and the sender of its replies.
-pub async fn stage() -> (Stage, UnboundedSender<Result<Step, Error>>) {
+pub async fn stage() -> (Stage, UnboundedSender<Result<GenerationStep, Error>>) {
     let (store, tell) = store();
     (Stage::over(store, config()).await, tell)
 }
 
 /// A store with such a model, and the sender of its replies.
-pub fn store() -> (Everturn, UnboundedSender<Result<Step, Error>>) {
+pub fn store() -> (Everturn, UnboundedSender<Result<GenerationStep, Error>>) {
     let (tell, told) = unbounded_channel();
     let model = Configured::new(Arc::new(Told(Mutex::new(Some(told)))));
     let models = BTreeMap::from([("default".to_string(), model)]);
     (Everturn::open_with("memory:", Options { models, ..Options::default() }).unwrap(), tell)
 }
 
-pub fn text(text: &str) -> Result<Step, Error> {
-    Ok(Step::Delta(Delta::Text(text.into())))
+pub fn text(text: &str) -> Result<GenerationStep, Error> {
+    Ok(GenerationStep::Delta(Delta::Text(text.into())))
 }
 
-pub fn done(text: &str) -> Result<Step, Error> {
+pub fn done(text: &str) -> Result<GenerationStep, Error> {
     let message = format!(
         r#"{{"role":"assistant","content":{},"tool_calls":[{{"id":"c1","type":"function","function":{{"name":"ls","arguments":"{{}}"}}}}]}}"#,
         everturn_core::json::quote(text)
     );
-    Ok(Step::Done(Box::new(Answer {
+    Ok(GenerationStep::Done(Box::new(ModelReply {
         messages: vec![Raw::new(message).unwrap()],
         text: text.into(),
         refusal: None,

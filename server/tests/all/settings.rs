@@ -1,7 +1,7 @@
 //! Settings: precedence, refusals, and completeness of the documentation.
 
 use everturn_server::Settings;
-use everturn_server::settings::{KNOWN, Origin};
+use everturn_server::settings::{Flag, KNOWN, Origin};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -13,7 +13,8 @@ fn gather(
     let environment: BTreeMap<String, String> =
         environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     let file = (!file.is_empty()).then(|| (PathBuf::from("everturn.toml"), file.to_string()));
-    let flags = flags.iter().map(|(key, value)| (*key, value.to_string())).collect();
+    let flags = flags.iter().map(|(key, value)| Flag { key, flag: "--listen", value: value.to_string() });
+    let flags = flags.collect();
     Settings::gather(file, &|name| environment.get(name).cloned(), flags)
 }
 
@@ -24,9 +25,7 @@ fn refused(file: &str, environment: &[(&str, &str)]) -> String {
         Ok(settings) => settings,
         Err(error) => return error.text().to_string(),
     };
-    let error = settings.config(&environment_of).map(drop);
-    let error = error.and_then(|()| settings.telemetry().map(drop));
-    let error = error.and_then(|()| settings.summarizers(&settings.models(&environment_of)?).map(drop));
+    let error = settings.check(&environment_of);
     error.expect_err(file).text().to_string()
 }
 
@@ -40,8 +39,8 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
         (gather(file, &[], &[]), "127.0.0.1:1", Origin::File("everturn.toml".into())),
         (gather(file, &environment, &[]), "127.0.0.1:2", Origin::Environment("EVERTURN_LISTEN".into())),
         (gather("", &environment, &[]), "127.0.0.1:2", Origin::Environment("EVERTURN_LISTEN".into())),
-        (gather(file, &environment, &flags), "127.0.0.1:3", Origin::Flag("--listen".into())),
-        (gather(file, &[], &flags), "127.0.0.1:3", Origin::Flag("--listen".into())),
+        (gather(file, &environment, &flags), "127.0.0.1:3", Origin::Flag("--listen")),
+        (gather(file, &[], &flags), "127.0.0.1:3", Origin::Flag("--listen")),
         (gather(file, &[("EVERTURN_LISTEN", "")], &[]), "127.0.0.1:1", Origin::File("everturn.toml".into())),
     ];
     for (settings, listen, origin) in table {

@@ -8,7 +8,7 @@ use everturn_core::conversation::{Conversation, Parent, Tombstone};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key, KeyId, TenantName};
 use everturn_core::turn::{Status, Turn};
-use everturn_core::write::{Action, AnsweredRequest, Place, Write};
+use everturn_core::write::{Action, AnsweredRequest, EventAddress, Write};
 use std::collections::BTreeMap;
 
 fn member(store: &dyn Backend, key: &Key) -> Member {
@@ -147,10 +147,10 @@ fn copy(store: &dyn Backend, from: &TenantName, to: &TenantName) {
 }
 
 /// All answers about one conversation.
-type Answer = (Conversation, Vec<Event>, Vec<Turn>, Vec<String>);
+type Contents = (Conversation, Vec<Event>, Vec<Turn>, Vec<String>);
 
 /// All answers about one tenant.
-fn answers(store: &dyn Backend, tenant: &TenantName) -> (Vec<Answer>, Vec<Tombstone>) {
+fn answers(store: &dyn Backend, tenant: &TenantName) -> (Vec<Contents>, Vec<Tombstone>) {
     let all = ConversationQuery { limit: usize::MAX, ..ConversationQuery::default() };
     let conversations = store.conversations(tenant, &all).expect("a listing").into_iter();
     let each = conversations.map(|conversation| {
@@ -240,7 +240,7 @@ pub fn erased_bodies_are_listed_wherever_they_were(store: &dyn Backend) {
     assert_eq!(listed(), []);
     let Write { key: of, action } = m.erase(&key, &[turn]);
     let Action::Erase { turns, draft, .. } = action else { unreachable!("it is an erasure") };
-    let events = vec![Place { conversation: key.id, seq: 3 }];
+    let events = vec![EventAddress { conversation: key.id, seq: 3 }];
     done(store, Write { key: of, action: Action::Erase { turns, events, summaries: false, draft } });
     let (here, there) = (member(store, &key).no, member(store, &other).no);
     assert_eq!(listed(), [(here, 2), (here, 3), (there, 4)]);

@@ -5,7 +5,7 @@ use super::*;
 use everturn_core::conversation::Settings;
 use everturn_core::event::{Body, Draft, kind};
 use everturn_core::id::{FactId, Key};
-use everturn_core::write::{Action, Place, Write};
+use everturn_core::write::{Action, EventAddress, Write};
 use serde_json::json;
 
 /// `seq` of each erased body.
@@ -38,7 +38,7 @@ pub fn erasing_reaches_checkpoints_of_forks_and_those_that_were_taken_back(store
     assert!(over.is_some() && checkpoint(store, &fork) == Some(7));
 
     let committed = done(store, m.erase(&key, &[second]));
-    let place = |key: &Key, seq| Place { conversation: key.id, seq };
+    let place = |key: &Key, seq| EventAddress { conversation: key.id, seq };
     let mut told = committed.erased.clone();
     told.sort();
     let mut expected = vec![place(&key, 3), place(&key, 5), place(&fork, 7), place(&nested, 9)];
@@ -262,7 +262,7 @@ pub fn what_an_actor_wrote_is_found_wherever_it_can_be_read(store: &dyn Backend)
         }
         found
     };
-    let place = |key: &Key, seq| Place { conversation: key.id, seq };
+    let place = |key: &Key, seq| EventAddress { conversation: key.id, seq };
     let all = vec![(place(&key, 2), key.id), (place(&key, 4), key.id), (place(&other, 2), other.id)];
     assert_eq!(written("ann"), all);
     assert_eq!((written("bob").len(), written("carl").len()), (1, 0));

@@ -12,7 +12,7 @@ use everturn_core::id::{ConversationId, EventId, FactId, Key, TenantName, TurnId
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
-use everturn_core::write::{Action, ErasedBody, Idempotency, Place, StateBody, SupersededBody, Write};
+use everturn_core::write::{Action, ErasedBody, EventAddress, Idempotency, StateBody, SupersededBody, Write};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -170,7 +170,8 @@ impl Maker {
         let Write { key, action: Action::Erase { draft, .. } } = self.erase(key, &[]) else {
             unreachable!("an erasure is one")
         };
-        let events = places.iter().map(|(key, seq)| Place { conversation: key.id, seq: *seq }).collect();
+        let events =
+            places.iter().map(|(key, seq)| EventAddress { conversation: key.id, seq: *seq }).collect();
         Write { key, action: Action::Erase { turns: Vec::new(), events, summaries: true, draft } }
     }
 

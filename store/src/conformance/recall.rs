@@ -1,20 +1,20 @@
 //! Lexical recall: in the right scope, and never of erased or deleted content.
 
 use super::*;
-use crate::{Behind, Found, IndexChange, Proposed};
+use crate::{Behind, IndexChange, Proposal, Proposed};
 use everturn_core::Error;
 use everturn_core::event::{Body, Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::Viewer;
 use everturn_core::write::ErasedBody;
-use everturn_views::recall::{Entry, EntryId, Filter, Kind, TextQuery, score, searched_text, terms};
+use everturn_views::recall::{EntryId, Filter, IndexEntry, Kind, TextQuery, score, searched_text, terms};
 
 /// The index changes that follow from an event, as the engine computes them.
 fn changes(store: &dyn Backend, tenant: &TenantName, event: &Event) -> Vec<IndexChange> {
     let key = Key { tenant: tenant.clone(), id: event.conversation };
     let put = |turn: Option<Turn>, fallen| {
-        let entries = turn.map(|turn| Entry::all_of_turn(tenant, &turn, fallen)).unwrap_or_default();
+        let entries = turn.map(|turn| IndexEntry::all_of_turn(tenant, &turn, fallen)).unwrap_or_default();
         entries.into_iter().map(|entry| IndexChange::Put(Box::new(entry))).collect()
     };
     match event.kind.as_str() {
@@ -76,8 +76,8 @@ pub(super) fn ranked(
     tenant: &TenantName,
     query: &TextQuery,
     proposed: Proposed,
-) -> Vec<Found> {
-    let fit = |found: &Found| match found.id {
+) -> Vec<Proposal> {
+    let fit = |found: &Proposal| match found.id {
         EntryId::Turn(id) => {
             let key = Key { tenant: tenant.clone(), id: found.conversation };
             let text = store.turn_in(&key, id).ok().and_then(|turn| searched_text(&turn));
@@ -85,8 +85,8 @@ pub(super) fn ranked(
         }
         EntryId::Fact(_) => found.score,
     };
-    let mut found: Vec<Found> =
-        proposed.found.iter().map(|found| Found { score: fit(found), ..found.clone() }).collect();
+    let mut found: Vec<Proposal> =
+        proposed.found.iter().map(|found| Proposal { score: fit(found), ..found.clone() }).collect();
     found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
     found
 }
@@ -159,13 +159,13 @@ pub fn a_turn_has_neighbours(store: &dyn Backend) {
     };
     let beside = |filter: &Filter, reach| {
         let beside = store.neighbours(&key.tenant, filter, &[entry(&key), entry(&other)], reach);
-        let text = |(found, away): &(Found, usize)| match found.id {
+        let text = |(found, away): &(Proposal, usize)| match found.id {
             EntryId::Turn(id) => {
                 format!("{} {away}", store.turn_in(&key, id).expect("a turn").text(|_| None))
             }
             EntryId::Fact(id) => id.to_string(),
         };
-        let texts = |beside: &Vec<(Found, usize)>| beside.iter().map(text).collect::<Vec<_>>();
+        let texts = |beside: &Vec<(Proposal, usize)>| beside.iter().map(text).collect::<Vec<_>>();
         beside.expect("an answer").iter().map(texts).collect::<Vec<_>>()
     };
     let none: [&str; 0] = [];
@@ -340,7 +340,7 @@ pub fn facts_are_found_beside_turns(store: &dyn Backend) {
     let key = said(store, &m, &["my compass points north"]);
     let id = FactId::from_bytes([7; 16]);
     let fact = |text: &str, fallen| {
-        IndexChange::Put(Box::new(Entry {
+        IndexChange::Put(Box::new(IndexEntry {
             tenant: key.tenant.clone(),
             conversation: key.id,
             seq: 2,

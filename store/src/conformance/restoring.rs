@@ -162,12 +162,12 @@ struct Answers {
     open: Vec<(Key, TurnId)>,
     expired: Vec<Key>,
     used: Vec<bool>,
-    each: Vec<Answer>,
+    each: Vec<Contents>,
 }
 
 /// All answers about one conversation.
 #[derive(PartialEq, Debug)]
-struct Answer {
+struct Contents {
     log: Vec<Event>,
     turns: Vec<Turn>,
     shown: Vec<Turn>,
@@ -190,7 +190,7 @@ fn answers(store: &dyn Backend, bytes: &[&[u8]]) -> Answers {
                 turns.iter().map(|turn| store.open_text(&key, turn.id).expect("a text")).collect();
             let shown = store.turns(&key, &shown).expect("a page");
             let assets = store.assets(&key).expect("descriptors");
-            Answer { log: log(store, &key), turns, shown, assets, open_texts }
+            Contents { log: log(store, &key), turns, shown, assets, open_texts }
         })
         .collect();
     let mut expired = store.expired(Timestamp(i64::MAX), 100).expect("a listing");

@@ -5,7 +5,7 @@ use crate::{Behind, IndexChange, Unembedded};
 use everturn_core::event::kind;
 use everturn_core::id::{FactId, Key};
 use everturn_core::turn::Role;
-use everturn_views::recall::{Embedded, Entry, EntryId, EntryNo, Filter};
+use everturn_views::recall::{Embedded, EntryId, EntryNo, Filter, IndexEntry};
 
 pub(super) const MODEL: &str = "compass/8";
 
@@ -177,7 +177,7 @@ pub fn a_vector_may_come_with_its_entry(store: &dyn Backend) {
     let with_vector = |id: u8, numbers: Vec<f32>| {
         append(store, &key, vec![m.draft("note", "{}")]);
         let vector = Some(Embedded { model: MODEL.into(), numbers });
-        let entry = Entry {
+        let entry = IndexEntry {
             tenant: key.tenant.clone(),
             conversation: key.id,
             seq: 2,

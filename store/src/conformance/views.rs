@@ -6,7 +6,7 @@ use crate::TurnQuery;
 use everturn_core::conversation::Settings;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{Key, TurnId};
-use everturn_core::write::{Action, Place, Write};
+use everturn_core::write::{Action, EventAddress, Write};
 use serde_json::json;
 
 /// Turns can be read as of any `seq`.
@@ -131,7 +131,7 @@ pub fn erasing_takes_the_bodies_of_other_events_along(store: &dyn Backend) {
     let Write { key: of, action: Action::Erase { turns, draft, .. } } = m.erase(&key, &[said]) else {
         panic!("it erases")
     };
-    let events = vec![Place { conversation: key.id, seq: 3 }];
+    let events = vec![EventAddress { conversation: key.id, seq: 3 }];
     done(store, Write { key: of, action: Action::Erase { turns, events, summaries: false, draft } });
     let erased: Vec<u64> = log(store, &key).iter().filter(|e| e.body.is_none()).map(|e| e.seq).collect();
     assert_eq!(erased, [2, 3]);

@@ -16,7 +16,7 @@ use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
-use everturn_core::write::{self, Changes, Learned, Lookup, Place, absent_turn};
+use everturn_core::write::{self, Changes, EventAddress, Learned, Lookup, absent_turn};
 use std::collections::BTreeMap;
 
 impl ConversationIndex for Memory {
@@ -270,7 +270,7 @@ impl Provenance for Memory {
             let Some(event) = event.filter(|event| event.actor.as_deref() == Some(actor)) else { continue };
             let Some(seen_in) = kept.living_reader(*place, *seq) else { continue };
             if entry.conversation.tenant == *tenant {
-                let place = Place { conversation: entry.conversation.id, seq: *seq };
+                let place = EventAddress { conversation: entry.conversation.id, seq: *seq };
                 events.push(Written { place, seen_in, kind: event.kind.clone(), turn: event.turn });
             }
         }

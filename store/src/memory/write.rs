@@ -8,8 +8,8 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::id::Key;
 use everturn_core::write::{
-    self, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventRef, Existing, Place, Plan,
-    Purge, Write,
+    self, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventAddress, EventRef, Existing,
+    Plan, Purge, Write,
 };
 use std::collections::BTreeMap;
 
@@ -143,8 +143,8 @@ impl Kept {
         &mut self.entries[conversation as usize]
     }
 
-    fn place_of(&self, at: EventRef) -> Place {
-        Place { conversation: self.entries[at.conversation as usize].conversation.id, seq: at.seq }
+    fn place_of(&self, at: EventRef) -> EventAddress {
+        EventAddress { conversation: self.entries[at.conversation as usize].conversation.id, seq: at.seq }
     }
 }
 

@@ -4,8 +4,8 @@ use super::index::tombstone;
 use super::rows::{self, signed};
 use super::{Postgres, read};
 use crate::{
-    Backup, Behind, EVENT_BYTES, ErasedPage, Found, IndexChange, Keys, Member, Proposed, RecallIndex, Span,
-    Unembedded, Unindexed, VectorSearch, WordSearch, absent_key, absent_member, key_exists,
+    Backup, Behind, EVENT_BYTES, ErasedPage, IndexChange, Keys, Member, Proposal, Proposed, RecallIndex,
+    Span, Unembedded, Unindexed, VectorSearch, WordSearch, absent_key, absent_member, key_exists,
 };
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
@@ -223,7 +223,7 @@ impl WordSearch for Postgres {
         _: &Filter,
         _: &[EntryNo],
         _: usize,
-    ) -> Result<Vec<Vec<(Found, usize)>>, Error> {
+    ) -> Result<Vec<Vec<(Proposal, usize)>>, Error> {
         no_recall()
     }
 }
@@ -236,7 +236,7 @@ impl VectorSearch for Postgres {
         _: &[f32],
         _: &Filter,
         _: usize,
-    ) -> Result<Vec<Found>, Error> {
+    ) -> Result<Vec<Proposal>, Error> {
         no_recall()
     }
 

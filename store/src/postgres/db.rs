@@ -3,6 +3,7 @@
 use super::link::drive;
 use deadpool_postgres::Object;
 use everturn_core::Error;
+use everturn_core::error::code;
 use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
 use tokio_postgres::Row;
@@ -134,7 +135,7 @@ fn explain(error: &tokio_postgres::Error) -> Broken {
             Error::busy("store.full", format!("{text}; nothing of this request was written; try again"))
         }
         ("25", Some(c)) if *c == SqlState::READ_ONLY_SQL_TRANSACTION => Error::busy(
-            "store.overtaken",
+            code::OVERTAKEN,
             format!("{text}: this server is a standby now; connect to the primary"),
         ),
         ("08" | "57", _) | (_, None) => Error::busy("store.unreachable", format!("{text}; try again")),

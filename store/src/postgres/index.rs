@@ -17,7 +17,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_core::write::{self, Changes, ForkPoint, Learned, Place, absent_turn, learned};
+use everturn_core::write::{self, Changes, EventAddress, ForkPoint, Learned, absent_turn, learned};
 use std::cell::RefCell;
 
 impl ConversationIndex for Postgres {
@@ -244,7 +244,7 @@ impl Provenance for Postgres {
         let mut events = Vec::new();
         for row in db.query(sql, &[&signed(after), &through, &actor, &tenant.as_str()])? {
             let conversation = ConversationId::from_bytes(rows::bytes(&row, 1)?);
-            let place = Place { conversation, seq: rows::unsigned(&row, 3)? };
+            let place = EventAddress { conversation, seq: rows::unsigned(&row, 3)? };
             let mut seen_in = conversation;
             if rows::get(&row, 2)? {
                 let sql = format!(

@@ -15,6 +15,7 @@ mod write;
 use crate::{Committed, Log};
 use db::{Broken, Db};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::turn::join_chunks;
@@ -109,7 +110,7 @@ impl Log for Postgres {
         let db = self.db()?;
         let standby = db.query_one("SELECT pg_is_in_recovery()", &[])?;
         if standby.map_or(Ok(false), |row| rows::get(&row, 0))? {
-            return Err(Error::busy("store.overtaken", "this database is a standby; connect to the primary"));
+            return Err(Error::busy(code::OVERTAKEN, "this database is a standby; connect to the primary"));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
+use everturn_core::error::code;
 use everturn_core::event::{Body, Event};
 use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::time::Timestamp;
@@ -12,7 +13,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
 pub fn wrong(what: impl std::fmt::Display) -> Error {
-    Error::corrupt("store.row", format!("a row cannot be read: {what}"))
+    Error::corrupt(code::STORE_ROW, format!("a row cannot be read: {what}"))
 }
 
 pub fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, Error> {

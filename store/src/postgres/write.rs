@@ -14,8 +14,8 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{
-    self, Action, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventRef, Existing, Place,
-    Plan, Write,
+    self, Action, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventAddress, EventRef,
+    Existing, Plan, Write,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -534,7 +534,7 @@ impl<'a> Batch<'a> {
         Ok(no)
     }
 
-    fn erase(&mut self, key: &Key, erasure: &Erasure) -> Result<Vec<Place>, Error> {
+    fn erase(&mut self, key: &Key, erasure: &Erasure) -> Result<Vec<EventAddress>, Error> {
         self.flush()?;
         let arrays = |places: &[EventRef]| -> (Vec<i64>, Vec<i64>) {
             places.iter().map(|at| (signed(at.conversation), signed(at.seq))).unzip()
@@ -586,7 +586,7 @@ impl<'a> Batch<'a> {
             )?;
         }
         let place = |row| {
-            Ok(Place {
+            Ok(EventAddress {
                 conversation: ConversationId::from_bytes(rows::bytes(row, 0)?),
                 seq: rows::unsigned(row, 1)?,
             })

@@ -5,7 +5,7 @@ use super::{find, kind_number, sign_bits, vectors};
 use crate::IndexChange;
 use crate::sqlite::rows::{Bytes, signed};
 use everturn_core::id::{ConversationId, EventId};
-use everturn_views::recall::{Entry, EntryId, terms};
+use everturn_views::recall::{EntryId, IndexEntry, terms};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// With fewer entries, counting is fast.
@@ -66,7 +66,7 @@ pub fn take_in(
         .map(drop)
 }
 
-fn put(db: &Connection, entry: &Entry) -> rusqlite::Result<()> {
+fn put(db: &Connection, entry: &IndexEntry) -> rusqlite::Result<()> {
     let conversation = Bytes(entry.conversation.to_bytes());
     db.prepare_cached("INSERT OR IGNORE INTO conversations (id) VALUES (?)")?.execute([&conversation])?;
     let conversation: i64 = db
@@ -298,8 +298,8 @@ mod tests {
     use everturn_core::turn::Role;
     use rusqlite::StatementStatus;
 
-    fn entry(number: u8, of: u8) -> Entry {
-        Entry {
+    fn entry(number: u8, of: u8) -> IndexEntry {
+        IndexEntry {
             tenant: TenantName::new("acme").unwrap(),
             conversation: ConversationId::from_bytes([1; 16]),
             seq: u64::from(number) + 256 * u64::from(of),

@@ -9,7 +9,7 @@
 use super::sign_bits::Rows;
 use super::{Ground, entries, kind_number, kind_of};
 use crate::sqlite::rows::{Bytes, signed};
-use crate::{Found, Proposed};
+use crate::{Proposal, Proposed};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
@@ -210,7 +210,7 @@ fn proposed(
     query: &TextQuery,
     counts: &Counts,
     limit: usize,
-) -> rusqlite::Result<Vec<Found>> {
+) -> rusqlite::Result<Vec<Proposal>> {
     // Words that nearly every text has propose nothing: an entry with only these scores zero.
     let terms = query.any.iter().zip(&counts.any).filter(|(wanted, entries)| **entries > 0 && !wanted.common);
     let mut any: Vec<Term> = terms
@@ -290,10 +290,10 @@ fn proposed(
         let having = found.iter().zip(&mut worth).filter(|((found, _), _)| with.contains(&found.no.0));
         having.for_each(|(_, worth)| *worth += rarity);
     }
-    let mut found: Vec<Found> = found
+    let mut found: Vec<Proposal> = found
         .into_iter()
         .zip(worth)
-        .map(|((found, words), worth)| Found { score: worth * counts.saturation(1.0, words), ..found })
+        .map(|((found, words), worth)| Proposal { score: worth * counts.saturation(1.0, words), ..found })
         .collect();
     found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
     found.truncate(limit);
@@ -307,7 +307,7 @@ fn proposed_privately(
     scope: &Resolved,
     query: &TextQuery,
     limit: usize,
-) -> rusqlite::Result<Vec<Found>> {
+) -> rusqlite::Result<Vec<Proposal>> {
     let Some(audience) = &scope.private else { return Ok(Vec::new()) };
     let any: Vec<String> = query.any.iter().filter(|wanted| !wanted.common).map(expression).collect();
     let all: Vec<String> = query.all.iter().map(expression).collect();
@@ -334,7 +334,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// The newest matches, each with its length in words.
-    fn run(&self, expression: &str) -> rusqlite::Result<Vec<(Found, u64)>> {
+    fn run(&self, expression: &str) -> rusqlite::Result<Vec<(Proposal, u64)>> {
         let mut statement = self.db.prepare(&format!(
             "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at, e.length
              FROM words CROSS JOIN entries e ON e.no = words.rowid CROSS JOIN conversations c ON c.no = e.conversation
@@ -348,8 +348,8 @@ impl Search<'_> {
 }
 
 /// Reads a row of number, conversation, `seq`, kind, id and time.
-pub fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Found> {
-    Ok(Found {
+pub fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Proposal> {
+    Ok(Proposal {
         no: EntryNo(row.get(0)?),
         conversation: ConversationId::from_bytes(row.get::<_, Bytes<16>>(1)?.0),
         seq: row.get::<_, i64>(2)? as u64,
@@ -453,7 +453,7 @@ pub fn neighbours(
     scope: &Resolved,
     entries: &[EntryNo],
     reach: usize,
-) -> rusqlite::Result<Vec<Vec<(Found, usize)>>> {
+) -> rusqlite::Result<Vec<Vec<(Proposal, usize)>>> {
     let side = |within: &str, order: &str| {
         db.prepare(&format!(
             "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at FROM entries s

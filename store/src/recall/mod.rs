@@ -22,7 +22,8 @@ use catalog::Lagging;
 pub(crate) use open::remove_derived;
 
 use crate::{
-    Behind, Found, IndexChange, Proposed, RecallIndex, Span, Unembedded, Unindexed, VectorSearch, WordSearch,
+    Behind, IndexChange, Proposal, Proposed, RecallIndex, Span, Unembedded, Unindexed, VectorSearch,
+    WordSearch,
 };
 use everturn_core::Error;
 use everturn_core::event::Event;
@@ -235,7 +236,7 @@ impl<T: Ground + Send + Sync> WordSearch for T {
         filter: &Filter,
         entries: &[EntryNo],
         reach: usize,
-    ) -> Result<Vec<Vec<(Found, usize)>>, Error> {
+    ) -> Result<Vec<Vec<(Proposal, usize)>>, Error> {
         let Some(scope) = find::Searched::new(self, tenant, filter)? else { return Ok(Vec::new()) };
         let catalog = self.catalog();
         let beside = catalog.reading(&catalog.index(tenant), |db| match scope.resolve(db)? {
@@ -254,7 +255,7 @@ impl<T: Ground + Send + Sync> VectorSearch for T {
         vector: &[f32],
         filter: &Filter,
         limit: usize,
-    ) -> Result<Vec<Found>, Error> {
+    ) -> Result<Vec<Proposal>, Error> {
         let Some(scope) = find::Searched::new(self, tenant, filter)? else { return Ok(Vec::new()) };
         let catalog = self.catalog();
         let index = catalog.index(tenant);

@@ -3,6 +3,7 @@
 
 use crate::sqlite::door::{BUSY_TIMEOUT, beside, close_like, explain, open_as_it_lies, open_beside, set_up};
 use everturn_core::Error;
+use everturn_core::error::code;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::fs::File;
 use std::io::Read;
@@ -205,7 +206,7 @@ fn make_private(path: &Path) -> Result<(), Error> {
 fn index_is_read_only(path: &Path) -> Error {
     let folder = path.parent().unwrap_or(path).display();
     Error::invalid(
-        "recall.read_only",
+        code::RECALL_READ_ONLY,
         format!(
             "{folder} cannot be written, so what is not in the index yet is not found; make it writable, or recall once where it is"
         ),

@@ -6,7 +6,7 @@
 use super::find::{self, Resolved, Searched};
 use super::sign_bits::{self, SignBits};
 use crate::sqlite::rows::signed;
-use crate::{Found, Unembedded};
+use crate::{Proposal, Unembedded};
 use everturn_core::id::{Key, TenantName};
 use everturn_views::recall::{Embedded, EntryNo};
 use everturn_views::vectors::{RESCORED, code, normalized, pack, rank, similarity};
@@ -133,7 +133,7 @@ pub fn unembedded(
         "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at FROM entries e JOIN conversations c ON c.no = e.conversation WHERE e.no = ?",
     )?;
     let look = |no: i64| {
-        let Found { no, conversation, seq, id, .. } = look.query_row([no], find::found)?;
+        let Proposal { no, conversation, seq, id, .. } = look.query_row([no], find::found)?;
         Ok(Unembedded { no, key: Key { tenant: tenant.clone(), id: conversation }, seq, id })
     };
     entries.into_iter().map(look).collect()
@@ -232,7 +232,7 @@ pub fn near(
     model: &str,
     vector: &[f32],
     limit: usize,
-) -> rusqlite::Result<Vec<Found>> {
+) -> rusqlite::Result<Vec<Proposal>> {
     let (Some(resolved), Some(query)) = (scope.resolve(db)?, normalized(vector)) else {
         return Ok(Vec::new());
     };
@@ -274,7 +274,7 @@ fn ranked(
     query: &[f32],
     mut candidates: Vec<i64>,
     limit: usize,
-) -> rusqlite::Result<Vec<Found>> {
+) -> rusqlite::Result<Vec<Proposal>> {
     // In the order of the file.
     candidates.sort_unstable();
     let mut read = db.prepare_cached("SELECT packed FROM vectors WHERE no = ?")?;
@@ -295,7 +295,7 @@ fn ranked(
             break;
         }
         let found = look.query_row([code], find::found).optional()?;
-        all.extend(found.map(|found| Found { score: f64::from(score), ..found }));
+        all.extend(found.map(|found| Proposal { score: f64::from(score), ..found }));
     }
     Ok(all)
 }

@@ -2,6 +2,7 @@
 
 use super::{ownership, rows, wal};
 use everturn_core::Error;
+use everturn_core::error::code;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use std::fs::File;
@@ -108,7 +109,7 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, Error> {
     let version = version(&connection, path)?;
     if version < MIGRATIONS.len() {
         return Err(Error::conflict(
-            "store.older",
+            code::STORE_OLDER,
             format!(
                 "{} has format {version}, this program reads {}; open it for writing once to upgrade it",
                 path.display(),
@@ -328,7 +329,7 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
         // Not an error of SQLite but ours, about an invalid value or row.
         None => match rows::malformed_row(error) {
             Some(text) => Error::corrupt(
-                "store.row",
+                code::STORE_ROW,
                 format!("{file}: {text}; `everturn doctor --rebuild` makes it again from the log"),
             ),
             None => Error::corrupt(

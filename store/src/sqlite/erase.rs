@@ -39,7 +39,7 @@ fn wipe_body(db: &Connection, no: i64) -> rusqlite::Result<()> {
 }
 
 /// An event and its row.
-pub struct Found {
+pub struct StoredEvent {
     /// Its number in this file.
     no: i64,
     pub kind: String,
@@ -47,14 +47,14 @@ pub struct Found {
 }
 
 /// Finds an event. A wrong entry in `places` must not lead to another event.
-pub fn find(db: &Connection, at: EventRef) -> rusqlite::Result<Option<Found>> {
+pub fn find(db: &Connection, at: EventRef) -> rusqlite::Result<Option<StoredEvent>> {
     db.prepare_cached(
         "SELECT e.no, e.kind, e.salt <> zeroblob(16) OR trim(e.body) <> '' FROM places p
          JOIN events e ON e.no = p.event AND e.conversation = p.conversation AND e.seq = p.seq
          WHERE p.conversation = ? AND p.seq = ?",
     )?
     .query_row(params![signed(at.conversation), signed(at.seq)], |row| {
-        Ok(Found { no: row.get(0)?, kind: row.get(1)?, has_body: row.get(2)? })
+        Ok(StoredEvent { no: row.get(0)?, kind: row.get(1)?, has_body: row.get(2)? })
     })
     .optional()
 }

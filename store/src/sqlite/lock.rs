@@ -2,6 +2,7 @@
 
 use super::door::{beside, close_like, open_beside, read_only};
 use everturn_core::Error;
+use everturn_core::error::code;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::Path;
@@ -55,7 +56,7 @@ impl WriteLock {
                         owner.trim().to_string()
                     };
                     return Err(Error::busy(
-                        "store.owned",
+                        code::STORE_OWNED,
                         format!(
                             "{} is open for writing by {owner}; wait until it ends, or, if it is a server, ask it with --url (reading is allowed)",
                             path.display()
@@ -90,7 +91,10 @@ mod tests {
         let path = folder.path().join("store.db");
         let lock = WriteLock::take(&path, Duration::ZERO).expect("nobody has it");
         let inherited = lock.file.try_clone().expect("a second handle");
-        assert_eq!(WriteLock::take(&path, Duration::ZERO).expect_err("it is taken").code(), "store.owned");
+        assert_eq!(
+            WriteLock::take(&path, Duration::ZERO).expect_err("it is taken").code(),
+            code::STORE_OWNED
+        );
         drop(lock);
         WriteLock::take(&path, Duration::ZERO).expect("it was let go");
         drop(inherited);

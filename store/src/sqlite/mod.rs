@@ -27,6 +27,7 @@ use door::explain;
 pub use door::{check_there, resolve};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
+use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::write::{Action, Write, absent, absent_turn};
@@ -351,7 +352,7 @@ impl Sqlite {
     ) -> Result<T, Error> {
         let answer = read();
         match &answer {
-            Err(error) if error.code() == "store.row" && self.remembers() => {
+            Err(error) if error.is(code::STORE_ROW) && self.remembers() => {
                 tracing::warn!("{}; rebuilding it", error.text());
             }
             _ => return answer,
@@ -606,7 +607,7 @@ fn check_whole(path: &Path) -> Result<Option<Loss>, Error> {
     match door::open_for_reading(path) {
         Ok(connection) => head::check(&connection, path, recorded).map_err(|e| explain(path, &e)),
         // From before there were records.
-        Err(error) if error.code() == "store.older" => Ok(None),
+        Err(error) if error.is(code::STORE_OLDER) => Ok(None),
         Err(error) => Err(error),
     }
 }

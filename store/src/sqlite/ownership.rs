@@ -7,6 +7,7 @@
 
 use super::{door, wal};
 use everturn_core::Error;
+use everturn_core::error::code;
 use rusqlite::{Connection, TransactionBehavior};
 use std::path::Path;
 
@@ -86,7 +87,7 @@ pub fn count_change(db: &Connection) -> rusqlite::Result<i64> {
 /// The error for a writer that is no longer the owner.
 pub fn overtaken(path: &Path) -> Error {
     Error::busy(
-        "store.overtaken",
+        code::OVERTAKEN,
         format!(
             "another process has opened {} for writing since this one did, so nothing was written; restart this process, or send your requests to the other one",
             path.display()

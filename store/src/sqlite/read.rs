@@ -9,7 +9,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::limits::{FORK_DEPTH_MAX, PAGE_BYTES_MAX};
 use everturn_core::turn::TurnRow;
-use everturn_core::write::{self, EventRef, FactRow, Fork, Place, Statement, StatementsOf};
+use everturn_core::write::{self, EventAddress, EventRef, FactRow, Fork, Statement, StatementsOf};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -498,7 +498,7 @@ pub fn written_by(
         .query_map(params![signed(after), signed(through), actor, tenant.as_str()], |row| {
             let conversation = ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0);
             let turn = row.get::<_, Option<Bytes<16>>>("turn")?.map(|turn| TurnId::from_bytes(turn.0));
-            let place = Place { conversation, seq: rows::unsigned(row, "seq")? };
+            let place = EventAddress { conversation, seq: rows::unsigned(row, "seq")? };
             let written = Written { place, seen_in: conversation, kind: row.get("kind")?, turn };
             Ok((row.get::<_, i64>("no")?, row.get::<_, bool>("deleted")?, written))
         })?

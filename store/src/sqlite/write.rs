@@ -14,8 +14,8 @@ use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::write::{
-    self, Action, Answered, AnsweredRequest, Append, Changes, ChunkRow, EventRef, Existing, Place, Plan,
-    StateBody, Write,
+    self, Action, Answered, AnsweredRequest, Append, Changes, ChunkRow, EventAddress, EventRef, Existing,
+    Plan, StateBody, Write,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
@@ -311,9 +311,9 @@ impl<'a> Batch<'a> {
     }
 
     /// The events whose bodies these are.
-    fn places(&self, erased: &[EventRef]) -> rusqlite::Result<Vec<Place>> {
+    fn places(&self, erased: &[EventRef]) -> rusqlite::Result<Vec<EventAddress>> {
         let place = |at: &EventRef| {
-            Ok(Place { conversation: read::id(self.db, signed(at.conversation))?, seq: at.seq })
+            Ok(EventAddress { conversation: read::id(self.db, signed(at.conversation))?, seq: at.seq })
         };
         erased.iter().map(place).collect()
     }

@@ -2,6 +2,7 @@
 
 use crate::compaction::{Candidate, Prompt, answered, said, shown};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::fact::limits::{
     ANSWER_BYTES_MAX, KNOWN_MAX, LEARNED_MAX, PROMPT_CHARS_MAX, QUOTE_BYTES_MAX, QUOTE_CHARS_MIN, SOURCES_MAX,
 };
@@ -71,7 +72,7 @@ pub struct Learned {
 /// says what is wrong, so that it can be sent to the model for a second attempt. An entry that does not have
 /// the requested form, or that its turn does not support, is dropped and counted.
 pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<Learned>, Dropped), Error> {
-    let wrong = |text: String| Error::invalid("facts.answer", text);
+    let wrong = |text: String| Error::invalid(code::FACTS_ANSWER, text);
     let mut fields = answered(answer, ANSWER_BYTES_MAX).map_err(|error| wrong(error.text().to_string()))?;
     let entries = match fields.remove("facts") {
         Some(Value::Array(entries)) => entries,

@@ -6,7 +6,7 @@ use super::part::Cut;
 use super::pointer::{INPUT_CLEARED, Pointed, Pointer};
 use super::{Options, Policy, Shown, Signatures};
 use everturn_core::message::field;
-use everturn_core::pairing::{Answer, Call, Pairs};
+use everturn_core::pairing::{Call, PairedResult, Pairs};
 use serde_json::Value;
 
 /// Size in the unit of the trigger.
@@ -64,7 +64,7 @@ pub(super) fn cut(
 pub(super) fn body_pointer(
     shown: &[Shown<'_>],
     pairs: &Pairs<'_>,
-    result: &Answer<'_>,
+    result: &PairedResult<'_>,
     policy: Policy,
 ) -> Option<Pointer> {
     let message = &shown[result.message];

@@ -8,7 +8,7 @@ use super::pointer::Pointer;
 use everturn_core::Error;
 use everturn_core::json::unescape;
 use everturn_core::message::field;
-use everturn_core::pairing::Place;
+use everturn_core::pairing::BlockPath;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -20,7 +20,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Edit {
     /// Removed calls and results.
-    pub(super) removed: Vec<Place>,
+    pub(super) removed: Vec<BlockPath>,
     /// Replaced bodies and arguments.
     pub(super) pointers: Vec<Pointer>,
     /// Length of the removed parts, in characters.
@@ -86,8 +86,8 @@ pub(super) fn apply(text: &str, value: &Value, edit: &mut Edit) -> Result<Writte
 
 fn rewrite(text: &str, value: &Value, edit: &mut Edit) -> Result<Written, serde_json::Error> {
     let fields: Fields<'_> = serde_json::from_str(text)?;
-    let whole = edit.pointers.iter().find(|pointer| pointer.place == Place::Message);
-    let inside = edit.pointers.iter().any(|pointer| pointer.place != Place::Message);
+    let whole = edit.pointers.iter().find(|pointer| pointer.place == BlockPath::Message);
+    let inside = edit.pointers.iter().any(|pointer| pointer.place != BlockPath::Message);
     let mut out = Object::new(text.len());
     let mut removed_chars = 0;
     for (written, key, text) in fields.iter() {
@@ -95,12 +95,12 @@ fn rewrite(text: &str, value: &Value, edit: &mut Edit) -> Result<Written, serde_
             continue;
         }
         let value = field(value, &key).unwrap_or(&Value::Null);
-        let is_touched = |place: &Place| match place {
-            Place::Block(_) => key == "content",
-            Place::ToolCall(_) => key == "tool_calls",
-            Place::ToolResult(_) => key == "tool_results",
-            Place::Message => false,
-            Place::FunctionCall => key == "function_call",
+        let is_touched = |place: &BlockPath| match place {
+            BlockPath::Block(_) => key == "content",
+            BlockPath::ToolCall(_) => key == "tool_calls",
+            BlockPath::ToolResult(_) => key == "tool_results",
+            BlockPath::Message => false,
+            BlockPath::FunctionCall => key == "function_call",
         };
         let mut removed = edit.removed.iter().filter(|place| is_touched(place)).peekable();
         let mut pointers = edit.pointers.iter().filter(|pointer| is_touched(&pointer.place)).peekable();
@@ -139,7 +139,7 @@ fn rewrite(text: &str, value: &Value, edit: &mut Edit) -> Result<Written, serde_
 fn items<'e>(
     text: &str,
     value: &Value,
-    removed: impl Iterator<Item = &'e Place>,
+    removed: impl Iterator<Item = &'e BlockPath>,
     pointers: impl Iterator<Item = &'e Pointer>,
 ) -> Result<(Option<Written>, usize), serde_json::Error> {
     let items: Vec<&RawValue> = serde_json::from_str(text)?;

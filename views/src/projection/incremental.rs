@@ -17,7 +17,7 @@ use super::reachability::{self, Names, Plain};
 use super::record::{Earlier, decisions, is_same_request};
 use super::{Clearing, Decided, Message, Options, Policy, Shown, Signatures, View, guard, pair, repair};
 use everturn_core::Error;
-use everturn_core::pairing::{self, Pairs, Place};
+use everturn_core::pairing::{self, BlockPath, Pairs};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -344,7 +344,7 @@ impl Settled {
                     Signatures::PerTurn => protected(end, pairs),
                     _ => Vec::new(),
                 };
-                let removed: HashSet<(usize, Place)> = cut.removed.iter().copied().collect();
+                let removed: HashSet<(usize, BlockPath)> = cut.removed.iter().copied().collect();
                 let is_gone = |message: usize, place| {
                     cut.dropped.get(message) == Some(&true) || removed.contains(&(message, place))
                 };
@@ -368,7 +368,7 @@ impl Settled {
             }
             Policy::ReachabilityGc => {
                 self.tools.extend(reachability::tools_of(pairs));
-                let reclaimed: HashMap<(usize, Place), &Pointer> =
+                let reclaimed: HashMap<(usize, BlockPath), &Pointer> =
                     cut.reclaimed.iter().map(|(index, pointer)| ((*index, pointer.place), pointer)).collect();
                 for result in results.filter(|r| reachability::is_candidate(r, &end[r.message], options)) {
                     let known = reclaimed.get(&(result.message, result.place)).copied();

@@ -6,7 +6,7 @@ use super::{Message, Shown, pair};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_core::message::{self, Part, field};
-use everturn_core::pairing::{self, Pairs, Place};
+use everturn_core::pairing::{self, BlockPath, Pairs};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ pub(super) struct Cut {
     /// Messages to drop; empty means none.
     pub(super) dropped: Vec<bool>,
     /// Parts to remove.
-    pub(super) removed: Vec<(usize, Place)>,
+    pub(super) removed: Vec<(usize, BlockPath)>,
     /// Bodies to replace. The pointers' places are those in the transcript.
     pub(super) reclaimed: Vec<(usize, Pointer)>,
     /// Message to put in front.
@@ -27,7 +27,7 @@ pub(super) struct Cut {
 
 impl Edit {
     /// The place in the original message of what is now at `place`.
-    pub(super) fn origin(&self, place: Place) -> Place {
+    pub(super) fn origin(&self, place: BlockPath) -> BlockPath {
         let Some(mut n) = place.index() else { return place };
         let kind = std::mem::discriminant(&place);
         // Removed places are sorted, so each earlier one shifts what follows by one.
@@ -37,21 +37,21 @@ impl Edit {
             }
         }
         match place {
-            Place::Block(_) => Place::Block(n),
-            Place::ToolCall(_) => Place::ToolCall(n),
-            _ => Place::ToolResult(n),
+            BlockPath::Block(_) => BlockPath::Block(n),
+            BlockPath::ToolCall(_) => BlockPath::ToolCall(n),
+            _ => BlockPath::ToolResult(n),
         }
     }
 }
 
 impl Cut {
     /// Removes the parts, messages of which nothing is left, and reasoning that led to nothing else.
-    pub(super) fn of(shown: &[Shown<'_>], pairs: &Pairs<'_>, mut parts: Vec<(usize, Place)>) -> Cut {
+    pub(super) fn of(shown: &[Shown<'_>], pairs: &Pairs<'_>, mut parts: Vec<(usize, BlockPath)>) -> Cut {
         let mut dropped = vec![false; shown.len()];
         parts.sort_by_key(|(index, _)| *index);
         for of_one in parts.chunk_by(|a, b| a.0 == b.0) {
             let index = of_one[0].0;
-            let places: HashSet<Place> = of_one.iter().map(|(_, place)| *place).collect();
+            let places: HashSet<BlockPath> = of_one.iter().map(|(_, place)| *place).collect();
             dropped[index] = is_nothing_left(shown[index].value(), &places);
         }
         drop_reasoning(pairs, &mut dropped);
@@ -99,7 +99,10 @@ impl Cut {
 }
 
 /// Removes parts of messages, and messages that become empty.
-pub(crate) fn without_parts(messages: &[Message], parts: Vec<(usize, Place)>) -> Result<Vec<Message>, Error> {
+pub(crate) fn without_parts(
+    messages: &[Message],
+    parts: Vec<(usize, BlockPath)>,
+) -> Result<Vec<Message>, Error> {
     let shown = super::raw(messages);
     let cut = Cut::of(&shown, &pair(&shown), parts);
     Ok(cut.apply(messages, shown)?.into_iter().map(|shown| shown.message.into_owned()).collect())
@@ -128,15 +131,15 @@ impl<'a> Shown<'a> {
 }
 
 /// Whether a message has no content left without the parts. Reasoning alone does not count: it led to them.
-fn is_nothing_left(message: &Value, gone: &HashSet<Place>) -> bool {
-    let empty_list = |key: &str, place: fn(usize) -> Place| {
+fn is_nothing_left(message: &Value, gone: &HashSet<BlockPath>) -> bool {
+    let empty_list = |key: &str, place: fn(usize) -> BlockPath| {
         let items = field(message, key).and_then(Value::as_array).map_or(0, Vec::len);
         (0..items).all(|n| gone.contains(&place(n)))
     };
     let empty_content = match field(message, "content") {
         Some(Value::String(text)) => text.trim().is_empty(),
         Some(Value::Array(blocks)) => blocks.iter().enumerate().all(|(n, block)| {
-            gone.contains(&Place::Block(n))
+            gone.contains(&BlockPath::Block(n))
                 || match message::block(block) {
                     Part::Text(text) => text.trim().is_empty(),
                     Part::Thinking { .. } => true,
@@ -146,11 +149,11 @@ fn is_nothing_left(message: &Value, gone: &HashSet<Place>) -> bool {
         other => other.is_none_or(Value::is_null),
     };
     let has = |key: &str| field(message, key).is_some_and(|value| !value.is_null() && value != "");
-    gone.contains(&Place::Message)
+    gone.contains(&BlockPath::Message)
         || empty_content
-            && empty_list("tool_calls", Place::ToolCall)
-            && empty_list("tool_results", Place::ToolResult)
-            && (gone.contains(&Place::FunctionCall) || !has("function_call"))
+            && empty_list("tool_calls", BlockPath::ToolCall)
+            && empty_list("tool_results", BlockPath::ToolResult)
+            && (gone.contains(&BlockPath::FunctionCall) || !has("function_call"))
             && !has("refusal")
             && !has("audio")
 }
@@ -221,7 +224,7 @@ pub(super) fn protected_with_partners(shown: &[Shown<'_>], pairs: &Pairs<'_>) ->
 
 /// Whether every call is shown exactly if its result is, and no reasoning lost what it led to.
 pub(super) fn is_valid(messages: &[Message], shown: &[Shown<'_>]) -> bool {
-    let mut gone: Vec<Option<&[Place]>> = vec![None; messages.len()];
+    let mut gone: Vec<Option<&[BlockPath]>> = vec![None; messages.len()];
     for shown in shown {
         if let Some(source) = shown.source {
             gone[source] = Some(&shown.edit().removed);

@@ -5,7 +5,7 @@ use super::{Message, hash};
 use everturn_core::Error;
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
-use everturn_core::pairing::Place;
+use everturn_core::pairing::BlockPath;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
@@ -93,7 +93,7 @@ pub struct Pointed {
     /// Name of the tool.
     pub tool_name: Option<String>,
     #[serde(skip)]
-    pub(super) place: Place,
+    pub(super) place: BlockPath,
     /// Key of the body at that place; `function.arguments` is nested.
     #[serde(skip)]
     pub(super) field: String,
@@ -135,10 +135,10 @@ struct Written {
 
 impl Pointed {
     /// A pointer to `field` at `place` of message `index`.
-    pub(super) fn new(index: usize, place: Place, field: &str, body: &Value) -> Pointed {
+    pub(super) fn new(index: usize, place: BlockPath, field: &str, body: &Value) -> Pointed {
         let (content_hash, content_chars) = hash::of_body(body);
         let at = match place {
-            Place::Message => String::new(),
+            BlockPath::Message => String::new(),
             place => format!(".{place}"),
         };
         Pointed {
@@ -146,7 +146,7 @@ impl Pointed {
             source: format!("transcript.messages[{index}]{at}.{field}"),
             source_index: index,
             source_block_index: match place {
-                Place::Block(block) => Some(block),
+                BlockPath::Block(block) => Some(block),
                 _ => None,
             },
             content_hash,
@@ -174,13 +174,13 @@ impl Pointer {
         let (index, rest) = rest.split_once("].").ok_or_else(unknown)?;
         let index: usize = index.parse().map_err(|_| unknown())?;
         let (place, field) = match rest.split_once('.') {
-            Some((place, field)) if Place::read(place).is_some() => {
-                (Place::read(place).unwrap_or(Place::Message), field)
+            Some((place, field)) if BlockPath::read(place).is_some() => {
+                (BlockPath::read(place).unwrap_or(BlockPath::Message), field)
             }
-            _ => (Place::Message, rest),
+            _ => (BlockPath::Message, rest),
         };
         let block = match place {
-            Place::Block(block) => Some(block),
+            BlockPath::Block(block) => Some(block),
             _ => None,
         };
         Ok(Pointer::from(Pointed {
@@ -240,11 +240,11 @@ impl Pointer {
             items.into_iter().nth(n)
         };
         let element = match self.place {
-            Place::Message => message,
-            Place::Block(n) => at("content", n)?,
-            Place::ToolCall(n) => at("tool_calls", n)?,
-            Place::ToolResult(n) => at("tool_results", n)?,
-            Place::FunctionCall => get(message, "function_call")?,
+            BlockPath::Message => message,
+            BlockPath::Block(n) => at("content", n)?,
+            BlockPath::ToolCall(n) => at("tool_calls", n)?,
+            BlockPath::ToolResult(n) => at("tool_results", n)?,
+            BlockPath::FunctionCall => get(message, "function_call")?,
         };
         self.field.split('.').try_fold(element, get)
     }

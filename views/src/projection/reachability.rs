@@ -9,7 +9,7 @@ use super::part::Cut;
 use super::{Options, Policy, Reachability, Shown, Signatures, pair};
 use crate::identifier::{self, Kind};
 use everturn_core::message::{self, Part, field};
-use everturn_core::pairing::{Answer, Pairs, Place};
+use everturn_core::pairing::{BlockPath, PairedResult, Pairs};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -73,19 +73,19 @@ pub(super) fn cut_end(
     let reached = if knobs.transitive {
         reached_through_results(&candidates, shown, pairs, &roots)
     } else {
-        let refers = |result: &Answer<'_>| {
+        let refers = |result: &PairedResult<'_>| {
             is_called_for(result, pairs, &roots) || !names_of(result, shown, pairs, &mut StopAtRoot(&roots))
         };
         candidates.iter().map(|result| refers(result)).collect()
     };
     let unreached = candidates.into_iter().zip(reached).filter(|(_, reached)| !reached);
-    let pointer = |result: &Answer<'_>| body_pointer(shown, pairs, result, Policy::ReachabilityGc);
+    let pointer = |result: &PairedResult<'_>| body_pointer(shown, pairs, result, Policy::ReachabilityGc);
     let reclaimed = unreached.filter_map(|(result, _)| Some((result.message, pointer(result)?))).collect();
     (Cut { reclaimed, ..Cut::default() }, roots)
 }
 
 /// Whether a result is reclaimed if nothing refers to it.
-pub(super) fn is_candidate(result: &Answer<'_>, shown: &Shown<'_>, options: &Options) -> bool {
+pub(super) fn is_candidate(result: &PairedResult<'_>, shown: &Shown<'_>, options: &Options) -> bool {
     let stays = result.failed || options.signatures == Signatures::PerTurn && shown.is_signed();
     !stays && is_long(result, options.reachability.min_chars)
 }
@@ -97,7 +97,7 @@ pub(super) fn tools_of(pairs: &Pairs<'_>) -> impl Iterator<Item = u64> {
 }
 
 /// All names by which a root can refer to a result.
-pub(super) fn identifiers(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Names {
+pub(super) fn identifiers(result: &PairedResult<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Names {
     let mut identifiers = Identifiers(id_of(result, pairs).map(hash).into_iter().collect());
     names_of(result, shown, pairs, &mut identifiers);
     identifiers.0
@@ -113,7 +113,7 @@ fn roots_consulted(knobs: &Reachability, messages: usize) -> Vec<String> {
 }
 
 /// Whether a body is long enough, by the length that its pointer will report.
-fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
+fn is_long(result: &PairedResult<'_>, min_chars: usize) -> bool {
     match result.content() {
         None => false,
         Some(Value::String(text)) => text.len() >= min_chars && chars(text.as_bytes()) >= min_chars,
@@ -123,7 +123,7 @@ fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
 
 /// Marks the results that are reachable from the roots, directly or through another result.
 fn reached_through_results(
-    results: &[&Answer<'_>],
+    results: &[&PairedResult<'_>],
     shown: &[Shown<'_>],
     pairs: &Pairs<'_>,
     roots: &Names,
@@ -252,11 +252,16 @@ impl Seeker for Identifiers {
 
 /// Visits the names in a tool result: in the arguments of its call, its body, its other fields, and the fields
 /// beside the list that contains it. Like the functions below, it returns whether the end was reached.
-fn names_of(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>, seeker: &mut impl Seeker) -> bool {
+fn names_of(
+    result: &PairedResult<'_>,
+    shown: &[Shown<'_>],
+    pairs: &Pairs<'_>,
+    seeker: &mut impl Seeker,
+) -> bool {
     let arguments = result.call.and_then(|call| pairs.calls[call].arguments());
     arguments.is_none_or(|arguments| walk("", arguments, seeker))
         && envelope(result.whole(), seeker)
-        && (result.place == Place::Message || beside_lists(shown[result.message].value(), seeker))
+        && (result.place == BlockPath::Message || beside_lists(shown[result.message].value(), seeker))
 }
 
 /// Names, by their hashes.
@@ -343,11 +348,11 @@ fn reference(key: &str) -> Option<&str> {
 }
 
 /// Whether a root names the call that the result answers.
-fn is_called_for(result: &Answer<'_>, pairs: &Pairs<'_>, roots: &Names) -> bool {
+fn is_called_for(result: &PairedResult<'_>, pairs: &Pairs<'_>, roots: &Names) -> bool {
     id_of(result, pairs).is_some_and(|id| roots.contains(&hash(id)))
 }
 
-fn id_of<'p>(result: &Answer<'p>, pairs: &Pairs<'p>) -> Option<&'p str> {
+fn id_of<'p>(result: &PairedResult<'p>, pairs: &Pairs<'p>) -> Option<&'p str> {
     result.id.or(result.call.and_then(|call| pairs.calls[call].id))
 }
 

@@ -10,7 +10,7 @@ use super::pointer::Pointer;
 use super::{Decided, Message, Policy, Shown, Signatures, View, hash, reclaimed};
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_core::pairing::Place;
+use everturn_core::pairing::BlockPath;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -45,7 +45,7 @@ pub(super) fn decisions<'v>(shown: &'v [Shown<'_>], messages: usize) -> Option<C
                 next = source + 1;
                 let removed = &shown.edit().removed;
                 if !removed.is_empty() {
-                    let removed = removed.iter().map(Place::to_string).collect();
+                    let removed = removed.iter().map(BlockPath::to_string).collect();
                     edits.push(Taken { index: source, removed });
                 }
             }
@@ -114,7 +114,7 @@ impl Recorded {
         let mut edits: HashMap<usize, Edit> = HashMap::new();
         for Removed { index, removed } in decisions.edits {
             let place = |text: &String| {
-                Place::read(text).ok_or_else(|| unfit(format_args!("{text} is not a place in a message")))
+                BlockPath::read(text).ok_or_else(|| unfit(format_args!("{text} is not a place in a message")))
             };
             edits.entry(index).or_default().removed = removed.iter().map(place).collect::<Result<_, _>>()?;
         }

@@ -1,12 +1,12 @@
 //! Preview of an import.
 
-use super::find::{Found, Input};
+use super::find::{Input, Inputs};
 use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::show;
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
-use everturn_formats::agents::{self, Opened, Step};
+use everturn_formats::agents::{self, EntryContent, Opened};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -28,7 +28,7 @@ struct Source {
     problems: Vec<String>,
 }
 
-pub fn run(args: &Args, found: &Found) -> Result<(), Failure> {
+pub fn run(args: &Args, found: &Inputs) -> Result<(), Failure> {
     let mut sources: BTreeMap<(String, String), Source> = BTreeMap::new();
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
     for file in &found.files {
@@ -89,7 +89,7 @@ fn read(source: impl BufRead, counted: &mut Source) -> Result<(), Error> {
     };
     counted.format = reader.format().name().into();
     let result = reader.by_ref().try_for_each(|entry| {
-        counted.turns += u64::from(matches!(entry?.step, Step::Turn(_)));
+        counted.turns += u64::from(matches!(entry?.step, EntryContent::Turn(_)));
         Ok(())
     });
     counted.ids.extend(reader.threads().iter().map(|thread| thread.id));

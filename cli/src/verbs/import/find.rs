@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 const DEPTH_MAX: usize = 16;
 
-pub struct Found {
+pub struct Inputs {
     pub files: Vec<Input>,
     /// The folders that were searched.
     pub places: Vec<PathBuf>,
@@ -23,13 +23,13 @@ pub struct Input {
 }
 
 /// The named files, those in the named folders, or without any those that agents left on this machine.
-pub fn find(paths: &[String]) -> Result<Found, Error> {
+pub fn find(paths: &[String]) -> Result<Inputs, Error> {
     find_that(paths, &mut |path, _| is_readable(path))
 }
 
 /// The same, with a predicate for the files of a folder.
-pub fn find_that(paths: &[String], so: &mut dyn FnMut(&Path, u64) -> bool) -> Result<Found, Error> {
-    let mut found = Found { files: Vec::new(), places: Vec::new() };
+pub fn find_that(paths: &[String], so: &mut dyn FnMut(&Path, u64) -> bool) -> Result<Inputs, Error> {
+    let mut found = Inputs { files: Vec::new(), places: Vec::new() };
     if paths.is_empty() {
         found.places = usual()?;
         for place in found.places.clone().iter().filter(|place| place.is_dir()) {

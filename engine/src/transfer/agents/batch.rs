@@ -1,7 +1,7 @@
 //! Entries that wait to be written together.
 
 use crate::everturn::Shared;
-use crate::ingest::{Ingested, NewTurn, Place, asset_id};
+use crate::ingest::{DraftKind, Ingested, NewTurn, asset_id};
 use everturn_core::Error;
 use everturn_core::asset::Payload;
 use everturn_core::conversation::Conversation;
@@ -59,7 +59,7 @@ impl Batch {
         let before = self.ingested.drafts.len();
         let occurred_at = turn.occurred_at;
         let copy = may_not_fit(&turn).then(|| (turn.message.clone(), turn.metadata.clone()));
-        match shared.ingest(conversation, turn, Place::Found(id), &mut self.ingested) {
+        match shared.ingest(conversation, turn, DraftKind::Found(id), &mut self.ingested) {
             Ok(()) => {
                 self.bytes += self.ingested.drafts[before..].iter().map(|d| d.body.text.len()).sum::<usize>();
                 self.turns.insert(id, true);

@@ -6,6 +6,7 @@ use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
+use everturn_core::error::code;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::TenantName;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
@@ -224,7 +225,7 @@ impl Import<'_> {
         let mut head = target.conversation.as_ref().map_or(0, |conversation| conversation.head.seq);
         for _ in 1..ATTEMPTS {
             match commit.wait() {
-                Err(error) if error.code() == "append.stale_seq" => {
+                Err(error) if error.is(code::STALE_SEQ) => {
                     head = self.stepped_aside(target, head)?;
                     commit = self.append(target, drafts.clone(), head);
                 }

@@ -23,7 +23,7 @@ impl Run {
         let talk = self.model.conversations[&id].clone();
         let mut query = self.random_query(talk.head());
         let asked = query.clone();
-        let mut got: Vec<Entry> = Vec::new();
+        let mut got: Vec<HistoryEntry> = Vec::new();
         loop {
             let page = self.both(|scope| scope.conversation(id).history(query.clone())).unwrap();
             assert!(page.data.len() <= query.limit);
@@ -50,10 +50,10 @@ impl Run {
         if asked.order == Order::Descending {
             wanted.reverse();
         }
-        let seqs: Vec<u64> = got.iter().map(Entry::seq).collect();
+        let seqs: Vec<u64> = got.iter().map(HistoryEntry::seq).collect();
         assert_eq!(seqs, wanted, "{asked:?}");
         for entry in &got {
-            if let Entry::Turn(turn) = entry {
+            if let HistoryEntry::Turn(turn) = entry {
                 self.same_turn(&talk, turn);
             }
         }

@@ -1,7 +1,7 @@
 //! A message whose blocks come line by line, and what comes between them.
 
 use super::super::line::{Line, made};
-use super::super::{Entry, Said, Step, nth};
+use super::super::{Entry, EntryContent, ParsedTurn, nth};
 use super::{METADATA, tokens};
 use everturn_core::time::Timestamp;
 use std::borrow::Cow;
@@ -85,7 +85,7 @@ impl Bundle {
     pub fn block(&mut self, line: &Line<'_>, message: &Line<'_>, at: Option<Timestamp>) {
         self.push(line, message);
         self.turn.at = self.turn.at.or(at);
-        if let Step::Turn(said) = &mut self.turn.step {
+        if let EntryContent::Turn(said) = &mut self.turn.step {
             // What is counted grows from line to line; the last is the whole.
             said.tokens = tokens(message).or(said.tokens);
             said.model = said.model.take().or_else(|| message.text("model").map(Cow::into_owned));
@@ -104,11 +104,11 @@ impl Bundle {
 
     fn other(&mut self, entry: Entry, follows: bool) {
         self.bytes += match &entry.step {
-            Step::Turn(said) => {
+            EntryContent::Turn(said) => {
                 said.message.len() + said.metadata.values().map(|raw| raw.get().len()).sum::<usize>()
             }
-            Step::Event { body, .. } | Step::Compaction { body, .. } => body.get().len(),
-            Step::System(text) => text.len(),
+            EntryContent::Event { body, .. } | EntryContent::Compaction { body, .. } => body.get().len(),
+            EntryContent::System(text) => text.len(),
         };
         self.others.push(Other { entry, before: self.blocks.len(), follows, given: None });
     }
@@ -120,11 +120,11 @@ impl Bundle {
             self.given = Some(key);
             let mut turn = Entry { key, ..self.turn.clone() };
             // Once it has taken their place, they are not there any more for a newer version.
-            if let Step::Turn(said) = &mut self.turn.step {
+            if let EntryContent::Turn(said) = &mut self.turn.step {
                 said.supersedes.clear();
             }
             self.turn.title = None;
-            if let Step::Turn(said) = &mut turn.step {
+            if let EntryContent::Turn(said) = &mut turn.step {
                 self.join(said);
             }
             out.push(turn);
@@ -141,7 +141,7 @@ impl Bundle {
     }
 
     /// Puts the message together: the last line's, with the content of all.
-    fn join(&self, said: &mut Said) {
+    fn join(&self, said: &mut ParsedTurn) {
         let [.., last] = self.blocks.as_slice() else { return };
         if self.blocks.len() == 1 {
             return;

@@ -3,7 +3,7 @@
 use super::text;
 use crate::wire::*;
 
-fn read(kind: Kind, bytes: &[u8], pieces: usize) -> (Vec<Delta>, Result<Answer, Failure>) {
+fn read(kind: Kind, bytes: &[u8], pieces: usize) -> (Vec<Delta>, Result<ModelReply, Failure>) {
     let mut reader = Reader::new(kind, MODEL_ANSWER_BYTES_MAX);
     let mut deltas = Vec::new();
     for piece in bytes.chunks(pieces) {

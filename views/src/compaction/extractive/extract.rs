@@ -6,7 +6,7 @@ use super::cues::Group;
 use super::identifiers;
 use super::lists::{attributable, entry_terms, fit, is_near, merge, roll_names};
 use super::prose::clip;
-use super::spoken::{Material, Said, Spoken};
+use super::spoken::{Material, ReadSentence, Spoken};
 use super::terms::Terms;
 use super::tools;
 use crate::compaction::Checkpoint;
@@ -173,7 +173,7 @@ impl<'m> Reading<'m> {
 }
 
 /// A sentence as an entry. With several speakers, "I" needs a name; with one, only beside what the model did.
-fn quoted(material: &Material<'_>, said: &Said, class: Group) -> String {
+fn quoted(material: &Material<'_>, said: &ReadSentence, class: Group) -> String {
     const FIRST_PERSON: [&str; 11] =
         ["i", "i'm", "i'll", "i've", "i'd", "my", "ich", "mein", "meine", "meinen", "mir"];
     let spoken = &material.spoken[said.spoken];
@@ -195,7 +195,7 @@ fn quoted(material: &Material<'_>, said: &Said, class: Group) -> String {
 }
 
 /// The class of a sentence, and the strength of its cues.
-fn class_of(material: &Material<'_>, said: &Said) -> (Option<Group>, u8) {
+fn class_of(material: &Material<'_>, said: &ReadSentence) -> (Option<Group>, u8) {
     const STRONG: u8 = 6;
     let cues = &said.cues;
     if let Some(ticked) = said.ticked {
@@ -249,7 +249,7 @@ fn past(text: &str) -> u8 {
 }
 
 /// The score of a sentence.
-fn score(material: &Material<'_>, said: &Said, cue: u8, frequency: &HashMap<u32, u32>) -> u32 {
+fn score(material: &Material<'_>, said: &ReadSentence, cue: u8, frequency: &HashMap<u32, u32>) -> u32 {
     let terms = said.terms.words.iter().chain(&said.terms.names);
     let common: u32 = terms.map(|term| frequency.get(term).copied().unwrap_or(0).min(8) - 1).sum();
     let count = said.terms.len() as u32;
@@ -270,8 +270,8 @@ fn score(material: &Material<'_>, said: &Said, cue: u8, frequency: &HashMap<u32,
 fn goal(previous: &str, material: &Material<'_>) -> String {
     let mut goal = previous.to_string();
     if goal.is_empty() {
-        let by_user = |said: &&Said| material.role(said) == Role::User;
-        let substance = |said: &&Said| {
+        let by_user = |said: &&ReadSentence| material.role(said) == Role::User;
+        let substance = |said: &&ReadSentence| {
             said.terms.len() >= 3 || (said.terms.len() >= 2 && said.cues.weight(Group::Request) > 0)
         };
         let first = material
@@ -388,7 +388,7 @@ fn unanswered_request(material: &Material<'_>) -> Option<String> {
 
 /// Questions of the covered turns that no later turn answers.
 fn questions(material: &Material<'_>) -> Vec<String> {
-    let mut open: Vec<(&Said, bool)> = Vec::new();
+    let mut open: Vec<(&ReadSentence, bool)> = Vec::new();
     for (index, said) in material.said.iter().enumerate() {
         let explicit = said.lead == Some(Group::Open)
             || (said.cues.weight(Group::Open) > 0 && said.cues.weight(Group::Resolution) == 0);
@@ -425,7 +425,7 @@ fn shown(speaker: &str) -> String {
 }
 
 /// Turns in which others could have answered.
-fn replies<'m>(material: &'m Material<'m>, said: &Said) -> impl Iterator<Item = &'m Spoken<'m>> {
+fn replies<'m>(material: &'m Material<'m>, said: &ReadSentence) -> impl Iterator<Item = &'m Spoken<'m>> {
     let asker = material.spoken[said.spoken].speaker;
     let later = material.spoken[said.spoken + 1..].iter().take(ANSWER_TURNS_MAX);
     later.filter(move |spoken| spoken.speaker != asker && spoken.role != Role::System)

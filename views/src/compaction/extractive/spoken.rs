@@ -30,7 +30,7 @@ pub(in crate::compaction) enum Source {
 
 /// A sentence of the covered turns, with its properties.
 #[derive(Clone, Debug)]
-pub(super) struct Said {
+pub(super) struct ReadSentence {
     pub text: String,
     /// Index of its [`Spoken`].
     pub spoken: usize,
@@ -70,7 +70,7 @@ impl Spoken<'_> {
 #[derive(Default)]
 pub(super) struct Material<'a> {
     pub spoken: Vec<Spoken<'a>>,
-    pub said: Vec<Said>,
+    pub said: Vec<ReadSentence>,
     /// Number of different speakers.
     pub people: usize,
     /// Every text with its source, secrets masked.
@@ -93,7 +93,7 @@ impl<'a> Material<'a> {
                 .filter(|(source, _)| matches!(source, Source::User | Source::Assistant))
             {
                 for sentence in prose::sentences(text) {
-                    material.said.push(Said {
+                    material.said.push(ReadSentence {
                         spoken: material.spoken.len(),
                         cues: Cues::of(&sentence.text),
                         terms: Terms::of(&sentence.text),
@@ -126,11 +126,11 @@ impl<'a> Material<'a> {
         material
     }
 
-    pub fn role(&self, said: &Said) -> Role {
+    pub fn role(&self, said: &ReadSentence) -> Role {
         self.spoken[said.spoken].role
     }
 
-    pub fn sentences(&self, spoken: &Spoken<'_>) -> &[Said] {
+    pub fn sentences(&self, spoken: &Spoken<'_>) -> &[ReadSentence] {
         &self.said[spoken.said.clone()]
     }
 }
