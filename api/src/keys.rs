@@ -61,12 +61,17 @@ impl Operation for CreateKey {
             return Err(Error::conflict("key.first", text));
         }
         let own = asker.tenant.caller().actors();
-        if !own.is_empty() && (self.actors.is_empty() || self.actors.iter().any(|actor| !own.contains(actor))) {
-            let text = format!("your key acts as {}; name some of these as the actors of the new key", own.join(", "));
+        if !own.is_empty() && (self.actors.is_empty() || self.actors.iter().any(|actor| !own.contains(actor)))
+        {
+            let text = format!(
+                "your key acts as {}; name some of these as the actors of the new key",
+                own.join(", ")
+            );
             return Err(Error::forbidden("actor.forbidden", text));
         }
         let tenant = asker.tenant.name().to_string();
-        let new = NewKey { tenant, role: self.role, actors: self.actors, label: self.label, expires: self.expires };
+        let new =
+            NewKey { tenant, role: self.role, actors: self.actors, label: self.label, expires: self.expires };
         let (key, secret) = asker.tenant.keys().create(new)?;
         Ok(MadeKey { key, secret })
     }

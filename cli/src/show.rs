@@ -81,7 +81,7 @@ pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut Called) 
     out.push('\n');
     if turn.erased {
         let _ = writeln!(out, "  {DIM}‹erased›{DIM:#}");
-    } else if turn.hidden {
+    } else if turn.hidden && turn.message.is_none() {
         let _ = writeln!(out, "  {DIM}‹private›{DIM:#}");
     } else if let Some(value) = turn.value() {
         out.push_str(&body(&value, speech.role, assets, detail.full, called));

@@ -275,11 +275,10 @@ pub struct Event {
     /// Access key that wrote it: its id, or `jwt:` and the subject of a token. Absent without keys.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Byte for byte as written; absent once erased, and where it is not for the caller. Without private blocks
-    /// where those are not for the caller.
+    /// Byte for byte as written; absent once erased.
     #[schemars(with = "json::Raw", skip_serializing_if = "Option::is_none")]
     pub body: Option<Body>,
-    /// Whether its body is there, but not for the caller; absent if not.
+    /// Whether its body, or a private block of it, is left out because it is not for the caller; absent if not.
     #[schemars(skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
     /// `sha256(salt ‖ body)`; stays when the body is erased.
@@ -339,8 +338,11 @@ impl Serialize for Event {
         match self.text().map(serde_json::from_str::<&serde_json::value::RawValue>) {
             Some(Ok(body)) => map.serialize_entry("body", body)?,
             Some(Err(e)) => return Err(serde::ser::Error::custom(e)),
-            None if self.hidden => map.serialize_entry("hidden", &true)?,
+            None if self.hidden => {}
             None => map.serialize_entry("erased", &true)?,
+        }
+        if self.hidden {
+            map.serialize_entry("hidden", &true)?;
         }
         map.serialize_entry("body_hash", &self.body_hash)?;
         map.serialize_entry("prev", &self.prev)?;

@@ -159,8 +159,7 @@ pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 
 /// An object of values that are JSON already.
 pub fn object<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
-    let fields: Vec<_> =
-        fields.into_iter().map(|(key, value)| format!("{}:{value}", quote(key))).collect();
+    let fields: Vec<_> = fields.into_iter().map(|(key, value)| format!("{}:{value}", quote(key))).collect();
     format!("{{{}}}", fields.join(","))
 }
 

@@ -241,7 +241,10 @@ mod tests {
         ] {
             let (masked, found) = redact(&hidden, Mode::Mask).unwrap();
             assert_eq!(found.len(), 1, "{hidden}");
-            assert!(masked.contains("‹secret:") && !masked.contains(&key[1..]) && !masked.contains("hunter22"), "{masked}");
+            assert!(
+                masked.contains("‹secret:") && !masked.contains(&key[1..]) && !masked.contains("hunter22"),
+                "{masked}"
+            );
         }
     }
 

@@ -299,7 +299,7 @@ pub struct Turn {
     /// Actors that a private turn is addressed to.
     #[schemars(skip_serializing_if = "Vec::is_empty")]
     pub audience: Vec<String>,
-    /// Whether its content is there, but not for the caller; absent if not.
+    /// Whether its content, or a private block of it, is left out because it is not for the caller; absent if not.
     #[schemars(skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
     /// The turn or event that superseded it.

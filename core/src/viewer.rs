@@ -76,7 +76,7 @@ impl Viewer {
         };
         match rest {
             Some(Cow::Borrowed(_)) => {}
-            Some(Cow::Owned(rest)) => turn.message = Raw::joined(rest).ok(),
+            Some(Cow::Owned(rest)) => (turn.message, turn.hidden) = (Raw::joined(rest).ok(), true),
             None => {
                 (turn.message, turn.tokens, turn.model, turn.adapter) = (None, None, None, None);
                 (turn.reason, turn.hidden) = (None, true);
@@ -118,7 +118,7 @@ impl Viewer {
         // An imported event object repeats the message.
         let rest = rest.map(|message| TurnBody { message: Some(message), event: None, ..body });
         let text = rest.and_then(|body| serde_json::to_string(&body).ok());
-        event.hidden = text.is_none();
+        event.hidden = true;
         event.body = text.map(|text| Body { salt: [0; 16], text });
         event
     }
@@ -127,9 +127,10 @@ impl Viewer {
 /// Whether everyone sees all of a turn.
 pub fn is_for_everyone(turn: &Turn) -> bool {
     turn.visibility != Visibility::Private
-        && turn.message.as_ref().is_none_or(|message| {
-            matches!(without_private(message.get()), Some(Cow::Borrowed(_)))
-        })
+        && turn
+            .message
+            .as_ref()
+            .is_none_or(|message| matches!(without_private(message.get()), Some(Cow::Borrowed(_))))
 }
 
 /// Fields that hold blocks, which may hold blocks. Arguments and other JSON of tools are not looked into: a `visibility`
@@ -229,9 +230,12 @@ mod tests {
     fn the_owner_sees_everything_and_others_what_is_for_them() {
         let (ada, bob) = (Viewer::actors(["ada".to_string()]), Viewer::actors(["bob".to_string()]));
         let to_bob = ["bob".to_string()];
-        for (viewer, private, addressed) in
-            [(Viewer::Owner, true, true), (ada, true, true), (bob, false, true), (Viewer::everyone(), false, false)]
-        {
+        for (viewer, private, addressed) in [
+            (Viewer::Owner, true, true),
+            (ada, true, true),
+            (bob, false, true),
+            (Viewer::everyone(), false, false),
+        ] {
             assert_eq!(viewer.sees(Visibility::Private, Some("ada"), &[]), private, "{viewer:?}");
             assert_eq!(viewer.sees(Visibility::Private, Some("ada"), &to_bob), addressed, "{viewer:?}");
             assert!(viewer.sees(Visibility::Internal, Some("ada"), &[]));

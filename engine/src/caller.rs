@@ -143,8 +143,11 @@ impl Tenant {
 
 /// Redaction mode that the settings in an event ask for.
 fn mode_of_settings(draft: &Draft) -> Option<Mode> {
-    let settings: everturn_core::conversation::Settings =
-        if kind::is_settings(&draft.kind) { serde_json::from_str(&draft.body.text).ok()? } else { return None };
+    let settings: everturn_core::conversation::Settings = if kind::is_settings(&draft.kind) {
+        serde_json::from_str(&draft.body.text).ok()?
+    } else {
+        return None;
+    };
     settings.redaction()
 }
 
@@ -220,6 +223,7 @@ impl ConversationHandle {
     /// A turn that the caller may see; absent for it otherwise.
     pub(crate) fn visible_turn(&self, id: TurnId) -> Result<Turn, Error> {
         let turn = self.turn(id)?;
-        if turn.hidden { Err(absent_turn(id)) } else { Ok(turn) }
+        let is_absent = turn.hidden && turn.message.is_none();
+        if is_absent { Err(absent_turn(id)) } else { Ok(turn) }
     }
 }

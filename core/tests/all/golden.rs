@@ -123,7 +123,10 @@ fn the_encodings_of_events_with_keys_are_frozen() {
     };
     let chain: Vec<Value> = events.iter().map(described).collect();
     let chain = serde_json::to_string_pretty(&chain).unwrap() + "\n";
-    assert!(golden("chain_v2.json", &chain) == chain, "the hashed bytes of an event with a key changed:\n{chain}");
+    assert!(
+        golden("chain_v2.json", &chain) == chain,
+        "the hashed bytes of an event with a key changed:\n{chain}"
+    );
     let lines: String = events.iter().map(|event| to_line(event).unwrap() + "\n").collect();
     assert!(golden("event_v2.jsonl", &lines) == lines, "the line of an event with a key changed:\n{lines}");
     let mut verifier = Verifier::new(events[0].conversation, None);

@@ -108,7 +108,11 @@ impl Unsummarized {
     fn contents(&self) -> &[(Option<Value>, u64)] {
         let content = |turn: &Turn| {
             let message = turn.value();
-            let count = |message| self.shared.count(Family::default(), turn.id, message);
+            // Counts are cached for whole messages only.
+            let count = |message| match turn.hidden {
+                true => Family::default().message(message),
+                false => self.shared.count(Family::default(), turn.id, message),
+            };
             let large = self.large.get(&turn.id).copied();
             let tokens = large.unwrap_or_else(|| message.as_ref().map_or(0, count));
             (message, tokens)
@@ -430,7 +434,11 @@ impl ConversationHandle {
             if bytes > LARGE_MESSAGE_BYTES
                 && let Some(message) = turn.value()
             {
-                read.large.insert(turn.id, self.shared().count(Family::default(), turn.id, &message));
+                let tokens = match turn.hidden {
+                    true => Family::default().message(&message),
+                    false => self.shared().count(Family::default(), turn.id, &message),
+                };
+                read.large.insert(turn.id, tokens);
                 turn.message = Some(Raw::of(&shortened(message))?);
             }
             read.turns.push(turn);

@@ -245,8 +245,7 @@ impl ConversationHandle {
             let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
             let mut context = self.finish(&fold, options, assembled, rendered, projection)?;
             context.receipt.renderer_version = version;
-            context.receipt.audience =
-                (!is_public).then(|| self.tenant.viewer().names().unwrap_or_default());
+            context.receipt.audience = (!is_public).then(|| self.tenant.viewer().names().unwrap_or_default());
             return Ok(context);
         }
         Err(Error::too_large(
@@ -478,7 +477,7 @@ impl ConversationHandle {
                     break 'pages;
                 }
                 let message = Message::read(raw)?;
-                tokens += self.shared().count(family, turn.id, message.value());
+                tokens += self.count(family, &turn, message.value());
                 turns.push((turn, message));
             }
             if !full {
@@ -494,7 +493,7 @@ impl ConversationHandle {
             let (message, tokens) = match seen {
                 Seen::Hidden => continue,
                 Seen::Own => {
-                    let tokens = self.shared().count(family, turn.id, message.value());
+                    let tokens = self.count(family, &turn, message.value());
                     (message, tokens)
                 }
                 Seen::Told(told) => {
@@ -506,6 +505,11 @@ impl ConversationHandle {
             tail.push(Tailed { turn: turn.id, seq: turn.seq, tokens, message, is_public });
         }
         Ok((tail, more))
+    }
+
+    /// Tokens of a turn's message. Counts are cached for whole messages only.
+    fn count(&self, family: Family, turn: &Turn, message: &Value) -> u64 {
+        if turn.hidden { family.message(message) } else { self.shared().count(family, turn.id, message) }
     }
 
     fn render(&self, provider: Provider, assembled: &Assembled<'_>) -> Result<provider::Rendered, Error> {

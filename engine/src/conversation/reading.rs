@@ -157,10 +157,8 @@ impl ConversationHandle {
             limit: limit + 1,
             bytes_max: Some(PAGE_BYTES_MAX),
         };
-        let mut data: Vec<HistoryEntry> = self.turns(&turns)?
-            .into_iter()
-            .map(|turn| HistoryEntry::Turn(Box::new(turn)))
-            .collect();
+        let mut data: Vec<HistoryEntry> =
+            self.turns(&turns)?.into_iter().map(|turn| HistoryEntry::Turn(Box::new(turn))).collect();
         // A page cut by its byte limit is not known to be the last.
         let (last, full) = (data.last().map(HistoryEntry::seq), bytes(&data) >= PAGE_BYTES_MAX);
         let next = more(&mut data, limit, HistoryEntry::seq).or(last.filter(|_| full));
@@ -205,10 +203,8 @@ impl ConversationHandle {
             limit,
             ..TurnQuery::default()
         };
-        let mut turns: BTreeMap<u64, Turn> = self.turns(&turns)?
-            .into_iter()
-            .map(|turn| (turn.seq, turn))
-            .collect();
+        let mut turns: BTreeMap<u64, Turn> =
+            self.turns(&turns)?.into_iter().map(|turn| (turn.seq, turn)).collect();
         let asked_for = |turn: &Turn| {
             (query.include_superseded || turn.superseded_by.is_none())
                 && (query.actors.is_empty()

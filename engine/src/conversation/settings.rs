@@ -233,7 +233,8 @@ impl ConversationHandle {
 
     /// Deletes the conversation. A tombstone stays: id, head hash, time and reason. Forks keep what they inherited.
     pub fn delete(&self, reason: &str) -> Commit<Tombstone> {
-        let masks = self.shared().journal.conversation(self.key()).is_ok_and(|c| redaction_mode(&c) == Mode::Mask);
+        let masks =
+            self.shared().journal.conversation(self.key()).is_ok_and(|c| redaction_mode(&c) == Mode::Mask);
         let reason = if masks { mask(reason, &mut Vec::new()).into_owned() } else { reason.to_string() };
         let at = self.shared().now();
         let action = Action::Delete { at, reason: reason.clone(), only_expired: false };

@@ -40,7 +40,8 @@ impl ConversationHandle {
     pub fn supersede(&self, turn: TurnId, mut with: NewTurn) -> Commit<Appended> {
         self.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
             let old = self.visible_turn(turn)?;
-            if with.visibility.is_none() && with.audience.is_empty() && old.visibility == Visibility::Private {
+            if with.visibility.is_none() && with.audience.is_empty() && old.visibility == Visibility::Private
+            {
                 (with.visibility, with.audience) = (Some(Visibility::Private), old.audience);
                 with.actor = with.actor.or(old.actor);
             }

@@ -63,8 +63,11 @@ impl ConversationFacts<'_> {
     pub fn extract(&self, options: ExtractOptions) -> Result<Extraction, Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let policy = conversation.facts();
-        let reader =
-            FactReader { conversation: self.0.for_everyone(), model: self.0.tenant.fact_model(&policy)?, policy };
+        let reader = FactReader {
+            conversation: self.0.for_everyone(),
+            model: self.0.tenant.fact_model(&policy)?,
+            policy,
+        };
         let end = reader.end(conversation.head.seq)?;
         let to = options.to.unwrap_or(end).min(end);
         let parts = match options.from {
@@ -184,7 +187,7 @@ impl FactReader {
         self.conversation.each_turn(query, |turn| {
             let stands = matches!(turn.status, Status::Complete | Status::Interrupted) && !turn.erased;
             // Instructions are no statements of fact.
-            if stands && turn.role != Role::System && !turn.hidden {
+            if stands && turn.role != Role::System && turn.message.is_some() {
                 if batch.turns.len() == limits::TURNS_MAX {
                     batch.to = turn.seq - 1;
                     return Ok(ControlFlow::Break(()));

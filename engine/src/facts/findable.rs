@@ -36,11 +36,13 @@ impl Shared {
     /// are.
     fn findable_facts(&self, key: &Key, through: u64) -> Result<Vec<Findable>, Error> {
         let statements = self.statements_at(key, through)?;
-        let seen: Vec<Event> = statements.iter().map(|event| Viewer::everyone().event(event.clone())).collect();
+        let seen: Vec<Event> =
+            statements.iter().map(|event| Viewer::everyone().event(event.clone())).collect();
         let mut facts: Vec<Findable> = add_up(&seen).into_iter().map(|fact| (fact, None)).collect();
         if seen != statements {
             for fact in add_up(&statements) {
-                let states = |event: &&Event| fact::stated_by(event) == Some(fact.id) || event.id.0 == fact.id.0;
+                let states =
+                    |event: &&Event| fact::stated_by(event) == Some(fact.id) || event.id.0 == fact.id.0;
                 if !facts.iter().any(|(known, _)| known.id == fact.id) {
                     let audience = statements.iter().find(states).map(addressed).unwrap_or_default();
                     facts.push((fact, Some(audience)));
@@ -95,8 +97,9 @@ impl Shared {
         let mut changes: Vec<IndexChange> =
             gone.map(|id| IndexChange::Remove { key: key.clone(), id: EntryId::Fact(id) }).collect();
         if !changes.is_empty() {
-            let own =
-                facts.iter().filter(|(fact, _)| fact.conversation == key.id && fact.status == Status::Current);
+            let own = facts
+                .iter()
+                .filter(|(fact, _)| fact.conversation == key.id && fact.status == Status::Current);
             changes.extend(own.map(|(fact, audience)| put(key, fact, audience.clone())));
         }
         Ok(changes)

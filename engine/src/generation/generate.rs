@@ -324,7 +324,8 @@ impl Work {
             actor: self.options.actor.clone(),
             role: Some(Role::Assistant),
             visibility: asked.map(|turn| turn.visibility),
-            audience: asked.map_or(Vec::new(), |turn| turn.actor.iter().chain(&turn.audience).cloned().collect()),
+            audience: asked
+                .map_or(Vec::new(), |turn| turn.actor.iter().chain(&turn.audience).cloned().collect()),
             model: built.model.clone(),
             metadata: self.metadata(json!({ "id": self.generation, "receipt_seq": receipt_seq }))?,
             idempotency_key: None,

@@ -18,8 +18,8 @@ use everturn_views::recall::{
 use everturn_views::speech;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::panic::resume_unwind;
 use std::time::Duration;
 
@@ -210,7 +210,8 @@ impl Tenant {
         // The index may catch up during the search, and a loss may only then be noticed: everything that may have
         // been missed counts. The second call also wakes the indexer, which nothing else tells of a loss.
         let before = embedding::behind(self.shared(), self.name())?;
-        let (data, mode, note) = self.find(query, &options.filter(self.viewer().clone()), options.mode, limit)?;
+        let (data, mode, note) =
+            self.find(query, &options.filter(self.viewer().clone()), options.mode, limit)?;
         let after = embedding::behind(self.shared(), self.name())?;
         let behind =
             Behind { events: before.events.max(after.events), vectors: before.vectors.max(after.vectors) };

@@ -417,7 +417,8 @@ impl Subscription {
                 Some(Update::Event(Arc::new(self.viewer.event(Arc::unwrap_or_clone(event)))))
             }
             Update::Chunk(chunk) => {
-                let addressed = |audience: &Arc<[String]>| audience.iter().any(|name| self.viewer.is(Some(name)));
+                let addressed =
+                    |audience: &Arc<[String]>| audience.iter().any(|name| self.viewer.is(Some(name)));
                 chunk.audience.as_ref().is_none_or(addressed).then_some(Update::Chunk(chunk))
             }
             Update::Lagged { .. } | Update::Deleted => Some(update),

@@ -3,7 +3,7 @@
 use super::Provider;
 use super::ids::tool_name;
 use super::media::{Blob, Data, is_mime, is_web};
-use super::read::{Item, Kind, ContentPart};
+use super::read::{ContentPart, Item, Kind};
 use super::write::{Out, Writer, argument_object, holds, result_text};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
@@ -99,7 +99,9 @@ fn answered_object(piece: &ContentPart<'_>) -> Option<String> {
     let answer = ["functionResponse", "function_response"]
         .iter()
         .find_map(|key| everturn_core::json::field(piece.raw, key))?;
-    everturn_core::json::field(answer, "response").filter(|response| response.starts_with('{')).map(str::to_string)
+    everturn_core::json::field(answer, "response")
+        .filter(|response| response.starts_with('{'))
+        .map(str::to_string)
 }
 
 /// Whether the part can be sent as it is.

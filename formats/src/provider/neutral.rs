@@ -1,7 +1,7 @@
 //! Our own plain shape, for a caller who speaks to a model in some other way. The [module](super) says what it is.
 
 use super::media::{Blob, Data, is_base64};
-use super::read::{Item, Kind, ContentPart};
+use super::read::{ContentPart, Item, Kind};
 use super::write::{Out, Writer, argument_object, holds, is_blocks};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;

@@ -1,6 +1,6 @@
 //! What the writers share.
 
-use super::read::{Arguments, Item, Kind, ContentPart};
+use super::read::{Arguments, ContentPart, Item, Kind};
 use everturn_core::json::{self, object, quote};
 use serde_json::Value;
 

@@ -140,7 +140,9 @@ impl Verifier {
             Some(named) => serde_json::from_value(named.clone())
                 .ok()
                 .filter(|names: &Vec<String>| !names.is_empty())
-                .ok_or_else(|| Problem::unauthorized("the actors in the token are not a list of names; ask its issuer"))?,
+                .ok_or_else(|| {
+                    Problem::unauthorized("the actors in the token are not a list of names; ask its issuer")
+                })?,
         };
         let who = format!("jwt:{tenant}/{}", text("sub").unwrap_or("-"));
         let expires = claims.get("exp").and_then(Value::as_f64).unwrap_or_default();

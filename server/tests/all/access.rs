@@ -392,7 +392,8 @@ async fn a_key_that_is_revoked_ends_its_live_streams() {
 async fn a_key_that_expires_ends_its_live_streams() {
     let watched = Watched::new().await;
     let expires = Some(Timestamp(tokens::now() as i64 * 1_000_000).plus_s(2));
-    let new = NewKey { tenant: "acme".into(), role: KeyRole::Reader, actors: Vec::new(), label: None, expires };
+    let new =
+        NewKey { tenant: "acme".into(), role: KeyRole::Reader, actors: Vec::new(), label: None, expires };
     let (_, words) = watched.store.keys().create(new).unwrap();
     let mut live = watched.follow(&words).await;
     assert_eq!(live.expect("error").await.data["code"], "access.ended");

@@ -9,8 +9,8 @@ use crate::stage::{Stage, answer};
 use crate::tokens::{self, SECRET, jwt_config};
 use base64::Engine;
 use everturn::{
-    CompactOptions, ContextOptions, ConversationHandle, Everturn, KeyRole, NewFact, NewKey, NewStream, NewTurn,
-    Visibility,
+    CompactOptions, ContextOptions, ConversationHandle, Everturn, KeyRole, NewFact, NewKey, NewStream,
+    NewTurn, Visibility,
 };
 use everturn_server::Config;
 use reqwest::{Method, RequestBuilder};
@@ -80,7 +80,8 @@ fn furnish(store: &Everturn) -> (ConversationHandle, BTreeMap<&'static str, Stri
     let _ = chat.compaction().compact(compact);
     say(NewTurn::user("Which crystal is in the harbour?").by("bob"));
     say(private(&format!("Is the {CANARY} still there?")));
-    let open = NewStream { actor: Some("bot".into()), audience: vec!["carol".into()], ..NewStream::default() };
+    let open =
+        NewStream { actor: Some("bot".into()), audience: vec!["carol".into()], ..NewStream::default() };
     let open = chat.open(open).wait().unwrap();
     chat.open_turn(open.id).chunk(None, &format!("The {CANARY} is")).unwrap();
     store.index_now().unwrap();
@@ -105,7 +106,8 @@ fn further(stage: &Stage, id: &str) -> Vec<RequestBuilder> {
         stage.request(Method::POST, &path).header("content-type", "application/json").body(body.to_string())
     };
     let base = format!("/api/v1/conversations/{id}");
-    let formats = ["jsonl", "transcript", "openai-chat", "openai-responses", "anthropic", "gemini", "markdown", "html"];
+    let formats =
+        ["jsonl", "transcript", "openai-chat", "openai-responses", "anthropic", "gemini", "markdown", "html"];
     let mut all: Vec<RequestBuilder> =
         formats.iter().map(|format| get(format!("{base}/export?format={format}"))).collect();
     all.extend([
@@ -129,7 +131,8 @@ fn further(stage: &Stage, id: &str) -> Vec<RequestBuilder> {
     all.push(post(format!("{base}/project"), json!({"policy": "reachability_gc"})));
     for mode in ["lexical", "vector", "hybrid"] {
         let words = [CANARY, "zanzi*", "crystal harbour", "we decided"];
-        let asked = words.map(|query| json!({"query": query, "mode": mode, "include_superseded": true, "limit": 50}));
+        let asked =
+            words.map(|query| json!({"query": query, "mode": mode, "include_superseded": true, "limit": 50}));
         all.extend(asked.map(|body| post("/api/v1/recall".into(), body)));
     }
     all
@@ -145,8 +148,14 @@ async fn through_mcp(stage: &Stage, id: &str) -> String {
         ("resources/read", json!({"uri": resource})),
         ("prompts/get", json!({"name": "continue_conversation", "arguments": {"conversation": id}})),
         ("tools/call", json!({"name": "recall", "arguments": {"query": format!("{CANARY} crystal")}})),
-        ("tools/call", json!({"name": "list_turns", "arguments": {"conversation": id, "include_events": true}})),
-        ("tools/call", json!({"name": "build_context", "arguments": {"conversation": id, "token_budget": 9000}})),
+        (
+            "tools/call",
+            json!({"name": "list_turns", "arguments": {"conversation": id, "include_events": true}}),
+        ),
+        (
+            "tools/call",
+            json!({"name": "build_context", "arguments": {"conversation": id, "token_budget": 9000}}),
+        ),
         ("tools/call", json!({"name": "get_state", "arguments": {"conversation": id}})),
         ("tools/call", json!({"name": "list_facts", "arguments": {"conversation": id}})),
     ] {
@@ -159,8 +168,13 @@ async fn through_mcp(stage: &Stage, id: &str) -> String {
 /// What a live stream says until a public turn that is appended meanwhile.
 async fn live(stage: &Stage, chat: &ConversationHandle) -> String {
     let mut live =
-        Live::connect(stage.request(Method::GET, &format!("/api/v1/conversations/{}/events", chat.id()))).await;
-    let open = NewStream { actor: Some("bot".into()), visibility: Some(Visibility::Private), ..NewStream::default() };
+        Live::connect(stage.request(Method::GET, &format!("/api/v1/conversations/{}/events", chat.id())))
+            .await;
+    let open = NewStream {
+        actor: Some("bot".into()),
+        visibility: Some(Visibility::Private),
+        ..NewStream::default()
+    };
     let open = chat.open(open).wait().unwrap();
     chat.open_turn(open.id).chunk(None, &format!("live {CANARY}")).unwrap();
     chat.open_turn(open.id).commit(NewTurn::default()).wait().unwrap();
@@ -204,7 +218,10 @@ async fn what_is_private_is_in_no_answer_to_anyone_else() {
                 let (status, text) = ask(request, None).await;
                 assert!(status < 500 && status != 401, "{who} {path}: {status} {text}");
                 // A search names what was searched for.
-                silent(&text.replace(&format!("\"query\":\"{CANARY}\""), ""), &format!("{who} {path} {status}"));
+                silent(
+                    &text.replace(&format!("\"query\":\"{CANARY}\""), ""),
+                    &format!("{who} {path} {status}"),
+                );
             }
             silent(&through_mcp(&stage, &id).await, &format!("{who} over MCP"));
             silent(&live(&stage, &chat).await, &format!("{who} live"));
@@ -215,7 +232,8 @@ async fn what_is_private_is_in_no_answer_to_anyone_else() {
             stage.bearer(words);
             all.extend(requests(&stage, &variables).into_iter().map(|request| (*who, request)));
         }
-        let ends = |method: &str, path: &str| method == "DELETE" || path.contains("erase") || path.contains("reset");
+        let ends =
+            |method: &str, path: &str| method == "DELETE" || path.contains("erase") || path.contains("reset");
         all.sort_by_key(|(_, (method, path, _))| ends(method, path));
         for (who, (method, path, request)) in all {
             let (status, text) = ask(request, None).await;
@@ -320,7 +338,8 @@ async fn a_bound_key_claims_nobody_else() {
     for address in addresses(&folder) {
         let store = Everturn::open(&address).unwrap();
         let admin = key(&store, KeyRole::Admin, &[]);
-        let (bob, both) = (key(&store, KeyRole::Admin, &["bob"]), key(&store, KeyRole::Writer, &["bob", "bot"]));
+        let (bob, both) =
+            (key(&store, KeyRole::Admin, &["bob"]), key(&store, KeyRole::Writer, &["bob", "bot"]));
         let mut stage = Stage::over(store, asking()).await;
         stage.bearer(&admin);
         let base = format!("/api/v1/conversations/{}", stage.conversation().await);

@@ -30,7 +30,11 @@ async fn a_secret_is_masked_wherever_it_comes_in() {
         let change = json!({"title": format!("{text}!"), "system_prompt": format!("{text}!"), "metadata": {"other": text}});
         stage.send(Method::PATCH, &base, &change, 200).await;
         let turn = stage
-            .post(&format!("{base}/turns"), &json!({"turns": [{"role": "user", "content": text, "metadata": {"m": text}}]}), 201)
+            .post(
+                &format!("{base}/turns"),
+                &json!({"turns": [{"role": "user", "content": text, "metadata": {"m": text}}]}),
+                201,
+            )
             .await;
         let turn = turn["turns"][0]["id"].as_str().unwrap().to_string();
         let open = stage.post(&format!("{base}/turns/open"), &json!({"metadata": {"m": text}}), 201).await;
@@ -38,19 +42,43 @@ async fn a_secret_is_masked_wherever_it_comes_in() {
         let call = json!({"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
         for (method, path, body) in [
             (Method::PUT, format!("{base}/pins/p"), json!({"value": {"deep": text}})),
-            (Method::POST, format!("{base}/events"), json!({"kind": "note", "body": {(secret.clone()): text}})),
-            (Method::POST, format!("{base}/events"), json!({"kind": "scratchpad.set", "body": {"name": "s", "value": text}})),
-            (Method::POST, format!("{base}/events"), json!({"kind": "tool.started", "body": {"tool_call_id": "t", "name": "f", "arguments": text}})),
+            (
+                Method::POST,
+                format!("{base}/events"),
+                json!({"kind": "note", "body": {(secret.clone()): text}}),
+            ),
+            (
+                Method::POST,
+                format!("{base}/events"),
+                json!({"kind": "scratchpad.set", "body": {"name": "s", "value": text}}),
+            ),
+            (
+                Method::POST,
+                format!("{base}/events"),
+                json!({"kind": "tool.started", "body": {"tool_call_id": "t", "name": "f", "arguments": text}}),
+            ),
             (Method::POST, format!("{base}/approvals"), json!({"approval_id": "a", "question": text})),
-            (Method::POST, format!("{base}/facts"), json!({"subject": "the key", "predicate": "is", "object": format!("{secret} for the bucket")})),
+            (
+                Method::POST,
+                format!("{base}/facts"),
+                json!({"subject": "the key", "predicate": "is", "object": format!("{secret} for the bucket")}),
+            ),
             (Method::POST, format!("/api/v1/turns/{open}/chunks"), json!({"delta": text})),
             (Method::POST, format!("/api/v1/turns/{open}/abort"), json!({"reason": text})),
             (Method::POST, format!("{base}/turns"), json!({"turns": [{"message": call}]})),
-            (Method::POST, format!("{base}/contexts"), json!({
-                "token_budget": 10000, "instructions": text, "digests": [{"title": text, "text": text}],
-                "input": [{"role": "user", "content": text}],
-            })),
-            (Method::POST, format!("/api/v1/turns/{turn}/supersede"), json!({"role": "user", "content": format!("{text}, really")})),
+            (
+                Method::POST,
+                format!("{base}/contexts"),
+                json!({
+                    "token_budget": 10000, "instructions": text, "digests": [{"title": text, "text": text}],
+                    "input": [{"role": "user", "content": text}],
+                }),
+            ),
+            (
+                Method::POST,
+                format!("/api/v1/turns/{turn}/supersede"),
+                json!({"role": "user", "content": format!("{text}, really")}),
+            ),
             (Method::POST, format!("{base}/fork"), json!({})),
             (Method::POST, format!("{base}/compact"), json!({"keep_last": 0, "extractive": true})),
         ] {
@@ -89,12 +117,21 @@ async fn a_secret_is_masked_wherever_it_comes_in() {
             chat.log().verify(None).unwrap();
             let prompt = chat.state().system_prompt(None).unwrap();
             if let Some(prompt) = prompt {
-                assert_eq!(everturn::Hash::of(prompt.content.as_bytes()), prompt.sha256, "it is the text's own");
+                assert_eq!(
+                    everturn::Hash::of(prompt.content.as_bytes()),
+                    prompt.sha256,
+                    "it is the text's own"
+                );
             }
         }
         assert!(all.len() >= 3, "{}", all.len());
         if address != "memory:" {
-            let found = std::process::Command::new("grep").arg("-rlF").arg(&secret).arg(folder.path()).output().unwrap();
+            let found = std::process::Command::new("grep")
+                .arg("-rlF")
+                .arg(&secret)
+                .arg(folder.path())
+                .output()
+                .unwrap();
             assert_eq!(String::from_utf8_lossy(&found.stdout), "", "it is in a file");
         }
         stage.stop().await;
@@ -109,7 +146,8 @@ async fn marking_leaves_words_as_they_are() {
     let made = stage.post("/api/v1/conversations", &json!({"title": secret}), 201).await;
     assert_eq!(made["title"], secret);
     let base = format!("/api/v1/conversations/{}", made["id"].as_str().unwrap());
-    let event = stage.post(&format!("{base}/events"), &json!({"kind": "note", "body": {"k": secret}}), 201).await;
+    let event =
+        stage.post(&format!("{base}/events"), &json!({"kind": "note", "body": {"k": secret}}), 201).await;
     assert_eq!(event["body"]["k"], secret);
     stage.stop().await;
 }

@@ -20,7 +20,8 @@ const FIND_PRIVATE: &str = "SELECT no FROM private_entries WHERE id = ? AND conv
 /// The same by the id of the conversation.
 const FIND_IN: &str = "SELECT e.no FROM conversations c CROSS JOIN entries e ON e.conversation = c.no
     WHERE c.id = ? AND e.id = ? AND e.kind = ?";
-const FIND_PRIVATE_IN: &str = "SELECT -e.no FROM conversations c CROSS JOIN private_entries e ON e.conversation = c.no
+const FIND_PRIVATE_IN: &str =
+    "SELECT -e.no FROM conversations c CROSS JOIN private_entries e ON e.conversation = c.no
     WHERE c.id = ? AND e.id = ? AND e.kind = ?";
 
 /// A change, and for a removal the conversations that the entry may be in.
@@ -129,9 +130,11 @@ fn put(db: &Connection, entry: &IndexEntry) -> rusqlite::Result<()> {
         scope.push_str(&format!(" r{role}"));
     }
     let table = if private { "private_words" } else { "words" };
-    db.prepare_cached(&format!("INSERT INTO {table} (rowid, scope, names, text, stems) VALUES (?, ?, ?, ?, ?)"))?
-        .execute(params![no, scope, terms.names_text(), terms.words_text(), terms.stems_text()])
-        .map(drop)
+    db.prepare_cached(&format!(
+        "INSERT INTO {table} (rowid, scope, names, text, stems) VALUES (?, ?, ?, ?, ?)"
+    ))?
+    .execute(params![no, scope, terms.names_text(), terms.words_text(), terms.stems_text()])
+    .map(drop)
 }
 
 /// Removes an entry; one that is not for everyone has a negative number.

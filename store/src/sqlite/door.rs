@@ -24,7 +24,8 @@ const CACHES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const SYMLINKS_MAX: usize = 40;
 
 /// One step of the schema for each version; a released step is never edited. Version N is the result of step N.
-const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql"), include_str!("v4.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql"), include_str!("v4.sql")];
 
 /// Network file systems, by their magic number on Linux. Their locks and syncs cannot be relied on.
 const REMOTE: &[(u32, &str)] = &[
