@@ -409,7 +409,7 @@ export class Timeline {
         return line(h("p.note", null, "The budget of messages was reached: ", words(String(body.action ?? body.recovery ?? "trimmed"))));
       default:
     }
-    return line(this.fold("e" + entry.seq, [h("code", null, words(entry.kind)), h("span.dim", null, "#" + entry.seq, " ", when(entry.occurred_at ?? entry.at))], () => (entry.erased ? h("p.dim", null, "Erased.") : entry.hidden && body === undefined ? h("p.dim", null, "Private, and not for you.") : code(JSON.stringify(body, null, 2), "json")), { class: "raw-event" }));
+    return line(this.fold("e" + entry.seq, [h("code", null, words(entry.kind)), h("span.dim", null, "#" + entry.seq, " ", when(entry.occurred_at ?? entry.at))], () => (entry.erased ? h("p.dim", null, "Erased.") : entry.hidden && entry.body === undefined ? h("p.dim", null, "Private, and not for you.") : code(JSON.stringify(body, null, 2), "json")), { class: "raw-event" }));
   }
 
   approval(entry) {

@@ -70,13 +70,17 @@ fn the_tables_have_the_names_that_people_know() {
     let number =
         |pragma: &str| -> i64 { db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap() };
     assert_eq!(number("application_id"), 0x4576_746e);
-    assert_eq!(number("user_version"), 3);
+    assert_eq!(number("user_version"), 4);
     let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
 }
 
-/// Reverts what version 3 added.
-const UNDO_VERSION_3: &str = "DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected; DROP INDEX turns_fallen;
+/// Reverts what version 4 added.
+const UNDO_VERSION_4: &str = "ALTER TABLE events DROP COLUMN written_by; ALTER TABLE keys DROP COLUMN actors;
+    PRAGMA user_version = 3;";
+
+/// Reverts what version 3 added, and later ones.
+const UNDO_VERSION_3: &str = "ALTER TABLE events DROP COLUMN written_by; DROP TABLE keys; DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected; DROP INDEX turns_fallen;
     ALTER TABLE conversation_facts DROP COLUMN corrects; ALTER TABLE folds DROP COLUMN turns; PRAGMA user_version = 2;";
 
 /// In a file of version 2, erasing a turn reaches what was written before the upgrade.
@@ -120,7 +124,7 @@ fn a_file_of_an_older_version_is_upgraded_when_it_is_opened_for_writing() {
     let back_to_2 = UNDO_VERSION_3.to_string();
     let back_to_1 =
         format!("{UNDO_VERSION_3} DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
-    for (version, back) in [(1, back_to_1), (2, back_to_2)] {
+    for (version, back) in [(1, back_to_1), (2, back_to_2), (3, UNDO_VERSION_4.to_string())] {
         let (_folder, path, keys) = written();
         let before = log(&open(&path).unwrap(), &keys[0]);
         Connection::open(&path).unwrap().execute_batch(&back).unwrap();
