@@ -31,7 +31,7 @@ pub struct CreateConversation {
     pub ttl: Option<u64>,
     /// Retention of content.
     pub retention: Option<Retention>,
-    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`.
+    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`, `abandon_tools_after_s`.
     #[serde(default)]
     pub policy: BTreeMap<String, Raw>,
     /// Instructions for the whole conversation.

@@ -17,7 +17,10 @@ use std::collections::BTreeMap;
 
 /// Appends the input, calls a model, and appends its reply.
 ///
-/// With `stream` the reply is sent as server-sent events: `started` (`id` of the generation, `turn`, `input`,
+/// While approvals are pending, the model is not asked: the generation is `waiting`, its status names them in `waits_for`,
+/// and it goes on when the last one is resolved or expires.
+///
+/// With `stream` the reply is sent as server-sent events: `waiting` (`waits_for`, the pending approvals, if there are any), `started` (`id` of the generation, `turn`, `input`,
 /// `receipt_seq`), `delta` (`type` is `text`, `thinking`, `refusal` or `call`), then `done` (as without
 /// `stream`) or `error` (a problem). Closing the connection does not stop the generation; its turn can be
 /// followed with the conversation's events.

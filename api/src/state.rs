@@ -1,12 +1,14 @@
 //! State of a conversation: checkpoint, pins, pending items.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
-use everturn::Tenant;
+use everturn::{ApprovalOutcome, Tenant};
 use everturn_core::Error;
+use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::event::Event;
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
-use everturn_views::state::{Approval, ApprovalBody, State};
+use everturn_core::time::Timestamp;
+use everturn_views::state::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -128,6 +130,10 @@ pub struct RequestApproval {
     pub tool_name: Option<String>,
     /// Question for people.
     pub question: Option<String>,
+    /// Actor that requests it.
+    pub actor: Option<String>,
+    /// Time at which it expires.
+    pub deadline: Option<Timestamp>,
 }
 
 impl Operation for RequestApproval {
@@ -150,18 +156,55 @@ impl Operation for RequestApproval {
                 tool_call_id: self.tool_call_id,
                 tool_name: self.tool_name,
                 question: self.question,
+                deadline: self.deadline,
                 state: None,
+                reason: None,
             };
-            Ok(self.conversation.find(tenant)?.state().request_approval(request))
+            Ok(self.conversation.find(tenant)?.state().request_approval(request, self.actor))
         };
         asker.writing(ask).await
     }
 }
 
-/// Answers an approval.
+/// Gives up a tool call that will not get a result: it is no longer pending and holds no compaction back, and prompts
+/// contain a result that says so. A result that comes later counts.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(example = json!({"state": "approved"}))]
+#[schemars(example = json!({"reason": "the worker died"}))]
+pub struct AbandonToolCall {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// Id of the call; the name of the tool if the call has none.
+    #[schemars(example = &"call_7")]
+    pub call: String,
+    /// Actor that gives it up.
+    pub actor: Option<String>,
+    /// Reason, shown to the model.
+    pub reason: Option<String>,
+}
+
+impl Operation for AbandonToolCall {
+    type Answer = Event;
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::State,
+        "abandon_tool_call",
+        "/conversations/{conversation}/tool-calls/{call}/abandon",
+        "Give up a tool call",
+        "The event that gives it up.",
+    )
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+        let chat = asker.conversation(&self.conversation)?;
+        chat.state().abandon_tool(&self.call, self.actor, self.reason.as_deref())
+    }
+}
+
+/// Answers an approval. Each has one outcome: of two answers, the first counts, and the other is a conflict that names it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"state": "approved", "actor": "ana", "reason": "checked the recipients"}))]
 pub struct ResolveApproval {
     /// The conversation.
     pub conversation: ConversationName,
@@ -169,6 +212,10 @@ pub struct ResolveApproval {
     pub approval: String,
     /// `approved`, `denied`, `cancelled` or `expired`.
     pub state: Approval,
+    /// Actor that answers.
+    pub actor: Option<String>,
+    /// Reason for the answer.
+    pub reason: Option<String>,
 }
 
 impl Operation for ResolveApproval {
@@ -185,13 +232,9 @@ impl Operation for ResolveApproval {
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let resolve = move |tenant: &Tenant| {
-            let (chat, approval) = (self.conversation.find(tenant)?, &self.approval);
-            if !chat.state().read()?.pending_approvals.iter().any(|pending| pending.approval_id == *approval)
-            {
-                let text = format!("no approval {:?} waits; the state shows what does", clip(approval));
-                return Err(Error::not_found("approval.absent", text));
-            }
-            Ok(chat.state().resolve_approval(approval, self.state))
+            let chat = self.conversation.find(tenant)?;
+            let ResolveApproval { approval: approval_id, state, actor, reason, .. } = self;
+            Ok(chat.state().resolve_approval(ApprovalOutcome { approval_id, state, actor, reason }))
         };
         asker.writing(resolve).await
     }

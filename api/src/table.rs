@@ -98,6 +98,7 @@ pub static TABLE: &[Row] = &[
     row::<state::GetState>(),
     row::<state::Pin>(),
     row::<state::Unpin>(),
+    row::<state::AbandonToolCall>(),
     row::<state::RequestApproval>(),
     row::<state::ResolveApproval>(),
     row::<facts::ListFacts>(),

@@ -2,7 +2,7 @@
 //! or the answer.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
-use everturn::{Doctor, Format, Imported};
+use everturn::{Doctor, Format, ImportOptions, Imported};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head, Report};
 use everturn_core::id::ConversationId;
@@ -100,6 +100,10 @@ pub struct Import {
     pub content: String,
     /// Distinguishes conversations where the content does not: a list of messages has no session id.
     pub name: Option<String>,
+    /// Whether the file is imported again when it grows. Then a tool call at its end stays pending; otherwise it is given
+    /// up.
+    #[serde(default)]
+    pub watched: bool,
 }
 
 impl Operation for Import {
@@ -117,7 +121,8 @@ impl Operation for Import {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Imported, Error> {
-        asker.tenant.import_as(self.name.as_deref(), &mut self.content.as_bytes(), &mut |_| {})
+        let options = ImportOptions { name: self.name.as_deref(), watched: self.watched };
+        asker.tenant.import_with(options, &mut self.content.as_bytes(), &mut |_| {})
     }
 }
 

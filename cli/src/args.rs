@@ -169,8 +169,12 @@ pub enum Verb {
     Unpin(state::Unpin),
     /// Grant a pending approval
     Approve(state::Resolution),
+    /// Request an approval
+    RequestApproval(state::RequestApproval),
     /// Deny a pending approval
     Deny(state::Resolution),
+    /// Give up a tool call that will not get a result
+    AbandonCall(state::AbandonCall),
     /// Summarize a part of a conversation, without writing anything
     Summarize(summarize::Summarize),
     /// Summarize the oldest turns; the history keeps them

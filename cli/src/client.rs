@@ -7,7 +7,7 @@ pub use local::Local;
 pub use remote::Remote;
 
 use crate::output::Failure;
-use everturn::{Behind, Doctor, Format, Imported, Recalled, Update};
+use everturn::{Behind, Doctor, Format, ImportOptions, Imported, Recalled, Update};
 use everturn_api::Operation;
 use everturn_api::conversations::ResolveConversation;
 use everturn_api::recall::Recall;
@@ -89,10 +89,14 @@ impl Client {
     }
 
     /// Imports a file; its name distinguishes conversations where the content does not.
-    pub fn import(&self, name: Option<&str>, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
+    pub fn import(
+        &self,
+        options: ImportOptions<'_>,
+        file: &mut (dyn BufRead + Send),
+    ) -> Result<Imported, Error> {
         match self {
-            Client::Local(local) => local.tenant.import_as(name, file, &mut |_| {}),
-            Client::Remote(remote) => remote.import(name, file),
+            Client::Local(local) => local.tenant.import_with(options, file, &mut |_| {}),
+            Client::Remote(remote) => remote.import(options, file),
         }
     }
 

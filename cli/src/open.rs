@@ -18,7 +18,22 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The tenant's client, for reading beside a writer.
 pub fn reading(args: &Args) -> Result<Client, Failure> {
-    with(args, Options { read_only: true, ..options(args)? })
+    let client = with(args, Options { read_only: true, ..options(args)? })?;
+    if let Client::Local(local) = &client
+        && local.store.is_sweep_due()?
+    {
+        sweep(args);
+    }
+    Ok(client)
+}
+
+/// Deletes what has expired, by opening the store for writing. Where all commands only read, nobody else would. Another
+/// process that writes does so itself, and a store that cannot be written is none to sweep.
+fn sweep(args: &Args) {
+    let _ = store_url(args, false).and_then(|url| {
+        let options = Options { create: false, patience: Duration::ZERO, ..options(args)? };
+        Everturn::open_with(&url, options)
+    });
 }
 
 /// The tenant's client, for writing to an existing store: a mistyped path does not create a new one.

@@ -135,7 +135,7 @@ pub struct Settings {
     /// Retention of content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
-    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`. Merged key by key.
+    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`, `abandon_tools_after_s`. Merged key by key.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub policy: BTreeMap<String, Raw>,
     /// Instructions for the whole conversation; null removes them.
@@ -243,6 +243,15 @@ fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
         "compaction" => crate::policy::CompactionPolicy::parse(raw).map(drop),
         "budget" => crate::budget::Policy::parse(raw).map(drop),
         "facts" => crate::policy::FactsPolicy::parse(raw).map(drop),
+        "abandon_tools_after_s" if raw.read::<u64>().is_none_or(|seconds| seconds == 0) => {
+            Err(Error::invalid(
+                "policy.abandon_tools_after_s",
+                format!(
+                    "policy.abandon_tools_after_s is {}; give a number of seconds above 0",
+                    crate::id::clip(raw.get())
+                ),
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -279,7 +288,7 @@ pub struct Conversation {
     pub ttl: Option<u64>,
     /// Retention of content.
     pub retention: Retention,
-    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`.
+    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`, `abandon_tools_after_s`.
     pub policy: BTreeMap<String, Raw>,
     /// End of the log.
     pub head: Head,
@@ -351,6 +360,11 @@ impl Conversation {
         let raw = self.policy.get("budget");
         let policy = raw.and_then(|raw| crate::budget::Policy::parse(raw).ok()).unwrap_or_default();
         policy.with_recovery(self.compaction().auto)
+    }
+
+    /// Seconds after which a tool call without a result is given up.
+    pub fn abandon_tools_after_s(&self) -> Option<u64> {
+        self.policy.get("abandon_tools_after_s").and_then(Raw::read)
     }
 
     /// The facts policy.

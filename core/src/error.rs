@@ -38,6 +38,8 @@ pub struct Detail {
 pub mod code {
     /// The conversation has grown since the caller looked.
     pub const STALE_SEQ: &str = "append.stale_seq";
+    /// The approval has an outcome already.
+    pub const APPROVAL_RESOLVED: &str = "approval.resolved";
     /// A body differs from its hash.
     pub const BODY_MISMATCH: &str = "chain.body_mismatch";
     /// No turns can be covered by a checkpoint yet.

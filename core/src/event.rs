@@ -47,6 +47,7 @@ pub mod kind {
     pub const APPROVAL_RESOLVED: &str = "approval.resolved";
     pub const TOOL_STARTED: &str = "tool.started";
     pub const TOOL_FINISHED: &str = "tool.finished";
+    pub const TOOL_ABANDONED: &str = "tool.abandoned";
     pub const FACT_EXTRACTED: &str = "fact.extracted";
     pub const FACT_ADDED: &str = "fact.added";
     pub const FACT_CORRECTED: &str = "fact.corrected";

@@ -12,6 +12,7 @@
 //! [`conversation`] are what the log folds into; [`mod@write`] turns a request into events and rows.
 
 pub mod access;
+pub mod approval;
 pub mod asset;
 pub mod budget;
 pub mod chain;

@@ -8,6 +8,7 @@
 //! stored, `refusal` the errors.
 
 mod append;
+mod approve;
 mod body;
 mod delete;
 mod erase;
@@ -106,6 +107,17 @@ pub enum Action {
         drafts: Vec<Draft>,
         /// The store's count of erasures before the text was read.
         mark: u64,
+    },
+    /// Request or resolve an approval. Refused if a resolution came first, or if its time has passed.
+    Approve {
+        /// The `approval.requested` or `approval.resolved` event, after any that make room for it.
+        drafts: Vec<Draft>,
+        /// `seq` of the request, for a resolution.
+        request: Option<u64>,
+        /// `seq` of the last event about this approval, up to `seen`.
+        last: Option<u64>,
+        /// `seq` up to which the caller has read the log; the rest is read here.
+        seen: u64,
     },
     /// Erase the bodies of events, and record it. Everything learned from a turn is erased too, in every
     /// conversation of the tenant: the statements that name it as their source, and corrections of facts that
@@ -324,6 +336,13 @@ fn plan_existing(
     answered: Option<Answered>,
     lookup: &dyn Lookup,
 ) -> Result<Plan, Error> {
+    if let Action::Append { drafts, .. } | Action::Derive { drafts, .. } | Action::Approve { drafts, .. } =
+        &action
+        && let (Some(first), Some(due)) = (drafts.first(), conversation.expires())
+        && due <= first.at
+    {
+        return Err(absent(&Key { tenant: conversation.tenant.clone(), id: conversation.id }));
+    }
     let planned = match action {
         Action::Create { idempotency, .. } => {
             let answered = repeated(idempotency.as_ref(), answered)?;
@@ -351,6 +370,11 @@ fn plan_existing(
             if erase::is_seen(lookup.erased_since(mark)?, &lookup.lineage()?) {
                 return Err(refusal::derived_from_erased());
             }
+            append::append(conversation.clone(), drafts, lookup)?
+        }
+        Action::Approve { drafts, request, last, seen } => {
+            let draft = drafts.last().ok_or_else(refusal::empty)?;
+            approve::check(conversation, draft, (request, last), seen, lookup)?;
             append::append(conversation.clone(), drafts, lookup)?
         }
         Action::Erase { turns, events, summaries, draft } => {

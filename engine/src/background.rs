@@ -1,5 +1,6 @@
 //! Background threads: they make chunks durable, delete expired conversations and end idle streams.
 
+use crate::conversation::due;
 use crate::everturn::Shared;
 use crate::ingest::{DraftKind, Ingested, NewTurn};
 use crate::streaming::hub::Update;
@@ -50,6 +51,10 @@ pub struct Swept {
     pub expired: usize,
     /// Open turns ended because no chunk came in time.
     pub interrupted: usize,
+    /// Tool calls given up because no result came in time.
+    pub abandoned: usize,
+    /// Approvals expired because nobody answered in time.
+    pub approvals: usize,
     /// Asset files deleted because nothing refers to them.
     pub collected: usize,
 }
@@ -106,7 +111,7 @@ pub fn flush(shared: &Shared) {
 }
 
 /// Sweeps at intervals.
-pub fn sweeper(shared: &Shared) {
+pub fn sweeper(shared: &Arc<Shared>) {
     loop {
         shared.pauses.sleep(shared.options.sweep_every);
         if shared.pauses.ended() {
@@ -119,20 +124,10 @@ pub fn sweeper(shared: &Shared) {
 }
 
 /// One round of the sweep.
-pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
+pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
     let now = shared.now();
     let mut swept = Swept::default();
-    for key in shared.journal.index.expired(now, EXPIRED_PER_ROUND)? {
-        let action =
-            Action::Delete { at: now, reason: "its time to live has passed".into(), only_expired: true };
-        let answer = shared.journal.submit_now(Write { key, action })?;
-        match answer.recv().map_err(|_| crate::writer::closed())? {
-            Ok(_) => swept.expired += 1,
-            // A turn was appended, or somebody else deleted it, since it was found.
-            Err(Error::Conflict(_) | Error::NotFound(_)) => {}
-            Err(error) => return Err(error),
-        }
-    }
+    swept.expired = delete_expired(shared)? + shared.expired_at_open.swap(0, Ordering::Relaxed);
     let idle_us = i64::try_from(shared.options.stream_idle_max.as_micros()).unwrap_or(i64::MAX);
     let silent: Vec<(Key, TurnId)> = shared
         .streams
@@ -146,10 +141,12 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
         match shared.streams.get(&key, turn).map(|open| interrupt(shared, &key, turn, &open.text, &reason)) {
             Some(Ok(())) => swept.interrupted += 1,
             // It has just ended.
-            Some(Err(Error::Conflict(_))) | None => {}
+            Some(Err(Error::Conflict(_) | Error::NotFound(_))) | None => {}
             Some(Err(error)) => return Err(error),
         }
     }
+    let settled = due::settle_all(shared)?;
+    (swept.abandoned, swept.approvals) = (settled.abandoned, settled.expired);
     let old = Timestamp(now.0.saturating_sub_unsigned(ORPHAN_AGE_S * 1_000_000));
     for (tenant, sha256, written) in shared.journal.assets.list()? {
         if written < old {
@@ -159,11 +156,31 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
     Ok(swept)
 }
 
+/// Deletes conversations whose time to live has passed, at most [`EXPIRED_PER_ROUND`]. Returns their number.
+pub fn delete_expired(shared: &Shared) -> Result<usize, Error> {
+    let now = shared.now();
+    let mut deleted = 0;
+    for key in shared.journal.index.expired(now, EXPIRED_PER_ROUND)? {
+        let action =
+            Action::Delete { at: now, reason: "its time to live has passed".into(), only_expired: true };
+        let answer = shared.journal.submit_now(Write { key, action })?;
+        match answer.recv().map_err(|_| crate::writer::closed())? {
+            Ok(_) => deleted += 1,
+            // Somebody else deleted it, or changed its time to live, since it was found.
+            Err(Error::Conflict(_) | Error::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(deleted)
+}
+
 /// Ends the turns that a crash left open, with the text that was durable.
 pub fn recover(shared: &Shared) -> Result<(), Error> {
     for (key, turn) in shared.journal.index.open_turns()? {
         let text = shared.journal.log.open_text(&key, turn)?;
         match interrupt(shared, &key, turn, &text, "the process that wrote it ended") {
+            // Its conversation has expired.
+            Err(Error::NotFound(_)) => {}
             // The turn stays open; the rest of the store must still open.
             Err(error @ Error::Corrupt(_)) => tracing::warn!(%error, "an open turn cannot be ended"),
             ended => ended?,

@@ -122,9 +122,10 @@ impl Tenant {
 
     pub(crate) fn prepare(&self, key: &Key, action: &mut Action) -> Result<(), Error> {
         let drafts = match action {
-            Action::Create { drafts, .. } | Action::Append { drafts, .. } | Action::Derive { drafts, .. } => {
-                &mut drafts[..]
-            }
+            Action::Create { drafts, .. }
+            | Action::Append { drafts, .. }
+            | Action::Approve { drafts, .. }
+            | Action::Derive { drafts, .. } => &mut drafts[..],
             Action::Erase { draft, .. } => std::slice::from_mut(draft),
             _ => return Ok(()),
         };
@@ -205,7 +206,7 @@ impl ConversationHandle {
     }
 
     pub(crate) fn redaction(&self) -> Result<Mode, Error> {
-        Ok(redaction_mode(&*self.shared().journal.conversation(self.key())?))
+        Ok(redaction_mode(&self.shared().journal.conversation(self.key())?))
     }
 
     /// Turns as the caller sees them.

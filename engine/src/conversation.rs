@@ -2,6 +2,7 @@
 //! `state` reads and sets the state; other methods are in the folders of their features.
 
 mod append;
+pub(crate) mod due;
 mod reading;
 mod settings;
 mod state;
@@ -11,7 +12,7 @@ pub use append::{Append, AppendOptions, Appended};
 pub use reading::{HistoryEntry, HistoryQuery, Order};
 pub(crate) use settings::check_by_hand;
 pub use settings::{Change, ForkOptions};
-pub use state::ConversationState;
+pub use state::{ApprovalOutcome, ConversationState};
 
 use crate::assets::ConversationAssets;
 use crate::compaction::ConversationCompaction;

@@ -2,7 +2,9 @@
 
 use crate::background::{self, Pauses};
 use crate::compaction::worker::{self as compactor, Compactions};
+use crate::conversation::due::Deadlines;
 use crate::erasing::copies::Copies;
+use crate::expiry::Unexpired;
 use crate::folds::Folds;
 use crate::generation::Generations;
 use crate::journal::{Journal, Observer, Upload};
@@ -34,6 +36,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -131,6 +134,9 @@ pub(crate) struct Shared {
     pub hub: Arc<Hub>,
     pub generations: Arc<Generations>,
     pub listings: Arc<Listings>,
+    pub deadlines: Arc<Deadlines>,
+    /// Conversations deleted when the store was opened, until the first sweep counts them.
+    pub expired_at_open: AtomicUsize,
     pub mirror: Option<Arc<Mirror>>,
     pub copies: Copies,
     pub load: Load,
@@ -186,6 +192,9 @@ impl Everturn {
                 (store.clone(), store.clone(), store.clone(), store.clone(), store, Arc::new(assets))
             }
         };
+        let unexpired = Unexpired::new(log, index, options.world.clone(), options.read_only);
+        let (log, index): (Arc<dyn CheckedLog>, Arc<dyn CheckedIndex>) =
+            (Arc::new(unexpired.clone()), Arc::new(unexpired));
         let copies = Copies::of(match &location {
             Location::Memory => None,
             Location::Sqlite(path) => Some(path),
@@ -205,6 +214,7 @@ impl Everturn {
         let (streams, hub, folds) =
             (Arc::<Streams>::default(), Arc::<Hub>::default(), Arc::<Folds>::default());
         let (generations, listings) = (Arc::<Generations>::default(), Arc::<Listings>::default());
+        let deadlines = Arc::<Deadlines>::default();
         // In this order: an open turn must be known before its event is published.
         let mut observers: Vec<Arc<dyn Observer>> = vec![
             quotas.clone(),
@@ -214,6 +224,7 @@ impl Everturn {
             folds.clone(),
             hub.clone(),
             compaction.clone(),
+            deadlines.clone(),
         ];
         if options.index {
             observers.push(indexer.clone());
@@ -233,6 +244,8 @@ impl Everturn {
             hub,
             generations,
             listings,
+            deadlines,
+            expired_at_open: AtomicUsize::new(0),
             mirror,
             copies,
             load: Load::default(),
@@ -245,6 +258,12 @@ impl Everturn {
             Everturn { inner: Arc::new(Inner { threads: Mutex::default(), shared: shared.clone() }) };
         everturn.inner.start()?;
         if !shared.options.read_only {
+            match background::delete_expired(&shared) {
+                Ok(expired) => shared.expired_at_open.store(expired, Ordering::Relaxed),
+                Err(error) => {
+                    tracing::warn!(%error, "expired conversations are not deleted; the sweeper retries")
+                }
+            }
             background::recover(&shared)?;
         }
         if let Some(mirror) = &shared.mirror {
@@ -282,6 +301,12 @@ impl Everturn {
     /// Notes a request in progress: background work pauses for a moment. Appends and recall do this themselves.
     pub fn note_request(&self) {
         self.inner.shared.load.note();
+    }
+
+    /// Whether a conversation has expired and is not deleted yet. Only a process that may write deletes it.
+    pub fn is_sweep_due(&self) -> Result<bool, Error> {
+        let shared = &self.inner.shared;
+        Ok(!shared.journal.index.expired(shared.now(), 1)?.is_empty())
     }
 
     /// Deletes expired conversations and ends idle streams now, instead of at the next round. Returns the number of

@@ -57,6 +57,12 @@ impl NewTurn {
         NewTurn::message(format!("{{\"role\":\"{role}\",\"content\":{}}}", json::quote(text)))
     }
 
+    /// The result of a tool call.
+    pub fn tool_result(call: &str, text: &str) -> NewTurn {
+        let (call, text) = (json::quote(call), json::quote(text));
+        NewTurn::message(format!("{{\"role\":\"tool\",\"tool_call_id\":{call},\"content\":{text}}}"))
+    }
+
     /// A user's turn.
     pub fn user(text: &str) -> NewTurn {
         NewTurn::text(Role::User, text)

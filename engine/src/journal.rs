@@ -92,7 +92,8 @@ impl Journal {
 
     /// The conversation as of its last commit here, if it is in memory.
     pub fn known_conversation(&self, key: &Key) -> Option<Arc<Conversation>> {
-        self.known.lock().get(key).cloned()
+        let known = self.known.lock().get(key).cloned();
+        known.filter(|known| known.expires().is_none_or(|due| due > self.source.now()))
     }
 
     /// The conversation as of its last commit here.

@@ -57,6 +57,7 @@ mod context;
 mod conversation;
 mod erasing;
 mod everturn;
+mod expiry;
 mod facts;
 mod folds;
 mod generation;
@@ -86,12 +87,13 @@ pub use context::{
     Context, ContextOptions, ConversationContexts, Digest, Policy, Projection, RecallRequest, Receipt,
 };
 pub use conversation::{
-    Append, AppendOptions, Appended, Change, ConversationHandle, ConversationState, ForkOptions,
-    HistoryEntry, HistoryQuery, Order,
+    Append, AppendOptions, Appended, ApprovalOutcome, Change, ConversationHandle, ConversationState,
+    ForkOptions, HistoryEntry, HistoryQuery, Order,
 };
 pub use erasing::{ErasedActor, Records};
 pub use everturn::{Everturn, Options};
 pub use everturn_core::access::{AccessKey, KeyRole};
+pub use everturn_core::approval::{Approval, ApprovalBody};
 pub use everturn_core::asset::Asset;
 pub use everturn_core::budget::Usage;
 pub use everturn_core::chain::{Hash, Head, Report};
@@ -113,7 +115,7 @@ pub use everturn_views::compaction::{Checkpoint, Covers};
 pub use everturn_views::context::{Block, Cache, LeftOut, Section, Sections, Tokens as ContextTokens};
 pub use everturn_views::projection::Options as ProjectionOptions;
 pub use everturn_views::recall::{Kind as RecallKind, Mode as RecallMode, Snippet};
-pub use everturn_views::state::{Approval, ApprovalBody, State, ToolBody};
+pub use everturn_views::state::{State, ToolBody};
 pub use facts::{ConversationFacts, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 pub use generation::{
     GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress, TenantGenerations,
@@ -127,7 +129,7 @@ pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use streaming::turn::{NewStream, OpenTurn};
 pub use tenant::{ListQuery, NewConversation, Page, Tenant};
-pub use transfer::{Format, Imported};
+pub use transfer::{Format, ImportOptions, Imported};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};
 

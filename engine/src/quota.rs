@@ -112,7 +112,10 @@ impl QuotaCounts {
             return Ok(());
         }
         let more = match &write.action {
-            Action::Create { drafts, .. } | Action::Append { drafts, .. } | Action::Derive { drafts, .. }
+            Action::Create { drafts, .. }
+            | Action::Append { drafts, .. }
+            | Action::Derive { drafts, .. }
+            | Action::Approve { drafts, .. }
                 if drafts.iter().any(is_bounded) =>
             {
                 let mut more = TenantUsage::default();
@@ -178,7 +181,15 @@ fn add(usage: &mut TenantUsage, kind: &str, body: Option<&Body>) {
 /// Whether a quota applies to it.
 fn is_bounded(draft: &Draft) -> bool {
     let made_of_what_is_there = [kind::COMPACTION, kind::FACT_EXTRACTED, kind::FACTS_READ];
-    let free = [kind::STATE, kind::BUDGET, kind::SUPERSEDED, kind::UNPIN, kind::FACT_RETRACTED];
+    let free = [
+        kind::STATE,
+        kind::BUDGET,
+        kind::SUPERSEDED,
+        kind::UNPIN,
+        kind::FACT_RETRACTED,
+        kind::TOOL_ABANDONED,
+        kind::APPROVAL_RESOLVED,
+    ];
     let kind = &*draft.kind;
     !kind::ends_turn(kind) && !free.contains(&kind) && !made_of_what_is_there.contains(&kind)
 }

@@ -36,6 +36,17 @@ const RESTORE_BATCH: usize = 500;
 /// How much of a file is looked at to tell what it is.
 const SNIFF_BYTES: usize = 512;
 
+/// The file of an import.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ImportOptions<'a> {
+    /// Its name, which tells one conversation from another where the content does not: a list of messages has no session
+    /// id, and many begin with the same words.
+    pub name: Option<&'a str>,
+    /// Whether it is imported again when it grows. Then a tool call at its end may still get a result; otherwise it is
+    /// given up.
+    pub watched: bool,
+}
+
 /// What an import did.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
@@ -80,14 +91,13 @@ impl Tenant {
     /// Takes over what is in a file: an export, a session file, a transcript value, or what an agent or a chat program
     /// left; which, its content tells. Importing a file again adds only what is new.
     pub fn import(&self, source: impl BufRead, progress: &mut dyn FnMut(u64)) -> Result<Imported, Error> {
-        self.import_as(None, source, progress)
+        self.import_with(ImportOptions::default(), source, progress)
     }
 
-    /// The same for a file with a name, which tells one conversation from another where the content does not: a list of
-    /// messages has no session id, and many begin with the same words.
-    pub fn import_as(
+    /// The same, with options.
+    pub fn import_with(
         &self,
-        name: Option<&str>,
+        options: ImportOptions<'_>,
         source: impl BufRead,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported, Error> {
@@ -95,8 +105,8 @@ impl Tenant {
             let text = "a file says who spoke, and your key may only speak for its own actors; import it with another key";
             return Err(Error::forbidden("import.actors", text));
         }
-        let (start, source) = match everturn_formats::agents::open(source, name)? {
-            Opened::Agent(reader) => return self.import_agent(reader, progress),
+        let (start, source) = match everturn_formats::agents::open(source, options.name)? {
+            Opened::Agent(reader) => return self.import_agent(reader, options.watched, progress),
             Opened::Other(start, source) => (start, source),
         };
         let head = String::from_utf8_lossy(&start[..start.len().min(SNIFF_BYTES)]).into_owned();
@@ -274,8 +284,13 @@ impl ConversationHandle {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
         let key = self.key();
-        let conversation = self.shared().journal.index.conversation(key)?;
+        let mut conversation = self.shared().journal.index.conversation(key)?;
+        conversation.metadata.insert("transcript_budget".into(), self.budget_metadata(&conversation)?);
         let head = conversation.head.seq;
+        let fold = self.shared().fold(key, head)?;
+        let over = conversation.limits().max_events.is_some_and(|max| head > max);
+        let set = fold.pins.values().chain(fold.scratchpads.values()).copied();
+        let in_force = set.chain(fold.approvals.iter().map(|waiting| waiting.seq)).collect();
         let progress = RefCell::new(progress);
         let events = |after: u64| {
             let left = usize::try_from(head.saturating_sub(after)).unwrap_or(usize::MAX);
@@ -311,6 +326,8 @@ impl ConversationHandle {
             turns: &turns,
             has_assets: !self.assets().list()?.is_empty(),
             summary: checkpoint.as_ref().map(|checkpoint| checkpoint.handoff_md.as_str()),
+            events_after: if over { conversation.view_start().0 } else { 0 },
+            in_force: &in_force,
         };
         transcript::export(&source, out)
     }

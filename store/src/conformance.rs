@@ -82,6 +82,7 @@ macro_rules! conformance {
             a_request_that_may_only_repeat_writes_nothing_new
             creating_what_exists_is_a_conflict
             an_empty_append_is_refused
+            of_two_resolutions_the_first_wins
             a_store_that_takes_commits_is_ready
             a_batch_above_the_limit_is_refused_with_both_numbers
             unknown_kinds_are_stored_and_served

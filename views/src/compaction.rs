@@ -11,12 +11,14 @@
 
 mod extractive;
 mod model;
+mod outline;
 mod plan;
 mod render;
 
 pub use extractive::{complete, extract};
 pub use model::{Prompt, accept, prompt};
 pub(crate) use model::{answered, said, shown};
+pub use outline::{check_unquoted, outline, outline_of};
 pub use plan::{Candidate, Cut, MULTIMODAL_KEPT, RECENT_TURNS, plan};
 pub use render::render;
 

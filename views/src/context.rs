@@ -3,8 +3,10 @@
 //! [`assemble`] decides what goes in and what is left out. It is pure: the material is gathered by `engine`,
 //! and the result is rendered by `formats`. The same material and the same request give the same result.
 
+mod abandoned;
 mod participants;
 
+pub use abandoned::{GivenUp, answer_abandoned};
 use everturn_core::error::code;
 pub use participants::{Names, Seen, seen_by};
 

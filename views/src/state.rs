@@ -6,6 +6,7 @@
 
 use crate::compaction::Checkpoint;
 use everturn_core::Error;
+use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::conversation::{BudgetRef, CheckpointRef, Settings};
 use everturn_core::event::{Event, kind};
 use everturn_core::fact::ReadBody;
@@ -21,7 +22,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Version of [`State`] and of a stored [`Fold`]; a fold of another version is rebuilt from the log.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Maximum number of turns in [`State::recent_turn_ids`].
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Maximum number of pins of one conversation.
@@ -34,6 +35,8 @@ pub const SCRATCHPADS_MAX: usize = 16;
 pub const SCRATCHPAD_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of pending approvals and of pending tools; the oldest are dropped.
 pub const PENDING_MAX: usize = 1000;
+/// Maximum number of resolved approvals that a fold remembers.
+pub const RESOLVED_MAX: usize = 256;
 
 /// The fold of a conversation's events, without their text.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -56,8 +59,12 @@ pub struct Fold {
     pub scratchpads: BTreeMap<String, u64>,
     /// Pending approvals, by id and the `seq` of the request.
     pub approvals: Vec<Waiting>,
+    /// The last resolved approvals, by id and the `seq` of the resolution.
+    pub resolved: Vec<Waiting>,
     /// Calls without a result, and tools that started and did not finish.
     pub tools: Vec<Tool>,
+    /// Calls that were given up and have no result yet.
+    pub abandoned: Vec<Abandoned>,
     /// The checkpoint in force.
     pub checkpoint: Option<CheckpointRef>,
     /// The last budget action.
@@ -104,13 +111,23 @@ impl TurnPlace {
     }
 }
 
-/// A pending approval.
+/// A pending or resolved approval.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Waiting {
     /// Its id.
     pub id: String,
-    /// `seq` of the request.
+    /// `seq` of the request or resolution.
     pub seq: u64,
+    /// Time at which it expires, while it is pending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+}
+
+impl Waiting {
+    /// Whether it has expired by then.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
 }
 
 /// A tool call without a result.
@@ -126,6 +143,29 @@ pub struct Tool {
     pub seq: u64,
     /// The place of its turn in reading order.
     pub place: u64,
+    /// Time at which the store accepted it.
+    pub at: Timestamp,
+}
+
+impl Tool {
+    /// Whether it is the call that this `tool.abandoned` event is about. One without an id is known by its turn and name.
+    fn is_given_up_by(&self, event: &Event, body: &AbandonedBody) -> bool {
+        match &body.tool_call_id {
+            Some(id) => self.id.as_ref() == Some(id),
+            None => {
+                self.id.is_none() && self.turn == event.turn && body.tool_name.as_ref() == Some(&self.name)
+            }
+        }
+    }
+}
+
+/// A tool call that was given up.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Abandoned {
+    /// The call.
+    pub tool: Tool,
+    /// `seq` of the event that gave it up.
+    pub seq: u64,
 }
 
 /// The body of `state.pin` and `scratchpad.set`; of `state.unpin` and `scratchpad.clear` without the value.
@@ -136,41 +176,6 @@ pub struct PinBody {
     /// Its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Raw>,
-}
-
-/// The body of `approval.requested` and `approval.resolved`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ApprovalBody {
-    /// Id that pairs the two.
-    pub approval_id: String,
-    /// Id of the call that waits for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tool_call_id: Option<String>,
-    /// Name of the tool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tool_name: Option<String>,
-    /// Question for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub question: Option<String>,
-    /// Outcome, when resolved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<Approval>,
-}
-
-/// State of an approval.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Approval {
-    /// Not answered yet.
-    Pending,
-    /// Granted.
-    Approved,
-    /// Refused.
-    Denied,
-    /// No longer needed.
-    Cancelled,
-    /// Not answered in time.
-    Expired,
 }
 
 /// The body of `tool.started` and `tool.finished`.
@@ -184,6 +189,20 @@ pub struct ToolBody {
     /// Description for people of what it is doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
+}
+
+/// The body of `tool.abandoned`. For a call without an id, the envelope names its turn.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AbandonedBody {
+    /// Id of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// Name of the tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    /// Reason given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// Checks the body of an event that changes the state, so that a typo is not stored as a pin that is never
@@ -219,7 +238,7 @@ pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
         kind::APPROVAL_REQUESTED => body
             .read::<ApprovalBody>()
             .map(drop)
-            .ok_or_else(|| wrong("must have an approval_id; tool_call_id, tool_name and question are texts")),
+            .ok_or_else(|| wrong("must have an approval_id; tool_call_id, tool_name and question are texts, deadline is a time")),
         kind::APPROVAL_RESOLVED => body
             .read::<ApprovalBody>()
             .and_then(|body| body.state.filter(|state| *state != Approval::Pending))
@@ -231,6 +250,11 @@ pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
             .read::<ToolBody>()
             .map(drop)
             .ok_or_else(|| wrong("must have a tool_call_id; tool_name and summary are texts")),
+        kind::TOOL_ABANDONED => body
+            .read::<AbandonedBody>()
+            .and_then(|body| body.tool_call_id)
+            .map(drop)
+            .ok_or_else(|| wrong("must have a tool_call_id; tool_name and reason are texts")),
         _ => Ok(()),
     }
 }
@@ -314,14 +338,21 @@ impl Fold {
                 }
             }
             kind::APPROVAL_REQUESTED => {
-                if let Some(ApprovalBody { approval_id: id, .. }) = event.read() {
+                if let Some(ApprovalBody { approval_id: id, deadline, .. }) = event.read() {
                     self.approvals.retain(|waiting| waiting.id != id);
-                    push(&mut self.approvals, Waiting { id, seq: event.seq });
+                    self.resolved.retain(|resolved| resolved.id != id);
+                    push(&mut self.approvals, Waiting { id, seq: event.seq, deadline });
                 }
             }
             kind::APPROVAL_RESOLVED => {
-                if let Some(ApprovalBody { approval_id, .. }) = event.read() {
-                    self.approvals.retain(|waiting| waiting.id != approval_id);
+                if let Some(ApprovalBody { approval_id: id, .. }) = event.read()
+                    && let Some(index) = self.approvals.iter().position(|waiting| waiting.id == id)
+                {
+                    self.approvals.remove(index);
+                    if self.resolved.len() == RESOLVED_MAX {
+                        self.resolved.remove(0);
+                    }
+                    self.resolved.push(Waiting { id, seq: event.seq, deadline: None });
                 }
             }
             kind::TOOL_STARTED => {
@@ -329,8 +360,23 @@ impl Fold {
                     && !self.tools.iter().any(|tool| tool.id.as_deref() == Some(&tool_call_id))
                 {
                     let name = tool_name.unwrap_or_else(|| "tool".into());
-                    let (seq, place) = (event.seq, event.seq);
-                    push(&mut self.tools, Tool { id: Some(tool_call_id), name, turn: None, seq, place });
+                    let (seq, at) = (event.seq, event.at);
+                    let tool = Tool { id: Some(tool_call_id), name, turn: None, seq, place: seq, at };
+                    let given_up = self.abandoned.iter().position(|abandoned| abandoned.tool.id == tool.id);
+                    // The call runs again, since now.
+                    let tool = match given_up.map(|index| self.abandoned.remove(index)) {
+                        Some(abandoned) => Tool { at, ..abandoned.tool },
+                        None => tool,
+                    };
+                    push(&mut self.tools, tool);
+                }
+            }
+            kind::TOOL_ABANDONED => {
+                if let Some(body) = event.read::<AbandonedBody>()
+                    && let Some(index) = self.tools.iter().position(|tool| tool.is_given_up_by(event, &body))
+                {
+                    let abandoned = Abandoned { tool: self.tools.remove(index), seq: event.seq };
+                    push(&mut self.abandoned, abandoned);
                 }
             }
             kind::TOOL_FINISHED => {
@@ -372,12 +418,18 @@ impl Fold {
         };
         let pairs = pairing::pair([&message]);
         for result in pairs.results.iter().filter(|result| result.call.is_none()) {
+            let named = |tool: &Tool| result.name.is_none_or(|name| name == tool.name);
             let answers = |tool: &Tool| match result.id {
                 Some(id) => tool.id.as_deref() == Some(id),
-                None => tool.id.is_none() && result.name.is_none_or(|name| name == tool.name),
+                None => tool.id.is_none() && named(tool),
             };
             if let Some(answered) = self.tools.iter().position(answers) {
                 self.tools.remove(answered);
+            } else if let Some(revived) = self.abandoned.iter().position(|given_up| answers(&given_up.tool)) {
+                self.abandoned.remove(revived);
+            } else if result.id.is_none() && matches!(&self.tools[..], [only] if named(only)) {
+                // Without an id, it belongs to the only call that waits.
+                self.tools.clear();
             }
         }
         for Call { id, name, .. } in pairs.calls.iter().filter(|call| call.result.is_none()) {
@@ -385,7 +437,7 @@ impl Fold {
             // It may have been announced as started before the turn that called it was complete.
             self.tools.retain(|tool| id.is_none() || tool.id != id);
             let TurnPlace { turn, seq, place } = place;
-            let tool = Tool { id, name: name.to_string(), turn: Some(turn), seq, place };
+            let tool = Tool { id, name: name.to_string(), turn: Some(turn), seq, place, at: event.at };
             push(&mut self.tools, tool);
         }
     }
@@ -405,7 +457,8 @@ impl Fold {
         // A turn that is not listed here is older than all recent ones.
         let replaced = take(&mut self.recent, turn).or_else(|| take(&mut self.aborted, turn));
         let before = replaced.map_or(0, |replaced| replaced.place);
-        for tool in self.tools.iter_mut().filter(|tool| tool.turn == Some(by)) {
+        let given_up = self.abandoned.iter_mut().map(|abandoned| &mut abandoned.tool);
+        for tool in self.tools.iter_mut().chain(given_up).filter(|tool| tool.turn == Some(by)) {
             tool.place = tool.place.min(before);
         }
         for waiting in self.open.iter_mut().chain(&mut self.aborted).filter(|waiting| waiting.turn == by) {
@@ -444,9 +497,10 @@ impl Fold {
         }
     }
 
-    /// Removes the pending calls of a superseded or aborted turn.
+    /// Removes the pending and abandoned calls of a superseded or aborted turn.
     fn forget(&mut self, turn: TurnId) {
         self.tools.retain(|tool| tool.turn != Some(turn));
+        self.abandoned.retain(|abandoned| abandoned.tool.turn != Some(turn));
     }
 
     fn settings(&mut self, event: &Event) {
@@ -512,6 +566,12 @@ pub struct PendingApproval {
     /// Question for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
+    /// Actor that requested it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requested_by: Option<String>,
+    /// Time at which it expires.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
     /// Always `pending`: resolved ones are not in the list.
     pub state: Approval,
     /// `seq` of the request.
@@ -559,6 +619,8 @@ impl PendingApproval {
             tool_call_id: body.tool_call_id,
             tool_name: body.tool_name,
             question: body.question,
+            requested_by: event.and_then(|event| event.actor.clone()),
+            deadline: waiting.deadline,
             state: Approval::Pending,
             requested_seq: waiting.seq,
         }

@@ -6,7 +6,7 @@ mod transfer;
 
 use super::Updates;
 use crate::output::Failure;
-use everturn::{Format, Imported, Recalled};
+use everturn::{Format, ImportOptions, Imported, Recalled};
 use everturn_api::recall::Recall;
 use everturn_api::sent::Sent;
 use everturn_api::{About, Method, Operation};
@@ -104,8 +104,12 @@ impl Remote {
         transfer::export(&self.server, request, out, progress)
     }
 
-    pub fn import(&self, name: Option<&str>, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
-        transfer::import(&self.server, name, file)
+    pub fn import(
+        &self,
+        options: ImportOptions<'_>,
+        file: &mut (dyn BufRead + Send),
+    ) -> Result<Imported, Error> {
+        transfer::import(&self.server, options, file)
     }
 
     pub fn attach(

@@ -6,6 +6,7 @@ use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn::{NewStream, NewTurn};
+use everturn_api::state::GetState;
 use everturn_api::streams::{AbortTurn, AppendChunk, CommitTurn, OpenTurn};
 use everturn_api::turns::{AppendTurns, TurnInput};
 use everturn_core::Error;
@@ -15,11 +16,13 @@ use everturn_core::json::Raw;
 use everturn_core::limits::BODY_BYTES_MAX;
 use everturn_core::turn::{Role, Turn, TurnBody};
 use everturn_views::speech;
+use everturn_views::state::PendingTool;
 use std::io::Read;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
     everturn append @last 'What did we decide?'\n  \
+    git log -3 | everturn append @last --role tool --tool-call-id call_7 -\n  \
     make 2>&1 | everturn append @last --role tool --actor make -\n  \
     echo '{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]}' | everturn append @last --message -\n  \
     llm 'Tell me a story' | everturn append @last --role assistant --stream -")]
@@ -48,6 +51,9 @@ pub struct Append {
     /// Append the text while it is still arriving on standard input
     #[arg(long)]
     stream: bool,
+    /// Id of the tool call that TEXT is the result of; by default, the only call that waits for one
+    #[arg(long, value_name = "ID", conflicts_with_all = ["message", "stream"])]
+    tool_call_id: Option<String>,
     /// Model that produced it
     #[arg(long)]
     model: Option<String>,
@@ -61,6 +67,10 @@ pub struct Append {
 
 pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
     let role: Role = verb.role.parse()?;
+    if verb.tool_call_id.is_some() && role != Role::Tool {
+        let text = "only a tool's turn answers a call; add --role tool";
+        return Err(Error::invalid("append.tool_call_id", text).into());
+    }
     if verb.stream {
         let store = open::writing(args)?;
         let id = store.resolve(&verb.conversation)?;
@@ -73,22 +83,57 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
         let text = "there is nothing to append: the text is empty; give it as TEXT, or on standard input";
         return Err(Error::invalid("append.empty", text).into());
     }
+    let store = open::writing(args)?;
+    let conversation = store.resolve(&verb.conversation)?;
     let mut turn = match verb.message {
         true => NewTurn::message(text),
+        false if role == Role::Tool => match answered_call(&store, conversation, verb)? {
+            Some(id) => NewTurn::tool_result(&id, text.trim_end_matches('\n')),
+            None => NewTurn::text(role, text.trim_end_matches('\n')),
+        },
         false => NewTurn::text(role, text.trim_end_matches('\n')),
     };
     turn.actor = verb.actor.clone();
     turn.visibility = verb.private.then_some(Visibility::Private);
     turn.audience = verb.to.clone();
     turn.model = verb.model.clone();
-    let store = open::writing(args)?;
     let append = AppendTurns {
-        conversation: store.resolve(&verb.conversation)?.into(),
+        conversation: conversation.into(),
         turns: vec![input(turn)?],
         expected_seq: verb.expected_seq,
         idempotency_key: verb.idempotency_key.clone(),
     };
     store.call(append)?.turns.iter().try_for_each(|turn| said(args, turn))
+}
+
+/// Id of the call that a tool's text answers: the named one, else the only one that waits. `None` if none does.
+fn answered_call(
+    store: &Client,
+    conversation: ConversationId,
+    verb: &Append,
+) -> Result<Option<String>, Failure> {
+    // A repeated request must be the same, and the call waits only the first time.
+    if verb.tool_call_id.is_some() || verb.idempotency_key.is_some() {
+        return Ok(verb.tool_call_id.clone());
+    }
+    let waiting = store.call(GetState { conversation: conversation.into(), at: None })?.pending_tools;
+    match &waiting[..] {
+        [] => Ok(None),
+        [only] => Ok(only.tool_call_id.clone()),
+        several => {
+            let name = |tool: &PendingTool| match &tool.tool_call_id {
+                Some(id) => format!("{id} ({})", tool.tool_name),
+                None => tool.tool_name.clone(),
+            };
+            let names: Vec<String> = several.iter().map(name).collect();
+            let text = format!(
+                "{} calls wait for a result: {}; name the one that this answers with --tool-call-id",
+                several.len(),
+                names.join(", ")
+            );
+            Err(Error::invalid("append.which_call", text).into())
+        }
+    }
 }
 
 /// A turn as it is sent. One that is too large for an event is refused as the engine would: a server would

@@ -6,6 +6,7 @@ use crate::{model, open, show};
 use clap::Args as ClapArgs;
 use everturn::Options;
 use everturn_api::generations as api;
+use everturn_api::state::GetState;
 use everturn_api::turns::TurnInput;
 use everturn_core::Error;
 use everturn_core::json::Raw;
@@ -55,8 +56,21 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
         }],
         None => Vec::new(),
     };
+    let conversation = store.resolve(&verb.conversation)?;
+    let pending = store.call(GetState { conversation: conversation.into(), at: None })?.pending_approvals;
+    if !pending.is_empty() {
+        let ids: Vec<String> =
+            pending.into_iter().map(|approval| show::one_line(&approval.approval_id)).collect();
+        let text = format!("the model is asked once {} is resolved", ids.join(", "));
+        if !remote {
+            // Nobody else could answer while this process holds the store.
+            let text = format!("{text}; `everturn approve` or `everturn deny` it, then generate again");
+            return Err(Error::conflict("generate.waits", text).into());
+        }
+        eprintln!("{text}");
+    }
     let answer = store.call(api::Generate {
-        conversation: store.resolve(&verb.conversation)?.into(),
+        conversation: conversation.into(),
         input,
         expected_seq: None,
         // Locally it is the default.

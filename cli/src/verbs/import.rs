@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::Imported;
+use everturn::{ImportOptions, Imported};
 use everturn_core::Error;
 use find::{Inputs, find};
 use indicatif::ProgressBar;
@@ -76,7 +76,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
     let mut reports = Vec::new();
     for file in &found.files {
-        let report = one(&store, &file.path, &bar);
+        let report = one(&store, &file.path, false, &bar);
         if !args.json {
             bar.suspend(|| output::text(report.text()))?;
         }
@@ -97,10 +97,10 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
 }
 
 /// Imports one file. A bad one does not stop the others.
-fn one(store: &Client, path: &str, bar: &ProgressBar) -> Report {
+fn one(store: &Client, path: &str, watched: bool, bar: &ProgressBar) -> Report {
     let mut report =
         Report { path: path.to_string(), imported: None, attached: 0, error: None, left_out: None };
-    match take(store, path, bar) {
+    match take(store, path, watched, bar) {
         Ok(imported) => report.imported = Some(imported),
         Err(error) if matches!(error.code(), "import.deleted" | "import.no_turns") => {
             report.left_out = Some(error.text().to_string());
@@ -116,15 +116,15 @@ fn one(store: &Client, path: &str, bar: &ProgressBar) -> Report {
     report
 }
 
-fn take(store: &Client, path: &str, bar: &ProgressBar) -> Result<Imported, Error> {
+fn take(store: &Client, path: &str, watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {
     if path == "-" {
-        return store.import(None, &mut BufReader::new(std::io::stdin()));
+        return store.import(ImportOptions::default(), &mut BufReader::new(std::io::stdin()));
     }
     let cannot = |e: std::io::Error| Error::invalid("file.cannot_open", format!("cannot open it: {e}"));
     let file = File::open(path).map_err(cannot)?;
     let name = std::fs::canonicalize(path).map_err(cannot)?;
     let mut file = BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(file));
-    store.import(Some(&name.to_string_lossy()), &mut file)
+    store.import(ImportOptions { name: Some(&name.to_string_lossy()), watched }, &mut file)
 }
 
 impl Inputs {

@@ -38,11 +38,13 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 13] = [
+const FURTHER: [&str; 15] = [
     "supersede",
     "generate",
+    "request-approval",
     "approve",
     "deny",
+    "abandon-call",
     "summarize",
     "update",
     "archive",

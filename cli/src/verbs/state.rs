@@ -4,9 +4,10 @@ use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
-use everturn_api::state::{self, GetState, ResolveApproval};
+use everturn_api::state::{self, AbandonToolCall, GetState, ResolveApproval};
+use everturn_core::approval::Approval;
 use everturn_core::json::Raw;
-use everturn_views::state::Approval;
+use everturn_core::time::Timestamp;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn state @last\n  everturn state @last --at 42 --json | jq .pins")]
@@ -76,8 +77,54 @@ pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
 }
 
 #[derive(ClapArgs)]
+#[command(
+    after_help = "`everturn state CONV` shows the calls that wait. A result that comes later still counts.\n\n\
+    Examples:\n  everturn abandon-call @last call_7 --reason 'the worker died'\n  everturn abandon-call @last"
+)]
+pub struct AbandonCall {
+    /// Conversation: id, beginning of an id, or @last
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// Id of the call, or the name of the tool if the call has none; by default, every call that waits
+    #[arg(value_name = "CALL")]
+    call: Option<String>,
+    /// Actor that gives it up
+    #[arg(long)]
+    actor: Option<String>,
+    /// Reason, shown to the model
+    #[arg(long)]
+    reason: Option<String>,
+}
+
+pub fn abandon_call(args: &Args, verb: &AbandonCall) -> Result<(), Failure> {
+    let store = open::writing(args)?;
+    let conversation = store.resolve(&verb.conversation)?;
+    let calls = match &verb.call {
+        Some(call) => vec![call.clone()],
+        None => {
+            let waiting = store.call(GetState { conversation: conversation.into(), at: None })?.pending_tools;
+            waiting.into_iter().map(|tool| tool.tool_call_id.unwrap_or(tool.tool_name)).collect()
+        }
+    };
+    if calls.is_empty() {
+        return output::text("no tool call waits for a result");
+    }
+    for call in calls {
+        let (actor, reason) = (verb.actor.clone(), verb.reason.clone());
+        let conversation = conversation.into();
+        let event = store.call(AbandonToolCall { conversation, call: call.clone(), actor, reason })?;
+        if args.json {
+            output::json(&event)?;
+        } else {
+            output::text(format!("abandoned {} at #{}", crate::show::printable_lines(&call), event.seq))?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(ClapArgs)]
 #[command(after_help = "`everturn state CONV` shows what waits for an approval.\n\n\
-    Examples:\n  everturn approve @last appr-1\n  everturn deny @last appr-1")]
+    Examples:\n  everturn approve @last appr-1\n  everturn deny @last appr-1 --actor ana --reason 'wrong recipient'")]
 pub struct Resolution {
     /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
@@ -85,6 +132,53 @@ pub struct Resolution {
     /// Id of the approval
     #[arg(value_name = "APPROVAL")]
     approval: String,
+    /// Actor that answers
+    #[arg(long)]
+    actor: Option<String>,
+    /// Reason for the answer
+    #[arg(long)]
+    reason: Option<String>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "`everturn approve` and `everturn deny` answer it.\n\n\
+    Example:\n  everturn request-approval @last appr-1 --question 'Send the mail?' --deadline 2026-12-01T12:00:00Z")]
+pub struct RequestApproval {
+    /// Conversation: id, beginning of an id, or @last
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// Id of your choice
+    #[arg(value_name = "APPROVAL")]
+    approval: String,
+    /// Question for people
+    #[arg(long)]
+    question: Option<String>,
+    /// Name of the tool
+    #[arg(long, value_name = "NAME")]
+    tool_name: Option<String>,
+    /// Id of the tool call that waits for it
+    #[arg(long, value_name = "ID")]
+    tool_call_id: Option<String>,
+    /// Actor that requests it
+    #[arg(long)]
+    actor: Option<String>,
+    /// Time at which it expires, as in 2026-12-01T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<Timestamp>,
+}
+
+pub fn request_approval(args: &Args, verb: &RequestApproval) -> Result<(), Failure> {
+    let store = open::writing(args)?;
+    let event = store.call(state::RequestApproval {
+        conversation: store.resolve(&verb.conversation)?.into(),
+        approval_id: verb.approval.clone(),
+        tool_call_id: verb.tool_call_id.clone(),
+        tool_name: verb.tool_name.clone(),
+        question: verb.question.clone(),
+        actor: verb.actor.clone(),
+        deadline: verb.deadline,
+    })?;
+    if args.json { output::json(&event) } else { output::text(format!("requested at #{}", event.seq)) }
 }
 
 pub fn approve(args: &Args, verb: &Resolution) -> Result<(), Failure> {
@@ -98,6 +192,8 @@ pub fn deny(args: &Args, verb: &Resolution) -> Result<(), Failure> {
 fn resolve(args: &Args, verb: &Resolution, state: Approval, word: &str) -> Result<(), Failure> {
     let store = open::writing(args)?;
     let conversation = store.resolve(&verb.conversation)?.into();
-    let event = store.call(ResolveApproval { conversation, approval: verb.approval.clone(), state })?;
+    let Resolution { approval, actor, reason, .. } = verb;
+    let (approval, actor, reason) = (approval.clone(), actor.clone(), reason.clone());
+    let event = store.call(ResolveApproval { conversation, approval, state, actor, reason })?;
     if args.json { output::json(&event) } else { output::text(format!("{word} at #{}", event.seq)) }
 }

@@ -20,26 +20,32 @@ pub fn run(args: &Args, _: &Sweep) -> Result<(), Failure> {
         return Err(Error::invalid("url.sweep", text).into());
     }
     let store = open::store(args, Options { create: false, ..open::options(args)? })?;
-    let (mut expired, mut interrupted, mut collected) = (0, 0, 0);
+    let (mut expired, mut interrupted, mut abandoned, mut approvals, mut collected) = (0, 0, 0, 0, 0);
     // A round is short, so that it does not delay a server's other work.
     loop {
         let swept = store.sweep()?;
         expired += swept.expired;
         interrupted += swept.interrupted;
+        abandoned += swept.abandoned;
+        approvals += swept.approvals;
         collected += swept.collected;
         if swept.expired == 0 {
             break;
         }
     }
     if args.json {
-        let swept =
-            serde_json::json!({"expired": expired, "interrupted": interrupted, "collected": collected});
+        let swept = serde_json::json!({
+            "expired": expired, "interrupted": interrupted, "abandoned": abandoned,
+            "approvals": approvals, "collected": collected
+        });
         return output::json(&swept);
     }
     output::text(format!(
-        "deleted {} that had expired, ended {} after inactivity, removed {} without references",
+        "deleted {} that had expired, ended {} after inactivity, gave up {} without a result, closed {} without an answer, removed {} without references",
         show::count(expired as u64, "conversation"),
         show::count(interrupted as u64, "open turn"),
+        show::count(abandoned as u64, "tool call"),
+        show::count(approvals as u64, "approval"),
         show::count(collected as u64, "asset"),
     ))
 }

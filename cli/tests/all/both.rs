@@ -96,6 +96,9 @@ const MESSAGE: &str = r#"{"role":"assistant","content":[{"type":"thinking","thin
  {"type":"tool_use","id":"1","name":"grep","input":{"pattern":"TODO", "n": 1.0}}]}
 "#;
 
+const CALLS: &str = r#"{"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"look","input":{}},
+ {"type":"tool_use","id":"c2","name":"look","input":{}}]}"#;
+
 const READING: Scene = &[
     (&["new", "--title", "Talk", "--json"], ""),
     (&["append", "conv-1", "Look at src/part_0.rs, it takes 17 ms.", "--actor", "ana"], ""),
@@ -424,6 +427,22 @@ const CHANGING: Scene = &[
     (&["history", "conv-1", "--superseded", "--json"], ""),
     (&["summarize", "conv-1", "--json"], ""),
     (&["summarize", "conv-1", "--from", "90"], ""),
+    (&["append", "conv-1", "--message", CALLS, "--json"], ""),
+    (&["append", "conv-1", "--role", "tool", "whose?"], ""),
+    (&["append", "conv-1", "--role", "tool", "--tool-call-id", "c1", "one", "--json"], ""),
+    (&["append", "conv-1", "--role", "user", "--tool-call-id", "c1", "one"], ""),
+    (&["append", "conv-1", "--role", "tool", "two", "--json"], ""),
+    (&["append", "conv-1", "--message", CALLS], ""),
+    (&["abandon-call", "conv-1", "c1", "--actor", "ana", "--reason", "it hangs", "--json"], ""),
+    (&["abandon-call", "conv-1", "c1"], ""),
+    (&["abandon-call", "conv-1"], ""),
+    (&["abandon-call", "conv-1"], ""),
+    (&["state", "conv-1", "--json"], ""),
+    (&["request-approval", "conv-1", "appr-2", "--question", "Go?", "--actor", "gpt", "--json"], ""),
+    (&["request-approval", "conv-1", "appr-2"], ""),
+    (&["request-approval", "conv-1", "appr-3", "--deadline", "2000-01-01T00:00:00Z"], ""),
+    (&["deny", "conv-1", "appr-2", "--actor", "ana", "--reason", "no", "--json"], ""),
+    (&["approve", "conv-1", "appr-2"], ""),
     (&["approve", "conv-1", "appr-1"], ""),
     (&["deny", "conv-1", "appr-1", "--json"], ""),
     (&["archive", "conv-1", "--reason", "later"], ""),

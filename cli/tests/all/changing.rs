@@ -2,10 +2,14 @@
 
 use crate::Shell;
 use everturn::Everturn;
-use everturn_views::state::ApprovalBody;
+use everturn_core::approval::ApprovalBody;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// More than any step takes, also on a busy machine. Only a failing test waits this long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn settings_are_changed_and_taken_away() {
@@ -51,6 +55,30 @@ fn a_turn_is_replaced_in_its_role_and_by_its_actor() {
     assert_eq!(words, ["To Porto."]);
 }
 
+/// The result of a tool used to stand beside a call that was said to wait for it.
+#[test]
+fn a_tools_text_answers_the_only_call_that_waits() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let call = |ids: &[&str]| {
+        let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "look", "input": {}});
+        let message = json!({"role": "assistant", "content": ids.iter().map(call).collect::<Vec<_>>()});
+        shell.ok(&["append", &id, "--message", &message.to_string()]);
+    };
+    let pending = || shell.json(&["state", &id, "--json"])["pending_tools"].as_array().unwrap().len();
+    call(&["c1"]);
+    assert_eq!(pending(), 1);
+    let turn = shell.json(&["append", &id, "--role", "tool", "seen", "--json"]);
+    assert_eq!((&turn["message"]["tool_call_id"], pending()), (&json!("c1"), 0), "{turn}");
+    call(&["c2", "c3"]);
+    let said = shell.refused(&["append", &id, "--role", "tool", "whose?"]);
+    assert!(said.contains("2 calls wait for a result: c2 (look), c3 (look)"), "{said}");
+    shell.ok(&["append", &id, "--role", "tool", "--tool-call-id", "c3", "seen"]);
+    assert_eq!(pending(), 1);
+    assert!(shell.ok(&["abandon-call", &id]).starts_with("abandoned c2 at #"));
+    assert_eq!(pending(), 0);
+}
+
 #[test]
 fn what_waits_is_approved_once() {
     let shell = Shell::new();
@@ -63,15 +91,28 @@ fn what_waits_is_approved_once() {
             .unwrap()
             .conversation(id.parse().unwrap())
             .state()
-            .request_approval(request)
+            .request_approval(request, Some("agent".into()))
             .wait()
             .unwrap();
     };
     ask("a1");
     ask("a2");
-    let event = shell.json(&["approve", &id, "a1", "--json"]);
+    let event = shell.json(&["approve", &id, "a1", "--actor", "ana", "--reason", "checked", "--json"]);
     assert_eq!((&event["body"]["approval_id"], &event["body"]["state"]), (&json!("a1"), &json!("approved")));
-    assert!(shell.refused(&["deny", &id, "a1"]).contains("no approval \"a1\" waits"));
+    assert_eq!((&event["actor"], &event["body"]["reason"]), (&json!("ana"), &json!("checked")));
+    let late = shell.refused(&["deny", &id, "a1"]);
+    assert!(late.contains("approval \"a1\" was approved by ana at ") && late.contains("(checked)"), "{late}");
+    shell.ok(&["request-approval", &id, "a3", "--question", "Send?", "--deadline", "2999-01-01T00:00:00Z"]);
+    assert_eq!(
+        shell.json(&["state", &id, "--json"])["pending_approvals"][1]["deadline"],
+        "2999-01-01T00:00:00.000000Z"
+    );
+    assert!(
+        shell
+            .refused(&["generate", &id, "hello", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"])
+            .contains("a2, a3")
+    );
+    shell.ok(&["approve", &id, "a3"]);
     assert!(shell.ok(&["deny", &id, "a2"]).starts_with("denied at #"));
     assert_eq!(shell.json(&["state", &id, "--json"])["pending_approvals"], json!([]));
 }
@@ -80,13 +121,33 @@ fn what_waits_is_approved_once() {
 fn what_has_expired_is_swept() {
     let shell = Shell::new();
     let kept = shell.new_conversation();
-    shell.ok(&["new", "--ttl", "0"]);
-    let swept = shell.json(&["sweep", "--json"]);
-    assert_eq!(swept["expired"], 1, "{swept}");
+    shell.ok(&["new", "--ttl", "1"]);
+    let end = Instant::now() + PATIENCE;
+    while shell.json(&["sweep", "--json"])["expired"] != 1 {
+        assert!(Instant::now() < end);
+    }
     let left = shell.json(&["list", "--json"]);
     assert_eq!((left["data"].as_array().unwrap().len(), &left["data"][0]["id"]), (1, &json!(kept)));
     assert!(shell.ok(&["sweep"]).starts_with("deleted 0 conversations"));
     assert!(shell.refused(&["sweep", "--url", "http://127.0.0.1:9"]).contains("sweeps by itself"));
+}
+
+/// Where every command only reads, nobody used to sweep.
+#[test]
+fn a_command_that_only_reads_sweeps_what_has_expired() {
+    let shell = Shell::new();
+    let kept = shell.new_conversation();
+    shell.ok(&["new", "--title", "A zebra for a moment", "--ttl", "1"]);
+    let end = Instant::now() + PATIENCE;
+    while shell.json(&["list", "--json"])["data"].as_array().unwrap().len() > 1 {
+        assert!(Instant::now() < end);
+    }
+    assert_eq!(shell.json(&["list", "--json"])["data"][0]["id"], kept);
+    for entry in std::fs::read_dir(shell.folder.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = if path.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
+        assert!(!String::from_utf8_lossy(&bytes).contains("A zebra for"), "{}", path.display());
+    }
 }
 
 /// Answers each request for chat completions with the same text.

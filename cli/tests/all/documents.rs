@@ -25,8 +25,10 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
         "close",
         "reset",
         "supersede",
+        "request-approval",
         "approve",
         "deny",
+        "abandon-call",
         "generate",
         "summarize",
         "sweep",
@@ -78,6 +80,7 @@ fn the_tour_in_the_readme_runs_as_typed() {
     let (_, tour) = readme.split_once("## A tour in five minutes").expect("the README has a tour");
     let out = run_as_typed(tour.split("\n## ").next().unwrap());
     assert!(out.contains("everything is in order"), "{out}");
+    assert!(!out.contains("have not answered"), "the tour's only call has its result: {out}");
 }
 
 #[test]

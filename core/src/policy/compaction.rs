@@ -57,7 +57,7 @@ pub enum Strategy {
     Half,
     /// Over `max_turns` or `max_tokens`: all but the last `keep_last` turns.
     Tail,
-    /// When the prompt reaches `input_limit` − `reserved_tokens`: as many of the oldest turns as it takes to
+    /// When the prompt, with system prompt and tools, reaches `input_limit` − `reserved_tokens`: as many of the oldest turns as it takes to
     /// halve it.
     Threshold,
 }

@@ -58,7 +58,10 @@ pub(super) fn append(
         events.push(event);
     }
     conversation.check()?;
-    if events.iter().any(|event| !kind::RESERVED.contains(&&*event.kind) || kind::begins_turn(&event.kind)) {
+    // What no longer waits makes room: it holds compaction back no longer.
+    let ends_wait = |kind: &str| matches!(kind, kind::TOOL_ABANDONED | kind::APPROVAL_RESOLVED);
+    let grows = |kind: &str| kind::begins_turn(kind) || !kind::RESERVED.contains(&kind) && !ends_wait(kind);
+    if events.iter().any(|event| grows(&event.kind)) {
         check_budget(&conversation, &changes, lookup)?;
     }
     Ok(Append::new(conversation, events, changes))

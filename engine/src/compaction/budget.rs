@@ -7,7 +7,7 @@ use super::ConversationCompaction;
 use crate::conversation::ConversationHandle;
 use everturn_core::Error;
 use everturn_core::budget::{Action, Policy, Recovery, Usage};
-use everturn_core::conversation::Conversation;
+use everturn_core::conversation::{Conversation, Retention};
 use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::Key;
@@ -163,7 +163,18 @@ impl ConversationHandle {
         // This event is in the view as well.
         action.usage_after = Usage { events: after.events + 1, ..after };
         metrics::counter!("everturn_budget_actions_total", "action" => what).increment(1);
-        Ok(vec![self.shared().draft(kind::BUDGET, &action)?])
+        let draft = self.shared().draft(kind::BUDGET, &action)?;
+        match action.trimmed.filter(|_| conversation.retention == Retention::Ephemeral) {
+            None => Ok(vec![draft]),
+            // What leaves the window is erased, once the log says that it left.
+            Some(trimmed) => {
+                let action =
+                    write::Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
+                self.write(Ok(action), |_| Ok(())).wait()?;
+                self.compaction().apply_retention(trimmed.through_seq)?;
+                Ok(Vec::new())
+            }
+        }
     }
 
     /// Compacts until there is room or nothing more can be covered. An append never waits for a model, so checkpoints

@@ -8,7 +8,7 @@ use crate::model::{self, Summarize};
 use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
-use everturn_core::conversation::{CheckpointRef, Conversation};
+use everturn_core::conversation::{CheckpointRef, Conversation, Retention};
 use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, EventId, TurnId};
@@ -39,6 +39,9 @@ const LARGE_TEXT_END_BYTES: usize = 16 * 1024;
 const ERASED_ATTEMPTS: usize = 5;
 /// Most turns that are summarized again before an erasure returns; the rest follow in the background.
 const ANEW_AT_ONCE_TURNS_MAX: u64 = 256;
+/// Additional instruction to a model for turns that are erased afterwards.
+const UNQUOTED: &str = "The covered turns are erased afterwards. Quote nothing from them: say everything in your own words, \
+                        and name only tools and files. Leave critical_identifiers empty.";
 /// Most requests to a summarizer before the checkpoint is extracted instead.
 const ATTEMPTS: usize = 2;
 
@@ -187,7 +190,11 @@ impl Tenant {
         let previous = unsummarized.previous.as_ref();
         let candidates = unsummarized.candidates();
         let covered = &candidates[..cut.turns];
-        let asked = CheckpointRequest { extractive: options.extractive, ..CheckpointRequest::default() };
+        let asked = CheckpointRequest {
+            extractive: options.extractive,
+            unquoted: conversation.retention != Retention::Full,
+            style: None,
+        };
         let written = self.write_checkpoint(policy, previous, covered, asked);
         let tokens_before = cut.tokens + unsummarized.previous_tokens();
         let tokens_after = Family::default().count(&compaction::render(&written.checkpoint));
@@ -241,7 +248,13 @@ impl Tenant {
         covered: &[Candidate<'_>],
         asked: CheckpointRequest<'_>,
     ) -> Written {
+        // An earlier checkpoint may quote, if the retention was another one.
+        let outlined = previous.filter(|_| asked.unquoted).map(compaction::outline_of);
+        let previous = outlined.as_ref().or(previous);
         let mut prompt = compaction::prompt(previous, covered);
+        if asked.unquoted {
+            prompt.system = format!("{}\n\n{UNQUOTED}", prompt.system);
+        }
         if let Some(style) = asked.style {
             prompt.system = format!("{}\n\nWrite in this style: {style}", prompt.system);
         }
@@ -256,9 +269,16 @@ impl Tenant {
                         let text = format!("no answer within {} s", policy.timeout_s);
                         Err(Error::busy("model.timeout", text))
                     });
-                match answer.and_then(|answer| compaction::accept(&answer)) {
+                let checkpoint = answer.and_then(|answer| compaction::accept(&answer));
+                let checkpoint = checkpoint.and_then(|checkpoint| match asked.unquoted {
+                    true => compaction::check_unquoted(&checkpoint, covered).map(|()| checkpoint),
+                    false => Ok(checkpoint),
+                });
+                match checkpoint {
                     Ok(mut checkpoint) => {
-                        compaction::complete(&mut checkpoint, previous, covered);
+                        if !asked.unquoted {
+                            compaction::complete(&mut checkpoint, previous, covered);
+                        }
                         let prompt_hash = Some(Hash::of(system.as_bytes()));
                         return Written {
                             checkpoint,
@@ -278,7 +298,10 @@ impl Tenant {
                 }
             }
         }
-        let checkpoint = compaction::extract(previous, covered);
+        let checkpoint = match asked.unquoted {
+            true => compaction::outline(previous, covered),
+            false => compaction::extract(previous, covered),
+        };
         Written { checkpoint, summarizer: EXTRACTIVE.into(), prompt_hash: None, input_hash }
     }
 
@@ -296,6 +319,7 @@ impl ConversationCompaction<'_> {
     /// Compacts now: a checkpoint replaces the oldest turns that no summary covers. Blocks while a model writes it.
     /// Nothing is removed: the history still has every turn.
     pub fn compact(&self, options: CompactOptions) -> Result<Compacted, Error> {
+        self.0.settle_if_due()?;
         unless_erased(|| self.0.compact_once(&options))
     }
 
@@ -357,7 +381,13 @@ impl ConversationHandle {
             return Ok(None);
         }
         let unsummarized = self.unsummarized(None)?;
-        let policy = unsummarized.conversation.compaction();
+        let mut policy = unsummarized.conversation.compaction();
+        if policy.strategy == Strategy::Threshold {
+            let fold = self.shared().fold(self.key(), unsummarized.conversation.head.seq)?;
+            // The limit is one of the whole prompt; turns and checkpoint have what is left of it.
+            let fixed = self.fixed_tokens(&fold)?;
+            policy.input_limit = policy.input_limit.map(|limit| limit.saturating_sub(fixed));
+        }
         if unsummarized.is_short(&policy) {
             return Ok(None);
         }
@@ -556,6 +586,8 @@ fn compaction_span(id: ConversationId, cut: &Cut) -> tracing::Span {
 struct CheckpointRequest<'a> {
     /// Do not ask a model.
     extractive: bool,
+    /// Quote nothing: the turns are erased afterwards.
+    unquoted: bool,
     /// Style instructions for a model, beside the rules.
     style: Option<&'a str>,
 }
@@ -571,8 +603,8 @@ fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> 
     let text = match (unsummarized.len(), unsummarized.barrier) {
         (0, _) => "every turn is summarized already".to_string(),
         (_, Some(seq)) => format!(
-            "what is pending since seq {seq} must stay as it is; `history --events` shows it. Append the tool's result or a \
-             tool.finished event, or resolve the approval"
+            "what is pending since seq {seq} must stay as it is; `state` shows it. Append the tool's result, give the call \
+             up with `abandon-call`, or resolve the approval"
         ),
         (turns, None) => match keep_last {
             Some(keep) => {

@@ -164,6 +164,7 @@ pub fn finish(shared: &Arc<Shared>) {
 fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
     let conversation = Tenant::within(shared.clone(), key.tenant.clone()).conversation(key.id);
     let looked = (|| -> Result<(), Error> {
+        conversation.settle_if_due()?;
         let head = shared.journal.index.conversation(key)?.head.seq;
         shared.fold(key, head)?;
         if let Some(through_seq) = shared.compaction.take_lost(key) {

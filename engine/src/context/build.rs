@@ -19,11 +19,11 @@ use everturn_core::viewer::is_for_everyone;
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::context::{
-    self, Assembled, Block, Cache, ContextMessage, ContextText, LeftOut, Material, Names, Request, Section,
-    Sections, Seen, Source, Tokens, seen_by,
+    self, Assembled, Block, Cache, ContextMessage, ContextText, GivenUp, LeftOut, Material, Names, Request,
+    Section, Sections, Seen, Source, Tokens, answer_abandoned, seen_by,
 };
 use everturn_views::projection::{self, Message};
-use everturn_views::state::{Fold, State};
+use everturn_views::state::{Abandoned, AbandonedBody, Fold, State};
 use everturn_views::tokens::{Family, PART_TOKENS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -189,6 +189,10 @@ struct Gathered {
 impl ConversationContexts<'_> {
     /// Builds the context of a model call within the budget. Reads the checkpoint and the tail, not the history.
     pub fn build(&self, options: &ContextOptions) -> Result<Context, Error> {
+        if options.at_seq.is_none() {
+            // The prompt is the same whenever it is replayed, so what has expired is recorded first.
+            self.0.settle_if_due()?;
+        }
         let (options, mode) = (options.clone(), self.0.redaction()?);
         let options = if mode == Mode::Mask { masked(options)? } else { options };
         self.0.claiming(&options.participants)?.context_with(&options, None)
@@ -396,6 +400,7 @@ impl ConversationHandle {
                     .collect(),
             };
         }
+        material.tail = answer_abandoned(material.tail, &self.given_up(fold)?, family)?;
         if let Some(from) = options.input_from {
             material.input.splice(..0, take_input(&mut material.tail, from));
         }
@@ -403,6 +408,19 @@ impl ConversationHandle {
             (material.tail, material.more) = (Vec::new(), false);
         }
         Ok(Gathered { material, projection, is_public })
+    }
+
+    /// Abandoned calls of the messages view.
+    fn given_up(&self, fold: &Fold) -> Result<Vec<GivenUp>, Error> {
+        let (start, _) = view_start(fold.checkpoint, fold.budget);
+        let shown = fold.abandoned.iter().filter(|abandoned| abandoned.tool.place > start);
+        shown
+            .map(|Abandoned { tool, seq }| {
+                let body = self.event_at(*seq)?.and_then(|event| event.read::<AbandonedBody>());
+                let reason = body.and_then(|body| body.reason);
+                Ok(GivenUp { id: tool.id.clone(), name: tool.name.clone(), reason })
+            })
+            .collect()
     }
 
     fn prompt_piece(&self, fold: &Fold) -> Result<Option<ContextText>, Error> {
@@ -417,7 +435,7 @@ impl ConversationHandle {
     }
 
     fn state_piece(&self, fold: &Fold) -> Result<Option<ContextText>, Error> {
-        let state: State = self.read_state(fold)?;
+        let state: State = self.read_state(fold, fold.updated)?;
         let text = state.render();
         if text.is_empty() {
             return Ok(None);

@@ -12,6 +12,8 @@ use everturn_core::json::Raw;
 use everturn_core::viewer::Viewer;
 use everturn_core::write::Action;
 use everturn_views::context::{self, Block, Section, Sections, Source};
+use everturn_views::state::Fold;
+use everturn_views::tokens::{Family, PART_TOKENS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -207,6 +209,22 @@ impl ConversationHandle {
             return Err(erased(&at.event.to_string()));
         }
         Ok(())
+    }
+
+    /// Tokens of a prompt beside the conversation: the system prompt, and the instructions and tools of the last recorded
+    /// call.
+    pub(crate) fn fixed_tokens(&self, fold: &Fold) -> Result<u64, Error> {
+        let family = Family::default();
+        let prompt = self.state().system_prompt(None)?;
+        let prompt = prompt.map_or(0, |prompt| family.count(&prompt.content) + PART_TOKENS);
+        let receipt = fold.receipt.map(|seq| self.event_at(seq)).transpose()?.flatten();
+        let Some(receipt) = receipt.and_then(|event| event.read::<Receipt>()) else { return Ok(prompt) };
+        let is_given = |block: &&Block| block.section == Section::System && block.source == Source::Given;
+        let instructions: u64 = receipt.blocks.iter().filter(is_given).map(|block| block.tokens).sum();
+        // A text that was erased costs nothing.
+        let texts = receipt.tools.iter().filter_map(|sha256| self.given_text(*sha256).ok());
+        let tools: u64 = texts.map(|tool| family.count(&tool) + PART_TOKENS).sum();
+        Ok(prompt + instructions + tools)
     }
 
     fn given_text(&self, sha256: Hash) -> Result<String, Error> {

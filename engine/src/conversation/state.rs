@@ -3,15 +3,32 @@
 use super::ConversationHandle;
 use crate::writer::Commit;
 use everturn_core::Error;
+use everturn_core::approval::{self, Approval, ApprovalBody};
 use everturn_core::conversation::CheckpointRef;
-use everturn_core::event::{Event, kind};
+use everturn_core::event::{Draft, Event, kind};
+use everturn_core::id::clip;
 use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_core::write::Action;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
 use everturn_views::state::{
-    Approval, ApprovalBody, Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, SCRATCHPADS_MAX,
-    Scratchpad, State, ToolBody, VERSION,
+    Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, SCRATCHPADS_MAX, Scratchpad, State, Tool,
+    ToolBody, VERSION, Waiting,
 };
 use std::collections::BTreeMap;
+
+/// The outcome of an approval.
+#[derive(Clone, Debug)]
+pub struct ApprovalOutcome {
+    /// The approval.
+    pub approval_id: String,
+    /// Approved, denied, cancelled or expired.
+    pub state: Approval,
+    /// Actor that decides.
+    pub actor: Option<String>,
+    /// Reason for the outcome.
+    pub reason: Option<String>,
+}
 
 /// The state of a conversation.
 pub struct ConversationState<'a>(pub(crate) &'a ConversationHandle);
@@ -21,7 +38,7 @@ impl ConversationState<'_> {
     pub fn read(&self) -> Result<State, Error> {
         let head = self.0.shared().journal.index.conversation(self.0.key())?.head.seq;
         let fold = self.0.shared().fold(self.0.key(), head)?;
-        self.0.read_state(&fold)
+        self.0.read_state(&fold, self.0.shared().now())
     }
 
     /// State as of a `seq`.
@@ -31,7 +48,7 @@ impl ConversationState<'_> {
             return Err(everturn_core::write::no_such_seq(&conversation, seq));
         }
         let fold = self.0.shared().fold(self.0.key(), seq)?;
-        self.0.read_state(&fold)
+        self.0.read_state(&fold, fold.updated)
     }
 
     /// Pins a value: every prompt includes it until it is unpinned or replaced, whatever is summarized.
@@ -69,16 +86,17 @@ impl ConversationState<'_> {
         self.0.state_event(kind::SCRATCHPAD_CLEAR, &PinBody { name: name.to_string(), value: None })
     }
 
-    /// Requests an approval: it is pending until [`resolve_approval`](ConversationState::resolve_approval).
-    pub fn request_approval(&self, request: ApprovalBody) -> Commit<Event> {
-        self.0.state_event(kind::APPROVAL_REQUESTED, &request)
+    /// Requests an approval: it is pending until [`resolve_approval`](ConversationState::resolve_approval), or until its
+    /// deadline.
+    pub fn request_approval(&self, request: ApprovalBody, actor: Option<String>) -> Commit<Event> {
+        self.0.append_event(kind::APPROVAL_REQUESTED, actor, &request)
     }
 
-    /// Resolves an approval.
-    pub fn resolve_approval(&self, approval_id: &str, state: Approval) -> Commit<Event> {
-        let body =
-            ApprovalBody { approval_id: approval_id.into(), state: Some(state), ..ApprovalBody::default() };
-        self.0.state_event(kind::APPROVAL_RESOLVED, &body)
+    /// Resolves an approval. Of two resolutions, the first wins; the other is a conflict that names it.
+    pub fn resolve_approval(&self, resolution: ApprovalOutcome) -> Commit<Event> {
+        let ApprovalOutcome { approval_id, state, actor, reason } = resolution;
+        let body = ApprovalBody { approval_id, state: Some(state), reason, ..ApprovalBody::default() };
+        self.0.append_event(kind::APPROVAL_RESOLVED, actor, &body)
     }
 
     /// Records that a tool runs: it is pending until [`tool_finished`](ConversationState::tool_finished), or until a
@@ -91,16 +109,36 @@ impl ConversationState<'_> {
     pub fn tool_finished(&self, tool: ToolBody) -> Commit<Event> {
         self.0.state_event(kind::TOOL_FINISHED, &tool)
     }
+
+    /// Gives up a pending tool call: nothing waits for its result any longer, and prompts contain a result that says so.
+    /// A result that comes later counts. `call` is the call's id, or the name of the tool if the call has none.
+    pub fn abandon_tool(
+        &self,
+        call: &str,
+        actor: Option<String>,
+        reason: Option<&str>,
+    ) -> Result<Event, Error> {
+        let head = self.0.shared().journal.conversation(self.0.key())?.head.seq;
+        let fold = self.0.shared().fold(self.0.key(), head)?;
+        let is_it = |tool: &&Tool| tool.id.as_deref().unwrap_or(&tool.name) == call;
+        let tool = fold.tools.iter().find(is_it).ok_or_else(|| {
+            let text =
+                format!("no tool call {:?} waits for a result; the state shows those that do", clip(call));
+            Error::not_found("tool_call.absent", text)
+        })?;
+        let mut events = self.0.abandon(std::slice::from_ref(tool), actor, reason)?;
+        events.pop().ok_or_else(crate::writer::closed)
+    }
 }
 
 impl ConversationHandle {
-    /// Adds the text from the log to a fold. Erased text is absent.
-    pub(crate) fn read_state(&self, fold: &Fold) -> Result<State, Error> {
+    /// Adds the text from the log to a fold. Erased text is absent, and so are approvals that have expired by then.
+    pub(crate) fn read_state(&self, fold: &Fold, now: Timestamp) -> Result<State, Error> {
         let checkpoint = self.checkpoint(fold.checkpoint)?;
         let after = fold.checkpoint.map_or(0, |at| at.through_seq);
         let pins = self.named(&fold.pins, |value, seq| Pin { value, seq })?;
         let mut pending_approvals = Vec::new();
-        for waiting in &fold.approvals {
+        for waiting in fold.approvals.iter().filter(|waiting| !waiting.is_due(now)) {
             pending_approvals.push(PendingApproval::read(waiting, self.event_at(waiting.seq)?.as_ref()));
         }
         let mut pending_tools = Vec::new();
@@ -164,6 +202,27 @@ impl ConversationHandle {
     pub(crate) fn event_at(&self, seq: u64) -> Result<Option<Event>, Error> {
         let page = self.events(seq.saturating_sub(1), 1)?;
         Ok(page.into_iter().next().filter(|event| event.seq == seq))
+    }
+
+    /// The request or resolution of an approval. The store decides whether it comes first; what is known before is
+    /// refused here.
+    pub(super) fn approve(&self, drafts: Vec<Draft>, body: &Raw) -> Result<Action, Error> {
+        let draft = drafts.last().ok_or_else(crate::writer::closed)?;
+        let head = self.shared().journal.index.conversation(self.key())?.head.seq;
+        let fold = self.shared().fold(self.key(), head)?;
+        let about: ApprovalBody = body.read().unwrap_or_default();
+        if draft.kind == kind::APPROVAL_REQUESTED
+            && about.deadline.is_some_and(|deadline| deadline <= draft.at)
+        {
+            let text = "the deadline has passed already; give a later time";
+            return Err(Error::invalid("approval.deadline", text));
+        }
+        let of = |list: &[Waiting]| list.iter().find(|at| at.id == about.approval_id).map(|at| at.seq);
+        let (pending, resolved) = (of(&fold.approvals), of(&fold.resolved));
+        let at = |seq: Option<u64>| seq.map(|seq| self.event_at(seq)).transpose().map(Option::flatten);
+        let last = resolved.or(pending);
+        approval::admit(draft, at(last)?.as_ref(), at(pending)?.as_ref())?;
+        Ok(Action::Approve { drafts, request: pending, last, seen: fold.through_seq })
     }
 
     /// Refuses to set a scratchpad that would be one too many. Checked for every such event, because the HTTP API

@@ -4,6 +4,7 @@ use super::{AppendOptions, Appended, ConversationHandle};
 use crate::ingest::{DraftKind, NewTurn};
 use crate::writer::Commit;
 use everturn_core::Error;
+use everturn_core::approval::is_about_approval;
 use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
@@ -28,8 +29,15 @@ impl ConversationHandle {
             let draft = Draft { actor, ..self.shared().draft(kind.to_string(), &body)? };
             draft.check()?;
             let conversation = self.shared().journal.conversation(self.key())?;
-            let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_event")?;
+            // An answer is never refused for want of room: it lets the conversation go on.
+            let mut drafts = match kind {
+                kind::APPROVAL_RESOLVED => Vec::new(),
+                _ => self.make_room(&conversation, std::slice::from_ref(&draft), "append_event")?,
+            };
             drafts.push(draft);
+            if is_about_approval(kind) {
+                return self.approve(drafts, &body);
+            }
             Ok(Action::Append { drafts, expected_seq: None, idempotency: None })
         })();
         self.write(prepared, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed))

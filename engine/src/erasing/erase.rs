@@ -192,8 +192,8 @@ impl Tenant {
 }
 
 impl ConversationCompaction<'_> {
-    /// Applies retention once a summary covers everything up to `through`: with `audit-only` or `ephemeral` the
-    /// bodies of those turns are erased; with `full` nothing happens. Inherited turns are left to their owner.
+    /// Applies retention once everything up to `through` is summarized, or trimmed from an ephemeral conversation: with
+    /// `audit-only` or `ephemeral` the bodies of those turns are erased; with `full` nothing happens. Inherited turns are left to their owner.
     /// Returns the number of erased turns.
     pub fn apply_retention(&self, through: u64) -> Result<usize, Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
@@ -215,7 +215,10 @@ impl ConversationCompaction<'_> {
         })?;
         for turns in due.chunks(TURNS_AT_ONCE) {
             // The summary is meant to remain.
-            let erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
+            let mut erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
+            for turn in turns {
+                erasure.events.extend(self.0.echoes(*turn)?);
+            }
             let reason = format!("retention {}", conversation.retention);
             self.0.commit_erasure(erasure, None, &reason)?;
         }

@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// Most ended generations remembered; the oldest are dropped first.
 const ENDED_MAX: usize = 1024;
@@ -90,6 +90,11 @@ pub struct GenerationStatus {
 pub enum GenerationState {
     /// The reply is being written.
     Running,
+    /// Waits for approvals before the model is asked.
+    Waiting {
+        /// Ids of the approvals.
+        waits_for: Vec<String>,
+    },
     /// The reply is committed.
     Done,
     /// There is no reply.
@@ -103,7 +108,7 @@ pub enum GenerationState {
     Stopped,
 }
 
-/// One object for all states: only a failure has `code` and `text`.
+/// One object for all states: only a failure has `code` and `text`, and only a waiting one has `waits_for`.
 impl JsonSchema for GenerationState {
     fn inline_schema() -> bool {
         true
@@ -117,7 +122,10 @@ impl JsonSchema for GenerationState {
         json_schema!({
             "type": "object",
             "properties": {
-                "state": {"type": "string", "enum": ["running", "done", "failed", "stopped"]},
+                "state": {"type": "string", "enum": ["running", "waiting", "done", "failed", "stopped"]},
+                "waits_for": {
+                    "type": "array", "items": {"type": "string"}, "description": "Ids of the approvals that it waits for.",
+                },
                 "code": {"type": "string", "description": "Error code."},
                 "text": {"type": "string", "description": "Error message."},
             },
@@ -253,6 +261,8 @@ fn join(last: &mut Delta, next: Delta) -> Option<Delta> {
 pub struct Generations {
     known: Mutex<Known>,
     left: Condvar,
+    /// Changes with every resolved approval.
+    resolved: watch::Sender<()>,
 }
 
 #[derive(Default)]
@@ -268,13 +278,19 @@ struct Known {
 struct Running {
     key: Key,
     turn: Option<TurnId>,
+    /// Ids of the approvals that it waits for.
+    waits_for: Vec<String>,
     /// Taken by the first to end it.
     halt: Option<oneshot::Sender<Halt>>,
 }
 
 impl Running {
     fn status(&self, id: GenerationId) -> GenerationStatus {
-        GenerationStatus { id, conversation: self.key.id, turn: self.turn, state: GenerationState::Running }
+        let state = match self.waits_for.is_empty() {
+            true => GenerationState::Running,
+            false => GenerationState::Waiting { waits_for: self.waits_for.clone() },
+        };
+        GenerationStatus { id, conversation: self.key.id, turn: self.turn, state }
     }
 
     fn halt(&mut self, why: Halt) {
@@ -299,6 +315,9 @@ impl Observer for Generations {
         }
         if commit.deleted {
             self.turn_ended(commit.key, None);
+        }
+        if commit.has(|kind| kind == kind::APPROVAL_RESOLVED) {
+            self.resolved.send_replace(());
         }
     }
 }
@@ -328,10 +347,22 @@ impl Generations {
             return Err(Error::conflict("generation.running", text));
         }
         let (halt, halted) = oneshot::channel();
-        known.running.insert(id, Running { key, turn: None, halt: Some(halt) });
+        known.running.insert(id, Running { key, turn: None, waits_for: Vec::new(), halt: Some(halt) });
         known.at_work += 1;
         drop(known);
         Ok((Seat { generations: self.clone(), id }, halted))
+    }
+
+    /// Changes with every approval that is resolved from now on.
+    pub fn resolutions(&self) -> watch::Receiver<()> {
+        self.resolved.subscribe()
+    }
+
+    /// Notes the approvals that a generation waits for.
+    pub fn waits(&self, id: GenerationId, waits_for: Vec<String>) {
+        if let Some(running) = self.known().running.get_mut(&id) {
+            running.waits_for = waits_for;
+        }
     }
 
     /// Notes that the turn of the reply is open.

@@ -20,7 +20,7 @@ use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::policy::OnOverflow;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
-use everturn_core::write::not_open;
+use everturn_core::write::{absent, not_open};
 use everturn_formats::wire::ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
 use everturn_store::TurnQuery;
 use everturn_views::context::Section;
@@ -29,6 +29,7 @@ use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
@@ -175,6 +176,9 @@ impl ConversationHandle {
     /// waits; the future resolves once the input is durable, the receipt of the prompt is recorded, and the turn of
     /// the reply is open. A sync caller passes it to [`model::wait`](crate::model::wait).
     ///
+    /// While approvals are pending, the model is not asked: the status of the generation names them, and it goes on when the
+    /// last one is resolved or expires.
+    ///
     /// A later failure ends that turn as aborted, with the reason and the text so far; the input stays. If the
     /// provider reports that the prompt is too long, the conversation is compacted and the model asked once more,
     /// unless the policy forbids it or tools already ran for this request: a tool result is in the input, or after
@@ -196,7 +200,7 @@ impl ConversationHandle {
         self.shared().journal.conversation(self.key())?;
         let runtime = runtime()?;
         let generation = GenerationId(self.shared().journal.source.ulid()?);
-        let (seat, halted) =
+        let (seat, mut halted) =
             self.shared().generations.begin(generation, self.key().clone(), options.parallel)?;
         let asking = Tenant::within(self.shared().clone(), self.key().tenant.clone())
             .called_by(self.tenant.caller().clone())
@@ -214,12 +218,12 @@ impl ConversationHandle {
             everturn.generation.id = %generation,
             "error.type" = Empty,
         );
-        let work = Work { asking, conversation, generation, options, model, news: Arc::default(), span };
-        on_a_thread(move || {
-            let span = work.span.clone();
-            match span.in_scope(|| work.prepare()) {
-                Err(error) => {
-                    work.note(&Err(End::Failed(error.clone())));
+        let (news, within) = (Arc::default(), span.clone());
+        let work = Arc::new(Work { asking, conversation, generation, options, model, news, span });
+        let run = async move {
+            match work.prepared(&mut halted).await {
+                Err(end) => {
+                    let error = work.not_begun(end);
                     drop((work, seat));
                     let _ = tell.send(Err(error));
                 }
@@ -234,10 +238,11 @@ impl ConversationHandle {
                     };
                     // The caller may be gone; the reply is wanted all the same.
                     let _ = tell.send(Ok(generating));
-                    runtime.spawn(follow(Arc::new(work), ready, halted, seat).instrument(span));
+                    follow(work, ready, halted, seat).await;
                 }
             }
-        })?;
+        };
+        runtime.spawn(run.instrument(within));
         Ok(begun)
     }
 }
@@ -303,9 +308,72 @@ impl Drop for EndReport {
 }
 
 impl Work {
-    /// Prepares everything up to the open turn: input, context, receipt.
-    fn prepare(&self) -> Result<(Vec<Turn>, Ready), Error> {
-        let input = self.append_input()?;
+    /// Prepares everything up to the open turn. While approvals are pending, the model is not asked.
+    async fn prepared(
+        self: &Arc<Self>,
+        halted: &mut oneshot::Receiver<Halt>,
+    ) -> Result<(Vec<Turn>, Ready), End> {
+        let work = self.clone();
+        let input = aside(move || work.append_input()).await.flatten()?;
+        self.approved(halted).await?;
+        let work = self.clone();
+        Ok(aside(move || work.prepare(input)).await.flatten()?)
+    }
+
+    /// Waits until no approval is pending: each is resolved, or expires.
+    async fn approved(self: &Arc<Self>, halted: &mut oneshot::Receiver<Halt>) -> Result<(), End> {
+        let generations = &self.conversation.shared().generations;
+        let mut resolutions = generations.resolutions();
+        loop {
+            let work = self.clone();
+            let (waits_for, left) = aside(move || work.pending_approvals()).await.flatten()?;
+            let is_clear = waits_for.is_empty();
+            generations.waits(self.generation, waits_for);
+            if is_clear {
+                return Ok(());
+            }
+            let expiry = async {
+                match left {
+                    Some(left) => tokio::time::sleep(left).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                why = &mut *halted => return Err(End::Halted(why.unwrap_or(Halt::Closed))),
+                _ = resolutions.changed() => {}
+                () = expiry => {}
+            }
+        }
+    }
+
+    /// Ids of the approvals that are pending, and the time until the first of them expires. Records those that have.
+    fn pending_approvals(&self) -> Result<(Vec<String>, Option<Duration>), Error> {
+        self.conversation.settle_if_due()?;
+        let pending = self.conversation.state().read()?.pending_approvals;
+        let now = self.conversation.shared().now();
+        let left = pending.iter().filter_map(|approval| approval.deadline).min().map(|deadline| {
+            Duration::from_micros(u64::try_from(deadline.0.saturating_sub(now.0)).unwrap_or(0))
+        });
+        Ok((pending.into_iter().map(|approval| approval.approval_id).collect(), left))
+    }
+
+    /// Records the end of a generation whose turn was never open.
+    fn not_begun(&self, end: End) -> Error {
+        let error = match &end {
+            End::Failed(error) => error.clone(),
+            End::Halted(Halt::Closed) => closed(),
+            End::Halted(Halt::TurnEnded) => absent(self.conversation.key()),
+            End::Halted(Halt::Stopped) => {
+                let text = format!("{} was stopped before the model was asked", self.generation);
+                Error::conflict("generation.stopped", text)
+            }
+        };
+        self.note(&Err(end));
+        error
+    }
+
+    /// Builds the context, records its receipt and opens the turn of the reply.
+    fn prepare(&self, input: Vec<Turn>) -> Result<(Vec<Turn>, Ready), Error> {
         let recent = self.recent()?;
         let from = input.first().map(|turn| turn.seq).or(recent.first().map(|turn| turn.seq));
         let built = ContextOptions { input_from: from, ..self.options.context.clone() };

@@ -7,6 +7,7 @@ mod batch;
 mod markers;
 
 use super::{Imported, in_short};
+use crate::conversation::ConversationHandle;
 use crate::ingest::NewTurn;
 use crate::tenant::Tenant;
 use batch::Batch;
@@ -17,15 +18,18 @@ use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::METADATA_BYTES_MAX;
-use everturn_core::turn::Successor;
+use everturn_core::turn::{Role, Successor};
 use everturn_core::write::{Summarized, SupersededBody};
 use everturn_formats::agents::{Entry, EntryContent, ParsedTurn, Reader, Thread};
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
+use everturn_views::speech;
+use everturn_views::state::Tool;
 use everturn_views::tokens::Family;
 use markers::Writing;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::BufRead;
+use std::ops::ControlFlow;
 
 /// Bytes that may wait in all batches together.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -43,6 +47,7 @@ impl Tenant {
     pub(super) fn import_agent<R: BufRead>(
         &self,
         mut reader: Reader<R>,
+        watched: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported, Error> {
         let format = reader.format().name();
@@ -99,6 +104,9 @@ impl Tenant {
             );
             return Err(Error::invalid("import.no_turns", text));
         }
+        for id in &met {
+            self.conversation(*id).abandon_unanswered(watched)?;
+        }
         let conversation = self.shared().journal.index.conversation(&self.key(*first))?;
         Ok(Imported {
             format: format.into(),
@@ -110,6 +118,36 @@ impl Tenant {
             kept: import.kept,
             problems,
         })
+    }
+}
+
+impl ConversationHandle {
+    /// Gives up the tool calls that will not get a result: a user's prompt follows them or, unless the file is watched,
+    /// the file ends without one. Those of earlier imports are among them.
+    fn abandon_unanswered(&self, watched: bool) -> Result<(), Error> {
+        let head = self.shared().journal.index.conversation(self.key())?.head.seq;
+        let fold = self.shared().fold(self.key(), head)?;
+        let Some(first) = fold.tools.iter().map(|tool| tool.seq).min() else { return Ok(()) };
+        let mut prompted = 0;
+        if watched {
+            let query = TurnQuery { after: Some(first), ..TurnQuery::default() };
+            self.each_turn(query, |turn| {
+                if speech::of_turn(&turn).role == Role::User {
+                    prompted = turn.seq;
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
+        let is_over = |tool: &&Tool| !watched || tool.seq < prompted;
+        let over: Vec<Tool> = fold.tools.iter().filter(is_over).cloned().collect();
+        if over.is_empty() {
+            return Ok(());
+        }
+        match self.abandon(&over, None, Some("the session went on without a result")) {
+            // An archived conversation is left as it is.
+            Ok(_) | Err(Error::Conflict(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

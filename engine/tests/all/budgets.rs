@@ -1,12 +1,13 @@
 //! Budgets: what happens when an append would make the messages view too large.
 
 use crate::compacting::{by_hand, policy, talk};
-use crate::stage::{Short, memory, quiet, refused};
+use crate::stage::{Short, Stage, memory, quiet, refused};
 use everturn::model::Summarize;
 use everturn::{ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant};
+use everturn_core::approval::ApprovalBody;
+use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_views::state::ApprovalBody;
 use serde_json::json;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -213,7 +214,7 @@ fn appends_are_not_refused_where_a_compaction_is_blocked() {
         }),
         ("an approval", &|scope, id| {
             let approval = ApprovalBody { approval_id: "a1".into(), ..ApprovalBody::default() };
-            scope.conversation(id).state().request_approval(approval).wait().unwrap();
+            scope.conversation(id).state().request_approval(approval, None).wait().unwrap();
         }),
     ];
     for (what, begin) in block {
@@ -265,4 +266,68 @@ fn more_turns_than_one_append_takes_are_refused_for_that() {
         let turns: Vec<_> = (0..turns).map(|n| NewTurn::user(&format!("turn {n}"))).collect();
         refused(scope.conversation(id).append_all(turns).wait(), "limit.exceeded", "BATCH_EVENTS_MAX");
     }
+}
+
+/// The value used to show every message and every event, whatever the budget.
+#[test]
+fn the_transcript_value_holds_the_caps_and_tells_the_budget() {
+    let stage = Stage::new();
+    let stored = stage.open();
+    for scope in [memory().1, stored.tenant("acme").unwrap()] {
+        let limits = json!({"max_messages": 4, "max_events": 12, "recovery": {"trim": {"keep_last": 2}}});
+        let id = scope.begin_with(policy("budget", limits)).id;
+        scope.conversation(id).state().pin("branch", "main").wait().unwrap();
+        talk(&scope, id, 30);
+        let value: serde_json::Value =
+            serde_json::from_str(&scope.conversation(id).transcript().unwrap()).unwrap();
+        let usage = scope.conversation(id).compaction().usage().unwrap();
+        let messages = value["messages"].as_array().unwrap();
+        assert_eq!((messages.len() as u64, messages.len() <= 4), (usage.messages, true));
+        let last = scope.turns(id).pop().unwrap();
+        assert_eq!(messages.last().unwrap(), &last.value().unwrap());
+        let events = value["events"].as_array().unwrap();
+        assert!(events.len() <= 12, "{} events", events.len());
+        assert!(events.iter().any(|event| event["kind"] == "state.pin"), "what is in force is shown");
+        let budget = &value["metadata"]["transcript_budget"];
+        assert_eq!(
+            (&budget["last_action"]["action"], &budget["policy"]["max_messages"]),
+            (&json!("trim"), &json!(4))
+        );
+        assert_eq!(scope.turns(id).len(), 30, "the log keeps everything");
+    }
+}
+
+/// A prompt of 12,600 tokens used to pass a trigger of 10,000, because only turns were counted.
+#[test]
+fn the_threshold_counts_the_system_prompt_and_the_tools() {
+    let stage = Stage::new();
+    // When a store is closed, a last look is taken at what changed.
+    let open = |options: Options| {
+        let store = stage.open_with(options);
+        (store.tenant("acme").unwrap(), store)
+    };
+    let (scope, store) = open(Options::default());
+    let threshold = json!({"strategy": "threshold", "input_limit": 30_000, "keep_last": 1});
+    let settings = Settings {
+        system_prompt: Some(Some(SystemPrompt::new("Be careful with every word. ".repeat(600)))),
+        ..policy("compaction", threshold)
+    };
+    let id = scope.begin_with(settings).id;
+    let turn = "These are some words about nothing in particular. ".repeat(50);
+    for _ in 0..8 {
+        scope.say(id, NewTurn::user(&turn));
+    }
+    drop((scope, store));
+    let (scope, store) = open(Options::default());
+    let is_compacted = |scope: &Tenant| scope.conversation(id).get().unwrap().checkpoint.is_some();
+    assert!(!is_compacted(&scope), "4,000 tokens of turns and 3,600 of the system prompt");
+    let tool = json!({"name": "look", "description": "It looks at everything there is. ".repeat(500)});
+    let tools = vec![Raw::of(&tool).unwrap()];
+    let options = ContextOptions { tools, ..ContextOptions::new(50_000) };
+    let context = scope.conversation(id).contexts().build(&options).unwrap();
+    assert!((10_000..12_600).contains(&context.tokens.used), "{}", context.tokens.used);
+    scope.conversation(id).contexts().record(&context).unwrap();
+    drop((scope, store));
+    let (scope, _store) = open(quiet());
+    assert!(is_compacted(&scope), "and 3,500 of the tools");
 }

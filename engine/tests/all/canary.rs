@@ -7,13 +7,14 @@ use everturn::{
     HistoryQuery, Lifecycle, ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions,
     Tenant, Update,
 };
+use everturn_core::approval::ApprovalBody;
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_formats::archive::{Contents, Reader};
 use everturn_views::compaction::Checkpoint;
-use everturn_views::state::{ApprovalBody, ToolBody};
+use everturn_views::state::ToolBody;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

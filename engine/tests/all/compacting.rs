@@ -2,12 +2,15 @@
 
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
 use everturn::model::Summarize;
-use everturn::{CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Tenant, Update};
+use everturn::{
+    ApprovalOutcome, CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Tenant, Update,
+};
+use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::conversation::{Conversation, Retention, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_views::compaction::Checkpoint;
-use everturn_views::state::{Approval, ApprovalBody, ToolBody};
+use everturn_views::state::ToolBody;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -203,7 +206,7 @@ fn an_approval_a_started_tool_and_an_open_turn_hold_it_back_until_they_are_answe
         question: Some("Deploy to production?".into()),
         ..ApprovalBody::default()
     };
-    let asked = scope.conversation(id).state().request_approval(ask).wait().unwrap().seq;
+    let asked = scope.conversation(id).state().request_approval(ask, None).wait().unwrap().seq;
     let tool = || ToolBody {
         tool_call_id: "t1".into(),
         tool_name: Some("backup".into()),
@@ -223,7 +226,9 @@ fn an_approval_a_started_tool_and_an_open_turn_hold_it_back_until_they_are_answe
         "compaction.nothing",
         &format!("pending since seq {asked}"),
     );
-    scope.conversation(id).state().resolve_approval("a1", Approval::Approved).wait().unwrap();
+    let approved =
+        ApprovalOutcome { approval_id: "a1".into(), state: Approval::Approved, actor: None, reason: None };
+    scope.conversation(id).state().resolve_approval(approved).wait().unwrap();
     scope.conversation(id).state().tool_finished(tool()).wait().unwrap();
     scope.conversation(id).open_turn(open.id).commit(NewTurn::assistant("said")).wait().unwrap();
     let state = scope.conversation(id).state().read().unwrap();

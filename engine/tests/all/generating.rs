@@ -662,3 +662,65 @@ fn what_is_traced_has_the_names_that_others_use_and_no_words_of_anybody() {
         assert!(!told.contains(word), "{word} in {told}");
     }
 }
+
+/// Waits until the generation that runs in a conversation is in a state.
+fn until_state(scope: &Tenant, id: ConversationId, is: impl Fn(&GenerationState) -> bool) {
+    let end = std::time::Instant::now() + PATIENCE;
+    while !scope.generations().running(id).first().is_some_and(|status| is(&status.state)) {
+        assert!(std::time::Instant::now() < end, "{:?}", scope.generations().running(id));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_generation_says_which_approvals_it_waits_for_and_goes_on_when_they_are_resolved() {
+    use everturn::{ApprovalBody, ApprovalOutcome};
+    use everturn_core::approval::Approval;
+    let server = ScriptedServer::start(vec![vec![says("Done.")]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let chat = scope.conversation(id);
+    for approval in ["a1", "a2"] {
+        let body = ApprovalBody { approval_id: approval.into(), ..ApprovalBody::default() };
+        chat.state().request_approval(body, None).wait().unwrap();
+    }
+    let generation = {
+        let scope = scope.clone();
+        std::thread::spawn(move || generate(&scope, id, input("Send both mails.")))
+    };
+    let waits = |ids: &[&str]| {
+        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        move |state: &GenerationState| *state == GenerationState::Waiting { waits_for: ids.clone() }
+    };
+    until_state(&scope, id, waits(&["a1", "a2"]));
+    assert_eq!(scope.turns(id).len(), 1, "the input is durable, and the model was not asked");
+    let resolve = |approval: &str| {
+        let resolution = ApprovalOutcome {
+            approval_id: approval.into(),
+            state: Approval::Approved,
+            actor: None,
+            reason: None,
+        };
+        chat.state().resolve_approval(resolution).wait().unwrap();
+    };
+    resolve("a1");
+    until_state(&scope, id, waits(&["a2"]));
+    resolve("a2");
+    assert_eq!(generation.join().unwrap().unwrap().answer.text, "Done.");
+}
+
+#[test]
+fn a_generation_that_waits_can_be_stopped() {
+    let server = ScriptedServer::start(Vec::new());
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let body = everturn::ApprovalBody { approval_id: "a1".into(), ..everturn::ApprovalBody::default() };
+    scope.conversation(id).state().request_approval(body, None).wait().unwrap();
+    let generation = {
+        let scope = scope.clone();
+        std::thread::spawn(move || begin(&scope, id, input("Send it.")).map(drop))
+    };
+    until_state(&scope, id, |state| matches!(state, GenerationState::Waiting { .. }));
+    let running = scope.generations().running(id).remove(0).id;
+    scope.generations().stop(running).unwrap();
+    refused(generation.join().unwrap(), "generation.stopped", "before the model was asked");
+    assert_eq!(scope.generations().status(running).unwrap().state, GenerationState::Stopped);
+}

@@ -1,7 +1,8 @@
 //! What is kept and for how long: repeated requests, expected places, retention, time to live, system prompts.
 
+use crate::compacting::by_hand;
 use crate::stage::{START, Short, Stage, Still, memory, refused, words};
-use everturn::{AppendOptions, NewConversation, NewTurn, Swept, Tenant};
+use everturn::{AppendOptions, ContextOptions, Everturn, NewConversation, NewTurn, Options, Swept, Tenant};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Retention, Settings, SystemPrompt};
 use everturn_core::event::kind;
@@ -273,4 +274,137 @@ fn setting_what_is_set_already_adds_nothing() {
     let both = Settings { title: Some(Some("Trip".into())), owner: Some(None), ..Settings::default() };
     assert_eq!(scope.conversation(id).update(both).wait().unwrap().owner, None);
     assert_eq!(scope.conversation(id).log().read(1, 1).unwrap()[0].text().unwrap(), "{\"owner\":null}");
+}
+
+/// Trimming used to move the start of the view and to leave the words where they were: 0 of 12 turns were erased.
+#[test]
+fn what_is_trimmed_from_an_ephemeral_conversation_is_erased() {
+    let stage = Stage::new();
+    let stored = stage.open();
+    for scope in [memory().1, stored.tenant("acme").unwrap()] {
+        for (how, erased) in [(Retention::Ephemeral, true), (Retention::AuditOnly, false)] {
+            let mut settings = retention(how);
+            let limits = r#"{"max_messages":4,"recovery":{"trim":{"keep_last":2}}}"#;
+            settings.policy.insert("budget".into(), Raw::new(limits.into()).unwrap());
+            let id = scope.begin_with(settings).id;
+            for n in 0..12 {
+                scope.say(id, NewTurn::user(&format!("{how} word {n} ")));
+            }
+            let start = scope.conversation(id).get().unwrap().view_start().0;
+            assert!(start > 0);
+            for (n, turn) in scope.turns(id).iter().enumerate() {
+                assert_eq!(turn.erased, erased && turn.seq <= start, "{how} {n}");
+            }
+            scope.conversation(id).log().verify(None).unwrap();
+        }
+    }
+    assert_eq!(stage.files_with("ephemeral word 0 "), Vec::<std::path::PathBuf>::new());
+    assert!(!stage.files_with("audit-only word 0 ").is_empty());
+}
+
+/// The content of covered turns used to be erased and quoted by the checkpoint.
+#[test]
+fn the_checkpoint_of_what_is_not_kept_quotes_nothing() {
+    let stage = Stage::new();
+    let stored = stage.open();
+    for scope in [memory().1, stored.tenant("acme").unwrap()] {
+        for how in [Retention::AuditOnly, Retention::Ephemeral] {
+            let id = scope.begin_with(retention(how)).id;
+            let call = r#"{"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"send_mail","input":{"to":"zebra"}}]}"#;
+            for round in 1..=2 {
+                scope.say(
+                    id,
+                    NewTurn::user(
+                        "We decided to paint the zebra green. Never tell the otter! See src/stripes.rs.",
+                    ),
+                );
+                scope.say(id, NewTurn::message(call));
+                scope.say(id, NewTurn::tool_result("c1", "error: the zebra is away, see trace 4f1c22ab9"));
+                scope.say(id, NewTurn::assistant("Why is the zebra away? I will ask the otter tomorrow."));
+                scope.conversation(id).compaction().compact(by_hand(0)).unwrap();
+                let state = scope.conversation(id).state().read().unwrap();
+                let checkpoint = state.checkpoint.unwrap();
+                let rendered = everturn_views::compaction::render(&checkpoint);
+                let shown = format!("{} {rendered}", serde_json::to_string(&checkpoint).unwrap());
+                for word in ["zebra", "otter", "decided", "4f1c22ab9", "paint"] {
+                    assert!(!shown.contains(word), "{how}: {word} in {shown}");
+                }
+                assert_eq!(checkpoint.relevant_files, ["src/stripes.rs"]);
+                let counts = [
+                    format!("turns by assistant: {}", 2 * round),
+                    format!("turns by tool: {round}"),
+                    format!("turns by user: {round}"),
+                    format!("calls of send_mail: {round}"),
+                ];
+                assert_eq!(checkpoint.completed_work, counts);
+                assert!(checkpoint.handoff_md.contains("is not kept"), "it says so");
+            }
+        }
+    }
+    assert_eq!(stage.files_with("zebra green"), Vec::<std::path::PathBuf>::new());
+}
+
+/// Expired conversations used to be there until the next sweep, up to half a minute later.
+#[test]
+fn what_has_expired_is_absent_for_every_reader_at_once() {
+    let clock = Still::new(8);
+    let stage = Stage::new();
+    let stored = stage.open_with(clock.options());
+    let in_memory = Everturn::open_with("memory:", clock.options()).unwrap();
+    let mut readers = Vec::new();
+    for store in [&in_memory, &stored] {
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin_with(Settings { ttl: Some(Some(100)), ..Settings::default() }).id;
+        let turn = scope.say(id, NewTurn::user("a zebra for a moment"));
+        let kept = scope.begin();
+        readers.push((scope, id, turn.id, kept));
+    }
+    let beside = stage.open_with(Options { read_only: true, ..clock.options() });
+    let (_, id, turn, kept) = readers[1].clone();
+    readers.push((beside.tenant("acme").unwrap(), id, turn, kept));
+    clock.advance_s(99);
+    for (scope, id, turn, _) in &readers {
+        scope.conversation(*id).get().unwrap();
+        scope.turn(*turn).unwrap();
+    }
+    clock.advance_s(1);
+    for (scope, id, turn, kept) in &readers {
+        let chat = scope.conversation(*id);
+        refused(chat.get(), "conversation.absent", "no conversation");
+        refused(chat.history(Default::default()).map(drop), "conversation.absent", "no conversation");
+        refused(chat.log().read(0, 10), "conversation.absent", "no conversation");
+        refused(chat.state().read(), "conversation.absent", "no conversation");
+        refused(chat.transcript(), "conversation.absent", "no conversation");
+        refused(
+            chat.contexts().build(&ContextOptions::new(1000)).map(drop),
+            "conversation.absent",
+            "no conversation",
+        );
+        refused(scope.turn(*turn), "turn.absent", "no turn");
+        let listed = scope.list(Default::default()).unwrap().data;
+        assert_eq!(listed.iter().map(|it| it.id).collect::<Vec<_>>(), [*kept]);
+    }
+    for (scope, id, ..) in &readers[..2] {
+        refused(scope.try_say(*id, NewTurn::user("too late")), "conversation.absent", "no conversation");
+    }
+    assert_eq!(stored.sweep().unwrap().expired, 1);
+}
+
+#[test]
+fn opening_a_store_sweeps_it() {
+    let clock = Still::new(9);
+    let stage = Stage::new();
+    let id = {
+        let store = stage.open_with(clock.options());
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin_with(Settings { ttl: Some(Some(100)), ..Settings::default() }).id;
+        scope.say(id, NewTurn::user("a zebra for a moment"));
+        id
+    };
+    clock.advance_s(100);
+    let store = stage.open_with(clock.options());
+    assert_eq!(store.tenant("acme").unwrap().tombstones().unwrap()[0].id, id);
+    assert_eq!(stage.files_with("a zebra for"), Vec::<std::path::PathBuf>::new());
+    assert_eq!(store.sweep().unwrap().expired, 1, "the first sweep tells what opening did");
+    assert_eq!(store.sweep().unwrap().expired, 0);
 }

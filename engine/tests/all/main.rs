@@ -4,6 +4,8 @@
 //! rest takes one promise at a time. `EVERTURN_SEED` repeats a random run.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 
+mod abandoning;
+mod approving;
 mod backup;
 mod budgets;
 mod canary;

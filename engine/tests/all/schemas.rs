@@ -9,13 +9,14 @@ use everturn::{
     RecallRequest, Tenant,
 };
 use everturn_core::access::KeyRole;
+use everturn_core::approval::ApprovalBody;
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::fact::Dropped;
 use everturn_core::id::{ConversationId, GenerationId};
 use everturn_core::json::Raw;
 use everturn_core::redaction::Mode;
 use everturn_views::projection::View;
-use everturn_views::state::{ApprovalBody, ToolBody};
+use everturn_views::state::ToolBody;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -230,7 +231,7 @@ fn talk(scope: &Tenant, answers: &mut Described) -> ConversationId {
     answers.fits(&scope.conversation(id).state().pin("limits", raw("{\"files\": 3.0}")).wait().unwrap());
     let approval =
         ApprovalBody { approval_id: "a1".into(), question: Some("May I?".into()), ..ApprovalBody::default() };
-    scope.conversation(id).state().request_approval(approval).wait().unwrap();
+    scope.conversation(id).state().request_approval(approval, Some("gpt".into())).wait().unwrap();
     let tool = ToolBody { tool_call_id: "c2".into(), tool_name: Some("look".into()), summary: None };
     scope.conversation(id).state().tool_started(tool).wait().unwrap();
     id

@@ -11,7 +11,7 @@ use everturn_core::write::StateBody;
 use serde::ser::{Error as _, SerializeSeq};
 use serde::{Serialize, Serializer};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 /// All that a transcript value is made from.
@@ -29,6 +29,10 @@ pub struct Source<'a> {
     pub has_assets: bool,
     /// The handoff note of its checkpoint; without one, the summary that it was imported with.
     pub summary: Option<&'a str>,
+    /// `seq` after which events are shown, if the log has more of them than the budget allows.
+    pub events_after: u64,
+    /// `seq` of earlier events that are shown nevertheless: what they set is in force.
+    pub in_force: &'a BTreeSet<u64>,
 }
 
 /// The value, keys in the order of the specification.
@@ -247,10 +251,12 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
     Ok(metadata)
 }
 
-/// What a model call would continue from: what was said, as it was said, and not taken back.
+/// What a model call would continue from: what was said, as it was said, not taken back, and neither summarized nor
+/// trimmed.
 fn messages(source: &Source<'_>) -> impl Iterator<Item = Result<Raw, Error>> {
-    source.each_turn().filter_map(|turn| match turn {
-        Ok(turn) => turn.message.clone().filter(|_| is_said(&turn)).map(Ok),
+    let (start, _) = source.conversation.view_start();
+    source.each_turn().filter_map(move |turn| match turn {
+        Ok(turn) => turn.message.clone().filter(|_| turn.seq > start && is_said(&turn)).map(Ok),
         Err(error) => Some(Err(error)),
     })
 }
@@ -265,7 +271,9 @@ fn events(
     labels: &Labels,
 ) -> impl Iterator<Item = Result<Written, Error>> {
     let mut turns = source.each_turn().peekable();
-    source.each_event().filter_map(move |event| {
+    let Source { events_after, in_force, .. } = *source;
+    let is_shown = move |event: &Event| event.seq > events_after || in_force.contains(&event.seq);
+    source.each_event().filter(move |event| event.as_ref().map_or(true, is_shown)).filter_map(move |event| {
         let written = event.and_then(|event| {
             while turns.next_if(|turn| turn.as_ref().is_ok_and(|turn| turn.seq < event.seq)).is_some() {}
             let turn = turns.next_if(|turn| turn.as_ref().map_or(true, |turn| turn.seq == event.seq));

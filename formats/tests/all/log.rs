@@ -14,7 +14,7 @@ use everturn_core::write::{
 };
 use everturn_formats::transcript::{Imported, Item, STATE_REASON, Source, export};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 /// 2026-01-01T00:00:00Z.
@@ -273,6 +273,8 @@ impl Log {
             turns: &|after| Ok(turns.iter().filter(|turn| turn.seq > after).take(2).cloned().collect()),
             has_assets: true,
             summary: None,
+            events_after: 0,
+            in_force: &BTreeSet::new(),
         };
         let mut text = Vec::new();
         export(&source, &mut text).unwrap();

@@ -13,7 +13,11 @@ use everturn::model::Delta;
 use everturn::{Generating, Progress};
 use everturn_api::Operation;
 use everturn_api::generations::{Generate, GeneratedAnswer};
+use everturn_core::Error;
+use everturn_views::state::PendingApproval;
+use futures_util::FutureExt;
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -27,18 +31,44 @@ async fn generate(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     if !generate.stream {
         return Ok(axum::Json(generate.run(&asker).await?).into_response());
     }
-    let generating = generate.begin(&asker).await?;
-    Ok(sse::answer(&app, Answering { begun: false, generating }))
+    let name = generate.conversation.clone();
+    let pending = asker.blocking(move |tenant| name.find(tenant)?.state().read()).await?.pending_approvals;
+    let answering = match pending.is_empty() {
+        true => Answering { generating: Some(generate.begin(&asker).await?), ..Answering::default() },
+        false => Answering {
+            pending,
+            waiting: Some(async move { generate.begin(&asker).await }.boxed()),
+            ..Answering::default()
+        },
+    };
+    Ok(sse::answer(&app, answering))
 }
 
+#[derive(Default)]
 struct Answering {
+    /// Approvals that the generation waits for, until the reader is told.
+    pending: Vec<PendingApproval>,
+    /// Resolves when they are resolved.
+    waiting: Option<BoxFuture<'static, Result<Generating, Error>>>,
+    generating: Option<Generating>,
+    /// Whether the reader knows that the model is asked.
     begun: bool,
-    generating: Generating,
 }
 
 impl Frames for Answering {
     async fn next(&mut self) -> Option<Event> {
-        let generating = &mut self.generating;
+        if !self.pending.is_empty() {
+            return Some(frame("waiting", &json!({"waits_for": std::mem::take(&mut self.pending)})));
+        }
+        if let Some(waiting) = &mut self.waiting {
+            let begun = waiting.await;
+            self.waiting = None;
+            match begun {
+                Ok(generating) => self.generating = Some(generating),
+                Err(error) => return Some(frame("error", &Problem::from(error).body())),
+            }
+        }
+        let generating = self.generating.as_mut()?;
         if !std::mem::replace(&mut self.begun, true) {
             let started = json!({
                 "id": generating.id,
@@ -57,7 +87,9 @@ impl Frames for Answering {
     }
 
     fn stopping(&self) -> Event {
-        frame("stopping", &json!({"id": self.generating.id, "turn": self.generating.turn}))
+        let begun = self.generating.as_ref().map(|generating| (generating.id, generating.turn));
+        let (id, turn) = begun.unzip();
+        frame("stopping", &json!({"id": id, "turn": turn}))
     }
 }
 

@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use everturn::{ConversationHandle, Format, Imported};
+use everturn::{ConversationHandle, Format, ImportOptions, Imported};
 use everturn_api::Operation;
 use everturn_api::transfer::Export;
 use everturn_core::Error;
@@ -60,6 +60,8 @@ async fn export(State(app): State<Arc<App>>, request: Request) -> Result<Respons
 #[serde(deny_unknown_fields)]
 struct Named {
     name: Option<String>,
+    #[serde(default)]
+    watched: bool,
 }
 
 async fn import(
@@ -74,7 +76,8 @@ async fn import(
     let imported = tokio::task::spawn_blocking(move || {
         let _thread = thread;
         let mut within = Read::by_ref(&mut file).take(bytes_max);
-        let imported = scope.import_as(file_named.name.as_deref(), &mut within, &mut |_| {});
+        let options = ImportOptions { name: file_named.name.as_deref(), watched: file_named.watched };
+        let imported = scope.import_with(options, &mut within, &mut |_| {});
         let too_large = within.limit() == 0 && file.read(&mut [0]).is_ok_and(|more| more > 0);
         let broken = file.broken;
         (imported, too_large, broken)

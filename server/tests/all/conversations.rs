@@ -196,3 +196,28 @@ async fn another_tenants_ids_look_absent() {
     assert_eq!(other.conversation(theirs).get().unwrap().head.seq, 3);
     stage.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_expired_is_absent_before_it_is_swept() {
+    let stage = Stage::new().await;
+    let kept = stage.conversation().await;
+    let gone = stage.post("/api/v1/conversations", &json!({"title": "A zebra", "ttl": 1}), 201).await;
+    let path = format!("/api/v1/conversations/{}", gone["id"].as_str().unwrap());
+    // The sweeper comes every half minute; a second is enough.
+    let began = std::time::Instant::now();
+    while stage.request(Method::GET, &path).send().await.unwrap().status() != 404 {
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "it is still there");
+    }
+    for below in ["", "/turns", "/state", "/events", "/export"] {
+        let answer = stage.get(&format!("{path}{below}"), 404).await;
+        assert_eq!(answer["code"], "conversation.absent", "{below}");
+    }
+    let turn = json!({"turns": [{"role": "user", "content": "too late"}]});
+    assert_eq!(stage.post(&format!("{path}/turns"), &turn, 404).await["code"], "conversation.absent");
+    let list = stage.get("/api/v1/conversations", 200).await;
+    assert_eq!(
+        (list["data"].as_array().unwrap().len(), list["data"][0]["id"].as_str()),
+        (1, Some(kept.as_str()))
+    );
+    stage.stop().await;
+}

@@ -101,6 +101,8 @@ async fn prepared(answer: &str) -> Prepared {
     let turn = stage.say(&id, "hello").await["id"].as_str().unwrap().to_string();
     stage.send(Method::PUT, &format!("{path}/pins/language"), &json!({"value": "pt"}), 200).await;
     stage.post(&format!("{path}/approvals"), &json!({"approval_id": "appr-1"}), 201).await;
+    let started = json!({"kind": "tool.started", "body": {"tool_call_id": "call_7"}});
+    stage.post(&format!("{path}/events"), &started, 201).await;
     let asset = stage.request(Method::POST, &format!("/api/v1/assets?conversation={id}")).body("bytes");
     let asset = crate::stage::answer(asset, 201).await["id"].as_str().unwrap().to_string();
     let seq =
@@ -117,6 +119,7 @@ async fn prepared(answer: &str) -> Prepared {
             ("asset", asset),
             ("name", "language".into()),
             ("approval", "appr-1".into()),
+            ("call", "call_7".into()),
             ("fact", fact),
             ("seq", seq),
         ]),

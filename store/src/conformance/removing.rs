@@ -6,6 +6,7 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
 use everturn_core::id::TurnId;
+use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, ErasedBody, Write};
 
 /// Erasing a turn removes its body and salt, records the actor, and leaves a chain that verifies.
@@ -250,10 +251,14 @@ pub fn what_is_in_use_again_is_not_deleted_as_expired(store: &dyn Backend) {
         action: Action::Delete { at, reason: "expired".into(), only_expired: true },
     };
     let mut late = m.say("still here");
-    late.at = due;
+    late.at = Timestamp(due.0 - 1);
     append(store, &key, vec![late]);
     refused(store, delete(due), "delete.not_due");
     assert_eq!(texts(store, &key), ["still here"]);
+    // Once its time has passed, it is absent for writers, swept or not.
+    let mut too_late = m.say("too late");
+    too_late.at = due.plus_s(10);
+    refused(store, addition(&key, vec![too_late]), "conversation.absent");
     done(store, delete(due.plus_s(10)));
     assert!(store.conversation(&key).is_err());
 }

@@ -225,7 +225,7 @@ pub fn rebuilding_gives_the_same_answers(store: &dyn Backend) {
         &child,
         vec![better, m.supersede(second, by), m.draft("x.y", "[]"), m.asset("asset_b", b"b")],
     );
-    let settings = Settings { title: Some(Some("Fork".into())), ttl: Some(Some(9)), ..Settings::default() };
+    let settings = Settings { title: Some(Some("Fork".into())), ttl: Some(Some(900)), ..Settings::default() };
     append(store, &child, vec![m.update(settings), m.show("asset_b"), m.say("more")]);
     done(store, m.fork(&grandchild, &child, 4));
     append(store, &grandchild, vec![m.asset("asset_c", b"c"), m.show("asset_c"), m.supersede(second, first)]);

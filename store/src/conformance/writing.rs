@@ -2,7 +2,8 @@
 
 use super::*;
 use everturn_core::Error;
-use everturn_core::conversation::Lifecycle;
+use everturn_core::approval::{Approval, ApprovalBody};
+use everturn_core::conversation::{Lifecycle, Settings};
 use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
@@ -365,4 +366,39 @@ pub fn a_store_that_takes_commits_is_ready(store: &dyn Backend) {
     store.ready().expect("before the first one");
     create(store, &m.key(), vec![m.created()]);
     store.ready().expect("and after it");
+}
+
+/// Of two resolutions of an approval in one batch, both made for the same state of the log, the first wins. The other is a
+/// conflict that names it.
+pub fn of_two_resolutions_the_first_wins(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let begun = create(store, &key, vec![m.event(kind::CREATED, &Settings::default())]);
+    let body =
+        |state: Option<Approval>| ApprovalBody { approval_id: "a1".into(), state, ..ApprovalBody::default() };
+    let write = |draft: Draft, request: Option<u64>, seen: u64| Write {
+        key: key.clone(),
+        action: Action::Approve { drafts: vec![draft], request, last: request, seen },
+    };
+    let asked = m.event(kind::APPROVAL_REQUESTED, &body(None));
+    let head = begun.conversation.head.seq;
+    // Neither has seen the request: it is found in the log.
+    let resolve = |actor: &str, state: Approval| {
+        let draft = m.event(kind::APPROVAL_RESOLVED, &body(Some(state)));
+        write(Draft { actor: Some(actor.into()), ..draft }, None, head)
+    };
+    refused(store, resolve("ana", Approval::Approved), "approval.absent");
+    let batch = vec![
+        write(asked.clone(), None, head),
+        write(m.event(kind::APPROVAL_REQUESTED, &body(None)), None, head),
+        resolve("ana", Approval::Approved),
+        resolve("bob", Approval::Denied),
+    ];
+    let answers = store.commit(batch);
+    let codes: Vec<&str> =
+        answers.iter().map(|answer| answer.as_ref().map_or_else(Error::code, |_| "")).collect();
+    assert_eq!(codes, ["", "approval.exists", "", "approval.resolved"]);
+    let lost = answers[3].as_ref().expect_err("the second");
+    assert!(lost.text().contains("approved by ana"), "{lost}");
+    assert_eq!(log(store, &key).len(), 3);
 }

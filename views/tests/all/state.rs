@@ -28,6 +28,8 @@ enum Step {
     Resolve { id: u8 },
     Start { id: u8 },
     Finish { id: u8 },
+    Abandon { which: u8 },
+    Late { which: u8 },
     Other,
 }
 
@@ -48,6 +50,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..5u8).prop_map(|id| Step::Resolve { id }),
         1 => (0..5u8).prop_map(|id| Step::Start { id }),
         1 => (0..5u8).prop_map(|id| Step::Finish { id }),
+        1 => any::<u8>().prop_map(|which| Step::Abandon { which }),
+        1 => any::<u8>().prop_map(|which| Step::Late { which }),
         1 => Just(Step::Other),
     ]
 }
@@ -64,6 +68,8 @@ struct Account {
     scratchpads: BTreeMap<String, u64>,
     approvals: Vec<(String, u64)>,
     started: Vec<(String, u64)>,
+    /// Ids of abandoned calls, and the turns that made them.
+    abandoned: Vec<(String, u64)>,
     next_call: u64,
 }
 
@@ -189,6 +195,7 @@ impl Account {
                 let (turn, _) = self.standing.remove(which as usize % self.standing.len());
                 self.about(kind::SUPERSEDED, turn, json!({"by": turn_id(1)}));
                 self.calls.retain(|(_, _, by, _)| *by != turn);
+                self.abandoned.retain(|(_, by)| *by != turn);
             }
             Step::Pin { name } => {
                 let seq = self.add(kind::PIN, json!({"name": format!("p{name}"), "value": self.seq()}));
@@ -230,6 +237,26 @@ impl Account {
                 self.add(kind::TOOL_FINISHED, json!({"tool_call_id": id}));
                 self.started.retain(|(known, _)| *known != id);
             }
+            Step::Abandon { which } => {
+                let with_id: Vec<usize> =
+                    (0..self.calls.len()).filter(|at| self.calls[*at].0.is_some()).collect();
+                if with_id.is_empty() {
+                    return;
+                }
+                let (id, _, turn, _) = self.calls.remove(with_id[which as usize % with_id.len()]);
+                let id = id.unwrap();
+                self.add(kind::TOOL_ABANDONED, json!({"tool_call_id": id, "reason": "it takes too long"}));
+                self.abandoned.push((id, turn));
+            }
+            Step::Late { which } => {
+                if self.abandoned.is_empty() {
+                    return;
+                }
+                let (id, _) = self.abandoned.remove(which as usize % self.abandoned.len());
+                let result = json!({"role": "tool", "tool_call_id": id, "content": "done"});
+                let seq = self.turn(kind::TOOL_RESULT, Role::Tool, json!({"message": result}));
+                self.standing.push((seq, seq));
+            }
             Step::Other => drop(self.add("snapshot_created", json!({"tool_call": "not one"}))),
         }
     }
@@ -244,6 +271,9 @@ impl Account {
         wanted.sort();
         got.sort();
         assert_eq!(got, wanted, "what is pending");
+        let abandoned = fold.abandoned.iter().filter_map(|given_up| given_up.tool.id.clone());
+        let wanted_abandoned: Vec<String> = self.abandoned.iter().map(|(id, _)| id.clone()).collect();
+        assert_eq!(abandoned.collect::<Vec<_>>(), wanted_abandoned);
         assert_eq!(fold.pins, self.pins);
         assert_eq!(fold.scratchpads, self.scratchpads);
         let approvals: Vec<_> = fold.approvals.iter().map(|w| (w.id.clone(), w.seq)).collect();
@@ -335,6 +365,7 @@ fn what_would_never_show_is_refused_with_what_to_write() {
         (kind::APPROVAL_RESOLVED, json!({"approval_id": "a", "state": "pending"}), "approved, denied"),
         (kind::TOOL_STARTED, json!({"tool_name": "x"}), "must have a tool_call_id"),
         (kind::TOOL_FINISHED, json!({}), "must have a tool_call_id"),
+        (kind::TOOL_ABANDONED, json!({"reason": "slow"}), "must have a tool_call_id"),
     ] {
         let error = state::check(kind, &Raw::of(&body).unwrap()).unwrap_err();
         assert!(error.text().contains(says), "{kind}: {error}");

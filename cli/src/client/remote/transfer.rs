@@ -2,7 +2,7 @@
 
 use super::http::{Request, Server};
 use crate::output::Failure;
-use everturn::Imported;
+use everturn::{ImportOptions, Imported};
 use everturn_core::Error;
 use reqwest::Body;
 use std::io::{self, BufRead, Write};
@@ -32,7 +32,7 @@ pub fn export(
 /// Sends a file as it is read.
 pub fn import(
     server: &Server,
-    name: Option<&str>,
+    options: ImportOptions<'_>,
     file: &mut (dyn BufRead + Send),
 ) -> Result<Imported, Error> {
     std::thread::scope(|threads| {
@@ -58,8 +58,9 @@ pub fn import(
         let pieces = futures_util::stream::unfold(receiver, async |mut receiver: Receiver<_>| {
             receiver.recv().await.map(|piece| (piece, receiver))
         });
-        let imported =
-            server.post(&["import"]).query_some("name", name).body(Body::wrap_stream(pieces)).read();
+        let request = server.post(&["import"]).query_some("name", options.name);
+        let request = request.query_some("watched", options.watched.then_some(true));
+        let imported = request.body(Body::wrap_stream(pieces)).read();
         match reading.join() {
             Ok(Err(e)) => Err(Error::internal("file.io", format!("cannot read the file: {e}"))),
             _ => imported,

@@ -121,7 +121,7 @@ fn take(
             break;
         }
         let start = Instant::now();
-        let report = one(&store, path, &ProgressBar::hidden());
+        let report = one(&store, path, true, &ProgressBar::hidden());
         let Some(file) = files.get_mut(path) else { continue };
         file.changed = None;
         let news = match &report.imported {

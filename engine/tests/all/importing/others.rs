@@ -2,7 +2,7 @@
 
 use super::{import, kept, said, stands};
 use crate::stage::{Short, memory, refused};
-use everturn::{Error, Format, Imported, NewTurn, Tenant};
+use everturn::{Error, Format, ImportOptions, Imported, NewTurn, Tenant};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use serde_json::json;
@@ -92,7 +92,7 @@ fn a_message_of_gemini_cli_that_is_completed_takes_the_place_of_what_it_was() {
 }
 
 fn named(scope: &Tenant, name: &str, text: &str) -> Result<Imported, Error> {
-    scope.import_as(Some(name), text.as_bytes(), &mut |_| {})
+    scope.import_with(ImportOptions { name: Some(name), watched: false }, text.as_bytes(), &mut |_| {})
 }
 
 #[test]

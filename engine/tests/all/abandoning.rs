@@ -1,0 +1,248 @@
+//! Tool calls that never get a result: given up by hand, by an import or after a time.
+
+use crate::compacting::{by_hand, policy, talk};
+use crate::importing::Claude;
+use crate::stage::{Short, Stage, Still, memory, refused};
+use everturn::{ContextOptions, ImportOptions, NewTurn, Swept, Tenant};
+use everturn_core::id::ConversationId;
+use everturn_formats::provider::Provider;
+use everturn_views::state::ToolBody;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Runs a test on both backends.
+fn on_both(test: impl Fn(&Tenant)) {
+    let (_store, scope) = memory();
+    test(&scope);
+    let stage = Stage::new();
+    test(&stage.open().tenant("acme").unwrap());
+}
+
+fn calling(ids: &[&str]) -> NewTurn {
+    let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "run", "input": {"n": 1}});
+    let blocks: Vec<Value> = ids.iter().map(call).collect();
+    NewTurn::message(json!({"role": "assistant", "content": blocks}).to_string())
+}
+
+fn pending(scope: &Tenant, id: ConversationId) -> Vec<String> {
+    let state = scope.conversation(id).state().read().unwrap();
+    state.pending_tools.into_iter().filter_map(|tool| tool.tool_call_id).collect()
+}
+
+/// The whole prompt as text, and whether every call in it is followed by its result.
+fn prompt(scope: &Tenant, id: ConversationId) -> String {
+    let options = ContextOptions { provider: Provider::Anthropic, ..ContextOptions::new(100_000) };
+    let context = scope.conversation(id).contexts().build(&options).unwrap();
+    let messages: Vec<Value> = context.messages.iter().map(|raw| raw.read().unwrap()).collect();
+    let ids = |message: &Value, kind: &str, key: &str| -> Vec<String> {
+        let blocks = message["content"].as_array().cloned().unwrap_or_default();
+        let of_kind = blocks.into_iter().filter(|block| block["type"] == kind);
+        of_kind.filter_map(|block| block[key].as_str().map(str::to_string)).collect()
+    };
+    for (at, message) in messages.iter().enumerate() {
+        let mut called = ids(message, "tool_use", "id");
+        if called.is_empty() {
+            continue;
+        }
+        let mut answered = ids(&messages[at + 1], "tool_result", "tool_use_id");
+        (called.sort(), answered.sort());
+        assert_eq!(called, answered, "every call has its result");
+    }
+    let system = context.system.map(|system| system.get().to_string()).unwrap_or_default();
+    format!("{system}\n{}", json!(messages))
+}
+
+#[test]
+fn an_abandoned_call_is_not_pending_and_has_a_result_that_says_so() {
+    on_both(|scope| {
+        let id = scope.begin();
+        scope.say(id, NewTurn::user("Run both."));
+        scope.say(id, calling(&["c1", "c2"]));
+        scope.say(id, NewTurn::tool_result("c1", "fine"));
+        let chat = scope.conversation(id);
+        refused(chat.state().abandon_tool("c1", None, None), "tool_call.absent", "no tool call \"c1\" waits");
+        let event = chat.state().abandon_tool("c2", Some("ana".into()), Some("the worker died")).unwrap();
+        assert_eq!((event.kind.as_str(), event.actor.as_deref()), ("tool.abandoned", Some("ana")));
+        assert_eq!(pending(scope, id), Vec::<String>::new());
+        scope.say(id, NewTurn::user("Go on."));
+        let said = prompt(scope, id);
+        assert!(said.contains("No result: the call was abandoned (the worker died)."), "{said}");
+        assert!(!said.contains("have not answered"), "{said}");
+        refused(chat.state().abandon_tool("c2", None, None), "tool_call.absent", "waits");
+        let then = chat.state().at(event.seq - 1).unwrap();
+        assert_eq!(then.pending_tools.len(), 1, "before that, it was pending");
+    });
+}
+
+#[test]
+fn a_late_result_revives_a_call_and_a_started_tool_makes_it_pending_again() {
+    on_both(|scope| {
+        let id = scope.begin();
+        scope.say(id, NewTurn::user("Run it."));
+        scope.say(id, calling(&["c1"]));
+        let chat = scope.conversation(id);
+        chat.state().abandon_tool("c1", None, None).unwrap();
+        let tool = ToolBody { tool_call_id: "c1".into(), tool_name: None, summary: None };
+        chat.state().tool_started(tool).wait().unwrap();
+        assert_eq!(pending(scope, id), ["c1"]);
+        chat.state().abandon_tool("c1", None, None).unwrap();
+        scope.say(id, NewTurn::user("What now?"));
+        scope.say(id, NewTurn::tool_result("c1", "late but here"));
+        let said = prompt(scope, id);
+        assert!(said.contains("late but here") && !said.contains("abandoned"), "{said}");
+        assert_eq!(pending(scope, id), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn an_abandoned_call_does_not_hold_compaction_back() {
+    on_both(|scope| {
+        let id = scope.begin();
+        let call = scope.say(id, calling(&["c1"]));
+        talk(scope, id, 6);
+        let compaction = scope.conversation(id);
+        refused(compaction.compaction().compact(by_hand(1)), "compaction.nothing", "`abandon-call`");
+        compaction.state().abandon_tool("c1", None, None).unwrap();
+        assert!(compaction.compaction().compact(by_hand(1)).unwrap().covers.to_seq > call.seq);
+        // A result for what is summarized by now leaves the prompt valid.
+        scope.say(id, NewTurn::tool_result("c1", "very late"));
+        prompt(scope, id);
+    });
+}
+
+/// A full view under `reject` must not refuse the event that lets it be compacted.
+#[test]
+fn a_call_can_be_given_up_in_a_full_conversation() {
+    let (_store, scope) = memory();
+    let id = scope.begin_with(policy("budget", json!({"max_events": 2, "recovery": "reject"}))).id;
+    scope.say(id, calling(&["c1"]));
+    refused(scope.try_say(id, NewTurn::user("more")), "budget.exceeded", "max_events");
+    scope.conversation(id).state().abandon_tool("c1", None, None).unwrap();
+}
+
+#[test]
+fn calls_without_an_id_are_known_by_their_tool() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let call =
+        json!({"role": "assistant", "content": [{"type": "tool_call", "name": "look", "arguments": {}}]});
+    scope.say(id, NewTurn::message(call.to_string()));
+    let chat = scope.conversation(id);
+    chat.state().abandon_tool("look", None, None).unwrap();
+    assert_eq!(chat.state().read().unwrap().pending_tools, []);
+    scope.say(id, NewTurn::user("Well?"));
+    let context = chat.contexts().build(&ContextOptions::new(10_000)).unwrap();
+    let said = json!(context.messages).to_string();
+    assert!(said.contains("No result: the call was abandoned."), "{said}");
+}
+
+#[test]
+fn a_result_without_an_id_answers_the_only_call_that_waits() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, calling(&["c1"]));
+    scope.say(id, NewTurn::text(everturn_core::turn::Role::Tool, "done"));
+    assert_eq!(pending(&scope, id), Vec::<String>::new());
+    scope.say(id, calling(&["c2", "c3"]));
+    scope.say(id, NewTurn::text(everturn_core::turn::Role::Tool, "whose?"));
+    assert_eq!(pending(&scope, id), ["c2", "c3"], "of two, neither is meant");
+}
+
+#[test]
+fn calls_are_given_up_after_a_time_also_by_the_next_process() {
+    let clock = Still::new(7);
+    let stage = Stage::new();
+    let id = {
+        let store = stage.open_with(clock.options());
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin_with(policy("abandon_tools_after_s", json!(60))).id;
+        scope.say(id, calling(&["c1"]));
+        clock.advance_s(30);
+        scope.say(id, calling(&["c2"]));
+        clock.advance_s(29);
+        assert_eq!(store.sweep().unwrap(), Swept::default());
+        clock.advance_s(1);
+        assert_eq!(store.sweep().unwrap(), Swept { abandoned: 1, ..Swept::default() });
+        assert_eq!(pending(&scope, id), ["c2"]);
+        id
+    };
+    let store = stage.open_with(clock.options());
+    let scope = store.tenant("acme").unwrap();
+    clock.advance_s(30);
+    assert_eq!(store.sweep().unwrap(), Swept { abandoned: 1, ..Swept::default() });
+    assert_eq!((pending(&scope, id), store.sweep().unwrap()), (Vec::new(), Swept::default()));
+    for wrong in [json!(0), json!("soon"), json!(-1)] {
+        let update = scope.conversation(id).update(policy("abandon_tools_after_s", wrong)).wait();
+        refused(update, "policy.abandon_tools_after_s", "seconds above 0");
+    }
+}
+
+/// Calls at 1 (a prompt follows) and at 4 (the file ends).
+fn unanswered() -> Claude {
+    let call = |id: &str| json!({"type":"tool_use","id":id,"name":"Bash","input":{"command":"ls"}});
+    let mut file = Claude::default();
+    file.user("u1", None, "List the files.");
+    file.block("u2", Some("u1"), "m1", call("t1"), 5);
+    file.user("u3", Some("u2"), "[Request interrupted by user]");
+    file.user("u4", Some("u3"), "Do it differently.");
+    file.block("u5", Some("u4"), "m2", call("t2"), 5);
+    file
+}
+
+#[test]
+fn an_import_gives_up_calls_that_will_not_be_answered() {
+    on_both(|scope| {
+        let file = unanswered().text();
+        let watched = ImportOptions { name: None, watched: true };
+        let id = scope.import_with(watched, file.as_bytes(), &mut |_| {}).unwrap().conversation.id;
+        assert_eq!(
+            pending(scope, id),
+            ["t2"],
+            "in a file that is watched, the last call may be answered yet"
+        );
+        let again = scope.import(file.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!((again.added, pending(scope, id)), (0, Vec::new()));
+        let said = prompt(scope, id);
+        assert!(!said.contains("have not answered"), "{said}");
+        let head = scope.head(id);
+        scope.import(file.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!(scope.head(id), head, "a third time adds nothing");
+        scope.conversation(id).compaction().compact(by_hand(0)).unwrap();
+        let mut grown = unanswered();
+        grown.result("u6", Some("u5"), "t2", "a.txt");
+        scope.import(grown.text().as_bytes(), &mut |_| {}).unwrap();
+        prompt(scope, id);
+    });
+}
+
+/// Session files of real programs, where the folder is there.
+#[test]
+fn real_sessions_have_nothing_pending_and_can_be_compacted() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures");
+    if !folder.exists() {
+        eprintln!("skipped: there is no folder {}", folder.display());
+        return;
+    }
+    let (_store, scope) = memory();
+    for path in
+        crate::stage::files(&folder).iter().filter(|path| path.extension().is_some_and(|e| e == "jsonl"))
+    {
+        let file = std::fs::read(path).unwrap();
+        let name = path.display().to_string();
+        let options = ImportOptions { name: Some(&name), watched: false };
+        let imported = match scope.import_with(options, file.as_slice(), &mut |_| {}) {
+            Ok(imported) => imported,
+            Err(error) => panic!("{name}: {error}"),
+        };
+        for id in imported.linked.into_iter().chain([imported.conversation.id]) {
+            assert_eq!(scope.conversation(id).state().read().unwrap().pending_tools, [], "{name}");
+            prompt(&scope, id);
+            if scope.turns(id).iter().any(|turn| turn.superseded_by.is_none()) {
+                let compacted = scope.conversation(id).compaction().compact(by_hand(0));
+                let nothing =
+                    compacted.as_ref().is_err_and(|error| error.text().contains("every turn is summarized"));
+                assert!(compacted.is_ok() || nothing, "{name}: {:?}", compacted.err());
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Results that stand for those of abandoned calls: providers reject a call without a result.
+
+use super::{ContextMessage, Source};
+use crate::tokens::Family;
+use everturn_core::Error;
+use everturn_core::json::Raw;
+use everturn_core::pairing;
+use serde_json::json;
+
+/// A tool call that was given up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GivenUp {
+    /// Id of the call.
+    pub id: Option<String>,
+    /// Name of the tool.
+    pub name: String,
+    /// Reason given.
+    pub reason: Option<String>,
+}
+
+/// Adds a result to each abandoned call of the tail that has none: behind its message, and behind the results of the
+/// other calls in it.
+pub fn answer_abandoned(
+    tail: Vec<ContextMessage>,
+    given_up: &[GivenUp],
+    family: Family,
+) -> Result<Vec<ContextMessage>, Error> {
+    if given_up.is_empty() {
+        return Ok(tail);
+    }
+    let pairs = pairing::pair(tail.iter().map(|said| &said.message));
+    // Calls of one message and their results are read together, so each message is looked up once.
+    let mut behind: Vec<usize> = (0..tail.len()).collect();
+    for call in &pairs.calls {
+        let result = call.result.map_or(call.message, |result| pairs.results[result].message);
+        behind[call.message] = behind[call.message].max(result);
+    }
+    let mut added: Vec<(usize, ContextMessage)> = Vec::new();
+    for call in pairs.calls.iter().filter(|call| call.result.is_none()) {
+        let is_it = |given_up: &&GivenUp| match &given_up.id {
+            Some(id) => call.id == Some(id),
+            None => call.id.is_none() && call.name == given_up.name,
+        };
+        let Some(GivenUp { reason, .. }) = given_up.iter().find(is_it) else { continue };
+        let content = match reason {
+            Some(reason) => format!("No result: the call was abandoned ({reason})."),
+            None => "No result: the call was abandoned.".to_string(),
+        };
+        let mut message = json!({"role": "tool", "name": call.name, "content": content, "is_error": true});
+        if let Some(id) = call.id {
+            message["tool_call_id"] = id.into();
+        }
+        let said = ContextMessage {
+            source: Source::Made,
+            seq: tail[call.message].seq,
+            raw: Raw::of(&message)?,
+            tokens: family.message(&message),
+            message,
+        };
+        added.push((behind[call.message], said));
+    }
+    added.sort_by_key(|(behind, _)| *behind);
+    let mut added = added.into_iter().peekable();
+    let mut answered = Vec::with_capacity(tail.len() + added.len());
+    for (index, said) in tail.into_iter().enumerate() {
+        answered.push(said);
+        while let Some((_, said)) = added.next_if(|(behind, _)| *behind == index) {
+            answered.push(said);
+        }
+    }
+    Ok(answered)
+}
