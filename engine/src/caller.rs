@@ -206,7 +206,8 @@ impl ConversationHandle {
     }
 
     pub(crate) fn redaction(&self) -> Result<Mode, Error> {
-        Ok(redaction_mode(&self.shared().journal.conversation(self.key())?))
+        let conversation = self.shared().journal.conversation(self.key())?;
+        Ok(redaction_mode(&conversation))
     }
 
     /// Turns as the caller sees them.

@@ -420,19 +420,15 @@ fn a_reader_elsewhere_holds_up_the_scrubbing_after_an_erasure_and_nothing_else()
     }
 }
 
-/// The first files of version 1 had no table of keys. They can be read, and get one when they are opened for
-/// writing.
+/// The first files had no table of keys. They get one when they are upgraded.
 #[test]
 fn a_file_of_before_there_were_keys_has_none() {
     use everturn_store::Keys;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     drop(Sqlite::open(&path, Duration::ZERO).unwrap());
-    Connection::open(&path).unwrap().execute_batch("DROP TABLE keys").unwrap();
-    let tenant = everturn_core::id::TenantName::new("acme").unwrap();
-    let reader = Sqlite::open_read_only(&path).unwrap();
-    assert!(reader.keys(&tenant).unwrap().is_empty() && !reader.any_key(None).unwrap());
-    drop(reader);
+    let back = "ALTER TABLE events DROP COLUMN written_by; DROP TABLE keys; PRAGMA user_version = 3";
+    Connection::open(&path).unwrap().execute_batch(back).unwrap();
     let writer = Sqlite::open(&path, Duration::ZERO).unwrap();
     assert!(!writer.any_key(None).unwrap());
     let there = Connection::open(&path).unwrap().prepare("SELECT * FROM keys").is_ok();
