@@ -97,12 +97,11 @@ export class List {
     this.more = false;
   }
 
-  /** Follows the tenant's stream of changes; polls if the server has none. */
+  /** Follows the tenant's stream of changes. */
   live() {
     let timer;
     const soon = () => (timer ??= setTimeout(() => ((timer = undefined), this.refresh()), 250));
-    const poll = () => this.every(3000, () => document.visibilityState === "visible" && this.refresh());
-    follow("/events", {}, { signal: this.gone.signal, frame: () => void soon(), absent: poll });
+    follow("/events", {}, { signal: this.gone.signal, frame: () => void soon() });
   }
 
   // ------------------------------------------------------------------------------------------------ rendering

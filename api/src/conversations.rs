@@ -24,6 +24,9 @@ pub struct CreateConversation {
     pub title: Option<String>,
     /// Owner within the tenant.
     pub owner: Option<String>,
+    /// Actors that take part from the beginning; others join by speaking.
+    #[serde(default)]
+    pub participants: Vec<String>,
     /// Metadata of your choice.
     #[serde(default)]
     pub metadata: BTreeMap<String, Raw>,
@@ -60,6 +63,7 @@ impl Operation for CreateConversation {
         let settings = Settings {
             title: self.title.map(Some),
             owner: self.owner.map(Some),
+            participants: self.participants,
             metadata: self.metadata,
             ttl: self.ttl.map(Some),
             retention: self.retention,

@@ -1,7 +1,7 @@
 //! The log itself, in pages. A server also streams it live.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
-use everturn::Tenant;
+use everturn::{Tenant, TenantChanges, Timestamp};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::json::Raw;
@@ -57,6 +57,41 @@ impl Operation for ListEvents {
             _ => None,
         };
         Ok(Page { data, next })
+    }
+}
+
+/// Lists conversations that were created, changed or deleted, or follows them.
+///
+/// With `Accept: text/event-stream`, the changes since `since` are sent, then new ones as they come; changes in quick
+/// succession are one. `id:` is the position to resume after, to be sent back as `Last-Event-ID`. `event:` is one of
+/// `ready` (the stream has begun: `next`),
+/// `created`, `changed` or `deleted` (data: a change as in `data`),
+/// `reset` (too much has changed: list the conversations again),
+/// `stopping` (the server is shutting down) or
+/// `error` (a problem).
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListChanges {
+    /// Position to go on from: `next` of an earlier answer. By default a stream begins now, and an answer holds
+    /// nothing but the position.
+    pub since: Option<Timestamp>,
+}
+
+impl Operation for ListChanges {
+    type Answer = TenantChanges;
+    const ABOUT: About = About::new(
+        Method::Get,
+        Noun::Events,
+        "list_changes",
+        "/events",
+        "Follow all conversations",
+        "What changed since; `next` is the next request's `since`. Or a live stream.",
+    )
+    .work(Work::Page)
+    .streams();
+
+    async fn run(self, asker: &Asker) -> Result<TenantChanges, Error> {
+        asker.tenant.changes(self.since).read()
     }
 }
 

@@ -3,7 +3,9 @@
 use crate::context::ContextRequest;
 use crate::turns::{TurnInput, new_turns};
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
-use everturn::{AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress};
+use everturn::{
+    AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress, Regenerate,
+};
 use everturn_core::Error;
 use everturn_core::id::GenerationId;
 use everturn_core::json::Raw;
@@ -33,6 +35,9 @@ pub struct Generate {
     /// New turns to append first. Without any, the model replies to the end of the log.
     #[serde(default)]
     pub input: Vec<TurnInput>,
+    /// Generate an answer anew instead of another one: `last`, or the id of its turn. What is read before it is the
+    /// prompt, and the new answer takes its place once it is complete.
+    pub regenerate: Option<Regenerate>,
     /// Refuse unless this is the `seq` of the last event.
     pub expected_seq: Option<u64>,
     /// Name of the configured model.
@@ -76,6 +81,7 @@ impl Generate {
         }
         let options = GenerateOptions {
             input: new_turns(self.input)?,
+            regenerate: self.regenerate,
             append: AppendOptions { expected_seq: self.expected_seq, idempotency_key: self.idempotency_key },
             model: self.model,
             served_model: self.served_model,

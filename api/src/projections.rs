@@ -2,6 +2,7 @@
 
 use crate::given::split;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
+use everturn::ConversationHandle;
 use everturn::script::options;
 use everturn_core::Error;
 use everturn_core::json::Raw;
@@ -49,10 +50,23 @@ impl Operation for ProjectTranscript {
     }
 }
 
-/// Options of a projection: `policy` (a name, or several), and the options of each.
+/// Options of a projection: `policy` (a name, or several), and the options of each. Without any, the conversation's
+/// `policy.projection`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ProjectionOptions(pub Map<String, Value>);
+
+impl ProjectionOptions {
+    /// The options; without any, the default projection of the conversation.
+    fn read(self, chat: &ConversationHandle) -> Result<projection::Options, Error> {
+        if self.0.is_empty()
+            && let Some(options) = chat.contexts().default_projection()?
+        {
+            return Ok(options);
+        }
+        options(&Value::Object(self.0))
+    }
+}
 
 impl JsonSchema for ProjectionOptions {
     fn schema_name() -> Cow<'static, str> {
@@ -102,8 +116,9 @@ impl Operation for ProjectConversation {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<View, Error> {
-        let options = options(&Value::Object(self.options.0))?;
-        Ok(View(asker.conversation(&self.conversation)?.contexts().project(&options)?.result))
+        let chat = asker.conversation(&self.conversation)?;
+        let options = self.options.read(&chat)?;
+        Ok(View(chat.contexts().project(&options)?.result))
     }
 }
 
@@ -156,8 +171,9 @@ impl Operation for RecordProjection {
     .work(Work::Large);
 
     async fn run(self, asker: &Asker) -> Result<RecordedView, Error> {
-        let options = options(&Value::Object(self.options.0))?;
-        let (view, event) = asker.conversation(&self.conversation)?.contexts().project_turn(&options)?;
+        let chat = asker.conversation(&self.conversation)?;
+        let options = self.options.read(&chat)?;
+        let (view, event) = chat.contexts().project_turn(&options)?;
         Ok(RecordedView { view: View(view.result), seq: event.seq })
     }
 

@@ -115,6 +115,77 @@ impl Operation for Unpin {
     }
 }
 
+/// Sets a scratchpad, the working memory of an agent: every prompt contains it until it is cleared, and projections with
+/// `reachability_gc` keep the tool results that it names.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"value": {"step": 2, "file": "src/main.rs"}}))]
+pub struct SetScratchpad {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// Name of the scratchpad.
+    #[schemars(example = &"plan")]
+    pub name: String,
+    /// Value: a text, or any JSON of up to 16 KiB.
+    pub value: Raw,
+}
+
+impl Operation for SetScratchpad {
+    type Answer = Event;
+    const ABOUT: About = About::new(
+        Method::Put,
+        Noun::State,
+        "set_scratchpad",
+        "/conversations/{conversation}/scratchpads/{name}",
+        "Set a scratchpad",
+        "The event that set it; its `seq` is the version of the scratchpad.",
+    )
+    .work(Work::Quick);
+
+    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+        let set = move |tenant: &Tenant| {
+            Ok(self.conversation.find(tenant)?.state().set_scratchpad(&self.name, self.value))
+        };
+        asker.writing(set).await
+    }
+}
+
+/// Clears a scratchpad.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClearScratchpad {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// Name of the scratchpad.
+    #[schemars(example = &"plan")]
+    pub name: String,
+}
+
+impl Operation for ClearScratchpad {
+    type Answer = Event;
+    const ABOUT: About = About::new(
+        Method::Delete,
+        Noun::State,
+        "clear_scratchpad",
+        "/conversations/{conversation}/scratchpads/{name}",
+        "Clear a scratchpad",
+        "The event that cleared it.",
+    )
+    .work(Work::Quick);
+
+    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+        let clear = move |tenant: &Tenant| {
+            let chat = self.conversation.find(tenant)?;
+            if !chat.state().read()?.scratchpads.contains_key(&self.name) {
+                let text = format!("there is no scratchpad {:?}; the state shows them", clip(&self.name));
+                return Err(Error::not_found("scratchpad.absent", text));
+            }
+            Ok(chat.state().clear_scratchpad(&self.name))
+        };
+        asker.writing(clear).await
+    }
+}
+
 /// Requests an approval: a question that must be answered before work continues.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -192,8 +263,7 @@ impl Operation for AbandonToolCall {
         "/conversations/{conversation}/tool-calls/{call}/abandon",
         "Give up a tool call",
         "The event that gives it up.",
-    )
-    .for_agents();
+    );
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let chat = asker.conversation(&self.conversation)?;

@@ -2,7 +2,7 @@
 
 use crate::given::{present, split};
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
-use everturn::{AppendOptions, Appended, HistoryEntry, HistoryQuery, NewTurn, Tenant};
+use everturn::{AppendOptions, Appended, ConversationHandle, HistoryEntry, HistoryQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::TurnId;
@@ -239,17 +239,20 @@ impl Operation for GetTurn {
     }
 }
 
-/// Supersedes a turn with a new one. The old turn stays: the history shows both, prompts use the newest.
+/// Edits a turn in place: a new one supersedes it and is read where it stood; what follows stays. The old turn stays in
+/// the log.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
 pub struct SupersedeTurn {
     /// The turn's id.
     pub turn: TurnId,
+    /// A fork, to edit an inherited turn there.
+    pub conversation: Option<ConversationName>,
     /// The new turn.
     #[serde(flatten)]
     pub with: TurnInput,
 }
-split!(SupersedeTurn { turn: TurnId } with);
+split!(SupersedeTurn { turn: TurnId, conversation: Option<ConversationName> } with);
 
 impl Operation for SupersedeTurn {
     type Answer = Appended;
@@ -265,10 +268,56 @@ impl Operation for SupersedeTurn {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
-        let (turn, with) = (self.turn, self.with.into_turn()?);
-        let supersede = move |tenant: &Tenant| {
-            Ok(tenant.conversation(tenant.turn(turn)?.conversation).supersede(turn, with))
-        };
+        let SupersedeTurn { turn, conversation, with } = self;
+        let with = with.into_turn()?;
+        let supersede = move |tenant: &Tenant| Ok(editing(tenant, turn, conversation)?.supersede(turn, with));
         asker.writing(supersede).await
+    }
+}
+
+/// The conversation in which a turn is edited: the one it was said in, or the fork that is named.
+fn editing(
+    tenant: &Tenant,
+    turn: TurnId,
+    fork: Option<ConversationName>,
+) -> Result<ConversationHandle, Error> {
+    match fork {
+        Some(name) => name.find(tenant),
+        None => Ok(tenant.conversation(tenant.turn(turn)?.conversation)),
+    }
+}
+
+/// Edits a turn and branches from there: a fork with everything that is read before the turn, and a new one instead of
+/// it. The conversation itself stays as it is.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
+pub struct EditAndBranch {
+    /// The turn's id.
+    pub turn: TurnId,
+    /// A fork, to branch from an inherited turn there.
+    pub conversation: Option<ConversationName>,
+    /// The new turn.
+    #[serde(flatten)]
+    pub with: TurnInput,
+}
+split!(EditAndBranch { turn: TurnId, conversation: Option<ConversationName> } with);
+
+impl Operation for EditAndBranch {
+    type Answer = Appended;
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::Turns,
+        "edit_and_branch",
+        "/turns/{turn}/branch",
+        "Edit a turn and branch from there",
+        "The new turn; its `conversation` is the fork.",
+    )
+    .creates();
+
+    async fn run(self, asker: &Asker) -> Result<Appended, Error> {
+        let EditAndBranch { turn, conversation, with } = self;
+        let with = with.into_turn()?;
+        let branch = move |tenant: &Tenant| editing(tenant, turn, conversation)?.edit_and_branch(turn, with);
+        asker.blocking(branch).await.map(|(_, appended)| appended)
     }
 }

@@ -167,6 +167,8 @@ pub enum Verb {
     Pin(state::Pin),
     /// Remove a pin
     Unpin(state::Unpin),
+    /// Set or clear a scratchpad, the working memory of an agent
+    Scratchpad(state::Scratchpad),
     /// Grant a pending approval
     Approve(state::Resolution),
     /// Request an approval

@@ -70,6 +70,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         Some(Verb::State(verb)) => verbs::state::run(args, verb),
         Some(Verb::Pin(verb)) => verbs::state::pin(args, verb),
         Some(Verb::Unpin(verb)) => verbs::state::unpin(args, verb),
+        Some(Verb::Scratchpad(verb)) => verbs::state::scratchpad(args, verb),
         Some(Verb::Approve(verb)) => verbs::state::approve(args, verb),
         Some(Verb::RequestApproval(verb)) => verbs::state::request_approval(args, verb),
         Some(Verb::Deny(verb)) => verbs::state::deny(args, verb),

@@ -5,7 +5,7 @@ use crate::chain::{Hash, Head};
 use crate::event::check_name;
 use crate::id::{ConversationId, EventId, TenantName, TurnId};
 use crate::json::Raw;
-use crate::limits::{METADATA_BYTES_MAX, TITLE_BYTES_MAX};
+use crate::limits::{METADATA_BYTES_MAX, PARTICIPANTS_MAX, TITLE_BYTES_MAX};
 use crate::redaction::{self, Mode};
 use crate::time::Timestamp;
 use crate::words;
@@ -147,7 +147,7 @@ pub struct Settings {
     /// On creation by `fork`: the origin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// On creation by `fork`: the participants so far.
+    /// On creation: the participants declared, or those of a fork's origin. Others join by speaking.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub participants: Vec<String>,
     /// On creation by `fork`: the checkpoint in force at the fork point.
@@ -223,9 +223,27 @@ impl Settings {
                 "shorten the title",
             ));
         }
+        if self.ttl == Some(Some(0)) {
+            let text =
+                "ttl is 0 seconds, so that nobody could read it; give more, or delete the conversation";
+            return Err(Error::invalid("ttl.zero", text));
+        }
         if let Some(Some(owner)) = &self.owner {
             check_name("owner", owner)?;
         }
+        let got = self.participants.len();
+        if got > PARTICIPANTS_MAX {
+            let (limit, got) = (PARTICIPANTS_MAX as u64, got as u64);
+            return Err(Error::limit(
+                "PARTICIPANTS_MAX",
+                limit,
+                got,
+                "declare fewer; others join by speaking",
+            ));
+        }
+        let mut known = std::collections::HashSet::new();
+        self.participants.retain(|name| known.insert(name.clone()));
+        self.participants.iter().try_for_each(|name| check_name("participant", name))?;
         for (name, raw) in self.policy.iter().filter(|(_, raw)| raw.get() != "null") {
             check_policy(name, raw)?;
         }

@@ -136,7 +136,7 @@ impl JsonSchema for Successor {
 pub struct TurnRow {
     /// Its id.
     pub id: TurnId,
-    /// `seq` of the event that began it, which is its position in the history.
+    /// `seq` of the event that began it, which is its position in the log.
     pub seq: u64,
     /// Actor that spoke.
     pub actor: Option<String>,
@@ -152,6 +152,11 @@ pub struct TurnRow {
     pub superseded_by: Option<Successor>,
     /// `seq` of the event that superseded it.
     pub superseded_seq: Option<u64>,
+    /// Position in reading order: its `seq`, or the smaller place of a turn that it supersedes. No two current turns
+    /// have the same one.
+    pub place: u64,
+    /// `seq` of the last event that moved it to a smaller place.
+    pub placed_seq: Option<u64>,
 }
 
 impl TurnRow {
@@ -168,6 +173,8 @@ impl TurnRow {
             content_seq: None,
             superseded_by: None,
             superseded_seq: None,
+            place: event.seq,
+            placed_seq: None,
         })
     }
 
@@ -189,6 +196,9 @@ impl TurnRow {
     pub fn as_of(mut self, seq: u64) -> TurnRow {
         if self.superseded_seq.is_some_and(|at| at > seq) {
             (self.superseded_by, self.superseded_seq) = (None, None);
+        }
+        if self.placed_seq.is_some_and(|at| at > seq) {
+            (self.place, self.placed_seq) = (self.seq, None);
         }
         if self.status == Status::Pending || self.content_seq.is_some_and(|at| at > seq) {
             (self.status, self.content_seq) = (Status::Interrupted, None);
@@ -260,8 +270,15 @@ pub struct Turn {
     pub id: TurnId,
     /// The conversation it was read from.
     pub conversation: ConversationId,
-    /// Position in the history.
+    /// Position in the log.
     pub seq: u64,
+    /// Position in reading order: that of the turn that it supersedes, else its `seq`.
+    #[schemars(
+        with = "Option<u64>",
+        description = "Position in reading order, where it is not `seq`: that of the turn that it supersedes.",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub place: u64,
     /// Actor that spoke.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
@@ -323,6 +340,7 @@ impl Turn {
             id: row.id,
             conversation,
             seq: row.seq,
+            place: row.place,
             actor: row.actor,
             role: row.role,
             message: body.message,
@@ -376,6 +394,9 @@ impl Serialize for Turn {
         map.serialize_entry("id", &self.id)?;
         map.serialize_entry("conversation", &self.conversation)?;
         map.serialize_entry("seq", &self.seq)?;
+        if self.place != self.seq {
+            map.serialize_entry("place", &self.place)?;
+        }
         if let Some(actor) = &self.actor {
             map.serialize_entry("actor", actor)?;
         }
@@ -432,6 +453,7 @@ impl<'de> Deserialize<'de> for Turn {
             id: TurnId,
             conversation: ConversationId,
             seq: u64,
+            place: Option<u64>,
             actor: Option<String>,
             role: Role,
             #[serde(default, deserialize_with = "json::present")]
@@ -480,6 +502,7 @@ impl<'de> Deserialize<'de> for Turn {
             id: told.id,
             conversation: told.conversation,
             seq: told.seq,
+            place: told.place.unwrap_or(told.seq),
             actor: told.actor,
             role: told.role,
             message,

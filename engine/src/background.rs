@@ -3,6 +3,7 @@
 use crate::conversation::due;
 use crate::everturn::Shared;
 use crate::ingest::{DraftKind, Ingested, NewTurn};
+use crate::streaming::changes;
 use crate::streaming::hub::Update;
 use crate::streaming::open_turns::UnwrittenText;
 use everturn_core::Error;
@@ -126,8 +127,8 @@ pub fn sweeper(shared: &Arc<Shared>) {
 /// One round of the sweep.
 pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
     let now = shared.now();
-    let mut swept = Swept::default();
-    swept.expired = delete_expired(shared)? + shared.expired_at_open.swap(0, Ordering::Relaxed);
+    let expired = delete_expired(shared)? + shared.expired_at_open.swap(0, Ordering::Relaxed);
+    let mut swept = Swept { expired, ..Swept::default() };
     let idle_us = i64::try_from(shared.options.stream_idle_max.as_micros()).unwrap_or(i64::MAX);
     let silent: Vec<(Key, TurnId)> = shared
         .streams
@@ -219,6 +220,9 @@ pub fn follow(shared: &Shared) {
                 Err(Error::NotFound(_)) => shared.hub.publish(&key, std::iter::once(Update::Deleted)),
                 Err(error) => tracing::warn!(%error, "cannot read new events; retrying"),
             }
+        }
+        if let Err(error) = changes::look_elsewhere(shared) {
+            tracing::warn!(%error, "cannot read changed conversations; retrying");
         }
         shared.pauses.sleep(FOLLOW_EVERY);
     }

@@ -3,12 +3,15 @@
 mod build;
 mod projecting;
 mod receipts;
+mod transcripts;
 
 pub use build::{Context, ContextOptions, Digest, RecallRequest};
 pub(crate) use build::{StoredMedia, names};
 pub use projecting::Projection;
+pub(crate) use projecting::check_projection;
 pub(crate) use receipts::erased;
 pub use receipts::{Policy, Receipt};
+pub(crate) use transcripts::Transcripts;
 
 use crate::conversation::ConversationHandle;
 

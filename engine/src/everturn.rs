@@ -2,6 +2,7 @@
 
 use crate::background::{self, Pauses};
 use crate::compaction::worker::{self as compactor, Compactions};
+use crate::context::Transcripts;
 use crate::conversation::due::Deadlines;
 use crate::erasing::copies::Copies;
 use crate::expiry::Unexpired;
@@ -16,6 +17,7 @@ use crate::quota::{QuotaCounts, Quotas};
 use crate::recall::RecallIndex;
 use crate::recall::embedding;
 use crate::recall::indexer::{self, Indexer};
+use crate::streaming::changes::ChangeHub;
 use crate::streaming::hub::Hub;
 use crate::streaming::open_turns::Streams;
 use crate::tenant::Tenant;
@@ -129,11 +131,13 @@ pub(crate) struct Shared {
     pub backup: Arc<dyn everturn_store::Backup>,
     pub quotas: Arc<QuotaCounts>,
     pub folds: Arc<Folds>,
+    pub transcripts: Arc<Transcripts>,
     pub compaction: Arc<Compactions>,
     pub streams: Arc<Streams>,
     pub hub: Arc<Hub>,
     pub generations: Arc<Generations>,
     pub listings: Arc<Listings>,
+    pub changes: Arc<ChangeHub>,
     pub deadlines: Arc<Deadlines>,
     /// Conversations deleted when the store was opened, until the first sweep counts them.
     pub expired_at_open: AtomicUsize,
@@ -214,6 +218,8 @@ impl Everturn {
         let (streams, hub, folds) =
             (Arc::<Streams>::default(), Arc::<Hub>::default(), Arc::<Folds>::default());
         let (generations, listings) = (Arc::<Generations>::default(), Arc::<Listings>::default());
+        let transcripts = Arc::<Transcripts>::default();
+        let changes = Arc::<ChangeHub>::default();
         let deadlines = Arc::<Deadlines>::default();
         // In this order: an open turn must be known before its event is published.
         let mut observers: Vec<Arc<dyn Observer>> = vec![
@@ -221,7 +227,9 @@ impl Everturn {
             streams.clone(),
             generations.clone(),
             listings.clone(),
+            changes.clone(),
             folds.clone(),
+            transcripts.clone(),
             hub.clone(),
             compaction.clone(),
             deadlines.clone(),
@@ -239,11 +247,13 @@ impl Everturn {
             backup,
             quotas,
             folds,
+            transcripts,
             compaction,
             streams,
             hub,
             generations,
             listings,
+            changes,
             deadlines,
             expired_at_open: AtomicUsize::new(0),
             mirror,
@@ -443,7 +453,7 @@ impl Inner {
                 spawn("embedder", Priority::Background, |shared| embedding::run(shared))?;
             }
         }
-        spawn("sweeper", Priority::Background, |shared| background::sweeper(shared))
+        spawn("sweeper", Priority::Background, background::sweeper)
     }
 }
 
@@ -464,6 +474,7 @@ impl Drop for Inner {
             mirror.stop();
         }
         self.shared.hub.close();
+        self.shared.changes.close();
     }
 }
 

@@ -4,4 +4,4 @@ mod account;
 mod generate;
 
 pub use account::{Generated, Generating, GenerationState, GenerationStatus, Generations, Progress};
-pub use generate::{GenerateOptions, TenantGenerations};
+pub use generate::{GenerateOptions, Regenerate, TenantGenerations};

@@ -118,7 +118,8 @@ pub use everturn_views::recall::{Kind as RecallKind, Mode as RecallMode, Snippet
 pub use everturn_views::state::{State, ToolBody};
 pub use facts::{ConversationFacts, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 pub use generation::{
-    GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress, TenantGenerations,
+    GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress, Regenerate,
+    TenantGenerations,
 };
 pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
@@ -126,6 +127,7 @@ pub use listings::Listings;
 pub use proof::{ConversationLog, Doctor, Finding, Repaired};
 pub use quota::{Quota, Quotas};
 pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
+pub use streaming::changes::{ChangeKind, ChangeSubscription, ConversationChange, TenantChanges};
 pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use streaming::turn::{NewStream, OpenTurn};
 pub use tenant::{ListQuery, NewConversation, Page, Tenant};

@@ -186,6 +186,7 @@ fn is_bounded(draft: &Draft) -> bool {
         kind::BUDGET,
         kind::SUPERSEDED,
         kind::UNPIN,
+        kind::SCRATCHPAD_CLEAR,
         kind::FACT_RETRACTED,
         kind::TOOL_ABANDONED,
         kind::APPROVAL_RESOLVED,

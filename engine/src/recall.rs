@@ -8,6 +8,7 @@ pub mod indexer;
 mod ranking;
 mod search;
 
+pub(crate) use in_context::turn_piece;
 pub use search::{Hit, Matched, Rank, RecallOptions, Recalled};
 
 use crate::load::{self, Slots};

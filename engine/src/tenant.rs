@@ -1,6 +1,7 @@
 //! Handle of a tenant.
 
 use crate::caller::Caller;
+use crate::context::check_projection;
 use crate::conversation::{ConversationHandle, check_by_hand, idempotency};
 use crate::everturn::{Inner, Shared};
 use crate::writer::Commit;
@@ -133,6 +134,7 @@ impl Tenant {
     pub(crate) fn create_with(&self, new: NewConversation) -> Commit<ConversationHandle> {
         let prepared = (|| {
             let settings = new.settings.normalise()?.redacted(Mode::default())?;
+            check_projection(&settings)?;
             let request = match new.idempotency_key {
                 Some(_) => Some(Hash::of(Raw::of(&settings)?.get().as_bytes())),
                 None => None,

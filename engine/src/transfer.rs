@@ -306,17 +306,19 @@ impl ConversationHandle {
             }
             Ok(page)
         };
-        let turns = |after: u64| {
+        let page = |after: u64, include_superseded: bool| {
             let query = TurnQuery {
                 after: Some(after),
                 before: Some(head + 1),
-                include_superseded: true,
+                as_of: Some(head),
+                include_superseded,
                 limit: PAGE_ENTRIES_MAX,
                 bytes_max: Some(PAGE_BYTES_MAX),
                 ..TurnQuery::default()
             };
             self.turns(&query)
         };
+        let (turns, read) = (|after| page(after, true), |after| page(after, false));
         let system_prompt = self.state().system_prompt(None)?;
         let checkpoint = self.checkpoint(conversation.checkpoint)?;
         let source = transcript::Source {
@@ -324,6 +326,7 @@ impl ConversationHandle {
             system_prompt: system_prompt.as_ref(),
             events: &events,
             turns: &turns,
+            read: &read,
             has_assets: !self.assets().list()?.is_empty(),
             summary: checkpoint.as_ref().map(|checkpoint| checkpoint.handoff_md.as_str()),
             events_after: if over { conversation.view_start().0 } else { 0 },

@@ -58,7 +58,8 @@ pub trait Document {
     fn finish(self: Box<Self>) -> Result<(), Error>;
 }
 
-/// Begins a document; turns, superseded ones included, and compactions follow in the order of `seq`.
+/// Begins a document. Turns follow in reading order; for people also superseded ones, before those that replace them, and
+/// compactions.
 pub fn document<'a>(
     style: Style,
     out: impl Write + 'a,

@@ -97,6 +97,10 @@ macro_rules! conformance {
             what_a_tenant_stores_is_counted
             history_pages_join_to_the_whole
             history_leaves_out_what_is_superseded_unless_asked
+            an_edit_keeps_its_place
+            an_edit_between_two_pages_repeats_nothing
+            a_fork_keeps_its_own_places
+            an_edit_of_what_a_view_leaves_out_does_not_count
             a_turn_is_superseded_once
             settings_fold_into_the_conversation
             participants_are_those_who_spoke

@@ -81,25 +81,29 @@ pub trait TurnIndex: Send + Sync {
     fn stored_turn(&self, tenant: &TenantName, id: TurnId) -> Result<StoredTurn, Error>;
     /// For [`CheckedIndex::turn_in`](crate::CheckedIndex::turn_in).
     fn stored_turn_in(&self, key: &Key, id: TurnId) -> Result<StoredTurn, Error>;
-    /// Number of superseded or aborted turns after `seq`.
+    /// Number of turns after `seq` that a view from there on does not show: superseded, aborted, or read at an earlier
+    /// place.
     fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error>;
     /// Turns that are still open, over all tenants.
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error>;
 }
 
-/// A page of turns.
+/// A page of turns, in reading order.
 #[derive(Clone, Debug, Default)]
 pub struct TurnQuery {
-    /// Only those with a smaller `seq`.
+    /// Only those with a smaller place, or `seq` with `include_superseded`.
     pub before: Option<u64>,
-    /// Only those with a greater `seq`.
+    /// Only those with a greater place, or `seq` with `include_superseded`.
     pub after: Option<u64>,
-    /// Newest first instead of oldest first.
+    /// Last first instead of first first.
     pub descending: bool,
     /// Only turns of these actors, if any are named.
     pub actors: Vec<String>,
-    /// Include superseded turns.
+    /// Include superseded turns. They share the place of the turn that supersedes them, so these pages are in the
+    /// order of the log.
     pub include_superseded: bool,
+    /// Only turns that were moved to their places after this `seq`: edits since then.
+    pub moved_after: Option<u64>,
     /// As of this `seq`.
     pub as_of: Option<u64>,
     /// Maximum number of turns.
@@ -116,16 +120,31 @@ impl TurnQuery {
         page.len() >= self.limit || self.bytes_max.is_some_and(|max| *bytes >= max)
     }
 
-    /// Whether a row passes the filters, its `seq` aside.
+    /// Position of a row in the pages.
+    pub(crate) fn position(&self, row: &TurnRow) -> u64 {
+        if self.include_superseded { row.seq } else { row.place }
+    }
+
+    /// The row as of the `seq` asked for.
+    pub(crate) fn seen(&self, row: TurnRow) -> TurnRow {
+        match self.as_of {
+            Some(seq) => row.as_of(seq),
+            None => row,
+        }
+    }
+
+    /// Whether a row passes the filters, its position aside.
     pub(crate) fn takes(&self, row: &TurnRow) -> bool {
         (self.include_superseded || (row.superseded_by.is_none() && row.status != Status::Aborted))
             && (self.actors.is_empty() || row.actor.as_ref().is_some_and(|actor| self.actors.contains(actor)))
+            && self.moved_after.is_none_or(|after| row.placed_seq.is_some_and(|at| at > after))
     }
 
-    /// Range of `seq` to search, both inclusive.
+    /// Range of positions to search, both inclusive.
     pub(crate) fn range(&self) -> (u64, u64) {
         (
             self.after.map_or(1, |after| after.saturating_add(1)),
+            // No place is greater than its turn's `seq`.
             self.before
                 .map_or(i64::MAX as u64, |b| b.saturating_sub(1))
                 .min(self.as_of.unwrap_or(i64::MAX as u64)),

@@ -161,6 +161,18 @@ fn events(levels: &[Level<'_>], after: u64, limit: usize) -> Vec<Event> {
     found.take_while(fits).collect()
 }
 
+/// The rows of all turns by `seq`, as the youngest level sees them.
+fn turn_rows(levels: &[Level<'_>]) -> BTreeMap<u64, TurnRow> {
+    let mut rows: BTreeMap<u64, TurnRow> = BTreeMap::new();
+    for (depth, level) in levels.iter().enumerate() {
+        for row in level.entry.turns.values().filter(|row| row.seq <= level.cap) {
+            rows.entry(row.seq)
+                .or_insert_with(|| if depth == 0 { row.clone() } else { row.clone().as_of(level.cap) });
+        }
+    }
+    rows
+}
+
 fn turn_row(levels: &[Level<'_>], id: TurnId) -> Option<TurnRow> {
     for (depth, level) in levels.iter().enumerate() {
         if let Some(row) = level.entry.turns.values().find(|row| row.id == id) {

@@ -4,7 +4,7 @@ use crate::args::{Args, Model};
 use crate::output::{self, Failure};
 use crate::{model, open, show};
 use clap::Args as ClapArgs;
-use everturn::Options;
+use everturn::{Options, Regenerate};
 use everturn_api::generations as api;
 use everturn_api::state::GetState;
 use everturn_api::turns::TurnInput;
@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
     mut_arg("model", |arg| arg.help("Name of the model; with --url, its name in the server's configuration")),
     after_help = "Examples:\n  \
     everturn generate @last 'And then?' --base-url http://localhost:8080/v1 --model qwen3\n  \
-    everturn generate @last --url http://127.0.0.1:7317     (answer what the conversation ends with)"
+    everturn generate @last --url http://127.0.0.1:7317     (answer what the conversation ends with)\n  \
+    everturn generate @last --regenerate --url http://127.0.0.1:7317     (another answer in place of the last)"
 )]
 pub struct Generate {
     /// Conversation: id, beginning of an id, or @last
@@ -31,6 +32,9 @@ pub struct Generate {
     /// Actor of the new turn
     #[arg(long)]
     actor: Option<String>,
+    /// Generate an answer anew, in its place: the last one, or the turn with this id
+    #[arg(long, value_name = "TURN", num_args = 0..=1, require_equals = true, default_missing_value = "last", conflicts_with = "text")]
+    regenerate: Option<Regenerate>,
     /// Maximum number of tokens of the reply
     #[arg(long, value_name = "N")]
     max_tokens: Option<u64>,
@@ -72,6 +76,7 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
     let answer = store.call(api::Generate {
         conversation: conversation.into(),
         input,
+        regenerate: verb.regenerate,
         expected_seq: None,
         // Locally it is the default.
         model: verb.model.model.clone().filter(|_| remote),

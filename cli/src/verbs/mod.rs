@@ -38,8 +38,9 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 15] = [
+const FURTHER: [&str; 16] = [
     "supersede",
+    "scratchpad",
     "generate",
     "request-approval",
     "approve",

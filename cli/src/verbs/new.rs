@@ -21,6 +21,9 @@ pub struct New {
     /// Owner within the tenant
     #[arg(long)]
     owner: Option<String>,
+    /// Actor that takes part from the beginning; may be repeated
+    #[arg(long = "participant", value_name = "ACTOR")]
+    participants: Vec<String>,
     /// Instructions for the whole conversation
     #[arg(long, value_name = "TEXT")]
     system_prompt: Option<String>,
@@ -45,6 +48,7 @@ pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
     let mut new = CreateConversation {
         title: verb.title.clone(),
         owner: verb.owner.clone(),
+        participants: verb.participants.clone(),
         ttl: verb.ttl,
         retention: verb.retention.as_deref().map(str::parse).transpose()?,
         system_prompt: verb.system_prompt.clone(),

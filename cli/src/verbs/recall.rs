@@ -119,7 +119,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     if args.json {
         let mut value = json!(recalled);
         for (hit, value) in recalled.data.iter().zip(value["data"].as_array_mut().into_iter().flatten()) {
-            let (before, after) = around(&store, place(hit), hit.seq, verb.context.into())?;
+            let (before, after) = around(&store, place(hit), read_at(hit), verb.context.into())?;
             (value["before"], value["after"]) = (json!(before), json!(after));
         }
         return output::json(&value);
@@ -238,11 +238,16 @@ fn why(matched: &Matched) -> String {
     own.into_iter().chain(beside).chain(then).collect::<Vec<_>>().join(", ")
 }
 
-/// The turns before and after a `seq`, each in order.
+/// Where a hit is read in its conversation.
+fn read_at(hit: &Hit) -> u64 {
+    hit.place.unwrap_or(hit.seq)
+}
+
+/// The turns before and after a place, each in order.
 fn around(
     store: &Client,
     id: ConversationId,
-    seq: u64,
+    place: u64,
     limit: usize,
 ) -> Result<(Vec<Turn>, Vec<Turn>), Failure> {
     let turns = |query| match store.call(ListTurns { conversation: id.into(), query }) {
@@ -255,8 +260,8 @@ fn around(
         }
     };
     let near = HistoryQuery { limit, ..HistoryQuery::default() };
-    let before = HistoryQuery { before: Some(seq), order: Order::Descending, ..near.clone() };
-    let after = HistoryQuery { after: Some(seq), order: Order::Ascending, ..near };
+    let before = HistoryQuery { before: Some(place), order: Order::Descending, ..near.clone() };
+    let after = HistoryQuery { after: Some(place), order: Order::Ascending, ..near };
     let mut before: Vec<Turn> = turns(before)?;
     before.reverse();
     Ok((before, turns(after)?))
@@ -268,25 +273,27 @@ fn in_context(store: &Client, id: ConversationId, hits: &[&Hit], limit: usize) -
     // From the first to the last turn around each hit.
     let mut blocks: Vec<(u64, u64)> = Vec::new();
     for hit in hits {
-        let (before, after) = around(store, id, hit.seq, limit)?;
-        let first = before.first().map_or(hit.seq, |turn| turn.seq);
-        let last = after.last().map_or(hit.seq, |turn| turn.seq);
+        let at = read_at(hit);
+        let (before, after) = around(store, id, at, limit)?;
+        let first = before.first().map_or(at, |turn| turn.place);
+        let last = after.last().map_or(at, |turn| turn.place);
         blocks.push((first, last));
         for turn in before.iter().chain(&after) {
-            lines.entry(turn.seq).or_insert_with(|| beside(turn));
+            lines.entry(turn.place).or_insert_with(|| beside(turn));
         }
-        lines.insert(hit.seq, shown(hit, hits));
+        lines.insert(at, shown(hit, hits));
     }
     let mut out: Vec<String> = Vec::new();
     let mut previous = None;
-    for (seq, line) in lines {
-        let follows =
-            |previous| blocks.iter().any(|(first, last)| (first..=last).contains(&&previous) && seq <= *last);
+    for (place, line) in lines {
+        let follows = |previous| {
+            blocks.iter().any(|(first, last)| (first..=last).contains(&&previous) && place <= *last)
+        };
         if previous.is_some_and(|previous| !follows(previous)) {
             out.push(format!("  {DIM}--{DIM:#}"));
         }
         out.push(line);
-        previous = Some(seq);
+        previous = Some(place);
     }
     Ok(out.join("\n"))
 }

@@ -1,4 +1,4 @@
-//! `everturn state`, `pin` and `unpin`
+//! `everturn state`, `pin`, `unpin` and `scratchpad`
 
 use crate::args::Args;
 use crate::open;
@@ -47,6 +47,25 @@ pub struct Unpin {
     name: String,
 }
 
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn scratchpad @last plan '{\"step\": 2, \"file\": \"src/main.rs\"}'\n  \
+    everturn scratchpad @last plan --clear")]
+pub struct Scratchpad {
+    /// Conversation: id, beginning of an id, or @last
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// Name of the scratchpad
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Value: JSON, or else a text
+    #[arg(value_name = "VALUE", required_unless_present = "clear")]
+    value: Option<String>,
+    /// Clear it
+    #[arg(long, conflicts_with = "value")]
+    clear: bool,
+}
+
 pub fn run(args: &Args, verb: &State) -> Result<(), Failure> {
     let store = open::reading(args)?;
     let id = store.resolve(&verb.conversation)?;
@@ -63,8 +82,7 @@ pub fn run(args: &Args, verb: &State) -> Result<(), Failure> {
 pub fn pin(args: &Args, verb: &Pin) -> Result<(), Failure> {
     let store = open::writing(args)?;
     let id = store.resolve(&verb.conversation)?;
-    // Anything that is not JSON is a text, so that a word need not be quoted twice in a shell.
-    let value = Raw::new(verb.value.clone()).or_else(|_| Raw::of(&verb.value))?;
+    let value = json_or_text(&verb.value)?;
     let event = store.call(state::Pin { conversation: id.into(), name: verb.name.clone(), value })?;
     if args.json { output::json(&event) } else { output::text(format!("pinned at #{}", event.seq)) }
 }
@@ -74,6 +92,24 @@ pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
     let id = store.resolve(&verb.conversation)?;
     let event = store.call(state::Unpin { conversation: id.into(), name: verb.name.clone() })?;
     if args.json { output::json(&event) } else { output::text(format!("unpinned at #{}", event.seq)) }
+}
+
+/// Anything that is not JSON is a text, so that a word need not be quoted twice in a shell.
+fn json_or_text(value: &str) -> Result<Raw, Failure> {
+    Ok(Raw::new(value.to_string()).or_else(|_| Raw::of(&value))?)
+}
+
+pub fn scratchpad(args: &Args, verb: &Scratchpad) -> Result<(), Failure> {
+    let store = open::writing(args)?;
+    let (conversation, name) = (store.resolve(&verb.conversation)?.into(), verb.name.clone());
+    let (event, word) = match &verb.value {
+        Some(value) => {
+            let value = json_or_text(value)?;
+            (store.call(state::SetScratchpad { conversation, name, value })?, "set")
+        }
+        None => (store.call(state::ClearScratchpad { conversation, name })?, "cleared"),
+    };
+    if args.json { output::json(&event) } else { output::text(format!("{word} at #{}", event.seq)) }
 }
 
 #[derive(ClapArgs)]

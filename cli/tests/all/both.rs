@@ -128,6 +128,9 @@ const READING: Scene = &[
     (&["unpin", "conv-1", "a b/c?d%"], ""),
     (&["unpin", "conv-1", "a b/c?d%"], ""),
     (&["unpin", "conv-1", "nothing", "--json"], ""),
+    (&["scratchpad", "conv-1", "plan", "{\"step\": 2}"], ""),
+    (&["scratchpad", "conv-1", "plan", "--clear", "--json"], ""),
+    (&["scratchpad", "conv-1", "plan", "--clear"], ""),
     (&["context", "conv-1", "--budget", "1000"], ""),
     (
         &[

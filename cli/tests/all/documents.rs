@@ -25,6 +25,7 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
         "close",
         "reset",
         "supersede",
+        "scratchpad",
         "request-approval",
         "approve",
         "deny",

@@ -13,6 +13,7 @@ use crate::event::{Draft, Event, kind};
 use crate::id::{Key, TurnId};
 use crate::time::Timestamp;
 use crate::turn::{Status, Successor, TurnRow};
+use std::collections::BTreeMap;
 
 /// A conversation before its first event. A fork begins at a point of its parent.
 pub fn new_conversation(key: &Key, created: Timestamp, fork: Option<(Parent, ForkPoint)>) -> Conversation {
@@ -140,9 +141,13 @@ fn check_budget(conversation: &Conversation, changes: &Changes, lookup: &dyn Loo
         return Ok(());
     }
     let start = conversation.view_start().0;
-    let now =
-        changes.turns.iter().filter(|row| row.superseded_by.is_some() && row.seq > start).count() as u64;
-    let usage = usage(conversation, lookup.fallen_after(start)? + now);
+    let fallen = |row: &TurnRow| row.seq > start && (row.superseded_by.is_some() || row.place <= start);
+    let changed: BTreeMap<u64, &TurnRow> = changes.turns.iter().map(|row| (row.seq, row)).collect();
+    let mut now = lookup.fallen_after(start)?;
+    for row in changed.into_values().filter(|row| fallen(row)) {
+        now += u64::from(!lookup.turn(row.id)?.is_some_and(|before| fallen(&before)));
+    }
+    let usage = usage(conversation, now);
     if policy.exceeded(&usage).is_some() { Err(policy.refuse(&usage)) } else { Ok(()) }
 }
 

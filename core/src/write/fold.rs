@@ -48,12 +48,8 @@ pub fn fold(
         }
         kind if kind::ends_turn(kind) => end_turn(event, changes, lookup)?,
         kind::SUPERSEDED => {
-            if let (Some(id), Some(body)) = (event.turn, event.read::<SupersededBody>())
-                && let Some(mut row) = find_turn(id, changes, lookup)?
-            {
-                row.superseded_by = Some(Successor::Turn(body.by));
-                row.superseded_seq = Some(event.seq);
-                changes.turns.push(row);
+            if let (Some(id), Some(body)) = (event.turn, event.read::<SupersededBody>()) {
+                supersede(event.seq, id, body.by, changes, lookup)?;
             }
         }
         kind::COMPACTION | kind::BUDGET => {
@@ -88,6 +84,37 @@ pub fn fold(
     }
     conversation.head = Head { seq: event.seq, hash: event.hash };
     conversation.updated = conversation.updated.max(event.at);
+    Ok(())
+}
+
+/// Replaces a turn by another, which takes its place if that is the smaller one. A turn is replaced only once: two
+/// replacements would have the same place.
+fn supersede(
+    seq: u64,
+    turn: TurnId,
+    by: TurnId,
+    changes: &mut Changes,
+    lookup: &dyn Turns,
+) -> Result<(), Error> {
+    let Some(mut row) = find_turn(turn, changes, lookup)? else { return Ok(()) };
+    if matches!(row.superseded_by, Some(Successor::Turn(_))) {
+        return Ok(());
+    }
+    let place = row.place;
+    (row.superseded_by, row.superseded_seq) = (Some(Successor::Turn(by)), Some(seq));
+    changes.turns.push(row);
+    // The replacement may itself have been replaced; then its successors move as well. Aborted turns may replace each
+    // other in a circle, which ends where nothing moves.
+    let mut next = Some(by);
+    while let Some(id) = next.take()
+        && let Some(mut row) = find_turn(id, changes, lookup)?.filter(|row| place < row.place)
+    {
+        (row.place, row.placed_seq) = (place, Some(seq));
+        if let Some(Successor::Turn(by)) = row.superseded_by {
+            next = Some(by);
+        }
+        changes.turns.push(row);
+    }
     Ok(())
 }
 

@@ -35,7 +35,8 @@ pub trait Lookup: Turns + Traces {
     fn forks(&self, conversation: u64) -> Result<Vec<Fork>, Error>;
     /// The hash of the event at `seq`, inherited ones included.
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error>;
-    /// Number of superseded or aborted turns after `seq`.
+    /// Number of turns after `seq` that a view from there on does not show: superseded, aborted, or read at an earlier
+    /// place.
     fn fallen_after(&self, seq: u64) -> Result<u64, Error>;
     /// Bodies that were erased in this store after the first `mark` of them. `None` if some are no longer
     /// recorded.

@@ -79,8 +79,7 @@ impl ConversationCompaction<'_> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let (start, _) = conversation.view_start();
         let turns = self.0.view_turns(start)?;
-        let standing: Vec<&Turn> = turns.iter().filter(|turn| stands(turn)).collect();
-        Ok(retained(&conversation, start, &standing))
+        Ok(retained(&conversation, start, &standing(&turns, start)))
     }
 }
 
@@ -242,7 +241,7 @@ impl ConversationHandle {
     ) -> Result<Option<(Summarized, Usage)>, Error> {
         let (start, before) = conversation.view_start();
         let all = self.tenant.conversation(conversation.id).view_turns(start)?;
-        let standing: Vec<&Turn> = all.iter().filter(|turn| stands(turn)).collect();
+        let standing = standing(&all, start);
         let mut values: Vec<Value> = standing.iter().map(|turn| turn.value().unwrap_or_default()).collect();
         values.extend(said);
         let pairs = pairing::pair(&values);
@@ -253,10 +252,10 @@ impl ConversationHandle {
             // A view without turns would be useless.
             let last = (1..values.len()).contains(&cut).then(|| standing.get(cut - 1)).flatten();
             let Some(last) = last else { return Ok(None) };
-            let turns = all.iter().filter(|turn| turn.seq <= last.seq).count() as u64;
+            let turns = all.iter().filter(|turn| turn.seq <= last.place).count() as u64;
             let trimmed =
-                Summarized { through: last.id, through_seq: last.seq, turns_before: before + turns };
-            let after = retained(conversation, last.seq, &standing[cut..]);
+                Summarized { through: last.id, through_seq: last.place, turns_before: before + turns };
+            let after = retained(conversation, last.place, &standing[cut..]);
             if policy.exceeded(&after.plus(incoming)).is_none() {
                 return Ok(Some((trimmed, after)));
             }
@@ -327,9 +326,13 @@ fn retained(conversation: &Conversation, start: u64, standing: &[&Turn]) -> Usag
     }
 }
 
-/// Whether a turn is in the view.
-fn stands(turn: &Turn) -> bool {
-    turn.superseded_by.is_none() && turn.status != Status::Aborted
+/// The turns of a view that begins after `start`, in reading order.
+fn standing(turns: &[Turn], start: u64) -> Vec<&Turn> {
+    let stands =
+        |turn: &&Turn| turn.superseded_by.is_none() && turn.status != Status::Aborted && turn.place > start;
+    let mut standing: Vec<&Turn> = turns.iter().filter(stands).collect();
+    standing.sort_by_key(|turn| turn.place);
+    standing
 }
 
 /// Usage that drafts would add.

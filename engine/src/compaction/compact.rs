@@ -93,8 +93,9 @@ pub(crate) struct Unsummarized {
     /// Number of erasures before the turns were read.
     mark: u64,
     pub conversation: Conversation,
-    /// Checkpoint of the turns before them. None if it was erased: then those turns have no summary.
-    previous: Option<Checkpoint>,
+    /// Checkpoint of the turns before them, and where it is. `None` if it was erased, or if turns that it covers were
+    /// edited since and no earlier one is without them.
+    previous: Option<(CheckpointRef, Checkpoint)>,
     turns: Vec<Turn>,
     /// Bytes of their messages.
     bytes: u64,
@@ -102,8 +103,6 @@ pub(crate) struct Unsummarized {
     large: HashMap<TurnId, u64>,
     /// Message and token count of each turn, computed on demand: usually there are too few turns to need them.
     contents: OnceCell<Vec<(Option<Value>, u64)>>,
-    /// `seq` of superseded and aborted turns: covered with the rest, but not summarized.
-    fallen: Vec<u64>,
     barrier: Option<u64>,
 }
 
@@ -128,7 +127,7 @@ impl Unsummarized {
         turns
             .map(|(turn, (message, tokens))| Candidate {
                 turn: turn.id,
-                seq: turn.seq,
+                seq: turn.place,
                 role: speech::of_turn(turn).role,
                 actor: turn.actor.as_deref(),
                 at: turn.occurred_at.unwrap_or(turn.created),
@@ -152,7 +151,7 @@ impl Unsummarized {
     /// Token count of the previous checkpoint.
     fn previous_tokens(&self) -> u64 {
         let previous = self.previous.as_ref();
-        previous.map_or(0, |checkpoint| Family::default().count(&compaction::render(checkpoint)))
+        previous.map_or(0, |(_, checkpoint)| Family::default().count(&compaction::render(checkpoint)))
     }
 
     pub fn len(&self) -> usize {
@@ -187,7 +186,7 @@ impl Tenant {
         let span = compaction_span(conversation.id, &cut);
         let _entered = span.enter();
         let key = self.key(conversation.id);
-        let previous = unsummarized.previous.as_ref();
+        let previous = unsummarized.previous.as_ref().map(|(_, checkpoint)| checkpoint);
         let candidates = unsummarized.candidates();
         let covered = &candidates[..cut.turns];
         let asked = CheckpointRequest {
@@ -202,8 +201,14 @@ impl Tenant {
         span.record("everturn.compaction.tokens_before", tokens_before);
         span.record("everturn.compaction.tokens_after", tokens_after);
         let covers = Covers { from_seq: cut.from_seq, to_seq: cut.to_seq, turns: cut.turns as u64 };
-        let fallen = unsummarized.fallen.iter().filter(|seq| **seq <= cut.to_seq).count() as u64;
-        let before = conversation.checkpoint.filter(|_| previous.is_some()).map_or(0, |at| at.turns_before);
+        let (after, before) =
+            unsummarized.previous.as_ref().map_or((0, 0), |(at, _)| (at.through_seq, at.turns_before));
+        // All turns of this range of `seq`: a view after it does not show the covered ones that were said later.
+        let fallen_after = |seq| self.shared().journal.index.fallen_after(&key, seq);
+        let turns = match cut.to_seq > after {
+            true => (before + covers.turns + fallen_after(after)?).saturating_sub(fallen_after(cut.to_seq)?),
+            false => before,
+        };
         let mut compacted = Compacted {
             event: None,
             checkpoint: written.checkpoint.clone(),
@@ -222,7 +227,7 @@ impl Tenant {
             summarized: Some(Summarized {
                 through: cut.through,
                 through_seq: cut.to_seq,
-                turns_before: before + covers.turns + fallen,
+                turns_before: turns,
             }),
             previous: conversation.checkpoint,
             summarizer: written.summarizer,
@@ -418,7 +423,76 @@ impl ConversationHandle {
         self.tenant.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
     }
 
-    /// Turns after the checkpoint, or in a range of `seq`.
+    /// The newest checkpoint, from this one back, none of whose turns was edited since it was written.
+    fn unedited_checkpoint(
+        &self,
+        mut at: Option<CheckpointRef>,
+    ) -> Result<Option<(CheckpointRef, Checkpoint)>, Error> {
+        while let Some(checkpoint) = at {
+            let body = self.event_at(checkpoint.seq)?.and_then(|event| event.read::<CompactionBody>());
+            let Some(body) = body else { return Ok(None) };
+            if !self.is_edited(checkpoint)? {
+                return Ok(body.checkpoint.map(|text| (checkpoint, text)));
+            }
+            at = body.previous;
+        }
+        Ok(None)
+    }
+
+    /// Whether a turn that a checkpoint covers was edited since it was written.
+    fn is_edited(&self, at: CheckpointRef) -> Result<bool, Error> {
+        Ok(!self.edits_since(at, None, 1)?.is_empty())
+    }
+
+    /// Turns that replace those that a checkpoint covers, and came after it; the first of them in reading order.
+    pub(crate) fn edits_since(
+        &self,
+        at: CheckpointRef,
+        as_of: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Turn>, Error> {
+        let query = TurnQuery {
+            before: Some(at.through_seq + 1),
+            moved_after: Some(at.seq),
+            as_of,
+            limit,
+            ..TurnQuery::default()
+        };
+        self.turns(&query)
+    }
+
+    /// Writes the checkpoint in force again if a turn that it covers was edited. Until then, prompts carry the edits
+    /// beside it.
+    pub(crate) fn renew_if_edited(&self) -> Result<(), Error> {
+        let Some(at) = self.shared().journal.conversation(self.key())?.checkpoint else { return Ok(()) };
+        if !self.is_edited(at)? {
+            return Ok(());
+        }
+        unless_erased(|| {
+            let mut unsummarized = self.unsummarized(None)?;
+            let policy = CompactionPolicy {
+                strategy: Strategy::Tail,
+                keep_last: 0,
+                ..unsummarized.conversation.compaction()
+            };
+            if unsummarized.conversation.retention != Retention::Full {
+                unsummarized.turns = self.edits_since(at, None, COVERED_TURNS_MAX)?;
+            }
+            // What was covered stays covered, unless an edit calls a tool.
+            let barrier = unsummarized.barrier.into_iter().chain([at.through_seq + 1]).min();
+            let cut = compaction::plan(&policy, &unsummarized.candidates(), barrier, true);
+            let Some(cut) = cut else { return Ok(()) };
+            let cut = match cut.to_seq < at.through_seq
+                && unsummarized.previous.as_ref().is_some_and(|(base, _)| *base == at)
+            {
+                true => Cut { to_seq: at.through_seq, through: at.through, ..cut },
+                false => cut,
+            };
+            self.tenant.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(drop)
+        })
+    }
+
+    /// Turns after the checkpoint, or in a range of places.
     fn unsummarized(&self, range: Option<(u64, u64)>) -> Result<Unsummarized, Error> {
         let key = self.key();
         let mark = self.shared().journal.index.erasures(&key.tenant)?;
@@ -426,12 +500,16 @@ impl ConversationHandle {
         let fold = self.shared().fold(key, conversation.head.seq)?;
         let previous = match range {
             Some(_) => None,
-            None => self.checkpoint(conversation.checkpoint)?,
+            // The turns that it covers may be erased, so that it cannot be written again without it.
+            None if conversation.retention != Retention::Full => {
+                let text = self.checkpoint(conversation.checkpoint)?;
+                conversation.checkpoint.zip(text)
+            }
+            None => self.unedited_checkpoint(conversation.checkpoint)?,
         };
-        let summarized = conversation.checkpoint.filter(|_| previous.is_some());
         let (after, through) = match range {
             Some((from, to)) => (from.saturating_sub(1), to),
-            None => (summarized.map_or(0, |at| at.through_seq), conversation.head.seq),
+            None => (previous.as_ref().map_or(0, |(at, _)| at.through_seq), conversation.head.seq),
         };
         let mut read = Unsummarized {
             shared: self.shared().clone(),
@@ -442,21 +520,13 @@ impl ConversationHandle {
             bytes: 0,
             large: HashMap::new(),
             contents: OnceCell::new(),
-            fallen: Vec::new(),
             barrier: fold.barrier(),
         };
-        let query = TurnQuery {
-            after: Some(after),
-            before: Some(through.saturating_add(1)),
-            include_superseded: true,
-            ..TurnQuery::default()
-        };
+        let query =
+            TurnQuery { after: Some(after), before: Some(through.saturating_add(1)), ..TurnQuery::default() };
         // Every participant reads a checkpoint, so it is made of what everyone may see.
         self.for_everyone().each_turn(query, |mut turn| {
-            let stands =
-                turn.superseded_by.is_none() && matches!(turn.status, Status::Complete | Status::Interrupted);
-            if !stands {
-                read.fallen.push(turn.seq);
+            if !matches!(turn.status, Status::Complete | Status::Interrupted) {
                 return Ok(ControlFlow::Continue(()));
             }
             let bytes = turn.message.as_ref().map_or(0, |message| message.get().len());

@@ -173,6 +173,7 @@ fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
         {
             // An append that needs room now would do the same work, so it waits; but it must not wait for a model.
             let _alone = shared.options.summarizers.is_empty().then(|| shared.compaction.budgets.alone(key));
+            conversation.renew_if_edited()?;
             while conversation.compact_if_due()?.is_some() {}
         }
         let goes_on = || with_models && !shared.pauses.ended();

@@ -1,10 +1,11 @@
 //! Building the context of a model call, and rebuilding it from its receipt.
 
 use super::ConversationContexts;
-use super::projecting::prompt_hash;
+use super::projecting::{ProjectionBody, prompt_hash};
 use super::receipts::{Policy, Receipt};
 use crate::conversation::ConversationHandle;
 use crate::ingest;
+use crate::recall::turn_piece;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
@@ -15,14 +16,14 @@ use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::redaction::{self, Mode};
 use everturn_core::turn::{Status, Turn};
-use everturn_core::viewer::is_for_everyone;
+use everturn_core::viewer::{Viewer, is_for_everyone};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::context::{
     self, Assembled, Block, Cache, ContextMessage, ContextText, GivenUp, LeftOut, Material, Names, Request,
     Section, Sections, Seen, Source, Tokens, answer_abandoned, seen_by,
 };
-use everturn_views::projection::{self, Message};
+use everturn_views::projection::{self, Message, Shown};
 use everturn_views::state::{Abandoned, AbandonedBody, Fold, State};
 use everturn_views::tokens::{Family, PART_TOKENS};
 use schemars::JsonSchema;
@@ -39,8 +40,13 @@ const PROJECTED_BUDGETS: u64 = 4;
 /// at most this often.
 const ATTEMPTS: usize = 4;
 /// Version of the renderers; a change of their output changes it. Since version 2, prompts for Anthropic carry cache
-/// marks; since version 3, turns are attributed to their speakers.
-pub(super) const RENDERER_VERSION: u32 = 3;
+/// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, and edits
+/// of turns that the checkpoint covers follow it.
+pub(super) const RENDERER_VERSION: u32 = 4;
+/// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
+const EDITS_MAX: usize = 16;
+/// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
+const EDITS_BYTES: usize = 4 * 1024;
 
 /// The names in a prompt of this version.
 pub(crate) fn names(version: u32) -> Names {
@@ -78,8 +84,10 @@ pub struct ContextOptions {
     pub recall: Option<RecallRequest>,
     /// Build the context as of this `seq`.
     pub at_seq: Option<u64>,
-    /// Turns from this `seq` on are the input: they are never left out, nor are the tool calls that they answer.
+    /// Turns from this place on are the input: they are never left out, nor are the tool calls that they answer.
     pub input_from: Option<u64>,
+    /// Only turns before this place: an answer is generated anew from what was said before it.
+    pub before: Option<u64>,
 }
 
 impl ContextOptions {
@@ -101,6 +109,7 @@ impl ContextOptions {
             recall: None,
             at_seq: None,
             input_from: None,
+            before: None,
         }
     }
 
@@ -159,6 +168,9 @@ pub struct Context {
     pub receipt: Receipt,
     #[serde(skip)]
     pub(super) given: Vec<(Hash, String)>,
+    /// The event of its projection, recorded with the receipt.
+    #[serde(skip)]
+    pub(super) projection: Option<ProjectionBody>,
 }
 
 impl Context {
@@ -179,9 +191,11 @@ impl Context {
 }
 
 /// Material gathered before it is decided what fits.
+#[derive(Default)]
 struct Gathered {
     material: Material,
-    projection: Option<Value>,
+    /// The projection of the tail.
+    projection: Option<ProjectionBody>,
     /// Whether all of it is for everyone.
     is_public: bool,
 }
@@ -214,7 +228,12 @@ impl ConversationHandle {
         let fold = self.shared().fold(key, through)?;
         let family = options.family();
         let version = recorded.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
-        let Gathered { mut material, projection, mut is_public } = self.gather(&fold, options, recorded)?;
+        let projection = match (&options.projection, recorded) {
+            (None, None) => self.contexts().default_projection()?,
+            (given, _) => given.clone(),
+        };
+        let Gathered { mut material, projection, mut is_public } =
+            self.gather(&fold, options, projection.as_ref(), recorded)?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
         let mut request = Request {
             token_budget: options.token_budget,
@@ -267,7 +286,7 @@ impl ConversationHandle {
         options: &ContextOptions,
         assembled: Assembled<'_>,
         rendered: provider::Rendered,
-        projection: Option<Value>,
+        projection: Option<ProjectionBody>,
     ) -> Result<Context, Error> {
         let before = match fold.receipt {
             Some(seq) => self.event_at(seq)?.and_then(|event| event.read::<Receipt>()),
@@ -299,12 +318,14 @@ impl ConversationHandle {
                 viewer: self.tenant.viewer().names(),
                 sections: json!(options.sections),
                 input_from: options.input_from,
+                before: options.before,
+                whole_view: projection.as_ref().is_some_and(|body| !body.of_receipt),
                 recall: options.recall.clone(),
             },
             through_seq: fold.through_seq,
             blocks: blocks.clone(),
             tools: options.tools.iter().map(|tool| Hash::of(tool.get().as_bytes())).collect(),
-            projection,
+            projection: projection.as_ref().map(|body| body.metadata.clone()),
             used: tokens.used,
             prefix_hash: prefix_hash.clone(),
             audience: None,
@@ -312,6 +333,7 @@ impl ConversationHandle {
         Ok(Context {
             cache: before.map(|before| Cache::compare(&before.blocks, &blocks)).unwrap_or_default(),
             given: given(options),
+            projection,
             messages: rendered.messages,
             system: rendered.system,
             included: blocks,
@@ -326,9 +348,11 @@ impl ConversationHandle {
         &self,
         fold: &Fold,
         options: &ContextOptions,
+        how: Option<&projection::Options>,
         receipt: Option<&Receipt>,
     ) -> Result<Gathered, Error> {
         let recorded = receipt.and_then(|receipt| receipt.projection.as_ref());
+        let version = receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
         let family = options.family();
         let mut material = Material::default();
         let mut is_public = true;
@@ -338,10 +362,17 @@ impl ConversationHandle {
         let instructions = options.instructions.iter().map(|text| given_piece(text.clone()));
         material.system.extend(instructions);
         if options.sections.has(Section::State) {
-            material.state = self.state_piece(fold)?;
-            // Of the state, only calls in turns can be private.
-            if fold.tools.iter().any(|tool| tool.turn.is_some()) {
-                is_public = self.for_everyone().state_piece(fold)? == material.state;
+            let state = |chat: &ConversationHandle| -> Result<Option<ContextText>, Error> {
+                let mut state = chat.state_piece(fold)?;
+                if version >= 4 {
+                    chat.add_edits(fold, options, &mut state)?;
+                }
+                Ok(state)
+            };
+            material.state = state(self)?;
+            // Of the state, only calls and edits in turns can be private.
+            if fold.checkpoint.is_some() || fold.tools.iter().any(|tool| tool.turn.is_some()) {
+                is_public = state(&self.for_everyone())? == material.state;
             }
         }
         if options.sections.has(Section::Digests) {
@@ -356,50 +387,34 @@ impl ConversationHandle {
         }
         let mut projection = None;
         if options.sections.has(Section::Tail) || options.input_from.is_some() {
-            let projected = options.projection.is_some() || recorded.is_some();
-            let names = names(receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version));
-            let (turns, more) = self.tail(fold, options, projected, names)?;
-            material.more = more;
-            is_public &= turns.iter().all(|turn| turn.is_public);
-            let summary = || -> Result<Option<String>, Error> {
-                Ok(self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
-            };
-            // Only a projection needs messages apart from their turns.
-            let apart = if projected { &turns[..] } else { &[] };
-            let messages: Vec<Message> = apart.iter().map(|turn| turn.message.clone()).collect();
-            let view = match (&options.projection, recorded) {
-                (_, Some(recorded)) => Some(projection::replay(&messages, recorded)?),
+            let how = match (how, recorded) {
+                (_, Some(recorded)) => Some(How::Recorded(recorded)),
                 (Some(how), None) => {
-                    let previous = self.previous_projection(fold)?;
                     let how = how.clone().with_scratchpads(&self.scratchpads(fold)?);
-                    Some(projection::project_after(
-                        &messages,
-                        summary()?.as_deref(),
-                        &how,
-                        previous.as_ref(),
-                    )?)
+                    let summary = self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
+                    Some(How::Now(Box::new(how), summary))
                 }
                 (None, None) => None,
             };
-            projection = view.as_ref().map(|view| view.event()["metadata"].take());
-            material.tail = match view {
-                None => turns.into_iter().map(Tailed::said).collect(),
-                Some(view) => view
-                    .messages
-                    .iter()
-                    .map(|shown| match shown.source().filter(|_| shown.is_unchanged()) {
-                        Some(index) => turns[index].clone().said(),
-                        None => ContextMessage {
-                            source: shown.source().map_or(Source::Made, |index| turns[index].source()),
-                            seq: shown.source().map(|index| turns[index].seq),
-                            raw: shown.raw().clone(),
-                            tokens: family.message(shown.value()),
-                            message: shown.value().clone(),
-                        },
-                    })
-                    .collect(),
+            let whole = match receipt {
+                Some(receipt) => receipt.policy.whole_view,
+                None => options.participants.is_empty(),
+            };
+            let projected = match &how {
+                Some(how) if whole => self.projected_view(fold, options, how, receipt.is_some())?,
+                _ => None,
+            };
+            (material.tail, projection) = match projected {
+                Some((tail, body)) => (tail, Some(body)),
+                None => {
+                    let (turns, more) = self.tail(fold, options, how.is_some(), version)?;
+                    material.more = more;
+                    is_public &= turns.iter().all(|turn| turn.is_public);
+                    self.projected_tail(fold, options, turns, how.as_ref())?
+                }
             };
         }
+        is_public &= projection.as_ref().is_none_or(|body| body.audience.is_none());
         material.tail = answer_abandoned(material.tail, &self.given_up(fold)?, family)?;
         if let Some(from) = options.input_from {
             material.input.splice(..0, take_input(&mut material.tail, from));
@@ -408,6 +423,105 @@ impl ConversationHandle {
             (material.tail, material.more) = (Vec::new(), false);
         }
         Ok(Gathered { material, projection, is_public })
+    }
+
+    /// The tail as a projection of the whole messages view. `None` if that is too large to be held at once: then the end
+    /// of it is projected.
+    fn projected_view(
+        &self,
+        fold: &Fold,
+        options: &ContextOptions,
+        how: &How<'_>,
+        replayed: bool,
+    ) -> Result<Option<(Vec<ContextMessage>, ProjectionBody)>, Error> {
+        let previous = self.previous_projection(fold)?;
+        let projected = self.with_transcript(fold, |transcript| {
+            let (after_seq, is_public) = (transcript.after_seq, transcript.is_public);
+            let (view, turns) = match (how, options.before) {
+                (How::Recorded(recorded), before) => transcript.replay(before, recorded)?,
+                (How::Now(how, summary), Some(before)) => {
+                    transcript.project_before(before, summary.as_deref(), how)?
+                }
+                (How::Now(how, summary), None) => {
+                    transcript.project(summary.as_deref(), how, previous.as_ref())?
+                }
+            };
+            let said =
+                view.messages.iter().map(|shown| self.shown(options.family(), shown, |index| turns[index]));
+            let body = ProjectionBody {
+                text: view.reason.clone(),
+                metadata: view.event()["metadata"].take(),
+                after_seq,
+                through_seq: fold.through_seq,
+                in_reading_order: true,
+                before: options.before,
+                of_receipt: false,
+                viewer: self.tenant.viewer().names(),
+                audience: (!is_public).then(|| self.tenant.viewer().names().unwrap_or_default()),
+            };
+            Ok((said.collect(), body))
+        });
+        match projected {
+            Err(error) if error.code() == "limit.exceeded" && !replayed => Ok(None),
+            projected => projected.map(Some),
+        }
+    }
+
+    /// The tail as a projection of its own turns, or as it is.
+    fn projected_tail(
+        &self,
+        fold: &Fold,
+        options: &ContextOptions,
+        turns: Vec<Tailed>,
+        how: Option<&How<'_>>,
+    ) -> Result<(Vec<ContextMessage>, Option<ProjectionBody>), Error> {
+        let Some(how) = how else { return Ok((turns.into_iter().map(Tailed::said).collect(), None)) };
+        let messages: Vec<Message> = turns.iter().map(|turn| turn.message.clone()).collect();
+        let view = match how {
+            How::Recorded(recorded) => projection::replay(&messages, recorded)?,
+            How::Now(how, summary) => {
+                let previous = self.previous_projection(fold)?;
+                projection::project_after(&messages, summary.as_deref(), how, previous.as_ref())?
+            }
+        };
+        let is_public = turns.iter().all(|turn| turn.is_public);
+        let place = |index: usize| (turns[index].turn, turns[index].place);
+        let said = view.messages.iter().map(|shown| self.shown(options.family(), shown, place)).collect();
+        let body = ProjectionBody {
+            text: view.reason.clone(),
+            metadata: view.event()["metadata"].take(),
+            after_seq: turns.first().map_or(0, |turn| turn.place - 1),
+            through_seq: fold.through_seq,
+            in_reading_order: true,
+            before: options.before,
+            of_receipt: true,
+            viewer: self.tenant.viewer().names(),
+            audience: (!is_public).then(|| self.tenant.viewer().names().unwrap_or_default()),
+        };
+        Ok((said, Some(body)))
+    }
+
+    /// A message of a projection.
+    fn shown(
+        &self,
+        family: Family,
+        shown: &Shown<'_>,
+        turn: impl Fn(usize) -> (TurnId, u64),
+    ) -> ContextMessage {
+        let turn = shown.source().map(turn);
+        // Counts are cached for whole messages only, which others than the owner may not see.
+        let is_whole = shown.is_unchanged() && *self.tenant.viewer() == Viewer::Owner;
+        let tokens = match turn.filter(|_| is_whole) {
+            Some((id, _)) => self.shared().count(family, id, shown.value()),
+            None => family.message(shown.value()),
+        };
+        ContextMessage {
+            source: turn.map_or(Source::Made, |(id, _)| source(id)),
+            seq: turn.map(|(_, place)| place),
+            raw: shown.raw().clone(),
+            message: shown.value().clone(),
+            tokens,
+        }
     }
 
     /// Abandoned calls of the messages view.
@@ -451,13 +565,48 @@ impl ConversationHandle {
         Ok(Some(ContextText { source: Source::Ids(ids), text }))
     }
 
-    /// The newest turns, oldest first, as many as could fit; and whether there are more.
+    /// Adds to the state the turns that replace some that the checkpoint still tells of.
+    fn add_edits(
+        &self,
+        fold: &Fold,
+        options: &ContextOptions,
+        state: &mut Option<ContextText>,
+    ) -> Result<(), Error> {
+        let Some(at) = fold.checkpoint else { return Ok(()) };
+        let edits = self.edits_since(at, Some(fold.through_seq), EDITS_MAX)?;
+        let pieces = edits.iter().filter_map(|turn| turn_piece(turn, &options.participants, Names::Speakers));
+        let (mut ids, mut text) = (Vec::new(), String::new());
+        for piece in pieces {
+            if text.len() > EDITS_BYTES {
+                text.push_str("\n\n… and other edits.");
+                break;
+            }
+            if let Source::Ids(turn) = piece.source {
+                ids.extend(turn);
+            }
+            text = format!("{text}\n\n{}", piece.text);
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        let note = format!("Edited since this summary; these replace what it says of them:{text}");
+        match state {
+            Some(ContextText { source: Source::Ids(known), text }) => {
+                known.extend(ids);
+                *text = format!("{text}\n\n{note}");
+            }
+            _ => *state = Some(ContextText { source: Source::Ids(ids), text: note }),
+        }
+        Ok(())
+    }
+
+    /// The newest turns, first one first, as many as could fit; and whether there are more.
     fn tail(
         &self,
         fold: &Fold,
         options: &ContextOptions,
         projected: bool,
-        names: Names,
+        version: u32,
     ) -> Result<(Vec<Tailed>, bool), Error> {
         let family = options.family();
         let (start, _) = view_start(fold.checkpoint, fold.budget);
@@ -467,29 +616,34 @@ impl ConversationHandle {
         let mut private = HashSet::new();
         let mut tokens = 0;
         let mut more = false;
-        let mut before = fold.through_seq + 1;
+        let mut before = options.before.unwrap_or(u64::MAX).min(fold.through_seq + 1);
+        // Older prompts have turns in the order of the log.
+        let logged = version < 4;
+        let position = |turn: &Turn| if logged { turn.seq } else { turn.place };
         'pages: loop {
             let query = TurnQuery {
                 after: Some(start),
                 before: Some(before),
                 as_of: Some(fold.through_seq),
                 descending: true,
+                include_superseded: logged,
                 limit: PAGE,
                 ..TurnQuery::default()
             };
             let page = self.turns(&query)?;
             let full = page.len() == PAGE;
             for mut turn in page {
-                before = turn.seq;
+                before = position(&turn);
                 if !is_for_everyone(&turn) {
                     private.insert(turn.id);
                 }
-                let Some(raw) = turn.message.take().filter(|_| turn.status != Status::Pending) else {
+                let stands = turn.status != Status::Pending && turn.superseded_by.is_none();
+                let Some(raw) = turn.message.take().filter(|_| stands) else {
                     continue;
                 };
                 // One group more than asked for, so that the first one is complete.
                 let enough = options.last_n.is_some_and(|n| turns.len() >= n.saturating_add(PAGE));
-                let asked = options.input_from.is_some_and(|from| turn.seq >= from);
+                let asked = options.input_from.is_some_and(|from| position(&turn) >= from);
                 if (tokens > room || enough) && !asked {
                     more = true;
                     break 'pages;
@@ -505,7 +659,7 @@ impl ConversationHandle {
         turns.reverse();
         let said: Vec<(&Turn, Option<&Value>)> =
             turns.iter().map(|(turn, message)| (turn, Some(message.value()))).collect();
-        let seen = seen_by(&options.participants, &said, names);
+        let seen = seen_by(&options.participants, &said, names(version));
         let mut tail = Vec::new();
         for ((turn, message), seen) in turns.into_iter().zip(seen) {
             let (message, tokens) = match seen {
@@ -520,7 +674,7 @@ impl ConversationHandle {
                 }
             };
             let is_public = !private.contains(&turn.id);
-            tail.push(Tailed { turn: turn.id, seq: turn.seq, tokens, message, is_public });
+            tail.push(Tailed { turn: turn.id, place: position(&turn), tokens, message, is_public });
         }
         Ok((tail, more))
     }
@@ -553,22 +707,31 @@ fn take_input(tail: &mut Vec<ContextMessage>, from: u64) -> Vec<ContextMessage> 
 #[derive(Clone)]
 struct Tailed {
     turn: TurnId,
-    seq: u64,
+    place: u64,
     tokens: u64,
     message: Message,
     /// Whether all of it is for everyone.
     is_public: bool,
 }
 
-impl Tailed {
-    fn source(&self) -> Source {
-        Source::Ids(vec![EventId(self.turn.0).to_string()])
-    }
+/// A turn as a source.
+fn source(turn: TurnId) -> Source {
+    Source::Ids(vec![EventId(turn.0).to_string()])
+}
 
+/// The projection to make.
+enum How<'a> {
+    /// As recorded.
+    Recorded(&'a Value),
+    /// With these options and this summary.
+    Now(Box<projection::Options>, Option<String>),
+}
+
+impl Tailed {
     fn said(self) -> ContextMessage {
         ContextMessage {
-            source: self.source(),
-            seq: Some(self.seq),
+            source: source(self.turn),
+            seq: Some(self.place),
             raw: self.message.raw().clone(),
             message: self.message.value().clone(),
             tokens: self.tokens,

@@ -2,24 +2,21 @@
 
 use super::ConversationContexts;
 use crate::conversation::ConversationHandle;
-use crate::load::Slot;
-use crate::writer::Commit;
+use crate::writer::closed;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::view_start;
-use everturn_core::event::{Event, Visibility, kind};
+use everturn_core::conversation::Settings;
+use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::json::Raw;
+use everturn_core::turn::Role;
 use everturn_core::viewer::{Viewer, is_for_everyone};
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
-use everturn_views::projection::{self, Message, Options};
+use everturn_views::projection::{self, Message, Options, Shown};
 use everturn_views::state::Fold;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ops::ControlFlow;
-
-/// Conversations above this are projected a few at a time.
-const LARGE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// A view of a conversation.
 #[derive(Clone, Debug)]
@@ -35,21 +32,30 @@ pub struct Projection {
 
 /// The body of a `transcript.projection` event.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct ProjectionBody {
+pub(super) struct ProjectionBody {
     /// Why the view is as it is.
-    text: String,
+    pub text: String,
     /// The result without its messages.
-    metadata: Value,
+    pub metadata: Value,
     /// The messages are the turns after this place …
-    after_seq: u64,
-    /// … up to this one, as they stood then.
-    through_seq: u64,
+    pub after_seq: u64,
+    /// … as they stood at this `seq`.
+    pub through_seq: u64,
+    /// Whether they are in reading order. Earlier views have them in the order of the log.
+    #[serde(default)]
+    pub in_reading_order: bool,
+    /// Only messages before this place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
+    /// Whether the messages are those of a prompt, which the receipt after it makes again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_receipt: bool,
     /// Actors whose private turns were visible; absent if all were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    viewer: Option<Vec<String>>,
+    pub viewer: Option<Vec<String>>,
     /// Actors that may see the view, where it holds private turns; absent if everyone may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    audience: Option<Vec<String>>,
+    pub audience: Option<Vec<String>>,
 }
 
 impl ConversationContexts<'_> {
@@ -58,37 +64,52 @@ impl ConversationContexts<'_> {
         let key = self.0.key();
         let head = self.0.shared().journal.index.conversation(key)?.head.seq;
         let fold = self.0.shared().fold(key, head)?;
-        let (after_seq, _) = view_start(fold.checkpoint, fold.budget);
-        let (messages, is_public, _slot) = self.0.messages(after_seq, head)?;
+        let options = options.clone().with_scratchpads(&self.0.scratchpads(&fold)?);
         let summary = self.0.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.0.previous_projection(&fold)?;
-        let options = options.clone().with_scratchpads(&self.0.scratchpads(&fold)?);
-        let view = projection::project_after(&messages, summary.as_deref(), &options, previous.as_ref())?;
-        Ok(Projection {
-            result: Raw::of(&view)?,
-            messages: view.messages.iter().map(|shown| shown.raw().clone()).collect(),
-            prefix_hash: view.prefix_hash.clone(),
-            body: ProjectionBody {
-                text: view.reason.clone(),
-                metadata: view.event()["metadata"].take(),
-                after_seq,
-                through_seq: head,
-                viewer: self.0.tenant.viewer().names(),
-                audience: (!is_public).then(|| self.0.tenant.viewer().names().unwrap_or_default()),
-            },
+        self.0.with_transcript(&fold, |transcript| {
+            let (after_seq, is_public) = (transcript.after_seq, transcript.is_public);
+            let (view, _) = transcript.project(summary.as_deref(), &options, previous.as_ref())?;
+            Ok(Projection {
+                result: Raw::of(&view)?,
+                messages: view.messages.iter().map(|shown| shown.raw().clone()).collect(),
+                prefix_hash: view.prefix_hash.clone(),
+                body: ProjectionBody {
+                    text: view.reason.clone(),
+                    metadata: view.event()["metadata"].take(),
+                    after_seq,
+                    through_seq: head,
+                    in_reading_order: true,
+                    before: None,
+                    of_receipt: false,
+                    viewer: self.0.tenant.viewer().names(),
+                    audience: (!is_public).then(|| self.0.tenant.viewer().names().unwrap_or_default()),
+                },
+            })
         })
     }
 
-    /// Projects for a request: the decision is recorded, and whoever follows the conversation is told.
+    /// Projects for a request: compacts first if that is due, the decision is recorded, and whoever follows the
+    /// conversation is told.
     pub fn project_turn(&self, options: &Options) -> Result<(Projection, Event), Error> {
-        let projection = self.0.contexts().project(options)?;
-        let event = self.0.record_projection(&projection).wait()?;
-        Ok((projection, event))
+        self.0.compact_before_call()?;
+        let projection = self.project(options)?;
+        let draft = self.0.projection_draft(&projection.body);
+        let action =
+            draft.map(|draft| Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None });
+        let committed = self.0.write(action, |mut committed| committed.events.pop().ok_or_else(closed));
+        Ok((projection, committed.wait()?))
+    }
+
+    /// The projection of this conversation's policy, if it has one.
+    pub fn default_projection(&self) -> Result<Option<Options>, Error> {
+        let conversation = self.0.shared().journal.conversation(self.0.key())?;
+        let value = conversation.policy.get(PROJECTION).and_then(Raw::read::<Value>);
+        value.as_ref().map(crate::script::options).transpose()
     }
 
     /// Makes a recorded view again from the log. Its hash is the recorded one, or the error says what is different.
     pub fn replay_projection(&self, seq: u64) -> Result<Vec<Raw>, Error> {
-        let _key = self.0.key();
         let event = self.0.event_at(seq)?.filter(|event| event.kind == kind::PROJECTION);
         let body = event.and_then(|event| event.read::<ProjectionBody>()).ok_or_else(|| {
             Error::not_found(
@@ -96,30 +117,63 @@ impl ConversationContexts<'_> {
                 format!("{} has no transcript.projection at seq {seq}", self.0.id()),
             )
         })?;
+        if body.of_receipt {
+            let text = format!(
+                "the projection at seq {seq} is of the prompt in the receipt that follows it; replay that receipt"
+            );
+            return Err(Error::invalid("projection.of_receipt", text));
+        }
+        let shown = |messages: &[Shown<'_>]| messages.iter().map(|shown| shown.raw().clone()).collect();
         let viewer = body.viewer.map_or(Viewer::Owner, Viewer::actors);
         let maker = self.0.seen_by(viewer.clone());
-        let (messages, is_public, _slot) = maker.messages(body.after_seq, body.through_seq)?;
-        if !is_public && !self.0.tenant.viewer().includes(&viewer) {
-            let text = "the view holds private turns that are not yours; ask someone who may see them";
-            return Err(Error::not_found("projection.private", text));
+        let check = |is_public: bool| match is_public || self.0.tenant.viewer().includes(&viewer) {
+            true => Ok(()),
+            false => {
+                let text = "the view holds private turns that are not yours; ask someone who may see them";
+                Err(Error::not_found("projection.private", text))
+            }
+        };
+        if body.in_reading_order {
+            let transcript = maker.read_transcript(body.after_seq, body.through_seq)?;
+            check(transcript.is_public)?;
+            return Ok(shown(&transcript.replay(body.before, &body.metadata)?.0.messages));
         }
-        let view = projection::replay(&messages, &body.metadata)?;
-        Ok(view.messages.iter().map(|shown| shown.raw().clone()).collect())
+        let (messages, is_public) = maker.logged_messages(body.after_seq, body.through_seq)?;
+        check(is_public)?;
+        Ok(shown(&projection::replay(&messages, &body.metadata)?.messages))
     }
 }
 
+/// Name of the policy that holds a conversation's default projection.
+const PROJECTION: &str = "projection";
+
+/// Refuses settings with a default projection that cannot be made.
+pub(crate) fn check_projection(settings: &Settings) -> Result<(), Error> {
+    let value = settings.policy.get(PROJECTION).filter(|raw| raw.get() != "null");
+    value.and_then(Raw::read::<Value>).map_or(Ok(()), |value| crate::script::options(&value).map(drop))
+}
+
 impl ConversationHandle {
-    fn record_projection(&self, projection: &Projection) -> Commit<Event> {
-        let draft = self.shared().draft(kind::PROJECTION, &projection.body).map(|mut draft| {
-            draft.role = Some(everturn_core::turn::Role::System);
-            if projection.body.audience.is_some() {
-                draft.visibility = Visibility::Private;
-            }
-            draft
-        });
-        let action =
-            draft.map(|draft| Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None });
-        self.write(action, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed))
+    pub(super) fn projection_draft(&self, body: &ProjectionBody) -> Result<Draft, Error> {
+        let mut draft = Draft { role: Some(Role::System), ..self.shared().draft(kind::PROJECTION, body)? };
+        if body.audience.is_some() {
+            draft.visibility = Visibility::Private;
+        }
+        Ok(draft)
+    }
+
+    /// Compacts before a model call if the policy says so. A summarizer is not waited for: with one, the background does
+    /// it.
+    pub(crate) fn compact_before_call(&self) -> Result<(), Error> {
+        let options = &self.shared().options;
+        if !options.auto_compaction || !options.summarizers.is_empty() {
+            return Ok(());
+        }
+        match self.compact_if_due() {
+            // Somebody else has just compacted, which is as good.
+            Ok(_) | Err(Error::Conflict(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The metadata of the last projection's event.
@@ -128,23 +182,26 @@ impl ConversationHandle {
         Ok(self.event_at(seq)?.and_then(|event| event.read::<ProjectionBody>()).map(|body| body.metadata))
     }
 
-    /// The messages of the turns after a place that stood when the log ended at another, and whether everyone may see them
-    /// all. If they are large, also the slot that they take up as long as they are in memory.
-    fn messages(&self, after: u64, through: u64) -> Result<(Vec<Message>, bool, Option<Slot<'_>>), Error> {
-        let (mut messages, mut is_public, mut slot) = (Vec::new(), true, None);
-        let query = TurnQuery { after: Some(after), as_of: Some(through), ..TurnQuery::default() };
-        let mut bytes = 0;
+    /// The messages of the turns in a range of `seq` that stood at its end, in the order of the log, and whether everyone may see
+    /// them all.
+    fn logged_messages(&self, after: u64, through: u64) -> Result<(Vec<Message>, bool), Error> {
+        let (mut messages, mut is_public, mut bytes) = (Vec::new(), true, 0);
+        let query = TurnQuery {
+            after: Some(after),
+            as_of: Some(through),
+            include_superseded: true,
+            ..TurnQuery::default()
+        };
         self.each_turn(query, |turn| {
-            bytes += turn.message.as_ref().map_or(0, |message| message.get().len() as u64);
-            self.shared().check_whole(bytes)?;
-            if bytes > LARGE_BYTES && slot.is_none() {
-                slot = Some(self.shared().wholes.take());
-            }
             is_public &= turn.hidden || is_for_everyone(&turn);
-            messages.extend(turn.message.map(Message::read).transpose()?);
+            if let Some(message) = turn.message.filter(|_| turn.superseded_by.is_none()) {
+                bytes += message.get().len() as u64;
+                self.shared().check_whole(bytes)?;
+                messages.push(Message::read(message)?);
+            }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok((messages, is_public, slot))
+        Ok((messages, is_public))
     }
 }
 

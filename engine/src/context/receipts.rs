@@ -71,16 +71,22 @@ pub struct Policy {
     /// Sections and their shares.
     #[serde(default)]
     pub sections: Value,
-    /// First `seq` of the input.
+    /// First place of the input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_from: Option<u64>,
+    /// Only turns before this place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
+    /// Whether the projection is of the whole messages view, and not of its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_view: bool,
     /// Recall into the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recall: Option<super::RecallRequest>,
 }
 
 impl ConversationContexts<'_> {
-    /// Records that a context was used for a model call. Texts supplied by the caller are stored once, whatever the
+    /// Records that a context was used for a model call, and its projection, in one commit. Texts supplied by the caller are stored once, whatever the
     /// number of calls.
     pub fn record(&self, context: &Context) -> Result<Event, Error> {
         let key = self.0.key();
@@ -103,6 +109,9 @@ impl ConversationContexts<'_> {
                     &mut uploads,
                 )?);
                 kept.push(asset);
+            }
+            if let Some(body) = &context.projection {
+                drafts.push(self.0.projection_draft(body)?);
             }
             let mut receipt = self.0.shared().draft(kind::RECEIPT, &context.receipt)?;
             if audience.is_some() {
@@ -165,6 +174,7 @@ impl ConversationContexts<'_> {
             recall: receipt.policy.recall.clone(),
             at_seq: Some(receipt.through_seq),
             input_from: receipt.policy.input_from,
+            before: receipt.policy.before,
             ..ContextOptions::new(receipt.policy.token_budget)
         };
         let viewer = receipt.policy.viewer.clone().map_or(Viewer::Owner, Viewer::actors);

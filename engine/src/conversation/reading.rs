@@ -33,10 +33,11 @@ pub enum Order {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryQuery {
-    /// Only entries before this `seq`.
+    /// Only entries before this place: the `next` of a page, or the `place` of a turn, which is its `seq` unless it
+    /// supersedes another. With `include_superseded` or `include_events`, before this `seq`.
     #[serde(deserialize_with = "everturn_core::json::place")]
     pub before: Option<u64>,
-    /// Only entries after this `seq`.
+    /// Only entries after this place, or this `seq`.
     #[serde(deserialize_with = "everturn_core::json::place")]
     pub after: Option<u64>,
     /// Most entries of a page.
@@ -47,9 +48,9 @@ pub struct HistoryQuery {
     /// Only turns of these actors, if any are named.
     #[serde(alias = "actor")]
     pub actors: Vec<String>,
-    /// Also superseded turns.
+    /// Also superseded turns; then in the order of the log.
     pub include_superseded: bool,
-    /// Also events that are not turns.
+    /// Also events that are not turns; then in the order of the log.
     pub include_events: bool,
 }
 
@@ -101,6 +102,14 @@ impl HistoryEntry {
             HistoryEntry::Event(event) => event.seq,
         }
     }
+
+    /// Position in reading order.
+    pub fn place(&self) -> u64 {
+        match self {
+            HistoryEntry::Turn(turn) => turn.place,
+            HistoryEntry::Event(event) => event.seq,
+        }
+    }
 }
 
 /// Turns read at a time.
@@ -120,7 +129,7 @@ impl ConversationHandle {
         Ok(self.tenant.viewer().turn(self.shared().journal.index.turn_in(self.key(), id)?))
     }
 
-    /// Every turn of a query, oldest first, read page by page so that a long history is not held at once. `each`
+    /// Every turn of a query, in its order, read page by page so that a long history is not held at once. `each`
     /// returns whether to go on.
     pub(crate) fn each_turn(
         &self,
@@ -131,7 +140,7 @@ impl ConversationHandle {
         loop {
             let page = self.turns(&query)?;
             let Some(last) = page.last() else { return Ok(()) };
-            query.after = Some(last.seq);
+            query.after = Some(if query.include_superseded { last.seq } else { last.place });
             for turn in page {
                 if each(turn)?.is_break() {
                     return Ok(());
@@ -140,7 +149,7 @@ impl ConversationHandle {
         }
     }
 
-    /// A page of the history, summarized turns included.
+    /// A page of the history in reading order, summarized turns included.
     pub fn history(&self, query: HistoryQuery) -> Result<Page<HistoryEntry>, Error> {
         let limit = page_limit(query.limit)?;
         let descending = query.order == Order::Descending;
@@ -153,6 +162,7 @@ impl ConversationHandle {
             descending,
             actors: query.actors,
             include_superseded: query.include_superseded,
+            moved_after: None,
             as_of: None,
             limit: limit + 1,
             bytes_max: Some(PAGE_BYTES_MAX),
@@ -160,8 +170,9 @@ impl ConversationHandle {
         let mut data: Vec<HistoryEntry> =
             self.turns(&turns)?.into_iter().map(|turn| HistoryEntry::Turn(Box::new(turn))).collect();
         // A page cut by its byte limit is not known to be the last.
-        let (last, full) = (data.last().map(HistoryEntry::seq), bytes(&data) >= PAGE_BYTES_MAX);
-        let next = more(&mut data, limit, HistoryEntry::seq).or(last.filter(|_| full));
+        let position = if query.include_superseded { HistoryEntry::seq } else { HistoryEntry::place };
+        let (last, full) = (data.last().map(position), bytes(&data) >= PAGE_BYTES_MAX);
+        let next = more(&mut data, limit, position).or(last.filter(|_| full));
         Ok(Page { data, next })
     }
 

@@ -1,6 +1,7 @@
 //! Lifecycle of a conversation: settings, state, forks, the end.
 
 use super::{ConversationHandle, ConversationState, idempotency};
+use crate::context::check_projection;
 use crate::ingest::redaction_mode;
 use crate::tenant::NewConversation;
 use crate::writer::Commit;
@@ -112,10 +113,16 @@ impl ConversationHandle {
                 self.shared().journal.writable()?;
             }
             check_by_hand(&change.settings)?;
+            if !change.settings.participants.is_empty() {
+                let text =
+                    "participants are declared when a conversation is created; later ones join by speaking";
+                return Err(Error::invalid("settings.participants", text));
+            }
             // Not the cached one: an expected `seq` was read from the index, which may be a moment ahead of the
             // cache.
             let current = self.shared().journal.index.conversation(self.key())?;
             let mut settings = change.settings.normalise()?.redacted(redaction_mode(&current))?;
+            check_projection(&settings)?;
             if let Some(expected) = change.expected_seq.filter(|expected| *expected != current.head.seq) {
                 return Err(stale_seq(current.head.seq, expected));
             }
@@ -252,14 +259,13 @@ impl ConversationHandle {
 pub(crate) fn check_by_hand(settings: &Settings) -> Result<(), Error> {
     if settings.parent.is_some()
         || settings.predecessor.is_some()
-        || !settings.participants.is_empty()
         || !settings.transcript.is_empty()
         || settings.checkpoint.is_some()
         || settings.budget.is_some()
     {
         return Err(Error::invalid(
             "settings.reserved",
-            "parent, predecessor, participants, checkpoint, budget and transcript are written by Everturn itself; leave them out",
+            "parent, predecessor, checkpoint, budget and transcript are written by Everturn itself; leave them out",
         ));
     }
     Ok(())

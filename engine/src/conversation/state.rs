@@ -53,15 +53,7 @@ impl ConversationState<'_> {
 
     /// Pins a value: every prompt includes it until it is unpinned or replaced, whatever is summarized.
     pub fn pin(&self, name: &str, value: impl serde::Serialize) -> Commit<Event> {
-        let pinned = (|| {
-            let limit = ("PINS_MAX", PINS_MAX, "unpin what no longer holds");
-            self.0.check_room(name, |fold| &fold.pins, limit)?;
-            Raw::of(&PinBody { name: name.to_string(), value: Some(Raw::of(&value)?) })
-        })();
-        match pinned {
-            Ok(body) => self.0.append_event(kind::PIN, None, body),
-            Err(error) => Commit::ready(Err(error)),
-        }
+        self.0.set(kind::PIN, name, value)
     }
 
     /// Removes a pin.
@@ -72,13 +64,7 @@ impl ConversationState<'_> {
     /// Sets a scratchpad, the working memory of an agent. Every prompt carries it until it is cleared, and
     /// projections with `reachability_gc` keep the tool results that it names.
     pub fn set_scratchpad(&self, name: &str, value: impl serde::Serialize) -> Commit<Event> {
-        match Raw::of(&value) {
-            Ok(value) => {
-                let body = PinBody { name: name.to_string(), value: Some(value) };
-                self.0.state_event(kind::SCRATCHPAD_SET, &body)
-            }
-            Err(error) => Commit::ready(Err(error)),
-        }
+        self.0.set(kind::SCRATCHPAD_SET, name, value)
     }
 
     /// Clears a scratchpad.
@@ -225,32 +211,32 @@ impl ConversationHandle {
         Ok(Action::Approve { drafts, request: pending, last, seen: fold.through_seq })
     }
 
-    /// Refuses to set a scratchpad that would be one too many. Checked for every such event, because the HTTP API
-    /// sets scratchpads by appending events.
-    pub(crate) fn check_scratchpads(&self, kind: &str, body: &Raw) -> Result<(), Error> {
-        if kind != kind::SCRATCHPAD_SET {
-            return Ok(());
-        }
+    /// Refuses to set a pin or scratchpad that would be one too many. Checked for every such event, whoever appends it.
+    pub(crate) fn check_room(&self, kind: &str, body: &Raw) -> Result<(), Error> {
+        type Names = fn(&Fold) -> &BTreeMap<String, u64>;
+        let (names, limit, max, advice): (Names, _, _, _) = match kind {
+            kind::PIN => (|fold| &fold.pins, "PINS_MAX", PINS_MAX, "unpin what no longer holds"),
+            kind::SCRATCHPAD_SET => {
+                let advice = "clear a scratchpad that is no longer needed";
+                (|fold| &fold.scratchpads, "SCRATCHPADS_MAX", SCRATCHPADS_MAX, advice)
+            }
+            _ => return Ok(()),
+        };
         let Some(PinBody { name, .. }) = body.read() else { return Ok(()) };
-        let limit = ("SCRATCHPADS_MAX", SCRATCHPADS_MAX, "clear a scratchpad that is no longer needed");
-        self.check_room(&name, |fold| &fold.scratchpads, limit)
-    }
-
-    /// Whether there is room for a pin or scratchpad of this name. `limit` is the name of the limit, its value and
-    /// advice for the caller.
-    fn check_room(
-        &self,
-        name: &str,
-        list: fn(&Fold) -> &BTreeMap<String, u64>,
-        (limit, max, advice): (&'static str, usize, &str),
-    ) -> Result<(), Error> {
         let head = self.shared().journal.conversation(self.key())?.head.seq;
         let fold = self.shared().fold(self.key(), head)?;
-        let list = list(&fold);
-        if list.len() >= max && !list.contains_key(name) {
-            return Err(Error::limit(limit, max as u64, list.len() as u64 + 1, advice));
+        let names = names(&fold);
+        if names.len() >= max && !names.contains_key(&name) {
+            return Err(Error::limit(limit, max as u64, names.len() as u64 + 1, advice));
         }
         Ok(())
+    }
+
+    fn set(&self, kind: &str, name: &str, value: impl serde::Serialize) -> Commit<Event> {
+        match Raw::of(&value) {
+            Ok(value) => self.state_event(kind, &PinBody { name: name.to_string(), value: Some(value) }),
+            Err(error) => Commit::ready(Err(error)),
+        }
     }
 
     fn state_event(&self, kind: &str, body: &impl serde::Serialize) -> Commit<Event> {

@@ -202,13 +202,12 @@ impl ConversationCompaction<'_> {
         }
         let query = TurnQuery {
             after: conversation.parent.map(|parent| parent.at_seq),
-            before: Some(through.saturating_add(1)),
             include_superseded: true,
             ..TurnQuery::default()
         };
         let mut due: Vec<TurnId> = Vec::new();
         self.0.each_turn(query, |turn| {
-            if !turn.erased && turn.status != Status::Pending {
+            if turn.place <= through && !turn.erased && turn.status != Status::Pending {
                 due.push(turn.id);
             }
             Ok(ControlFlow::Continue(()))

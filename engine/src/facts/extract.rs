@@ -180,12 +180,15 @@ impl FactReader {
         let query = TurnQuery {
             after: Some(from.saturating_sub(1)),
             before: Some(to.saturating_add(1)),
+            include_superseded: true,
             ..TurnQuery::default()
         };
         let mark = self.conversation.shared().journal.index.erasures(&self.key().tenant)?;
         let mut batch = Batch { from, to, mark, turns: Vec::new() };
         self.conversation.each_turn(query, |turn| {
-            let stands = matches!(turn.status, Status::Complete | Status::Interrupted) && !turn.erased;
+            let stands = matches!(turn.status, Status::Complete | Status::Interrupted)
+                && turn.superseded_by.is_none()
+                && !turn.erased;
             // Instructions are no statements of fact.
             if stands && turn.role != Role::System && turn.message.is_some() {
                 if batch.turns.len() == limits::TURNS_MAX {

@@ -14,20 +14,25 @@ use crate::tenant::Tenant;
 use crate::writer::closed;
 use everturn_core::Error;
 use everturn_core::error::code;
-use everturn_core::event::{Visibility, kind};
+use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::{ConversationId, GenerationId, TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::policy::OnOverflow;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
-use everturn_core::write::{absent, not_open};
+use everturn_core::write::{SupersededBody, absent, not_open};
 use everturn_formats::wire::ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
 use everturn_store::TurnQuery;
 use everturn_views::context::Section;
 use futures_util::future::{BoxFuture, Either, select};
 use futures_util::{FutureExt, StreamExt};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::json;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -46,11 +51,17 @@ const OVERFLOW: &str = "model.context_overflow";
 /// Most turns read to find the parts of a request. Where tools ran for it, their results are the newest.
 const LOOK_BACK: usize = 16;
 
+/// Most items of a reply that are looked for on either side of one.
+const ITEMS_MAX: usize = 64;
+
 /// Options of a generation.
 #[derive(Clone)]
 pub struct GenerateOptions {
-    /// Turns to append first. Without any, the model replies to the end of the log.
+    /// Turns to append first. Without any, the model replies to the end of the conversation.
     pub input: Vec<NewTurn>,
+    /// The answer to generate anew, from what is read before it. Once the new one is complete it supersedes the old one
+    /// and takes its place; until then, and if it fails, the old one stands.
+    pub regenerate: Option<Regenerate>,
     /// Conditions of appending the input.
     pub append: AppendOptions,
     /// The configured model, by name.
@@ -76,10 +87,63 @@ pub struct GenerateOptions {
     pub whole: bool,
 }
 
+/// An answer to generate anew: `last`, or the id of a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Regenerate {
+    /// The last answer.
+    Last,
+    /// This one.
+    Turn(TurnId),
+}
+
+impl fmt::Display for Regenerate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Regenerate::Last => f.write_str("last"),
+            Regenerate::Turn(turn) => turn.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Regenerate {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Regenerate, Error> {
+        if text == "last" { Ok(Regenerate::Last) } else { text.parse().map(Regenerate::Turn) }
+    }
+}
+
+impl Serialize for Regenerate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Regenerate {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Regenerate, D::Error> {
+        Cow::<str>::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl JsonSchema for Regenerate {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Regenerate".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "examples": ["last", "turn_01JD0000000000000000000000"]})
+    }
+}
+
 impl Default for GenerateOptions {
     fn default() -> GenerateOptions {
         GenerateOptions {
             input: Vec::new(),
+            regenerate: None,
             append: AppendOptions::default(),
             model: None,
             served_model: None,
@@ -152,8 +216,12 @@ impl TenantGenerations<'_> {
 /// Fills in options that follow from the model, and refuses invalid ones.
 fn complete(model: &Configured, options: &mut GenerateOptions) -> Result<(), Error> {
     let context = &mut options.context;
-    if context.at_seq.is_some() || context.input_from.is_some() {
-        let text = "a generation goes on from the end of the log; leave at_seq and input_from out, or fork there first";
+    if options.regenerate.is_some() && !(options.input.is_empty() && context.input.is_empty()) {
+        let text = "an answer is generated anew from what was said before it; leave the input out, or edit that turn first";
+        return Err(Error::invalid("generate.regenerate_input", text));
+    }
+    if context.at_seq.is_some() || context.input_from.is_some() || context.before.is_some() {
+        let text = "a generation goes on from the end of the log; leave at_seq, input_from and before out, or fork there first";
         return Err(Error::invalid("generate.at_seq", text));
     }
     context.provider = model.client.provider();
@@ -271,6 +339,8 @@ struct Ready {
     used: u64,
     /// Whether tools already ran for this request.
     tools_ran: bool,
+    /// The items of the answer that the reply replaces, in reading order.
+    replaces: Vec<Turn>,
     system: Option<Raw>,
     messages: Vec<Raw>,
 }
@@ -289,10 +359,10 @@ impl From<Error> for End {
 
 /// Follows a reply to its end. Releases the store before the registration.
 async fn follow(work: Arc<Work>, ready: Ready, mut halted: oneshot::Receiver<Halt>, seat: Seat) {
-    let (turn, last) = (ready.turn, EndReport(work.news.clone()));
+    let (turn, replaces, last) = (ready.turn, ready.replaces.clone(), EndReport(work.news.clone()));
     let (receipt_seq, outcome) = work.clone().answered(ready, &mut halted).await;
     let finishing = work.clone();
-    let ended = aside(move || finishing.finish(turn, receipt_seq, outcome)).await.flatten();
+    let ended = aside(move || finishing.finish(turn, &replaces, receipt_seq, outcome)).await.flatten();
     drop(work);
     drop(seat);
     last.0.end(ended);
@@ -374,9 +444,14 @@ impl Work {
 
     /// Builds the context, records its receipt and opens the turn of the reply.
     fn prepare(&self, input: Vec<Turn>) -> Result<(Vec<Turn>, Ready), Error> {
-        let recent = self.recent()?;
-        let from = input.first().map(|turn| turn.seq).or(recent.first().map(|turn| turn.seq));
-        let built = ContextOptions { input_from: from, ..self.options.context.clone() };
+        if !self.options.whole {
+            self.conversation.compact_before_call()?;
+        }
+        let replaces = self.replaced()?;
+        let before = replaces.first().map(|turn| turn.place);
+        let recent = self.recent(before)?;
+        let from = input.first().or(recent.first()).map(|turn| turn.place);
+        let built = ContextOptions { input_from: from, before, ..self.options.context.clone() };
         let context = self.conversation.contexts().build(&built)?;
         if !context.included.iter().any(|block| matches!(block.section, Section::Tail | Section::Input)) {
             let text = format!("{} has nothing to reply to; give some input", self.conversation.id());
@@ -401,7 +476,8 @@ impl Work {
         let turn = self.conversation.open(new).wait()?.id;
         self.conversation.shared().generations.opened(self.generation, turn);
         let tools_ran = tools_ran(&input, &recent);
-        Ok((input, Ready::new(turn, receipt_seq, built, tools_ran, context)))
+        let ready = Ready::new(turn, receipt_seq, built, tools_ran, context);
+        Ok((input, Ready { replaces, ..ready }))
     }
 
     fn append_input(&self) -> Result<Vec<Turn>, Error> {
@@ -432,9 +508,58 @@ impl Work {
         Ok(appended.turns)
     }
 
+    /// The items of the answer to generate anew, in reading order; none if none is asked for.
+    fn replaced(&self) -> Result<Vec<Turn>, Error> {
+        let Some(regenerate) = self.options.regenerate else { return Ok(Vec::new()) };
+        let (shared, key) = (self.conversation.shared(), self.conversation.key());
+        let named = match regenerate {
+            Regenerate::Turn(id) => self.conversation.turn(id)?,
+            Regenerate::Last => {
+                let recent = self.recent(None)?.into_iter();
+                let mut since = recent.take_while(|turn| turn.role != Role::User || answers_call(turn));
+                since.find(|turn| turn.role == Role::Assistant).ok_or_else(|| {
+                    let text = format!(
+                        "{} does not end with an answer; generate one without `regenerate`",
+                        self.conversation.id()
+                    );
+                    Error::invalid("generate.nothing_to_regenerate", text)
+                })?
+            }
+        };
+        let said =
+            matches!(named.status, Status::Complete | Status::Interrupted) && named.superseded_by.is_none();
+        if named.role != Role::Assistant || !said {
+            let text = format!("{} is not an answer that stands; name one that history shows", named.id);
+            return Err(Error::invalid("generate.not_an_answer", text));
+        }
+        let conversation = shared.journal.index.conversation(key)?;
+        if named.place <= conversation.view_start().0 {
+            let text = format!(
+                "{} is covered by a summary, so that it cannot be generated anew in its place; branch from it instead",
+                named.id
+            );
+            return Err(Error::conflict("generate.summarized", text));
+        }
+        let Some(answer) = answer_of(&named) else { return Ok(vec![named]) };
+        // The items of a reply follow each other.
+        let around = |query: TurnQuery| {
+            let query = TurnQuery { limit: ITEMS_MAX, ..query };
+            shared.journal.index.turns(key, &query)
+        };
+        let belongs = |turn: &Turn| turn.role == Role::Assistant && answer_of(turn) == Some(answer);
+        let before =
+            around(TurnQuery { before: Some(named.place), descending: true, ..TurnQuery::default() })?;
+        let after = around(TurnQuery { after: Some(named.place), ..TurnQuery::default() })?;
+        let mut items: Vec<Turn> = before.into_iter().take_while(belongs).collect();
+        items.reverse();
+        items.push(named);
+        items.extend(after.into_iter().take_while(belongs));
+        Ok(items)
+    }
+
     /// The last turns that are neither superseded nor aborted, newest first.
-    fn recent(&self) -> Result<Vec<Turn>, Error> {
-        let query = TurnQuery { descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
+    fn recent(&self, before: Option<u64>) -> Result<Vec<Turn>, Error> {
+        let query = TurnQuery { before, descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
         let mut turns = self.conversation.turns(&query)?;
         turns.retain(|turn| turn.status != Status::Pending && turn.message.is_some());
         Ok(turns)
@@ -549,18 +674,20 @@ impl Work {
             return Ok(None);
         }
         let receipt_seq = self.conversation.contexts().record(&context)?.seq;
-        Ok(Some(Ready::new(ready.turn, receipt_seq, built, ready.tools_ran, context)))
+        let shorter = Ready::new(ready.turn, receipt_seq, built, ready.tools_ran, context);
+        Ok(Some(Ready { replaces: ready.replaces, ..shorter }))
     }
 
     /// Ends the turn and reports the outcome.
     fn finish(
         &self,
         turn: TurnId,
+        replaces: &[Turn],
         receipt_seq: u64,
         outcome: Result<ModelReply, End>,
     ) -> Result<Generated, Error> {
         let outcome = outcome.and_then(|answer| {
-            let turns = self.commit(turn, receipt_seq, &answer)?;
+            let turns = self.commit(turn, replaces, receipt_seq, &answer)?;
             Ok(Generated { turns, answer, receipt_seq })
         });
         match &outcome {
@@ -590,7 +717,14 @@ impl Work {
 
     /// Appends the reply: its first item ends the open turn, the others follow in the same batch. A turn has the
     /// `seq` at which it was opened, so this is the only order in which the next prompt returns them as they came.
-    fn commit(&self, turn: TurnId, receipt_seq: u64, answer: &ModelReply) -> Result<Vec<Turn>, Error> {
+    /// The items of an answer that it replaces are superseded in that batch, each by the item that takes its place.
+    fn commit(
+        &self,
+        turn: TurnId,
+        replaces: &[Turn],
+        receipt_seq: u64,
+        answer: &ModelReply,
+    ) -> Result<Vec<Turn>, Error> {
         let said = json!({
             "id": self.generation,
             "receipt_seq": receipt_seq,
@@ -602,6 +736,9 @@ impl Work {
         let mut items: Vec<String> = answer.messages.iter().map(|item| item.get().to_string()).collect();
         if items.is_empty() {
             items.push(NewTurn::assistant(&answer.text).message);
+        }
+        if !replaces.is_empty() && items.len() > replaces.len() {
+            self.check_last(turn, replaces)?;
         }
         let served = || self.options.context.model.clone();
         let model = Some(answer.model.clone()).filter(|model| !model.is_empty()).or_else(served);
@@ -641,11 +778,33 @@ impl Work {
                         ..NewTurn::default()
                     };
                     self.conversation.shared().ingest(conversation, new, at, ingested)
-                })
+                })?;
+                let said = ingested.drafts.iter().filter(|draft| kind::is_of_turn(&draft.kind));
+                let new: Vec<TurnId> = said.filter_map(|draft| draft.turn).collect();
+                for (n, old) in replaces.iter().enumerate() {
+                    let by = new[n.min(new.len() - 1)];
+                    let draft = self.conversation.shared().draft(kind::SUPERSEDED, &SupersededBody { by })?;
+                    ingested.drafts.push(Draft { turn: Some(old.id), ..draft });
+                }
+                Ok(())
             });
-        let mut turns = appended.wait()?.turns;
-        turns.insert(0, self.asking.turn(turn)?);
-        Ok(turns)
+        let followed = appended.wait()?.turns;
+        let said = [turn].into_iter().chain(followed.iter().map(|turn| turn.id));
+        said.map(|turn| self.asking.turn(turn)).collect()
+    }
+
+    /// Refuses to replace an answer by one with more items where other turns follow: there is no place for the rest.
+    fn check_last(&self, turn: TurnId, replaces: &[Turn]) -> Result<(), Error> {
+        let after = replaces.last().map(|old| old.place);
+        let query = TurnQuery { after, limit: 2, ..TurnQuery::default() };
+        let next = self.conversation.shared().journal.index.turns(self.conversation.key(), &query)?;
+        match next.iter().any(|next| next.id != turn) {
+            false => Ok(()),
+            true => Err(Error::conflict(
+                "generate.more_items",
+                "the new answer has more parts than the old one, and other turns follow it; branch from there instead",
+            )),
+        }
     }
 
     fn abort(&self, turn: TurnId, reason: String, metadata: BTreeMap<String, Raw>) {
@@ -690,24 +849,44 @@ impl Ready {
         context: Context,
     ) -> Ready {
         let Context { system, messages, tokens, .. } = context;
-        Ready { turn, receipt_seq, built, used: tokens.used, tools_ran, system, messages }
+        Ready {
+            turn,
+            receipt_seq,
+            built,
+            used: tokens.used,
+            tools_ran,
+            replaces: Vec::new(),
+            system,
+            messages,
+        }
     }
 }
 
 /// Whether tools already ran for this request: a tool result is in the input, or after the last user turn. `recent`
 /// is newest first.
 fn tools_ran(input: &[Turn], recent: &[Turn]) -> bool {
-    let answers = |turn: &Turn| {
-        turn.role == Role::Tool
-            || turn.value().is_some_and(|message| !pairing::pair([&message]).results.is_empty())
-    };
-    let since = recent.iter().take_while(|turn| turn.role != Role::User || answers(turn));
-    input.iter().chain(since).any(answers)
+    let since = recent.iter().take_while(|turn| turn.role != Role::User || answers_call(turn));
+    input.iter().chain(since).any(answers_call)
+}
+
+/// Whether a turn holds the result of a tool.
+fn answers_call(turn: &Turn) -> bool {
+    turn.role == Role::Tool
+        || turn.value().is_some_and(|message| !pairing::pair([&message]).results.is_empty())
+}
+
+/// The generation whose reply a turn is part of.
+fn answer_of(turn: &Turn) -> Option<GenerationId> {
+    #[derive(Deserialize)]
+    struct Told {
+        id: GenerationId,
+    }
+    turn.metadata.get("generation")?.read::<Told>().map(|told| told.id)
 }
 
 /// Kind of an item of a reply, where the provider has several.
 fn item_kind(item: &str) -> Option<String> {
-    #[derive(serde::Deserialize)]
+    #[derive(Deserialize)]
     struct Item {
         #[serde(rename = "type")]
         kind: Option<String>,

@@ -5,6 +5,7 @@
 
 use crate::context::{ContextOptions, RecallRequest, Receipt, erased, names};
 use crate::conversation::ConversationHandle;
+use crate::recall::Hit;
 use crate::tenant::page_limit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -13,6 +14,7 @@ use everturn_core::fact::Fact;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::{is_for_everyone, without_private};
+use everturn_store::TurnQuery;
 use everturn_views::context::{Block, ContextText, Material, Names, Section, Seen, Source, seen_by};
 use everturn_views::recall::{Filter, Kind, Mode, raw_text_of, text_of};
 use everturn_views::speech;
@@ -22,7 +24,7 @@ use std::borrow::Cow;
 const RECALLED_BYTES_MAX: usize = 2 * 1024;
 
 impl ConversationHandle {
-    /// Recalls turns before one `seq`, and facts as of another, that help with the input. Returns whether all of it is
+    /// Recalls turns before a place, and facts as of a `seq`, that help with the input. Returns whether all of it is
     /// for everyone.
     pub(crate) fn recalled_now(
         &self,
@@ -43,7 +45,17 @@ impl ConversationHandle {
         };
         if options.sections.has(Section::Recalled) && request.turns > 0 {
             let limit = page_limit(request.turns)?;
-            for hit in self.tenant.find(&query, &filter(Kind::Turn, Some(begins)), Mode::Hybrid, limit)?.0 {
+            let mut hits =
+                self.tenant.find(&query, &filter(Kind::Turn, Some(begins)), Mode::Hybrid, limit)?.0;
+            // The index knows each turn by its `seq`; one that was edited since is read further up.
+            if self.has_edits_before(begins, through)? {
+                let later = self.tenant.find(&query, &filter(Kind::Turn, None), Mode::Hybrid, limit)?.0;
+                let moved = |hit: &Hit| hit.seq >= begins && hit.place.is_some_and(|place| place < begins);
+                hits.extend(later.into_iter().filter(moved));
+                hits.sort_by(|a, b| b.score.total_cmp(&a.score));
+                hits.truncate(limit);
+            }
+            for hit in hits {
                 let Some(id) = hit.turn else { continue };
                 let turn = self.turn(id)?;
                 let piece = turn_piece(&turn, &options.participants, Names::Speakers);
@@ -67,6 +79,18 @@ impl ConversationHandle {
         }
         let public = self.for_everyone().facts_at(through)?;
         Ok(facts.iter().all(|piece| public.iter().any(|fact| fact_piece(fact) == *piece)))
+    }
+
+    /// Whether a turn that is read before a place was said after it.
+    fn has_edits_before(&self, place: u64, through: u64) -> Result<bool, Error> {
+        let query = TurnQuery {
+            before: Some(place),
+            moved_after: Some(place),
+            as_of: Some(through),
+            limit: 1,
+            ..TurnQuery::default()
+        };
+        Ok(!self.shared().journal.index.turns(self.key(), &query)?.is_empty())
     }
 
     /// The recalled parts of a receipt, in its order; refused where a fact has changed since.
@@ -116,7 +140,7 @@ fn asked(material: &Material) -> Option<String> {
 
 /// A turn as a text: when, who, what. `None` if these participants do not see it. Frozen for each of the names: receipts
 /// are replayed with it.
-fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<ContextText> {
+pub(crate) fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<ContextText> {
     let message = turn.value()?;
     let is_own = turn.actor.as_ref().is_some_and(|actor| participants.contains(actor));
     let message = match turn.message.as_ref().filter(|_| !is_own).map(|raw| without_private(raw.get())) {

@@ -122,6 +122,9 @@ pub struct Hit {
     pub title: Option<String>,
     /// `seq` in that conversation.
     pub seq: u64,
+    /// Position in reading order, where it is not `seq`: that of the turn that it supersedes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<u64>,
     /// Actor who said it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
@@ -478,6 +481,7 @@ impl Tenant {
             conversation: found.conversation,
             title: title.clone(),
             seq: found.seq,
+            place: None,
             actor: None,
             role: None,
             at,
@@ -497,8 +501,9 @@ impl Tenant {
                     None => None,
                 };
                 let role = Some(speech::of_turn(&turn).role);
+                let place = Some(turn.place).filter(|place| *place != turn.seq);
                 let actor = turn.actor;
-                Ok(Some(Hit { turn: Some(id), actor, role, beside, ..told }))
+                Ok(Some(Hit { turn: Some(id), place, actor, role, beside, ..told }))
             }
             EntryId::Fact(id) => {
                 let Some(fact) = self.standing_fact(&found, id, filter, known)? else { return Ok(None) };
@@ -517,11 +522,16 @@ impl Tenant {
         words: &TextQuery,
     ) -> Result<Option<Snippet>, Error> {
         let key = self.key(filter.conversation.unwrap_or(found.conversation));
-        let query =
-            TurnQuery { after: Some(seq - 1), before: Some(seq + 1), limit: 1, ..TurnQuery::default() };
+        let query = TurnQuery {
+            after: Some(seq - 1),
+            before: Some(seq + 1),
+            include_superseded: true,
+            limit: 1,
+            ..TurnQuery::default()
+        };
         let turn = match self.conversation(key.id).turns(&query) {
             Err(Error::NotFound(_) | Error::Corrupt(_)) => None,
-            turns => turns?.pop(),
+            turns => turns?.pop().filter(|turn| turn.superseded_by.is_none()),
         };
         Ok(turn.and_then(|turn| turn.value()).map(|message| snippet(&text_of(&message), words)))
     }

@@ -6,8 +6,9 @@ use everturn_core::Error;
 use everturn_core::event::kind;
 use everturn_core::id::clip;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::turn::{Successor, Turn};
 use everturn_formats::provider::Provider;
-use everturn_formats::render::{About, Style, document};
+use everturn_formats::render::{About, Document, Style, document};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -138,18 +139,20 @@ impl ConversationHandle {
             About { conversation: &conversation, system_prompt: system_prompt.as_ref(), media: &media };
         let mut document = document(style, out, about)?;
         // Up to the head of the moment it began, so that a busy conversation has an end as well. Only documents for people
-        // tell of anything but turns.
+        // tell of anything but current turns.
+        let for_people = !matches!(style, Style::Messages(_));
         let mut query = HistoryQuery {
             before: Some(conversation.head.seq + 1),
             limit: PAGE_ENTRIES_MAX,
-            include_superseded: true,
-            include_events: !matches!(style, Style::Messages(_)),
+            include_superseded: for_people,
+            include_events: for_people,
             ..HistoryQuery::default()
         };
         loop {
             let page = self.history(query.clone())?;
             for entry in &page.data {
                 match entry {
+                    HistoryEntry::Turn(turn) if for_people => self.write_chain(turn, &mut *document)?,
                     HistoryEntry::Turn(turn) => document.turn(turn)?,
                     HistoryEntry::Event(event) if event.kind == kind::COMPACTION => {
                         document.compaction(event)?
@@ -164,5 +167,20 @@ impl ConversationHandle {
             }
         }
         document.finish()
+    }
+
+    /// Writes a turn and those that replace it, if it is the first of them; the others are written with their first.
+    fn write_chain(&self, first: &Turn, document: &mut dyn Document) -> Result<(), Error> {
+        let mut seen = Vec::new();
+        let mut next = Some(first.clone());
+        while let Some(turn) = next.take().filter(|turn| turn.place == first.seq && !seen.contains(&turn.id))
+        {
+            document.turn(&turn)?;
+            seen.push(turn.id);
+            if let Some(Successor::Turn(by)) = turn.superseded_by {
+                next = Some(self.turn(by)?);
+            }
+        }
+        Ok(())
     }
 }

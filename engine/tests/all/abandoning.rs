@@ -45,7 +45,8 @@ fn prompt(scope: &Tenant, id: ConversationId) -> String {
             continue;
         }
         let mut answered = ids(&messages[at + 1], "tool_result", "tool_use_id");
-        (called.sort(), answered.sort());
+        called.sort();
+        answered.sort();
         assert_eq!(called, answered, "every call has its result");
     }
     let system = context.system.map(|system| system.get().to_string()).unwrap_or_default();

@@ -8,6 +8,7 @@ use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_core::turn::Turn;
 use everturn_views::context::{Section, Sections, Source};
 use everturn_views::projection;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ fn read(context: &Context) -> String {
     parts.map(Raw::get).collect::<Vec<_>>().join("\n")
 }
 
-fn assert_valid(provider: Provider, context: &Context) {
+pub fn assert_valid(provider: Provider, context: &Context) {
     let system = context.system.as_ref().map(|raw| raw.read::<Value>().unwrap());
     let messages: Vec<Value> = context.messages.iter().map(|raw| raw.read().unwrap()).collect();
     if let Err(wrong) = provider_valid::check(provider.as_str(), system.as_ref(), &messages) {
@@ -49,7 +50,7 @@ fn tell(scope: &Tenant, dice: &mut Dice, turns: usize) -> Told {
     let mut gone = Vec::new();
     for n in 0..turns {
         let word = format!("word{n}x");
-        match dice.roll(13) {
+        match dice.roll(14) {
             0 | 1 => drop(scope.say(id, NewTurn::user(&format!("I say {word} here.")).by("ana"))),
             2 => drop(scope.say(id, NewTurn::assistant(&format!("I answer {word} there.")).by("gpt"))),
             3 | 4 => {
@@ -118,6 +119,16 @@ fn tell(scope: &Tenant, dice: &mut Dice, turns: usize) -> Told {
                     .facts()
                     .add(NewFact { subject, predicate, object, ..NewFact::default() })
                     .unwrap();
+            }
+            12 => {
+                // Any turn that stands is edited in its place; a checkpoint may still tell of it.
+                let turns = scope.turns(id);
+                let standing: Vec<_> =
+                    turns.iter().filter(|turn| turn.superseded_by.is_none() && !turn.erased).collect();
+                if !standing.is_empty() {
+                    let turn = standing[dice.roll(standing.len())].id;
+                    scope.conversation(id).supersede(turn, NewTurn::user("changed")).wait().unwrap();
+                }
             }
             11 => {
                 // Nothing to compact is no failure here.
@@ -224,9 +235,11 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                 }
             }
             let through = context.receipt.through_seq;
+            // A replacement is there an event before the turn that it replaces is gone.
+            let place = |turn: &Turn| if turn.seq == through { turn.seq } else { turn.place };
             let state = scope.conversation(told.id).state().at(through).unwrap();
             let summarized =
-                state.summarized_through.map(|turn| scope.conversation(told.id).turn(turn).unwrap().seq);
+                state.summarized_through.map(|turn| scope.conversation(told.id).turn(turn).unwrap().place);
             for block in context.included.iter().filter(|block| block.section == Section::Tail) {
                 let Source::Ids(ids) = &block.source else { continue };
                 let turn = scope
@@ -234,7 +247,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                     .turn(ids[0].replace("evt_", "turn_").parse().unwrap())
                     .unwrap();
                 assert!(
-                    summarized.is_none_or(|seq| turn.seq > seq),
+                    summarized.is_none_or(|summarized| place(&turn) > summarized),
                     "a summarized turn is repeated: {}",
                     turn.seq
                 );
@@ -246,7 +259,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                     Source::Ids(ids) => Some(ids[0].replace("evt_", "turn_").parse().unwrap()),
                     _ => None,
                 });
-                ids.map(|id| scope.conversation(told.id).turn(id).unwrap().seq).collect()
+                ids.map(|id| place(&scope.conversation(told.id).turn(id).unwrap())).collect()
             };
             let tail = [told_of(Section::Tail), told_of(Section::Input)].concat().into_iter().min();
             for seq in told_of(Section::Recalled) {

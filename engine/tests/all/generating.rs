@@ -12,7 +12,7 @@ use everturn::model::{
 };
 use everturn::{
     AppendOptions, CompactOptions, ContextOptions, Error, Everturn, GenerateOptions, Generated, Generating,
-    GenerationState, NewTurn, Options, Progress, Tenant, Update,
+    GenerationState, NewTurn, Options, Progress, Regenerate, Tenant, Update,
 };
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
@@ -723,4 +723,93 @@ fn a_generation_that_waits_can_be_stopped() {
     scope.generations().stop(running).unwrap();
     refused(generation.join().unwrap(), "generation.stopped", "before the model was asked");
     assert_eq!(scope.generations().status(running).unwrap().state, GenerationState::Stopped);
+}
+
+fn anew(which: Regenerate) -> GenerateOptions {
+    GenerateOptions { regenerate: Some(which), ..GenerateOptions::default() }
+}
+
+/// The words of the current turns in reading order.
+fn told(scope: &Tenant, id: ConversationId) -> Vec<String> {
+    let page = scope.conversation(id).history(Default::default()).unwrap();
+    turns_of(page.data).iter().filter_map(words).collect()
+}
+
+#[test]
+fn an_answer_generated_anew_takes_the_place_of_the_old_one() {
+    let script = ["A1", "A2", "A2, other", "A1, other"].map(|word| vec![says(word)]);
+    let server = ScriptedServer::start(script.into());
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let first = generate(&scope, id, input("Q1")).unwrap().turns.remove(0);
+    let second = generate(&scope, id, input("Q2")).unwrap().turns.remove(0);
+    let last = generate(&scope, id, anew(Regenerate::Last)).unwrap();
+    assert_eq!(told(&scope, id), ["Q1", "A1", "Q2", "A2, other"]);
+    assert_eq!(last.turns[0].place, second.seq);
+    let old = scope.conversation(id).turn(second.id).unwrap();
+    assert_eq!(old.superseded_by, Some(Successor::Turn(last.turns[0].id)));
+    let seen = server.seen()[2].body.clone();
+    assert!(seen.contains("Q2") && !seen.contains("A2"), "it is asked as if it had not answered: {seen}");
+    replays(&scope, id, last.receipt_seq, &server.seen()[2]);
+    // One in the middle: what follows stays, and is not in its prompt.
+    let middle = generate(&scope, id, anew(Regenerate::Turn(first.id))).unwrap();
+    assert_eq!(told(&scope, id), ["Q1", "A1, other", "Q2", "A2, other"]);
+    let seen = server.seen()[3].body.clone();
+    assert!(seen.contains("Q1") && !seen.contains("A1") && !seen.contains("Q2"), "{seen}");
+    replays(&scope, id, middle.receipt_seq, &server.seen()[3]);
+}
+
+#[test]
+fn an_answer_stays_until_the_new_one_is_complete() {
+    let failed = Act::Send(whole(400, "", r#"{"error":{"message":"no"}}"#));
+    let server = ScriptedServer::start(vec![vec![says("A1")], vec![failed]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    generate(&scope, id, input("Q1")).unwrap();
+    generate(&scope, id, anew(Regenerate::Last)).unwrap_err();
+    assert_eq!(told(&scope, id), ["Q1", "A1"]);
+}
+
+#[test]
+fn all_items_of_an_answer_are_replaced() {
+    let server = ScriptedServer::start(vec![
+        vec![stream(&responses())],
+        vec![stream(&responses())],
+        vec![stream(
+            &responses()[2..].iter().map(|last| last.replace(&format!("{MESSAGE},"), "")).collect::<Vec<_>>(),
+        )],
+    ]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiResponses);
+    let old = generate(&scope, id, input("Q1")).unwrap().turns;
+    let new = generate(&scope, id, anew(Regenerate::Turn(old[1].id))).unwrap().turns;
+    let places = |turns: &[Turn]| turns.iter().map(|turn| turn.place).collect::<Vec<_>>();
+    assert_eq!((new.len(), places(&new)), (3, places(&old)));
+    for old in &old {
+        let old = scope.conversation(id).turn(old.id).unwrap();
+        assert!(matches!(old.superseded_by, Some(Successor::Turn(_))));
+    }
+    let fewer = generate(&scope, id, anew(Regenerate::Last)).unwrap().turns;
+    assert_eq!((fewer.len(), places(&fewer)), (2, places(&old)[..2].to_vec()));
+    let shown = turns_of(scope.conversation(id).history(Default::default()).unwrap().data);
+    assert_eq!(shown.len(), 3, "the question and both items");
+}
+
+#[test]
+fn only_an_answer_that_stands_is_generated_anew() {
+    let server = ScriptedServer::start(vec![vec![says("A1")], vec![says("A1, other")]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let nothing = generate(&scope, id, anew(Regenerate::Last));
+    refused(nothing, "generate.nothing_to_regenerate", "without `regenerate`");
+    let question = scope.say(id, NewTurn::user("Q1"));
+    refused(generate(&scope, id, anew(Regenerate::Last)), "generate.nothing_to_regenerate", "answer");
+    let not_one = generate(&scope, id, anew(Regenerate::Turn(question.id)));
+    refused(not_one, "generate.not_an_answer", "not an answer");
+    let old = generate(&scope, id, GenerateOptions::default()).unwrap().turns.remove(0);
+    let both = GenerateOptions { regenerate: Some(Regenerate::Last), ..input("more") };
+    refused(generate(&scope, id, both), "generate.regenerate_input", "leave the input out");
+    generate(&scope, id, anew(Regenerate::Last)).unwrap();
+    refused(generate(&scope, id, anew(Regenerate::Turn(old.id))), "generate.not_an_answer", "stands");
+    scope.say(id, NewTurn::user("Q2"));
+    let answer = turns_of(scope.conversation(id).history(Default::default()).unwrap().data).remove(1);
+    let keep = CompactOptions { keep_last: Some(1), extractive: true, ..CompactOptions::default() };
+    scope.conversation(id).compaction().compact(keep).unwrap();
+    refused(generate(&scope, id, anew(Regenerate::Turn(answer.id))), "generate.summarized", "branch");
 }

@@ -25,8 +25,8 @@ fn what_happens_on_one_side_of_a_fork_does_not_show_on_the_other() {
         let [here, there] = [id, fork.id].map(|id| {
             scope.conversation(id).supersede(one.id, NewTurn::user("instead")).wait().unwrap().turns[0].id
         });
-        assert_eq!(said(&scope, id), ["two", "only here", "instead"]);
-        assert_eq!(said(&scope, fork.id), ["two", "only there", "instead"]);
+        assert_eq!(said(&scope, id), ["instead", "two", "only here"]);
+        assert_eq!(said(&scope, fork.id), ["instead", "two", "only there"]);
         assert_eq!(scope.conversation(id).turn(one.id).unwrap().superseded_by, Some(Successor::Turn(here)));
         assert_eq!(
             scope.conversation(fork.id).turn(one.id).unwrap().superseded_by,
@@ -36,7 +36,7 @@ fn what_happens_on_one_side_of_a_fork_does_not_show_on_the_other() {
 
         // Not even a deletion shows.
         scope.conversation(id).delete("over").wait().unwrap();
-        assert_eq!(said(&scope, fork.id), ["two", "only there", "instead"]);
+        assert_eq!(said(&scope, fork.id), ["instead", "two", "only there"]);
         let report = scope.conversation(fork.id).log().verify(Some(two_hash(&scope, fork.id))).unwrap();
         assert_eq!((report.events, report.contains_head), (7, Some(true)));
     }

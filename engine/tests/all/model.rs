@@ -53,6 +53,9 @@ pub struct Said {
     pub content: u64,
     /// What took its place, and where that was said.
     pub by: Option<(String, u64)>,
+    /// Where it is read, and the event that moved it there.
+    pub place: u64,
+    pub placed: Option<u64>,
 }
 
 pub const ACTIVE: &str = "active";
@@ -64,6 +67,20 @@ impl Talk {
 
     pub fn turn(&mut self, id: TurnId) -> Option<&mut Said> {
         self.said.iter_mut().find(|said| said.id == id)
+    }
+
+    /// Has a turn replace another: it, and whatever replaced it before, is read where that was.
+    pub fn replace(&mut self, old: TurnId, by: TurnId, at: u64) {
+        let old = self.turn(old).unwrap();
+        old.by = Some((by.to_string(), at));
+        let place = old.place;
+        let mut next = Some(by.to_string());
+        while let Some(said) = next.and_then(|id| self.said.iter_mut().find(|said| said.id.to_string() == id))
+            && place < said.place
+        {
+            (said.place, said.placed) = (place, Some(at));
+            next = said.by.as_ref().map(|(by, _)| by.clone());
+        }
     }
 
     /// What must be refused because of the state that the conversation is in.
@@ -96,6 +113,9 @@ impl Talk {
                 (said.status, said.text, said.content) = ("interrupted", None, said.seq);
             }
             said.by.take_if(|(_, at)| *at > seq);
+            if said.placed.take_if(|at| *at > seq).is_some() {
+                said.place = said.seq;
+            }
         }
         copy.requests.clear();
         copy.state = ACTIVE;

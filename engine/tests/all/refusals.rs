@@ -8,7 +8,9 @@ use everturn::{
 use everturn_core::conversation::{Parent, Settings, SystemPrompt};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::limits::{BATCH_EVENTS_MAX, BODY_BYTES_MAX, PAGE_ENTRIES_MAX, TITLE_BYTES_MAX};
+use everturn_core::limits::{
+    BATCH_EVENTS_MAX, BODY_BYTES_MAX, PAGE_ENTRIES_MAX, PARTICIPANTS_MAX, TITLE_BYTES_MAX,
+};
 use std::collections::BTreeMap;
 
 fn unknown() -> (ConversationId, TurnId) {
@@ -301,14 +303,31 @@ fn what_fork_reset_and_import_write_cannot_be_set_by_hand() {
     for settings in [
         Settings { parent, ..Settings::default() },
         Settings { predecessor: Some(other), ..Settings::default() },
-        Settings { participants: vec!["ann".into()], ..Settings::default() },
         Settings { transcript, ..Settings::default() },
     ] {
-        let says = "parent, predecessor, participants, checkpoint, budget and transcript are written by Everturn itself";
+        let says = "parent, predecessor, checkpoint, budget and transcript are written by Everturn itself";
         refused(scope.conversation(id).update(settings.clone()).wait(), "settings.reserved", says);
         let new = NewConversation { settings, ..NewConversation::default() };
         refused(scope.create(new).wait(), "settings.reserved", says);
     }
+}
+
+#[test]
+fn participants_are_declared_at_creation_and_join_by_speaking() {
+    let (_store, scope) = memory();
+    let with = |names: &[&str]| Settings {
+        participants: names.iter().map(|name| name.to_string()).collect(),
+        ..Settings::default()
+    };
+    let chat = scope.create(with(&["ann", "bob", "ann"])).wait().unwrap();
+    assert_eq!(chat.get().unwrap().participants, ["ann", "bob"]);
+    chat.append("hello").by("carl").wait().unwrap();
+    assert_eq!(chat.get().unwrap().participants, ["ann", "bob", "carl"]);
+    refused(chat.update(with(&["eve"])).wait(), "settings.participants", "when a conversation is created");
+    refused(scope.create(with(&[""])).wait(), "name.malformed", "participant");
+    let many: Vec<String> = (0..=PARTICIPANTS_MAX).map(|n| n.to_string()).collect();
+    let new = Settings { participants: many, ..Settings::default() };
+    refused(scope.create(new).wait(), "limit.exceeded", "PARTICIPANTS_MAX");
 }
 
 #[test]

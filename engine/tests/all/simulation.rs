@@ -295,6 +295,8 @@ impl Run {
             open: None,
             content: 0,
             by: None,
+            place: 0,
+            placed: None,
         };
         (NewTurn { actor, ..NewTurn::text(role, &text) }, said)
     }
@@ -342,7 +344,8 @@ impl Run {
             said.iter().map(|said| if said.role == "tool" { "tool_result" } else { "message" }).collect();
         self.wrote(id, &kinds);
         for (n, mut said) in said.into_iter().enumerate() {
-            (said.id, said.seq, said.content) = (ids[n], head + 1 + n as u64, head + 1 + n as u64);
+            let seq = head + 1 + n as u64;
+            (said.id, said.seq, said.content, said.place) = (ids[n], seq, seq, seq);
             self.talk(id).join(&said.actor);
             self.talk(id).said.push(said);
         }
@@ -371,6 +374,8 @@ impl Run {
             open: Some(String::new()),
             content: seq,
             by: None,
+            place: seq,
+            placed: None,
         };
         self.talk(id).join(&actor);
         self.talk(id).said.push(said);
@@ -455,7 +460,7 @@ impl Run {
             said.by = Some((abort.to_string(), first));
         }
         if let Some(by) = replacement {
-            said.by = Some((by.to_string(), first + 1));
+            self.talk(id).replace(turn, by, first + 1);
         }
     }
 
@@ -474,10 +479,11 @@ impl Run {
         let kind = if said.role == "tool" { "tool_result" } else { "message" };
         self.wrote(id, &[kind, "turn.superseded"]);
         let head = self.talk(id).head();
-        (said.id, said.seq, said.content) = (appended.turns[0].id, head - 1, head - 1);
-        self.talk(id).turn(turn).unwrap().by = Some((said.id.to_string(), head));
+        (said.id, said.seq, said.content, said.place) = (appended.turns[0].id, head - 1, head - 1, head - 1);
+        let by = said.id;
         self.talk(id).join(&said.actor);
         self.talk(id).said.push(said);
+        self.talk(id).replace(turn, by, head);
     }
 
     fn fork(&mut self, id: ConversationId) {

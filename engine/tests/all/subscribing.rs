@@ -2,7 +2,9 @@
 
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, Stage, memory, refused, seqs};
-use everturn::{Chunk, NewStream, NewTurn, Position, Subscription, Tenant, Update};
+use everturn::{
+    ChangeKind, ChangeSubscription, Chunk, NewStream, NewTurn, Position, Subscription, Tenant, Update,
+};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -356,4 +358,102 @@ fn a_store_opened_for_reading_follows_what_another_handle_writes() {
     assert_eq!(reading.conversation(id).get().unwrap(), writing.conversation(id).get().unwrap());
     writing.conversation(id).delete("over").wait().unwrap();
     assert!(is_deleted(subscription.recv_timeout(PATIENCE).unwrap()));
+}
+
+/// Reads changes until one of the conversation with this head or a later one.
+fn changes_until(
+    changes: &mut ChangeSubscription,
+    id: ConversationId,
+    seq: u64,
+) -> Vec<(ConversationId, ChangeKind)> {
+    let mut got = Vec::new();
+    loop {
+        let read = changes.recv().unwrap().expect("the store is open");
+        assert!(!read.reset);
+        got.extend(read.data.iter().map(|change| (change.id, change.change)));
+        let is_last = |change: &everturn::ConversationChange| {
+            change.id == id && (change.seq >= seq || change.change == ChangeKind::Deleted)
+        };
+        if read.data.iter().any(is_last) {
+            return got;
+        }
+    }
+}
+
+#[test]
+fn a_tenant_is_followed_from_its_first_conversation_to_the_deletion_of_the_last() {
+    for stage in [None, Some(Stage::new())] {
+        let store = match &stage {
+            Some(stage) => stage.open(),
+            None => memory().0,
+        };
+        let (scope, other) = (store.tenant("acme").unwrap(), store.tenant("other").unwrap());
+        let mut changes = scope.changes(None);
+        let first = scope.begin();
+        other.begin();
+        assert_eq!(changes_until(&mut changes, first, 1), [(first, ChangeKind::Created)]);
+        scope.conversation(first).append("hello").wait().unwrap();
+        let read = changes.recv().unwrap().unwrap();
+        assert_eq!((read.data[0].change, read.data[0].seq), (ChangeKind::Changed, 2));
+        assert_eq!(read.data[0].conversation.as_ref().map(|now| now.head.seq), Some(2));
+        // A reader that was away learns the same.
+        let position = changes.position();
+        drop(changes);
+        let second = scope.begin();
+        scope.conversation(first).delete("over").wait().unwrap();
+        let mut again = scope.changes(Some(position));
+        let mut got = changes_until(&mut again, first, u64::MAX);
+        if !got.contains(&(second, ChangeKind::Created)) {
+            got.extend(changes_until(&mut again, second, 1));
+        }
+        assert!(
+            got.contains(&(first, ChangeKind::Deleted)) && !got.contains(&(first, ChangeKind::Changed)),
+            "{got:?}"
+        );
+        // Nothing is told twice to one reader.
+        scope.conversation(second).append("more").wait().unwrap();
+        assert_eq!(changes_until(&mut again, second, 2), [(second, ChangeKind::Changed)]);
+        std::thread::scope(|threads| {
+            let waiting = threads.spawn(move || again.recv());
+            drop((scope, other, store));
+            assert!(waiting.join().unwrap().unwrap().is_none());
+        });
+    }
+}
+
+#[test]
+fn a_slow_follower_of_a_tenant_ends_with_every_head() {
+    let (_store, scope) = memory();
+    let mut changes = scope.changes(None);
+    let ids: Vec<ConversationId> = (0..40).map(|_| scope.begin()).collect();
+    for _ in 0..50 {
+        ids.iter().for_each(|id| drop(scope.conversation(*id).append("more").wait().unwrap()));
+    }
+    let mut heads = std::collections::HashMap::new();
+    while heads.len() < ids.len() || heads.values().any(|head| *head != 51) {
+        let read = changes.recv().unwrap().unwrap();
+        heads.extend(read.data.iter().map(|change| (change.id, change.seq)));
+    }
+    let mut late = scope.changes(Some(everturn::Timestamp(0)));
+    assert_eq!(late.recv().unwrap().unwrap().data.len(), 40);
+    // More than can be told one by one.
+    for _ in 0..1000 {
+        scope.begin();
+    }
+    assert!(scope.changes(Some(everturn::Timestamp(0))).recv().unwrap().unwrap().reset);
+}
+
+#[test]
+fn a_reading_process_follows_a_tenant_that_another_writes() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let reader = stage.open_read_only();
+    let mut changes = reader.tenant("acme").unwrap().changes(None);
+    scope.conversation(id).append("from elsewhere").wait().unwrap();
+    changes_until(&mut changes, id, 2);
+    scope.conversation(id).delete("over").wait().unwrap();
+    let got = changes_until(&mut changes, id, u64::MAX);
+    assert_eq!(got.last(), Some(&(id, ChangeKind::Deleted)));
 }

@@ -25,6 +25,8 @@ pub struct Source<'a> {
     pub events: &'a dyn Fn(u64) -> Result<Vec<Event>, Error>,
     /// Its turns after a `seq`, in order, superseded and open ones included: some at a time, none at the end.
     pub turns: &'a dyn Fn(u64) -> Result<Vec<Turn>, Error>,
+    /// Its current turns after a place, in reading order: some at a time, none at the end.
+    pub read: &'a dyn Fn(u64) -> Result<Vec<Turn>, Error>,
     /// Whether assets were added to it.
     pub has_assets: bool,
     /// The handoff note of its checkpoint; without one, the summary that it was imported with.
@@ -255,8 +257,8 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
 /// trimmed.
 fn messages(source: &Source<'_>) -> impl Iterator<Item = Result<Raw, Error>> {
     let (start, _) = source.conversation.view_start();
-    source.each_turn().filter_map(move |turn| match turn {
-        Ok(turn) => turn.message.clone().filter(|_| turn.seq > start && is_said(&turn)).map(Ok),
+    each(source.read, |turn| turn.place).filter_map(move |turn| match turn {
+        Ok(turn) => turn.message.clone().filter(|_| turn.place > start && is_said(&turn)).map(Ok),
         Err(error) => Some(Err(error)),
     })
 }

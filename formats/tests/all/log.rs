@@ -263,6 +263,8 @@ impl Log {
         let system_prompt = system_prompt.as_ref();
         let mut turns = self.turns();
         turns.sort_by_key(|turn| turn.seq);
+        let mut read: Vec<Turn> = turns.iter().filter(|turn| turn.superseded_by.is_none()).cloned().collect();
+        read.sort_by_key(|turn| turn.place);
         let source = Source {
             conversation,
             system_prompt,
@@ -271,6 +273,7 @@ impl Log {
                 Ok(self.events.iter().filter(|event| event.seq > after).take(3).cloned().collect())
             },
             turns: &|after| Ok(turns.iter().filter(|turn| turn.seq > after).take(2).cloned().collect()),
+            read: &|after| Ok(read.iter().filter(|turn| turn.place > after).take(2).cloned().collect()),
             has_assets: true,
             summary: None,
             events_after: 0,

@@ -48,7 +48,7 @@ async fn list(
         let mut found = Vec::new();
         if let Some(after) = paging.after() {
             let at = locate(&scope, id, after)?;
-            walk.from = Some(at.turn.seq);
+            walk.from = Some(at.turn.place);
             found = at.rest(newest_first);
         }
         walk.gather(&mut found, limit + 1)?;
@@ -143,7 +143,7 @@ pub fn locate(scope: &Tenant, id: ConversationId, item: &str) -> Result<At, Erro
     if index.is_some() || turn.erased {
         return Ok(At { turn, items, index });
     }
-    let query = HistoryQuery { after: Some(turn.seq), limit: ANSWER_TURNS_MAX, ..HistoryQuery::default() };
+    let query = HistoryQuery { after: Some(turn.place), limit: ANSWER_TURNS_MAX, ..HistoryQuery::default() };
     for turn in stored::turns(scope, id, query)? {
         if items::generation(&turn).answer == Some(named_after) {
             let (items, index) = place(&turn);
@@ -160,9 +160,9 @@ pub struct Walk<'a> {
     pub scope: &'a Tenant,
     pub id: ConversationId,
     pub newest_first: bool,
-    /// `seq` to start after, in that direction.
+    /// Place to start after, in that direction.
     pub from: Option<u64>,
-    /// `seq` to stop before, in that direction.
+    /// Place to stop before, in that direction.
     pub until: Option<u64>,
 }
 

@@ -263,7 +263,7 @@ fn given(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Vec<Turn>,
     let (Some(from), 1..) = (from, kept.inputs) else { return Ok(Vec::new()) };
     let query = HistoryQuery {
         after: Some(from.saturating_sub(1)),
-        before: Some(turn.seq),
+        before: Some(turn.place),
         limit: kept.inputs.min(PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };

@@ -149,7 +149,7 @@ pub fn turns(scope: &Tenant, id: ConversationId, mut query: HistoryQuery) -> Res
 pub fn answer_turns(scope: &Tenant, first: &Turn) -> Result<Vec<Turn>, Error> {
     let wanted = items::generation(first).items.unwrap_or(1);
     let mut turns = vec![first.clone()];
-    let mut query = HistoryQuery { after: Some(first.seq), ..HistoryQuery::default() };
+    let mut query = HistoryQuery { after: Some(first.place), ..HistoryQuery::default() };
     while turns.len() < wanted {
         let page = scope.conversation(first.conversation).history(query.clone())?;
         for entry in page.data {

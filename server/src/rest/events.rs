@@ -1,4 +1,4 @@
-//! The log itself: in pages, or live.
+//! The log itself and the changes of a tenant's conversations: in pages, or live.
 
 use super::operations;
 use crate::app::{self, App};
@@ -12,18 +12,21 @@ use axum::http::header::HeaderName;
 use axum::response::Response;
 use axum::response::sse::Event;
 use axum::routing::get;
-use everturn::{Position, Subscription, Update};
+use everturn::{ChangeKind, ChangeSubscription, Position, Subscription, TenantChanges, Timestamp, Update};
 use everturn_api::Operation;
-use everturn_api::events::ListEvents;
+use everturn_api::events::{ListChanges, ListEvents};
 use everturn_core::Error;
 use futures_util::StreamExt;
 use serde_json::json;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-/// `/conversations/{conversation}/events`.
+/// `/conversations/{conversation}/events` and `/events`.
 pub fn routes() -> Router<Arc<App>> {
-    Router::new().route(ListEvents::ABOUT.path, get(list_events))
+    Router::new()
+        .route(ListEvents::ABOUT.path, get(list_events))
+        .route(ListChanges::ABOUT.path, get(list_changes))
 }
 
 async fn list_events(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
@@ -133,5 +136,91 @@ impl Frames for Following {
 
     fn stopping(&self) -> Event {
         frame_at("stopping", self.position, &json!({"resume_from": self.position.seq + 1}))
+    }
+}
+
+async fn list_changes(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
+    if !sse::is_wanted(request.headers()) {
+        return operations::answer_whole::<ListChanges>(app, request).await;
+    }
+    let last = headers::text(request.headers(), &HeaderName::from_static("last-event-id"))?;
+    let (asker, asked) = operations::read::<ListChanges>(&app, request).await?;
+    let after = match last.filter(|last| !last.is_empty()) {
+        Some(last) => Some(last.trim().parse()?),
+        None => asked.since,
+    };
+    let changes = asker.blocking(move |tenant| Ok(tenant.changes(after))).await?;
+    Ok(sse::answer(&app, FollowingAll::new(changes)))
+}
+
+/// A live stream of a tenant's changes. Reading them blocks, so it is done on another thread, which holds the
+/// subscription meanwhile.
+struct FollowingAll {
+    changes: Option<ChangeSubscription>,
+    reading: Option<JoinHandle<(ChangeSubscription, Result<TenantChanges, Error>)>>,
+    ready: VecDeque<Event>,
+    /// Position after the last frame.
+    position: Timestamp,
+}
+
+impl FollowingAll {
+    fn new(changes: ChangeSubscription) -> FollowingAll {
+        let position = changes.position();
+        let ready = frame("ready", &json!({"next": position})).id(position.to_string());
+        FollowingAll { changes: Some(changes), reading: None, ready: VecDeque::from([ready]), position }
+    }
+
+    /// Reads the next changes; false at the end. Dropping the future loses nothing.
+    async fn read(&mut self) -> Result<bool, Error> {
+        if let Some(changes) = &mut self.changes {
+            if !changes.wait().await {
+                return Ok(false);
+            }
+            self.reading = self.changes.take().map(|mut changes| {
+                tokio::task::spawn_blocking(move || {
+                    let read = changes.read();
+                    (changes, read)
+                })
+            });
+        }
+        let Some(reading) = &mut self.reading else { return Ok(false) };
+        let (changes, read) = reading.await.map_err(|_| app::panicked())?;
+        (self.changes, self.reading) = (Some(changes), None);
+        let read = read?;
+        if read.reset {
+            self.ready.push_back(frame("reset", &json!({"next": read.next})).id(read.next.to_string()));
+        }
+        self.ready.extend(read.data.iter().map(|change| {
+            let name = match change.change {
+                ChangeKind::Created => "created",
+                ChangeKind::Changed => "changed",
+                ChangeKind::Deleted => "deleted",
+            };
+            frame(name, change).id(change.at.to_string())
+        }));
+        self.position = read.next;
+        Ok(true)
+    }
+}
+
+impl Frames for FollowingAll {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            match self.read().await {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    (self.changes, self.reading) = (None, None);
+                    return Some(frame("error", &Problem::from(error).body()));
+                }
+            }
+        }
+    }
+
+    fn stopping(&self) -> Event {
+        frame("stopping", &json!({"next": self.position})).id(self.position.to_string())
     }
 }

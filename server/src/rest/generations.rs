@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use everturn::model::Delta;
 use everturn::{Generating, Progress};
-use everturn_api::Operation;
 use everturn_api::generations::{Generate, GeneratedAnswer};
+use everturn_api::{Asker, Operation};
 use everturn_core::Error;
 use everturn_views::state::PendingApproval;
 use futures_util::FutureExt;
@@ -35,13 +35,17 @@ async fn generate(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     let pending = asker.blocking(move |tenant| name.find(tenant)?.state().read()).await?.pending_approvals;
     let answering = match pending.is_empty() {
         true => Answering { generating: Some(generate.begin(&asker).await?), ..Answering::default() },
-        false => Answering {
-            pending,
-            waiting: Some(async move { generate.begin(&asker).await }.boxed()),
-            ..Answering::default()
-        },
+        false => Answering { pending, waiting: Some(begun(asker, generate)), ..Answering::default() },
     };
     Ok(sse::answer(&app, answering))
+}
+
+/// Begins a generation, which waits and goes on whether or not its reader stays.
+fn begun(asker: Asker, generate: Generate) -> BoxFuture<'static, Result<Generating, Error>> {
+    let begun = tokio::spawn(async move { generate.begin(&asker).await });
+    let broken =
+        |_| Err(Error::internal("server.panic", "the generation failed inside the server; see its log"));
+    async move { begun.await.unwrap_or_else(broken) }.boxed()
 }
 
 #[derive(Default)]

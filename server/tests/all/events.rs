@@ -209,3 +209,40 @@ async fn what_cannot_be_followed_is_refused_before_it_begins() {
     }
     stage.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenants_changes_live_resumed_and_in_pages() {
+    let (stage, scope, id) = stage(config()).await;
+    let follow = async |last: Option<&str>| {
+        let mut request = stage.request(Method::GET, "/api/v1/events");
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        Live::connect(request).await
+    };
+    let mut live = follow(None).await;
+    let ready = live.expect("ready").await;
+    assert_eq!(ready.data["next"], ready.id);
+    say(&scope, id, "hello");
+    let changed = live.expect("changed").await;
+    assert_eq!((&changed.data["id"], &changed.data["seq"]), (&json!(id), &json!(2)));
+    assert_eq!(changed.data["conversation"]["id"], json!(id));
+    drop(live);
+    let other = scope.create("Another").wait().unwrap();
+    scope.conversation(id).delete("over").wait().unwrap();
+    let mut live = follow(Some(&changed.id)).await;
+    live.expect("ready").await;
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        let next = live.next().await.unwrap();
+        seen.push((next.data["id"].clone(), next.data["change"].clone()));
+    }
+    assert!(seen.contains(&(json!(other.id()), json!("created"))), "{seen:?}");
+    assert!(seen.contains(&(json!(id), json!("deleted"))), "{seen:?}");
+    let page = stage.get(&format!("/api/v1/events?since={}", changed.id), 200).await;
+    assert_eq!((page["data"].as_array().unwrap().len(), &page["reset"]), (2, &json!(false)));
+    stage.get("/api/v1/events?since=yesterday", 400).await;
+    let told = stage.post("/api/v1/conversations", &json!({"participants": ["ann", "bob"]}), 201).await;
+    assert_eq!(told["participants"], json!(["ann", "bob"]));
+    stage.stop().await;
+}

@@ -135,6 +135,24 @@ async fn a_stream_shows_the_answer_as_it_comes_and_goes_on_without_its_reader() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_says_which_approvals_it_waits_for_and_goes_on_when_they_are_resolved() {
+    let (stage, tell) = stage().await;
+    let id = stage.conversation().await;
+    let path = format!("/api/v1/conversations/{id}");
+    let approval = json!({"approval_id": "a1", "question": "Ask the model?", "actor": "bot"});
+    stage.post(&format!("{path}/approvals"), &approval, 201).await;
+    let request = stage.request(Method::POST, &format!("{path}/generate")).body(ask(true).to_string());
+    let mut live = Live::connect(request).await;
+    let waits_for = live.expect("waiting").await.data["waits_for"].clone();
+    assert_eq!((&waits_for[0]["approval_id"], &waits_for[0]["requested_by"]), (&json!("a1"), &json!("bot")));
+    stage.post(&format!("{path}/approvals/a1/resolve"), &json!({"state": "approved"}), 200).await;
+    assert_eq!(live.expect("started").await.data["input"][0]["content"], "Where?");
+    tell.send(done("Lisbon")).unwrap();
+    live.expect("done").await;
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_stopped_or_fails_keeps_what_was_said() {
     for stopped in [true, false] {
         let (stage, tell) = stage().await;
@@ -181,4 +199,24 @@ async fn what_cannot_be_asked() {
     let problem = none.post(&format!("/api/v1/conversations/{id}/generate"), &json!({}), 400).await;
     assert_eq!(problem["code"], "model.none");
     none.stop().await;
+}
+
+/// The last answer is generated anew over REST, in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_generated_anew() {
+    let (stage, tell) = stage().await;
+    let id = stage.conversation().await;
+    let path = format!("/api/v1/conversations/{id}");
+    let turns = json!({"turns": [{"role": "user", "content": "Q1"}, {"role": "assistant", "content": "A1"}]});
+    stage.post(&format!("{path}/turns"), &turns, 201).await;
+    let wrong = json!({"regenerate": "first"});
+    stage.post(&format!("{path}/generate"), &wrong, 400).await;
+    tell.send(done("A1, other")).unwrap();
+    let generated = stage.post(&format!("{path}/generate"), &json!({"regenerate": "last"}), 200).await;
+    assert_eq!(generated["turns"][0]["place"], 3);
+    let page = stage.get(&format!("{path}/turns"), 200).await;
+    let words: Vec<&str> =
+        page["data"].as_array().unwrap().iter().map(|turn| turn["content"].as_str().unwrap()).collect();
+    assert_eq!(words, ["Q1", "A1, other"]);
+    stage.stop().await;
 }

@@ -86,13 +86,53 @@ async fn the_history_can_be_read_in_every_way() {
     stage
         .post(&format!("/api/v1/turns/{third}/supersede"), &json!({"role": "user", "content": "x"}), 409)
         .await;
-    assert_eq!(words(&stage.get(&path, 200).await), ["0", "1", "3", "4", "two"]);
+    assert_eq!(words(&stage.get(&path, 200).await), ["0", "1", "two", "3", "4"]);
+    let edited = &new["turns"][0];
+    assert_eq!((&edited["seq"], &edited["place"]), (&json!(7), &json!(4)));
+    // A cursor is a place: an edit between two pages moves nothing.
+    let page = stage.get(&format!("{path}?after={}&limit=1", edited["place"]), 200).await;
+    assert_eq!(words(&page), ["3"]);
     let all = stage.get(&format!("{path}?include_superseded=true&include_events=true"), 200).await;
     assert_eq!(words(&all), ["-", "0", "1", "2", "3", "4", "two", "-"].map(String::from).to_vec());
     assert_eq!(all["data"][3]["superseded_by"], new["turns"][0]["id"]);
     for query in ["order=up", "include_superseded=perhaps", "acter=ana", "before=-1", "limit=0"] {
         stage.get(&format!("{path}?{query}"), 400).await;
     }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_is_edited_in_place_or_branched_from() {
+    let stage = Stage::new().await;
+    let id = stage.conversation().await;
+    for text in ["Q1", "A1", "Q2", "A2"] {
+        stage.say(&id, text).await;
+    }
+    let path = |id: &str| format!("/api/v1/conversations/{id}/turns");
+    let words = |page: &Value| -> Vec<String> {
+        let data = page["data"].as_array().unwrap().iter();
+        data.map(|turn| turn["content"].as_str().unwrap().to_string()).collect()
+    };
+    let turns = stage.get(&path(&id), 200).await["data"].clone();
+    let turn = |n: usize| turns[n]["id"].as_str().unwrap().to_string();
+    let new = json!({"role": "user", "content": "Q1'"});
+    stage.post(&format!("/api/v1/turns/{}/supersede", turn(0)), &new, 201).await;
+    let new = json!({"role": "user", "content": "Q2, other"});
+    let branched = stage.post(&format!("/api/v1/turns/{}/branch", turn(2)), &new, 201).await;
+    let fork = branched["turns"][0]["conversation"].as_str().unwrap();
+    assert_eq!(words(&stage.get(&path(fork), 200).await), ["Q1'", "A1", "Q2, other"]);
+    assert_eq!(words(&stage.get(&path(&id), 200).await), ["Q1'", "A1", "Q2", "A2"]);
+    // An inherited turn is edited in the fork that is named.
+    let new = json!({"role": "user", "content": "A1, other"});
+    let edit = format!("/api/v1/turns/{}/supersede?conversation={fork}", turn(1));
+    stage.post(&edit, &new, 201).await;
+    assert_eq!(words(&stage.get(&path(fork), 200).await), ["Q1'", "A1, other", "Q2, other"]);
+    assert_eq!(words(&stage.get(&path(&id), 200).await), ["Q1'", "A1", "Q2", "A2"]);
+    let prompt = json!({"token_budget": 1000});
+    let context = stage.post(&format!("/api/v1/conversations/{id}/context"), &prompt, 200).await;
+    let messages = context["messages"].as_array().unwrap().iter();
+    let messages: Vec<&str> = messages.map(|message| message["content"].as_str().unwrap()).collect();
+    assert_eq!(messages, ["Q1'", "A1", "Q2", "A2"]);
     stage.stop().await;
 }
 

@@ -147,6 +147,8 @@ pub fn history_pages_join_to_the_whole(store: &dyn Backend) {
                 expected.retain(|t| {
                     base.actors.is_empty() || t.actor.as_ref().is_some_and(|a| base.actors.contains(a))
                 });
+                let position = |turn: &Turn| if include_superseded { turn.seq } else { turn.place };
+                expected.sort_by_key(position);
                 if descending {
                     expected.reverse();
                 }
@@ -154,7 +156,7 @@ pub fn history_pages_join_to_the_whole(store: &dyn Backend) {
                     assert_eq!(joined(store, &key, &base, size), expected, "{base:?} in pages of {size}");
                 }
                 let (after, before) = (Some(4), Some(13));
-                expected.retain(|turn| turn.seq > 4 && turn.seq < 13);
+                expected.retain(|turn| position(turn) > 4 && position(turn) < 13);
                 let between = TurnQuery { after, before, limit: 100, ..base };
                 assert_eq!(store.turns(&key, &between).expect("a page"), expected);
             }
@@ -171,7 +173,7 @@ pub fn history_pages_join_to_the_whole(store: &dyn Backend) {
 fn joined(store: &dyn Backend, key: &Key, base: &TurnQuery, size: usize) -> Vec<Turn> {
     let mut all: Vec<Turn> = Vec::new();
     loop {
-        let edge = all.last().map(|turn| turn.seq);
+        let edge = all.last().map(|turn| if base.include_superseded { turn.seq } else { turn.place });
         let mut query = TurnQuery { limit: size, ..base.clone() };
         if base.descending {
             query.before = edge;
@@ -204,6 +206,159 @@ pub fn history_leaves_out_what_is_superseded_unless_asked(store: &dyn Backend) {
     let old = store.turn(&key.tenant, one).expect("it was said");
     assert_eq!((old.seq, old.text(|_| None)), (2, "first try".to_string()));
     assert_eq!(store.conversation(&key).expect("it is there").turns, 3);
+}
+
+/// The texts of the current turns in reading order.
+fn read(store: &dyn Backend, key: &Key) -> Vec<String> {
+    let query = TurnQuery { limit: 100, ..TurnQuery::default() };
+    let turns = store.turns(key, &query).expect("a page");
+    turns.iter().map(|turn| turn.text(|_| None)).collect()
+}
+
+/// A replacement is read in the place of the turn that it replaces, however often that is edited; in pages of any size
+/// and in both directions, and as of any `seq`.
+pub fn an_edit_keeps_its_place(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let said = ["Q1", "A1", "Q2", "A2"].map(|text| m.say(text));
+    let [q1, a1, ..] = [0, 1, 2, 3].map(|n| turn_of(&said[n]));
+    create(store, &key, [vec![m.created()], said.to_vec()].concat());
+    let edit = |old, text: &str| {
+        let new = m.say(text);
+        let by = turn_of(&new);
+        append(store, &key, vec![new, m.supersede(old, by)]);
+        by
+    };
+    let second = edit(q1, "Q1'");
+    assert_eq!(read(store, &key), ["Q1'", "A1", "Q2", "A2"]);
+    edit(a1, "A1'");
+    let third = edit(second, "Q1''");
+    append(store, &key, vec![m.say("Q3")]);
+    assert_eq!(read(store, &key), ["Q1''", "A1'", "Q2", "A2", "Q3"]);
+    let turn = store.turn_in(&key, third).expect("it was said");
+    assert_eq!((turn.seq, turn.place), (10, 2));
+    for descending in [false, true] {
+        let base = TurnQuery { descending, ..TurnQuery::default() };
+        let mut whole = read(store, &key);
+        if descending {
+            whole.reverse();
+        }
+        for size in 1..=6 {
+            let pages = joined(store, &key, &base, size);
+            assert_eq!(pages.iter().map(|turn| turn.text(|_| None)).collect::<Vec<_>>(), whole);
+        }
+    }
+    for (as_of, was) in [
+        (5, ["Q1", "A1", "Q2", "A2"]),
+        (7, ["Q1'", "A1", "Q2", "A2"]),
+        (9, ["Q1'", "A1'", "Q2", "A2"]),
+        (11, ["Q1''", "A1'", "Q2", "A2"]),
+    ] {
+        for size in 1..=5 {
+            let base = TurnQuery { as_of: Some(as_of), ..TurnQuery::default() };
+            let then = joined(store, &key, &base, size);
+            assert_eq!(then.iter().map(|turn| turn.text(|_| None)).collect::<Vec<_>>(), was, "as of {as_of}");
+        }
+    }
+    let edits = |before, moved_after| {
+        let query = TurnQuery {
+            before: Some(before),
+            moved_after: Some(moved_after),
+            limit: 9,
+            ..TurnQuery::default()
+        };
+        let turns = store.turns(&key, &query).expect("a page");
+        turns.iter().map(|turn| turn.text(|_| None)).collect::<Vec<_>>()
+    };
+    assert_eq!(edits(99, 0), ["Q1''", "A1'"]);
+    assert_eq!(
+        (edits(3, 0), edits(99, 9), edits(99, 11)),
+        (vec!["Q1''".into()], vec!["Q1''".into()], vec![])
+    );
+    // The log keeps the order of arrival.
+    assert_eq!(texts(store, &key), ["Q1", "A1", "Q2", "A2", "Q1'", "A1'", "Q1''", "Q3"]);
+    store.rebuild().expect("rebuilt");
+    assert_eq!(read(store, &key), ["Q1''", "A1'", "Q2", "A2", "Q3"]);
+    assert_eq!(store.check().expect("checked"), []);
+}
+
+/// An edit between two pages neither moves nor repeats anything.
+pub fn an_edit_between_two_pages_repeats_nothing(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let said = ["Q1", "A1", "Q2", "A2"].map(|text| m.say(text));
+    let ids = [0, 1, 2, 3].map(|n| turn_of(&said[n]));
+    create(store, &key, [vec![m.created()], said.to_vec()].concat());
+    let page = |query: TurnQuery| store.turns(&key, &TurnQuery { limit: 2, ..query }).expect("a page");
+    let text = |turns: &[Turn]| turns.iter().map(|turn| turn.text(|_| None)).collect::<Vec<_>>();
+    let first = page(TurnQuery::default());
+    let last = page(TurnQuery { descending: true, ..TurnQuery::default() });
+    for n in [1, 2] {
+        let new = m.say(&format!("{n}, edited"));
+        let by = turn_of(&new);
+        append(store, &key, vec![new, m.supersede(ids[n], by)]);
+    }
+    let next = page(TurnQuery { after: first.last().map(|turn| turn.place), ..TurnQuery::default() });
+    assert_eq!(
+        (text(&first), text(&next)),
+        (vec!["Q1".into(), "A1".into()], vec!["2, edited".into(), "A2".into()])
+    );
+    let before = last.last().map(|turn| turn.place);
+    let next = page(TurnQuery { before, descending: true, ..TurnQuery::default() });
+    assert_eq!(
+        (text(&last), text(&next)),
+        (vec!["A2".into(), "Q2".into()], vec!["1, edited".into(), "Q1".into()])
+    );
+}
+
+/// A fork reads in the order of its fork point, edits inherited turns in their places, and takes an inherited turn as
+/// a replacement without its parent noticing.
+pub fn a_fork_keeps_its_own_places(store: &dyn Backend) {
+    let m = Maker::default();
+    let (parent, early, late) = (m.key(), m.key(), m.key());
+    let said = ["one", "two", "three"].map(|text| m.say(text));
+    let [one, two, three] = [0, 1, 2].map(|n| turn_of(&said[n]));
+    create(store, &parent, [vec![m.created()], said.to_vec()].concat());
+    let better = m.say("one, better");
+    let by = turn_of(&better);
+    append(store, &parent, vec![better, m.supersede(one, by)]);
+    done(store, m.fork(&early, &parent, 4));
+    done(store, m.fork(&late, &parent, 6));
+    assert_eq!(read(store, &early), ["one", "two", "three"]);
+    assert_eq!(read(store, &late), ["one, better", "two", "three"]);
+    let again = m.say("one, again");
+    let newest = turn_of(&again);
+    append(store, &late, vec![again, m.supersede(by, newest)]);
+    assert_eq!(read(store, &late), ["one, again", "two", "three"]);
+    append(store, &early, vec![m.supersede(one, three), m.say("four")]);
+    assert_eq!(read(store, &early), ["three", "two", "four"]);
+    for size in 1..=3 {
+        let pages = joined(store, &early, &TurnQuery::default(), size);
+        let ids: Vec<_> = pages.iter().map(|turn| turn.id).collect();
+        assert_eq!((ids.len(), &ids[..2]), (3, &[three, two][..]), "pages of {size}");
+    }
+    assert_eq!(read(store, &parent), ["one, better", "two", "three"]);
+}
+
+/// A view that begins after an edited turn does not count its replacement, which is read before the view.
+pub fn an_edit_of_what_a_view_leaves_out_does_not_count(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let said = ["one", "two", "three"].map(|text| m.say(text));
+    let [one, two, three] = [0, 1, 2].map(|n| turn_of(&said[n]));
+    create(store, &key, [vec![m.created()], said.to_vec()].concat());
+    for (old, text) in [(one, "one, better"), (three, "three, better")] {
+        let new = m.say(text);
+        let by = turn_of(&new);
+        append(store, &key, vec![new, m.supersede(old, by)]);
+    }
+    let fallen = |seq| store.fallen_after(&key, seq).expect("counted");
+    assert_eq!([0, 1, 2, 3, 4].map(fallen), [2, 2, 2, 2, 2]);
+    let fork = m.key();
+    done(store, m.fork(&fork, &key, 6));
+    assert_eq!([0, 2, 3].map(|seq| store.fallen_after(&fork, seq).expect("counted")), [1, 1, 1]);
+    append(store, &fork, vec![m.supersede(two, three)]);
+    assert_eq!([0, 2, 3].map(|seq| store.fallen_after(&fork, seq).expect("counted")), [2, 2, 2]);
 }
 
 /// Superseding the same turn twice would leave two current versions.

@@ -25,7 +25,7 @@ pub fn turns_are_read_as_they_stood_then(store: &dyn Backend) {
     assert_eq!(as_of(1), []);
     assert_eq!(as_of(2), [(2, false)]);
     assert_eq!(as_of(4), [(2, false), (3, false), (4, false)], "it was superseded at 5");
-    assert_eq!(as_of(5), [(3, false), (4, false)]);
+    assert_eq!(as_of(5), [(4, false), (3, false)], "in its place");
 }
 
 /// A cached fold is found for its `seq` and every later one, also through a fork; a rebuild drops it.
@@ -116,7 +116,11 @@ pub fn turns_that_fell_are_counted(store: &dyn Backend) {
     let fork = m.key();
     done(store, m.fork(&fork, &key, 5));
     append(store, &key, vec![m.supersede(first, second)]);
-    assert_eq!((fell(&key, 0), fell(&key, 2), fell(&fork, 0)), (2, 1, 1));
+    assert_eq!(
+        (fell(&key, 0), fell(&key, 2), fell(&fork, 0)),
+        (2, 2, 1),
+        "after 2, the second is read before"
+    );
     append(store, &fork, vec![m.supersede(second, first)]);
     assert_eq!((fell(&key, 0), fell(&fork, 0)), (2, 2));
 }

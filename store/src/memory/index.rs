@@ -1,7 +1,7 @@
 //! Reading and rebuilding derived rows.
 
 use super::lookup::InMemory;
-use super::{Level, Memory, StoredConversation, fork_point, owner, stored, turn_row};
+use super::{Level, Memory, StoredConversation, fork_point, owner, stored, turn_row, turn_rows};
 use crate::{
     AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, Provenance,
     RecallIndex, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
@@ -17,7 +17,6 @@ use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{self, Changes, EventAddress, Learned, Lookup, absent_turn};
-use std::collections::BTreeMap;
 
 impl ConversationIndex for Memory {
     fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
@@ -118,19 +117,11 @@ impl TurnIndex for Memory {
         kept.living(key)?;
         let levels = kept.lineage(key)?;
         let (low, high) = query.range();
-        let mut rows: BTreeMap<u64, TurnRow> = BTreeMap::new();
-        for (depth, level) in levels.iter().enumerate() {
-            for row in level.entry.turns.values().filter(|row| (low..=high.min(level.cap)).contains(&row.seq))
-            {
-                rows.entry(row.seq)
-                    .or_insert_with(|| if depth == 0 { row.clone() } else { row.clone().as_of(level.cap) });
-            }
-        }
-        let seen = |row: TurnRow| match query.as_of {
-            Some(seq) => row.as_of(seq),
-            None => row,
-        };
-        let mut rows: Vec<TurnRow> = rows.into_values().map(seen).filter(|row| query.takes(row)).collect();
+        let through = query.as_of.unwrap_or(u64::MAX);
+        let rows = turn_rows(&levels).into_values().filter(|row| row.seq <= through);
+        let asked = |row: &TurnRow| (low..=high).contains(&query.position(row)) && query.takes(row);
+        let mut rows: Vec<TurnRow> = rows.map(|row| query.seen(row)).filter(asked).collect();
+        rows.sort_by_key(|row| query.position(row));
         if query.descending {
             rows.reverse();
         }

@@ -1,6 +1,6 @@
 //! Lookups for a plan. A conversation's number is its index in [`Kept::entries`].
 
-use super::{Kept, StoredConversation, event_at, fork_point, turn_row};
+use super::{Kept, StoredConversation, event_at, fork_point, turn_row, turn_rows};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Parent;
@@ -12,7 +12,6 @@ use everturn_core::write::{
     AssetRow, EventRef, FactRow, Fork, ForkParent, Level, Lookup, Statement, StatementsOf, SummaryRow,
     Traces, Turns,
 };
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// One conversation of the store.
@@ -67,14 +66,8 @@ impl Lookup for InMemory<'_> {
 
     fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
         let Ok(levels) = self.kept.lineage(self.key) else { return Ok(0) };
-        let mut rows: BTreeMap<u64, bool> = BTreeMap::new();
-        for (depth, level) in levels.iter().enumerate() {
-            for row in level.entry.turns.values().filter(|row| row.seq > seq && row.seq <= level.cap) {
-                let row = if depth == 0 { row.clone() } else { row.clone().as_of(level.cap) };
-                rows.entry(row.seq).or_insert(row.superseded_by.is_some());
-            }
-        }
-        Ok(rows.into_values().filter(|fallen| *fallen).count() as u64)
+        let fallen = |row: &TurnRow| row.seq > seq && (row.superseded_by.is_some() || row.place <= seq);
+        Ok(turn_rows(&levels).into_values().filter(fallen).count() as u64)
     }
 
     fn erased_since(&self, mark: u64) -> Result<Option<Vec<EventRef>>, Error> {

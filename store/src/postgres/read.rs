@@ -11,7 +11,7 @@ use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::limits::PAGE_BYTES_MAX;
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{EventRef, FactRow, Fork, Statement, StatementsOf};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
@@ -163,7 +163,7 @@ pub fn turn_row(db: &Db, lineage: &Lineage, id: TurnId) -> Result<Option<TurnRow
     let found = db.query(&sql, &[&nos, &&id.to_bytes()[..]])?;
     for (depth, level) in lineage.0.iter().enumerate() {
         for row in &found {
-            if rows::get::<i64>(row, 9)? == level.no {
+            if rows::get::<i64>(row, 11)? == level.no {
                 let row = rows::turn(row)?;
                 return Ok((row.seq <= level.cap).then(|| lineage.seen(depth, row)));
             }
@@ -172,48 +172,58 @@ pub fn turn_row(db: &Db, lineage: &Lineage, id: TurnId) -> Result<Option<TurnRow
     Ok(None)
 }
 
-/// Rows in a range of `seq`, of all levels; where several have one, that of the youngest.
+/// Rows in a range of positions, of all levels; where several have one, that of the youngest.
 fn turn_page(
     db: &Db,
     lineage: &Lineage,
     low: u64,
     high: u64,
-    descending: bool,
-    limit: usize,
+    query: &TurnQuery,
 ) -> Result<Vec<TurnRow>, Error> {
-    let (nos, _, caps) = lineage.arrays();
-    let order = if descending { "DESC" } else { "ASC" };
+    let (nos, _, mut caps) = lineage.arrays();
+    let order = if query.descending { "DESC" } else { "ASC" };
+    // Superseded turns share the places of others, and a page must not end between them.
+    let (position, stands) = match query.include_superseded {
+        true => ("t.seq", "true"),
+        false => {
+            let place = "(CASE WHEN t.placed_seq > l.cap THEN t.seq ELSE t.place END)";
+            (place, "coalesce(t.superseded_seq > l.cap, true)")
+        }
+    };
+    if let Some(seq) = query.as_of {
+        caps.iter_mut().for_each(|cap| *cap = (*cap).min(signed(seq)));
+    }
     let sql = format!(
         "SELECT {TURN_COLUMNS}, l.depth FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS l (no, cap, depth)
-         CROSS JOIN LATERAL (SELECT * FROM turn_rows t WHERE t.conversation = l.no AND t.seq >= $3 AND t.seq <= least($4, l.cap)
-             ORDER BY t.seq {order} LIMIT $5) t ORDER BY l.depth"
+         CROSS JOIN LATERAL (SELECT * FROM turn_rows t WHERE t.conversation = l.no AND t.seq <= l.cap AND {position} BETWEEN $3 AND $4 AND {stands}
+             AND NOT EXISTS (SELECT 1 FROM turn_rows y WHERE y.conversation = ANY (($1::bigint[])[1:(l.depth - 1)::int]) AND y.seq = t.seq)
+             ORDER BY {position} {order} LIMIT $5) t ORDER BY l.depth"
     );
-    let mut merged: BTreeMap<u64, TurnRow> = BTreeMap::new();
-    for row in db.query(&sql, &[&nos, &caps, &signed(low), &signed(high), &signed(limit as u64)])? {
-        let depth = rows::get::<i64>(&row, 9)? as usize - 1;
-        let row = rows::turn(&row)?;
-        merged.entry(row.seq).or_insert_with(|| lineage.seen(depth, row));
+    let mut rows = Vec::new();
+    for row in db.query(&sql, &[&nos, &caps, &signed(low), &signed(high), &signed(query.limit as u64)])? {
+        let depth = rows::get::<i64>(&row, 11)? as usize - 1;
+        rows.push(query.seen(lineage.seen(depth, rows::turn(&row)?)));
     }
-    let in_order = merged.into_values();
-    Ok(if descending { in_order.rev().take(limit).collect() } else { in_order.take(limit).collect() })
+    rows.sort_by_key(|row| query.position(row));
+    if query.descending {
+        rows.reverse();
+    }
+    rows.truncate(query.limit);
+    Ok(rows)
 }
 
 pub fn turns(db: &Db, lineage: &Lineage, query: &TurnQuery) -> Result<Vec<StoredTurn>, Error> {
     let (mut low, mut high) = query.range();
     let mut rows: Vec<TurnRow> = Vec::new();
     while low <= high && rows.len() < query.limit {
-        let page = turn_page(db, lineage, low, high, query.descending, query.limit)?;
-        let Some(last) = page.last().map(|row| row.seq) else { break };
+        let page = turn_page(db, lineage, low, high, query)?;
+        let Some(last) = page.last().map(|row| query.position(row)) else { break };
         if query.descending {
             high = last - 1
         } else {
             low = last + 1
         }
-        let seen = |row: TurnRow| match query.as_of {
-            Some(seq) => row.as_of(seq),
-            None => row,
-        };
-        let wanted = page.into_iter().map(seen).filter(|row| query.takes(row));
+        let wanted = page.into_iter().filter(|row| query.takes(row));
         rows.extend(wanted.take(query.limit - rows.len()));
     }
     let (mut turns, mut bytes) = (Vec::new(), 0);
@@ -240,8 +250,10 @@ pub fn stored(db: &Db, lineage: &Lineage, row: TurnRow) -> Result<StoredTurn, Er
 }
 
 pub fn fallen_after(db: &Db, lineage: &Lineage, after: u64) -> Result<u64, Error> {
-    let rows = turn_page(db, lineage, after.saturating_add(1), i64::MAX as u64, false, i64::MAX as usize)?;
-    Ok(rows.into_iter().filter(|row| row.superseded_by.is_some()).count() as u64)
+    let query = TurnQuery { include_superseded: true, limit: i64::MAX as usize, ..TurnQuery::default() };
+    let rows = turn_page(db, lineage, after.saturating_add(1), i64::MAX as u64, &query)?;
+    let fallen = |row: &TurnRow| row.superseded_by.is_some() || row.place <= after;
+    Ok(rows.into_iter().filter(fallen).count() as u64)
 }
 
 pub fn count_turns(db: &Db, lineage: &Lineage, through: u64) -> Result<u64, Error> {

@@ -83,8 +83,7 @@ pub fn event(row: &Row, conversation: ConversationId, prev: Hash) -> Result<Even
     })
 }
 
-pub const TURN_COLUMNS: &str =
-    "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq";
+pub const TURN_COLUMNS: &str = "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq, t.place, t.placed_seq";
 
 pub fn turn(row: &Row) -> Result<TurnRow, Error> {
     Ok(TurnRow {
@@ -97,5 +96,7 @@ pub fn turn(row: &Row) -> Result<TurnRow, Error> {
         content_seq: optional_unsigned(row, 6)?,
         superseded_by: optional_parsed(row, 7)?,
         superseded_seq: optional_unsigned(row, 8)?,
+        place: unsigned(row, 9)?,
+        placed_seq: optional_unsigned(row, 10)?,
     })
 }

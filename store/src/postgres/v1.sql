@@ -63,6 +63,8 @@ CREATE TABLE turn_rows (
     content_seq    bigint,
     superseded_by  text,
     superseded_seq bigint,
+    place          bigint NOT NULL,
+    placed_seq     bigint,
     PRIMARY KEY (conversation, seq)
 ) PARTITION BY HASH (conversation);
 DO $$ BEGIN

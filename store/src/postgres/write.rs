@@ -155,11 +155,12 @@ impl Buffer {
         if !turns.is_empty() {
             let t: Vec<(At, TurnRow)> = turns.into_iter().collect();
             all.push(Pending {
-                sql: "INSERT INTO turn_rows (conversation, seq, id, actor, role, status, created, content_seq, superseded_by, superseded_seq)
+                sql: "INSERT INTO turn_rows (conversation, seq, id, actor, role, status, created, content_seq, superseded_by, superseded_seq, place, placed_seq)
                      SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-                         $9::text[], $10::bigint[])
+                         $9::text[], $10::bigint[], $11::bigint[], $12::bigint[])
                      ON CONFLICT (conversation, seq) DO UPDATE SET status = excluded.status, content_seq = excluded.content_seq,
-                         superseded_by = excluded.superseded_by, superseded_seq = excluded.superseded_seq",
+                         superseded_by = excluded.superseded_by, superseded_seq = excluded.superseded_seq,
+                         place = excluded.place, placed_seq = excluded.placed_seq",
                 params: boxed![
                     column::<i64, _, _>(&t, |(at, _)| at.0),
                     column::<i64, _, _>(&t, |(at, _)| at.1),
@@ -171,6 +172,8 @@ impl Buffer {
                     column::<Option<i64>, _, _>(&t, |(_, t)| t.content_seq.map(signed)),
                     column::<Option<String>, _, _>(&t, |(_, t)| t.superseded_by.map(|by| by.to_string())),
                     column::<Option<i64>, _, _>(&t, |(_, t)| t.superseded_seq.map(signed)),
+                    column::<i64, _, _>(&t, |(_, t)| signed(t.place)),
+                    column::<Option<i64>, _, _>(&t, |(_, t)| t.placed_seq.map(signed)),
                 ],
             });
         }

@@ -157,6 +157,24 @@ pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
     })
 }
 
+/// Gives every turn its place in a file that an earlier version wrote: rebuilds the rows of conversations with replaced
+/// turns. One whose events cannot be read keeps its rows.
+pub fn place_turns(db: &Connection) -> Result<(), Failure> {
+    let numbers: Vec<i64> = db
+        .prepare(
+            "SELECT no FROM conversations WHERE deleted IS NULL
+               AND no IN (SELECT conversation FROM turns WHERE superseded_by LIKE 'turn%') ORDER BY no",
+        )?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for no in numbers {
+        if let Err(Failure::Broken(error)) = mend(db, no) {
+            return Err(Failure::Broken(error));
+        }
+    }
+    Ok(())
+}
+
 /// Indexes the events of a conversation by `seq`. Of several with one `seq`, the first wins.
 pub fn place(db: &Connection, no: i64, through: i64) -> rusqlite::Result<()> {
     db.execute("DELETE FROM places WHERE conversation = ?", [no])?;

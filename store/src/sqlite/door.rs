@@ -24,8 +24,13 @@ const CACHES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const SYMLINKS_MAX: usize = 40;
 
 /// One step of the schema for each version; a released step is never edited. Version N is the result of step N.
-const MIGRATIONS: &[&str] =
-    &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql"), include_str!("v4.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("v1.sql"),
+    include_str!("v2.sql"),
+    include_str!("v3.sql"),
+    include_str!("v4.sql"),
+    include_str!("v5.sql"),
+];
 
 /// Network file systems, by their magic number on Linux. Their locks and syncs cannot be relied on.
 const REMOTE: &[(u32, &str)] = &[
@@ -274,9 +279,12 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Error> {
     for sql in &MIGRATIONS[from..] {
         transaction.execute_batch(sql).map_err(|e| explain(path, &e))?;
     }
-    // It reads events, so the schema must be complete.
+    // These read events, so the schema must be complete.
     if (1..3).contains(&from) {
         super::write::fill_version_3(&transaction).map_err(|failure| super::failed(path, failure))?;
+    }
+    if (1..4).contains(&from) {
+        super::derived::place_turns(&transaction).map_err(|failure| super::failed(path, failure))?;
     }
     transaction
         .execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};"))

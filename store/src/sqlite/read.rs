@@ -11,7 +11,7 @@ use everturn_core::limits::{FORK_DEPTH_MAX, PAGE_BYTES_MAX};
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{self, EventAddress, EventRef, FactRow, Fork, Statement, StatementsOf};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A conversation and its number in this file.
@@ -278,19 +278,18 @@ pub fn turn_row(db: &Connection, lineage: &Lineage, id: TurnId) -> rusqlite::Res
 pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite::Result<Vec<StoredTurn>> {
     let (mut low, mut high) = query.range();
     let mut rows: Vec<TurnRow> = Vec::new();
-    let seen = |row: TurnRow| match query.as_of {
-        Some(seq) => row.as_of(seq),
-        None => row,
-    };
     while low <= high && rows.len() < query.limit {
-        let page = turn_page(db, lineage, low, high, query.descending, query.limit)?;
-        let Some(last) = page.last().map(|row| row.seq) else { break };
+        let page = match query.include_superseded {
+            true => turn_page(db, lineage, low, high, query.descending, query.limit)?,
+            false => placed_page(db, lineage, low, high, query)?,
+        };
+        let Some(last) = page.last().map(|row| query.position(row)) else { break };
         if query.descending {
             high = last - 1
         } else {
             low = last + 1
         }
-        let wanted = page.into_iter().map(seen).filter(|row| query.takes(row));
+        let wanted = page.into_iter().map(|row| query.seen(row)).filter(|row| query.takes(row));
         rows.extend(wanted.take(query.limit - rows.len()));
     }
     let (mut turns, mut last, mut bytes) = (Vec::new(), None, 0);
@@ -345,7 +344,80 @@ fn turn_page(
     Ok(if descending { in_order.rev().take(limit).collect() } else { in_order.take(limit).collect() })
 }
 
-/// Number of superseded or aborted turns after a `seq`. Superseding is settled at once, so the rows are
+/// Rows in a range of places, of all levels, as of the `seq` asked for; where several have one, that of the youngest.
+/// Few rows have a place that is not their `seq`, and an index has only these.
+fn placed_page(
+    db: &Connection,
+    lineage: &Lineage,
+    low: u64,
+    high: u64,
+    query: &TurnQuery,
+) -> rusqlite::Result<Vec<TurnRow>> {
+    let now = i64::MAX as u64;
+    let order = if query.descending { "DESC" } else { "ASC" };
+    // Without superseded turns, which share the places of others: a page must not end between them.
+    let select = format!(
+        "SELECT {TURN_COLUMNS} FROM turns t
+         WHERE t.conversation = ?1 AND NOT ifnull(t.superseded_seq BETWEEN 1 AND ?5, 0) AND"
+    );
+    let mut at_seq = db.prepare_cached(&format!(
+        "{select} t.seq >= ?2 AND t.seq <= ?3 AND (t.place IS NULL OR typeof(t.place) <> 'integer' OR t.place < 1)
+         ORDER BY t.seq {order} LIMIT ?4"
+    ))?;
+    let mut moved = db.prepare_cached(&format!(
+        "{select} t.place >= ?2 AND t.place <= ?3 AND t.place IS NOT NULL AND t.seq <= ?5
+           AND (t.placed_seq <= ?5 OR ?5 = {now}) ORDER BY t.place {order} LIMIT ?4"
+    ))?;
+    // Moved by a later event than those asked for: these are read at their `seq`.
+    let mut not_yet = db.prepare_cached(&format!(
+        "{select} t.place IS NOT NULL AND t.place <= ?3 AND t.seq >= ?2 AND t.seq <= min(?3, ?5) AND t.placed_seq > ?5
+         ORDER BY t.seq {order} LIMIT ?4"
+    ))?;
+    let mut inherited = db.prepare_cached("SELECT seq FROM turns WHERE conversation = ?1 AND seq <= ?2")?;
+    // Turns that are not settled yet replace nothing.
+    let recent = lineage.recent.iter().filter(|_| query.moved_after.is_none());
+    let recent = recent.filter(|event| (low..=high).contains(&event.seq));
+    let recent = recent.filter_map(|event| TurnRow::begun(event)).map(|row| ((row.seq, row.seq), row));
+    let mut merged: BTreeMap<(u64, u64), TurnRow> = match query.descending {
+        true => recent.rev().take(query.limit).collect(),
+        false => recent.take(query.limit).collect(),
+    };
+    // Inherited turns that a younger level changed: their older rows do not count.
+    let mut hidden: BTreeSet<u64> = BTreeSet::new();
+    for level in &lineage.levels {
+        let through = level.cap.min(query.as_of.unwrap_or(now));
+        let limit = signed(query.limit.saturating_add(hidden.len()) as u64);
+        let mut rows = Vec::new();
+        let last = signed(high.min(through));
+        if query.moved_after.is_none() {
+            let parameters = params![level.no, signed(low), last, limit, signed(through)];
+            rows.extend(at_seq.query_map(parameters, rows::turn)?);
+        }
+        let parameters = params![level.no, signed(low), signed(high), limit, signed(through)];
+        rows.extend(moved.query_map(parameters, rows::turn)?);
+        if through < now {
+            rows.extend(not_yet.query_map(parameters, rows::turn)?);
+        }
+        for row in rows {
+            let row = query.seen(lineage.seen(level, row?));
+            if !hidden.contains(&row.seq) {
+                merged.entry((row.place, row.seq)).or_insert(row);
+            }
+        }
+        if level.floor > 0 {
+            let changed =
+                inherited.query_map(params![level.no, signed(level.floor)], |row| rows::unsigned(row, 0))?;
+            for seq in changed {
+                hidden.insert(seq?);
+            }
+        }
+    }
+    let in_order = merged.into_values();
+    let limit = query.limit;
+    Ok(if query.descending { in_order.rev().take(limit).collect() } else { in_order.take(limit).collect() })
+}
+
+/// Number of turns after a `seq` that a view from there on does not show. Superseding is settled at once, so the rows are
 /// complete.
 pub fn fallen_after(db: &Connection, lineage: &Lineage, after: u64) -> rusqlite::Result<u64> {
     let mut fallen = BTreeMap::new();
@@ -354,14 +426,19 @@ pub fn fallen_after(db: &Connection, lineage: &Lineage, after: u64) -> rusqlite:
         let mut rows = db.prepare_cached(&format!(
             "SELECT {TURN_COLUMNS} FROM turns t
              WHERE t.conversation = ?1 AND t.superseded_by IS NOT NULL AND t.seq > ?2 AND t.seq <= ?3
-             UNION ALL SELECT {TURN_COLUMNS} FROM turns t WHERE t.conversation = ?1 AND t.seq > ?2 AND t.seq <= min(?3, ?4)"
+             UNION ALL SELECT {TURN_COLUMNS} FROM turns t WHERE t.conversation = ?1 AND t.seq > ?2 AND t.seq <= min(?3, ?4)
+             UNION ALL SELECT {TURN_COLUMNS} FROM turns t
+             WHERE t.conversation = ?1 AND t.place IS NOT NULL AND t.place <= ?2 AND t.seq > ?2 AND t.seq <= ?3"
         ))?;
         let is_own = lineage.levels.first().is_some_and(|own| own.no == level.no);
         let inherited = if is_own { 0 } else { level.floor };
         let parameters = params![level.no, signed(after), signed(level.cap), signed(inherited)];
         for row in rows.query_map(parameters, rows::turn)? {
             let row = row?;
-            fallen.entry(row.seq).or_insert_with(|| lineage.seen(level, row).superseded_by.is_some());
+            fallen.entry(row.seq).or_insert_with(|| {
+                let row = lineage.seen(level, row);
+                row.superseded_by.is_some() || row.place <= after
+            });
         }
     }
     Ok(fallen.into_values().filter(|fallen| *fallen).count() as u64)

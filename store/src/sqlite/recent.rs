@@ -194,7 +194,7 @@ pub fn settle<'a>(
     )?
     .execute([])?;
     db.prepare_cached(
-        "INSERT OR REPLACE INTO turns SELECT conversation, seq, id, actor, role, 'complete', at, NULL, NULL, NULL
+        "INSERT OR REPLACE INTO turns SELECT conversation, seq, id, actor, role, 'complete', at, NULL, NULL, NULL, NULL, NULL
          FROM events WHERE no > (SELECT event FROM settled) ORDER BY conversation, seq",
     )?
     .execute([])?;

@@ -190,17 +190,21 @@ pub fn event(row: &Row<'_>, conversation: ConversationId, prev: Hash) -> rusqlit
 }
 
 /// Must come first too.
-pub const TURN_COLUMNS: &str =
-    "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq";
+pub const TURN_COLUMNS: &str = "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq, t.place, t.placed_seq";
 
 pub fn turn(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
     read_turn(row).map_err(|error| malformed("the row of a turn", &error))
 }
 
 fn read_turn(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
+    let seq = unsigned(row, 0)?;
+    let place = optional_unsigned(row, 9)?.unwrap_or(seq);
+    if !(1..=seq).contains(&place) {
+        return Err(FromSqlError::OutOfRange(signed(place)).into());
+    }
     Ok(TurnRow {
         id: TurnId::from_bytes(row.get::<_, Bytes<16>>(1)?.0),
-        seq: unsigned(row, 0)?,
+        seq,
         actor: row.get(2)?,
         role: row.get::<_, Parsed<_>>(3)?.0,
         status: row.get::<_, Parsed<_>>(4)?.0,
@@ -208,5 +212,7 @@ fn read_turn(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
         content_seq: optional_unsigned(row, 6)?,
         superseded_by: row.get::<_, Option<Parsed<_>>>(7)?.map(|by| by.0),
         superseded_seq: optional_unsigned(row, 8)?,
+        place,
+        placed_seq: optional_unsigned(row, 10)?,
     })
 }

@@ -1,21 +1,4 @@
--- Version 4: the access key that wrote an event, and the actors that a key is bound to.
-
--- Id of the key, or `jwt:` and the subject of a token. Part of the hash where it is there.
-ALTER TABLE events ADD COLUMN written_by TEXT;
-
--- Before this version the table was created beside the versions.
--- Keys of whoever may ask a server. Of a secret only its SHA-256 is kept.
-CREATE TABLE IF NOT EXISTS keys (
-    id        BLOB PRIMARY KEY,
-    tenant    TEXT NOT NULL,
-    role      TEXT NOT NULL,
-    label     TEXT,
-    created   INTEGER NOT NULL,
-    expires   INTEGER,
-    revoked   INTEGER,
-    last_used INTEGER,
-    secret    BLOB NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS keys_by_tenant ON keys (tenant, id);
-
-ALTER TABLE keys ADD COLUMN actors TEXT NOT NULL DEFAULT '[]';  -- JSON array
+-- Version 4: a turn that replaces another is read in its place.
+ALTER TABLE turns ADD COLUMN place INTEGER;      -- where it is read, if not at seq: the smallest seq of what it replaces
+ALTER TABLE turns ADD COLUMN placed_seq INTEGER; -- the last event that moved it there
+CREATE INDEX turns_moved ON turns (conversation, place) WHERE place IS NOT NULL;

@@ -514,8 +514,8 @@ fn insert_event(db: &Connection, no: i64, event: &Event) -> rusqlite::Result<i64
 /// Writes derived rows.
 pub fn insert_changes(db: &Connection, no: i64, changes: &Changes) -> rusqlite::Result<()> {
     for row in &changes.turns {
-        db.prepare_cached("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?.execute(
-            params![
+        db.prepare_cached("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?
+            .execute(params![
                 no,
                 signed(row.seq),
                 Bytes(row.id.to_bytes()),
@@ -526,8 +526,9 @@ pub fn insert_changes(db: &Connection, no: i64, changes: &Changes) -> rusqlite::
                 row.content_seq.map(signed),
                 row.superseded_by.map(|by| by.to_string()),
                 row.superseded_seq.map(signed),
-            ],
-        )?;
+                Some(row.place).filter(|place| *place != row.seq).map(signed),
+                row.placed_seq.map(signed),
+            ])?;
     }
     for asset in &changes.assets {
         db.prepare_cached("INSERT OR REPLACE INTO assets VALUES (?, ?, ?, ?)")?.execute(params![

@@ -121,8 +121,13 @@ const DAMAGE: &[(&str, &str)] = &[
     ("DELETE FROM turns WHERE conversation = 1 AND seq = 2", "turns"),
     ("UPDATE turns SET status = 'aborted' WHERE seq = 2", "turns"),
     ("UPDATE turns SET superseded_by = NULL, superseded_seq = NULL", "turns"),
+    ("UPDATE turns SET place = seq - 1 WHERE seq = 3", "turns"),
+    ("UPDATE turns SET place = NULL, placed_seq = NULL WHERE place IS NOT NULL OR seq = 2", "turns"),
     ("UPDATE turns SET role = 'system', actor = 'eve' WHERE seq = 2", "turns"),
-    ("INSERT INTO turns SELECT 3, 11, zeroblob(16), 'eve', 'user', 'complete', 0, NULL, NULL, NULL", "turns"),
+    (
+        "INSERT INTO turns SELECT 3, 11, zeroblob(16), 'eve', 'user', 'complete', 0, NULL, NULL, NULL, NULL, NULL",
+        "turns",
+    ),
     ("DELETE FROM places WHERE seq = 3", "places"),
     ("DELETE FROM places", "places"),
     ("UPDATE places SET event = 1 WHERE seq = 3", "places"),
@@ -217,6 +222,9 @@ const MALFORMED: &[(&str, &str)] = &[
     ("UPDATE turns SET content_seq = -4", "turns"),
     ("UPDATE turns SET superseded_by = 'nobody', superseded_seq = -1", "turns"),
     ("UPDATE turns SET seq = 'x' || seq", "turns"),
+    ("UPDATE turns SET place = 'x'", "turns"),
+    ("UPDATE turns SET place = -1, placed_seq = 'x'", "turns"),
+    ("UPDATE turns SET place = 9999", "turns"),
     ("UPDATE places SET event = 'x'", "places"),
     ("UPDATE places SET seq = 'x' || seq", "places"),
     ("INSERT INTO places VALUES ('x', 1, 1)", "places"),
@@ -590,7 +598,7 @@ fn rows_of_nobody_are_dropped_and_hide_nothing() {
     let db = Connection::open(&world.path).unwrap();
     db.execute_batch(
         "PRAGMA foreign_keys = OFF;
-         INSERT INTO turns SELECT 99, seq, randomblob(16), actor, role, status, created, content_seq, superseded_by, superseded_seq FROM turns LIMIT 1;
+         INSERT INTO turns SELECT 99, seq, randomblob(16), actor, role, status, created, content_seq, superseded_by, superseded_seq, place, placed_seq FROM turns LIMIT 1;
          INSERT INTO summaries VALUES (99, 1, 1);
          INSERT INTO echoes VALUES (99, 1, 1)",
     )

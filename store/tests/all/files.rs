@@ -70,17 +70,22 @@ fn the_tables_have_the_names_that_people_know() {
     let number =
         |pragma: &str| -> i64 { db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap() };
     assert_eq!(number("application_id"), 0x4576_746e);
-    assert_eq!(number("user_version"), 4);
+    assert_eq!(number("user_version"), 5);
     let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
 }
 
 /// Reverts what version 4 added.
-const UNDO_VERSION_4: &str = "ALTER TABLE events DROP COLUMN written_by; ALTER TABLE keys DROP COLUMN actors;
+const UNDO_VERSION_4: &str =
+    "DROP INDEX turns_moved; ALTER TABLE turns DROP COLUMN placed_seq; ALTER TABLE turns DROP COLUMN place;
     PRAGMA user_version = 3;";
 
-/// Reverts what version 3 added, and later ones.
-const UNDO_VERSION_3: &str = "ALTER TABLE events DROP COLUMN written_by; DROP TABLE keys; DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected; DROP INDEX turns_fallen;
+/// Reverts what version 5 added.
+const UNDO_VERSION_5: &str = "ALTER TABLE events DROP COLUMN written_by; ALTER TABLE keys DROP COLUMN actors;
+    PRAGMA user_version = 4;";
+
+/// Reverts what version 3 added.
+const UNDO_VERSION_3: &str = "DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected; DROP INDEX turns_fallen;
     ALTER TABLE conversation_facts DROP COLUMN corrects; ALTER TABLE folds DROP COLUMN turns; PRAGMA user_version = 2;";
 
 /// In a file of version 2, erasing a turn reaches what was written before the upgrade.
@@ -106,12 +111,39 @@ fn a_file_of_version_2_is_upgraded_with_what_erasing_needs_to_find() {
     let store = open(&path).unwrap();
     create(&store, &key, vec![created, said, learned, corrected, m.draft(kind::COMPACTION, checkpoint)]);
     drop(store);
-    Connection::open(&path).unwrap().execute_batch(UNDO_VERSION_3).unwrap();
+    let back = format!("{UNDO_VERSION_5} {UNDO_VERSION_4} {UNDO_VERSION_3}");
+    Connection::open(&path).unwrap().execute_batch(&back).unwrap();
     let store = open(&path).unwrap();
     assert_eq!(store.echoes(&key, turn).unwrap().len(), 1, "the title");
     let mut erased: Vec<u64> = done(&store, m.erase(&key, &[turn])).erased.iter().map(|at| at.seq).collect();
     erased.sort_unstable();
     assert_eq!(erased, [2, 3, 4, 5], "the turn, the fact, its correction and the checkpoint");
+    assert_eq!(store.check().unwrap(), []);
+}
+
+/// A file of version 3 knows which turn replaces which, but not their places.
+#[test]
+fn a_file_of_version_3_is_upgraded_with_the_places_of_edited_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let m = Maker::default();
+    let (key, fork) = (m.key(), m.key());
+    let (one, two, better) = (m.say("one"), m.say("two"), m.say("one, better"));
+    let [old, by] = [&one, &better].map(turn_of);
+    let store = open(&path).unwrap();
+    create(&store, &key, vec![m.created(), one, two]);
+    append(&store, &key, vec![better, m.supersede(old, by)]);
+    done(&store, m.fork(&fork, &key, 5));
+    append(&store, &key, vec![m.say("not settled yet")]);
+    drop(store);
+    Connection::open(&path).unwrap().execute_batch(&format!("{UNDO_VERSION_5} {UNDO_VERSION_4}")).unwrap();
+    let store = open(&path).unwrap();
+    let read = |key: &Key| {
+        let turns = store.turns(key, &everturn_store::TurnQuery { limit: 9, ..Default::default() }).unwrap();
+        turns.iter().map(|turn| turn.text(|_| None)).collect::<Vec<_>>()
+    };
+    assert_eq!(read(&key), ["one, better", "two", "not settled yet"]);
+    assert_eq!(read(&fork), ["one, better", "two"]);
     assert_eq!(store.check().unwrap(), []);
 }
 
@@ -121,10 +153,9 @@ fn a_file_of_version_2_is_upgraded_with_what_erasing_needs_to_find() {
 fn a_file_of_an_older_version_is_upgraded_when_it_is_opened_for_writing() {
     let v1 = include_str!("../../src/sqlite/v1.sql");
     let facts = &v1[v1.find("CREATE TABLE conversation_facts").unwrap()..];
-    let back_to_2 = UNDO_VERSION_3.to_string();
-    let back_to_1 =
-        format!("{UNDO_VERSION_3} DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
-    for (version, back) in [(1, back_to_1), (2, back_to_2), (3, UNDO_VERSION_4.to_string())] {
+    let back_to_2 = format!("{UNDO_VERSION_5} {UNDO_VERSION_4} {UNDO_VERSION_3}");
+    let back_to_1 = format!("{back_to_2} DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
+    for (version, back) in [(1, back_to_1), (2, back_to_2), (4, UNDO_VERSION_5.to_string())] {
         let (_folder, path, keys) = written();
         let before = log(&open(&path).unwrap(), &keys[0]);
         Connection::open(&path).unwrap().execute_batch(&back).unwrap();
@@ -427,7 +458,7 @@ fn a_file_of_before_there_were_keys_has_none() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     drop(Sqlite::open(&path, Duration::ZERO).unwrap());
-    let back = "ALTER TABLE events DROP COLUMN written_by; DROP TABLE keys; PRAGMA user_version = 3";
+    let back = "ALTER TABLE events DROP COLUMN written_by; DROP TABLE keys; PRAGMA user_version = 4";
     Connection::open(&path).unwrap().execute_batch(back).unwrap();
     let writer = Sqlite::open(&path, Duration::ZERO).unwrap();
     assert!(!writer.any_key(None).unwrap());

@@ -98,14 +98,15 @@ impl Cut {
     }
 }
 
-/// Removes parts of messages, and messages that become empty.
+/// Removes parts of messages, and messages that become empty. Each of the others has its index.
 pub(crate) fn without_parts(
     messages: &[Message],
     parts: Vec<(usize, BlockPath)>,
-) -> Result<Vec<Message>, Error> {
+) -> Result<Vec<(usize, Message)>, Error> {
     let shown = super::raw(messages);
     let cut = Cut::of(&shown, &pair(&shown), parts);
-    Ok(cut.apply(messages, shown)?.into_iter().map(|shown| shown.message.into_owned()).collect())
+    let left = cut.apply(messages, shown)?.into_iter();
+    Ok(left.filter_map(|shown| Some((shown.source?, shown.message.into_owned()))).collect())
 }
 
 impl<'a> Shown<'a> {

@@ -8,7 +8,7 @@ use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{TenantName, TurnId};
 use everturn_core::turn::{Role, Turn, TurnRow};
 use everturn_core::write::{Changes, Turns, fold};
-use everturn_views::reading::{messages, standing};
+use everturn_views::reading::messages;
 use everturn_views::state::Fold;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -221,6 +221,13 @@ fn turns(events: &[Event]) -> Vec<Turn> {
     rows.into_values().map(turn).collect()
 }
 
+/// The current turns in reading order.
+fn standing(mut turns: Vec<Turn>) -> Vec<Turn> {
+    turns.retain(|turn| turn.superseded_by.is_none());
+    turns.sort_by_key(|turn| turn.place);
+    turns
+}
+
 fn ids(message: &Value) -> Vec<&str> {
     let calls = message["tool_calls"].as_array().into_iter().flatten();
     calls.filter_map(|call| call["id"].as_str()).collect()
@@ -263,7 +270,7 @@ proptest! {
         }
         prop_assume!(!account.drafts.is_empty());
         let turns = turns(&account.events());
-        let prompt: Vec<Value> = messages(&turns).unwrap().iter().map(|message| message.value().clone()).collect();
+        let prompt: Vec<Value> = messages(&turns).unwrap().iter().map(|(_, message)| message.value().clone()).collect();
         let mut waiting = HashSet::new();
         for message in &prompt {
             waiting.extend(ids(message));
@@ -294,7 +301,7 @@ fn an_edit_keeps_its_place() {
     account.superseded(edited, again);
     let turns = turns(&account.events());
     let read: Vec<String> =
-        messages(&turns).unwrap().iter().map(|m| m.value()["content"].to_string()).collect();
+        messages(&turns).unwrap().iter().map(|(_, m)| m.value()["content"].to_string()).collect();
     assert_eq!(read.join(" "), r#""Q1''" "A1" "Q2" "A2""#);
 }
 
@@ -312,7 +319,7 @@ fn of_several_results_in_one_message_only_the_lost_one_leaves() {
     let one = account.say(call(&["b"]));
     account.superseded(both, one);
     let turns = turns(&account.events());
-    let read: Vec<Value> = messages(&turns).unwrap().iter().map(|m| m.value().clone()).collect();
+    let read: Vec<Value> = messages(&turns).unwrap().iter().map(|(_, m)| m.value().clone()).collect();
     assert_eq!(read, [call(&["b"]), json!({"role": "user", "content": [result("b")]})]);
 }
 

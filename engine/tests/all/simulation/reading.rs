@@ -35,9 +35,11 @@ impl Run {
             }
         }
         let turn_at = |seq: u64| talk.said.iter().find(|said| said.seq == seq);
+        let logged = asked.include_superseded || asked.include_events;
+        let position = |seq: u64| turn_at(seq).filter(|_| !logged).map_or(seq, |said| said.place);
         let mut wanted: Vec<u64> = (1..=talk.head())
-            .filter(|seq| asked.before.is_none_or(|before| *seq < before))
-            .filter(|seq| asked.after.is_none_or(|after| *seq > after))
+            .filter(|seq| asked.before.is_none_or(|before| position(*seq) < before))
+            .filter(|seq| asked.after.is_none_or(|after| position(*seq) > after))
             .filter(|seq| match turn_at(*seq) {
                 None => asked.include_events,
                 Some(said) => {
@@ -47,6 +49,7 @@ impl Run {
                 }
             })
             .collect();
+        wanted.sort_by_key(|seq| position(*seq));
         if asked.order == Order::Descending {
             wanted.reverse();
         }
@@ -66,8 +69,8 @@ impl Run {
         assert_eq!(turn.erased, erased, "{}", turn.id);
         assert_eq!(words(turn), said.text.clone().filter(|_| !erased), "{}", turn.id);
         assert_eq!(
-            (turn.seq, turn.role.as_str(), turn.status.as_str(), &turn.actor),
-            (said.seq, said.role, said.status, &said.actor),
+            (turn.seq, turn.place, turn.role.as_str(), turn.status.as_str(), &turn.actor),
+            (said.seq, said.place, said.role, said.status, &said.actor),
         );
         let by = turn.superseded_by.map(|by| by.to_string());
         assert_eq!(by.as_ref(), said.by.as_ref().map(|(by, _)| by), "{}", turn.id);
