@@ -242,6 +242,8 @@ export class Timeline {
     el.append(head, body);
     if (entry.erased) {
       body.append(h("p.gone", null, "The content of this turn was erased. Its place in the hash chain remains."));
+    } else if (entry.hidden && entry.content === undefined && !entry.message) {
+      body.append(h("p.gone", null, "This turn is private, and not for you."));
     } else if (entry.status === "pending") {
       el.classList.add("writing");
       const now = this.writing.get(entry.id);
@@ -407,7 +409,7 @@ export class Timeline {
         return line(h("p.note", null, "The budget of messages was reached: ", words(String(body.action ?? body.recovery ?? "trimmed"))));
       default:
     }
-    return line(this.fold("e" + entry.seq, [h("code", null, words(entry.kind)), h("span.dim", null, "#" + entry.seq, " ", when(entry.occurred_at ?? entry.at))], () => (entry.erased ? h("p.dim", null, "Erased.") : code(JSON.stringify(body, null, 2), "json")), { class: "raw-event" }));
+    return line(this.fold("e" + entry.seq, [h("code", null, words(entry.kind)), h("span.dim", null, "#" + entry.seq, " ", when(entry.occurred_at ?? entry.at))], () => (entry.erased ? h("p.dim", null, "Erased.") : entry.hidden && entry.body === undefined ? h("p.dim", null, "Private, and not for you.") : code(JSON.stringify(body, null, 2), "json")), { class: "raw-event" }));
   }
 
   approval(entry) {

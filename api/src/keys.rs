@@ -20,6 +20,10 @@ use serde_json::json;
 pub struct CreateKey {
     /// Role: `reader`, `writer` or `admin`.
     pub role: KeyRole,
+    /// Actors that the holder is: it sees their private turns, and writes in their names only. Without any, an admin sees
+    /// everything, everyone else what is for everyone, and either may write in any name.
+    #[serde(default)]
+    pub actors: Vec<String>,
     /// Note for people, such as the holder and the purpose.
     #[schemars(example = &"the build bot")]
     pub label: Option<String>,
@@ -56,8 +60,18 @@ impl Operation for CreateKey {
             let text = "from the first key on every request needs one, so the first must be an admin's; create that one first";
             return Err(Error::conflict("key.first", text));
         }
+        let own = asker.tenant.caller().actors();
+        if !own.is_empty() && (self.actors.is_empty() || self.actors.iter().any(|actor| !own.contains(actor)))
+        {
+            let text = format!(
+                "your key acts as {}; name some of these as the actors of the new key",
+                own.join(", ")
+            );
+            return Err(Error::forbidden("actor.forbidden", text));
+        }
         let tenant = asker.tenant.name().to_string();
-        let new = NewKey { tenant, role: self.role, label: self.label, expires: self.expires };
+        let new =
+            NewKey { tenant, role: self.role, actors: self.actors, label: self.label, expires: self.expires };
         let (key, secret) = asker.tenant.keys().create(new)?;
         Ok(MadeKey { key, secret })
     }

@@ -40,9 +40,12 @@ pub struct TurnInput {
     /// Actor that speaks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// Audience.
+    /// `public`, `internal` (the default of tool results), or `private`: only its own actor sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
+    /// Actors that it is addressed to. It is then private: only they and its own actor see it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
     /// Token counts reported by the provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
@@ -91,6 +94,7 @@ impl TurnInput {
             message,
             actor: self.actor,
             visibility: self.visibility,
+            audience: self.audience,
             tokens: self.tokens,
             model: self.model,
             adapter: self.adapter,
@@ -113,6 +117,7 @@ impl TryFrom<NewTurn> for TurnInput {
             message,
             actor: turn.actor,
             visibility: turn.visibility,
+            audience: turn.audience,
             tokens: turn.tokens,
             model: turn.model,
             adapter: turn.adapter,

@@ -81,6 +81,8 @@ pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut Called) 
     out.push('\n');
     if turn.erased {
         let _ = writeln!(out, "  {DIM}‹erased›{DIM:#}");
+    } else if turn.hidden && turn.message.is_none() {
+        let _ = writeln!(out, "  {DIM}‹private›{DIM:#}");
     } else if let Some(value) = turn.value() {
         out.push_str(&body(&value, speech.role, assets, detail.full, called));
     } else if let Some(raw) = &turn.message {
@@ -202,6 +204,7 @@ pub fn event(event: &Event) -> String {
     let what = match event.text() {
         Some("{}") => String::new(),
         Some(text) => format!("  {}", one_line(text).chars().take(FOLDED_CHARS).collect::<String>()),
+        None if event.hidden => "  ‹private›".to_string(),
         None => "  ‹erased›".to_string(),
     };
     format!("{DIM}· {}  #{}  {}{what}{DIM:#}", event.kind, event.seq, time(event.at))

@@ -66,6 +66,10 @@ pub struct AccessKey {
     pub tenant: TenantName,
     /// Role of the holder: `reader`, `writer` or `admin`.
     pub role: KeyRole,
+    /// Actors that the holder is. Who holds such a key reads what these may see and writes in their names only; without
+    /// any, an admin sees everything, and everyone else what is for everyone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actors: Vec<String>,
     /// Note for people, such as the holder and the purpose.
     pub label: Option<String>,
     /// Time of creation.

@@ -50,6 +50,9 @@ pub struct Asset {
     /// Audience of the asset.
     #[serde(default = "internal")]
     pub visibility: Visibility,
+    /// Actors that may see a private asset.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
     /// Location of the bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
@@ -128,7 +131,7 @@ pub fn extract(message: &str, mut id: impl FnMut(&Payload) -> String) -> Result<
         Some("media_type" | "mime_type" | "mimeType") => drop(mime_types.insert(s.block, s.raw)),
         Some("filename" | "file_name" | "name" | "title") => drop(names.insert(s.block, s.raw)),
         Some("asset_id") => referring.push(s.block),
-        _ if s.raw.len() > ASSET_INLINE_BYTES_MAX => found.push(s),
+        _ if s.raw.len() > ASSET_INLINE_BYTES_MAX && !s.is_key => found.push(s),
         _ => {}
     })?;
     let mut edits: Vec<(usize, usize, String)> = Vec::new();
@@ -172,7 +175,7 @@ pub fn extract(message: &str, mut id: impl FnMut(&Payload) -> String) -> Result<
 pub fn restore(message: &str, mut fetch: impl FnMut(&str) -> Option<Vec<u8>>) -> Result<String, Error> {
     let mut edits = Vec::new();
     json::scan(message, |s| {
-        let Some((head, id)) = reference(s.raw) else { return };
+        let Some((head, id)) = reference(s.raw).filter(|_| !s.is_key) else { return };
         let Some(bytes) = fetch(id) else { return };
         edits.push((
             s.start,

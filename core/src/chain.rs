@@ -9,6 +9,9 @@
 //! kind[u32 len, bytes] actor[? u32 len, bytes] role[? u32 len, bytes] visibility[u32 len, bytes]
 //! turn[? 16] body_hash[32] prev[32]
 //! ```
+//!
+//! An event that names the access key that wrote it has version 2 (golden file: `core/tests/golden/chain_v2.json`): the
+//! same with the tag `everturn.event.v2`, and `key[u32 len, bytes]` at the end.
 
 use crate::Error;
 use crate::error::code;
@@ -23,6 +26,8 @@ use std::str::FromStr;
 
 /// First bytes of every hashed envelope: names the structure and the version of its encoding. Frozen.
 const EVENT_TAG: &[u8] = b"everturn.event.v1\n";
+/// The same of an event that names its key. Frozen.
+const EVENT_WITH_KEY_TAG: &[u8] = b"everturn.event.v2\n";
 /// First bytes of the input from which a conversation's first `prev` is derived. Frozen.
 const GENESIS_TAG: &[u8] = b"everturn.genesis.v1\n";
 
@@ -124,7 +129,9 @@ pub fn next_event(conversation: ConversationId, head: Head, draft: Draft) -> Eve
         role: draft.role,
         visibility: draft.visibility,
         turn: draft.turn,
+        key: draft.key,
         body: Some(draft.body),
+        hidden: false,
         body_hash,
         prev: head.hash,
         hash: Hash([0; 32]),
@@ -149,7 +156,7 @@ pub fn envelope_hash(event: &Event) -> Hash {
 /// The bytes that are hashed. Frozen: see the head of this file.
 pub fn envelope_bytes(event: &Event) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
-    out.extend_from_slice(EVENT_TAG);
+    out.extend_from_slice(if event.key.is_some() { EVENT_WITH_KEY_TAG } else { EVENT_TAG });
     out.extend_from_slice(&event.id.to_bytes());
     out.extend_from_slice(&event.conversation.to_bytes());
     out.extend_from_slice(&event.seq.to_be_bytes());
@@ -162,6 +169,9 @@ pub fn envelope_bytes(event: &Event) -> Vec<u8> {
     optional(&mut out, event.turn.map(|turn| turn.to_bytes()).as_ref().map(|b| &b[..]));
     out.extend_from_slice(&event.body_hash.0);
     out.extend_from_slice(&event.prev.0);
+    if let Some(key) = &event.key {
+        text(&mut out, key);
+    }
     out
 }
 

@@ -6,10 +6,12 @@ use crate::event::check_name;
 use crate::id::{ConversationId, EventId, TenantName, TurnId};
 use crate::json::Raw;
 use crate::limits::{METADATA_BYTES_MAX, PARTICIPANTS_MAX, TITLE_BYTES_MAX};
+use crate::redaction::{self, Mode};
 use crate::time::Timestamp;
 use crate::words;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Lifecycle state of a conversation.
@@ -167,6 +169,24 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 }
 
 impl Settings {
+    /// Redaction mode that the settings ask for.
+    pub fn redaction(&self) -> Option<Mode> {
+        self.policy.get("redaction").and_then(|raw| raw.read())
+    }
+
+    /// The settings with their secrets redacted, in their own mode or else in the current one.
+    pub fn redacted(self, current: Mode) -> Result<Settings, Error> {
+        let raw = Raw::of(&self)?;
+        let (redacted, _) = redaction::redact(raw.get(), self.redaction().unwrap_or(current))?;
+        let Cow::Owned(masked) = redacted else { return Ok(self) };
+        let mut settings: Settings =
+            serde_json::from_str(&masked).map_err(|e| Error::internal("settings.redacted", e.to_string()))?;
+        if let Some(Some(prompt)) = settings.system_prompt {
+            settings.system_prompt = Some(Some(SystemPrompt::new(prompt.content)));
+        }
+        Ok(settings)
+    }
+
     /// Moves metadata keys that have a field of their own into that field, then checks everything.
     pub fn normalise(mut self) -> Result<Settings, Error> {
         if let Some(raw) = self.metadata.remove("system_prompt") {

@@ -169,6 +169,8 @@ mod tests {
             role: None,
             visibility: Default::default(),
             turn: None,
+            key: None,
+            hidden: false,
             body: Some(crate::event::Body { salt: [1; 16], text: body.to_string() }),
             body_hash: zero,
             prev: zero,

@@ -1,6 +1,6 @@
 //! An event as one line of JSON: the form in which it is exported and imported.
 //!
-//! Version 1, frozen by `core/tests/golden/`. `type` and `timestamp` come first, so that the line is also an
+//! Version 1, with `key` since keys are recorded, frozen by `core/tests/golden/`. `type` and `timestamp` come first, so that the line is also an
 //! event of a session file. The body's bytes are embedded unchanged; a body with line breaks between its
 //! tokens, which would end the line, goes into `body_text` as a string instead. An erased body and its salt are
 //! absent.
@@ -32,6 +32,8 @@ struct Line<'a> {
     visibility: Visibility,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     turn: Option<TurnId>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    key: Option<Cow<'a, str>>,
     #[serde(borrow, default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     body: Option<&'a RawValue>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
@@ -71,6 +73,7 @@ pub fn to_line(event: &Event) -> Result<String, Error> {
         role: event.role,
         visibility: event.visibility,
         turn: event.turn,
+        key: event.key.as_deref().map(Cow::Borrowed),
         body_text: if body.is_none() { text.map(Cow::Borrowed) } else { None },
         body,
         salt: event.body.as_ref().map(|body| Cow::Owned(hex::encode(body.salt))),
@@ -113,7 +116,9 @@ pub fn from_line(line: &str) -> Result<Event, Error> {
         role: line.role,
         visibility: line.visibility,
         turn: line.turn,
+        key: line.key.map(Cow::into_owned),
         body,
+        hidden: false,
         body_hash: line.body_hash,
         prev: line.prev,
         hash: line.hash,

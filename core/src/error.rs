@@ -11,6 +11,8 @@ pub enum Error {
     NotFound(Detail),
     /// The request is wrong; repeating it will not help.
     Invalid(Detail),
+    /// The caller may not do this; another may.
+    Forbidden(Detail),
     /// The request was based on an older state; read again, then decide.
     Conflict(Detail),
     /// Temporarily unavailable: retry later, or elsewhere.
@@ -84,7 +86,7 @@ macro_rules! constructors {
         }
     };
 }
-constructors!(not_found NotFound, invalid Invalid, conflict Conflict, busy Busy, too_large TooLarge, corrupt Corrupt, internal Internal);
+constructors!(not_found NotFound, invalid Invalid, forbidden Forbidden, conflict Conflict, busy Busy, too_large TooLarge, corrupt Corrupt, internal Internal);
 
 impl Error {
     /// An exceeded limit: the text carries its name and both numbers.
@@ -111,6 +113,7 @@ impl Error {
         match self {
             Error::NotFound(d)
             | Error::Invalid(d)
+            | Error::Forbidden(d)
             | Error::Conflict(d)
             | Error::Busy(d)
             | Error::TooLarge(d)
@@ -129,6 +132,7 @@ impl Error {
         let detail = match &mut self {
             Error::NotFound(d)
             | Error::Invalid(d)
+            | Error::Forbidden(d)
             | Error::Conflict(d)
             | Error::Busy(d)
             | Error::TooLarge(d)

@@ -122,7 +122,7 @@ pub enum Visibility {
     Public,
     /// Shown to the model and to operators.
     Internal,
-    /// Shown only to its own actor.
+    /// Shown only to its own actor, and to its audience if it has one.
     Private,
 }
 
@@ -187,6 +187,8 @@ pub struct Draft {
     pub visibility: Visibility,
     /// The turn that it begins or refers to.
     pub turn: Option<TurnId>,
+    /// Access key that wrote it: its id, or `jwt:` and the subject of a token.
+    pub key: Option<String>,
     /// Body and salt.
     pub body: Body,
 }
@@ -203,6 +205,9 @@ impl Draft {
         check_name("kind", &self.kind)?;
         if let Some(actor) = &self.actor {
             check_name("actor", actor)?;
+        }
+        if let Some(key) = &self.key {
+            check_name("key", key)?;
         }
         self.at.check()?;
         self.occurred_at.map_or(Ok(()), Timestamp::check)?;
@@ -268,9 +273,15 @@ pub struct Event {
     /// The turn that it begins or refers to.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
+    /// Access key that wrote it: its id, or `jwt:` and the subject of a token. Absent without keys.
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Byte for byte as written; absent once erased.
     #[schemars(with = "json::Raw", skip_serializing_if = "Option::is_none")]
     pub body: Option<Body>,
+    /// Whether its body, or a private block of it, is left out because it is not for the caller; absent if not.
+    #[schemars(skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
     /// `sha256(salt ‖ body)`; stays when the body is erased.
     pub body_hash: Hash,
     /// Hash of the previous event.
@@ -322,10 +333,17 @@ impl Serialize for Event {
         if let Some(turn) = &self.turn {
             map.serialize_entry("turn", turn)?;
         }
+        if let Some(key) = &self.key {
+            map.serialize_entry("key", key)?;
+        }
         match self.text().map(serde_json::from_str::<&serde_json::value::RawValue>) {
             Some(Ok(body)) => map.serialize_entry("body", body)?,
             Some(Err(e)) => return Err(serde::ser::Error::custom(e)),
+            None if self.hidden => {}
             None => map.serialize_entry("erased", &true)?,
+        }
+        if self.hidden {
+            map.serialize_entry("hidden", &true)?;
         }
         map.serialize_entry("body_hash", &self.body_hash)?;
         map.serialize_entry("prev", &self.prev)?;
@@ -350,8 +368,11 @@ impl<'de> Deserialize<'de> for Event {
             role: Option<Role>,
             visibility: Visibility,
             turn: Option<TurnId>,
+            key: Option<String>,
             #[serde(default, deserialize_with = "json::present")]
             body: Option<json::Raw>,
+            #[serde(default)]
+            hidden: bool,
             body_hash: Hash,
             prev: Hash,
             hash: Hash,
@@ -368,6 +389,8 @@ impl<'de> Deserialize<'de> for Event {
             role: told.role,
             visibility: told.visibility,
             turn: told.turn,
+            key: told.key,
+            hidden: told.hidden,
             body: told.body.map(|body| Body { salt: [0; 16], text: body.get().to_string() }),
             body_hash: told.body_hash,
             prev: told.prev,

@@ -159,6 +159,9 @@ pub struct StatedBody {
     /// The model that stated it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Actors that may see a private one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
 }
 
 /// The body of `fact.corrected`. It holds only what differs, so that erasing a fact's turns also removes their
@@ -180,6 +183,9 @@ pub struct CorrectedBody {
     pub object: Option<String>,
     /// Confidence; 1 for a correction by hand, unless stated otherwise.
     pub confidence: f64,
+    /// Actors that may see a private one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
 }
 
 /// The body of `fact.retracted`. Stored in the log, so its names are frozen.
@@ -190,6 +196,9 @@ pub struct RetractedBody {
     /// Reason given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Actors that may see a private one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
 }
 
 /// The body of `facts.read`: a range of the log was read for facts and need not be read again. Stored in the

@@ -8,10 +8,12 @@
 use crate::Error;
 use crate::limits::JSON_DEPTH_MAX;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::fmt;
 
 /// A JSON value as text, exactly as written. Equality compares bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -113,6 +115,8 @@ pub struct StringValue<'a> {
     pub raw: &'a str,
     /// The key of the value if it is directly in an object, as written.
     pub key: Option<&'a str>,
+    /// Whether it is itself a key, and not a value.
+    pub is_key: bool,
     /// Byte offset after the `{` of the innermost enclosing object that is an element of an array: a content block.
     pub block: Option<usize>,
 }
@@ -122,7 +126,7 @@ pub fn check(text: &str) -> Result<(), Error> {
     scan(text, |_| {})
 }
 
-/// Checks the text and calls back for every string value, in order.
+/// Checks the text and calls back for every string, keys included, in order.
 pub fn scan<'a>(text: &'a str, on_string: impl FnMut(StringValue<'a>)) -> Result<(), Error> {
     Scanner { text, bytes: text.as_bytes(), at: 0, frames: Vec::new(), on_string }.run()
 }
@@ -139,6 +143,84 @@ pub fn unescape(raw: &str) -> Cow<'_, str> {
 pub fn quote(text: &str) -> String {
     // Serialising text into memory does not fail.
     serde_json::to_string(text).unwrap_or_default()
+}
+
+/// The fields of an object in order; empty if the text is no object.
+pub fn fields(text: &str) -> Vec<(Cow<'_, str>, &str)> {
+    serde_json::from_str::<Fields<'_>>(text).map(|fields| fields.0).unwrap_or_default()
+}
+
+/// The elements of an array; empty if the text is no array.
+pub fn elements(text: &str) -> Vec<&str> {
+    let raw: Vec<&RawValue> = serde_json::from_str(text).unwrap_or_default();
+    raw.into_iter().map(RawValue::get).collect()
+}
+
+/// One field of an object.
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    fields(text).into_iter().find_map(|(key, value)| (key == name).then_some(value))
+}
+
+/// An object of values that are JSON already.
+pub fn object<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let fields: Vec<_> = fields.into_iter().map(|(key, value)| format!("{}:{value}", quote(key))).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+/// An array of values that are JSON already.
+pub fn array(elements: &[String]) -> String {
+    format!("[{}]", elements.join(","))
+}
+
+struct Fields<'a>(Vec<(Cow<'a, str>, &'a str)>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(FieldName(key)) = map.next_key()? {
+                    fields.push((key, map.next_value::<&RawValue>()?.get()));
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+/// Name of a field, borrowed where it has no escapes.
+struct FieldName<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for FieldName<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = FieldName<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+
+            fn visit_borrowed_str<E: de::Error>(self, key: &'de str) -> Result<FieldName<'de>, E> {
+                Ok(FieldName(Cow::Borrowed(key)))
+            }
+
+            fn visit_str<E: de::Error>(self, key: &str) -> Result<FieldName<'de>, E> {
+                Ok(FieldName(Cow::Owned(key.to_string())))
+            }
+        }
+        deserializer.deserialize_str(Reader)
+    }
 }
 
 struct Scanner<'a, F> {
@@ -254,7 +336,7 @@ impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
                     let start = self.at;
                     let raw = self.string()?;
                     let (key, block) = self.frames.last().map_or((None, None), |f| (f.key, f.block));
-                    (self.on_string)(StringValue { start, end: self.at, raw, key, block });
+                    (self.on_string)(StringValue { start, end: self.at, raw, key, is_key: false, block });
                     return Ok(());
                 }
                 Some(b't') => return self.literal("true"),
@@ -282,6 +364,8 @@ impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
         }
         let start = self.at;
         let raw = self.string()?;
+        let block = self.frames.last().and_then(|frame| frame.block);
+        (self.on_string)(StringValue { start, end: self.at, raw, key: None, is_key: true, block });
         self.space();
         if self.peek() != Some(b':') {
             return Err(self.wrong("expected ':' after the key"));

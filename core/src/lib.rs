@@ -31,6 +31,7 @@ pub mod policy;
 pub mod redaction;
 pub mod time;
 pub mod turn;
+pub mod viewer;
 pub mod write;
 
 pub use error::Error;

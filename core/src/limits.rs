@@ -14,6 +14,8 @@ pub const TENANT_BYTES_MAX: usize = 64;
 pub const TITLE_BYTES_MAX: usize = 1000;
 /// Maximum size of a conversation's metadata (its system prompt not counted), in bytes of JSON.
 pub const METADATA_BYTES_MAX: usize = 64 * 1024;
+/// Maximum number of actors that an access key is bound to.
+pub const KEY_ACTORS_MAX: usize = 100;
 /// Maximum number of participants recorded on a conversation.
 pub const PARTICIPANTS_MAX: usize = 1000;
 /// Base64 payloads above this size move from the turn into an asset.

@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 pub enum Mode {
     /// Do not look for secrets.
     Off,
-    /// Record found secrets in the turn's metadata.
+    /// Record the secrets found in a turn in its metadata.
     #[default]
     Mark,
     /// Also replace them by `‹secret:kind:hash8›`.
@@ -95,15 +95,22 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&alternatives.join("|")).expect("the shapes are constant and tested")
 });
 
-/// Searches every string of a message. The message is returned unchanged unless `mode` is [`Mode::Mask`].
+/// Searches every string of a JSON text, keys included. The text is returned unchanged unless `mode` is
+/// [`Mode::Mask`].
 pub fn redact(message: &str, mode: Mode) -> Result<(Cow<'_, str>, Vec<Secret>), Error> {
     let mut secrets: Vec<Secret> = Vec::new();
-    if mode == Mode::Off || !HINT.is_match(message) || !PATTERN.is_match(message) {
+    // These escapes can spell a hint in other letters.
+    let is_plain = !message.contains("\\u") && !message.contains("\\/");
+    if mode == Mode::Off || (is_plain && !HINT.is_match(message)) {
         return Ok((Cow::Borrowed(message), secrets));
     }
     let mut edits = Vec::new();
     json::scan(message, |s| {
+        // Searched without its escapes: in `\nAKIA…` the letter of the escape would hide where the key begins.
         let text = json::unescape(s.raw);
+        if !HINT.is_match(&*text) {
+            return;
+        }
         let masked = mask(&text, &mut secrets);
         if mode == Mode::Mask && masked != text {
             edits.push((s.start, s.end, json::quote(&masked)));
@@ -217,6 +224,27 @@ mod tests {
             assert!(masked.contains(&format!("key: ‹secret:{kind}:{}› !", found[0].hash8)), "{masked}");
             assert!(masked.contains("\"n\":1.0") && !masked.contains(&secret), "{masked}");
             assert!(redact(&message, Mode::Off).unwrap().1.is_empty());
+        }
+    }
+
+    /// Regression: the text was searched with its escapes, so that a key at the beginning of a line was not found.
+    #[test]
+    fn no_escape_hides_a_secret() {
+        let key = format!("AKIA{}", "IOSFODNN7EXAMPLE");
+        let url = format!("postgres:\\/\\/app:{}@db.internal\\/prod", "hunter22");
+        for hidden in [
+            format!(r#"{{"content":"key:\n{key}"}}"#),
+            format!(r#"{{"content":"\t{key}\n"}}"#),
+            format!(r#"{{"content":"\u0041{}"}}"#, &key[1..]),
+            format!(r#"{{"{key}":1}}"#),
+            format!(r#"{{"content":"{url}"}}"#),
+        ] {
+            let (masked, found) = redact(&hidden, Mode::Mask).unwrap();
+            assert_eq!(found.len(), 1, "{hidden}");
+            assert!(
+                masked.contains("‹secret:") && !masked.contains(&key[1..]) && !masked.contains("hunter22"),
+                "{masked}"
+            );
         }
     }
 

@@ -251,6 +251,9 @@ pub struct TurnBody {
     /// Metadata of the caller.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, Raw>,
+    /// Actors that a private turn is addressed to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
     /// Reason for an abort or interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -329,8 +332,14 @@ pub struct Turn {
     /// Time at which it was said, according to the client or importer.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub occurred_at: Option<Timestamp>,
-    /// Audience.
+    /// `public`, `internal`, or `private`: for its own actor and its audience only.
     pub visibility: Visibility,
+    /// Actors that a private turn is addressed to.
+    #[schemars(skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
+    /// Whether its content, or a private block of it, is left out because it is not for the caller; absent if not.
+    #[schemars(skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
     /// The turn or event that superseded it.
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<Successor>,
@@ -366,6 +375,8 @@ impl Turn {
             created: row.created,
             occurred_at: content.occurred_at,
             visibility: content.visibility,
+            audience: body.audience,
+            hidden: false,
             // A fork point may lie between an abort and a later replacement of the turn.
             superseded_by: row
                 .superseded_by
@@ -429,6 +440,12 @@ impl Serialize for Turn {
             map.serialize_entry("partial", partial)?;
         }
         map.serialize_entry("visibility", &self.visibility)?;
+        if !self.audience.is_empty() {
+            map.serialize_entry("audience", &self.audience)?;
+        }
+        if self.hidden {
+            map.serialize_entry("hidden", &true)?;
+        }
         if let Some(tokens) = &self.tokens {
             map.serialize_entry("tokens", tokens)?;
         }
@@ -474,6 +491,10 @@ impl<'de> Deserialize<'de> for Turn {
             status: Status,
             partial: Option<Partial>,
             visibility: Visibility,
+            #[serde(default)]
+            audience: Vec<String>,
+            #[serde(default)]
+            hidden: bool,
             tokens: Option<Tokens>,
             model: Option<String>,
             adapter: Option<String>,
@@ -521,6 +542,8 @@ impl<'de> Deserialize<'de> for Turn {
             created: told.created,
             occurred_at: told.occurred_at,
             visibility: told.visibility,
+            audience: told.audience,
+            hidden: told.hidden,
             superseded_by: told.superseded_by,
             erased: told.erased,
         })

@@ -9,7 +9,7 @@ use everturn_core::chain::Hash;
 use everturn_core::event::{Event, check_name};
 use everturn_core::id::clip;
 use everturn_core::limits::ASSET_PIECE_BYTES;
-use everturn_core::write::{Action, Write};
+use everturn_core::write::Action;
 use std::ops::Range;
 
 /// The assets of a conversation.
@@ -28,7 +28,7 @@ impl ConversationAssets<'_> {
         let mut drafts = self.0.make_room(&conversation, std::slice::from_ref(&draft), "add_asset")?;
         drafts.push(draft);
         let action = Action::Append { drafts, expected_seq: None, idempotency: None };
-        let answer = self.0.shared().submit(Write { key: self.0.key().clone(), action }, uploads);
+        let answer = self.0.tenant.submit(self.0.key().clone(), action, uploads);
         Commit::new(answer, |committed| {
             committed.events.last().and_then(Event::read::<Asset>).ok_or_else(crate::writer::closed)
         })
@@ -38,13 +38,15 @@ impl ConversationAssets<'_> {
     /// The descriptors of a conversation's assets.
     pub fn list(&self) -> Result<Vec<Asset>, Error> {
         let raw = self.0.shared().journal.index.assets(self.0.key())?;
-        Ok(raw.iter().filter_map(|raw| raw.read()).collect())
+        let assets = raw.iter().filter_map(|raw| raw.read());
+        Ok(assets.filter(|asset| self.0.tenant.sees_asset(asset)).collect())
     }
 
     /// The descriptor of a conversation's asset.
     pub fn get(&self, id: &str) -> Result<Asset, Error> {
         let raw = self.0.shared().journal.index.asset(self.0.key(), id)?;
-        raw.and_then(|raw| raw.read()).ok_or_else(|| absent_asset(id))
+        let asset = raw.and_then(|raw| raw.read()).filter(|asset| self.0.tenant.sees_asset(asset));
+        asset.ok_or_else(|| absent_asset(id))
     }
 }
 
@@ -57,7 +59,12 @@ impl Tenant {
                 format!("{} names different assets in {one} and {other}; name the conversation", clip(id));
             return Err(Error::invalid("asset.ambiguous", text));
         }
-        found.first().and_then(|(_, raw)| raw.read()).ok_or_else(|| absent_asset(id))
+        let asset = found.first().and_then(|(_, raw)| raw.read()).filter(|asset| self.sees_asset(asset));
+        asset.ok_or_else(|| absent_asset(id))
+    }
+
+    fn sees_asset(&self, asset: &Asset) -> bool {
+        self.viewer().sees(asset.visibility, None, &asset.audience)
     }
 
     /// An asset's bytes.

@@ -197,6 +197,8 @@ fn interrupt(shared: &Shared, key: &Key, turn: TurnId, text: &str, reason: &str)
     let opened = shared.journal.index.turn_in(key, turn)?;
     let new = NewTurn {
         actor: opened.actor,
+        visibility: Some(opened.visibility),
+        audience: opened.audience,
         model: opened.model,
         metadata: opened.metadata,
         ..NewTurn::text(opened.role, text)

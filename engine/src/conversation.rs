@@ -27,7 +27,7 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::check_name;
 use everturn_core::id::{ConversationId, Key, TurnId};
-use everturn_core::write::{Action, Idempotency, Write};
+use everturn_core::write::{Action, Idempotency};
 use everturn_store::Committed;
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ impl ConversationHandle {
         read: impl FnOnce(Committed) -> Result<T, Error> + Send + 'static,
     ) -> Commit<T> {
         let key = self.key.clone();
-        Commit::new(action.and_then(|action| self.shared().submit(Write { key, action }, Vec::new())), read)
+        Commit::new(action.and_then(|action| self.tenant.submit(key, action, Vec::new())), read)
     }
 }
 

@@ -6,7 +6,7 @@ use everturn_core::asset::{self, Asset, Storage};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::error::code;
-use everturn_core::event::{Draft, Visibility, kind};
+use everturn_core::event::{Draft, Visibility, check_name, kind};
 use everturn_core::id::{EventId, TenantName, TurnId, clip};
 use everturn_core::json::{self, Raw};
 use everturn_core::limits::ASSET_BYTES_MAX;
@@ -14,6 +14,7 @@ use everturn_core::message;
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Tokens, TurnBody};
+use everturn_core::viewer::without_private;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -28,8 +29,11 @@ pub struct NewTurn {
     pub message: String,
     /// Actor.
     pub actor: Option<String>,
-    /// Audience; by default everyone, or operators and the model for a tool result.
+    /// Visibility; by default everyone, or operators and the model for a tool result.
     pub visibility: Option<Visibility>,
+    /// Actors that it is addressed to. It is then private: only they and its own actor see it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
     /// Token counts of the provider.
     pub tokens: Option<Tokens>,
     /// Model that wrote it.
@@ -129,6 +133,7 @@ impl Shared {
             role: None,
             visibility: Visibility::Internal,
             turn: None,
+            key: None,
             body: self.journal.source.body(text)?,
         })
     }
@@ -167,48 +172,59 @@ impl Shared {
             DraftKind::End(turn, ..) | DraftKind::Found(turn) => *turn,
         };
         let id = if let DraftKind::Found(turn) = &place { turn.0 } else { id };
+        let public = without_private(&stored);
+        let default = match role {
+            // The message itself says so.
+            _ if public.is_none() => Visibility::Private,
+            Role::Tool => Visibility::Internal,
+            _ => Visibility::Public,
+        };
+        let visibility = visibility(turn.visibility, &turn.audience, default)?;
+        let public = public.filter(|_| visibility != Visibility::Private);
         for (asset_id, payload) in payloads {
-            into.drafts.push(self.asset_draft(
-                &conversation.tenant,
-                asset_id,
-                payload,
-                Some(turn_id),
-                &mut into.uploads,
-            )?);
+            let is_public = public.as_ref().is_some_and(|public| public.contains(&asset_id));
+            let audience = (!is_public).then(|| turn.actor.iter().chain(&turn.audience).cloned().collect());
+            let draft =
+                self.asset_draft(&conversation.tenant, asset_id, payload, audience, &mut into.uploads)?;
+            into.drafts.push(Draft { turn: Some(turn_id), ..draft });
         }
         let mut metadata = turn.metadata;
+        let mode = redaction_mode(conversation);
         for value in metadata.values_mut() {
-            let (redacted, found) = redaction::redact(value.get(), redaction_mode(conversation))?;
-            secrets.extend(found);
-            if let Cow::Owned(masked) = redacted {
-                *value = Raw::new(masked)?;
-            }
+            secrets.extend(redact(value, mode)?);
         }
         if !secrets.is_empty() {
             metadata.insert("secrets".into(), Raw::of(&secrets)?);
         }
         let whole = if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE };
-        let (kind, reason, event) = match place {
+        let (kind, reason, mut event) = match place {
             DraftKind::Whole | DraftKind::Said(_) | DraftKind::Found(_) => (whole, None, None),
             DraftKind::Imported(event) => (whole, None, event),
             DraftKind::End(_, _, kind, reason) => (kind, reason, None),
         };
+        if let Some(event) = &mut event {
+            redact(event, mode)?;
+        }
+        let reason = reason.map(|reason| match mode {
+            redaction::Mode::Mask => redaction::mask(&reason, &mut Vec::new()).into_owned(),
+            _ => reason,
+        });
         let body = TurnBody {
             message: Some(Raw::new(stored)?),
             tokens: turn.tokens,
             model: turn.model,
             adapter: turn.adapter,
             metadata,
+            audience: turn.audience,
             reason,
             event,
         };
-        let default_visibility = if role == Role::Tool { Visibility::Internal } else { Visibility::Public };
         let draft = Draft {
             id: EventId(id),
             occurred_at: turn.occurred_at,
             actor: turn.actor,
             role: Some(role),
-            visibility: turn.visibility.unwrap_or(default_visibility),
+            visibility,
             turn: Some(turn_id),
             ..self.draft(kind, &body)?
         };
@@ -232,13 +248,13 @@ impl Shared {
         }
     }
 
-    /// Stores the bytes of an asset and drafts its `asset.added` event.
+    /// Stores the bytes of an asset and drafts its `asset.added` event. With an audience it is private.
     pub fn asset_draft(
         &self,
         tenant: &TenantName,
         id: String,
         payload: asset::Payload,
-        turn: Option<TurnId>,
+        audience: Option<Vec<String>>,
         uploads: &mut Vec<(TenantName, Hash)>,
     ) -> Result<Draft, Error> {
         if payload.bytes.len() > ASSET_BYTES_MAX {
@@ -259,12 +275,39 @@ impl Shared {
             bytes: Some(payload.bytes.len() as u64),
             sha256: Some(sha256),
             pieces: asset::pieces(&payload.bytes),
-            visibility: Visibility::Internal,
+            visibility: if audience.is_some() { Visibility::Private } else { Visibility::Internal },
+            audience: audience.unwrap_or_default(),
             storage: Some(Storage { path: Some(everturn_store::assets::path(tenant, sha256)), url: None }),
         };
         self.journal.upload(tenant, sha256, payload.bytes)?;
         uploads.push((tenant.clone(), sha256));
-        Ok(Draft { turn, ..self.draft(kind::ASSET_ADDED, &descriptor)? })
+        Ok(Draft { visibility: descriptor.visibility, ..self.draft(kind::ASSET_ADDED, &descriptor)? })
+    }
+}
+
+/// Redacts a JSON value, and returns the secrets found in it.
+pub fn redact(value: &mut Raw, mode: redaction::Mode) -> Result<Vec<redaction::Secret>, Error> {
+    let (redacted, found) = redaction::redact(value.get(), mode)?;
+    if let Cow::Owned(masked) = redacted {
+        *value = Raw::new(masked)?;
+    }
+    Ok(found)
+}
+
+/// Visibility of a turn: as asked for, else this. One with an audience is private.
+pub fn visibility(
+    asked: Option<Visibility>,
+    audience: &[String],
+    default: Visibility,
+) -> Result<Visibility, Error> {
+    audience.iter().try_for_each(|actor| check_name("audience", actor))?;
+    match asked {
+        _ if audience.is_empty() => Ok(asked.unwrap_or(default)),
+        None | Some(Visibility::Private) => Ok(Visibility::Private),
+        Some(other) => {
+            let text = format!("a turn with an audience is private, not {other}; leave one of the two out");
+            Err(Error::invalid("turn.audience", text))
+        }
     }
 }
 

@@ -3,12 +3,14 @@
 //! The text of a key is `et_ID_SECRET`: the ULID of the key, and 32 random bytes in hex. It is shown once, when the
 //! key is created; only the SHA-256 of the secret is stored.
 
+use crate::caller::Caller;
 use crate::everturn::{Inner, Shared};
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::chain::Hash;
+use everturn_core::event::check_name;
 use everturn_core::id::{KeyId, TenantName};
-use everturn_core::limits::NAME_BYTES_MAX;
+use everturn_core::limits::{KEY_ACTORS_MAX, NAME_BYTES_MAX};
 use everturn_core::time::Timestamp;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -38,6 +40,8 @@ pub struct NewKey {
     pub tenant: String,
     /// Role that it grants.
     pub role: KeyRole,
+    /// Actors that its holder is; any, if none is named.
+    pub actors: Vec<String>,
     /// Description for people.
     pub label: Option<String>,
     /// Time at which it expires.
@@ -53,8 +57,17 @@ pub struct Grant {
     pub tenant: TenantName,
     /// Role that it grants.
     pub role: KeyRole,
+    /// Actors that its holder is; any, if there are none.
+    pub actors: Vec<String>,
     /// Time at which it expires.
     pub expires: Option<Timestamp>,
+}
+
+impl Grant {
+    /// The holder of the key.
+    pub fn caller(&self) -> Caller {
+        Caller::holding(self.key.to_string(), self.role, &self.actors)
+    }
 }
 
 /// Stored keys, and what is cached about them while the store is open.
@@ -88,6 +101,11 @@ impl Keys {
             let (limit, got) = (NAME_BYTES_MAX as u64, label.len() as u64);
             return Err(Error::limit("NAME_BYTES_MAX", limit, got, "give the key a shorter label"));
         }
+        if new.actors.len() > KEY_ACTORS_MAX {
+            let (limit, got) = (KEY_ACTORS_MAX as u64, new.actors.len() as u64);
+            return Err(Error::limit("KEY_ACTORS_MAX", limit, got, "create several keys"));
+        }
+        new.actors.iter().try_for_each(|actor| check_name("actor", actor))?;
         if let Some(expires) = new.expires {
             expires.check()?;
             if expires <= now {
@@ -100,6 +118,7 @@ impl Keys {
             id: KeyId(self.shared().journal.source.ulid()?),
             tenant: TenantName::new(new.tenant)?,
             role: new.role,
+            actors: new.actors,
             label: new.label,
             created: now,
             expires: new.expires,
@@ -139,7 +158,8 @@ impl Keys {
         if !same || !key.is_valid(self.shared().now()) {
             return Err(unknown());
         }
-        Ok(Grant { key: key.id, tenant: key.tenant, role: key.role, expires: key.expires })
+        let AccessKey { id, tenant, role, actors, expires, .. } = key;
+        Ok(Grant { key: id, tenant, role, actors, expires })
     }
 
     /// Whether a grant has expired since it was found.

@@ -51,6 +51,7 @@
 mod assets;
 mod background;
 pub mod backup;
+mod caller;
 mod compaction;
 mod context;
 mod conversation;
@@ -80,6 +81,7 @@ mod writer;
 
 pub use assets::ConversationAssets;
 pub use background::Swept;
+pub use caller::Caller;
 pub use compaction::{CompactOptions, Compacted, ConversationCompaction, Summary};
 pub use context::{
     Context, ContextOptions, ConversationContexts, Digest, Policy, Projection, RecallRequest, Receipt,
@@ -105,6 +107,7 @@ pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId
 pub use everturn_core::json::Raw;
 pub use everturn_core::time::Timestamp;
 pub use everturn_core::turn::{Partial, Role, Status, Tokens, Turn};
+pub use everturn_core::viewer::Viewer;
 pub use everturn_core::{Error, limits};
 pub use everturn_formats::provider::Provider;
 pub use everturn_store::{Behind, TenantUsage};

@@ -1,5 +1,6 @@
 //! Handle of a tenant.
 
+use crate::caller::Caller;
 use crate::context::check_projection;
 use crate::conversation::{ConversationHandle, check_by_hand, idempotency};
 use crate::everturn::{Inner, Shared};
@@ -11,6 +12,7 @@ use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::redaction::Mode;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
 use everturn_core::write::Action;
@@ -26,6 +28,7 @@ pub struct Tenant {
     /// Keeps the store open; the store's own threads do not.
     _open: Option<Arc<Inner>>,
     name: TenantName,
+    pub(crate) caller: Arc<Caller>,
 }
 /// Options of a new conversation.
 #[derive(Clone, Debug, Default)]
@@ -83,12 +86,12 @@ pub struct Page<T, C = u64> {
 
 impl Tenant {
     pub(crate) fn new(inner: Arc<Inner>, name: TenantName) -> Tenant {
-        Tenant { shared: inner.shared.clone(), _open: Some(inner), name }
+        Tenant { shared: inner.shared.clone(), _open: Some(inner), name, caller: Arc::default() }
     }
 
     /// For the store's own threads, which end when it closes.
     pub(crate) fn within(shared: Arc<Shared>, name: TenantName) -> Tenant {
-        Tenant { shared, _open: None, name }
+        Tenant { shared, _open: None, name, caller: Arc::default() }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -130,7 +133,7 @@ impl Tenant {
 
     pub(crate) fn create_with(&self, new: NewConversation) -> Commit<ConversationHandle> {
         let prepared = (|| {
-            let settings = new.settings.normalise()?;
+            let settings = new.settings.normalise()?.redacted(Mode::default())?;
             check_projection(&settings)?;
             let request = match new.idempotency_key {
                 Some(_) => Some(Hash::of(Raw::of(&settings)?.get().as_bytes())),
@@ -235,11 +238,11 @@ impl Tenant {
         self.shared().journal.index.tombstones(self.name())
     }
 
-    /// A turn with its message.
+    /// A turn with its message, as the caller sees it.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
         let turn = self.shared().journal.index.turn(self.name(), id)?;
         let key = Key { tenant: self.name().clone(), id: turn.conversation };
-        self.shared().with_partial(&key, turn)
+        Ok(self.viewer().turn(self.shared().with_partial(&key, turn)?))
     }
 
     /// The conversation in which a turn was said, even if the turn itself is damaged.

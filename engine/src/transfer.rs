@@ -18,6 +18,7 @@ use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, TenantName};
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
+use everturn_core::redaction::Mode;
 use everturn_core::write::{Action, StateBody, Write};
 use everturn_formats::agents::Opened;
 use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
@@ -102,6 +103,10 @@ impl Tenant {
         source: impl BufRead,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported, Error> {
+        if let [_, ..] = self.caller().actors() {
+            let text = "a file says who spoke, and your key may only speak for its own actors; import it with another key";
+            return Err(Error::forbidden("import.actors", text));
+        }
         let (start, source) = match everturn_formats::agents::open(source, options.name)? {
             Opened::Agent(reader) => return self.import_agent(reader, options.watched, progress),
             Opened::Other(start, source) => (start, source),
@@ -216,7 +221,7 @@ impl Tenant {
         let events = ingested.drafts.len() as u64;
         let turns = ingested.drafts.iter().filter(|draft| kind::begins_turn(&draft.kind)).count() as u64;
         let action = Action::Create { drafts: ingested.drafts, parent: None, idempotency: None };
-        let submitted = self.shared().submit(Write { key: self.key(id), action }, ingested.uploads);
+        let submitted = self.submit(self.key(id), action, ingested.uploads);
         let conversation =
             Commit::new(submitted, |committed| Ok(Arc::unwrap_or_clone(committed.conversation))).wait()?;
         Ok(Imported {
@@ -255,7 +260,13 @@ impl ConversationHandle {
             let page = self.shared().journal.log.events(key, after, left.min(PAGE_ENTRIES_MAX))?;
             let last = page.last().ok_or_else(|| ends_early(&conversation, after))?;
             after = last.seq;
-            page.iter().try_for_each(|event| writer.event(event))?;
+            for mut event in page {
+                // A body that is there only in part would not match its hash.
+                if self.tenant.viewer().event(event.clone()) != event {
+                    event.body = None;
+                }
+                writer.event(&event)?;
+            }
             progress(after);
         }
         writer.finish(self.shared().now()).map(drop)
@@ -287,7 +298,7 @@ impl ConversationHandle {
             let left = usize::try_from(head.saturating_sub(after)).unwrap_or(usize::MAX);
             let page = match left {
                 0 => Vec::new(),
-                left => self.shared().journal.log.events(key, after, left.min(PAGE_ENTRIES_MAX))?,
+                left => self.events(after, left.min(PAGE_ENTRIES_MAX))?,
             };
             if page.is_empty() && left > 0 {
                 return Err(ends_early(&conversation, after));
@@ -307,7 +318,7 @@ impl ConversationHandle {
                 bytes_max: Some(PAGE_BYTES_MAX),
                 ..TurnQuery::default()
             };
-            self.shared().journal.index.turns(key, &query)
+            self.turns(&query)
         };
         let (turns, read) = (|after| page(after, true), |after| page(after, false));
         let system_prompt = self.state().system_prompt(None)?;
@@ -328,7 +339,7 @@ impl ConversationHandle {
 
     fn transcript_drafts(&self, value: transcript::Imported, into: &mut Ingested) -> Result<(), Error> {
         let shared = self.shared();
-        let settings = value.settings.normalise()?;
+        let settings = value.settings.normalise()?.redacted(Mode::default())?;
         // Stands for the conversation while its turns are read: it is not there yet, and its policy decides about secrets.
         let created = Conversation::new(
             self.id(),

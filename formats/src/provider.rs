@@ -45,7 +45,6 @@ mod plan;
 pub(crate) mod read;
 mod responses;
 mod stretch;
-pub(crate) mod text;
 mod write;
 
 pub use cache::mark_cache;
@@ -53,7 +52,7 @@ pub use stretch::{Renderer, WAIT_MESSAGES_MAX};
 
 use everturn_core::Error;
 use everturn_core::id::clip;
-use everturn_core::json::{Raw, quote};
+use everturn_core::json::{self, Raw, quote};
 use plan::RenderStep;
 use read::{Item, Kind, Source};
 use schemars::JsonSchema;
@@ -320,13 +319,13 @@ fn system(provider: Provider, texts: &[Cow<'_, str>]) -> Result<Option<Raw>, Err
         Provider::Anthropic => {
             let blocks: Vec<String> = texts
                 .iter()
-                .map(|text| text::object([("type", quote("text")), ("text", quote(text))]))
+                .map(|text| json::object([("type", quote("text")), ("text", quote(text))]))
                 .collect();
-            text::array(&blocks)
+            json::array(&blocks)
         }
         Provider::Gemini => {
-            let parts: Vec<String> = texts.iter().map(|text| text::object([("text", quote(text))])).collect();
-            text::object([("parts", text::array(&parts))])
+            let parts: Vec<String> = texts.iter().map(|text| json::object([("text", quote(text))])).collect();
+            json::object([("parts", json::array(&parts))])
         }
     };
     raw(&text).map(Some)

@@ -46,6 +46,7 @@ const BELIEVED: Duration = Duration::from_secs(2);
 /// The caller of a request.
 #[derive(Clone)]
 pub struct Caller {
+    /// The tenant, as the caller sees it and writes to it.
     pub scope: Tenant,
     pub role: KeyRole,
     /// The id of the key, or `jwt:` and the token's subject, for limits and logs; `None` without credentials.
@@ -136,6 +137,16 @@ impl Access {
 
     /// The caller of a request; `None` if it has no key and one is required.
     async fn caller(&self, app: &App, request: &Parts) -> Result<Option<Caller>, Problem> {
+        let Some(mut caller) = self.holder(app, request).await? else { return Ok(None) };
+        let actors = actors(&request.headers)?;
+        if !actors.is_empty() {
+            caller.scope = caller.scope.called_by(caller.scope.caller().acting_as(actors)?);
+        }
+        Ok(Some(caller))
+    }
+
+    /// The holder of the credential of a request.
+    async fn holder(&self, app: &App, request: &Parts) -> Result<Option<Caller>, Problem> {
         if request.extensions.get::<OverSocket>().is_some() {
             let scope = socket::tenant(app, &request.headers)?;
             return Ok(Some(self.local(scope, false)));
@@ -176,6 +187,8 @@ impl Access {
                 let scope = app.store.tenant(&found.tenant).map_err(|_| {
                     Problem::unauthorized("the token names a tenant that cannot exist; ask its issuer")
                 })?;
+                let holder = everturn::Caller::holding(found.who.as_str(), found.role, &found.actors);
+                let scope = scope.called_by(holder);
                 if app.store.keys().time_left(found.expires).is_zero() {
                     return Err(Problem::unauthorized("the token is refused: it has expired; get a new one"));
                 }
@@ -202,6 +215,23 @@ fn token(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
         return Ok(Some(rest.trim()));
     }
     headers.get("x-api-key").map(|value| value.to_str().map(str::trim).map_err(|_| unreadable())).transpose()
+}
+
+/// Header that says in whose name a request is made. It may be repeated.
+pub const ACTOR_HEADER: &str = "everturn-actor";
+
+/// The actors in whose name a request is made: it sees what they see and writes as them.
+fn actors(headers: &HeaderMap) -> Result<Vec<String>, Problem> {
+    let text = |value: &axum::http::HeaderValue| {
+        // Names of any script are sent as UTF-8.
+        let name = std::str::from_utf8(value.as_bytes()).map(str::trim).unwrap_or_default();
+        if name.is_empty() {
+            let text = "Everturn-Actor is empty or not UTF-8; send the name of one actor in each";
+            return Err(Problem::new(StatusCode::BAD_REQUEST, "actor.malformed", text));
+        }
+        Ok(name.to_string())
+    };
+    headers.get_all(ACTOR_HEADER).iter().map(text).collect()
 }
 
 /// The address of the client. Behind a proxy it is the last one in the header, added by the proxy itself.

@@ -168,6 +168,8 @@ pub struct Jwt {
     pub tenant_claim: String,
     /// The claim that names the role.
     pub role_claim: String,
+    /// The claim that names the actors that the holder is.
+    pub actors_claim: String,
 }
 
 /// Source of the keys of tokens.

@@ -90,7 +90,9 @@ fn protocol_error(error: Error) -> ErrorData {
     let data = Some(json!({"code": error.code()}));
     match error {
         Error::NotFound(_) => ErrorData::resource_not_found(text, data),
-        Error::Invalid(_) | Error::Conflict(_) | Error::TooLarge(_) => ErrorData::invalid_params(text, data),
+        Error::Invalid(_) | Error::Forbidden(_) | Error::Conflict(_) | Error::TooLarge(_) => {
+            ErrorData::invalid_params(text, data)
+        }
         Error::Busy(_) | Error::Corrupt(_) | Error::Internal(_) => ErrorData::internal_error(text, data),
     }
 }

@@ -84,6 +84,7 @@ impl From<Error> for Problem {
         let status = match &error {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
             Error::Invalid(_) => StatusCode::BAD_REQUEST,
+            Error::Forbidden(_) => StatusCode::FORBIDDEN,
             Error::Conflict(_) => StatusCode::CONFLICT,
             Error::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
             Error::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,

@@ -184,6 +184,7 @@ macro_rules! conformance {
             an_open_turn_is_found_when_it_is_said
             what_is_gone_is_not_found
             facts_are_found_beside_turns
+            private_entries_are_found_by_their_audience_alone
             an_index_catches_up_where_it_stopped
             an_index_made_again_finds_the_same
             what_is_nearest_in_meaning_comes_first

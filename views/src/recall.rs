@@ -29,6 +29,7 @@ use crate::speech;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
+use everturn_core::viewer::Viewer;
 use everturn_core::words;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -128,6 +129,8 @@ pub struct IndexEntry {
     pub prose: bool,
     /// Searched text; see [`searched_text`].
     pub text: String,
+    /// Actors that may find it; `None` for everyone.
+    pub audience: Option<Vec<String>>,
     /// Embedding, if it is computed together with the terms. Without one, the entry waits for it.
     pub vector: Option<Embedded>,
 }
@@ -159,8 +162,27 @@ impl IndexEntry {
             fallen,
             prose: matches!(role, Role::User | Role::Assistant) && has_prose(&message),
             text,
+            audience: None,
             vector: None,
         })
+    }
+
+    /// The entries of a turn: one of what everyone may find, and one for those who may see more than that.
+    pub fn all_of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Vec<IndexEntry> {
+        let public = Viewer::everyone().turn(turn.clone());
+        let mut entries: Vec<IndexEntry> = IndexEntry::of_turn(tenant, &public, fallen).into_iter().collect();
+        if public.message != turn.message {
+            // Private blocks of an addressed turn are its actor's alone, and not searched.
+            let addressed = turn.audience.iter().find(|name| Some(*name) != turn.actor.as_ref());
+            let seen = match addressed {
+                Some(name) => Viewer::actors([name.clone()]).turn(turn.clone()),
+                None => turn.clone(),
+            };
+            let audience = turn.actor.iter().chain(&turn.audience).cloned().collect();
+            let entry = IndexEntry::of_turn(tenant, &seen, fallen);
+            entries.extend(entry.map(|entry| IndexEntry { audience: Some(audience), ..entry }));
+        }
+        entries
     }
 
     /// Key of its conversation.
@@ -191,6 +213,8 @@ pub struct Filter {
     pub before_seq: Option<u64>,
     /// Whether to include superseded and aborted turns.
     pub include_superseded: bool,
+    /// Who asks: finds only what it may see.
+    pub viewer: Viewer,
 }
 
 #[cfg(test)]

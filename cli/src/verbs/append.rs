@@ -10,6 +10,7 @@ use everturn_api::state::GetState;
 use everturn_api::streams::{AbortTurn, AppendChunk, CommitTurn, OpenTurn};
 use everturn_api::turns::{AppendTurns, TurnInput};
 use everturn_core::Error;
+use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::BODY_BYTES_MAX;
@@ -38,6 +39,12 @@ pub struct Append {
     /// Actor that speaks
     #[arg(long)]
     actor: Option<String>,
+    /// Only its own actor may see it
+    #[arg(long)]
+    private: bool,
+    /// Actor that it is addressed to: only these and its own actor may see it; may be repeated
+    #[arg(long, value_name = "ACTOR")]
+    to: Vec<String>,
     /// TEXT is a message as JSON, in any provider's shape; it is stored unchanged
     #[arg(long, conflicts_with_all = ["role", "stream"])]
     message: bool,
@@ -87,6 +94,8 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
         false => NewTurn::text(role, text.trim_end_matches('\n')),
     };
     turn.actor = verb.actor.clone();
+    turn.visibility = verb.private.then_some(Visibility::Private);
+    turn.audience = verb.to.clone();
     turn.model = verb.model.clone();
     let append = AppendTurns {
         conversation: conversation.into(),
@@ -169,6 +178,8 @@ pub fn standard_input() -> Result<String, Failure> {
 /// Appends text while it arrives. A character split between two reads waits for its rest.
 fn stream(store: &Client, id: ConversationId, verb: &Append, role: Role) -> Result<Turn, Failure> {
     let new = NewStream {
+        visibility: verb.private.then_some(Visibility::Private),
+        audience: verb.to.clone(),
         actor: verb.actor.clone(),
         role: Some(role),
         model: verb.model.clone(),

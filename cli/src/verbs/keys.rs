@@ -13,6 +13,7 @@ use everturn_core::id::KeyId;
 #[command(after_help = "Examples:\n  \
     everturn keys create --role admin --label 'my laptop'\n  \
     everturn keys create --role writer --tenant acme --expires 2027-01-01T00:00:00Z\n  \
+    everturn keys create --role writer --actor ana --label \"Ana's phone\"\n  \
     everturn keys list\n  \
     everturn keys revoke key_01J9…")]
 pub struct Keys {
@@ -27,6 +28,9 @@ enum Verb {
         /// Role: reader, writer or admin
         #[arg(long)]
         role: String,
+        /// Actor that the holder is: the key sees this actor's private turns and writes in its name only; may be repeated
+        #[arg(long, value_name = "NAME")]
+        actor: Vec<String>,
         /// Note for people, such as the holder and the purpose
         #[arg(long)]
         label: Option<String>,
@@ -46,10 +50,10 @@ enum Verb {
 
 pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
     match &verb.verb {
-        Verb::Create { role, label, expires } => {
+        Verb::Create { role, actor, label, expires } => {
             let role: KeyRole = role.parse()?;
             let expires = expires.as_deref().map(str::parse).transpose()?;
-            let create = CreateKey { role, label: label.clone(), expires };
+            let create = CreateKey { role, actors: actor.clone(), label: label.clone(), expires };
             let made = open::making(args)?.call(create)?;
             if args.json {
                 return output::json(&made);
@@ -95,5 +99,9 @@ fn line(key: &AccessKey) -> String {
         (None, None) => "valid".to_string(),
     };
     let used = key.last_used.map_or("never used".to_string(), |at| format!("last used {at}"));
-    format!("{}  {:<6}  {state}  {used}{label}", key.id, key.role.as_str())
+    let actors = match key.actors.is_empty() {
+        true => String::new(),
+        false => format!("  as {}", show::printable(&key.actors.join(", "))),
+    };
+    format!("{}  {:<6}  {state}  {used}{actors}{label}", key.id, key.role.as_str())
 }

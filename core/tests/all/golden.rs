@@ -58,6 +58,18 @@ fn events() -> Vec<Event> {
     events
 }
 
+/// Events that name the access key that wrote them, and one that does not.
+fn events_with_keys() -> Vec<Event> {
+    let id = conversation_id(7);
+    let key = |key: &str, draft: Draft| Draft { key: Some(key.into()), ..draft };
+    let drafts = vec![
+        key("key_01J00000000000000000000000", draft(1, "conversation.created", "{}")),
+        draft(2, "note", "1"),
+        key("jwt:acme/Zoë", Draft { actor: Some("Zoë".into()), ..draft(3, "note", "2") }),
+    ];
+    link(id, Head::genesis(id), drafts)
+}
+
 fn described(event: &Event) -> Value {
     json!({
         "event": {
@@ -99,6 +111,36 @@ fn the_chain_encoding_is_frozen() {
         "the hashed bytes of an event changed. Version 1 is frozen: every log ever written would stop verifying. \
          Undo the change, or add a version 2 beside it. Now it would be:\n{now}"
     );
+}
+
+#[test]
+fn the_encodings_of_events_with_keys_are_frozen() {
+    let events = events_with_keys();
+    let described = |event: &Event| {
+        let mut described = described(event);
+        described["event"]["key"] = json!(event.key);
+        described
+    };
+    let chain: Vec<Value> = events.iter().map(described).collect();
+    let chain = serde_json::to_string_pretty(&chain).unwrap() + "\n";
+    assert!(
+        golden("chain_v2.json", &chain) == chain,
+        "the hashed bytes of an event with a key changed:\n{chain}"
+    );
+    let lines: String = events.iter().map(|event| to_line(event).unwrap() + "\n").collect();
+    assert!(golden("event_v2.jsonl", &lines) == lines, "the line of an event with a key changed:\n{lines}");
+    let mut verifier = Verifier::new(events[0].conversation, None);
+    for (line, event) in lines.lines().zip(&events) {
+        let read = from_line(line).unwrap();
+        assert_eq!(&read, event);
+        verifier.push(&read).unwrap();
+        // Another key, or none, is another event.
+        for key in [None, Some("key_01J00000000000000000000001".to_string())] {
+            if key != event.key {
+                assert!(everturn_core::chain::check(&Event { key, ..read.clone() }).is_err());
+            }
+        }
+    }
 }
 
 #[test]

@@ -32,6 +32,7 @@ pub fn draft(n: u64, kind: impl Into<Cow<'static, str>>, body: impl Into<String>
         role: None,
         visibility: Visibility::Public,
         turn: None,
+        key: None,
         body: Body { salt: [n as u8; 16], text: body.into() },
     }
 }

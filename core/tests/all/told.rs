@@ -55,7 +55,7 @@ prop_compose! {
             model: reason.clone(), adapter: None,
             metadata: metadata.into_iter().map(|(name, text)| (name, raw(text))).collect::<BTreeMap<_, _>>(),
             reason, created: at, occurred_at: occurred.then_some(at), visibility: Visibility::Internal,
-            superseded_by: successor, erased,
+            audience: Vec::new(), hidden: false, superseded_by: successor, erased,
         }
     }
 }
@@ -67,7 +67,7 @@ prop_compose! {
             id: EventId::from_bytes([7; 16]), conversation: ConversationId::from_bytes([7; 16]), seq,
             at: "2026-11-15T05:30:12Z".parse().unwrap(), occurred_at: None, kind, actor,
             role: role.then_some(Role::User), visibility: Visibility::Public, turn: role.then_some(TurnId::from_bytes([7; 16])),
-            body: body.map(|text| Body { salt: [7; 16], text }), body_hash: hash, prev: hash, hash,
+            key: None, hidden: false, body: body.map(|text| Body { salt: [7; 16], text }), body_hash: hash, prev: hash, hash,
         }
     }
 }
@@ -103,6 +103,8 @@ fn null_is_not_absent() {
         role: None,
         visibility: Visibility::Public,
         turn: None,
+        key: None,
+        hidden: false,
         body: Some(Body { salt: [0; 16], text: "null".into() }),
         body_hash: Hash::of(b""),
         prev: Hash::of(b""),

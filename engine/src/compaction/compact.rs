@@ -1,6 +1,7 @@
 //! Compaction: a checkpoint replaces older turns in prompts. It only appends, and only once the checkpoint exists.
 
 use super::ConversationCompaction;
+use crate::caller::redact;
 use crate::conversation::ConversationHandle;
 use crate::everturn::Shared;
 use crate::model::{self, Summarize};
@@ -109,7 +110,11 @@ impl Unsummarized {
     fn contents(&self) -> &[(Option<Value>, u64)] {
         let content = |turn: &Turn| {
             let message = turn.value();
-            let count = |message| self.shared.count(Family::default(), turn.id, message);
+            // Counts are cached for whole messages only.
+            let count = |message| match turn.hidden {
+                true => Family::default().message(message),
+                false => self.shared.count(Family::default(), turn.id, message),
+            };
             let large = self.large.get(&turn.id).copied();
             let tokens = large.unwrap_or_else(|| message.as_ref().map_or(0, count));
             (message, tokens)
@@ -453,7 +458,7 @@ impl ConversationHandle {
             limit,
             ..TurnQuery::default()
         };
-        self.shared().journal.index.turns(self.key(), &query)
+        self.turns(&query)
     }
 
     /// Writes the checkpoint in force again if a turn that it covers was edited. Until then, prompts carry the edits
@@ -519,7 +524,8 @@ impl ConversationHandle {
         };
         let query =
             TurnQuery { after: Some(after), before: Some(through.saturating_add(1)), ..TurnQuery::default() };
-        self.each_turn(query, |mut turn| {
+        // Every participant reads a checkpoint, so it is made of what everyone may see.
+        self.for_everyone().each_turn(query, |mut turn| {
             if !matches!(turn.status, Status::Complete | Status::Interrupted) {
                 return Ok(ControlFlow::Continue(()));
             }
@@ -528,7 +534,11 @@ impl ConversationHandle {
             if bytes > LARGE_MESSAGE_BYTES
                 && let Some(message) = turn.value()
             {
-                read.large.insert(turn.id, self.shared().count(Family::default(), turn.id, &message));
+                let tokens = match turn.hidden {
+                    true => Family::default().message(&message),
+                    false => self.shared().count(Family::default(), turn.id, &message),
+                };
+                read.large.insert(turn.id, tokens);
                 turn.message = Some(Raw::of(&shortened(message))?);
             }
             read.turns.push(turn);
@@ -539,7 +549,8 @@ impl ConversationHandle {
     }
 
     fn append_compaction(&self, body: &CompactionBody, mark: u64) -> Result<EventId, Error> {
-        let draft: Draft = self.shared().draft(kind::COMPACTION, body)?;
+        let mut draft: Draft = self.shared().draft(kind::COMPACTION, body)?;
+        redact(&mut draft, self.redaction()?)?;
         draft.check()?;
         let id = draft.id;
         let action = Action::Derive { drafts: vec![draft], mark };

@@ -4,6 +4,7 @@ use super::ConversationContexts;
 use super::projecting::{ProjectionBody, prompt_hash};
 use super::receipts::{Policy, Receipt};
 use crate::conversation::ConversationHandle;
+use crate::ingest;
 use crate::recall::turn_piece;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
@@ -13,7 +14,9 @@ use everturn_core::error::code;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
+use everturn_core::redaction::{self, Mode};
 use everturn_core::turn::{Status, Turn};
+use everturn_core::viewer::{Viewer, is_for_everyone};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint};
@@ -28,6 +31,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 /// Turns of the tail read at a time.
 const PAGE: usize = 64;
@@ -195,6 +199,8 @@ struct Gathered {
     material: Material,
     /// The projection of the tail.
     projection: Option<ProjectionBody>,
+    /// Whether all of it is for everyone.
+    is_public: bool,
 }
 
 impl ConversationContexts<'_> {
@@ -204,7 +210,9 @@ impl ConversationContexts<'_> {
             // The prompt is the same whenever it is replayed, so what has expired is recorded first.
             self.0.settle_if_due()?;
         }
-        self.0.context_with(options, None)
+        let (options, mode) = (options.clone(), self.0.redaction()?);
+        let options = if mode == Mode::Mask { masked(options)? } else { options };
+        self.0.claiming(&options.participants)?.context_with(&options, None)
     }
 }
 
@@ -227,7 +235,7 @@ impl ConversationHandle {
             (None, None) => self.contexts().default_projection()?,
             (given, _) => given.clone(),
         };
-        let Gathered { mut material, projection } =
+        let Gathered { mut material, projection, mut is_public } =
             self.gather(&fold, options, projection.as_ref(), recorded)?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
         let mut request = Request {
@@ -249,8 +257,10 @@ impl ConversationHandle {
             request.begins = Some(begins);
         }
         match (recorded, &options.recall) {
-            (Some(receipt), _) => self.recalled_before(receipt, &mut material)?,
-            (None, Some(recall)) => self.recalled_now(options, recall, (begins, through), &mut material)?,
+            (Some(receipt), _) => is_public &= self.recalled_before(receipt, &mut material)?,
+            (None, Some(recall)) => {
+                is_public &= self.recalled_now(options, recall, (begins, through), &mut material)?;
+            }
             (None, None) => {}
         }
         for _ in 0..ATTEMPTS {
@@ -274,6 +284,7 @@ impl ConversationHandle {
                 let reason = "the checkpoint is shortened to fit".to_string();
                 context.left_out.push(LeftOut { section: Section::State, source: None, turns: None, reason });
             }
+            context.receipt.audience = (!is_public).then(|| self.tenant.viewer().names().unwrap_or_default());
             return Ok(context);
         }
         Err(Error::too_large(
@@ -343,6 +354,7 @@ impl ConversationHandle {
                 token_budget: options.token_budget,
                 last_n: options.last_n,
                 participants: options.participants.clone(),
+                viewer: self.tenant.viewer().names(),
                 sections: json!(options.sections),
                 input_from: options.input_from,
                 before: options.before,
@@ -355,6 +367,7 @@ impl ConversationHandle {
             projection: projection.as_ref().map(|body| body.metadata.clone()),
             used: tokens.used,
             prefix_hash: prefix_hash.clone(),
+            audience: None,
         };
         Ok(Context {
             cache: before.map(|before| Cache::compare(&before.blocks, &blocks)).unwrap_or_default(),
@@ -381,15 +394,24 @@ impl ConversationHandle {
         let version = receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
         let family = options.family();
         let mut material = Material::default();
+        let mut is_public = true;
         if options.sections.has(Section::System) {
             material.system.extend(self.prompt_piece(fold)?);
         }
         let instructions = options.instructions.iter().map(|text| given_piece(text.clone()));
         material.system.extend(instructions);
         if options.sections.has(Section::State) {
-            material.state = self.state_piece(fold)?;
-            if version >= 4 {
-                self.add_edits(fold, options, &mut material.state)?;
+            let state = |chat: &ConversationHandle| -> Result<Option<ContextText>, Error> {
+                let mut state = chat.state_piece(fold)?;
+                if version >= 4 {
+                    chat.add_edits(fold, options, &mut state)?;
+                }
+                Ok(state)
+            };
+            material.state = state(self)?;
+            // Of the state, only calls and edits in turns can be private.
+            if fold.checkpoint.is_some() || fold.tools.iter().any(|tool| tool.turn.is_some()) {
+                is_public = state(&self.for_everyone())? == material.state;
             }
         }
         if options.sections.has(Section::Digests) {
@@ -426,10 +448,12 @@ impl ConversationHandle {
                 None => {
                     let (turns, more) = self.tail(fold, options, how.is_some(), version)?;
                     material.more = more;
+                    is_public &= turns.iter().all(|turn| turn.is_public);
                     self.projected_tail(fold, options, turns, how.as_ref())?
                 }
             };
         }
+        is_public &= projection.as_ref().is_none_or(|body| body.audience.is_none());
         material.tail = answer_abandoned(material.tail, &self.given_up(fold)?, family)?;
         if let Some(from) = options.input_from {
             material.input.splice(..0, take_input(&mut material.tail, from));
@@ -437,7 +461,7 @@ impl ConversationHandle {
         if !options.sections.has(Section::Tail) {
             (material.tail, material.more) = (Vec::new(), false);
         }
-        Ok(Gathered { material, projection })
+        Ok(Gathered { material, projection, is_public })
     }
 
     /// The tail as a projection of the whole messages view. `None` if that is too large to be held at once: then the end
@@ -451,7 +475,7 @@ impl ConversationHandle {
     ) -> Result<Option<(Vec<ContextMessage>, ProjectionBody)>, Error> {
         let previous = self.previous_projection(fold)?;
         let projected = self.with_transcript(fold, |transcript| {
-            let after_seq = transcript.after_seq;
+            let (after_seq, is_public) = (transcript.after_seq, transcript.is_public);
             let (view, turns) = match (how, options.before) {
                 (How::Recorded(recorded), before) => transcript.replay(before, recorded)?,
                 (How::Now(how, summary), Some(before)) => {
@@ -471,6 +495,8 @@ impl ConversationHandle {
                 in_reading_order: true,
                 before: options.before,
                 of_receipt: false,
+                viewer: self.tenant.viewer().names(),
+                audience: (!is_public).then(|| self.tenant.viewer().names().unwrap_or_default()),
             };
             Ok((said.collect(), body))
         });
@@ -497,6 +523,7 @@ impl ConversationHandle {
                 projection::project_after(&messages, summary.as_deref(), how, previous.as_ref())?
             }
         };
+        let is_public = turns.iter().all(|turn| turn.is_public);
         let place = |index: usize| (turns[index].turn, turns[index].place);
         let said = view.messages.iter().map(|shown| self.shown(options.family(), shown, place)).collect();
         let body = ProjectionBody {
@@ -507,6 +534,8 @@ impl ConversationHandle {
             in_reading_order: true,
             before: options.before,
             of_receipt: true,
+            viewer: self.tenant.viewer().names(),
+            audience: (!is_public).then(|| self.tenant.viewer().names().unwrap_or_default()),
         };
         Ok((said, Some(body)))
     }
@@ -519,7 +548,9 @@ impl ConversationHandle {
         turn: impl Fn(usize) -> (TurnId, u64),
     ) -> ContextMessage {
         let turn = shown.source().map(turn);
-        let tokens = match turn.filter(|_| shown.is_unchanged()) {
+        // Counts are cached for whole messages only, which others than the owner may not see.
+        let is_whole = shown.is_unchanged() && *self.tenant.viewer() == Viewer::Owner;
+        let tokens = match turn.filter(|_| is_whole) {
             Some((id, _)) => self.shared().count(family, id, shown.value()),
             None => family.message(shown.value()),
         };
@@ -621,6 +652,7 @@ impl ConversationHandle {
         let budgets = if projected { PROJECTED_BUDGETS } else { 1 };
         let room = options.token_budget.saturating_mul(budgets);
         let mut turns: Vec<(Turn, Message)> = Vec::new();
+        let mut private = HashSet::new();
         let (mut tokens, mut skipped) = (0, 0);
         let mut more = false;
         let mut before = options.before.unwrap_or(u64::MAX).min(fold.through_seq + 1);
@@ -637,10 +669,13 @@ impl ConversationHandle {
                 limit: PAGE,
                 ..TurnQuery::default()
             };
-            let page = self.shared().journal.index.turns(self.key(), &query)?;
+            let page = self.turns(&query)?;
             let full = page.len() == PAGE;
             for mut turn in page {
                 before = position(&turn);
+                if !is_for_everyone(&turn) {
+                    private.insert(turn.id);
+                }
                 let stands = turn.status != Status::Pending && turn.superseded_by.is_none();
                 let Some(raw) = turn.message.take().filter(|_| stands) else {
                     continue;
@@ -653,7 +688,7 @@ impl ConversationHandle {
                     break 'pages;
                 }
                 let message = Message::read(raw)?;
-                let cost = self.shared().count(family, turn.id, message.value());
+                let cost = self.count(family, &turn, message.value());
                 let left = room.saturating_sub(tokens);
                 // Where a turn will not fit, older ones may.
                 if version >= 4 && cost > left && left >= room / FREE_PART && skipped < SKIPPED_MAX {
@@ -676,7 +711,7 @@ impl ConversationHandle {
             let (message, tokens) = match seen {
                 Seen::Hidden => continue,
                 Seen::Own => {
-                    let tokens = self.shared().count(family, turn.id, message.value());
+                    let tokens = self.count(family, &turn, message.value());
                     (message, tokens)
                 }
                 Seen::Told(told) => {
@@ -684,9 +719,15 @@ impl ConversationHandle {
                     (Message::of(told)?, tokens)
                 }
             };
-            tail.push(Tailed { turn: turn.id, place: position(&turn), tokens, message });
+            let is_public = !private.contains(&turn.id);
+            tail.push(Tailed { turn: turn.id, place: position(&turn), tokens, message, is_public });
         }
         Ok((tail, more))
+    }
+
+    /// Tokens of a turn's message. Counts are cached for whole messages only.
+    fn count(&self, family: Family, turn: &Turn, message: &Value) -> u64 {
+        if turn.hidden { family.message(message) } else { self.shared().count(family, turn.id, message) }
     }
 
     fn render(&self, provider: Provider, assembled: &Assembled<'_>) -> Result<provider::Rendered, Error> {
@@ -716,6 +757,8 @@ struct Tailed {
     place: u64,
     tokens: u64,
     message: Message,
+    /// Whether all of it is for everyone.
+    is_public: bool,
 }
 
 /// A turn as a source.
@@ -827,6 +870,19 @@ fn input_messages(options: &ContextOptions) -> Result<Vec<Raw>, Error> {
         messages.push(Raw::of(&json!({"role": "user", "content": options.attachments}))?);
     }
     Ok(messages)
+}
+
+/// The options with the secrets of everything that the caller supplies masked: it is recorded with the call.
+fn masked(mut options: ContextOptions) -> Result<ContextOptions, Error> {
+    let mask = |text: &str| redaction::mask(text, &mut Vec::new()).into_owned();
+    options.instructions = options.instructions.as_deref().map(mask);
+    for digest in &mut options.digests {
+        *digest = Digest { title: mask(&digest.title), text: mask(&digest.text) };
+    }
+    for raw in options.input.iter_mut().chain(&mut options.attachments).chain(&mut options.tools) {
+        ingest::redact(raw, Mode::Mask)?;
+    }
+    Ok(options)
 }
 
 /// Everything that the caller supplied, by its hash.

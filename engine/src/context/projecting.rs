@@ -6,9 +6,10 @@ use crate::writer::closed;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
-use everturn_core::event::{Draft, Event, kind};
+use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::json::Raw;
 use everturn_core::turn::Role;
+use everturn_core::viewer::{Viewer, is_for_everyone};
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
 use everturn_views::projection::{self, Message, Options, Shown};
@@ -49,6 +50,12 @@ pub(super) struct ProjectionBody {
     /// Whether the messages are those of a prompt, which the receipt after it makes again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_receipt: bool,
+    /// Actors whose private turns were visible; absent if all were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub viewer: Option<Vec<String>>,
+    /// Actors that may see the view, where it holds private turns; absent if everyone may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<Vec<String>>,
 }
 
 impl ConversationContexts<'_> {
@@ -61,7 +68,7 @@ impl ConversationContexts<'_> {
         let summary = self.0.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.0.previous_projection(&fold)?;
         self.0.with_transcript(&fold, |transcript| {
-            let after_seq = transcript.after_seq;
+            let (after_seq, is_public) = (transcript.after_seq, transcript.is_public);
             let (view, _) = transcript.project(summary.as_deref(), &options, previous.as_ref())?;
             Ok(Projection {
                 result: Raw::of(&view)?,
@@ -75,6 +82,8 @@ impl ConversationContexts<'_> {
                     in_reading_order: true,
                     before: None,
                     of_receipt: false,
+                    viewer: self.0.tenant.viewer().names(),
+                    audience: (!is_public).then(|| self.0.tenant.viewer().names().unwrap_or_default()),
                 },
             })
         })
@@ -115,11 +124,22 @@ impl ConversationContexts<'_> {
             return Err(Error::invalid("projection.of_receipt", text));
         }
         let shown = |messages: &[Shown<'_>]| messages.iter().map(|shown| shown.raw().clone()).collect();
+        let viewer = body.viewer.map_or(Viewer::Owner, Viewer::actors);
+        let maker = self.0.seen_by(viewer.clone());
+        let check = |is_public: bool| match is_public || self.0.tenant.viewer().includes(&viewer) {
+            true => Ok(()),
+            false => {
+                let text = "the view holds private turns that are not yours; ask someone who may see them";
+                Err(Error::not_found("projection.private", text))
+            }
+        };
         if body.in_reading_order {
-            let transcript = self.0.read_transcript(body.after_seq, body.through_seq)?;
+            let transcript = maker.read_transcript(body.after_seq, body.through_seq)?;
+            check(transcript.is_public)?;
             return Ok(shown(&transcript.replay(body.before, &body.metadata)?.0.messages));
         }
-        let messages = self.0.logged_messages(body.after_seq, body.through_seq)?;
+        let (messages, is_public) = maker.logged_messages(body.after_seq, body.through_seq)?;
+        check(is_public)?;
         Ok(shown(&projection::replay(&messages, &body.metadata)?.messages))
     }
 }
@@ -135,7 +155,11 @@ pub(crate) fn check_projection(settings: &Settings) -> Result<(), Error> {
 
 impl ConversationHandle {
     pub(super) fn projection_draft(&self, body: &ProjectionBody) -> Result<Draft, Error> {
-        Ok(Draft { role: Some(Role::System), ..self.shared().draft(kind::PROJECTION, body)? })
+        let mut draft = Draft { role: Some(Role::System), ..self.shared().draft(kind::PROJECTION, body)? };
+        if body.audience.is_some() {
+            draft.visibility = Visibility::Private;
+        }
+        Ok(draft)
     }
 
     /// Compacts before a model call if the policy says so. A summarizer is not waited for: with one, the background does
@@ -158,9 +182,10 @@ impl ConversationHandle {
         Ok(self.event_at(seq)?.and_then(|event| event.read::<ProjectionBody>()).map(|body| body.metadata))
     }
 
-    /// The messages of the turns in a range of `seq` that stood at its end, in the order of the log.
-    fn logged_messages(&self, after: u64, through: u64) -> Result<Vec<Message>, Error> {
-        let (mut messages, mut bytes) = (Vec::new(), 0);
+    /// The messages of the turns in a range of `seq` that stood at its end, in the order of the log, and whether everyone may see
+    /// them all.
+    fn logged_messages(&self, after: u64, through: u64) -> Result<(Vec<Message>, bool), Error> {
+        let (mut messages, mut is_public, mut bytes) = (Vec::new(), true, 0);
         let query = TurnQuery {
             after: Some(after),
             as_of: Some(through),
@@ -168,6 +193,7 @@ impl ConversationHandle {
             ..TurnQuery::default()
         };
         self.each_turn(query, |turn| {
+            is_public &= turn.hidden || is_for_everyone(&turn);
             if let Some(message) = turn.message.filter(|_| turn.superseded_by.is_none()) {
                 bytes += message.get().len() as u64;
                 self.shared().check_whole(bytes)?;
@@ -175,7 +201,7 @@ impl ConversationHandle {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(messages)
+        Ok((messages, is_public))
     }
 }
 

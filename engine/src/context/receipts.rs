@@ -6,9 +6,10 @@ use crate::conversation::ConversationHandle;
 use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
 use everturn_core::chain::Hash;
-use everturn_core::event::{Event, kind};
+use everturn_core::event::{Event, Visibility, kind};
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::viewer::Viewer;
 use everturn_core::write::Action;
 use everturn_views::context::{self, Block, Section, Sections, Source};
 use everturn_views::state::Fold;
@@ -47,6 +48,9 @@ pub struct Receipt {
     pub used: u64,
     /// Hash of system prompt and messages.
     pub prefix_hash: String,
+    /// Actors that may see the prompt, where it holds private turns; absent if everyone may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<Vec<String>>,
 }
 
 /// Options of a context, without its material.
@@ -61,6 +65,9 @@ pub struct Policy {
     /// Actors whose turns are the assistant's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub participants: Vec<String>,
+    /// Actors whose private turns were visible; absent if all were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub viewer: Option<Vec<String>>,
     /// Sections and their shares.
     #[serde(default)]
     pub sections: Value,
@@ -85,6 +92,7 @@ impl ConversationContexts<'_> {
         let key = self.0.key();
         let (mut drafts, mut uploads) = (Vec::new(), Vec::new());
         let mut kept: Vec<String> = Vec::new();
+        let audience = &context.receipt.audience;
         let prepared = (|| {
             for (sha256, text) in &context.given {
                 let asset = given_id(*sha256);
@@ -97,7 +105,7 @@ impl ConversationContexts<'_> {
                     &self.0.key().tenant,
                     asset.clone(),
                     payload,
-                    None,
+                    audience.clone(),
                     &mut uploads,
                 )?);
                 kept.push(asset);
@@ -105,7 +113,11 @@ impl ConversationContexts<'_> {
             if let Some(body) = &context.projection {
                 drafts.push(self.0.projection_draft(body)?);
             }
-            drafts.push(self.0.shared().draft(kind::RECEIPT, &context.receipt)?);
+            let mut receipt = self.0.shared().draft(kind::RECEIPT, &context.receipt)?;
+            if audience.is_some() {
+                receipt.visibility = Visibility::Private;
+            }
+            drafts.push(receipt);
             Ok(Action::Append { drafts: std::mem::take(&mut drafts), expected_seq: None, idempotency: None })
         })();
         match prepared {
@@ -114,8 +126,7 @@ impl ConversationContexts<'_> {
                 Err(error)
             }
             Ok(action) => {
-                let submitted =
-                    self.0.shared().submit(everturn_core::write::Write { key: key.clone(), action }, uploads);
+                let submitted = self.0.tenant.submit(key.clone(), action, uploads);
                 crate::writer::Commit::new(submitted, |mut committed| {
                     committed.events.pop().ok_or_else(crate::writer::closed)
                 })
@@ -166,7 +177,12 @@ impl ConversationContexts<'_> {
             before: receipt.policy.before,
             ..ContextOptions::new(receipt.policy.token_budget)
         };
-        let context = self.0.context_with(&options, Some(receipt))?;
+        let viewer = receipt.policy.viewer.clone().map_or(Viewer::Owner, Viewer::actors);
+        let context = self.0.seen_by(viewer.clone()).context_with(&options, Some(receipt))?;
+        if context.receipt.audience.is_some() && !self.0.tenant.viewer().includes(&viewer) {
+            let text = "the prompt holds private turns that are not yours; ask someone who may see them";
+            return Err(Error::not_found("receipt.private", text));
+        }
         if context.prefix_hash != receipt.prefix_hash {
             let text = format!(
                 "the prompt is {} now and was {}; a turn in it may have been erased since",

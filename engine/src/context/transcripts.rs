@@ -10,6 +10,7 @@ use everturn_core::id::{Key, TurnId};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::pairing;
 use everturn_core::turn::Turn;
+use everturn_core::viewer::{Viewer, is_for_everyone};
 use everturn_store::TurnQuery;
 use everturn_views::context::{Names, Seen, seen_by};
 use everturn_views::projection::{Incremental, Message, Options, Previous, View, project_after, replay};
@@ -36,6 +37,8 @@ pub(crate) struct Transcript<'a> {
     turns: Vec<(TurnId, u64)>,
     /// Whether turns of the range were superseded: then what a later call or result belongs to is not known here.
     edited: bool,
+    /// Whether everyone may see all of it.
+    pub is_public: bool,
     bytes: u64,
     messages: Incremental,
     /// Hash of the last view.
@@ -134,14 +137,24 @@ impl Transcripts {
     }
 
     fn keep(&self, key: &Key, erasures: u64, transcript: Transcript<'_>) {
-        let Transcript { after_seq, through_seq, turns, edited, bytes, messages, shown, slot } = transcript;
+        let Transcript { after_seq, through_seq, turns, edited, is_public, bytes, messages, shown, slot } =
+            transcript;
         drop(slot);
         let mut kept = self.0.lock();
         if bytes > KEPT_BYTES_MAX || kept.erasures != erasures {
             return;
         }
-        let transcript =
-            Transcript { after_seq, through_seq, turns, edited, bytes, messages, shown, slot: None };
+        let transcript = Transcript {
+            after_seq,
+            through_seq,
+            turns,
+            edited,
+            is_public,
+            bytes,
+            messages,
+            shown,
+            slot: None,
+        };
         let is_newer = |(other, kept): &(Key, Transcript<'_>)| other == key && kept.through_seq > through_seq;
         if kept.transcripts.iter().any(is_newer) {
             return;
@@ -166,6 +179,10 @@ impl ConversationHandle {
         run: impl FnOnce(&mut Transcript<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let (after, _) = view_start(fold.checkpoint, fold.budget);
+        // Only the owner's is kept: others see less of it.
+        if *self.tenant.viewer() != Viewer::Owner {
+            return run(&mut self.read_transcript(after, fold.through_seq)?);
+        }
         let (erasures, kept) = self.shared().transcripts.take(self.key(), after, fold.through_seq);
         let grown = match kept {
             Some(kept) => self.grown(kept, fold.through_seq)?,
@@ -223,6 +240,7 @@ impl ConversationHandle {
         {
             return Ok(false);
         }
+        transcript.is_public &= is_for_everyone(&turn);
         transcript.add(&turn, message);
         Ok(true)
     }
@@ -253,6 +271,7 @@ impl ConversationHandle {
             through_seq,
             turns: Vec::new(),
             edited: turns.iter().any(|turn| turn.superseded_by.is_some()),
+            is_public: turns.iter().all(|turn| turn.hidden || is_for_everyone(turn)),
             bytes: 0,
             messages: Incremental::default(),
             shown: None,

@@ -10,7 +10,7 @@ use everturn_core::conversation::Conversation;
 use everturn_core::json::Raw;
 use everturn_core::limits::ASSET_INLINE_BYTES_MAX;
 use everturn_core::turn::Turn;
-use everturn_core::write::{Action, Write};
+use everturn_core::write::Action;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::future::IntoFuture;
@@ -155,7 +155,7 @@ impl ConversationHandle {
             Ok(idempotency) => {
                 let drafts = ingested.drafts;
                 let action = Action::Append { drafts, expected_seq: options.expected_seq, idempotency };
-                self.shared().submit(Write { key: self.key().clone(), action }, ingested.uploads)
+                self.tenant.submit(self.key().clone(), action, ingested.uploads)
             }
         };
         Commit::new(submitted, |committed| {

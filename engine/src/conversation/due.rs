@@ -10,6 +10,7 @@ use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::Key;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::viewer::is_for_everyone;
 use everturn_core::write::Action;
 use everturn_store::ConversationQuery;
 use everturn_views::state::{AbandonedBody, Tool};
@@ -153,9 +154,13 @@ impl ConversationHandle {
         reason: Option<&str>,
     ) -> Result<Vec<everturn_core::event::Event>, Error> {
         let draft = |tool: &Tool| {
+            // Everyone reads this event, so a private call is named by its id only.
+            let turn =
+                tool.turn.map(|turn| self.shared().journal.index.turn_in(self.key(), turn)).transpose()?;
+            let is_public = tool.id.is_none() || turn.as_ref().is_none_or(is_for_everyone);
             let body = AbandonedBody {
                 tool_call_id: tool.id.clone(),
-                tool_name: Some(tool.name.clone()),
+                tool_name: is_public.then(|| tool.name.clone()),
                 reason: reason.map(str::to_string),
             };
             let draft = self.shared().draft(kind::TOOL_ABANDONED, &body)?;

@@ -138,14 +138,19 @@ impl ConversationLog<'_> {
     /// Events after a `seq`, oldest first. A page may end before `limit`, at `PAGE_BYTES_MAX`; only an empty one is
     /// the end.
     pub fn read(&self, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
-        self.0.shared().journal.log.events(self.0.key(), after, page_limit(limit)?)
+        self.0.events(after, page_limit(limit)?)
     }
 }
 
 impl ConversationHandle {
+    /// A turn as the caller sees it, with its durable text so far if it is open.
+    fn shown(&self, turn: Turn) -> Result<Turn, Error> {
+        Ok(self.tenant.viewer().turn(self.shared().with_partial(self.key(), turn)?))
+    }
+
     /// One turn as the conversation sees it: a fork sees inherited turns as they were.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
-        self.shared().with_partial(self.key(), self.shared().journal.index.turn_in(self.key(), id)?)
+        self.shown(self.shared().journal.index.turn_in(self.key(), id)?)
     }
 
     /// Every turn of a query, in its order, read page by page so that a long history is not held at once. `each`
@@ -157,7 +162,7 @@ impl ConversationHandle {
     ) -> Result<(), Error> {
         (query.limit, query.bytes_max) = (TURNS_PAGE, Some(PAGE_BYTES_MAX));
         loop {
-            let page = self.shared().journal.index.turns(self.key(), &query)?;
+            let page = self.turns(&query)?;
             let Some(last) = page.last() else { return Ok(()) };
             query.after = Some(if query.include_superseded { last.seq } else { last.place });
             for turn in page {
@@ -186,14 +191,9 @@ impl ConversationHandle {
             limit: limit + 1,
             bytes_max: Some(PAGE_BYTES_MAX),
         };
-        let mut data: Vec<HistoryEntry> = self
-            .shared()
-            .journal
-            .index
-            .turns(self.key(), &turns)?
-            .into_iter()
-            .map(|turn| Ok(HistoryEntry::Turn(Box::new(self.shared().with_partial(self.key(), turn)?))))
-            .collect::<Result<_, Error>>()?;
+        let found = self.shared().journal.index.turns(self.key(), &turns)?;
+        let entry = |turn| Ok(HistoryEntry::Turn(Box::new(self.shown(turn)?)));
+        let mut data: Vec<HistoryEntry> = found.into_iter().map(entry).collect::<Result<_, Error>>()?;
         // A page cut by its byte limit is not known to be the last.
         let position = if query.include_superseded { HistoryEntry::seq } else { HistoryEntry::place };
         let (last, full) = (data.last().map(position), bytes(&data) >= PAGE_BYTES_MAX);
@@ -218,7 +218,7 @@ impl ConversationHandle {
             return Ok(Page { data: Vec::new(), next: None });
         }
         let events = loop {
-            let events = self.shared().journal.log.events(self.key(), from, (through - from) as usize)?;
+            let events = self.events(from, (through - from) as usize)?;
             match events.last() {
                 // Cut by the byte limit: the part that was read is the page.
                 Some(last) if last.seq < through && query.order == Order::Ascending => through = last.seq,
@@ -239,14 +239,9 @@ impl ConversationHandle {
             limit,
             ..TurnQuery::default()
         };
-        let mut turns: BTreeMap<u64, Turn> = self
-            .shared()
-            .journal
-            .index
-            .turns(self.key(), &turns)?
-            .into_iter()
-            .map(|turn| Ok((turn.seq, self.shared().with_partial(self.key(), turn)?)))
-            .collect::<Result<_, Error>>()?;
+        let found = self.shared().journal.index.turns(self.key(), &turns)?;
+        let entry = |turn| self.shown(turn).map(|turn| (turn.seq, turn));
+        let mut turns: BTreeMap<u64, Turn> = found.into_iter().map(entry).collect::<Result<_, Error>>()?;
         let asked_for = |turn: &Turn| {
             (query.include_superseded || turn.superseded_by.is_none())
                 && (query.actors.is_empty()
@@ -273,7 +268,7 @@ impl ConversationHandle {
     /// subscription, also one before a restart, the open turn that it names continues there; of others the whole text
     /// comes again.
     pub fn subscribe(&self, after: impl Into<Position>) -> Result<Subscription, Error> {
-        Subscription::new(self.shared().clone(), self.key().clone(), after.into())
+        Subscription::new(&self.tenant, self.key().clone(), after.into())
     }
 }
 

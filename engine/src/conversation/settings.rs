@@ -2,6 +2,7 @@
 
 use super::{ConversationHandle, ConversationState, idempotency};
 use crate::context::check_projection;
+use crate::ingest::redaction_mode;
 use crate::tenant::NewConversation;
 use crate::writer::Commit;
 use everturn_core::Error;
@@ -13,6 +14,7 @@ use everturn_core::event::{Event, kind};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::redaction::{Mode, mask};
 use everturn_core::write::{Action, StateBody, stale_seq};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -116,11 +118,11 @@ impl ConversationHandle {
                     "participants are declared when a conversation is created; later ones join by speaking";
                 return Err(Error::invalid("settings.participants", text));
             }
-            let mut settings = change.settings.normalise()?;
-            check_projection(&settings)?;
             // Not the cached one: an expected `seq` was read from the index, which may be a moment ahead of the
             // cache.
             let current = self.shared().journal.index.conversation(self.key())?;
+            let mut settings = change.settings.normalise()?.redacted(redaction_mode(&current))?;
+            check_projection(&settings)?;
             if let Some(expected) = change.expected_seq.filter(|expected| *expected != current.head.seq) {
                 return Err(stale_seq(current.head.seq, expected));
             }
@@ -207,7 +209,8 @@ impl ConversationHandle {
                 checkpoint,
                 budget,
                 ..self.settings_of(&parent)?
-            };
+            }
+            .redacted(redaction_mode(&parent))?;
             // In an event of its own, so that erasing the turn it was made from leaves the other settings.
             let title = settings.title.take();
             let mut drafts = vec![self.shared().draft(kind::FORKED, &settings)?];
@@ -237,7 +240,10 @@ impl ConversationHandle {
 
     /// Deletes the conversation. A tombstone stays: id, head hash, time and reason. Forks keep what they inherited.
     pub fn delete(&self, reason: &str) -> Commit<Tombstone> {
-        let (at, reason) = (self.shared().now(), reason.to_string());
+        let masks =
+            self.shared().journal.conversation(self.key()).is_ok_and(|c| redaction_mode(&c) == Mode::Mask);
+        let reason = if masks { mask(reason, &mut Vec::new()).into_owned() } else { reason.to_string() };
+        let at = self.shared().now();
         let action = Action::Delete { at, reason: reason.clone(), only_expired: false };
         let deleted = self.clone();
         self.write(Ok(action), move |committed| {

@@ -131,7 +131,13 @@ impl ConversationHandle {
         for tool in &fold.tools {
             pending_tools.push(match tool.turn {
                 Some(turn) => {
-                    let turn = self.shared().journal.index.turn_in(self.key(), turn)?;
+                    let whole = self.shared().journal.index.turn_in(self.key(), turn)?;
+                    let turn = self.tenant.viewer().turn(whole.clone());
+                    let is_in = |message: &Raw| tool.id.as_ref().is_some_and(|id| message.get().contains(id));
+                    // Not even the name of a private call is for others.
+                    if turn.message != whole.message && !turn.message.as_ref().is_some_and(is_in) {
+                        continue;
+                    }
                     PendingTool::called(tool, turn.value().as_ref())
                 }
                 None => PendingTool::announced(tool, self.event_at(tool.seq)?.as_ref()),
@@ -180,7 +186,7 @@ impl ConversationHandle {
     }
 
     pub(crate) fn event_at(&self, seq: u64) -> Result<Option<Event>, Error> {
-        let page = self.shared().journal.log.events(self.key(), seq.saturating_sub(1), 1)?;
+        let page = self.events(seq.saturating_sub(1), 1)?;
         Ok(page.into_iter().next().filter(|event| event.seq == seq))
     }
 

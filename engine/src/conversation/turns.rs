@@ -6,10 +6,11 @@ use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::approval::is_about_approval;
 use everturn_core::conversation::Conversation;
-use everturn_core::event::{Draft, Event, kind};
+use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
 use everturn_core::turn::{Successor, Turn};
+use everturn_core::viewer::Viewer;
 use everturn_core::write::{Action, SupersededBody};
 use everturn_store::TurnQuery;
 use std::ops::ControlFlow;
@@ -51,9 +52,11 @@ impl ConversationHandle {
     }
 
     /// Edits a turn in place: the new one is appended and read where the old one stood, and what follows stays. The old
-    /// one points to it; nothing is changed or lost.
-    pub fn supersede(&self, turn: TurnId, with: NewTurn) -> Commit<Appended> {
+    /// one points to it; nothing is changed or lost. A private turn stays private, unless the new one says
+    /// otherwise.
+    pub fn supersede(&self, turn: TurnId, mut with: NewTurn) -> Commit<Appended> {
         let appended = self.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
+            self.inherit_visibility(turn, &mut with)?;
             self.shared().ingest(conversation, with, DraftKind::Whole, ingested)?;
             let by = last_turn(ingested)?;
             self.replace(turn, by, ingested)
@@ -73,9 +76,10 @@ impl ConversationHandle {
     pub fn edit_and_branch(
         &self,
         turn: TurnId,
-        with: NewTurn,
+        mut with: NewTurn,
     ) -> Result<(ConversationHandle, Appended), Error> {
-        let place = self.turn(turn)?.place;
+        let place = self.visible_turn(turn)?.place;
+        self.inherit_visibility(turn, &mut with)?;
         let conversation = self.shared().journal.conversation(self.key())?;
         // What would be refused in the fork is refused before it is made.
         let mut trial = Ingested { drafts: Vec::new(), uploads: Vec::new() };
@@ -108,9 +112,11 @@ impl ConversationHandle {
     /// The turns that are read before a place and came there later, each with those from before that place that it
     /// replaces.
     fn edits_before(&self, place: u64) -> Result<Vec<(Turn, Vec<TurnId>)>, Error> {
+        // Private turns are copied too, and stay private.
+        let all = self.seen_by(Viewer::Owner);
         let mut edits: Vec<(Turn, Vec<TurnId>)> = Vec::new();
         let query = TurnQuery { before: Some(place), moved_after: Some(place - 1), ..TurnQuery::default() };
-        self.each_turn(query, |edit| {
+        all.each_turn(query, |edit| {
             edits.push((edit, Vec::new()));
             Ok(ControlFlow::Continue(()))
         })?;
@@ -121,12 +127,12 @@ impl ConversationHandle {
             include_superseded: true,
             ..TurnQuery::default()
         };
-        self.each_turn(before, |turn| {
+        all.each_turn(before, |turn| {
             let (mut way, mut next) = (vec![turn.id], turn.superseded_by);
             // Aborted turns may replace each other in a circle.
             while let Some(Successor::Turn(by)) = next.filter(|_| way.len() <= EDITS_MAX) {
                 way.push(by);
-                next = self.turn(by)?.superseded_by;
+                next = all.turn(by)?.superseded_by;
             }
             let end = edits.iter_mut().find(|(edit, _)| way.len() > 1 && way.last() == Some(&edit.id));
             if let Some((_, replaced)) = end {
@@ -135,6 +141,16 @@ impl ConversationHandle {
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(edits)
+    }
+
+    /// Makes the edit of a private turn private, unless it says otherwise.
+    fn inherit_visibility(&self, turn: TurnId, with: &mut NewTurn) -> Result<(), Error> {
+        let old = self.visible_turn(turn)?;
+        if with.visibility.is_none() && with.audience.is_empty() && old.visibility == Visibility::Private {
+            (with.visibility, with.audience) = (Some(Visibility::Private), old.audience);
+            with.actor = with.actor.take().or(old.actor);
+        }
+        Ok(())
     }
 
     /// Adds a copy of a turn.
@@ -149,6 +165,7 @@ impl ConversationHandle {
             message: turn.message.map(|message| message.get().to_string()).unwrap_or_default(),
             actor: turn.actor,
             visibility: Some(turn.visibility),
+            audience: turn.audience,
             tokens: turn.tokens,
             model: turn.model,
             adapter: turn.adapter,

@@ -11,7 +11,7 @@ use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::error::code;
-use everturn_core::event::{Draft, Visibility, kind};
+use everturn_core::event::{Draft, kind};
 use everturn_core::fact::{Dropped, Fact, ReadBody, StatedBody, limits};
 use everturn_core::id::{EventId, FactId, Key};
 use everturn_core::policy::FactsPolicy;
@@ -63,7 +63,11 @@ impl ConversationFacts<'_> {
     pub fn extract(&self, options: ExtractOptions) -> Result<Extraction, Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let policy = conversation.facts();
-        let reader = FactReader { conversation: self.0, model: self.0.tenant.fact_model(&policy)?, policy };
+        let reader = FactReader {
+            conversation: self.0.for_everyone(),
+            model: self.0.tenant.fact_model(&policy)?,
+            policy,
+        };
         let end = reader.end(conversation.head.seq)?;
         let to = options.to.unwrap_or(end).min(end);
         let parts = match options.from {
@@ -111,7 +115,7 @@ impl ConversationHandle {
         }
         // Without a model there is nothing to try, and nothing to log after every append.
         let Ok(model) = self.tenant.fact_model(&policy) else { return Ok(false) };
-        let reader = FactReader { conversation: self, model, policy };
+        let reader = FactReader { conversation: self.for_everyone(), model, policy };
         let head = self.shared().journal.index.conversation(self.key())?.head.seq;
         let end = reader.end(head)?;
         for (from, to) in self.shared().fold(self.key(), head)?.unread(end) {
@@ -136,8 +140,9 @@ impl ConversationHandle {
 }
 
 /// An extraction: the conversation, the model and the policy.
-struct FactReader<'a> {
-    conversation: &'a ConversationHandle,
+struct FactReader {
+    /// As everyone may see it: facts are for everyone who recalls.
+    conversation: ConversationHandle,
     model: Arc<dyn Summarize>,
     policy: FactsPolicy,
 }
@@ -159,7 +164,7 @@ struct LearnedFacts {
     input_hash: Hash,
 }
 
-impl FactReader<'_> {
+impl FactReader {
     fn key(&self) -> &Key {
         self.conversation.key()
     }
@@ -184,8 +189,8 @@ impl FactReader<'_> {
             let stands = matches!(turn.status, Status::Complete | Status::Interrupted)
                 && turn.superseded_by.is_none()
                 && !turn.erased;
-            // Instructions are no statements of fact; private turns are not for everybody who recalls.
-            if stands && turn.role != Role::System && turn.visibility != Visibility::Private {
+            // Instructions are no statements of fact.
+            if stands && turn.role != Role::System && turn.message.is_some() {
                 if batch.turns.len() == limits::TURNS_MAX {
                     batch.to = turn.seq - 1;
                     return Ok(ControlFlow::Break(()));
@@ -246,7 +251,7 @@ impl FactReader<'_> {
     /// read, writes nothing and returns no facts: the rest has to be read again.
     fn keep(&self, batch: &Batch, found: LearnedFacts) -> Result<(Option<Vec<Fact>>, Dropped), Error> {
         let LearnedFacts { learned, mut dropped, prompt_hash, input_hash } = found;
-        let conversation = self.conversation;
+        let conversation = &self.conversation;
         let (_, head) = conversation.room_for_facts(learned.len())?;
         let known = conversation.facts_at(head)?;
         let mut standing = Vec::new();
@@ -280,6 +285,7 @@ impl FactReader<'_> {
                 quote: Some(learned.quote),
                 turn_seq: Some(learned.turn_seq),
                 model: Some(self.model.name()),
+                audience: Vec::new(),
             };
             let draft = conversation.shared().draft(kind::FACT_EXTRACTED, &body)?;
             drafts.push(Draft { id: EventId(ulid), turn: Some(learned.turn), ..draft });

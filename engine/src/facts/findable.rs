@@ -1,12 +1,15 @@
 //! Changes of facts in the recall index.
 
+use super::statements::addressed;
 use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::fact::{self, Fact, Status};
 use everturn_core::id::{ConversationId, FactId, Key};
+use everturn_core::viewer::Viewer;
 use everturn_core::write::ErasedBody;
 use everturn_store::IndexChange;
+use everturn_views::facts::add_up;
 use everturn_views::recall::{EntryId, IndexEntry};
 use std::collections::BTreeSet;
 
@@ -16,7 +19,7 @@ impl Shared {
     pub fn fact_changes(&self, key: &Key, event: &Event) -> Result<Vec<IndexChange>, Error> {
         let changes = match event.kind.as_str() {
             kind if kind::is_fact(kind) => {
-                self.facts_at(key, event.seq).map(|facts| stated_changes(key, event, &facts))
+                self.findable_facts(key, event.seq).map(|facts| stated_changes(key, event, &facts))
             }
             kind::SUPERSEDED => self.forgotten(key, event.seq, []),
             kind::ERASED => self.erased_facts(key, event),
@@ -27,6 +30,26 @@ impl Shared {
             Err(Error::NotFound(_)) => Ok(Vec::new()),
             changes => changes,
         }
+    }
+
+    /// Facts with the actors that may find them: those that everyone may see as everyone sees them, the others as they
+    /// are.
+    fn findable_facts(&self, key: &Key, through: u64) -> Result<Vec<Findable>, Error> {
+        let statements = self.statements_at(key, through)?;
+        let seen: Vec<Event> =
+            statements.iter().map(|event| Viewer::everyone().event(event.clone())).collect();
+        let mut facts: Vec<Findable> = add_up(&seen).into_iter().map(|fact| (fact, None)).collect();
+        if seen != statements {
+            for fact in add_up(&statements) {
+                let states =
+                    |event: &&Event| fact::stated_by(event) == Some(fact.id) || event.id.0 == fact.id.0;
+                if !facts.iter().any(|(known, _)| known.id == fact.id) {
+                    let audience = statements.iter().find(states).map(addressed).unwrap_or_default();
+                    facts.push((fact, Some(audience)));
+                }
+            }
+        }
+        Ok(facts)
     }
 
     /// Facts learned from erased turns are erased too, wherever they were stated.
@@ -69,29 +92,33 @@ impl Shared {
         if candidates.is_empty() {
             return Ok(Vec::new());
         }
-        let facts = self.facts_at(key, through)?;
-        let gone = candidates.into_iter().filter(|id| !facts.iter().any(|fact| fact.id == *id));
+        let facts = self.findable_facts(key, through)?;
+        let gone = candidates.into_iter().filter(|id| !facts.iter().any(|(fact, _)| fact.id == *id));
         let mut changes: Vec<IndexChange> =
             gone.map(|id| IndexChange::Remove { key: key.clone(), id: EntryId::Fact(id) }).collect();
         if !changes.is_empty() {
-            let own =
-                facts.iter().filter(|fact| fact.conversation == key.id && fact.status == Status::Current);
-            changes.extend(own.map(|fact| put(key, fact)));
+            let own = facts
+                .iter()
+                .filter(|(fact, _)| fact.conversation == key.id && fact.status == Status::Current);
+            changes.extend(own.map(|(fact, audience)| put(key, fact, audience.clone())));
         }
         Ok(changes)
     }
 }
 
+/// A fact, and the actors that may find it; `None` for everyone.
+type Findable = (Fact, Option<Vec<String>>);
+
 /// Changes made by a statement, a correction or a retraction.
-fn stated_changes(key: &Key, event: &Event, facts: &[Fact]) -> Vec<IndexChange> {
-    let own = facts.iter().filter(|fact| fact.conversation == key.id);
-    own.filter_map(|fact| {
+fn stated_changes(key: &Key, event: &Event, facts: &[Findable]) -> Vec<IndexChange> {
+    let own = facts.iter().filter(|(fact, _)| fact.conversation == key.id);
+    own.filter_map(|(fact, audience)| {
         let (key, id) = (key.clone(), EntryId::Fact(fact.id));
         match fact.status {
             Status::Retracted if fact.retracted.as_ref().is_some_and(|at| at.seq == event.seq) => {
                 Some(IndexChange::Remove { key, id })
             }
-            _ if fact.seq == event.seq => Some(put(&key, fact)),
+            _ if fact.seq == event.seq => Some(put(&key, fact, audience.clone())),
             Status::Superseded if fact.superseded_seq == Some(event.seq) => {
                 Some(IndexChange::Fell { key, id, seq: event.seq })
             }
@@ -101,7 +128,7 @@ fn stated_changes(key: &Key, event: &Event, facts: &[Fact]) -> Vec<IndexChange> 
     .collect()
 }
 
-fn put(key: &Key, fact: &Fact) -> IndexChange {
+fn put(key: &Key, fact: &Fact, audience: Option<Vec<String>>) -> IndexChange {
     IndexChange::Put(Box::new(IndexEntry {
         tenant: key.tenant.clone(),
         conversation: fact.conversation,
@@ -113,6 +140,7 @@ fn put(key: &Key, fact: &Fact) -> IndexChange {
         fallen: fact.superseded_seq,
         prose: true,
         text: fact.text(),
+        audience,
         vector: None,
     }))
 }

@@ -5,9 +5,11 @@ use crate::everturn::Shared;
 use crate::facts::ConversationFacts;
 use crate::tenant::{Page, Tenant, more, page_limit};
 use everturn_core::Error;
-use everturn_core::event::{Draft, Event, kind};
+use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::fact::{self, CorrectedBody, Fact, RetractedBody, StatedBody, Status, absent, limits};
 use everturn_core::id::{ConversationId, EventId, FactId, Key, TurnId};
+use everturn_core::turn::Turn;
+use everturn_core::viewer::Viewer;
 use everturn_core::write::{Action, no_such_seq};
 use everturn_views::facts::{self, Redactor, add_up};
 use everturn_views::speech;
@@ -75,10 +77,12 @@ pub struct Correction {
 }
 
 impl Shared {
-    /// All facts as of a `seq`. Their text is read from the log each time: nothing that is erased there can be left
+    /// All facts as of a `seq`, as far as a viewer may see what states them. Their text is read from the log each time: nothing that is erased there can be left
     /// over here.
-    pub fn facts_at(&self, key: &Key, through: u64) -> Result<Vec<Fact>, Error> {
-        Ok(add_up(&self.statements_at(key, through)?))
+    pub fn facts_at(&self, key: &Key, through: u64, viewer: &Viewer) -> Result<Vec<Fact>, Error> {
+        let statements = self.statements_at(key, through)?;
+        let seen: Vec<Event> = statements.into_iter().map(|statement| viewer.event(statement)).collect();
+        Ok(add_up(&seen))
     }
 
     /// Statements, corrections and retractions as of a `seq`.
@@ -138,10 +142,8 @@ impl ConversationFacts<'_> {
         let redactor = self.0.redactor()?;
         let [subject, predicate, object] = redacted(&redactor, [&new.subject, &new.predicate, &new.object])?;
         let confidence = fact::check_confidence(new.confidence.unwrap_or(1.0))?;
-        let source = new
-            .source_turn
-            .map(|turn| self.0.shared().journal.index.turn_in(self.0.key(), turn))
-            .transpose()?;
+        let source = new.source_turn.map(|turn| self.0.visible_turn(turn)).transpose()?;
+        let audience = source.as_ref().and_then(|turn| audience(turn, new.quote.as_deref()));
         let quote = match (new.quote, &source) {
             (None, _) => None,
             (Some(_), None) => {
@@ -170,12 +172,24 @@ impl ConversationFacts<'_> {
         }
         let fact = same.map_or(FactId(ulid), |same| same.id);
         let turn_seq = source.as_ref().map(|turn| turn.seq);
-        let body = StatedBody { fact, subject, predicate, object, confidence, quote, turn_seq, model: None };
+        let visibility = if audience.is_some() { Visibility::Private } else { Visibility::Internal };
+        let body = StatedBody {
+            fact,
+            subject,
+            predicate,
+            object,
+            confidence,
+            quote,
+            turn_seq,
+            model: None,
+            audience: audience.unwrap_or_default(),
+        };
         let turn = new.source_turn;
         self.0.append_fact(Draft {
             id: EventId(ulid),
             actor: new.by,
             turn,
+            visibility,
             ..self.0.shared().draft(kind::FACT_ADDED, &body)?
         })?;
         self.0.forget_if_erased(turn)?;
@@ -208,6 +222,7 @@ impl ConversationFacts<'_> {
             return Err(Error::invalid("fact.unchanged", text));
         }
         let (ulid, _) = self.0.room_for_facts(1)?;
+        let audience = self.0.fact_audience(wrong)?;
         let body = CorrectedBody {
             fact: FactId(ulid),
             corrects: wrong,
@@ -215,10 +230,12 @@ impl ConversationFacts<'_> {
             predicate: Some(predicate).filter(|predicate| *predicate != old.predicate),
             object: Some(object).filter(|object| *object != old.object),
             confidence: fact::check_confidence(correction.confidence.unwrap_or(1.0))?,
+            audience: audience.clone().unwrap_or_default(),
         };
         let draft = Draft {
             id: EventId(ulid),
             actor: correction.by,
+            visibility: if audience.is_some() { Visibility::Private } else { Visibility::Internal },
             ..self.0.shared().draft(kind::FACT_CORRECTED, &body)?
         };
         draft.check()?;
@@ -232,8 +249,11 @@ impl ConversationFacts<'_> {
         if self.0.facts().get(fact)?.status == Status::Retracted {
             return Err(taken_back(fact));
         }
-        let draft = self.0.shared().draft(kind::FACT_RETRACTED, &RetractedBody { fact, reason })?;
-        self.0.append_fact(Draft { actor: by, ..draft })?;
+        let audience = self.0.fact_audience(fact)?;
+        let visibility = if audience.is_some() { Visibility::Private } else { Visibility::Internal };
+        let body = RetractedBody { fact, reason, audience: audience.unwrap_or_default() };
+        let draft = self.0.shared().draft(kind::FACT_RETRACTED, &body)?;
+        self.0.append_fact(Draft { actor: by, visibility, ..draft })?;
         self.0.facts().get(fact)
     }
 
@@ -246,7 +266,18 @@ impl ConversationFacts<'_> {
 
 impl ConversationHandle {
     pub(crate) fn facts_at(&self, through: u64) -> Result<Vec<Fact>, Error> {
-        self.shared().facts_at(self.key(), through)
+        self.shared().facts_at(self.key(), through, self.tenant.viewer())
+    }
+
+    /// The actors that may see a fact; `None` for everyone.
+    fn fact_audience(&self, fact: FactId) -> Result<Option<Vec<String>>, Error> {
+        let head = self.shared().journal.index.conversation(self.key())?.head.seq;
+        if self.for_everyone().facts_at(head)?.iter().any(|known| known.id == fact) {
+            return Ok(None);
+        }
+        let statements = self.shared().statements_at(self.key(), head)?;
+        let states = |event: &&Event| fact::stated_by(event) == Some(fact) || FactId(event.id.0) == fact;
+        Ok(statements.iter().find(states).map(addressed))
     }
 
     /// Redactor of text that must not be kept in a conversation's facts, as far as it is known by its shape.
@@ -286,6 +317,27 @@ impl ConversationHandle {
         }
         Ok(())
     }
+}
+
+/// The actors that may see a fact from a turn; `None` for everyone. Without a quote it may come from any of its blocks.
+fn audience(turn: &Turn, quote: Option<&str>) -> Option<Vec<String>> {
+    let public = Viewer::everyone().turn(turn.clone());
+    let is_public = match (quote, public.value()) {
+        (Some(quote), Some(said)) => facts::quotes(&said, speech::of_turn(turn).role, quote),
+        _ => public.message == turn.message,
+    };
+    (!is_public).then(|| turn.actor.iter().chain(&turn.audience).cloned().collect())
+}
+
+/// The actors that may see a private statement.
+pub(super) fn addressed(statement: &Event) -> Vec<String> {
+    #[derive(Default, Deserialize)]
+    struct Addressed {
+        #[serde(default)]
+        audience: Vec<String>,
+    }
+    let body: Addressed = statement.read().unwrap_or_default();
+    statement.actor.iter().cloned().chain(body.audience).collect()
 }
 
 fn find(facts: Vec<Fact>, id: FactId) -> Result<Fact, Error> {

@@ -14,7 +14,7 @@ use crate::tenant::Tenant;
 use crate::writer::{Commit, closed};
 use everturn_core::Error;
 use everturn_core::error::code;
-use everturn_core::event::{Draft, kind};
+use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::{ConversationId, GenerationId, TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
@@ -271,8 +271,10 @@ impl ConversationHandle {
         let generation = GenerationId(self.shared().journal.source.ulid()?);
         let (seat, mut halted) =
             self.shared().generations.begin(generation, self.key().clone(), options.parallel)?;
-        let conversation =
-            Tenant::within(self.shared().clone(), self.key().tenant.clone()).conversation(self.id());
+        let asking = Tenant::within(self.shared().clone(), self.key().tenant.clone())
+            .called_by(self.tenant.caller().clone())
+            .conversation(self.id());
+        let conversation = asking.replying_as(options.actor.as_ref(), &options.context.participants)?;
         let (id, (tell, begun)) = (self.id(), oneshot::channel());
         let span = tracing::info_span!(
             "chat",
@@ -286,7 +288,7 @@ impl ConversationHandle {
             "error.type" = Empty,
         );
         let (news, within) = (Arc::default(), span.clone());
-        let work = Arc::new(Work { conversation, generation, options, model, news, span });
+        let work = Arc::new(Work { asking, conversation, generation, options, model, news, span });
         let run = async move {
             match work.prepared(&mut halted).await {
                 Err(end) => {
@@ -316,7 +318,9 @@ impl ConversationHandle {
 
 /// A generation: its request and its model.
 struct Work {
-    /// Does not keep the store open.
+    /// For the input, in the name of the caller. Does not keep the store open.
+    asking: ConversationHandle,
+    /// For everything else, as the actor of the reply sees it: the prompt holds no private turns of others.
     conversation: ConversationHandle,
     generation: GenerationId,
     options: GenerateOptions,
@@ -458,9 +462,14 @@ impl Work {
             context.check_whole()?;
         }
         let receipt_seq = self.conversation.contexts().record(&context)?.seq;
+        // The reply to a private turn is for the same actors.
+        let asked = input.last().or(recent.first()).filter(|turn| turn.visibility == Visibility::Private);
         let new = NewStream {
             actor: self.options.actor.clone(),
             role: Some(Role::Assistant),
+            visibility: asked.map(|turn| turn.visibility),
+            audience: asked
+                .map_or(Vec::new(), |turn| turn.actor.iter().chain(&turn.audience).cloned().collect()),
             model: built.model.clone(),
             metadata: self.metadata(json!({ "id": self.generation, "receipt_seq": receipt_seq }))?,
             idempotency_key: None,
@@ -483,10 +492,10 @@ impl Work {
             }
             return Ok(Vec::new());
         }
-        let appended = self.conversation.append_all(input.clone()).with(append.clone()).wait()?;
+        let appended = self.asking.append_all(input.clone()).with(append.clone()).wait()?;
         if let (true, Some(last)) = (appended.repeated, appended.turns.last()) {
             let query = TurnQuery { after: Some(last.seq), limit: LOOK_BACK, ..TurnQuery::default() };
-            let since = self.conversation.shared().journal.index.turns(self.conversation.key(), &query)?;
+            let since = self.asking.turns(&query)?;
             let answers = |turn: &&Turn| turn.role == Role::Assistant && turn.status == Status::Complete;
             if let Some(answer) = since.iter().find(answers) {
                 let text = format!(
@@ -552,7 +561,7 @@ impl Work {
     /// The last turns that are neither superseded nor aborted, newest first.
     fn recent(&self, before: Option<u64>) -> Result<Vec<Turn>, Error> {
         let query = TurnQuery { before, descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
-        let mut turns = self.conversation.shared().journal.index.turns(self.conversation.key(), &query)?;
+        let mut turns = self.conversation.turns(&query)?;
         turns.retain(|turn| turn.status != Status::Pending && turn.message.is_some());
         Ok(turns)
     }
@@ -745,6 +754,7 @@ impl Work {
             Some(Tokens { prompt: answer.tokens.prompt, completion: answer.tokens.completion }),
         ));
         let kinds: Vec<Option<String>> = items.iter().map(|item| item_kind(item)).collect();
+        let opened = self.conversation.shared().journal.index.turn_in(self.conversation.key(), turn)?;
         let mut place = 0;
         let appended =
             self.conversation.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
@@ -763,7 +773,16 @@ impl Work {
                         }
                     };
                     let (actor, model) = (self.options.actor.clone(), model.clone());
-                    let new = NewTurn { message, actor, model, metadata, tokens, ..NewTurn::default() };
+                    let new = NewTurn {
+                        message,
+                        actor,
+                        model,
+                        metadata,
+                        tokens,
+                        visibility: Some(opened.visibility),
+                        audience: opened.audience.clone(),
+                        ..NewTurn::default()
+                    };
                     self.conversation.shared().ingest(conversation, new, at, ingested)
                 })?;
                 let said = ingested.drafts.iter().filter(|draft| kind::is_of_turn(&draft.kind));
@@ -777,7 +796,7 @@ impl Work {
             });
         let followed = appended.wait()?.turns;
         let said = [turn].into_iter().chain(followed.iter().map(|turn| turn.id));
-        said.map(|turn| self.conversation.turn(turn)).collect()
+        said.map(|turn| self.asking.turn(turn)).collect()
     }
 
     /// Refuses to replace an answer by one with more items where other turns follow: there is no place for the rest.

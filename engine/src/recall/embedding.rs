@@ -13,6 +13,7 @@ use crate::model::{self, BuiltinEmbedder, Embed, EmbedAtOnce, QuestionVector};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
 use everturn_core::id::TenantName;
+use everturn_core::viewer::Viewer;
 use everturn_store::{Behind, Unembedded};
 use everturn_views::recall::{EntryId, EntryNo, cut, searched_text};
 use everturn_views::vectors::cosine;
@@ -320,11 +321,11 @@ fn miscounted() -> Error {
     Error::internal("embedder.count", "the embedder returned other vectors than were asked for")
 }
 
-/// Text of an entry to embed.
+/// Text of an entry to embed, as everyone may see it: private words have no vectors.
 fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
     let text = match entry.id {
         EntryId::Turn(id) => match shared.journal.index.turn_in(&entry.key, id) {
-            Ok(turn) => searched_text(&turn),
+            Ok(turn) => searched_text(&Viewer::everyone().turn(turn)),
             Err(Error::NotFound(_)) => None,
             Err(error @ Error::Corrupt(_)) => {
                 tracing::warn!(%error, "not embedded");
@@ -334,7 +335,7 @@ fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
         },
         EntryId::Fact(id) => match shared.journal.index.conversation(&entry.key) {
             Ok(conversation) => {
-                let facts = shared.facts_at(&entry.key, conversation.head.seq)?;
+                let facts = shared.facts_at(&entry.key, conversation.head.seq, &Viewer::everyone())?;
                 facts.iter().find(|fact| fact.id == id).map(Fact::text)
             }
             Err(Error::NotFound(_)) => None,

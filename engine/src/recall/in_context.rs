@@ -9,32 +9,38 @@ use crate::recall::Hit;
 use crate::tenant::page_limit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use everturn_core::event::Visibility;
 use everturn_core::fact::Fact;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::turn::{Role, Turn};
+use everturn_core::viewer::{is_for_everyone, without_private};
 use everturn_store::TurnQuery;
 use everturn_views::context::{Block, ContextText, Material, Names, Section, Seen, Source, seen_by};
 use everturn_views::recall::{Filter, Kind, Mode, raw_text_of, text_of};
 use everturn_views::speech;
+use std::borrow::Cow;
 
 /// Most bytes of a recalled turn in a prompt. Frozen: receipts are replayed with it.
 const RECALLED_BYTES_MAX: usize = 2 * 1024;
 
 impl ConversationHandle {
-    /// Recalls turns before a place, and facts as of a `seq`, that help with the input.
+    /// Recalls turns before a place, and facts as of a `seq`, that help with the input. Returns whether all of it is
+    /// for everyone.
     pub(crate) fn recalled_now(
         &self,
         options: &ContextOptions,
         request: &RecallRequest,
         (begins, through): (u64, u64),
         material: &mut Material,
-    ) -> Result<(), Error> {
-        let Some(query) = request.query.clone().or_else(|| asked(material)) else { return Ok(()) };
+    ) -> Result<bool, Error> {
+        let Some(query) = request.query.clone().or_else(|| asked(material)) else { return Ok(true) };
+        let mut is_public = true;
         let filter = |kind, before_seq| Filter {
             conversation: Some(self.key().id),
             kinds: vec![kind],
             through_seq: Some(through),
             before_seq,
+            viewer: self.tenant.viewer().clone(),
             ..Filter::default()
         };
         if options.sections.has(Section::Recalled) && request.turns > 0 {
@@ -51,8 +57,10 @@ impl ConversationHandle {
             }
             for hit in hits {
                 let Some(id) = hit.turn else { continue };
-                let turn = self.shared().journal.index.turn_in(self.key(), id)?;
-                material.recalled.extend(turn_piece(&turn, &options.participants, Names::Speakers));
+                let turn = self.turn(id)?;
+                let piece = turn_piece(&turn, &options.participants, Names::Speakers);
+                is_public &= piece.is_none() || is_for_everyone(&turn);
+                material.recalled.extend(piece);
             }
         }
         if options.sections.has(Section::Facts) && request.facts > 0 {
@@ -61,7 +69,16 @@ impl ConversationHandle {
                 material.facts.extend(hit.fact.as_ref().map(fact_piece));
             }
         }
-        Ok(())
+        Ok(is_public && self.are_for_everyone(&material.facts, through)?)
+    }
+
+    /// Whether these are facts that everyone may see.
+    fn are_for_everyone(&self, facts: &[ContextText], through: u64) -> Result<bool, Error> {
+        if facts.is_empty() {
+            return Ok(true);
+        }
+        let public = self.for_everyone().facts_at(through)?;
+        Ok(facts.iter().all(|piece| public.iter().any(|fact| fact_piece(fact) == *piece)))
     }
 
     /// Whether a turn that is read before a place was said after it.
@@ -77,13 +94,16 @@ impl ConversationHandle {
     }
 
     /// The recalled parts of a receipt, in its order; refused where a fact has changed since.
-    pub(crate) fn recalled_before(&self, receipt: &Receipt, material: &mut Material) -> Result<(), Error> {
+    pub(crate) fn recalled_before(&self, receipt: &Receipt, material: &mut Material) -> Result<bool, Error> {
+        let mut is_public = true;
         for block in receipt.blocks.iter().filter(|block| block.section == Section::Recalled) {
             let Source::Ids(ids) = &block.source else { continue };
             let Some(event) = ids.first().and_then(|id| id.parse::<EventId>().ok()) else { continue };
-            let turn = self.shared().journal.index.turn_in(self.key(), TurnId(event.0))?;
+            let turn = self.turn(TurnId(event.0))?;
             let names = names(receipt.renderer_version);
-            material.recalled.extend(turn_piece(&turn, &receipt.policy.participants, names));
+            let piece = turn_piece(&turn, &receipt.policy.participants, names);
+            is_public &= piece.is_none() || is_for_everyone(&turn);
+            material.recalled.extend(piece);
         }
         let facts: Vec<&Block> =
             receipt.blocks.iter().filter(|block| block.section == Section::Facts).collect();
@@ -100,7 +120,7 @@ impl ConversationHandle {
                 None => return Err(erased(&ids.join(", "))),
             }
         }
-        Ok(())
+        Ok(is_public && self.are_for_everyone(&material.facts, receipt.through_seq)?)
     }
 }
 
@@ -122,6 +142,12 @@ fn asked(material: &Material) -> Option<String> {
 /// are replayed with it.
 pub(crate) fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<ContextText> {
     let message = turn.value()?;
+    let is_own = turn.actor.as_ref().is_some_and(|actor| participants.contains(actor));
+    let message = match turn.message.as_ref().filter(|_| !is_own).map(|raw| without_private(raw.get())) {
+        Some(None) if turn.visibility != Visibility::Private => return None,
+        Some(Some(Cow::Owned(public))) => serde_json::from_str(&public).ok()?,
+        _ => message,
+    };
     if seen_by(participants, &[(turn, Some(&message))], names) == [Seen::Hidden] {
         return None;
     }

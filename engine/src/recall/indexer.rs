@@ -252,7 +252,9 @@ fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
 fn embed(shared: &Shared, changes: &mut [IndexChange]) {
     let Some((embedder, model)) = embedding::at_once(shared) else { return };
     for change in changes {
-        if let IndexChange::Put(entry) = change {
+        if let IndexChange::Put(entry) = change
+            && entry.audience.is_none()
+        {
             let numbers = embedder.vector(&entry.text);
             entry.vector = Some(Embedded { model: model.clone(), numbers });
         }
@@ -270,8 +272,9 @@ fn changes_of(
     let key = Key { tenant: tenant.clone(), id: event.conversation };
     match event.kind.as_str() {
         kind::MESSAGE | kind::TOOL_RESULT => {
-            let entry = Turn::begun(event).and_then(|turn| IndexEntry::of_turn(tenant, &turn, None));
-            changes.extend(entry.map(|entry| IndexChange::Put(Box::new(entry))));
+            let entries = Turn::begun(event).map(|turn| IndexEntry::all_of_turn(tenant, &turn, None));
+            let entries = entries.into_iter().flatten();
+            changes.extend(entries.map(|entry| IndexChange::Put(Box::new(entry))));
         }
         kind if kind::ends_turn(kind) => {
             let Some(id) = event.turn else { return Ok(()) };
@@ -285,8 +288,8 @@ fn changes_of(
                 turn => turn?,
             };
             let fallen = (kind == kind::ABORTED).then_some(event.seq);
-            let entry = IndexEntry::of_turn(tenant, &turn, fallen);
-            changes.extend(entry.map(|entry| IndexChange::Put(Box::new(entry))));
+            let entries = IndexEntry::all_of_turn(tenant, &turn, fallen).into_iter();
+            changes.extend(entries.map(|entry| IndexChange::Put(Box::new(entry))));
         }
         kind::SUPERSEDED => {
             let key = key.clone();

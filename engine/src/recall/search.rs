@@ -9,6 +9,7 @@ use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
+use everturn_core::viewer::Viewer;
 use everturn_store::{Behind, Proposal, Proposed, TurnQuery};
 use everturn_views::recall::{
     Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, Wanted, WordFit,
@@ -17,8 +18,8 @@ use everturn_views::recall::{
 use everturn_views::speech;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::panic::resume_unwind;
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ impl Default for RecallOptions {
 }
 
 impl RecallOptions {
-    fn filter(&self) -> Filter {
+    fn filter(&self, viewer: Viewer) -> Filter {
         Filter {
             conversation: self.conversation,
             actors: self.actors.clone(),
@@ -84,6 +85,7 @@ impl RecallOptions {
             through_seq: None,
             before_seq: None,
             include_superseded: self.include_superseded,
+            viewer,
         }
     }
 }
@@ -211,7 +213,8 @@ impl Tenant {
         // The index may catch up during the search, and a loss may only then be noticed: everything that may have
         // been missed counts. The second call also wakes the indexer, which nothing else tells of a loss.
         let before = embedding::behind(self.shared(), self.name())?;
-        let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
+        let (data, mode, note) =
+            self.find(query, &options.filter(self.viewer().clone()), options.mode, limit)?;
         let after = embedding::behind(self.shared(), self.name())?;
         let behind =
             Behind { events: before.events.max(after.events), vectors: before.vectors.max(after.vectors) };
@@ -239,7 +242,7 @@ impl Tenant {
     /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but the lexical matches of this query come first, best
     /// first: so vectors are compared among all of them, however many entries still lack one.
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
-        let first = self.sharing_words(&TextQuery::parse(query), &options.filter())?;
+        let first = self.sharing_words(&TextQuery::parse(query), &options.filter(self.viewer().clone()))?;
         embedding::catch_up(self.shared(), Some((self.name(), &first)), time)?;
         embedding::behind(self.shared(), self.name())
     }
@@ -321,10 +324,14 @@ impl Tenant {
             };
             let all = ranked.len() < wanted;
             ranked.truncate(wanted);
-            let mut hits = Vec::new();
+            let (mut hits, mut seen) = (Vec::new(), HashSet::new());
             for ranked in ranked {
                 if hits.len() == limit {
                     break;
+                }
+                // A turn with private blocks may be found as everyone sees it and as the caller does.
+                if !seen.insert((ranked.found.conversation, ranked.found.id)) {
+                    continue;
                 }
                 hits.extend(self.looked_at(ranked, filter, &search.words, &mut known)?);
             }
@@ -417,7 +424,8 @@ impl Tenant {
         let key = self.key(found.conversation);
         let text = match found.id {
             EntryId::Turn(id) => {
-                self.shared().journal.index.turn_in(&key, id).map(|turn| searched_text(&turn))
+                let turn = self.conversation(key.id).turn(id);
+                turn.map(|turn| searched_text(&turn))
             }
             EntryId::Fact(id) => self
                 .facts_known(found.conversation, None, known)
@@ -521,7 +529,7 @@ impl Tenant {
             limit: 1,
             ..TurnQuery::default()
         };
-        let turn = match self.shared().journal.index.turns(&key, &query) {
+        let turn = match self.conversation(key.id).turns(&query) {
             Err(Error::NotFound(_) | Error::Corrupt(_)) => None,
             turns => turns?.pop().filter(|turn| turn.superseded_by.is_none()),
         };
@@ -543,7 +551,7 @@ impl Tenant {
     fn turn_standing(&self, found: &Proposal, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
         let key = self.key(filter.conversation.unwrap_or(found.conversation));
         let turn = match filter.through_seq {
-            None => match self.shared().journal.index.turn_in(&key, id) {
+            None => match self.conversation(key.id).turn(id) {
                 Err(Error::NotFound(_)) => return Ok(None),
                 turn => turn?,
             },
@@ -557,7 +565,7 @@ impl Tenant {
                     limit: 1,
                     ..TurnQuery::default()
                 };
-                let page = self.shared().journal.index.turns(&key, &query)?;
+                let page = self.conversation(key.id).turns(&query)?;
                 match page.into_iter().find(|turn| turn.id == id) {
                     Some(turn) => turn,
                     None => return Ok(None),

@@ -5,11 +5,13 @@
 
 use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
+use crate::tenant::Tenant;
 use event_listener::{EventListener, Listener};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName, TurnId, clip};
 use everturn_core::limits::{SUBSCRIBER_LAG_BYTES_MAX, SUBSCRIBER_LAG_EVENTS_MAX};
+use everturn_core::viewer::Viewer;
 use everturn_core::write::EventAddress;
 use futures_core::Stream;
 use parking_lot::{Mutex, MutexGuard};
@@ -50,6 +52,8 @@ pub struct Chunk {
     pub offset: u64,
     /// The piece.
     pub text: Arc<str>,
+    /// The actors that may see it; `None` for everyone.
+    pub audience: Option<Arc<[String]>>,
 }
 
 /// Position of a subscriber: pass it to [`ConversationHandle::subscribe`](crate::ConversationHandle::subscribe) to go
@@ -271,6 +275,8 @@ const CATCH_UP_PAGE: usize = 256;
 pub struct Subscription {
     shared: Arc<Shared>,
     key: Key,
+    /// What the subscriber sees.
+    viewer: Viewer,
     topic: Arc<Topic>,
     next_seq: u64,
     /// Position after the last update that was handed out.
@@ -294,12 +300,14 @@ enum Stage {
 }
 
 impl Subscription {
-    pub(crate) fn new(shared: Arc<Shared>, key: Key, after: Position) -> Result<Subscription, Error> {
+    pub(crate) fn new(tenant: &Tenant, key: Key, after: Position) -> Result<Subscription, Error> {
+        let shared = tenant.shared().clone();
         // Joined before the head is read, so that nothing is missed in between.
         let topic = shared.hub.join(&key, 0);
         let joined = topic.ring().end();
         let subscription = Subscription {
             key,
+            viewer: tenant.viewer().clone(),
             topic,
             next_seq: after.seq.saturating_add(1),
             position: after,
@@ -376,6 +384,7 @@ impl Subscription {
         loop {
             self.forget_erased();
             if let Some(update) = self.ready.pop_front() {
+                let Some(update) = self.seen(update) else { continue };
                 match &update {
                     Update::Event(event) => self.position = Position { seq: event.seq, chunk: None },
                     Update::Chunk(chunk) => {
@@ -397,6 +406,22 @@ impl Subscription {
                     }
                 }
             }
+        }
+    }
+
+    /// An update as the subscriber sees it; `None` for a piece of a turn that is not for it.
+    fn seen(&self, update: Update) -> Option<Update> {
+        match update {
+            _ if self.viewer == Viewer::Owner => Some(update),
+            Update::Event(event) => {
+                Some(Update::Event(Arc::new(self.viewer.event(Arc::unwrap_or_clone(event)))))
+            }
+            Update::Chunk(chunk) => {
+                let addressed =
+                    |audience: &Arc<[String]>| audience.iter().any(|name| self.viewer.is(Some(name)));
+                chunk.audience.as_ref().is_none_or(addressed).then_some(Update::Chunk(chunk))
+            }
+            Update::Lagged { .. } | Update::Deleted => Some(update),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::journal::{Observed, Observer};
 use crate::streaming::hub::{Chunk, Hub, Update};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
-use everturn_core::event::{Event, kind};
+use everturn_core::event::{Event, Visibility, kind};
 use everturn_core::id::{Key, TurnId};
 use everturn_core::json::{self, Raw};
 use everturn_core::limits::STREAM_BYTES_MAX;
@@ -48,6 +48,8 @@ pub struct Open {
     pub seq: u64,
     pub actor: Option<String>,
     pub role: Role,
+    pub visibility: Visibility,
+    pub audience: Vec<String>,
     pub model: Option<String>,
     pub metadata: BTreeMap<String, Raw>,
     pub text: String,
@@ -70,6 +72,8 @@ impl Open {
             seq: event.seq,
             actor: event.actor.clone(),
             role: event.role.unwrap_or(Role::Assistant),
+            visibility: event.visibility,
+            audience: opened.audience,
             model: opened.model,
             metadata: opened.metadata,
             text: String::new(),
@@ -82,11 +86,20 @@ impl Open {
     }
 }
 
+impl Open {
+    /// The actors that may see it; `None` for everyone.
+    fn addressed(&self) -> Option<Arc<[String]>> {
+        let is_private = self.visibility == Visibility::Private;
+        is_private.then(|| self.actor.iter().chain(&self.audience).cloned().collect())
+    }
+}
+
 /// Text of an open turn so far.
 pub struct OpenText {
     pub turn: TurnId,
     pub seq: u64,
     pub text: String,
+    pub audience: Option<Arc<[String]>>,
 }
 
 impl OpenText {
@@ -95,7 +108,8 @@ impl OpenText {
     pub fn chunk_after(&self, offset: u64) -> Chunk {
         let rest = usize::try_from(offset).ok().and_then(|offset| self.text.get(offset..));
         let (offset, text) = rest.map_or((0, self.text.as_str()), |rest| (offset, rest));
-        Chunk { turn: self.turn, turn_seq: self.seq, offset, text: text.into() }
+        let audience = self.audience.clone();
+        Chunk { turn: self.turn, turn_seq: self.seq, offset, text: text.into(), audience }
     }
 }
 
@@ -111,6 +125,11 @@ impl Streams {
     /// An open turn as it is now.
     pub fn get(&self, key: &Key, turn: TurnId) -> Option<Open> {
         self.open().get(&(key.clone(), turn)).cloned()
+    }
+
+    /// The actor of an open turn.
+    pub fn actor(&self, key: &Key, turn: TurnId) -> Option<String> {
+        self.open().get(&(key.clone(), turn))?.actor.clone()
     }
 
     /// Wakes the thread that makes chunks durable, so that it sees the store closing.
@@ -174,7 +193,8 @@ impl Streams {
             open.dirty_since = Some(now);
             self.dirty.notify_one();
         }
-        let chunk = Chunk { turn, turn_seq: open.seq, offset: length, text: Arc::from(fresh) };
+        let (text, audience) = (Arc::from(fresh), open.addressed());
+        let chunk = Chunk { turn, turn_seq: open.seq, offset: length, text, audience };
         // Under the lock, so that a snapshot and the ring agree on the order.
         hub.publish(key, std::iter::once(Update::Chunk(chunk)));
         Ok(Some(open.text.len() as u64))
@@ -219,7 +239,12 @@ impl Streams {
         let mut open: Vec<OpenText> = streams
             .iter()
             .filter(|((of, _), _)| of == key)
-            .map(|((_, turn), open)| OpenText { turn: *turn, seq: open.seq, text: open.text.clone() })
+            .map(|((_, turn), open)| OpenText {
+                turn: *turn,
+                seq: open.seq,
+                text: open.text.clone(),
+                audience: open.addressed(),
+            })
             .collect();
         open.sort_by_key(|open| open.seq);
         (open, with())

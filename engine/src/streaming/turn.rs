@@ -1,7 +1,7 @@
 //! Streamed turns: opened, extended by chunks, ended.
 
 use crate::conversation::{AppendOptions, ConversationHandle, idempotency};
-use crate::ingest::{DraftKind, NewTurn};
+use crate::ingest::{self, DraftKind, NewTurn};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -23,6 +23,12 @@ pub struct NewStream {
     pub actor: Option<String>,
     /// Role; the assistant's by default.
     pub role: Option<Role>,
+    /// Visibility; public by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
+    /// Actors that it is addressed to. It is then private: only they and its own actor see it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
     /// Model that writes it.
     pub model: Option<String>,
     /// Further data to keep with it.
@@ -42,19 +48,32 @@ impl ConversationHandle {
     pub fn open(&self, new: NewStream) -> Commit<Turn> {
         let prepared = (|| {
             let ulid = self.shared().journal.source.ulid()?;
-            let request = Raw::of(&json!([new.actor, new.role, new.model, new.metadata]))?;
+            let request = match new.visibility.is_some() || !new.audience.is_empty() {
+                true => Raw::of(&new)?,
+                false => Raw::of(&json!([new.actor, new.role, new.model, new.metadata]))?,
+            };
             let idempotency = idempotency(new.idempotency_key, Some(Hash::of(request.get().as_bytes())))?;
-            let body = TurnBody { model: new.model, metadata: new.metadata, ..TurnBody::default() };
+            let conversation = self.shared().journal.conversation(self.key())?;
+            let role = new.role.unwrap_or(Role::Assistant);
+            let visibility = ingest::visibility(new.visibility, &new.audience, Visibility::Public)?;
+            let mut body = TurnBody {
+                model: new.model,
+                metadata: new.metadata,
+                audience: new.audience,
+                ..TurnBody::default()
+            };
+            for value in body.metadata.values_mut() {
+                ingest::redact(value, ingest::redaction_mode(&conversation))?;
+            }
             let draft = Draft {
                 id: EventId(ulid),
                 turn: Some(TurnId(ulid)),
                 actor: new.actor,
-                role: Some(new.role.unwrap_or(Role::Assistant)),
-                visibility: Visibility::Public,
+                role: Some(role),
+                visibility,
                 ..self.shared().draft(kind::OPENED, &body)?
             };
             draft.check()?;
-            let conversation = self.shared().journal.conversation(self.key())?;
             let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_open")?;
             drafts.push(draft);
             Ok(Action::Append { drafts, expected_seq: None, idempotency })
@@ -75,6 +94,9 @@ impl<'a> OpenTurn<'a> {
     /// piece goes to the end. Returns the new length.
     pub fn chunk(&self, offset: Option<u64>, delta: &str) -> Result<u64, Error> {
         let (key, shared) = (self.conversation.key(), self.conversation.shared());
+        if let Some(actor) = shared.streams.actor(key, self.turn) {
+            self.conversation.tenant.caller().check(&actor)?;
+        }
         match shared.streams.chunk(&shared.hub, key, self.turn, offset, delta, shared.now())? {
             Some(length) => Ok(length),
             None => Err(self.not_open()),
@@ -129,6 +151,8 @@ impl<'a> OpenTurn<'a> {
                     false => with_words(last.message, &open.text),
                 };
                 last.actor = last.actor.or(open.actor);
+                last.visibility = Some(open.visibility);
+                last.audience = open.audience;
                 last.model = last.model.or(open.model);
                 for (key, value) in open.metadata {
                     last.metadata.entry(key).or_insert(value);

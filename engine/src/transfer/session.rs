@@ -11,7 +11,8 @@ use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::ConversationId;
 use everturn_core::limits::BATCH_EVENTS_MAX;
-use everturn_core::write::{Action, Write};
+use everturn_core::redaction::Mode;
+use everturn_core::write::Action;
 use everturn_formats::jsonl::{Header, Item};
 use everturn_formats::session::{self, Mapped, Mapper, Recorded, Tally};
 use serde::{Deserialize, Serialize};
@@ -147,7 +148,7 @@ impl Import<'_> {
                 self.conversation = Some(conversation);
             }
             Err(Error::NotFound(_)) => {
-                let settings = Mapper::settings(header)?.normalise()?;
+                let settings = Mapper::settings(header)?.normalise()?.redacted(Mode::default())?;
                 let drafts = self.tenant.setting_drafts(kind::CREATED, &settings)?;
                 let ingested = Ingested { drafts, uploads: Vec::new() };
                 self.batch = Some(Batch { ingested, creates: true, lines: 0, last: 0 });
@@ -234,7 +235,7 @@ impl Import<'_> {
             true => Action::Create { drafts: ingested.drafts, parent: None, idempotency: None },
             false => Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None },
         };
-        let submitted = shared.submit(Write { key: self.tenant.key(self.id), action }, ingested.uploads);
+        let submitted = self.tenant.submit(self.tenant.key(self.id), action, ingested.uploads);
         let committed = Commit::new(submitted, Ok).wait()?;
         self.conversation = Some(Arc::unwrap_or_clone(committed.conversation));
         self.done = last;

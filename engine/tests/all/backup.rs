@@ -68,7 +68,13 @@ fn fill(store: &Everturn) -> ConversationId {
         let scope = store.tenant(name).unwrap();
         store
             .keys()
-            .create(NewKey { tenant: name.into(), role: KeyRole::Writer, label: None, expires: None })
+            .create(NewKey {
+                tenant: name.into(),
+                role: KeyRole::Writer,
+                actors: Vec::new(),
+                label: None,
+                expires: None,
+            })
             .unwrap();
         let id = scope.begin();
         let first = scope.say(id, NewTurn::user(&format!("a first word of {name}")));

@@ -2,10 +2,9 @@
 //!
 //! Everyone else finds equal beginnings by themselves.
 
-use super::text::{array, elements, field, fields, object};
 use super::{Rendered, raw};
 use everturn_core::Error;
-use everturn_core::json::{Raw, quote};
+use everturn_core::json::{Raw, array, elements, field, fields, object, quote};
 use serde_json::Value;
 
 /// The field, and what it says.

@@ -3,15 +3,13 @@
 //! Payloads that were moved into assets are put back first, so that what follows sees the message as it was given.
 
 use super::Media;
-use super::text::{array, elements, fields, object};
-use everturn_core::{Error, asset, json};
+use everturn_core::json::{array, elements, fields, object};
+use everturn_core::viewer::{NESTS, is_block, without_private};
+use everturn_core::{Error, asset};
 use std::borrow::Cow;
 
 /// Fields that we put on messages and blocks; no provider knows them.
 const OURS: [&str; 4] = ["_harn_projection", "redaction_pointers", "visibility", "asset_id"];
-/// Fields that hold blocks, which may hold blocks. Arguments and other JSON of tools are not looked into: a `visibility`
-/// there is the tool's own.
-const NESTS: [&str; 5] = ["content", "parts", "tool_calls", "tool_results", "output"];
 
 /// A message ready to be read.
 pub struct Clean<'a> {
@@ -34,21 +32,23 @@ pub fn clean<'a>(text: Cow<'a, str>, media: &dyn Media) -> Result<Clean<'a>, Err
     if !text.contains("\\u") && !OURS.iter().any(|field| text.contains(field)) {
         return Ok(Clean { text: Some(text), lost: false, changed: restores });
     }
-    let mut lost = false;
-    let cleaned = match object_without_marks(&text, true, &mut lost) {
-        Some(Cow::Owned(cleaned)) => cleaned,
-        Some(Cow::Borrowed(_)) => return Ok(Clean { text: Some(text), lost, changed: restores }),
-        None => return Ok(Clean { text: None, lost: true, changed: true }),
+    let Some(public) = without_private(&text) else {
+        return Ok(Clean { text: None, lost: true, changed: true });
     };
-    Ok(Clean { text: Some(Cow::Owned(cleaned)), lost, changed: true })
+    let lost = matches!(public, Cow::Owned(_));
+    let cleaned = match without_marks(&public, true) {
+        Cow::Owned(cleaned) => Some(cleaned),
+        Cow::Borrowed(_) if lost => Some(public.into_owned()),
+        Cow::Borrowed(_) => None,
+    };
+    Ok(match cleaned {
+        Some(cleaned) => Clean { text: Some(Cow::Owned(cleaned)), lost, changed: true },
+        None => Clean { text: Some(text), lost, changed: restores },
+    })
 }
 
-/// `None` if it is private.
-fn object_without_marks<'a>(text: &'a str, whole: bool, lost: &mut bool) -> Option<Cow<'a, str>> {
+fn without_marks(text: &str, whole: bool) -> Cow<'_, str> {
     let fields = fields(text);
-    if fields.iter().any(|(key, value)| key == "visibility" && json::unescape(value) == "\"private\"") {
-        return None;
-    }
     let mut changed = false;
     let mut kept = Vec::with_capacity(fields.len());
     for (key, value) in &fields {
@@ -58,39 +58,24 @@ fn object_without_marks<'a>(text: &'a str, whole: bool, lost: &mut bool) -> Opti
             continue;
         }
         let value = match value.as_bytes() {
-            [b'[', ..] if NESTS.contains(&&**key) => blocks(value, key.starts_with("tool_"), lost),
-            [b'{', ..] if NESTS.contains(&&**key) && is_block(value) => {
-                object_without_marks(value, false, lost).unwrap_or_else(|| {
-                    *lost = true;
-                    Cow::Owned("null".into())
-                })
-            }
+            [b'[', ..] if NESTS.contains(&&**key) => blocks(value, key.starts_with("tool_")),
+            [b'{', ..] if NESTS.contains(&&**key) && is_block(value) => without_marks(value, false),
             _ => Cow::Borrowed(*value),
         };
         changed |= matches!(value, Cow::Owned(_));
         kept.push((&**key, value.into_owned()));
     }
-    Some(if changed { Cow::Owned(object(kept)) } else { Cow::Borrowed(text) })
+    if changed { Cow::Owned(object(kept)) } else { Cow::Borrowed(text) }
 }
 
-fn blocks<'a>(text: &'a str, all: bool, lost: &mut bool) -> Cow<'a, str> {
+fn blocks(text: &str, all: bool) -> Cow<'_, str> {
     let mut changed = false;
     let mut kept = Vec::new();
     for block in elements(text) {
         let looks = block.starts_with('{') && (all || is_block(block));
-        match if looks { object_without_marks(block, false, lost) } else { Some(Cow::Borrowed(block)) } {
-            Some(block) => {
-                changed |= matches!(block, Cow::Owned(_));
-                kept.push(block.into_owned());
-            }
-            None => (changed, *lost) = (true, true),
-        }
+        let block = if looks { without_marks(block, false) } else { Cow::Borrowed(block) };
+        changed |= matches!(block, Cow::Owned(_));
+        kept.push(block.into_owned());
     }
     if changed { Cow::Owned(array(&kept)) } else { Cow::Borrowed(text) }
-}
-
-/// Whether an object is a block and not data of a tool.
-fn is_block(text: &str) -> bool {
-    const MARKS: [&str; 6] = ["type", "text", "functionCall", "functionResponse", "inlineData", "fileData"];
-    fields(text).iter().any(|(key, _)| MARKS.contains(&&**key))
 }

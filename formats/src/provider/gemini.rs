@@ -4,9 +4,8 @@ use super::Provider;
 use super::ids::tool_name;
 use super::media::{Blob, Data, is_mime, is_web};
 use super::read::{ContentPart, Item, Kind};
-use super::text::{array, object};
 use super::write::{Out, Writer, argument_object, holds, result_text};
-use everturn_core::json::quote;
+use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
 use serde_json::Value;
 
@@ -99,8 +98,10 @@ impl Writer for Gemini {
 fn answered_object(piece: &ContentPart<'_>) -> Option<String> {
     let answer = ["functionResponse", "function_response"]
         .iter()
-        .find_map(|key| super::text::field(piece.raw, key))?;
-    super::text::field(answer, "response").filter(|response| response.starts_with('{')).map(str::to_string)
+        .find_map(|key| everturn_core::json::field(piece.raw, key))?;
+    everturn_core::json::field(answer, "response")
+        .filter(|response| response.starts_with('{'))
+        .map(str::to_string)
 }
 
 /// Whether the part can be sent as it is.

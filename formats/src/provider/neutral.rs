@@ -2,9 +2,8 @@
 
 use super::media::{Blob, Data, is_base64};
 use super::read::{ContentPart, Item, Kind};
-use super::text::{array, object};
 use super::write::{Out, Writer, argument_object, holds, is_blocks};
-use everturn_core::json::quote;
+use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
 use serde_json::Value;
 

@@ -4,8 +4,8 @@
 //! the lens does not know, are shown to it as blocks of ours; their own bytes stay beside.
 
 use super::media::Blob;
-use super::text::{elements, field, fields};
 use super::{Media, Provider};
+use everturn_core::json::{elements, field, fields};
 use everturn_core::message::{self, Part};
 use everturn_core::pairing::{BlockPath, Pairs};
 use everturn_core::turn::Role;

@@ -4,9 +4,8 @@ use super::Provider;
 use super::ids::tool_name;
 use super::media::{Blob, Data, is_web};
 use super::read::{ContentPart, Item, Kind};
-use super::text::{array, object};
 use super::write::{Out, Writer, argument_text, holds, is_blocks, result_text};
-use everturn_core::json::quote;
+use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
 use serde_json::Value;
 

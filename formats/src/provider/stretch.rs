@@ -10,10 +10,10 @@ use super::read::{Reader, Source, is_hosted_item, view_of_gemini};
 use super::write::{Out, Writer};
 use super::{
     CONTINUES, LeftOut, Media, Message, Provider, Rendered, Section, anthropic, chat, gemini, neutral, raw,
-    responses, source, system, system_words, text, write_step,
+    responses, source, system, system_words, write_step,
 };
 use everturn_core::Error;
-use everturn_core::json::{Raw, quote};
+use everturn_core::json::{self, Raw, quote};
 use everturn_core::pairing;
 use everturn_core::turn::Role;
 use serde_json::Value;
@@ -137,14 +137,14 @@ impl<'m> Renderer<'m> {
 fn opening(provider: Provider, texts: &[Cow<'_, str>], speaker: Option<Role>) -> Option<String> {
     match provider {
         Provider::OpenaiChat if !texts.is_empty() => {
-            Some(text::object([("role", quote("system")), ("content", quote(&texts.join("\n\n")))]))
+            Some(json::object([("role", quote("system")), ("content", quote(&texts.join("\n\n")))]))
         }
         Provider::Anthropic if speaker == Some(Role::Assistant) => {
-            Some(text::object([("role", quote("user")), ("content", quote(CONTINUES))]))
+            Some(json::object([("role", quote("user")), ("content", quote(CONTINUES))]))
         }
         Provider::Gemini if speaker == Some(Role::Assistant) => {
-            let part = text::object([("text", quote(CONTINUES))]);
-            Some(text::object([("role", quote("user")), ("parts", text::array(&[part]))]))
+            let part = json::object([("text", quote(CONTINUES))]);
+            Some(json::object([("role", quote("user")), ("parts", json::array(&[part]))]))
         }
         _ => None,
     }

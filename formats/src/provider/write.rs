@@ -1,8 +1,7 @@
 //! What the writers share.
 
 use super::read::{Arguments, ContentPart, Item, Kind};
-use super::text::object;
-use everturn_core::json::{self, quote};
+use everturn_core::json::{self, object, quote};
 use serde_json::Value;
 
 /// Spells out messages for one provider.

@@ -129,7 +129,7 @@ impl<'m> Shower<'m> {
         if turn.erased {
             notes.push("erased");
         }
-        let private = turn.visibility == Visibility::Private;
+        let private = turn.visibility == Visibility::Private || (turn.hidden && turn.message.is_none());
         if private {
             notes.push("private, left out");
         }

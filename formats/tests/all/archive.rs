@@ -59,6 +59,7 @@ fn key(n: u8) -> AccessKey {
         id: KeyId::from_bytes([n; 16]),
         tenant: tenant(),
         role: access::KeyRole::Admin,
+        actors: vec!["ada".into()],
         label: Some("laptop".into()),
         created: START,
         expires: None,

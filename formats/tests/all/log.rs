@@ -190,6 +190,7 @@ impl Log {
             role: None,
             visibility: Visibility::Public,
             turn: None,
+            key: None,
             body: Body { salt: [self.next_id as u8; 16], text: body.to_string() },
         }
     }

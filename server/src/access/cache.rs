@@ -54,7 +54,7 @@ impl Cache {
             Err(Error::NotFound(detail)) => return Err(Problem::unauthorized(detail.text)),
             other => other?,
         };
-        let scope = app.store.tenant(grant.tenant.as_str())?;
+        let scope = app.store.tenant(grant.tenant.as_str())?.called_by(grant.caller());
         let caller = Caller {
             lane: app.access.lane(&scope),
             scope,

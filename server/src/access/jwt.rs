@@ -38,6 +38,8 @@ struct KnownKey {
 pub struct Bearer {
     pub tenant: String,
     pub role: KeyRole,
+    /// Actors that its holder is; any, if there are none.
+    pub actors: Vec<String>,
     pub who: String,
     /// The claim `exp`.
     pub expires: Timestamp,
@@ -131,11 +133,22 @@ impl Verifier {
         let role = role.parse().map_err(|_| {
             Problem::unauthorized("the role in the token is not reader, writer or admin; ask its issuer")
         })?;
+        let actors = match claims.get(&self.config.actors_claim) {
+            None => Vec::new(),
+            Some(Value::String(actor)) => vec![actor.clone()],
+            // A list that names nobody, or something else, must not give access to everyone's.
+            Some(named) => serde_json::from_value(named.clone())
+                .ok()
+                .filter(|names: &Vec<String>| !names.is_empty())
+                .ok_or_else(|| {
+                    Problem::unauthorized("the actors in the token are not a list of names; ask its issuer")
+                })?,
+        };
         let who = format!("jwt:{tenant}/{}", text("sub").unwrap_or("-"));
         let expires = claims.get("exp").and_then(Value::as_f64).unwrap_or_default();
         // Saturates: a token may never expire.
         let expires = Timestamp((expires * 1e6) as i64);
-        Ok(Bearer { tenant: tenant.to_string(), role, who: everturn_core::id::clip(&who), expires })
+        Ok(Bearer { tenant: tenant.to_string(), role, actors, who: everturn_core::id::clip(&who), expires })
     }
 
     fn candidates(&self, kid: Option<&str>) -> Vec<usize> {

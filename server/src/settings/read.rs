@@ -229,6 +229,7 @@ impl Settings {
             audience: self.text("jwt.audience").map(str::to_string),
             tenant_claim: text("jwt.tenant_claim"),
             role_claim: text("jwt.role_claim"),
+            actors_claim: text("jwt.actors_claim"),
         }))
     }
 

@@ -60,6 +60,7 @@ pub const KNOWN: &[Known] = &[
     known("jwt.audience", Text, ""),
     known("jwt.tenant_claim", Text, "tenant"),
     known("jwt.role_claim", Text, "role"),
+    known("jwt.actors_claim", Text, "actors"),
     known("limits.requests_per_second", Number, "200"),
     known("limits.burst", Number, "400"),
     known("limits.concurrent", Number, "256"),

@@ -47,13 +47,13 @@ fn needed(method: &str, path: &str) -> KeyRole {
 
 /// A new key and its id.
 fn key(store: &Everturn, tenant: &str, role: KeyRole) -> (KeyId, String) {
-    let new = NewKey { tenant: tenant.into(), role, label: None, expires: None };
+    let new = NewKey { tenant: tenant.into(), role, actors: Vec::new(), label: None, expires: None };
     let (key, words) = store.keys().create(new).unwrap();
     (key.id, words)
 }
 
 /// Keys are required as soon as there is one.
-fn asking() -> Config {
+pub fn asking() -> Config {
     let limits = Limits { failures_per_minute: 1_000_000, burst: 1_000_000, ..Limits::default() };
     Config { keys_required: None, limits, ..config() }
 }
@@ -92,7 +92,7 @@ fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static
 }
 
 /// Every operation of the description with its example, on the objects in `variables`.
-fn requests(stage: &Stage, variables: &BTreeMap<&str, String>) -> Vec<(String, String, RequestBuilder)> {
+pub fn requests(stage: &Stage, variables: &BTreeMap<&str, String>) -> Vec<(String, String, RequestBuilder)> {
     let document = document();
     let mut all = Vec::new();
     for (method, path, operation) in operations(&document) {
@@ -129,7 +129,7 @@ fn example(document: &Value, content: &Value) -> Value {
 }
 
 /// The status and the text of an answer; for a stream only its beginning.
-async fn ask(request: RequestBuilder, words: Option<&str>) -> (u16, String) {
+pub async fn ask(request: RequestBuilder, words: Option<&str>) -> (u16, String) {
     let request = match words {
         Some(words) => request.header("authorization", format!("Bearer {words}")),
         None => request,
@@ -393,7 +393,8 @@ async fn a_key_that_is_revoked_ends_its_live_streams() {
 async fn a_key_that_expires_ends_its_live_streams() {
     let watched = Watched::new().await;
     let expires = Some(Timestamp(tokens::now() as i64 * 1_000_000).plus_s(2));
-    let new = NewKey { tenant: "acme".into(), role: KeyRole::Reader, label: None, expires };
+    let new =
+        NewKey { tenant: "acme".into(), role: KeyRole::Reader, actors: Vec::new(), label: None, expires };
     let (_, words) = watched.store.keys().create(new).unwrap();
     let mut live = watched.follow(&words).await;
     assert_eq!(live.expect("error").await.data["code"], "access.ended");

@@ -10,7 +10,13 @@ use std::net::SocketAddr;
 
 fn store_with_key() -> (Everturn, String) {
     let store = Everturn::open("memory:").unwrap();
-    let new = NewKey { tenant: "acme".into(), role: KeyRole::Admin, label: None, expires: None };
+    let new = NewKey {
+        tenant: "acme".into(),
+        role: KeyRole::Admin,
+        actors: Vec::new(),
+        label: None,
+        expires: None,
+    };
     let (_, words) = store.keys().create(new).unwrap();
     (store, words)
 }
@@ -23,7 +29,13 @@ fn limited(limits: Limits) -> Config {
 async fn a_key_may_ask_so_often() {
     let (store, words) = store_with_key();
     let (_, other) = {
-        let new = NewKey { tenant: "acme".into(), role: KeyRole::Reader, label: None, expires: None };
+        let new = NewKey {
+            tenant: "acme".into(),
+            role: KeyRole::Reader,
+            actors: Vec::new(),
+            label: None,
+            expires: None,
+        };
         store.keys().create(new).unwrap()
     };
     let limits = Limits { requests_per_second: 1, burst: 3, ..Limits::default() };

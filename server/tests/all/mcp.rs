@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// A session, or none yet.
-struct Client<'a> {
+pub struct Client<'a> {
     stage: &'a Stage,
     session: Option<String>,
 }
 
 impl Client<'_> {
-    async fn begin(stage: &Stage) -> Client<'_> {
+    pub async fn begin(stage: &Stage) -> Client<'_> {
         let mut client = Client { stage, session: None };
         let hello = json!({
             "protocolVersion": "2025-11-25",
@@ -45,7 +45,7 @@ impl Client<'_> {
         }
     }
 
-    async fn send(&self, method: &str, params: Value) -> Response {
+    pub async fn send(&self, method: &str, params: Value) -> Response {
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         self.request(Method::POST).body(message.to_string()).send().await.unwrap()
     }
@@ -87,7 +87,7 @@ impl Client<'_> {
 }
 
 /// The last message of an answer: the stream ends with it.
-async fn last(response: Response) -> Value {
+pub async fn last(response: Response) -> Value {
     let text = response.text().await.unwrap();
     let data =
         text.lines().rev().find_map(|line| line.strip_prefix("data: ").filter(|data| !data.is_empty()));
@@ -357,7 +357,13 @@ async fn a_session_ends_when_it_is_deleted_or_idle() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_ends_with_its_key() {
     let store = Everturn::open("memory:").unwrap();
-    let new = NewKey { tenant: "acme".into(), role: KeyRole::Admin, label: None, expires: None };
+    let new = NewKey {
+        tenant: "acme".into(),
+        role: KeyRole::Admin,
+        actors: Vec::new(),
+        label: None,
+        expires: None,
+    };
     let (_, admin) = store.keys().create(new.clone()).unwrap();
     let (key, words) = store.keys().create(new).unwrap();
     let id = store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();

@@ -64,6 +64,11 @@ impl ScriptedProvider {
 
     /// A store with a model for each protocol: `chat`, `responses` and `claude`, and `default`, which is `chat`.
     pub fn store(&self) -> Everturn {
+        self.store_at("memory:")
+    }
+
+    /// The same at this address.
+    pub fn store_at(&self, url: &str) -> Everturn {
         let model = |kind, name: &str| {
             let mut endpoint = Endpoint::new(kind, &self.url, name);
             endpoint.limits = Limits { attempts: 1, ..Limits::default() };
@@ -75,7 +80,7 @@ impl ScriptedProvider {
             ("responses".to_string(), model(Kind::OpenaiResponses, "scripted-responses")),
             ("claude".to_string(), model(Kind::Anthropic, "scripted-claude")),
         ]);
-        Everturn::open_with("memory:", Options { models, ..Options::default() }).unwrap()
+        Everturn::open_with(url, Options { models, ..Options::default() }).unwrap()
     }
 
     pub fn embedders(&self) -> BTreeMap<String, Arc<dyn Embed>> {

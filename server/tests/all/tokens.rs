@@ -27,6 +27,7 @@ pub fn jwt_config() -> Jwt {
         audience: None,
         tenant_claim: "tenant".into(),
         role_claim: "role".into(),
+        actors_claim: "actors".into(),
     }
 }
 
@@ -68,6 +69,7 @@ async fn claims_are_checked() {
         audience: Some("everturn".into()),
         tenant_claim: "org".into(),
         role_claim: "everturn_role".into(),
+        actors_claim: "actors".into(),
         ..jwt_config()
     };
     let store = Everturn::open("memory:").unwrap();

@@ -301,6 +301,7 @@ pub fn keys_of_all_tenants_are_read_at_once(store: &dyn Backend) {
         id: KeyId::from_bytes([n; 16]),
         tenant: tenant(name),
         role: KeyRole::Writer,
+        actors: vec!["ada".into(), "the café’s bot".into()],
         label: Some(format!("key {n}")),
         created: m.now(),
         expires: None,

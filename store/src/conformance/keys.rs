@@ -12,6 +12,7 @@ fn made(store: &dyn Backend, m: &Maker, owner: &str) -> AccessKey {
         id: KeyId::from_bytes(m.key().id.to_bytes()),
         tenant: tenant(owner),
         role: KeyRole::Writer,
+        actors: vec!["ada".into(), "the café’s bot".into()],
         label: Some("the café’s bot".into()),
         created: m.now(),
         expires: None,

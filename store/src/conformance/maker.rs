@@ -57,6 +57,7 @@ impl Maker {
             role: None,
             visibility: Visibility::Public,
             turn: None,
+            key: None,
             body: Body { salt, text: body.into() },
         }
     }
@@ -144,6 +145,7 @@ impl Maker {
             quote: Some(object.into()),
             turn_seq: None,
             model: None,
+            audience: Vec::new(),
         };
         let text = serde_json::to_string(&body).expect("every body of ours can be written as JSON");
         Draft { turn: Some(turn), body: Body { text, ..draft.body }, ..draft }

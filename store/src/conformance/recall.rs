@@ -3,9 +3,10 @@
 use super::*;
 use crate::{Behind, IndexChange, Proposal, Proposed};
 use everturn_core::Error;
-use everturn_core::event::{Event, kind};
+use everturn_core::event::{Body, Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::turn::{Role, Turn};
+use everturn_core::viewer::Viewer;
 use everturn_core::write::ErasedBody;
 use everturn_views::recall::{EntryId, Filter, IndexEntry, Kind, TextQuery, score, searched_text, terms};
 
@@ -13,8 +14,8 @@ use everturn_views::recall::{EntryId, Filter, IndexEntry, Kind, TextQuery, score
 fn changes(store: &dyn Backend, tenant: &TenantName, event: &Event) -> Vec<IndexChange> {
     let key = Key { tenant: tenant.clone(), id: event.conversation };
     let put = |turn: Option<Turn>, fallen| {
-        let entry = turn.and_then(|turn| IndexEntry::of_turn(tenant, &turn, fallen));
-        entry.map(|entry| IndexChange::Put(Box::new(entry))).into_iter().collect()
+        let entries = turn.map(|turn| IndexEntry::all_of_turn(tenant, &turn, fallen)).unwrap_or_default();
+        entries.into_iter().map(|entry| IndexChange::Put(Box::new(entry))).collect()
     };
     match event.kind.as_str() {
         kind::MESSAGE | kind::TOOL_RESULT => put(Turn::begun(event), None),
@@ -350,6 +351,7 @@ pub fn facts_are_found_beside_turns(store: &dyn Backend) {
             fallen,
             prose: true,
             text: text.into(),
+            audience: None,
             vector: None,
         }))
     };
@@ -368,6 +370,49 @@ pub fn facts_are_found_beside_turns(store: &dyn Backend) {
     assert_eq!(found_in(store, &key, "east"), [id.to_string()]);
     index(IndexChange::Remove { key: key.clone(), id: EntryId::Fact(id) });
     assert_eq!(found_in(store, &key, "east"), [""; 0]);
+}
+
+/// What is not for everyone is found by those whom it is for, and influences nobody else's results.
+pub fn private_entries_are_found_by_their_audience_alone(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = said(store, &m, &["the compass points north", "the harbour and the compass"]);
+    let everyone = Filter { viewer: Viewer::everyone(), ..within(&key) };
+    let as_actor = |name: &str| Filter { viewer: Viewer::actors([name.to_string()]), ..within(&key) };
+    let query = TextQuery::parse("compass harbour");
+    let proposed = |filter: &Filter| store.find_text(&key.tenant, &query, filter, 100).expect("an answer");
+    let before = proposed(&everyone);
+    let private = |text: &str, audience: &[&str]| Draft {
+        visibility: Visibility::Private,
+        body: Body {
+            text: format!(
+                r#"{{"message":{{"role":"user","content":"{text}"}},"audience":{}}}"#,
+                serde_json::json!(audience)
+            ),
+            ..m.say("").body
+        },
+        ..m.say("")
+    };
+    let (own, told) = (private("ada hides a compass", &[]), private("a compass for bob", &["bob"]));
+    let turn = turn_of(&told);
+    append(store, &key, vec![own, told]);
+    take_in(store);
+    assert_eq!(proposed(&everyone), before, "neither the results nor the counts change");
+    assert_eq!(proposed(&as_actor("carol")), before);
+    let texts = |filter: &Filter| found(store, &key, "compass", filter).len();
+    assert_eq!((texts(&everyone), texts(&as_actor("bob")), texts(&as_actor("ada"))), (2, 3, 4));
+    assert_eq!(texts(&within(&key)), 4, "the owner finds everything");
+    let as_bob = |seq: u64| Filter { before_seq: Some(seq), ..as_actor("bob") };
+    assert_eq!(texts(&as_bob(4)), 2, "filters hold for these, too");
+    store.rebuild().expect("made again");
+    take_in(store);
+    assert_eq!((texts(&everyone), texts(&as_actor("bob"))), (2, 3));
+    done(store, m.erase(&key, &[turn]));
+    take_in(store);
+    assert_eq!((texts(&as_actor("bob")), texts(&as_actor("ada"))), (2, 3), "erased for everyone");
+    done(store, m.delete(&key));
+    take_in(store);
+    let anywhere = Filter { conversation: None, ..within(&key) };
+    assert_eq!(found(store, &key, "compass", &anywhere), [""; 0]);
 }
 
 /// The index reports its lag, continues where it stopped, and indexes nothing twice.

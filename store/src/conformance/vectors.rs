@@ -188,6 +188,7 @@ pub fn a_vector_may_come_with_its_entry(store: &dyn Backend) {
             fallen: None,
             prose: true,
             text: "together".into(),
+            audience: None,
             vector,
         };
         let span = store.unindexed(9).expect("what is new").span;

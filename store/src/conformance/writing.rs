@@ -19,6 +19,7 @@ pub fn events_come_back_byte_for_byte(store: &dyn Backend) {
     let full = Draft {
         occurred_at: Some(Timestamp(-1)),
         visibility: Visibility::Private,
+        key: Some("key_01J00000000000000000000000".into()),
         role: Some(Role::System),
         actor: Some("Ünï ✓".into()),
         ..m.draft(kind::MESSAGE, odd)

@@ -17,7 +17,7 @@ use everturn_core::write::AnsweredRequest;
 use everturn_views::recall::{EntryNo, Filter, TextQuery};
 use tokio_postgres::Row;
 
-const KEY_COLUMNS: &str = "id, tenant, role, label, created, expires, revoked, last_used, secret";
+const KEY_COLUMNS: &str = "id, tenant, role, label, created, expires, revoked, last_used, secret, actors";
 
 fn access_key(row: &Row) -> Result<AccessKey, Error> {
     let time = |column| Ok::<_, Error>(rows::get::<Option<i64>>(row, column)?.map(Timestamp));
@@ -25,6 +25,8 @@ fn access_key(row: &Row) -> Result<AccessKey, Error> {
         id: KeyId::from_bytes(rows::bytes(row, 0)?),
         tenant: TenantName::new(rows::get::<String>(row, 1)?)?,
         role: rows::parsed(row, 2)?,
+        actors: serde_json::from_str(&rows::get::<String>(row, 9)?)
+            .map_err(|e| Error::corrupt("store.json", e.to_string()))?,
         label: rows::get(row, 3)?,
         created: Timestamp(rows::get(row, 4)?),
         expires: time(5)?,
@@ -37,7 +39,7 @@ fn access_key(row: &Row) -> Result<AccessKey, Error> {
 impl Keys for Postgres {
     fn put_key(&self, key: &AccessKey) -> Result<(), Error> {
         let sql = format!(
-            "INSERT INTO access_keys ({KEY_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING"
+            "INSERT INTO access_keys ({KEY_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING"
         );
         let time = |at: Option<Timestamp>| at.map(|at| at.0);
         let kept = self.db()?.execute(
@@ -52,6 +54,7 @@ impl Keys for Postgres {
                 &time(key.revoked),
                 &time(key.last_used),
                 &&key.secret.0[..],
+                &rows::json(&key.actors)?,
             ],
         )?;
         if kept == 0 { Err(key_exists(key.id)) } else { Ok(()) }

@@ -57,7 +57,7 @@ pub fn json(value: &impl serde::Serialize) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|e| Error::internal("store.json", e.to_string()))
 }
 
-pub const EVENT_COLUMNS: &str = "e.seq, e.id, e.at, e.occurred_at, e.kind, e.actor, e.role, e.visibility, e.turn, e.body_hash, e.hash, e.salt, e.body";
+pub const EVENT_COLUMNS: &str = "e.seq, e.id, e.at, e.occurred_at, e.kind, e.actor, e.role, e.visibility, e.turn, e.body_hash, e.hash, e.salt, e.body, e.written_by";
 
 /// An event; its `prev` is the hash of the one before.
 pub fn event(row: &Row, conversation: ConversationId, prev: Hash) -> Result<Event, Error> {
@@ -76,6 +76,8 @@ pub fn event(row: &Row, conversation: ConversationId, prev: Hash) -> Result<Even
         turn: optional_bytes(row, 8)?.map(TurnId::from_bytes),
         body_hash: Hash(bytes(row, 9)?),
         hash: Hash(bytes(row, 10)?),
+        key: get(row, 13)?,
+        hidden: false,
         body: salt.zip(text).map(|(salt, text)| Body { salt, text }),
         prev,
     })

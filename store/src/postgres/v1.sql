@@ -36,6 +36,7 @@ CREATE TABLE events (
     role         text,
     visibility   text NOT NULL,
     turn         bytea,
+    written_by   text,                         -- id of the access key
     body_hash    bytea NOT NULL,
     hash         bytea NOT NULL,               -- `prev` is the hash of the row before; it is not stored twice
     salt         bytea,                        -- null: no body
@@ -158,6 +159,7 @@ CREATE TABLE access_keys (
     id        bytea PRIMARY KEY,
     tenant    text NOT NULL,
     role      text NOT NULL,
+    actors    text NOT NULL,                   -- JSON array
     label     text,
     created   bigint NOT NULL,
     expires   bigint,

@@ -130,9 +130,9 @@ impl Buffer {
         if !events.is_empty() {
             let e = &events;
             all.push(Pending {
-                sql: "INSERT INTO events (conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body)
+                sql: "INSERT INTO events (conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body, written_by)
                      SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::text[],
-                         $9::text[], $10::bytea[], $11::bytea[], $12::bytea[], $13::bytea[], $14::text[])",
+                         $9::text[], $10::bytea[], $11::bytea[], $12::bytea[], $13::bytea[], $14::text[], $15::text[])",
                 params: boxed![
                     column::<i64, _, _>(e, |(no, _)| *no),
                     column::<i64, _, _>(e, |(_, e)| signed(e.seq)),
@@ -148,6 +148,7 @@ impl Buffer {
                     column::<Vec<u8>, _, _>(e, |(_, e)| e.hash.0),
                     column::<Option<Vec<u8>>, _, _>(e, |(_, e)| e.body.as_ref().map(|body| body.salt.to_vec())),
                     column::<Option<String>, _, _>(e, |(_, e)| e.body.as_ref().map(|body| body.text.clone())),
+                    column::<Option<String>, _, _>(e, |(_, e)| e.key.clone()),
                 ],
             });
         }

@@ -15,8 +15,13 @@ const GONE_MAX: i64 = 1_000;
 
 /// Whether an entry exists already.
 const FIND: &str = "SELECT no FROM entries WHERE id = ? AND conversation = ? AND kind = ?";
+/// The same among entries that are not for everyone.
+const FIND_PRIVATE: &str = "SELECT no FROM private_entries WHERE id = ? AND conversation = ? AND kind = ?";
 /// The same by the id of the conversation.
 const FIND_IN: &str = "SELECT e.no FROM conversations c CROSS JOIN entries e ON e.conversation = c.no
+    WHERE c.id = ? AND e.id = ? AND e.kind = ?";
+const FIND_PRIVATE_IN: &str =
+    "SELECT -e.no FROM conversations c CROSS JOIN private_entries e ON e.conversation = c.no
     WHERE c.id = ? AND e.id = ? AND e.kind = ?";
 
 /// A change, and for a removal the conversations that the entry may be in.
@@ -42,8 +47,11 @@ pub fn take_in(
             IndexChange::Put(entry) => put(db, entry)?,
             IndexChange::Fell { key, id, seq } => {
                 for no in with_id(db, &[key.id], *id)? {
-                    db.prepare_cached("UPDATE entries SET fallen = ? WHERE no = ?")?
-                        .execute(params![signed(*seq), no])?;
+                    let sql = match no < 0 {
+                        true => "UPDATE private_entries SET fallen = ? WHERE no = ?",
+                        false => "UPDATE entries SET fallen = ? WHERE no = ?",
+                    };
+                    db.prepare_cached(sql)?.execute(params![signed(*seq), no.abs()])?;
                 }
             }
             IndexChange::Remove { id, .. } => {
@@ -66,21 +74,28 @@ fn put(db: &Connection, entry: &IndexEntry) -> rusqlite::Result<()> {
         .prepare_cached("SELECT no FROM conversations WHERE id = ?")?
         .query_row([&conversation], |row| row.get(0))?;
     let kind = kind_number(entry.id.kind());
+    let private = entry.audience.is_some();
     let old: Option<i64> = db
-        .prepare_cached(FIND)?
+        .prepare_cached(if private { FIND_PRIVATE } else { FIND })?
         .query_row(params![Bytes(entry.id.to_bytes()), conversation, kind], |row| row.get(0))
         .optional()?;
     if let Some(no) = old {
-        remove(db, no)?;
+        remove(db, if private { -no } else { no })?;
     }
     let actor = entry.actor.as_ref().map(|actor| actor_number(db, actor)).transpose()?;
     let role = entry.role.map(|role| role.as_str());
     let terms = terms(&entry.text);
     let words = signed(terms.words.len() as u64);
-    db.prepare_cached(
-        "INSERT INTO entries (conversation, seq, kind, id, role, actor, at, fallen, prose, length)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    )?
+    db.prepare_cached(match private {
+        true => {
+            "INSERT INTO private_entries (conversation, seq, kind, id, role, actor, at, fallen, length)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10)"
+        }
+        false => {
+            "INSERT INTO entries (conversation, seq, kind, id, role, actor, at, fallen, prose, length)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+        }
+    })?
     .execute(params![
         conversation,
         signed(entry.seq),
@@ -94,8 +109,19 @@ fn put(db: &Connection, entry: &IndexEntry) -> rusqlite::Result<()> {
         words
     ])?;
     let no = db.last_insert_rowid();
-    db.prepare_cached("UPDATE position SET entries = entries + 1, words = words + ?")?.execute([words])?;
-    vectors::added(db, no, entry.vector.as_ref())?;
+    match &entry.audience {
+        Some(audience) => {
+            for actor in audience {
+                let actor = actor_number(db, actor)?;
+                db.prepare_cached("INSERT OR IGNORE INTO audience VALUES (?, ?)")?.execute([no, actor])?;
+            }
+        }
+        None => {
+            db.prepare_cached("UPDATE position SET entries = entries + 1, words = words + ?")?
+                .execute([words])?;
+            vectors::added(db, no, entry.vector.as_ref())?;
+        }
+    }
     let mut scope = format!("c{conversation} k{kind}");
     if let Some(actor) = actor {
         scope.push_str(&format!(" a{actor}"));
@@ -103,12 +129,26 @@ fn put(db: &Connection, entry: &IndexEntry) -> rusqlite::Result<()> {
     if let Some(role) = role {
         scope.push_str(&format!(" r{role}"));
     }
-    db.prepare_cached("INSERT INTO words (rowid, scope, names, text, stems) VALUES (?, ?, ?, ?, ?)")?
-        .execute(params![no, scope, terms.names_text(), terms.words_text(), terms.stems_text()])
-        .map(drop)
+    let table = if private { "private_words" } else { "words" };
+    db.prepare_cached(&format!(
+        "INSERT INTO {table} (rowid, scope, names, text, stems) VALUES (?, ?, ?, ?, ?)"
+    ))?
+    .execute(params![no, scope, terms.names_text(), terms.words_text(), terms.stems_text()])
+    .map(drop)
 }
 
+/// Removes an entry; one that is not for everyone has a negative number.
 fn remove(db: &Connection, no: i64) -> rusqlite::Result<()> {
+    if no < 0 {
+        for sql in [
+            "DELETE FROM private_words WHERE rowid = ?",
+            "DELETE FROM audience WHERE entry = ?",
+            "DELETE FROM private_entries WHERE no = ?",
+        ] {
+            db.prepare_cached(sql)?.execute([-no])?;
+        }
+        return db.prepare_cached("UPDATE position SET removed = 1")?.execute([]).map(drop);
+    }
     db.prepare_cached("DELETE FROM words WHERE rowid = ?")?.execute([no])?;
     db.prepare_cached(
         "UPDATE position SET removed = 1, entries = entries - 1, gone = gone + 1,
@@ -121,12 +161,14 @@ fn remove(db: &Connection, no: i64) -> rusqlite::Result<()> {
 
 /// The entries with an id in any of these conversations.
 fn with_id(db: &Connection, conversations: &[ConversationId], id: EntryId) -> rusqlite::Result<Vec<i64>> {
-    let mut statement = db.prepare_cached(FIND_IN)?;
     let mut found = Vec::new();
-    for conversation in conversations {
-        let parameters =
-            params![Bytes(conversation.to_bytes()), Bytes(id.to_bytes()), kind_number(id.kind())];
-        found.extend(statement.query_row(parameters, |row| row.get::<_, i64>(0)).optional()?);
+    for sql in [FIND_IN, FIND_PRIVATE_IN] {
+        let mut statement = db.prepare_cached(sql)?;
+        for conversation in conversations {
+            let parameters =
+                params![Bytes(conversation.to_bytes()), Bytes(id.to_bytes()), kind_number(id.kind())];
+            found.extend(statement.query_row(parameters, |row| row.get::<_, i64>(0)).optional()?);
+        }
     }
     Ok(found)
 }
@@ -154,14 +196,18 @@ pub fn conversations(db: &Connection) -> rusqlite::Result<Vec<(i64, Conversation
 
 /// Whether there is something to [`cut`].
 pub fn reaches(db: &Connection, conversation: i64, through: u64) -> rusqlite::Result<bool> {
-    let mut after = db.prepare_cached("SELECT 1 FROM entries WHERE conversation = ? AND seq > ?")?;
-    Ok(through == 0 || after.exists(params![conversation, signed(through)])?)
+    let sql = "SELECT 1 FROM entries WHERE conversation = ?1 AND seq > ?2
+        UNION ALL SELECT 1 FROM private_entries WHERE conversation = ?1 AND seq > ?2";
+    Ok(through == 0 || db.prepare_cached(sql)?.exists(params![conversation, signed(through)])?)
 }
 
 /// Removes the entries of a conversation after a `seq`.
 pub fn cut(db: &Connection, conversation: i64, through: u64) -> rusqlite::Result<()> {
     let gone: Vec<i64> = db
-        .prepare_cached("SELECT no FROM entries WHERE conversation = ? AND seq > ?")?
+        .prepare_cached(
+            "SELECT no FROM entries WHERE conversation = ?1 AND seq > ?2
+             UNION ALL SELECT -no FROM private_entries WHERE conversation = ?1 AND seq > ?2",
+        )?
         .query_map(params![conversation, signed(through)], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     gone.into_iter().try_for_each(|no| remove(db, no))?;
@@ -221,11 +267,13 @@ pub fn summary(db: &Connection) -> rusqlite::Result<Summary> {
 /// results.
 pub fn merge(db: &Connection) -> rusqlite::Result<()> {
     db.execute("INSERT INTO words (words) VALUES ('optimize')", [])?;
+    db.execute("INSERT INTO private_words (private_words) VALUES ('optimize')", [])?;
     // Words that no entry has any more are removed here too.
     let silent = "DELETE FROM common WHERE NOT EXISTS
         (SELECT 1 FROM words WHERE words MATCH '\"' || common.word || '\"')";
     db.execute(silent, [])?;
-    let unused = "DELETE FROM actors WHERE no NOT IN (SELECT actor FROM entries WHERE actor IS NOT NULL)";
+    let unused = "DELETE FROM actors WHERE no NOT IN (SELECT actor FROM entries WHERE actor IS NOT NULL
+        UNION SELECT actor FROM private_entries WHERE actor IS NOT NULL UNION SELECT actor FROM audience)";
     db.execute(unused, []).map(drop)
 }
 
@@ -265,6 +313,7 @@ mod tests {
             fallen: None,
             prose: true,
             text: "a word".into(),
+            audience: None,
             vector: None,
         }
     }
@@ -277,7 +326,7 @@ mod tests {
         // SQLite counts the steps of each statement as long as the statement is cached.
         let steps = || -> i64 {
             let count = |sql| i64::from(db.prepare_cached(sql).unwrap().get_status(StatementStatus::VmStep));
-            count(FIND) + count(FIND_IN)
+            count(FIND) + count(FIND_IN) + count(FIND_PRIVATE_IN)
         };
         let mut took = Vec::new();
         for of in 0..20 {

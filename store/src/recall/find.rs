@@ -13,6 +13,7 @@ use crate::{Proposal, Proposed};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
+use everturn_core::viewer::Viewer;
 use everturn_views::recall::{Counts, EntryId, EntryNo, Filter, TextQuery, Wanted};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
@@ -138,7 +139,19 @@ impl Searched {
         }
         all.extend(self.filter.after.map(|at| format!("e.at >= {}", at.0)));
         all.extend(self.filter.before.map(|at| format!("e.at < {}", at.0)));
-        Ok(Some(Resolved { condition: all.join(" AND "), words, rows }))
+        let private = match &self.filter.viewer {
+            Viewer::Owner => Some(String::new()),
+            Viewer::Actors(names) => {
+                let mut numbers = Vec::new();
+                for actor in names.iter() {
+                    numbers.extend(number("SELECT no FROM actors WHERE name = ?", &[actor])?);
+                }
+                let list: Vec<String> = numbers.iter().map(i64::to_string).collect();
+                let exists = "EXISTS (SELECT 1 FROM audience a WHERE a.entry = e.no AND a.actor";
+                (!list.is_empty()).then(|| format!(" AND {exists} IN ({}))", list.join(", ")))
+            }
+        };
+        Ok(Some(Resolved { condition: all.join(" AND "), private, words, rows }))
     }
 }
 
@@ -146,6 +159,8 @@ impl Searched {
 pub struct Resolved {
     /// Condition on `entries e` and `conversations c`.
     pub condition: String,
+    /// Further condition on `private_entries e`; `None` if the viewer may find none of them.
+    private: Option<String>,
     /// The same as terms of the column `scope`, as far as possible: one of each list.
     words: Vec<Vec<String>>,
     /// The same for sign bits in memory, as far as possible.
@@ -172,7 +187,11 @@ pub fn by_words(
     let all = query.all.iter().map(in_entries).collect::<Result<_, _>>()?;
     let counts = Counts { entries, words, any, all };
     let found = match scope.resolve(db)? {
-        Some(scope) if !query.is_empty() => proposed(db, common, &scope, query, &counts, limit)?,
+        Some(scope) if !query.is_empty() => {
+            let mut found = proposed(db, common, &scope, query, &counts, limit)?;
+            found.extend(proposed_privately(db, &scope, query, limit)?);
+            found
+        }
         _ => Vec::new(),
     };
     Ok(Proposed { counts, found })
@@ -279,6 +298,32 @@ fn proposed(
     found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
     found.truncate(limit);
     Ok(found)
+}
+
+/// The newest entries that are not for everyone, but for the viewer. Their words are counted nowhere, so the caller
+/// ranks them by the counts of the others.
+fn proposed_privately(
+    db: &Connection,
+    scope: &Resolved,
+    query: &TextQuery,
+    limit: usize,
+) -> rusqlite::Result<Vec<Proposal>> {
+    let Some(audience) = &scope.private else { return Ok(Vec::new()) };
+    let any: Vec<String> = query.any.iter().filter(|wanted| !wanted.common).map(expression).collect();
+    let all: Vec<String> = query.all.iter().map(expression).collect();
+    let words = match (all.is_empty(), any.is_empty()) {
+        (true, true) => return Ok(Vec::new()),
+        (true, false) => any.join(" OR "),
+        (false, _) => all.join(" AND "),
+    };
+    let mut statement = db.prepare(&format!(
+        "SELECT -e.no, c.id, e.seq, e.kind, e.id, e.at
+         FROM private_words CROSS JOIN private_entries e ON e.no = private_words.rowid
+             CROSS JOIN conversations c ON c.no = e.conversation
+         WHERE private_words MATCH ? AND {}{audience} ORDER BY private_words.rowid DESC LIMIT {limit}",
+        scope.condition
+    ))?;
+    statement.query_map([words], found)?.collect()
 }
 
 struct Search<'a> {

@@ -14,7 +14,7 @@ const RECALL_APPLICATION_ID: i32 = 0x4576_7472;
 
 /// Version of the index: of its schemas and of the terms. There are no migrations: a file of another version is
 /// dropped and rebuilt.
-const RECALL_VERSION: i32 = 5000 + everturn_views::recall::TERMS_VERSION as i32;
+const RECALL_VERSION: i32 = 6000 + everturn_views::recall::TERMS_VERSION as i32;
 
 /// Makes word counts available.
 const RECALL_VOCABULARY: &str = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, words, row);";

@@ -41,6 +41,30 @@ CREATE VIRTUAL TABLE words USING fts5 (
     tokenize = "unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'"
 );
 
+-- Entries that are not for everyone, apart from the others: they are counted nowhere and have no vectors, so that they
+-- influence no ranking but that of those who may find them. Outside this file their numbers are negative.
+CREATE TABLE private_entries (
+    no           INTEGER PRIMARY KEY AUTOINCREMENT,  -- also the row in `private_words`
+    conversation INTEGER NOT NULL REFERENCES conversations (no),
+    seq          INTEGER NOT NULL,
+    kind         INTEGER NOT NULL,
+    id           BLOB NOT NULL,
+    role         TEXT,
+    actor        INTEGER REFERENCES actors (no),
+    at           INTEGER NOT NULL,
+    fallen       INTEGER,
+    length       INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX private_entries_by_id ON private_entries (id, conversation, kind);
+CREATE INDEX private_entries_by_conversation ON private_entries (conversation, seq);
+CREATE VIRTUAL TABLE private_words USING fts5 (
+    scope, names, text, stems,
+    content = '', contentless_delete = 1,
+    tokenize = "unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'"
+);
+-- The actors that may find an entry.
+CREATE TABLE audience (entry INTEGER NOT NULL, actor INTEGER NOT NULL, PRIMARY KEY (entry, actor)) WITHOUT ROWID;
+
 -- In about how many entries very common words are. FTS5 counts a word by going through all its entries.
 CREATE TABLE common (word TEXT PRIMARY KEY, entries INTEGER NOT NULL) WITHOUT ROWID;
 

@@ -24,11 +24,13 @@ const CACHES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const SYMLINKS_MAX: usize = 40;
 
 /// One step of the schema for each version; a released step is never edited. Version N is the result of step N.
-const MIGRATIONS: &[&str] =
-    &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql"), include_str!("v4.sql")];
-
-/// Added after the first files of version 1 were written, so it is created wherever it is missing.
-const KEYS: &str = include_str!("keys.sql");
+const MIGRATIONS: &[&str] = &[
+    include_str!("v1.sql"),
+    include_str!("v2.sql"),
+    include_str!("v3.sql"),
+    include_str!("v4.sql"),
+    include_str!("v5.sql"),
+];
 
 /// Network file systems, by their magic number on Linux. Their locks and syncs cannot be relied on.
 const REMOTE: &[(u32, &str)] = &[
@@ -267,26 +269,27 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Error> {
         ));
     }
     connection.execute_batch("PRAGMA synchronous = FULL").map_err(|e| explain(path, &e))?;
-    for (step, sql) in MIGRATIONS.iter().enumerate().skip(from) {
-        let version = step + 1;
-        let transaction = connection
-            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-            .map_err(|e| explain(path, &e))?;
-        transaction.execute_batch(sql).map_err(|e| explain(path, &e))?;
-        if version == 3 && from > 0 {
-            super::write::fill_version_3(&transaction).map_err(|failure| super::failed(path, failure))?;
-        }
-        if version == 4 && from > 0 {
-            super::derived::place_turns(&transaction).map_err(|failure| super::failed(path, failure))?;
-        }
-        transaction
-            .execute_batch(&format!(
-                "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};"
-            ))
-            .and_then(|()| transaction.commit())
-            .map_err(|e| explain(path, &e))?;
+    let version = MIGRATIONS.len();
+    if from == version {
+        return Ok(());
     }
-    connection.execute_batch(KEYS).map_err(|e| explain(path, &e))
+    let transaction = connection
+        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+        .map_err(|e| explain(path, &e))?;
+    for sql in &MIGRATIONS[from..] {
+        transaction.execute_batch(sql).map_err(|e| explain(path, &e))?;
+    }
+    // These read events, so the schema must be complete.
+    if (1..3).contains(&from) {
+        super::write::fill_version_3(&transaction).map_err(|failure| super::failed(path, failure))?;
+    }
+    if (1..4).contains(&from) {
+        super::derived::place_turns(&transaction).map_err(|failure| super::failed(path, failure))?;
+    }
+    transaction
+        .execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};"))
+        .and_then(|()| transaction.commit())
+        .map_err(|e| explain(path, &e))
 }
 
 /// The error for the caller that corresponds to one of SQLite.

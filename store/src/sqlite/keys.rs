@@ -1,6 +1,6 @@
 //! Keys, in their own table.
 
-use super::rows::{Bytes, Parsed};
+use super::rows::{self, Bytes, Parsed};
 use super::{Failure, Sqlite};
 use crate::{Keys, absent_key, key_exists};
 use everturn_core::Error;
@@ -11,7 +11,7 @@ use everturn_core::time::Timestamp;
 use rusqlite::types::FromSqlError;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-const COLUMNS: &str = "id, tenant, role, label, created, expires, revoked, last_used, secret";
+const COLUMNS: &str = "id, tenant, role, label, created, expires, revoked, last_used, secret, actors";
 
 impl Sqlite {
     /// Reads the table, or returns `none` for a read-only file from before it existed.
@@ -34,7 +34,7 @@ impl Keys for Sqlite {
         self.changing(|db| {
             let kept = db.execute(
                 &format!(
-                    "INSERT INTO keys ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+                    "INSERT INTO keys ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
                 ),
                 params![
                     Bytes(key.id.to_bytes()),
@@ -45,7 +45,8 @@ impl Keys for Sqlite {
                     key.expires.map(|at| at.0),
                     key.revoked.map(|at| at.0),
                     key.last_used.map(|at| at.0),
-                    Bytes(key.secret.0)
+                    Bytes(key.secret.0),
+                    super::write::json(&key.actors)?
                 ],
             )?;
             if kept == 0 { Err(key_exists(key.id).into()) } else { Ok(()) }
@@ -110,6 +111,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<AccessKey> {
         id: KeyId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
         tenant: TenantName::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?,
         role: row.get::<_, Parsed<_>>("role")?.0,
+        actors: rows::json(row, "actors")?,
         label: row.get("label")?,
         created: Timestamp(row.get("created")?),
         expires: time("expires")?,

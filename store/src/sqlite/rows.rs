@@ -82,7 +82,7 @@ impl<T: FromStr<Err = Error>> FromSql for Parsed<T> {
     }
 }
 
-fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+pub fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
     let text = row.get_ref(column)?.as_str()?;
     serde_json::from_str(text).map_err(|e| FromSqlError::Other(Box::new(e)).into())
 }
@@ -161,7 +161,7 @@ fn read_conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
 
 /// Must come first in a query: [`event`] reads them by number, since looking up their names took a quarter of
 /// the time of a page.
-pub const EVENT_COLUMNS: &str = "events.seq, events.id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body";
+pub const EVENT_COLUMNS: &str = "events.seq, events.id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body, written_by";
 
 /// An event without its `prev`, which is the hash of the one before.
 pub fn event(row: &Row<'_>, conversation: ConversationId, prev: Hash) -> rusqlite::Result<Event> {
@@ -180,6 +180,8 @@ pub fn event(row: &Row<'_>, conversation: ConversationId, prev: Hash) -> rusqlit
         role: row.get::<_, Option<Parsed<_>>>(6)?.map(|role| role.0),
         visibility: row.get::<_, Parsed<_>>(7)?.0,
         turn: row.get::<_, Option<Bytes<16>>>(8)?.map(|id| TurnId::from_bytes(id.0)),
+        key: row.get(13)?,
+        hidden: false,
         body,
         body_hash: Hash(row.get::<_, Bytes<32>>(9)?.0),
         prev,

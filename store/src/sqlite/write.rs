@@ -488,8 +488,8 @@ fn insert_chunk(db: &Connection, no: i64, chunk: &ChunkRow) -> rusqlite::Result<
 fn insert_event(db: &Connection, no: i64, event: &Event) -> rusqlite::Result<i64> {
     let (salt, text) = event.body.as_ref().map_or(([0; 16], ""), |body| (body.salt, body.text.as_str()));
     db.prepare_cached(
-        "INSERT INTO events (conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO events (conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body, written_by)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )?
     .execute(params![
         no,
@@ -506,6 +506,7 @@ fn insert_event(db: &Connection, no: i64, event: &Event) -> rusqlite::Result<i64
         Bytes(event.hash.0),
         Bytes(salt),
         text,
+        event.key,
     ])?;
     Ok(db.last_insert_rowid())
 }

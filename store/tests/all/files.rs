@@ -70,7 +70,7 @@ fn the_tables_have_the_names_that_people_know() {
     let number =
         |pragma: &str| -> i64 { db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap() };
     assert_eq!(number("application_id"), 0x4576_746e);
-    assert_eq!(number("user_version"), 4);
+    assert_eq!(number("user_version"), 5);
     let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
 }
@@ -79,6 +79,10 @@ fn the_tables_have_the_names_that_people_know() {
 const UNDO_VERSION_4: &str =
     "DROP INDEX turns_moved; ALTER TABLE turns DROP COLUMN placed_seq; ALTER TABLE turns DROP COLUMN place;
     PRAGMA user_version = 3;";
+
+/// Reverts what version 5 added.
+const UNDO_VERSION_5: &str = "ALTER TABLE events DROP COLUMN written_by; ALTER TABLE keys DROP COLUMN actors;
+    PRAGMA user_version = 4;";
 
 /// Reverts what version 3 added.
 const UNDO_VERSION_3: &str = "DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected; DROP INDEX turns_fallen;
@@ -107,7 +111,7 @@ fn a_file_of_version_2_is_upgraded_with_what_erasing_needs_to_find() {
     let store = open(&path).unwrap();
     create(&store, &key, vec![created, said, learned, corrected, m.draft(kind::COMPACTION, checkpoint)]);
     drop(store);
-    let back = format!("{UNDO_VERSION_4} {UNDO_VERSION_3}");
+    let back = format!("{UNDO_VERSION_5} {UNDO_VERSION_4} {UNDO_VERSION_3}");
     Connection::open(&path).unwrap().execute_batch(&back).unwrap();
     let store = open(&path).unwrap();
     assert_eq!(store.echoes(&key, turn).unwrap().len(), 1, "the title");
@@ -132,7 +136,7 @@ fn a_file_of_version_3_is_upgraded_with_the_places_of_edited_turns() {
     done(&store, m.fork(&fork, &key, 5));
     append(&store, &key, vec![m.say("not settled yet")]);
     drop(store);
-    Connection::open(&path).unwrap().execute_batch(UNDO_VERSION_4).unwrap();
+    Connection::open(&path).unwrap().execute_batch(&format!("{UNDO_VERSION_5} {UNDO_VERSION_4}")).unwrap();
     let store = open(&path).unwrap();
     let read = |key: &Key| {
         let turns = store.turns(key, &everturn_store::TurnQuery { limit: 9, ..Default::default() }).unwrap();
@@ -149,9 +153,9 @@ fn a_file_of_version_3_is_upgraded_with_the_places_of_edited_turns() {
 fn a_file_of_an_older_version_is_upgraded_when_it_is_opened_for_writing() {
     let v1 = include_str!("../../src/sqlite/v1.sql");
     let facts = &v1[v1.find("CREATE TABLE conversation_facts").unwrap()..];
-    let back_to_2 = format!("{UNDO_VERSION_4} {UNDO_VERSION_3}");
+    let back_to_2 = format!("{UNDO_VERSION_5} {UNDO_VERSION_4} {UNDO_VERSION_3}");
     let back_to_1 = format!("{back_to_2} DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
-    for (version, back) in [(1, back_to_1), (2, back_to_2)] {
+    for (version, back) in [(1, back_to_1), (2, back_to_2), (4, UNDO_VERSION_5.to_string())] {
         let (_folder, path, keys) = written();
         let before = log(&open(&path).unwrap(), &keys[0]);
         Connection::open(&path).unwrap().execute_batch(&back).unwrap();
@@ -447,19 +451,15 @@ fn a_reader_elsewhere_holds_up_the_scrubbing_after_an_erasure_and_nothing_else()
     }
 }
 
-/// The first files of version 1 had no table of keys. They can be read, and get one when they are opened for
-/// writing.
+/// The first files had no table of keys. They get one when they are upgraded.
 #[test]
 fn a_file_of_before_there_were_keys_has_none() {
     use everturn_store::Keys;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     drop(Sqlite::open(&path, Duration::ZERO).unwrap());
-    Connection::open(&path).unwrap().execute_batch("DROP TABLE keys").unwrap();
-    let tenant = everturn_core::id::TenantName::new("acme").unwrap();
-    let reader = Sqlite::open_read_only(&path).unwrap();
-    assert!(reader.keys(&tenant).unwrap().is_empty() && !reader.any_key(None).unwrap());
-    drop(reader);
+    let back = "ALTER TABLE events DROP COLUMN written_by; DROP TABLE keys; PRAGMA user_version = 4";
+    Connection::open(&path).unwrap().execute_batch(back).unwrap();
     let writer = Sqlite::open(&path, Duration::ZERO).unwrap();
     assert!(!writer.any_key(None).unwrap());
     let there = Connection::open(&path).unwrap().prepare("SELECT * FROM keys").is_ok();

@@ -151,6 +151,7 @@ fn a_lost_deletion_and_a_lost_revocation_are_noticed() {
         id: KeyId::from_bytes([1; 16]),
         tenant: key.tenant.clone(),
         role: KeyRole::Writer,
+        actors: Vec::new(),
         label: None,
         created: m.now(),
         expires: None,

@@ -39,7 +39,7 @@ impl Names {
 
 /// Turns as participants see them: their own verbatim, in the role of the assistant; those of others as user
 /// messages with the speaker's name. A tool result belongs to whoever called the tool. Private turns are
-/// visible to their own actor only. Without participants the model is the only reader: it sees everything
+/// visible to their own actor and their audience only. Without participants the model is the only reader: it sees everything
 /// except what users keep private.
 pub fn seen_by(participants: &[String], turns: &[(&Turn, Option<&Value>)], names: Names) -> Vec<Seen> {
     let null = Value::Null;
@@ -53,11 +53,12 @@ pub fn seen_by(participants: &[String], turns: &[(&Turn, Option<&Value>)], names
     let seen = |(index, (turn, message)): (usize, &(&Turn, Option<&Value>))| {
         let Some(message) = message else { return Seen::Hidden };
         let own = is_own(turn);
+        let addressed = || turn.audience.iter().any(|name| participants.contains(name));
         let hidden = match participants.is_empty() {
-            true => turn.visibility == Visibility::Private && turn.role != Role::Assistant,
-            false => turn.visibility == Visibility::Private && !own,
+            true => turn.role != Role::Assistant,
+            false => !own && !addressed(),
         };
-        if hidden {
+        if hidden && turn.visibility == Visibility::Private {
             return Seen::Hidden;
         }
         if participants.is_empty() || turn.role == Role::System {

@@ -36,6 +36,7 @@ fn stated(n: u64, turn: u64, words: [&str; 3], confidence: f64) -> Draft {
         quote: Some(format!("quote of {turn}")),
         turn_seq: Some(turn),
         model: Some("m".into()),
+        audience: Vec::new(),
     };
     Draft { turn: Some(turn_id(turn)), ..draft(n, kind::FACT_EXTRACTED, json!(body).to_string()) }
 }
@@ -496,6 +497,7 @@ fn the_bodies_of_facts_are_frozen() {
         predicate: None,
         object: Some("x".into()),
         confidence: 1.0,
+        audience: Vec::new(),
     };
     assert_eq!(
         serde_json::to_string(&corrected).unwrap(),
@@ -503,7 +505,7 @@ fn the_bodies_of_facts_are_frozen() {
             r#"{{"fact":"fact_00000000000000000000000008","corrects":"{id}","object":"x","confidence":1.0}}"#
         )
     );
-    let retracted = RetractedBody { fact: fact_id(7), reason: Some("wrong".into()) };
+    let retracted = RetractedBody { fact: fact_id(7), reason: Some("wrong".into()), audience: Vec::new() };
     assert_eq!(serde_json::to_string(&retracted).unwrap(), format!(r#"{{"fact":"{id}","reason":"wrong"}}"#));
     let zeros = "0".repeat(64);
     let text = format!(

@@ -132,7 +132,13 @@ impl Following {
         let text = piece.text.get(skip..).filter(|text| !text.is_empty())?;
         let offset = piece.offset + skip as u64;
         *known = offset + text.len() as u64;
-        Some(Update::Chunk(Chunk { turn: piece.turn, turn_seq: piece.turn_seq, offset, text: text.into() }))
+        Some(Update::Chunk(Chunk {
+            turn: piece.turn,
+            turn_seq: piece.turn_seq,
+            offset,
+            text: text.into(),
+            audience: None,
+        }))
     }
 }
 

@@ -340,6 +340,7 @@ impl Problem {
         // Codes live as long as the program; few arrive before it ends.
         let detail = Detail { code: self.code.leak(), text: self.detail };
         match status.as_u16() {
+            403 => Error::Forbidden(detail),
             404 => Error::NotFound(detail),
             409 | 412 => Error::Conflict(detail),
             413 => Error::TooLarge(detail),

@@ -1,6 +1,7 @@
 //! What was taken over before: markers in the log, each with the place of the one before it.
 
 use super::{Import, Target, WAITING_BYTES_MAX};
+use crate::ingest::redaction_mode;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -9,7 +10,7 @@ use everturn_core::error::code;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::TenantName;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_core::write::{Action, Write};
+use everturn_core::write::Action;
 use everturn_store::Committed;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -166,7 +167,8 @@ impl Import<'_> {
         let prepared = (|| {
             let marker = Marker::new(self.format, &target.batch.names, target.marker);
             let marker = shared.draft(kind::IMPORT_FINISHED, &marker)?;
-            let mut settings = self.settings(target)?;
+            let mode = target.conversation.as_ref().map(redaction_mode).unwrap_or_default();
+            let mut settings = self.settings(target)?.redacted(mode)?;
             let first = match &target.conversation {
                 None => self.tenant.setting_drafts(kind::CREATED, &settings)?,
                 Some(conversation) => {
@@ -206,8 +208,7 @@ impl Import<'_> {
     }
 
     fn submit(&self, target: &Target, action: Action) -> Commit<Committed> {
-        let write = Write { key: target.key.clone(), action };
-        Commit::new(self.tenant.shared().submit(write, Vec::new()), Ok)
+        Commit::new(self.tenant.submit(target.key.clone(), action, Vec::new()), Ok)
     }
 
     fn append(&self, target: &Target, drafts: Vec<Draft>, head: u64) -> Commit<Committed> {

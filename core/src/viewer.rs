@@ -1,0 +1,245 @@
+//! Viewers: private content is shown to its own actor and to its audience, and to nobody else.
+//!
+//! Whatever is derived from turns and events (checkpoints, recall, facts, contexts, exports, live streams) is derived from
+//! what a [`Viewer`] lets through, so that no view can forget it.
+
+use crate::event::{Body, Event, Visibility, kind};
+use crate::json::{self, Raw, array, elements, fields, object};
+use crate::turn::{Turn, TurnBody};
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// A reader of conversations.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Viewer {
+    /// The owner of the store, who sees everything.
+    #[default]
+    Owner,
+    /// These actors. Without any, only what everyone may see.
+    Actors(Arc<[String]>),
+}
+
+impl Viewer {
+    /// Sees only what everyone may see.
+    pub fn everyone() -> Viewer {
+        Viewer::Actors(Arc::from([]))
+    }
+
+    /// Sees what any of these actors may see.
+    pub fn actors(names: impl IntoIterator<Item = String>) -> Viewer {
+        Viewer::Actors(names.into_iter().collect())
+    }
+
+    /// Whether it sees what only this actor may see.
+    pub fn is(&self, actor: Option<&str>) -> bool {
+        match self {
+            Viewer::Owner => true,
+            Viewer::Actors(names) => actor.is_some_and(|actor| names.iter().any(|name| name == actor)),
+        }
+    }
+
+    /// Whether it sees content of this visibility.
+    pub fn sees(&self, visibility: Visibility, actor: Option<&str>, audience: &[String]) -> bool {
+        visibility != Visibility::Private
+            || self.is(actor)
+            || audience.iter().any(|addressed| self.is(Some(addressed)))
+    }
+
+    /// Whether it sees everything that another viewer sees.
+    pub fn includes(&self, other: &Viewer) -> bool {
+        match (self, other) {
+            (Viewer::Owner, _) => true,
+            (Viewer::Actors(_), Viewer::Owner) => false,
+            (Viewer::Actors(_), Viewer::Actors(names)) => names.iter().all(|name| self.is(Some(name))),
+        }
+    }
+
+    /// The names of its actors; `None` for the owner.
+    pub fn names(&self) -> Option<Vec<String>> {
+        match self {
+            Viewer::Owner => None,
+            Viewer::Actors(names) => Some(names.to_vec()),
+        }
+    }
+
+    /// A turn as the viewer sees it: without its content, or without its private blocks, where those are not for the
+    /// viewer.
+    pub fn turn(&self, mut turn: Turn) -> Turn {
+        if self.is(turn.actor.as_deref()) {
+            return turn;
+        }
+        let rest = match &turn.message {
+            _ if !self.sees(turn.visibility, turn.actor.as_deref(), &turn.audience) => None,
+            None => return turn,
+            Some(message) => without_private(message.get()),
+        };
+        match rest {
+            Some(Cow::Borrowed(_)) => {}
+            Some(Cow::Owned(rest)) => (turn.message, turn.hidden) = (Raw::joined(rest).ok(), true),
+            None => {
+                (turn.message, turn.tokens, turn.model, turn.adapter) = (None, None, None, None);
+                (turn.reason, turn.partial, turn.hidden) = (None, None, true);
+                turn.metadata.clear();
+                turn.audience.clear();
+            }
+        }
+        turn
+    }
+
+    /// An event as the viewer sees it: without its body, or without its private blocks, where those are not for the
+    /// viewer.
+    pub fn event(&self, mut event: Event) -> Event {
+        #[derive(Default, Deserialize)]
+        struct Addressed {
+            #[serde(default)]
+            audience: Vec<String>,
+        }
+        if self.is(event.actor.as_deref()) || event.body.is_none() {
+            return event;
+        }
+        let is_private = event.visibility == Visibility::Private;
+        let addressed: Addressed =
+            if is_private { event.read().unwrap_or_default() } else { Addressed::default() };
+        if !self.sees(event.visibility, event.actor.as_deref(), &addressed.audience) {
+            (event.body, event.hidden) = (None, true);
+            return event;
+        }
+        let body: Option<TurnBody> = if kind::is_of_turn(&event.kind) { event.read() } else { None };
+        let Some((body, message)) = body.and_then(|body| body.message.clone().map(|message| (body, message)))
+        else {
+            return event;
+        };
+        let rest = match without_private(message.get()) {
+            Some(Cow::Borrowed(_)) => return event,
+            Some(Cow::Owned(rest)) => Raw::joined(rest).ok(),
+            None => None,
+        };
+        // An imported event object repeats the message.
+        let rest = rest.map(|message| TurnBody { message: Some(message), event: None, ..body });
+        let text = rest.and_then(|body| serde_json::to_string(&body).ok());
+        event.hidden = true;
+        event.body = text.map(|text| Body { salt: [0; 16], text });
+        event
+    }
+}
+
+/// Whether everyone sees all of a turn.
+pub fn is_for_everyone(turn: &Turn) -> bool {
+    turn.visibility != Visibility::Private
+        && turn
+            .message
+            .as_ref()
+            .is_none_or(|message| matches!(without_private(message.get()), Some(Cow::Borrowed(_))))
+}
+
+/// Fields that hold blocks, which may hold blocks. Arguments and other JSON of tools are not looked into: a `visibility`
+/// there is the tool's own.
+pub const NESTS: [&str; 5] = ["content", "parts", "tool_calls", "tool_results", "output"];
+
+/// A message without its private blocks; `None` if all of it is private.
+pub fn without_private(message: &str) -> Option<Cow<'_, str>> {
+    // Most messages have no private block and are not taken apart. An escape could hide the word.
+    if !message.contains("private") && !message.contains("\\u") {
+        return Some(Cow::Borrowed(message));
+    }
+    object_without_private(message)
+}
+
+/// `None` if it is private.
+fn object_without_private(text: &str) -> Option<Cow<'_, str>> {
+    let fields = fields(text);
+    if fields.iter().any(|(key, value)| key == "visibility" && json::unescape(value) == "\"private\"") {
+        return None;
+    }
+    let mut changed = false;
+    let mut kept = Vec::with_capacity(fields.len());
+    for (key, value) in &fields {
+        let value = match value.as_bytes() {
+            [b'[', ..] if NESTS.contains(&&**key) => blocks_without_private(value, key.starts_with("tool_")),
+            [b'{', ..] if NESTS.contains(&&**key) && is_block(value) => {
+                object_without_private(value).unwrap_or_else(|| Cow::Owned("null".into()))
+            }
+            _ => Cow::Borrowed(*value),
+        };
+        changed |= matches!(value, Cow::Owned(_));
+        kept.push((&**key, value.into_owned()));
+    }
+    Some(if changed { Cow::Owned(object(kept)) } else { Cow::Borrowed(text) })
+}
+
+fn blocks_without_private(text: &str, all: bool) -> Cow<'_, str> {
+    let mut changed = false;
+    let mut kept = Vec::new();
+    for block in elements(text) {
+        let looks = block.starts_with('{') && (all || is_block(block));
+        match if looks { object_without_private(block) } else { Some(Cow::Borrowed(block)) } {
+            Some(block) => {
+                changed |= matches!(block, Cow::Owned(_));
+                kept.push(block.into_owned());
+            }
+            None => changed = true,
+        }
+    }
+    if changed { Cow::Owned(array(&kept)) } else { Cow::Borrowed(text) }
+}
+
+/// Whether an object is a block and not data of a tool.
+pub fn is_block(text: &str) -> bool {
+    const MARKS: [&str; 6] = ["type", "text", "functionCall", "functionResponse", "inlineData", "fileData"];
+    fields(text).iter().any(|(key, _)| MARKS.contains(&&**key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_blocks_are_taken_out_and_the_rest_keeps_its_bytes() {
+        for (message, rest) in [
+            (r#"{"role":"user","content":"private"}"#, Some(r#"{"role":"user","content":"private"}"#)),
+            (r#"{"role":"user","visibility":"private","content":"x"}"#, None),
+            (
+                r#"{"role":"user","content":[{"type":"text","text":"a","n":1.0},{"type":"text","text":"b","visibility":"private"}]}"#,
+                Some(r#"{"role":"user","content":[{"type":"text","text":"a","n":1.0}]}"#),
+            ),
+            (
+                r#"{"role":"user","content":[{"type":"text","text":"b","visibility":"priv\u0061te"}]}"#,
+                Some(r#"{"role":"user","content":[]}"#),
+            ),
+            (
+                r#"{"role":"user","content":[{"type":"tool_result","content":[{"type":"text","text":"b","visibility":"private"}]}]}"#,
+                Some(r#"{"role":"user","content":[{"type":"tool_result","content":[]}]}"#),
+            ),
+            (
+                r#"{"role":"assistant","tool_calls":[{"id":"1","visibility":"private"},{"id":"2"}]}"#,
+                Some(r#"{"role":"assistant","tool_calls":[{"id":"2"}]}"#),
+            ),
+            (
+                r#"{"role":"assistant","content":[{"type":"tool_use","input":{"visibility":"private"}}]}"#,
+                Some(
+                    r#"{"role":"assistant","content":[{"type":"tool_use","input":{"visibility":"private"}}]}"#,
+                ),
+            ),
+        ] {
+            assert_eq!(without_private(message).as_deref(), rest, "{message}");
+        }
+    }
+
+    #[test]
+    fn the_owner_sees_everything_and_others_what_is_for_them() {
+        let (ada, bob) = (Viewer::actors(["ada".to_string()]), Viewer::actors(["bob".to_string()]));
+        let to_bob = ["bob".to_string()];
+        for (viewer, private, addressed) in [
+            (Viewer::Owner, true, true),
+            (ada, true, true),
+            (bob, false, true),
+            (Viewer::everyone(), false, false),
+        ] {
+            assert_eq!(viewer.sees(Visibility::Private, Some("ada"), &[]), private, "{viewer:?}");
+            assert_eq!(viewer.sees(Visibility::Private, Some("ada"), &to_bob), addressed, "{viewer:?}");
+            assert!(viewer.sees(Visibility::Internal, Some("ada"), &[]));
+        }
+        assert!(!Viewer::everyone().sees(Visibility::Private, None, &[]));
+    }
+}

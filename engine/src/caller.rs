@@ -1,0 +1,231 @@
+//! Callers of a tenant: what they see, in whose name they write, and the key that they hold.
+//!
+//! A [`Tenant`] carries its caller, so that every handle made from it reads as that caller and signs what it writes.
+//! [`Tenant::submit`] is the door for all writes of callers: names are checked, the key is noted, secrets are redacted.
+
+use crate::conversation::ConversationHandle;
+use crate::ingest::redaction_mode;
+use crate::journal::Upload;
+use crate::tenant::Tenant;
+use crate::writer::Submitted;
+use everturn_core::Error;
+use everturn_core::access::KeyRole;
+use everturn_core::event::{Draft, Event, kind};
+use everturn_core::id::{Key, TurnId, clip};
+use everturn_core::redaction::{self, Mode};
+use everturn_core::turn::{Role, Turn};
+use everturn_core::viewer::Viewer;
+use everturn_core::write::{Action, Write, absent_turn};
+use everturn_store::TurnQuery;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// The caller of a tenant's operations. The default is the owner of the store.
+#[derive(Clone, Debug, Default)]
+pub struct Caller {
+    viewer: Viewer,
+    /// Whether it may write only in the names of the viewer's actors.
+    is_bound: bool,
+    key: Option<Arc<str>>,
+}
+
+impl Caller {
+    /// The holder of an access key. One that is bound to actors sees what these see; one that is not sees everything if
+    /// it is an admin's, else what is for everyone.
+    pub fn holding(key: impl Into<Arc<str>>, role: KeyRole, actors: &[String]) -> Caller {
+        let viewer = match (actors, role) {
+            ([], KeyRole::Admin) => Viewer::Owner,
+            (actors, _) => Viewer::actors(actors.iter().cloned()),
+        };
+        Caller { viewer, is_bound: !actors.is_empty(), key: Some(key.into()) }
+    }
+
+    /// The same caller acting as these actors only.
+    pub fn acting_as(&self, actors: Vec<String>) -> Result<Caller, Error> {
+        for actor in &actors {
+            everturn_core::event::check_name("actor", actor)?;
+            self.check(actor)?;
+        }
+        Ok(Caller { viewer: Viewer::actors(actors), is_bound: true, key: self.key.clone() })
+    }
+
+    /// The actors that it is bound to; empty if it may act as anyone.
+    pub fn actors(&self) -> &[String] {
+        match &self.viewer {
+            Viewer::Actors(names) if self.is_bound => names,
+            _ => &[],
+        }
+    }
+
+    pub(crate) fn check(&self, actor: &str) -> Result<(), Error> {
+        if !self.is_bound || self.viewer.is(Some(actor)) {
+            return Ok(());
+        }
+        let names = self.actors().join(", ");
+        let text = format!("{:?} is not you: your key acts as {names}; use another key", clip(actor));
+        Err(Error::forbidden("actor.forbidden", text))
+    }
+
+    /// Names the writer of an event. What a model, a tool or an instruction says without a name is nobody's.
+    fn sign(&self, draft: &mut Draft) -> Result<(), Error> {
+        draft.key = self.key.as_deref().map(str::to_string);
+        let is_own = draft.role.is_none_or(|role| role == Role::User);
+        match (&draft.actor, self.actors()) {
+            (Some(actor), _) => self.check(actor),
+            (None, _) if !is_own => Ok(()),
+            (None, [only]) => {
+                draft.actor = Some(only.clone());
+                Ok(())
+            }
+            (None, [_, ..]) if kind::begins_turn(&draft.kind) => {
+                let names = self.actors().join(", ");
+                let text = format!("your key acts as {names}; name one of them as the actor of the turn");
+                Err(Error::invalid("actor.missing", text))
+            }
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+impl Tenant {
+    /// The same tenant for another caller.
+    pub fn called_by(&self, caller: Caller) -> Tenant {
+        let mut tenant = self.clone();
+        tenant.caller = Arc::new(caller);
+        tenant
+    }
+
+    /// The caller that reads and writes through this handle.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    pub(crate) fn viewer(&self) -> &Viewer {
+        &self.caller.viewer
+    }
+
+    /// Writes the events of a caller: signed, and with their secrets redacted.
+    pub(crate) fn submit(
+        &self,
+        key: Key,
+        mut action: Action,
+        uploads: Vec<Upload>,
+    ) -> Result<Submitted, Error> {
+        match self.prepare(&key, &mut action) {
+            Ok(()) => self.shared().submit(Write { key, action }, uploads),
+            Err(error) => {
+                self.shared().journal.uploaded(&uploads);
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn prepare(&self, key: &Key, action: &mut Action) -> Result<(), Error> {
+        let drafts = match action {
+            Action::Create { drafts, .. }
+            | Action::Append { drafts, .. }
+            | Action::Approve { drafts, .. }
+            | Action::Derive { drafts, .. } => &mut drafts[..],
+            Action::Erase { draft, .. } => std::slice::from_mut(draft),
+            _ => return Ok(()),
+        };
+        drafts.iter_mut().try_for_each(|draft| self.caller.sign(draft))?;
+        // Turns and settings were redacted where they came in, and a conversation that is not there yet has nothing else.
+        if drafts.iter().any(|draft| is_redacted_here(&draft.kind)) {
+            let mode = match self.shared().journal.conversation(key) {
+                Ok(conversation) => redaction_mode(&conversation),
+                Err(_) => drafts.iter().find_map(mode_of_settings).unwrap_or_default(),
+            };
+            drafts.iter_mut().try_for_each(|draft| redact(draft, mode))?;
+        }
+        Ok(())
+    }
+}
+
+/// Redaction mode that the settings in an event ask for.
+fn mode_of_settings(draft: &Draft) -> Option<Mode> {
+    let settings: everturn_core::conversation::Settings = if kind::is_settings(&draft.kind) {
+        serde_json::from_str(&draft.body.text).ok()?
+    } else {
+        return None;
+    };
+    settings.redaction()
+}
+
+/// Whether events of this kind are redacted when they are written. The others were before, or hold hashes and places that
+/// must stay as they are.
+fn is_redacted_here(kind: &str) -> bool {
+    !kind::is_of_turn(kind)
+        && !kind::is_settings(kind)
+        && !matches!(kind, kind::SYSTEM_PROMPT | kind::RECEIPT | kind::PROJECTION)
+}
+
+/// Redacts the body of an event.
+pub(crate) fn redact(draft: &mut Draft, mode: Mode) -> Result<(), Error> {
+    if is_redacted_here(&draft.kind)
+        && let (Cow::Owned(masked), _) = redaction::redact(&draft.body.text, mode)?
+    {
+        draft.body.text = masked;
+    }
+    Ok(())
+}
+
+impl ConversationHandle {
+    /// The same conversation as another viewer sees it. What it writes is signed as before.
+    pub(crate) fn seen_by(&self, viewer: Viewer) -> ConversationHandle {
+        let caller = Caller { viewer, is_bound: false, key: self.tenant.caller.key.clone() };
+        self.tenant.called_by(caller).conversation(self.id())
+    }
+
+    /// The conversation as these actors see it, or as the caller does if none is named. A caller that is not bound may
+    /// name any.
+    pub(crate) fn claiming(&self, actors: &[String]) -> Result<ConversationHandle, Error> {
+        actors.iter().try_for_each(|actor| self.tenant.caller.check(actor))?;
+        Ok(match actors {
+            [] => self.clone(),
+            _ => self.seen_by(Viewer::actors(actors.iter().cloned())),
+        })
+    }
+
+    /// The conversation for a model that replies as this actor: it sees its own private turns, but nobody else's, and not
+    /// those of an actor that the caller may not name.
+    pub(crate) fn replying_as(
+        &self,
+        actor: Option<&String>,
+        participants: &[String],
+    ) -> Result<ConversationHandle, Error> {
+        let caller = &self.tenant.caller;
+        participants.iter().try_for_each(|actor| caller.check(actor))?;
+        let actor = actor.filter(|actor| caller.check(actor).is_ok());
+        Ok(self.seen_by(Viewer::actors(actor.into_iter().chain(participants).cloned())))
+    }
+
+    /// The conversation as everyone may see it: what is derived from it is for everyone.
+    pub(crate) fn for_everyone(&self) -> ConversationHandle {
+        self.seen_by(Viewer::everyone())
+    }
+
+    pub(crate) fn redaction(&self) -> Result<Mode, Error> {
+        let conversation = self.shared().journal.conversation(self.key())?;
+        Ok(redaction_mode(&conversation))
+    }
+
+    /// Turns as the caller sees them.
+    pub(crate) fn turns(&self, query: &TurnQuery) -> Result<Vec<Turn>, Error> {
+        let turns = self.shared().journal.index.turns(self.key(), query)?;
+        Ok(turns.into_iter().map(|turn| self.tenant.viewer().turn(turn)).collect())
+    }
+
+    /// Events as the caller sees them.
+    pub(crate) fn events(&self, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
+        let events = self.shared().journal.log.events(self.key(), after, limit)?;
+        Ok(events.into_iter().map(|event| self.tenant.viewer().event(event)).collect())
+    }
+
+    /// A turn that the caller may see; absent for it otherwise.
+    pub(crate) fn visible_turn(&self, id: TurnId) -> Result<Turn, Error> {
+        let turn = self.turn(id)?;
+        let is_absent = turn.hidden && turn.message.is_none();
+        if is_absent { Err(absent_turn(id)) } else { Ok(turn) }
+    }
+}

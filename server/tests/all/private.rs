@@ -1,0 +1,412 @@
+//! Private stays private: a word in private turns, in a private block and in a turn for one participant; then every answer
+//! of the server to everyone else is searched for it.
+
+use crate::access::{ask, asking, requests};
+use crate::live::Live;
+use crate::mcp::{Client, last};
+use crate::scripted_provider::ScriptedProvider;
+use crate::stage::{Stage, answer};
+use crate::tokens::{self, SECRET, jwt_config};
+use base64::Engine;
+use everturn::{
+    CompactOptions, ContextOptions, ConversationHandle, Everturn, KeyRole, NewFact, NewKey, NewStream,
+    NewTurn, Visibility,
+};
+use everturn_server::Config;
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The word. It is also the name of a tool, a part of a file name and of what is in the file.
+const CANARY: &str = "zanzibarite";
+
+/// A store in memory and one in a file.
+fn addresses(folder: &tempfile::TempDir) -> [String; 2] {
+    ["memory:".to_string(), format!("sqlite:{}", folder.path().join("chats.db").display())]
+}
+
+fn key(store: &Everturn, role: KeyRole, actors: &[&str]) -> String {
+    let actors = actors.iter().map(|actor| actor.to_string()).collect();
+    let new = NewKey { tenant: "acme".into(), role, actors, label: None, expires: None };
+    store.keys().create(new).unwrap().1
+}
+
+fn private(text: &str) -> NewTurn {
+    NewTurn { visibility: Some(Visibility::Private), ..NewTurn::user(text).by("ada") }
+}
+
+/// A conversation with the word wherever it may be private, and the objects that a path can name.
+fn furnish(store: &Everturn) -> (ConversationHandle, BTreeMap<&'static str, String>) {
+    let chat = store.tenant("acme").unwrap().create("Crystals").wait().unwrap();
+    let say = |turn: NewTurn| chat.append(turn).wait().unwrap().turns.remove(0);
+    say(NewTurn::user("We decided to catalogue every crystal in the harbour.").by("bob"));
+    let secret = say(private(&format!("We decided that {CANARY} must stay in src/{CANARY}.rs.")));
+    let blocks = json!({"role": "user", "content": [
+        {"type": "text", "text": "The harbour has a crystal."},
+        {"type": "text", "text": format!("We decided to hide the {CANARY}."), "visibility": "private"},
+    ]});
+    say(NewTurn::message(blocks.to_string()).by("ada"));
+    let whisper = format!("Carol, we decided that the {CANARY} is yours.");
+    say(NewTurn { audience: vec!["carol".into()], ..NewTurn::user(&whisper).by("ada") });
+    let call = json!({"role": "assistant", "content": format!("I look for {CANARY}."), "tool_calls": [{
+        "id": "call_1", "type": "function", "function": {"name": CANARY, "arguments": format!("{{\"path\":\"{CANARY}\"}}")},
+    }]});
+    say(NewTurn { audience: vec!["carol".into()], ..NewTurn::message(call.to_string()).by("bot") });
+    let bytes = format!("{CANARY} ").repeat(2000);
+    let file = json!({"role": "user", "content": [{
+        "type": "file", "filename": format!("{CANARY}.txt"), "media_type": "text/plain",
+        "data": base64::engine::general_purpose::STANDARD.encode(&bytes),
+    }]});
+    say(NewTurn { visibility: Some(Visibility::Private), ..NewTurn::message(file.to_string()).by("ada") });
+    let asset = chat.assets().list().unwrap().remove(0);
+    let fact = NewFact {
+        subject: "ada".into(),
+        predicate: "hides".into(),
+        object: format!("the {CANARY}"),
+        source_turn: Some(secret.id),
+        by: Some("ada".into()),
+        ..NewFact::default()
+    };
+    let fact = chat.facts().add(fact).unwrap();
+    // What carol's model was given is for carol: even a hash of it could be guessed.
+    let mut given = ContextOptions::new(10_000);
+    (given.participants, given.instructions) = (vec!["carol".into()], Some(format!("Mind the {CANARY}.")));
+    let given = chat.contexts().build(&given).unwrap();
+    assert!(format!("{:?}", given.messages).contains(CANARY), "{given:?}");
+    let receipt = chat.contexts().record(&given).unwrap();
+    chat.contexts().project_turn(&everturn::ProjectionOptions::default()).unwrap();
+    say(NewTurn::user("The harbour closes at noon.").by("bob"));
+    let compact = CompactOptions { keep_last: Some(1), extractive: true, ..CompactOptions::default() };
+    let _ = chat.compaction().compact(compact);
+    say(NewTurn::user("Which crystal is in the harbour?").by("bob"));
+    say(private(&format!("Is the {CANARY} still there?")));
+    let open =
+        NewStream { actor: Some("bot".into()), audience: vec!["carol".into()], ..NewStream::default() };
+    let open = chat.open(open).wait().unwrap();
+    chat.open_turn(open.id).chunk(None, &format!("The {CANARY} is")).unwrap();
+    store.index_now().unwrap();
+    let variables = BTreeMap::from([
+        ("conversation", chat.id().to_string()),
+        ("turn", secret.id.to_string()),
+        ("asset", asset.id),
+        ("fact", fact.id.to_string()),
+        ("name", "a-pin".into()),
+        ("approval", "an-approval".into()),
+        ("seq", receipt.seq.to_string()),
+        ("key", "key_01JD0000000000000000000000".into()),
+        ("generation", "gen_01JD0000000000000000000000".into()),
+    ]);
+    (chat, variables)
+}
+
+/// Requests beyond the examples of the description: other formats, filters and protocols.
+fn further(stage: &Stage, id: &str) -> Vec<RequestBuilder> {
+    let get = |path: String| stage.request(Method::GET, &path);
+    let post = |path: String, body: Value| {
+        stage.request(Method::POST, &path).header("content-type", "application/json").body(body.to_string())
+    };
+    let base = format!("/api/v1/conversations/{id}");
+    let formats =
+        ["jsonl", "transcript", "openai-chat", "openai-responses", "anthropic", "gemini", "markdown", "html"];
+    let mut all: Vec<RequestBuilder> =
+        formats.iter().map(|format| get(format!("{base}/export?format={format}"))).collect();
+    all.extend([
+        get(format!("{base}/transcript")),
+        get(format!("{base}/turns?include_events=true&include_superseded=true&limit=100")),
+        get(format!("{base}/turns?order=desc&actors=ada")),
+        get(format!("{base}/events?limit=100")),
+        get(format!("{base}/state")),
+        get(format!("{base}/facts?include_superseded=true&include_retracted=true")),
+        get(format!("/api/v1/assets?conversation={id}")),
+        get(format!("/v1/conversations/{id}/items")),
+        get(format!("/v1/conversations/{id}")),
+        post(format!("{base}/summarize"), json!({"from_seq": 1, "to_seq": 20})),
+        post(format!("{base}/compact"), json!({"dry_run": true, "keep_last": 0, "extractive": true})),
+    ]);
+    for provider in ["neutral", "openai-chat", "openai-responses", "anthropic", "gemini"] {
+        let recall = json!({"turns": 5, "facts": 5, "query": CANARY});
+        let options = json!({"token_budget": 20000, "provider": provider, "recall": recall});
+        all.push(post(format!("{base}/context"), options));
+    }
+    all.push(post(format!("{base}/project"), json!({"policy": "reachability_gc"})));
+    for mode in ["lexical", "vector", "hybrid"] {
+        let words = [CANARY, "zanzi*", "crystal harbour", "we decided"];
+        let asked =
+            words.map(|query| json!({"query": query, "mode": mode, "include_superseded": true, "limit": 50}));
+        all.extend(asked.map(|body| post("/api/v1/recall".into(), body)));
+    }
+    all
+}
+
+/// The answers of MCP that say anything of a conversation.
+async fn through_mcp(stage: &Stage, id: &str) -> String {
+    let client = Client::begin(stage).await;
+    let resource = format!("everturn://conversations/{id}");
+    let mut all = String::new();
+    for (method, parameters) in [
+        ("resources/list", json!({})),
+        ("resources/read", json!({"uri": resource})),
+        ("prompts/get", json!({"name": "continue_conversation", "arguments": {"conversation": id}})),
+        ("tools/call", json!({"name": "recall", "arguments": {"query": format!("{CANARY} crystal")}})),
+        (
+            "tools/call",
+            json!({"name": "list_turns", "arguments": {"conversation": id, "include_events": true}}),
+        ),
+        (
+            "tools/call",
+            json!({"name": "build_context", "arguments": {"conversation": id, "token_budget": 9000}}),
+        ),
+        ("tools/call", json!({"name": "get_state", "arguments": {"conversation": id}})),
+        ("tools/call", json!({"name": "list_facts", "arguments": {"conversation": id}})),
+    ] {
+        let message = last(client.send(method, parameters).await).await;
+        all += &message.to_string();
+    }
+    all
+}
+
+/// What a live stream says until a public turn that is appended meanwhile.
+async fn live(stage: &Stage, chat: &ConversationHandle) -> String {
+    let mut live =
+        Live::connect(stage.request(Method::GET, &format!("/api/v1/conversations/{}/events", chat.id())))
+            .await;
+    let open = NewStream {
+        actor: Some("bot".into()),
+        visibility: Some(Visibility::Private),
+        ..NewStream::default()
+    };
+    let open = chat.open(open).wait().unwrap();
+    chat.open_turn(open.id).chunk(None, &format!("live {CANARY}")).unwrap();
+    chat.open_turn(open.id).commit(NewTurn::default()).wait().unwrap();
+    chat.append(private(&format!("the live {CANARY}"))).wait().unwrap();
+    chat.append(NewTurn::user("that is all").by("bob")).wait().unwrap();
+    let mut all = String::new();
+    while !all.contains("that is all") {
+        all += &format!("{:?}\n", live.next().await.expect("the stream goes on"));
+    }
+    all
+}
+
+#[track_caller]
+fn silent(text: &str, what: &str) {
+    let at = text.find(CANARY).map(|at| {
+        let start = text.floor_char_boundary(at.saturating_sub(300));
+        &text[start..text.ceil_char_boundary((at + 100).min(text.len()))]
+    });
+    assert_eq!(at, None, "{what}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_private_is_in_no_answer_to_anyone_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = ScriptedProvider::start().await;
+    for address in addresses(&folder) {
+        let store = provider.store_at(&address);
+        key(&store, KeyRole::Admin, &[]);
+        let (chat, variables) = furnish(&store);
+        let id = chat.id().to_string();
+        let callers = [
+            ("bob", key(&store, KeyRole::Admin, &["bob"])),
+            ("a reader without an actor", key(&store, KeyRole::Reader, &[])),
+            ("a writer without an actor", key(&store, KeyRole::Writer, &[])),
+        ];
+        let mut stage = Stage::over(store.clone(), asking()).await;
+        for (who, words) in &callers {
+            stage.bearer(words);
+            for request in further(&stage, &id) {
+                let path = request.try_clone().unwrap().build().unwrap().url().to_string();
+                let (status, text) = ask(request, None).await;
+                assert!(status < 500 && status != 401, "{who} {path}: {status} {text}");
+                // A search names what was searched for.
+                silent(
+                    &text.replace(&format!("\"query\":\"{CANARY}\""), ""),
+                    &format!("{who} {path} {status}"),
+                );
+            }
+            silent(&through_mcp(&stage, &id).await, &format!("{who} over MCP"));
+            silent(&live(&stage, &chat).await, &format!("{who} live"));
+        }
+        // Every operation of the table, those last that take the conversation away.
+        let mut all = Vec::new();
+        for (who, words) in &callers {
+            stage.bearer(words);
+            all.extend(requests(&stage, &variables).into_iter().map(|request| (*who, request)));
+        }
+        let ends =
+            |method: &str, path: &str| method == "DELETE" || path.contains("erase") || path.contains("reset");
+        all.sort_by_key(|(_, (method, path, _))| ends(method, path));
+        for (who, (method, path, request)) in all {
+            let (status, text) = ask(request, None).await;
+            assert!(status < 500 && status != 401, "{who} {method} {path}: {status} {text}");
+            silent(&text, &format!("{who} {method} {path} {status}"));
+        }
+        // Nor was any model given it.
+        silent(&format!("{:?}", provider.seen()), "the model");
+        stage.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_whom_it_is_for_see_it_everywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = ScriptedProvider::start().await;
+    for address in addresses(&folder) {
+        let store = provider.store_at(&address);
+        let owner = key(&store, KeyRole::Admin, &[]);
+        let (chat, variables) = furnish(&store);
+        let base = format!("/api/v1/conversations/{}", chat.id());
+        let (ada, carol) = (key(&store, KeyRole::Writer, &["ada"]), key(&store, KeyRole::Reader, &["carol"]));
+        let anyone = key(&store, KeyRole::Reader, &[]);
+        let mut stage = Stage::over(store, asking()).await;
+        let history = format!("{base}/turns?limit=100");
+        let times = |text: &Value| text.to_string().matches(CANARY).count();
+        let recall = json!({"query": CANARY, "mode": "lexical"});
+        let mut seen = Vec::new();
+        for words in [&owner, &ada, &carol] {
+            stage.bearer(words);
+            let turns = stage.get(&history, 200).await;
+            let found = stage.post("/api/v1/recall", &recall, 200).await;
+            seen.push((times(&turns), found["data"].as_array().unwrap().len()));
+        }
+        let [(owners, owner_finds), (adas, ada_finds), (carols, carol_finds)] = seen[..] else { panic!() };
+        assert!(owners > adas && adas > carols && carols > 0, "{seen:?}");
+        assert!(owner_finds > ada_finds && ada_finds > carol_finds && carol_finds > 0, "{seen:?}");
+
+        stage.bearer(&ada);
+        let fact = stage.get(&format!("/api/v1/facts/{}", variables["fact"]), 200).await;
+        assert_eq!(fact["object"], format!("the {CANARY}"));
+        let asset = stage.request(Method::GET, &format!("/api/v1/assets/{}/content", variables["asset"]));
+        assert!(ask(asset, None).await.1.starts_with(CANARY));
+        stage.bearer(&carol);
+        stage.get(&format!("/api/v1/facts/{}", variables["fact"]), 404).await;
+        stage.get(&format!("/api/v1/assets/{}", variables["asset"]), 404).await;
+        let replay = format!("{base}/contexts/{}", variables["seq"]);
+        let (status, text) = ask(stage.request(Method::GET, &replay), None).await;
+        assert!(status == 200 && text.contains(CANARY), "{status} {text}");
+
+        // A key that is bound to nobody says in whose name it asks.
+        stage.bearer(&anyone);
+        assert_eq!(times(&stage.get(&history, 200).await), 0);
+        let as_carol = stage.request(Method::GET, &history).header("everturn-actor", "carol");
+        assert_eq!(times(&answer(as_carol, 200).await), carols);
+        // An export that leaves something out still verifies.
+        let file = ask(stage.request(Method::GET, &format!("{base}/export")), None).await.1;
+        assert!(!file.contains(CANARY), "{file}");
+        stage.bearer(&owner);
+        let elsewhere = Everturn::open("memory:").unwrap();
+        let imported = elsewhere.tenant("acme").unwrap().import(file.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!(imported.problems, Vec::<String>::new());
+        elsewhere.tenant("acme").unwrap().conversation(chat.id()).log().verify(None).unwrap();
+        stage.stop().await;
+    }
+}
+
+/// The words of others must not be readable from the scores of one's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn private_words_change_no_score() {
+    let folder = tempfile::tempdir().unwrap();
+    for address in addresses(&folder) {
+        let store = Everturn::open(&address).unwrap();
+        let words = key(&store, KeyRole::Writer, &["bob"]);
+        let chat = store.tenant("acme").unwrap().create("Crystals").wait().unwrap();
+        for text in ["a zanzibarite", "a zanzibar of the harbour", "the harbour and the master"] {
+            chat.append(NewTurn::user(text).by("bob")).wait().unwrap();
+        }
+        store.index_now().unwrap();
+        let mut stage = Stage::over(store.clone(), asking()).await;
+        stage.bearer(&words);
+        let queries = ["zanzibarite", "zanz*", "harbour master", "zanzibarite harbour"];
+        let mut before = Vec::new();
+        for query in queries {
+            before.push(stage.post("/api/v1/recall", &json!({"query": query}), 200).await["data"].take());
+        }
+        for n in 0..50 {
+            chat.append(private(&format!("{CANARY} harbour {n} zanzibar zanzibaritis"))).wait().unwrap();
+        }
+        store.index_now().unwrap();
+        for (query, before) in queries.iter().zip(before) {
+            let after = stage.post("/api/v1/recall", &json!({"query": query}), 200).await["data"].take();
+            assert_eq!(after, before, "{query}");
+        }
+        stage.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bound_key_claims_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    for address in addresses(&folder) {
+        let store = Everturn::open(&address).unwrap();
+        let admin = key(&store, KeyRole::Admin, &[]);
+        let (bob, both) =
+            (key(&store, KeyRole::Admin, &["bob"]), key(&store, KeyRole::Writer, &["bob", "bot"]));
+        let mut stage = Stage::over(store, asking()).await;
+        stage.bearer(&admin);
+        let base = format!("/api/v1/conversations/{}", stage.conversation().await);
+        let turns = format!("{base}/turns");
+        let turn = |actor: Value| json!({"turns": [{"role": "user", "content": "hello", "actor": actor}]});
+
+        stage.bearer(&bob);
+        let said = stage.post(&turns, &turn(Value::Null), 201).await;
+        assert_eq!(said["turns"][0]["actor"], "bob", "who asks is who speaks");
+        for (path, body) in [
+            (turns.clone(), turn(json!("ada"))),
+            (format!("{base}/turns/open"), json!({"actor": "ada"})),
+            (format!("{base}/events"), json!({"kind": "note", "actor": "ada", "body": {}})),
+            (format!("{base}/facts"), json!({"subject": "a", "predicate": "b", "object": "c", "by": "ada"})),
+            (format!("{base}/context"), json!({"token_budget": 1000, "participants": ["ada"]})),
+            ("/api/v1/keys".to_string(), json!({"role": "reader"})),
+            ("/api/v1/keys".to_string(), json!({"role": "reader", "actors": ["bob", "ada"]})),
+            ("/api/v1/import".to_string(), json!({"_type": "transcript"})),
+        ] {
+            let refused = stage.post(&path, &body, 403).await;
+            assert!(refused["detail"].as_str().unwrap().contains("key"), "{path}: {refused}");
+        }
+        let as_ada = stage.request(Method::GET, &turns).header("everturn-actor", "ada");
+        assert_eq!(answer(as_ada, 403).await["code"], "actor.forbidden");
+        stage.post("/api/v1/keys", &json!({"role": "reader", "actors": ["bob"]}), 201).await;
+
+        stage.bearer(&both);
+        stage.post(&turns, &turn(json!("bot")), 201).await;
+        assert_eq!(stage.post(&turns, &turn(Value::Null), 400).await["code"], "actor.missing");
+        // Every event says which key wrote it, also in an export, and the chain covers it.
+        stage.bearer(&admin);
+        let events = stage.get(&format!("{base}/events?limit=100"), 200).await;
+        let keys: Vec<&str> =
+            events["data"].as_array().unwrap().iter().map(|event| event["key"].as_str().unwrap()).collect();
+        let id = |words: &str| format!("key_{}", words.split('_').nth(1).unwrap());
+        assert_eq!(keys[0], id(&admin));
+        assert_eq!((keys[1], *keys.last().unwrap()), (&*id(&bob), &*id(&both)));
+        let file = ask(stage.request(Method::GET, &format!("{base}/export")), None).await.1;
+        assert!(file.contains(&id(&bob)));
+        let forged = file.replace(&id(&bob), &id(&both));
+        let elsewhere = Everturn::open("memory:").unwrap();
+        let scope = elsewhere.tenant("acme").unwrap();
+        let problems = |file: &str| scope.import(file.as_bytes(), &mut |_| {}).map(|done| done.problems);
+        assert!(problems(&forged).is_err() || !problems(&forged).unwrap().is_empty());
+        stage.stop().await;
+    }
+}
+
+/// A token names its holder's actors in a claim, as a key does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_bound_like_a_key() {
+    let store = Everturn::open("memory:").unwrap();
+    let (chat, _) = furnish(&store);
+    let stage = Stage::over(store, Config { jwt: Some(jwt_config()), ..asking() }).await;
+    let path = format!("/api/v1/conversations/{}/turns?limit=100", chat.id());
+    let end = Some(tokens::now() + 3600);
+    for (actors, status, sees) in [
+        (json!("ada"), 200, true),
+        (json!(["bob", "carol"]), 200, true),
+        (json!(["bob"]), 200, false),
+        (json!([]), 401, false),
+        (json!(7), 401, false),
+    ] {
+        let claims = json!({"tenant": "acme", "role": "admin", "sub": "x", "actors": actors});
+        let token = tokens::hs256(SECRET, &claims, end);
+        let (got, text) = ask(stage.request(Method::GET, &path), Some(&token)).await;
+        assert_eq!((got, text.contains(CANARY)), (status, sees), "{actors}: {text}");
+    }
+    stage.stop().await;
+}
