@@ -144,13 +144,13 @@ impl ConversationLog<'_> {
 
 impl ConversationHandle {
     /// A turn as the caller sees it, with its durable text so far if it is open.
-    fn shown(&self, turn: Turn) -> Result<Turn, Error> {
+    fn viewed(&self, turn: Turn) -> Result<Turn, Error> {
         Ok(self.tenant.viewer().turn(self.shared().with_partial(self.key(), turn)?))
     }
 
     /// One turn as the conversation sees it: a fork sees inherited turns as they were.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
-        self.shown(self.shared().journal.index.turn_in(self.key(), id)?)
+        self.viewed(self.shared().journal.index.turn_in(self.key(), id)?)
     }
 
     /// Every turn of a query, in its order, read page by page so that a long history is not held at once. `each`
@@ -192,7 +192,7 @@ impl ConversationHandle {
             bytes_max: Some(PAGE_BYTES_MAX),
         };
         let found = self.shared().journal.index.turns(self.key(), &turns)?;
-        let entry = |turn| Ok(HistoryEntry::Turn(Box::new(self.shown(turn)?)));
+        let entry = |turn| Ok(HistoryEntry::Turn(Box::new(self.viewed(turn)?)));
         let mut data: Vec<HistoryEntry> = found.into_iter().map(entry).collect::<Result<_, Error>>()?;
         // A page cut by its byte limit is not known to be the last.
         let position = if query.include_superseded { HistoryEntry::seq } else { HistoryEntry::place };
@@ -240,7 +240,7 @@ impl ConversationHandle {
             ..TurnQuery::default()
         };
         let found = self.shared().journal.index.turns(self.key(), &turns)?;
-        let entry = |turn| self.shown(turn).map(|turn| (turn.seq, turn));
+        let entry = |turn| self.viewed(turn).map(|turn| (turn.seq, turn));
         let mut turns: BTreeMap<u64, Turn> = found.into_iter().map(entry).collect::<Result<_, Error>>()?;
         let asked_for = |turn: &Turn| {
             (query.include_superseded || turn.superseded_by.is_none())

@@ -207,6 +207,8 @@ impl Streams {
             seq: turn.seq,
             actor: turn.actor,
             role: turn.role,
+            visibility: turn.visibility,
+            audience: turn.audience,
             model: turn.model,
             metadata: turn.metadata,
             text: String::new(),
@@ -220,7 +222,8 @@ impl Streams {
             return;
         };
         let offset = open.text.len() as u64;
-        let chunk = Chunk { turn: turn.id, turn_seq: open.seq, offset, text: Arc::from(fresh) };
+        let (text, audience) = (Arc::from(fresh), open.addressed());
+        let chunk = Chunk { turn: turn.id, turn_seq: open.seq, offset, text, audience };
         open.text.push_str(fresh);
         // Under the lock, so that a snapshot and the ring agree on the order.
         hub.publish(key, std::iter::once(Update::Chunk(chunk)));
