@@ -9,7 +9,7 @@ mod cache;
 mod jwt;
 mod lease;
 mod limits;
-mod origin;
+pub mod origin;
 
 pub use everturn_core::access::KeyRole;
 

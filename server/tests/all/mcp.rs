@@ -530,6 +530,52 @@ async fn tool_sets_are_asked_for_by_name() {
     stage.stop().await;
 }
 
+/// Sessions of an agent: over MCP as tools, and over REST the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_started_logged_and_ended_by_tools() {
+    let stage = Stage::new().await;
+    let client = Client::begin(&stage).await;
+    let in_session = async |tool: &str, arguments: Value| {
+        let params = json!({"name": tool, "arguments": arguments});
+        let message =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+        let request = stage.request(Method::POST, "/mcp?toolsets=sessions");
+        let request = request
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-session-id", client.session.as_ref().unwrap())
+            .header("mcp-protocol-version", "2025-11-25");
+        last(request.body(message).send().await.unwrap()).await["result"].clone()
+    };
+    let started = in_session("start_session", json!({"subject": "img_1", "subject_key": "image_id"})).await;
+    let id = started["structuredContent"]["id"].as_str().unwrap().to_string();
+    let log = async |kind: &str, fields: Value| {
+        in_session("log_session", json!({"conversation": id, "type": kind, "fields": fields})).await
+    };
+    assert_eq!(log("photographer_message", json!({"text": "warmer"})).await["isError"], false);
+    assert_eq!(log("snapshot_created", json!({"hash": "9f"})).await["isError"], false);
+    let refused = log("snapshot_created", json!({"label": "v1"})).await;
+    assert!(refused["content"][0]["text"].as_str().unwrap().starts_with("session.field: "), "{refused}");
+    // Over REST it is the same session.
+    let path = format!("/api/v1/sessions/{id}/entries");
+    let entry = json!({"type": "weather", "fields": {"sun": true}}).to_string();
+    let request = stage.request(Method::POST, &path).header("content-type", "application/json");
+    assert_eq!(request.body(entry).send().await.unwrap().status(), 201);
+    let ended = in_session("end_session", json!({"conversation": id})).await;
+    assert_eq!(ended["structuredContent"]["entries"], 3, "{ended}");
+    let export = stage.request(Method::GET, &format!("/api/v1/conversations/{id}/export?format=session"));
+    let text = export.send().await.unwrap().text().await.unwrap();
+    let kinds: Vec<String> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["type"].as_str().unwrap().to_string())
+        .collect();
+    assert_eq!(
+        kinds,
+        ["session_start", "photographer_message", "snapshot_created", "weather", "session_end"]
+    );
+    stage.stop().await;
+}
+
 /// Clients show the choices of a field, and many do not follow references.
 #[tokio::test(flavor = "multi_thread")]
 async fn words_to_choose_from_are_in_the_field_itself() {
