@@ -9,7 +9,8 @@ use axum::extract::rejection::QueryRejection;
 use axum::http::Uri;
 use axum::http::request::Parts;
 use everturn::Tenant;
-use everturn_api::{Asker, Work};
+use everturn_api::conversations::ListConversations;
+use everturn_api::{Asker, Operation, Work};
 use everturn_core::Error;
 use everturn_core::id::TenantName;
 use parking_lot::Mutex;
@@ -172,7 +173,16 @@ impl Service {
         let arguments = sent.unwrap_or_else(parsed);
         let is_large = row.about.work == Work::Large;
         let asker = Asker { is_keyless: caller.is_keyless, ..Asker::here(caller.scope.clone()) };
-        let answer = caller.blocking(is_large, move || Ok(tools::call(row, asker, arguments))).await;
+        let scope = caller.scope.clone();
+        let answer = caller.blocking(is_large, move || {
+            let answer = tools::call(row, asker, arguments);
+            if row.about.name == ListConversations::ABOUT.name {
+                tools::with_previews(&scope, answer)
+            } else {
+                Ok(answer)
+            }
+        });
+        let answer = answer.await;
         Ok(answer.unwrap_or_else(|error| tools::refused(&error)))
     }
 
@@ -182,10 +192,20 @@ impl Service {
     }
 }
 
+/// Adds the URI to the error about a resource, as the protocol asks.
+fn with_uri(mut error: ErrorData, uri: &str) -> ErrorData {
+    if let Some(data) = &mut error.data {
+        data["uri"] = uri.into();
+    }
+    error
+}
+
 impl ServerHandler for Service {
+    #[allow(deprecated, reason = "clients of older versions of the protocol ask for logging")]
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_completions()
+            .enable_logging()
             .enable_prompts()
             .enable_resources()
             .enable_resources_subscribe()
@@ -284,7 +304,8 @@ impl ServerHandler for Service {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = request.uri.clone();
         let read = move |scope: &Tenant| resources::read(scope, &uri);
-        self.answer(&context, "resources/read", &request, read).await.map(Into::into)
+        let answer = self.answer(&context, "resources/read", &request, read).await;
+        answer.map(Into::into).map_err(|error| with_uri(error, &request.uri))
     }
 
     async fn subscribe(
@@ -298,7 +319,8 @@ impl ServerHandler for Service {
             let error = Error::limit("SUBSCRIPTIONS_MAX", limit, got, "unsubscribe from others first");
             return Err(protocol_error(error));
         }
-        let address = Address::parse(&request.uri).map_err(protocol_error)?;
+        let absent = |error| with_uri(protocol_error(error), &request.uri);
+        let address = Address::parse(&request.uri).map_err(absent)?;
         let caller = self.caller(&context.extensions)?;
         let recorder = self.recorder(&caller).map(|recorder| {
             let asked = recorder.asked();
@@ -306,7 +328,7 @@ impl ServerHandler for Service {
         });
         let (id, scope) = (address.conversation, caller.scope.clone());
         // Subscribed before the answer: everything after the answer is reported.
-        let updates = blocking(move || watch::from_now(&scope, id)).await.map_err(protocol_error);
+        let updates = blocking(move || watch::from_now(&scope, id)).await.map_err(absent);
         let answer = updates.as_ref().map(|_| ()).map_err(Clone::clone);
         if let Some((recorder, asked)) = recorder {
             recorder.dispatched("resources/subscribe", &request, &answer, asked);
@@ -361,6 +383,16 @@ impl ServerHandler for Service {
             () = self.shared.stopping.cancelled() => {}
         }
         Ok(())
+    }
+
+    /// Accepts any level: failures are answers of the tools, and nothing is logged beside them.
+    #[allow(deprecated, reason = "clients of older versions of the protocol ask for it")]
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.answer(&context, "logging/setLevel", &request, |_| Ok(())).await
     }
 
     async fn list_prompts(
