@@ -131,6 +131,8 @@ nouns!(
     Context "context",
     /// Model replies.
     Generations "generations",
+    /// Sessions of an agent, logged entry by entry.
+    Sessions "sessions",
     /// Large or non-text payloads.
     Assets "assets",
     /// Import, export and verification.

@@ -28,7 +28,6 @@ pub struct ListEvents {
     pub conversation: ConversationName,
     /// `seq` of the first event; 1 by default.
     #[serde(default, deserialize_with = "everturn_core::json::place")]
-    #[schemars(range(min = 1))]
     pub from: Option<u64>,
     /// Maximum number of events, 50 by default; a live stream has no limit.
     #[schemars(range(min = 1, max = 1000))]

@@ -148,8 +148,92 @@ where
                 let text = Text { values, error: std::marker::PhantomData };
                 seed.deserialize(text).inspect_err(|_| self.part.set(Some(part)))
             }
-            None => self.body.next_value_seed(seed),
+            None => self.body.next_value_seed(Limited(seed)),
         }
+    }
+}
+
+/// Largest number of a field: what a signed number of 64 bits holds, in a store as in clients.
+const NUMBER_MAX: u64 = i64::MAX as u64;
+
+fn check_number<E: serde::de::Error>(number: u64) -> Result<u64, E> {
+    match number <= NUMBER_MAX {
+        true => Ok(number),
+        false => Err(E::custom(format!("{number} is too large; the largest number is {NUMBER_MAX}"))),
+    }
+}
+
+/// A field whose number, if it is one, is at most [`NUMBER_MAX`].
+struct Limited<T>(T);
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Limited<S> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
+        self.0.deserialize(Limited(deserializer))
+    }
+}
+
+macro_rules! pass_on {
+    ($($method:ident($($name:ident: $type:ty),*)),+ $(,)?) => {$(
+        fn $method<V: Visitor<'de>>(self, $($name: $type,)* visitor: V) -> Result<V::Value, D::Error> {
+            self.0.$method($($name,)* visitor)
+        }
+    )+};
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Limited<D> {
+    type Error = D::Error;
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.0.deserialize_u64(Limited(visitor))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.0.deserialize_option(Limited(visitor))
+    }
+
+    pass_on!(
+        deserialize_any(), deserialize_bool(), deserialize_i8(), deserialize_i16(), deserialize_i32(), deserialize_i64(),
+        deserialize_i128(), deserialize_u8(), deserialize_u16(), deserialize_u32(), deserialize_u128(), deserialize_f32(),
+        deserialize_f64(), deserialize_char(), deserialize_str(), deserialize_string(), deserialize_bytes(),
+        deserialize_byte_buf(), deserialize_unit(), deserialize_seq(), deserialize_map(), deserialize_identifier(),
+        deserialize_ignored_any(), deserialize_unit_struct(name: &'static str), deserialize_newtype_struct(name: &'static str),
+        deserialize_tuple(length: usize), deserialize_tuple_struct(name: &'static str, length: usize),
+        deserialize_struct(name: &'static str, fields: &'static [&'static str]),
+        deserialize_enum(name: &'static str, variants: &'static [&'static str]),
+    );
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Limited<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(f)
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<V::Value, E> {
+        self.0.visit_u64(check_number(number)?)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<V::Value, E> {
+        self.0.visit_i64(number)
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<V::Value, E> {
+        self.0.visit_f64(number)
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<V::Value, E> {
+        self.0.visit_none()
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<V::Value, E> {
+        self.0.visit_unit()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
+        self.0.visit_some(Limited(deserializer))
     }
 }
 
@@ -192,7 +276,6 @@ impl<'de, E: serde::de::Error> Deserializer<'de> for Text<'_, E> {
         deserialize_u8 visit_u8 "a number",
         deserialize_u16 visit_u16 "a number",
         deserialize_u32 visit_u32 "a number",
-        deserialize_u64 visit_u64 "a number",
         deserialize_i8 visit_i8 "a number",
         deserialize_i16 visit_i16 "a number",
         deserialize_i32 visit_i32 "a number",
@@ -200,6 +283,14 @@ impl<'de, E: serde::de::Error> Deserializer<'de> for Text<'_, E> {
         deserialize_f32 visit_f32 "a number",
         deserialize_f64 visit_f64 "a number",
     );
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        let text = self.one()?;
+        match text.parse() {
+            Ok(number) => visitor.visit_u64(check_number(number)?),
+            Err(_) => Err(E::invalid_value(Unexpected::Str(text), &"a number")),
+        }
+    }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
         visitor.visit_some(self)
@@ -375,6 +466,8 @@ mod tests {
         let here = [("place", "here")];
         let table = [
             (wrong(&here, &[("limit", "x")], ""), Part::Query, "a number"),
+            (wrong(&here, &[("limit", "9223372036854775808")], ""), Part::Query, "the largest number is"),
+            (wrong(&here, &[], r#"{"limit": 9223372036854775808}"#), Part::Body, "the largest number is"),
             (wrong(&here, &[("limit", "1"), ("limit", "2")], ""), Part::Query, "twice"),
             (wrong(&here, &[("nonsense", "1")], ""), Part::Query, "unknown field"),
             (wrong(&here, &[], r#"{"nonsense": 1}"#), Part::Body, "unknown field"),

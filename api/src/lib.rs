@@ -27,6 +27,7 @@ mod page;
 pub mod projections;
 pub mod recall;
 pub mod sent;
+pub mod sessions;
 pub mod state;
 pub mod streams;
 pub mod table;

@@ -4,7 +4,7 @@ use crate::given::{Given, Wrong};
 use crate::{About, Asker, Operation};
 use crate::{
     assets, compaction, context, conversations, erasing, events, facts, generations, keys, projections,
-    recall, state, streams, transfer, turns, usage,
+    recall, sessions, state, streams, transfer, turns, usage,
 };
 use everturn_core::Error;
 use schemars::{Schema, SchemaGenerator};
@@ -127,6 +127,9 @@ pub static TABLE: &[Row] = &[
     row::<generations::GetGeneration>(),
     row::<generations::StopGeneration>(),
     row::<generations::ListModels>(),
+    row::<sessions::StartSession>(),
+    row::<sessions::LogSession>(),
+    row::<sessions::EndSession>(),
     row::<assets::ListAssets>(),
     row::<assets::GetAsset>(),
     row::<transfer::Export>(),

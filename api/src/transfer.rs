@@ -98,7 +98,8 @@ impl io::Write for Within {
 pub struct Import {
     /// The whole text of the file.
     pub content: String,
-    /// Distinguishes conversations where the content does not: a list of messages has no session id.
+    /// Distinguishes conversations where the content does not: a list of messages has no session id. With the same name,
+    /// only new messages are added to its conversation; without one, a list that is not the same is another conversation.
     pub name: Option<String>,
     /// Whether the file is imported again when it grows. Then a tool call at its end stays pending; otherwise it is given
     /// up.

@@ -63,6 +63,10 @@ pub struct TurnInput {
 impl TurnInput {
     /// Converts it to the engine's type. Without content the message is empty.
     pub fn into_turn(self) -> Result<NewTurn, Error> {
+        let blank = |raw: &Raw| raw.read::<String>().is_some_and(|text| text.trim().is_empty());
+        if self.role == Some(Role::User) && self.content.as_ref().is_some_and(blank) {
+            return Err(Error::invalid("turn.empty", "the turn says nothing; give it some content"));
+        }
         let role = self.role.map(|role| Raw::of(&role)).transpose()?;
         let fields = [
             ("role", role),

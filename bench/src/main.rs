@@ -29,6 +29,7 @@ mod project_fixture;
 mod quality;
 mod read;
 mod recall;
+mod record;
 mod redis;
 mod report;
 mod serve;
@@ -130,6 +131,11 @@ enum What {
         #[arg(long)]
         attacked: bool,
     },
+    /// A call through `everturn record` against one without it; not part of `all`
+    Record,
+    /// The MCP server of `record`, started by it
+    #[command(hide = true)]
+    Echo,
     /// The attacker of `serve --attacked`, started by it
     #[command(hide = true)]
     Attacker { attack: String, address: std::net::SocketAddr, key: String, conversation: String },
@@ -178,6 +184,9 @@ fn run(args: &Args) -> Result<()> {
     if let What::Attacker { attack, address, key, conversation } = &args.what {
         return attacked::attack(attack, *address, key, conversation);
     }
+    if let What::Echo = args.what {
+        return record::echo();
+    }
     let scale = if args.quick { QUICK } else { FULL };
     let place = Scratch::make(args.dir.as_deref())?;
     let mut rows = Vec::new();
@@ -220,6 +229,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if let What::Recall { turns, keep } = &args.what {
         done(&args.what, &mut rows, recall::run(&place, scale, *turns, keep.as_deref())?);
+    }
+    if let What::Record = args.what {
+        done(&args.what, &mut rows, record::run(&place, scale)?);
     }
     if let What::Backup = args.what {
         done(&args.what, &mut rows, backup::run(&place, scale)?);

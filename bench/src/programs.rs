@@ -12,6 +12,19 @@ use tokio::net::TcpStream;
 /// Maximum time until a server listens.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 
+/// `everturn` with its default settings: the program beside this one.
+pub fn everturn() -> Result<Command> {
+    let program = std::env::current_exe()?.with_file_name("everturn");
+    if !program.is_file() {
+        let text = "is not there; build it with `cargo build --release`";
+        return Err(format!("{} {text}", program.display()).into());
+    }
+    let mut command = Command::new(&program);
+    // The user's own configuration must not apply.
+    command.env_remove("EVERTURN_CONFIG").env("XDG_CONFIG_HOME", "/nonexistent");
+    Ok(command)
+}
+
 /// A server that is stopped when this is dropped.
 pub struct Program {
     child: Child,
@@ -19,19 +32,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// `everturn serve` with its default settings: the program beside this one.
+    /// `everturn serve` with its default settings.
     pub fn everturn(place: &Scratch, name: &str) -> Result<Program> {
-        let program = std::env::current_exe()?.with_file_name("everturn");
-        if !program.is_file() {
-            let text = "is not there; build it with `cargo build --release`";
-            return Err(format!("{} {text}", program.display()).into());
-        }
+        let mut command = everturn()?;
         Program::start(|address| {
-            let mut command = Command::new(&program);
             command.args(["serve", "--listen", &address.to_string(), "--store"]);
             command.arg(format!("sqlite:{}", place.file(name).display()));
-            // The user's own configuration must not apply.
-            command.env_remove("EVERTURN_CONFIG").env("XDG_CONFIG_HOME", place.file("no-settings"));
             command
         })
     }
@@ -56,7 +62,7 @@ impl Program {
         })
     }
 
-    fn start(command: impl FnOnce(SocketAddr) -> Command) -> Result<Program> {
+    pub fn start(command: impl FnOnce(SocketAddr) -> Command) -> Result<Program> {
         // Bound and released: if another program takes the port in between, the start fails, and nothing else.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut command = command(address);

@@ -1,9 +1,9 @@
 //! Command-line arguments. The arguments of a verb are beside it, in [`verbs`](crate::verbs).
 
 use crate::verbs::{
-    append, backup, change, compact, completions, context, delete, demo, doctor, erase, export, facts, fork,
-    generate, history, import, keys, list, mcp, new, open, project, recall, restore, serve, session, state,
-    summarize, supersede, sweep, tail, verify,
+    acp, append, backup, change, compact, completions, context, delete, demo, doctor, erase, export, facts,
+    fork, generate, history, import, keys, list, mcp, new, open, project, recall, record, restore, serve,
+    session, state, summarize, supersede, sweep, tail, verify,
 };
 use clap::parser::ValueSource;
 use clap::{
@@ -93,7 +93,7 @@ pub struct Args {
 }
 
 /// Sources of arguments: typed or from the environment.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Sources {
     pub store: Option<ValueSource>,
     pub url: Option<ValueSource>,
@@ -131,6 +131,22 @@ impl Args {
             base_url: asks_model.and_then(|own| own.value_source("base_url")),
         };
         Ok(args)
+    }
+
+    /// The same for a thread that may outlive the verb.
+    pub fn for_thread(&self) -> Args {
+        Args {
+            store: self.store.clone(),
+            url: self.url.clone(),
+            key_file: self.key_file.clone(),
+            tenant: self.tenant.clone(),
+            json: self.json,
+            mirror: self.mirror.clone(),
+            config: self.config.clone(),
+            verbose: self.verbose,
+            verb: None,
+            sources: self.sources.clone(),
+        }
     }
 
     pub fn level(&self) -> tracing_subscriber::filter::LevelFilter {
@@ -215,6 +231,10 @@ pub enum Verb {
     Keys(keys::Keys),
     /// Serve conversations to an MCP client over standard input and output
     Mcp(mcp::Mcp),
+    /// Record an agent's sessions, between an editor and the agent (Agent Client Protocol)
+    Acp(acp::Acp),
+    /// Record what passes between an MCP client and a server
+    Record(record::Record),
     /// Back up the whole store, fully or incrementally, also while it is in use
     Backup(backup::Backup),
     /// Create a store from a backup

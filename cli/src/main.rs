@@ -9,6 +9,7 @@ mod client;
 mod model;
 mod open;
 mod output;
+mod relay;
 mod show;
 mod verbs;
 
@@ -96,6 +97,8 @@ fn run(args: &Args) -> Result<(), Failure> {
         Some(Verb::Erase(verb)) => verbs::erase::run(args, verb),
         Some(Verb::Delete(verb)) => verbs::delete::run(args, verb),
         Some(Verb::Mcp(verb)) => verbs::mcp::run(args, verb),
+        Some(Verb::Acp(verb)) => verbs::acp::run(args, verb),
+        Some(Verb::Record(verb)) => verbs::record::run(args, verb),
         Some(Verb::Backup(verb)) => verbs::backup::run(args, verb),
         Some(Verb::Restore(verb)) => verbs::restore::run(args, verb),
         Some(Verb::Open(verb)) => verbs::open::run(args, verb),

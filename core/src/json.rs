@@ -78,15 +78,19 @@ pub fn place<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option
         Number(u64),
         Text(String),
     }
+    let expected = "a number, such as the `next` of a page";
+    let wrong = |unexpected| serde::de::Error::invalid_value(unexpected, &expected);
+    // Larger ones do not exist: a place is a signed number in a store.
+    let exists = |seq: &u64| *seq <= i64::MAX as u64;
     match Option::<Cursor>::deserialize(deserializer)? {
         None => Ok(None),
-        Some(Cursor::Number(seq)) => Ok(Some(seq)),
-        Some(Cursor::Text(text)) => text.parse().map(Some).map_err(|_| {
-            serde::de::Error::invalid_value(
-                serde::de::Unexpected::Str(&text),
-                &"a number, such as the `next` of a page",
-            )
-        }),
+        Some(Cursor::Number(seq)) => {
+            Some(seq).filter(exists).map(Some).ok_or_else(|| wrong(serde::de::Unexpected::Unsigned(seq)))
+        }
+        Some(Cursor::Text(text)) => {
+            let seq = text.parse().ok().filter(exists);
+            seq.map(Some).ok_or_else(|| wrong(serde::de::Unexpected::Str(&text)))
+        }
     }
 }
 

@@ -128,7 +128,7 @@ pub use streaming::changes::{ChangeKind, ChangeSubscription, ConversationChange,
 pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use streaming::turn::{NewStream, OpenTurn};
 pub use tenant::{ListQuery, NewConversation, Page, Tenant};
-pub use transfer::{Format, ImportOptions, Imported};
+pub use transfer::{Format, ImportOptions, Imported, Logged};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};
 

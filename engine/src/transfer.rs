@@ -2,9 +2,11 @@
 
 mod agents;
 mod export;
+mod live;
 mod session;
 
 pub use export::Format;
+pub use live::Logged;
 
 use crate::conversation::ConversationHandle;
 use crate::ingest::{DraftKind, Ingested, NewTurn};

@@ -8,6 +8,7 @@
 //! - `markdown` and `html` show everything: calls, results and reasoning are folded, turns that others took the place of
 //!   too, and compactions are marked where they happened. What is private is left out and said so. The HTML is one file
 //!   without scripts that loads nothing from anywhere.
+//! - `session` is the file of a session, one line for each thing that was said or happened.
 //!
 //! What this is not: a way to bring a conversation elsewhere as it is. That is [`jsonl`](crate::jsonl), which has all of it.
 
@@ -15,6 +16,7 @@ mod html;
 mod list;
 mod markdown;
 mod prose;
+mod session;
 mod shown;
 
 use crate::provider::{Media, Provider};
@@ -35,6 +37,8 @@ pub enum Style {
     Markdown,
     /// For people, as a page.
     Html,
+    /// A session file.
+    Session,
 }
 
 /// What is known before the first turn.
@@ -52,14 +56,14 @@ pub struct About<'a> {
 pub trait Document {
     /// Writes the next turn, or what can be written by now.
     fn turn(&mut self, turn: &Turn) -> Result<(), Error>;
-    /// Takes note of a compaction.
-    fn compaction(&mut self, event: &Event) -> Result<(), Error>;
+    /// Takes note of an event that is not a turn.
+    fn event(&mut self, event: &Event) -> Result<(), Error>;
     /// Writes the end and flushes.
     fn finish(self: Box<Self>) -> Result<(), Error>;
 }
 
-/// Begins a document. Turns follow in reading order; for people also superseded ones, before those that replace them, and
-/// compactions.
+/// Begins a document. Turns follow in reading order; where it is no request also superseded ones, before those that replace
+/// them, and other events.
 pub fn document<'a>(
     style: Style,
     out: impl Write + 'a,
@@ -70,6 +74,7 @@ pub fn document<'a>(
         Style::Messages(provider) => Box::new(list::List::new(provider, out, about)),
         Style::Markdown => Box::new(markdown::Markdown::begin(out, about)?),
         Style::Html => Box::new(html::Html::begin(out, about)?),
+        Style::Session => Box::new(session::SessionDocument::new(out, about)),
     })
 }
 

@@ -8,21 +8,25 @@
 //! ```
 //!
 //! [`Session`] writes one, [`Sink`] is a [`Session`] whose failures never reach whoever is recorded, [`Reader`] reads one
-//! in bounded memory, [`check`] says what is wrong with one, and [`Mapper`] turns one into turns and events. The frame is
+//! in bounded memory, [`check`] says what is wrong with one, [`Dispatches`] makes entries of what passes between an MCP client and a server, and [`Mapper`] turns one into turns and events. The frame is
 //! the one of [`crate::jsonl`]; these lines have no chain.
 //!
 //! This is the one place in `formats` that opens files, because recording a session must work in a program that has no
 //! store. It has no clock all the same: times and session ids are arguments.
 
 mod check;
+mod dispatch;
 mod entry;
 mod map;
 mod place;
 mod read;
 mod sink;
+mod tally;
 mod write;
 
 pub use check::{Problem, Report, check};
+pub use dispatch::{Dispatches, Sender};
+pub(crate) use entry::line;
 pub use entry::{
     AgentThinking, AgentToolCall, Entry, Fields, MaskGenerated, Payload, PhotographerMessage,
     SnapshotCreated, TasteConfirmation, TasteProposal, ToolResult, VocabularyGapLogged,
@@ -30,7 +34,8 @@ pub use entry::{
 pub use map::{Mapped, Mapper, conversation_id};
 pub use read::{Item, Reader, Recorded};
 pub use sink::Sink;
-pub use write::{Fsync, Mended, New, Options, Session, Summary};
+pub use tally::Tally;
+pub use write::{Fsync, Mended, New, Options, Session, SessionSummary};
 
 /// The types that make the frame, and the one that [`crate::jsonl`] uses for bytes. No entry has one of them.
 pub const FRAME_TYPES: [&str; 3] = [START, END, "asset_content"];

@@ -84,6 +84,8 @@ pub enum Delta {
     Text(String),
     /// Words of the reasoning, where the provider shows it.
     Thinking(String),
+    /// A block of reasoning that its provider signed or encrypted has ended: the block as the provider wants it back.
+    Sealed(Raw),
     /// Words of a refusal, where the provider keeps it apart.
     Refusal(String),
     /// A tool call begins or goes on.

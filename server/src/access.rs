@@ -9,7 +9,7 @@ mod cache;
 mod jwt;
 mod lease;
 mod limits;
-mod origin;
+pub mod origin;
 
 pub use everturn_core::access::KeyRole;
 
@@ -32,7 +32,7 @@ use everturn_api::{Asker, Threads};
 use everturn_core::Error;
 use jwt::Verifier;
 pub use lease::{Credential, Lease};
-use limits::Limiters;
+use limits::{Limiters, Running};
 use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -125,6 +125,13 @@ impl Access {
     /// Resolves when a credential ends; `None` if it cannot end.
     pub fn lease(&self, app: &App, credential: Credential) -> Option<Lease> {
         self.leases.of(app, credential)
+    }
+
+    /// Counts a request of this caller, or refuses it. Local callers without a key share with nobody, so they have no
+    /// limits.
+    pub fn admit(&self, caller: &Caller) -> Result<Option<Running>, Problem> {
+        let who = caller.who.as_ref();
+        who.map(|who| self.limiters.enter(who, caller.scope.name(), &caller.lane)).transpose()
     }
 
     /// The caller of a request; `None` if it has no key and one is required.
@@ -223,19 +230,13 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
     let span = tracing::Span::current();
     span.record("everturn.tenant", caller.scope.name().as_str());
     let called_by = CalledBy { tenant: caller.scope.name().clone(), key: caller.who.clone() };
-    // Local callers without a key share with nobody, so they have no limits.
-    let running = match &caller.who {
-        None => None,
-        Some(who) => {
-            span.record("everturn.key", &**who);
-            match app.access.limiters.enter(who, caller.scope.name(), &caller.lane) {
-                Ok(running) => Some(running),
-                Err(problem) => {
-                    let mut refusal = problem.into_response();
-                    refusal.extensions_mut().insert(called_by);
-                    return refusal;
-                }
-            }
+    span.record("everturn.key", caller.who.as_deref());
+    let running = match app.access.admit(&caller) {
+        Ok(running) => running,
+        Err(problem) => {
+            let mut refusal = problem.into_response();
+            refusal.extensions_mut().insert(called_by);
+            return refusal;
         }
     };
     let (credential, uri, lane) = (caller.credential, parts.uri.clone(), caller.lane.clone());

@@ -62,7 +62,13 @@ async fn create(
 
 /// The messages, the system prompt first, and the request for the model.
 fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refused> {
+    if body.0.remove("thread").is_some_and(|raw| raw.get() != "null") {
+        return Err(Refused::thread());
+    }
     let messages: Vec<Raw> = body.need("messages")?;
+    if messages.is_empty() {
+        return Err(Refused::field("messages", "messages is empty; give at least one message"));
+    }
     let system: Option<Raw> = body.take("system")?;
     let max_output_tokens = Some(body.need("max_tokens")?);
     let to = model.provider();
@@ -183,7 +189,7 @@ fn stop(finish: &Finish) -> &str {
 }
 
 async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
-    let mut blocks = Blocks { shown, begun: 0, open: None, thoughts: Vec::new(), out: Vec::new() };
+    let mut blocks = Blocks { shown, begun: 0, open: None, out: Vec::new() };
     blocks.begin();
     let outcome = loop {
         let there = blocks.send(&feed).await;
@@ -210,8 +216,6 @@ struct Blocks {
     begun: usize,
     /// The kind of the last block, if it is unfinished; for a call with its number.
     open: Option<(&'static str, usize)>,
-    /// Reasoning blocks that wait for their signature, which is only known at the end.
-    thoughts: Vec<usize>,
     out: Vec<Value>,
 }
 
@@ -242,11 +246,8 @@ impl Blocks {
     }
 
     fn stop(&mut self) {
-        let Some((kind, _)) = self.open.take() else { return };
-        let index = self.begun - 1;
-        match kind {
-            "thinking" => self.thoughts.push(index),
-            _ => self.out.push(json!({"type": "content_block_stop", "index": index})),
+        if self.open.take().is_some() {
+            self.out.push(json!({"type": "content_block_stop", "index": self.begun - 1}));
         }
     }
 
@@ -262,11 +263,22 @@ impl Blocks {
                 self.piece(json!({"type": "text_delta", "text": text}));
             }
             // Unsigned reasoning cannot be sent back, and is not shown.
-            Delta::Thinking(_) if !self.shown.same => {}
+            Delta::Thinking(_) | Delta::Sealed(_) if !self.shown.same => {}
             Delta::Thinking(text) => {
                 self.start(("thinking", 0), json!({"type": "thinking", "thinking": "", "signature": ""}));
                 self.piece(json!({"type": "thinking_delta", "thinking": text}));
             }
+            Delta::Sealed(block) => match block.read::<Value>().unwrap_or_default() {
+                block if block["type"] == "thinking" => {
+                    self.start(("thinking", 0), json!({"type": "thinking", "thinking": "", "signature": ""}));
+                    self.piece(json!({"type": "signature_delta", "signature": block["signature"]}));
+                    self.stop();
+                }
+                block => {
+                    self.start(("sealed", 0), block);
+                    self.stop();
+                }
+            },
             Delta::Call { index, id, name, arguments } => {
                 if let Some(name) = name {
                     let id = id.unwrap_or_else(|| format!("call_{index}"));
@@ -283,18 +295,9 @@ impl Blocks {
     fn end(&mut self, answer: &ModelReply) {
         self.stop();
         let content = self.shown.content(answer);
-        let all = content.as_array().into_iter().flatten();
-        let mut signatures = all.clone().filter(|block| block["type"] == "thinking");
-        for index in std::mem::take(&mut self.thoughts) {
-            if let Some(block) = signatures.next() {
-                let delta = json!({"type": "signature_delta", "signature": block["signature"]});
-                self.out.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
-            }
-            self.out.push(json!({"type": "content_block_stop", "index": index}));
-        }
-        let shown =
-            |block: &&Value| !matches!(block["type"].as_str(), Some("text" | "thinking" | "tool_use"));
-        for block in all.filter(shown) {
+        let streamed = ["text", "thinking", "redacted_thinking", "tool_use"];
+        let other = |block: &&Value| block["type"].as_str().is_none_or(|kind| !streamed.contains(&kind));
+        for block in content.as_array().into_iter().flatten().filter(other) {
             self.out
                 .push(json!({"type": "content_block_start", "index": self.begun, "content_block": block}));
             self.out.push(json!({"type": "content_block_stop", "index": self.begun}));

@@ -3,6 +3,7 @@
 use crate::access::Access;
 use crate::config::Config;
 use crate::lanes::{self, Charge, Thread};
+use crate::openai::Streams;
 use everturn::Everturn;
 use everturn::model::Embed;
 use everturn_api::{Reply, Work};
@@ -21,6 +22,8 @@ pub struct App {
     pub access: Access,
     /// Cancelled when the server begins to stop: streams end with a position to resume from.
     pub stopping: CancellationToken,
+    /// Events of recent streams.
+    pub streams: Streams,
     /// Embedding models, by name.
     pub embedders: BTreeMap<String, Arc<dyn Embed>>,
 }
@@ -30,7 +33,8 @@ impl App {
     pub fn new(store: Everturn, config: Config) -> App {
         crate::metrics::collect();
         let access = Access::new(&config);
-        App { store, access, config, stopping: CancellationToken::new(), embedders: BTreeMap::new() }
+        let (stopping, streams, embedders) = (CancellationToken::new(), Streams::default(), BTreeMap::new());
+        App { store, access, config, stopping, streams, embedders }
     }
 
     /// Adds embedding models.

@@ -309,8 +309,8 @@ pub struct Counting<S> {
     connection: Arc<Connection>,
 }
 
-/// A request being answered.
-struct Answering {
+/// A request being answered. A handler that goes on with the connection keeps it: the connection is not idle then.
+pub struct Answering {
     connections: Connections,
     connection: Arc<Connection>,
 }
@@ -336,11 +336,12 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         self.connection.busy.fetch_add(1, Ordering::SeqCst);
         self.connection.used.store(true, Ordering::Relaxed);
-        let answering =
-            Answering { connections: self.connections.clone(), connection: self.connection.clone() };
+        let (connections, connection) = (self.connections.clone(), self.connection.clone());
+        let answering = Arc::new(Answering { connections, connection });
+        request.extensions_mut().insert(answering.clone());
         let answer = self.service.call(request);
         Box::pin(async move { Ok(hold_until_sent(answer.await?, answering)) })
     }

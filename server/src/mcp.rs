@@ -86,7 +86,7 @@ impl Shared {
 
 /// An error of a resource or a prompt, for which the protocol has only its own errors.
 fn protocol_error(error: Error) -> ErrorData {
-    let text = format!("{}: {}", error.code(), error.text());
+    let text = format!("{}: {}", error.code(), tools::in_tools(error.text()));
     let data = Some(json!({"code": error.code()}));
     match error {
         Error::NotFound(_) => ErrorData::resource_not_found(text, data),

@@ -51,6 +51,7 @@ pub fn document() -> String {
         for_each(&mut schema, &|fields| rename(fields, &differ));
         schemas.insert(if differ.contains(&name) { format!("{name}Input") } else { name }, schema);
     }
+    discriminate(&mut schemas, "HistoryEntry", "entry");
     schemas.insert("Transcript".into(), transcript());
     schemas.values_mut().for_each(simplify);
     let tags: Vec<Value> =
@@ -182,7 +183,9 @@ impl Described {
     /// Streamed requests and answers need more than their row in the table says.
     fn add_streams(&mut self) {
         let stream = json!({"schema": {"type": "string"}});
-        let bytes = json!({"*/*": {"schema": {"type": "string", "format": "binary"}}});
+        let binary = json!({"schema": {"type": "string", "format": "binary"}});
+        // A generated client takes the first one.
+        let bytes = json!({"application/octet-stream": binary, "*/*": binary});
         let descriptor = self.answers.subschema_for::<Asset>();
         let conversation = |place, required, text: &str| {
             parameter("conversation", place, json!({"type": "string", "description": text}), required)
@@ -212,8 +215,9 @@ impl Described {
         import["requestBody"] = json!({
             "description": "The file, of any content type.",
             "content": {
-                "application/jsonl": stream,
-                "application/json": {"schema": {"$ref": "#/components/schemas/Transcript"}},
+                "application/octet-stream": binary,
+                "application/jsonl": binary,
+                "application/json": binary,
             },
             "required": true,
         });
@@ -425,10 +429,35 @@ fn rename(fields: &mut Object, differ: &[String]) {
     }
 }
 
+/// Gives each variant of a tagged choice a schema of its own, and says which tag stands for which: generated clients
+/// read the tag.
+fn discriminate(schemas: &mut Object, name: &str, tag: &str) {
+    let Some(choice) = schemas.get_mut(name) else { return };
+    let mut mapping = Object::new();
+    let mut variants = Vec::new();
+    for variant in choice["oneOf"].as_array_mut().into_iter().flatten() {
+        let word = variant["properties"][tag]["const"].as_str().unwrap_or_default().to_string();
+        let named = format!("{}{name}", camel(&word));
+        let reference = format!("#/components/schemas/{named}");
+        let whole = std::mem::replace(variant, json!({"$ref": reference}));
+        let parts = json!([
+            {"$ref": whole["$ref"]},
+            {"type": "object", "properties": {tag: {"type": "string", "enum": [word]}}, "required": [tag]},
+        ]);
+        variants.push((named, json!({"description": whole["description"], "allOf": parts})));
+        mapping.insert(word, reference.into());
+    }
+    choice["discriminator"] = json!({"propertyName": tag, "mapping": mapping});
+    schemas.extend(variants);
+}
+
 /// Numbers for OpenAPI: unsigned ones become signed ones with a minimum of 0.
 fn plain_numbers(fields: &mut Object) {
     match fields.get("format").and_then(Value::as_str) {
-        Some("uint64") => drop(fields.insert("format".into(), "int64".into())),
+        Some("uint64") => {
+            fields.insert("format".into(), "int64".into());
+            fields.entry("maximum").or_insert(json!(i64::MAX));
+        }
         Some("uint32" | "uint16") => drop(fields.insert("format".into(), "int32".into())),
         Some("uint") => drop(fields.remove("format")),
         _ => {}

@@ -66,7 +66,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
 }
 
 /// Resolves at the first signal. The second ends the process at once.
-fn signals() -> Result<impl Future<Output = ()> + Send + 'static, Error> {
+pub fn signals() -> Result<impl Future<Output = ()> + Send + 'static, Error> {
     use tokio::signal::unix::{SignalKind, signal};
     let cannot =
         |e: std::io::Error| Error::internal("serve.signals", format!("cannot wait for signals: {e}"));

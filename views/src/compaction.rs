@@ -20,7 +20,7 @@ pub use model::{Prompt, accept, prompt};
 pub(crate) use model::{answered, said, shown};
 pub use outline::{check_unquoted, outline, outline_of};
 pub use plan::{Candidate, Cut, MULTIMODAL_KEPT, RECENT_TURNS, plan};
-pub use render::render;
+pub use render::{render, shorter};
 
 use everturn_core::chain::Hash;
 use everturn_core::conversation::CheckpointRef;

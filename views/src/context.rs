@@ -10,6 +10,7 @@ pub use abandoned::{GivenUp, answer_abandoned};
 use everturn_core::error::code;
 pub use participants::{Names, Seen, seen_by};
 
+use crate::projection::{self, Clearing, Message, Options, Policy, Trigger};
 use crate::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -270,6 +271,10 @@ pub struct Request {
     pub family: Family,
     /// Tokens of the tool definitions sent along.
     pub tools_tokens: u64,
+    /// Whether older turns are included where a group of turns does not fit. Earlier versions stopped there.
+    pub fills: bool,
+    /// `seq` before which no turn is included in the tail: recalled turns are older.
+    pub begins: Option<u64>,
 }
 
 /// The assembled context.
@@ -278,7 +283,7 @@ pub struct Assembled<'a> {
     /// Text sections, in order.
     pub texts: Vec<Text>,
     /// Tail and input, in order.
-    pub messages: Vec<&'a ContextMessage>,
+    pub messages: Vec<Cow<'a, ContextMessage>>,
     /// Number of them that belong to the tail.
     pub tail: usize,
     /// Token counts.
@@ -341,12 +346,16 @@ pub struct LeftOut {
 impl LeftOut {
     /// Whether it was left out for lack of room.
     pub fn lacked_room(&self) -> bool {
-        self.reason == BUDGET_FULL
+        self.reason == BUDGET_FULL || self.reason == BODIES_LEFT_OUT
     }
 }
 
 /// Reason for turns left out without being asked to.
 const BUDGET_FULL: &str = "the budget is full";
+/// Reason for tool results that are included without their bodies.
+const BODIES_LEFT_OUT: &str = "the bodies of their tool results do not fit";
+/// Part of the room for the tail that has to be free for older turns to be tried.
+pub const FREE_PART: u64 = 10;
 
 /// Decides what is included.
 pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembled<'a>, Error> {
@@ -375,19 +384,33 @@ pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembl
         while over(&flexible) && flexible[index].drop_last(family, &mut left_out) {}
     }
     let others: u64 = flexible.iter().map(|chosen| chosen.cost).sum();
-    let cut = tail.cut_to(room.saturating_sub(others));
-    if cut > 0 || *more {
+    let shown = tail.shown(room.saturating_sub(others), request)?;
+    let omitted = tail.said.len() - shown.said.len();
+    if omitted > 0 || *more {
         let reason = match request.last_n {
-            Some(n) if cut == tail.first => format!("only the last {n} were asked for"),
+            Some(n) if omitted == tail.first => format!("only the last {n} were asked for"),
             _ => BUDGET_FULL.to_string(),
         };
         // If older turns were not even read, their number is unknown.
-        let turns = (!more).then_some(cut as u64);
+        let turns = (!more).then_some(omitted as u64);
+        left_out.push(LeftOut { section: Section::Tail, source: None, turns, reason });
+    }
+    if shown.bare > 0 {
+        let (turns, reason) = (Some(shown.bare), BODIES_LEFT_OUT.to_string());
         left_out.push(LeftOut { section: Section::Tail, source: None, turns, reason });
     }
     let [recalled, facts, digests] = flexible;
     let texts = [system, state, facts, recalled, digests];
-    Ok(Assembled::new(request, texts, &tail.said[cut..], input, left_out))
+    Ok(Assembled::new(request, texts, shown.said, input, left_out))
+}
+
+/// Whether the sections that are always included do not fit.
+pub fn lacks_room(request: &Request, material: &Material) -> bool {
+    let cost = |section, pieces| Chosen::all(request.family, section, pieces).cost;
+    let system = cost(Section::System, material.system.iter().collect());
+    let state = cost(Section::State, material.state.iter().collect());
+    let input = material.input.iter().map(|said| said.tokens).sum();
+    room(request, system + request.tools_tokens, state, input).is_err()
 }
 
 /// Tokens left beside the sections that are always included.
@@ -502,19 +525,73 @@ impl<'a> Tail<'a> {
         self.costs.get(from).copied().unwrap_or(0)
     }
 
-    /// The first index, not before the requested one, from which everything fits.
-    fn cut_to(&self, room: u64) -> usize {
-        (self.first..=self.said.len())
-            .find(|cut| self.legal[*cut] && self.costs[*cut] <= room)
-            .unwrap_or(self.said.len())
+    /// The turns that fit, by whole groups of calls and results, the newest first. A group that does not fit is included
+    /// without the bodies of its tool results, or left out; older ones are tried while a good part of the room is free.
+    fn shown(&self, room: u64, request: &Request) -> Result<TailShown<'a>, Error> {
+        let (mut groups, mut bare, mut left, mut end) = (Vec::new(), 0, room, self.said.len());
+        while end > self.first {
+            let start = (self.first..end).rev().find(|index| self.legal[*index]).unwrap_or(self.first);
+            let group = &self.said[start..end];
+            let cost = self.costs[start] - self.costs[end];
+            if group[0].seq.is_some_and(|seq| request.begins.is_some_and(|begins| seq < begins)) {
+                break;
+            }
+            if cost <= left {
+                left -= cost;
+                groups.push(group.iter().map(Cow::Borrowed).collect());
+            } else if !request.fills {
+                break;
+            } else {
+                let without = without_bodies(group, request.family)?;
+                let cost: u64 = without.iter().map(|said| said.tokens).sum();
+                if cost <= left {
+                    left -= cost;
+                    bare += group.len() as u64;
+                    groups.push(without.into_iter().map(Cow::Owned).collect::<Vec<_>>());
+                }
+                if left < room / FREE_PART {
+                    break;
+                }
+            }
+            end = start;
+        }
+        groups.reverse();
+        Ok(TailShown { said: groups.concat(), bare })
     }
+}
+
+/// The turns of the tail that are included.
+struct TailShown<'a> {
+    said: Vec<Cow<'a, ContextMessage>>,
+    /// Number of turns in groups without the bodies of their tool results.
+    bare: u64,
+}
+
+/// Messages with a line in place of the body of each tool result.
+fn without_bodies(group: &[ContextMessage], family: Family) -> Result<Vec<ContextMessage>, Error> {
+    let messages: Vec<Message> =
+        group.iter().map(|said| Message::read(said.raw.clone())).collect::<Result<_, _>>()?;
+    let clearing = Clearing { trigger: Trigger::ToolUses(0), keep: 0, ..Clearing::default() };
+    let mut options = Options::policy(Policy::ClearToolUses);
+    options.clearing = clearing;
+    let view = projection::project(&messages, None, &options)?;
+    let shown = view.messages.iter().zip(group).map(|(shown, said)| match shown.is_unchanged() {
+        true => said.clone(),
+        false => ContextMessage {
+            raw: shown.raw().clone(),
+            message: shown.value().clone(),
+            tokens: family.message(shown.value()),
+            ..said.clone()
+        },
+    });
+    Ok(shown.collect())
 }
 
 impl<'a> Assembled<'a> {
     fn new(
         request: &Request,
         texts: [Chosen<'a>; 5],
-        tail: &'a [ContextMessage],
+        tail: Vec<Cow<'a, ContextMessage>>,
         input: &'a [ContextMessage],
         left_out: Vec<LeftOut>,
     ) -> Assembled<'a> {
@@ -533,8 +610,10 @@ impl<'a> Assembled<'a> {
         if request.tools_tokens > 0 {
             *by_section.entry(Section::System).or_default() += request.tools_tokens;
         }
-        let messages: Vec<&ContextMessage> = tail.iter().chain(input).collect();
-        let tail = tail.len();
+        let count = tail.len();
+        let messages: Vec<Cow<'a, ContextMessage>> =
+            tail.into_iter().chain(input.iter().map(Cow::Borrowed)).collect();
+        let tail = count;
         for (index, said) in messages.iter().enumerate() {
             let section = if index < tail { Section::Tail } else { Section::Input };
             *by_section.entry(section).or_default() += said.tokens;

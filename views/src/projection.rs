@@ -21,7 +21,6 @@ mod pointer;
 mod reachability;
 mod record;
 mod repair;
-mod session_update;
 mod summary;
 mod view;
 
@@ -32,7 +31,6 @@ pub use options::{Clearing, Options, POLICIES_MAX, Policy, Reachability, Signatu
 pub(crate) use part::without_parts;
 pub use pointer::{Pointed, Pointer, resolve_pointer, strip_markers};
 pub use record::replay;
-pub use session_update::session_update;
 pub use view::{Metadata, Shown, View};
 
 use everturn_core::Error;

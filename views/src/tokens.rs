@@ -68,6 +68,16 @@ impl Family {
         }
     }
 
+    /// The text of tokens; `None` if they are not tokens of this family, or not text. An estimate has no tokens of its
+    /// own: `cl100k_base` is read, which clients of embedding models send.
+    pub fn decode(self, tokens: &[u32]) -> Option<String> {
+        let bytes = match self {
+            Family::O200k => vocabulary::O200K.decode(tokens),
+            Family::Cl100k | Family::Estimate => vocabulary::CL100K.decode(tokens),
+        };
+        String::from_utf8(bytes?).ok()
+    }
+
     /// Number of tokens of a message of any shape.
     pub fn message(self, message: &Value) -> u64 {
         let mut sum = 0;
@@ -149,6 +159,19 @@ fn sealed_bytes(block: &Value) -> u64 {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn tokens_are_decoded_or_refused() {
+        for (family, tokens, text) in [
+            (Family::Cl100k, vec![15339, 1917], Some("hello world")),
+            (Family::Estimate, vec![15339, 1917], Some("hello world")),
+            (Family::O200k, vec![24912, 2375], Some("hello world")),
+            (Family::Cl100k, vec![], Some("")),
+            (Family::Cl100k, vec![u32::MAX], None),
+        ] {
+            assert_eq!(family.decode(&tokens).as_deref(), text, "{family:?} {tokens:?}");
+        }
+    }
 
     #[test]
     fn counts_for_openai_are_exact() {

@@ -35,6 +35,8 @@ pub struct Export {
 enum Format {
     /// One event a line, with its chain: verifies offline and can be imported again
     Jsonl,
+    /// A session file: one entry a line, without the chain
+    Session,
     /// A transcript value, version 2
     Transcript,
     /// The messages of a request for OpenAI chat completions
@@ -55,6 +57,7 @@ impl From<Format> for everturn::Format {
     fn from(format: Format) -> everturn::Format {
         match format {
             Format::Jsonl => everturn::Format::Jsonl,
+            Format::Session => everturn::Format::Session,
             Format::Transcript => everturn::Format::Transcript,
             Format::OpenaiChat => everturn::Format::OpenaiChat,
             Format::OpenaiResponses => everturn::Format::OpenaiResponses,

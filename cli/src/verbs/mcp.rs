@@ -22,7 +22,7 @@ pub struct Mcp {
     #[arg(long)]
     read_only: bool,
     /// Tool sets to offer, separated by commas: default, all, destructive, or by subject: conversations, turns,
-    /// events, state, facts, recall, context, generations, assets, transfer, usage
+    /// events, state, facts, recall, context, generations, sessions, assets, transfer, usage
     #[arg(long, value_name = "SETS", default_value = "default")]
     toolsets: String,
     /// Record requests in a session file below this folder

@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub mod acp;
 pub mod append;
 pub mod backup;
 pub mod change;
@@ -23,6 +24,7 @@ pub mod new;
 pub mod open;
 pub mod project;
 pub mod recall;
+pub mod record;
 pub mod restore;
 pub mod serve;
 pub mod session;
@@ -38,7 +40,7 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 16] = [
+const FURTHER: [&str; 18] = [
     "supersede",
     "scratchpad",
     "generate",
@@ -55,6 +57,8 @@ const FURTHER: [&str; 16] = [
     "erase",
     "sweep",
     "open",
+    "acp",
+    "record",
 ];
 
 /// Without a verb: an overview on one screen.

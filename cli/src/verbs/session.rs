@@ -360,7 +360,7 @@ fn data(text: Option<&str>) -> Result<Fields, Error> {
 }
 
 /// A random UUID, version 4.
-fn uuid() -> Result<String, Error> {
+pub fn uuid() -> Result<String, Error> {
     let mut bytes = [0; 16];
     SystemWorld.fill(&mut bytes)?;
     Ok(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())

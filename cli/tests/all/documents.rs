@@ -51,91 +51,144 @@ fn completions_are_printed_for_every_shell() {
     }
 }
 
-/// Runs the shell blocks of a page one after the other in a folder and a store of their own.
-fn run_as_typed(page: &str) -> String {
-    let steps: Vec<&str> =
-        page.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();
-    assert!(steps.len() >= 4, "the page has steps");
-    let shell = Shell::new();
-    let folder = std::path::Path::new(env!("CARGO_BIN_EXE_everturn")).parent().unwrap();
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    let said = Command::new("bash")
-        .args(["-euo", "pipefail", "-c", &steps.concat()])
-        .current_dir(shell.folder.path())
-        .env("PATH", path)
-        .env("EVERTURN_STORE", format!("sqlite:{}", shell.path("store.db").display()))
-        .output()
-        .unwrap();
-    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
-    assert!(said.status.success(), "{out}\n{err}");
-    out.into_owned()
-}
-
+/// A page of the documentation.
 fn page(name: &str) -> String {
     std::fs::read_to_string(format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
+/// The blocks of a page: the line that begins each, and its text without the indentation of a list.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let (mut blocks, mut open) = (Vec::new(), None::<(usize, String, String)>);
+    for line in page.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let fence = line.trim_start().strip_prefix("```");
+        match (&mut open, fence) {
+            (None, Some(info)) => open = Some((indent, info.to_string(), String::new())),
+            (Some(_), Some(_)) => blocks.extend(open.take().map(|(_, info, text)| (info, text))),
+            (Some((indent, _, text)), None) => {
+                text.push_str(line.get(*indent..).unwrap_or_default());
+                text.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a block has no end");
+    blocks
+}
+
+/// A server in the foreground ends once it answers; one in the background ends with the page.
+const PRELUDE: &str = r#"
+everturn() {
+    case " $* " in
+        *" --check-config "* | *" --help "*) command everturn "$@"; return ;;
+        " serve "* | " demo "*) ;;
+        *) command everturn "$@"; return ;;
+    esac
+    [ "$BASHPID" = "$$" ] || exec "$(type -P everturn)" "$@"
+    local said=$(mktemp) server
+    command everturn "$@" >"$said" 2>&1 &
+    server=$!
+    until grep -q 'http://' "$said"; do kill -0 $server || { cat "$said"; return 1; }; sleep 0.05; done
+    kill -TERM $server
+    wait $server
+}
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+"#;
+
+/// Runs the commands of a page one after the other, in a folder and a store of their own. The port of the documentation
+/// is replaced by a free one.
+fn run_as_typed(page: &str) -> String {
+    let steps: String =
+        blocks(page).into_iter().filter(|(info, _)| info == "sh").map(|(_, text)| text).collect();
+    assert!(!steps.is_empty(), "the page has no commands");
+    let shell = Shell::new();
+    let folder = std::path::Path::new(env!("CARGO_BIN_EXE_everturn")).parent().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let script = format!("{PRELUDE}{}", steps.replace(":7317", &format!(":{free}")));
+    let said = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", &script])
+        .current_dir(shell.folder.path())
+        .env("PATH", path)
+        .env("HOME", shell.folder.path())
+        .env("OPENAI_API_KEY", "none")
+        .env("EVERTURN_LISTEN", format!("127.0.0.1:{free}"))
+        .env("EVERTURN_STORE", format!("sqlite:{}", shell.path("store.db").display()))
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success(), "{}\n{out}\n{err}", said.status);
+    out.into_owned()
+}
+
+/// The pages with commands, and what these must print.
+macro_rules! pages {
+    ($($name:ident $page:literal [$($words:literal),*];)+) => {
+        const PAGES: &[&str] = &[$($page),+];
+        $(
+            #[test]
+            fn $name() {
+                let out = run_as_typed(&page($page));
+                let words: &[&str] = &[$($words),*];
+                words.iter().for_each(|words| assert!(out.contains(words), "{words} in\n{out}"));
+            }
+        )+
+    };
+}
+
+pages! {
+    the_readme_runs_as_typed "README.md" ["\"title\":\"Hello\"", "everything is in order"];
+    the_page_on_backups_runs_as_typed "docs/backup.md" [];
+    the_page_on_compaction_runs_as_typed "docs/compaction.md" ["would summarize 11 turns", "summarized 18 turns"];
+    the_page_on_context_runs_as_typed "docs/context.md" ["recorded at #"];
+    the_page_on_export_runs_as_typed "docs/export.md" ["the signature is as it was", "no scripts"];
+    the_page_on_facts_runs_as_typed "docs/facts.md"
+        ["Ana lives in Porto", "Vila Nova de Gaia\n", "from #2", "retracted: only in the evening"];
+    the_page_on_importing_runs_as_typed "docs/import.md"
+        ["7 events in the file, 4 turns, 6 new", "1 conversation, 4 turns", "now delete it"];
+    the_page_on_the_log_runs_as_typed "docs/log.md" [];
+    the_page_on_the_page_runs_as_typed "docs/page.md" [];
+    the_page_on_projection_runs_as_typed "docs/projection.md" ["stale_tool_result_unreachable"];
+    the_page_on_projectors_runs_as_typed "docs/projectors.md" ["How long is the log?"];
+    the_quick_start_of_mcp_runs_as_typed "docs/quickstart-mcp.md" ["\"serverInfo\":{\"name\":\"everturn\""];
+    the_quick_start_of_python_runs_as_typed "docs/quickstart-python.md" [];
+    the_quick_start_of_typescript_runs_as_typed "docs/quickstart-typescript.md" [];
+    the_page_on_recall_runs_as_typed "docs/recall.md"
+        ["Port 8443, we decided.", "fn build_context", "send the parcels by train", "\"vector\":{\"rank\":1",
+         "relay listens on port 8443", "# Facts"];
+    the_page_on_servers_runs_as_typed "docs/remote.md" ["What changed?", "2 events in the file, 1 turn, 0 new"];
+    the_page_on_rest_runs_as_typed "docs/rest.md" ["\"content\":\"hello\"", "event: event"];
+    the_page_on_serving_runs_as_typed "docs/serve.md" ["et_", "limits.burst"];
+}
+
 #[test]
-fn the_tour_in_the_readme_runs_as_typed() {
+fn the_tour_in_the_readme_leaves_no_call_without_its_result() {
     let readme = page("README.md");
     let (_, tour) = readme.split_once("## A tour in five minutes").expect("the README has a tour");
     let out = run_as_typed(tour.split("\n## ").next().unwrap());
-    assert!(out.contains("everything is in order"), "{out}");
     assert!(!out.contains("have not answered"), "the tour's only call has its result: {out}");
 }
 
+/// Commands are in blocks that are run, or that say why they are not.
 #[test]
-fn the_page_on_projection_runs_as_typed() {
-    let out = run_as_typed(&page("docs/projection.md"));
-    assert!(out.contains("stale_tool_result_unreachable"), "{out}");
-}
-
-#[test]
-fn the_page_on_compaction_runs_as_typed() {
-    let out = run_as_typed(&page("docs/compaction.md"));
-    assert!(out.contains("would summarize 11 turns") && out.contains("summarized 18 turns"), "{out}");
-}
-
-#[test]
-fn the_page_on_facts_runs_as_typed() {
-    let out = run_as_typed(&page("docs/facts.md"));
-    let porto_for_lisbon = "Ana lives in Porto";
-    assert!(out.contains(porto_for_lisbon) && out.contains("Vila Nova de Gaia\n"), "{out}");
-    assert!(out.contains("from #2") && out.contains("retracted: only in the evening"), "{out}");
-}
-
-#[test]
-fn the_page_on_recall_runs_as_typed() {
-    let out = run_as_typed(&page("docs/recall.md"));
-    assert!(out.contains("Port 8443, we decided.") && out.contains("fn build_context"), "{out}");
-    assert!(out.contains("send the parcels by train") && out.contains("\"vector\":{\"rank\":1"), "{out}");
-    assert!(out.contains("relay listens on port 8443") && out.contains("# Facts"), "{out}");
-}
-
-#[test]
-fn the_page_on_servers_runs_as_typed() {
-    let out = run_as_typed(&page("docs/remote.md"));
-    assert!(out.contains("What changed?") && out.contains("2 events in the file, 1 turn, 0 new"), "{out}");
-}
-
-#[test]
-fn the_page_on_export_runs_as_typed() {
-    let out = run_as_typed(&page("docs/export.md"));
-    assert!(out.contains("the signature is as it was") && out.contains("no scripts"), "{out}");
-}
-
-#[test]
-fn the_page_on_context_runs_as_typed() {
-    let out = run_as_typed(&page("docs/context.md"));
-    assert!(out.contains("recorded at #"), "{out}");
-}
-
-#[test]
-fn the_page_on_importing_runs_as_typed() {
-    let out = run_as_typed(&page("docs/import.md"));
-    assert!(
-        out.contains("7 events in the file, 4 turns, 6 new") && out.contains("1 conversation, 4 turns"),
-        "{out}"
-    );
-    assert!(out.contains("now delete it"), "{out}");
+fn every_command_in_the_documentation_is_run() {
+    let folder = std::fs::read_dir(format!("{}/../docs", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let files = folder.map(|file| format!("docs/{}", file.unwrap().file_name().to_str().unwrap()));
+    let commands = ["everturn ", "curl ", "pip ", "npm ", "cargo ", "claude ", "jq "];
+    for name in files.filter(|name| name.ends_with(".md")).chain(["README.md".to_string()]) {
+        for (info, text) in blocks(&page(&name)) {
+            match info.as_str() {
+                "sh" => assert!(PAGES.contains(&name.as_str()), "{name} has commands that no test runs"),
+                info if info.starts_with("sh") => {
+                    let reason = info.strip_prefix("sh not run: ");
+                    assert!(reason.is_some_and(|reason| !reason.is_empty()), "{name}: {info}");
+                }
+                info => {
+                    let command =
+                        text.lines().find(|line| commands.iter().any(|word| line.starts_with(word)));
+                    assert_eq!(command, None, "{name}: a command in a block of {info:?}");
+                }
+            }
+        }
+    }
 }

@@ -16,9 +16,10 @@ use everturn_core::pairing;
 use everturn_core::turn::{Status, Turn};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
+use everturn_views::compaction::{self, Checkpoint};
 use everturn_views::context::{
-    self, Assembled, Block, Cache, ContextMessage, ContextText, GivenUp, LeftOut, Material, Names, Request,
-    Section, Sections, Seen, Source, Tokens, answer_abandoned, seen_by,
+    self, Assembled, Block, Cache, ContextMessage, ContextText, FREE_PART, GivenUp, LeftOut, Material, Names,
+    Request, Section, Sections, Seen, Source, Tokens, answer_abandoned, seen_by,
 };
 use everturn_views::projection::{self, Message, Shown};
 use everturn_views::state::{Abandoned, AbandonedBody, Fold, State};
@@ -32,12 +33,14 @@ use std::borrow::Cow;
 const PAGE: usize = 64;
 /// With a projection, the tail is gathered up to this many times the budget: hidden messages make room for more.
 const PROJECTED_BUDGETS: u64 = 4;
+/// Most turns of the tail that are read although they will not fit.
+const SKIPPED_MAX: usize = 64;
 /// Rendering may cost a little more than was counted; the budget is lowered by the difference and the build repeated
 /// at most this often.
 const ATTEMPTS: usize = 4;
 /// Version of the renderers; a change of their output changes it. Since version 2, prompts for Anthropic carry cache
-/// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, and edits
-/// of turns that the checkpoint covers follow it.
+/// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, edits of
+/// turns that the checkpoint covers follow it, and older turns fill the budget where newer ones do not fit.
 pub(super) const RENDERER_VERSION: u32 = 4;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
@@ -233,18 +236,25 @@ impl ConversationHandle {
             sections: options.sections.clone(),
             family,
             tools_tokens: tools,
+            fills: version >= 4,
+            begins: None,
         };
+        let mut checkpoint = None;
+        let mut is_shortened = self.fit_checkpoint(&fold, &request, &mut checkpoint, &mut material)?;
+        let mut begins = through + 1;
+        if options.recall.is_some() {
+            // The reach of the tail decides which turns are older than it; recalled text only makes it shorter.
+            let alone = context::assemble(&request, &material)?;
+            begins = alone.messages.iter().filter_map(|said| said.seq).min().unwrap_or(begins);
+            request.begins = Some(begins);
+        }
         match (recorded, &options.recall) {
             (Some(receipt), _) => self.recalled_before(receipt, &mut material)?,
-            (None, Some(recall)) => {
-                // The reach of the tail decides which turns are older than it; recalled text only makes it shorter.
-                let alone = context::assemble(&request, &material)?;
-                let begins = alone.messages.iter().filter_map(|said| said.seq).min().unwrap_or(through + 1);
-                self.recalled_now(options, recall, (begins, through), &mut material)?;
-            }
+            (None, Some(recall)) => self.recalled_now(options, recall, (begins, through), &mut material)?,
             (None, None) => {}
         }
         for _ in 0..ATTEMPTS {
+            is_shortened |= self.fit_checkpoint(&fold, &request, &mut checkpoint, &mut material)?;
             let assembled = context::assemble(&request, &material)?;
             let mut rendered = self.render(options.provider, &assembled)?;
             if version >= 2 && options.provider == Provider::Anthropic {
@@ -260,6 +270,10 @@ impl ConversationHandle {
             let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
             let mut context = self.finish(&fold, options, assembled, rendered, projection)?;
             context.receipt.renderer_version = version;
+            if is_shortened {
+                let reason = "the checkpoint is shortened to fit".to_string();
+                context.left_out.push(LeftOut { section: Section::State, source: None, turns: None, reason });
+            }
             return Ok(context);
         }
         Err(Error::too_large(
@@ -269,6 +283,29 @@ impl ConversationHandle {
                 options.token_budget
             ),
         ))
+    }
+
+    /// Shortens the checkpoint, part by part, until everything that is never left out fits. `checkpoint` is what is left of
+    /// it, if it was shortened before.
+    fn fit_checkpoint(
+        &self,
+        fold: &Fold,
+        request: &Request,
+        checkpoint: &mut Option<Checkpoint>,
+        material: &mut Material,
+    ) -> Result<bool, Error> {
+        let mut is_shortened = false;
+        while context::lacks_room(request, material) {
+            let shown = match checkpoint.take() {
+                Some(shown) => Some(shown),
+                None => self.checkpoint(fold.checkpoint)?,
+            };
+            let (Some(shown), Some(state)) = (shown, &mut material.state) else { break };
+            let Some(shorter) = compaction::shorter(&shown) else { break };
+            state.text = state.text.replacen(&compaction::render(&shown), &compaction::render(&shorter), 1);
+            (*checkpoint, is_shortened) = (Some(shorter), true);
+        }
+        Ok(is_shortened)
     }
 
     fn finish(
@@ -584,7 +621,7 @@ impl ConversationHandle {
         let budgets = if projected { PROJECTED_BUDGETS } else { 1 };
         let room = options.token_budget.saturating_mul(budgets);
         let mut turns: Vec<(Turn, Message)> = Vec::new();
-        let mut tokens = 0;
+        let (mut tokens, mut skipped) = (0, 0);
         let mut more = false;
         let mut before = options.before.unwrap_or(u64::MAX).min(fold.through_seq + 1);
         // Older prompts have turns in the order of the log.
@@ -616,7 +653,14 @@ impl ConversationHandle {
                     break 'pages;
                 }
                 let message = Message::read(raw)?;
-                tokens += self.shared().count(family, turn.id, message.value());
+                let cost = self.shared().count(family, turn.id, message.value());
+                let left = room.saturating_sub(tokens);
+                // Where a turn will not fit, older ones may.
+                if version >= 4 && cost > left && left >= room / FREE_PART && skipped < SKIPPED_MAX {
+                    skipped += 1;
+                } else {
+                    tokens += cost;
+                }
                 turns.push((turn, message));
             }
             if !full {
@@ -651,7 +695,8 @@ impl ConversationHandle {
             .iter()
             .map(|text| provider::Section { name: text.section.as_str(), text: &text.text })
             .collect();
-        let messages: Vec<RenderInput<'_>> = assembled.messages.iter().copied().map(RenderInput).collect();
+        let messages: Vec<RenderInput<'_>> =
+            assembled.messages.iter().map(|said| RenderInput(said)).collect();
         let media = StoredMedia { conversation: self };
         provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
     }

@@ -69,9 +69,9 @@ impl Default for HistoryQuery {
     }
 }
 
-/// One entry of a history.
+/// One entry of a history. `entry` says which of the two it is.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(tag = "entry", rename_all = "lowercase")]
 pub enum HistoryEntry {
     /// A turn.
     Turn(Box<Turn>),

@@ -11,7 +11,7 @@ use crate::model::runtime::runtime;
 use crate::model::{Configured, Delta, Finish, GenerationStep, ModelReply, Request};
 use crate::streaming::turn::NewStream;
 use crate::tenant::Tenant;
-use crate::writer::closed;
+use crate::writer::{Commit, closed};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
@@ -170,7 +170,8 @@ impl Tenant {
 pub struct TenantGenerations<'a>(&'a Tenant);
 
 impl TenantGenerations<'_> {
-    /// Asks a generation to stop. Its turn ends as aborted and keeps what was said so far.
+    /// Asks a generation to stop. Its turn ends as interrupted, and what was said so far stays part of the
+    /// conversation; if nothing was said, it ends as aborted.
     pub fn stop(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
         self.0.shared().generations.stop(self.0.name(), id)
     }
@@ -682,12 +683,17 @@ impl Work {
             Ok(Generated { turns, answer, receipt_seq })
         });
         match &outcome {
-            Err(End::Halted(Halt::Stopped)) => self.abort(turn, "stopped".into(), BTreeMap::new()),
+            Err(End::Halted(Halt::Stopped)) => {
+                self.note_end(turn, self.conversation.open_turn(turn).stop("stopped"));
+            }
             Err(End::Failed(error)) => {
                 let about =
                     json!({ "id": self.generation, "receipt_seq": receipt_seq, "error": error.code() });
                 let reason = format!("{}: {}", error.code(), error.text());
-                self.abort(turn, reason, self.metadata(about).unwrap_or_default());
+                let last =
+                    NewTurn { metadata: self.metadata(about).unwrap_or_default(), ..NewTurn::default() };
+                let turn_open = self.conversation.open_turn(turn);
+                self.note_end(turn, turn_open.end(last, kind::ABORTED, Some(reason), None));
             }
             Ok(_) | Err(End::Halted(_)) => {}
         }
@@ -788,9 +794,8 @@ impl Work {
         }
     }
 
-    fn abort(&self, turn: TurnId, reason: String, metadata: BTreeMap<String, Raw>) {
-        let last = NewTurn { metadata, ..NewTurn::default() };
-        match self.conversation.open_turn(turn).end(last, kind::ABORTED, Some(reason), None).wait() {
+    fn note_end(&self, turn: TurnId, end: Commit<Turn>) {
+        match end.wait() {
             // Somebody else ended it first.
             Ok(_) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
             Err(error) => tracing::warn!(%error, %turn, "the turn of a failed reply could not be ended"),

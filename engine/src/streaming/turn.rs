@@ -104,6 +104,14 @@ impl<'a> OpenTurn<'a> {
         self.end(NewTurn::default(), kind::ABORTED, Some(reason.to_string()), replacement)
     }
 
+    /// Ends an open turn early. Text that was said stays part of the conversation; without any, the turn is aborted.
+    pub(crate) fn stop(&self, reason: &str) -> Commit<Turn> {
+        let open = self.conversation.shared().streams.get(self.conversation.key(), self.turn);
+        let said = open.is_some_and(|open| !open.text.is_empty());
+        let kind = if said { kind::INTERRUPTED } else { kind::ABORTED };
+        self.end(NewTurn::default(), kind, Some(reason.to_string()), None)
+    }
+
     pub(crate) fn end(
         &self,
         mut last: NewTurn,

@@ -3,7 +3,6 @@
 use crate::context::StoredMedia;
 use crate::conversation::{ConversationHandle, HistoryEntry, HistoryQuery};
 use everturn_core::Error;
-use everturn_core::event::kind;
 use everturn_core::id::clip;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::{Successor, Turn};
@@ -22,6 +21,8 @@ pub enum Format {
     /// One event a line, with its chain and the bytes of assets: everything.
     #[default]
     Jsonl,
+    /// A session file, one entry a line, without the chain.
+    Session,
     /// A transcript value, version 2.
     Transcript,
     /// OpenAI chat completions: `{"messages": […]}`.
@@ -40,8 +41,9 @@ pub enum Format {
 
 impl Format {
     /// All of them.
-    pub const ALL: [Format; 8] = [
+    pub const ALL: [Format; 9] = [
         Format::Jsonl,
+        Format::Session,
         Format::Transcript,
         Format::OpenaiChat,
         Format::OpenaiResponses,
@@ -55,6 +57,7 @@ impl Format {
     pub fn as_str(self) -> &'static str {
         match self {
             Format::Jsonl => "jsonl",
+            Format::Session => "session",
             Format::Transcript => "transcript",
             Format::OpenaiChat => "openai-chat",
             Format::OpenaiResponses => "openai-responses",
@@ -68,7 +71,7 @@ impl Format {
     /// Its media type.
     pub fn content_type(self) -> &'static str {
         match self {
-            Format::Jsonl => "application/jsonl",
+            Format::Jsonl | Format::Session => "application/jsonl",
             Format::Markdown => "text/markdown; charset=utf-8",
             Format::Html => "text/html; charset=utf-8",
             _ => "application/json",
@@ -78,7 +81,7 @@ impl Format {
     /// How the name of such a file ends.
     pub fn extension(self) -> &'static str {
         match self {
-            Format::Jsonl => "jsonl",
+            Format::Jsonl | Format::Session => "jsonl",
             Format::Markdown => "md",
             Format::Html => "html",
             _ => "json",
@@ -88,6 +91,7 @@ impl Format {
     fn style(self) -> Option<Style> {
         match self {
             Format::Jsonl | Format::Transcript => None,
+            Format::Session => Some(Style::Session),
             Format::OpenaiChat => Some(Style::Messages(Provider::OpenaiChat)),
             Format::OpenaiResponses => Some(Style::Messages(Provider::OpenaiResponses)),
             Format::Anthropic => Some(Style::Messages(Provider::Anthropic)),
@@ -138,26 +142,23 @@ impl ConversationHandle {
         let about =
             About { conversation: &conversation, system_prompt: system_prompt.as_ref(), media: &media };
         let mut document = document(style, out, about)?;
-        // Up to the head of the moment it began, so that a busy conversation has an end as well. Only documents for people
-        // tell of anything but current turns.
-        let for_people = !matches!(style, Style::Messages(_));
+        // Up to the head of the moment it began, so that a busy conversation has an end as well. A request has nothing but
+        // current turns.
+        let has_all = !matches!(style, Style::Messages(_));
         let mut query = HistoryQuery {
             before: Some(conversation.head.seq + 1),
             limit: PAGE_ENTRIES_MAX,
-            include_superseded: for_people,
-            include_events: for_people,
+            include_superseded: has_all,
+            include_events: has_all,
             ..HistoryQuery::default()
         };
         loop {
             let page = self.history(query.clone())?;
             for entry in &page.data {
                 match entry {
-                    HistoryEntry::Turn(turn) if for_people => self.write_chain(turn, &mut *document)?,
+                    HistoryEntry::Turn(turn) if has_all => self.write_chain(turn, &mut *document)?,
                     HistoryEntry::Turn(turn) => document.turn(turn)?,
-                    HistoryEntry::Event(event) if event.kind == kind::COMPACTION => {
-                        document.compaction(event)?
-                    }
-                    HistoryEntry::Event(_) => {}
+                    HistoryEntry::Event(event) => document.event(event)?,
                 }
             }
             progress(page.data.last().map_or(0, HistoryEntry::seq));

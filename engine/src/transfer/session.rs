@@ -1,19 +1,19 @@
 //! A session file of another program becomes a conversation.
 
-use super::Imported;
+use super::{Format, Imported};
 use crate::conversation::ConversationHandle;
 use crate::ingest::{DraftKind, Ingested, NewTurn};
 use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Head;
-use everturn_core::conversation::Conversation;
+use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::ConversationId;
 use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::write::{Action, Write};
 use everturn_formats::jsonl::{Header, Item};
-use everturn_formats::session::{self, Mapped, Mapper, Recorded};
+use everturn_formats::session::{self, Mapped, Mapper, Recorded, Tally};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Progress {
     line: u64,
 }
 
-const FORMAT: &str = "session";
+pub(super) const FORMAT: &str = "session";
 
 impl Tenant {
     /// Takes over the rest of a file whose header was read. The same session is the same conversation every time, so that
@@ -135,7 +135,15 @@ impl Import<'_> {
         let shared = self.tenant.shared();
         match shared.journal.index.conversation(&self.tenant.key(self.id)) {
             Ok(conversation) => {
-                self.done = self.tenant.conversation(conversation.id).session_line(&conversation)?;
+                let chat = self.tenant.conversation(conversation.id);
+                self.done = chat.session_line(&conversation)?;
+                // It was recorded here, and this is the file of it.
+                if self.done == header.line {
+                    let mut tally = Tally::default();
+                    chat.export(Format::Session, &mut tally, &mut |_| {})?;
+                    let has_end = conversation.state == Lifecycle::Closed;
+                    self.done += tally.entries() + u64::from(has_end);
+                }
                 self.conversation = Some(conversation);
             }
             Err(Error::NotFound(_)) => {

@@ -1,5 +1,6 @@
 //! Contexts: inside the budget, valid for the provider, the same bytes again, and provable later.
 
+use crate::compacting::by_hand;
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, refused};
 use everturn::model::Provider;
@@ -650,4 +651,89 @@ fn what_is_said_is_in_the_context_exactly_as_it_was_given() {
     let options = ContextOptions { provider: Provider::OpenaiChat, ..ContextOptions::new(500) };
     let context = scope.conversation(id).contexts().build(&options).unwrap();
     assert_eq!(context.messages[0].get(), odd);
+}
+
+fn result_of(call: &str, words: usize) -> NewTurn {
+    NewTurn::tool_result(call, &"lorem ipsum ".repeat(words / 2))
+}
+
+fn calls(id: &str) -> NewTurn {
+    let call = json!({"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "read", "input": {}}]});
+    NewTurn::message(call.to_string())
+}
+
+/// A context of 8,000 tokens used to end at 2,539, because one older group of turns did not fit.
+#[test]
+fn a_group_that_does_not_fit_makes_room_for_older_ones() {
+    let stage = Stage::new();
+    let stored = stage.open();
+    for scope in [memory().1, stored.tenant("acme").unwrap()] {
+        let id = scope.begin();
+        let long = "This is one of many sentences about the harbour. ".repeat(40);
+        for n in 0..20 {
+            scope.say(id, NewTurn::user(&format!("old {n}: {long}")));
+        }
+        scope.say(id, calls("c1"));
+        scope.say(id, result_of("c1", 20_000));
+        scope.say(id, NewTurn::user(&"a question that is far too long ".repeat(4000)));
+        for n in 0..3 {
+            scope.say(id, NewTurn::user(&format!("new {n}: {long}")));
+        }
+        let chat = scope.conversation(id);
+        let context = chat.contexts().build(&ContextOptions::new(8000)).unwrap();
+        assert!((7200..=8000).contains(&context.tokens.used), "{:?}", context.tokens);
+        let said = json!(context.messages).to_string();
+        assert!(said.contains("new 0: ") && said.contains("old 19: "), "{said}");
+        assert!(
+            said.contains("\"c1\"") && !said.contains("lorem ipsum lorem"),
+            "the call without the body: {said}"
+        );
+        assert!(!said.contains("far too long"), "{said}");
+        let reasons: Vec<&str> = context.left_out.iter().map(|left| left.reason.as_str()).collect();
+        assert!(reasons.iter().any(|reason| reason.contains("bodies of their tool results")), "{reasons:?}");
+        assert!(context.check_whole().is_err());
+        let seq = chat.contexts().record(&context).unwrap().seq;
+        let again = chat.contexts().replay_at(seq).unwrap();
+        assert_eq!((again.prefix_hash, again.messages), (context.prefix_hash, context.messages));
+    }
+}
+
+/// A checkpoint that was larger than the budget used to be an error.
+#[test]
+fn a_checkpoint_too_large_for_the_budget_is_shortened_by_its_parts() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("The goal is a faster parser. Never touch the lexer."));
+    for n in 0..60 {
+        let text = format!(
+            "We decided to use variant {n}. I changed src/module_{n}/part_{n}.rs, see id deadbeef{n:04}."
+        );
+        scope.say(id, NewTurn::assistant(&text));
+    }
+    let chat = scope.conversation(id);
+    chat.compaction().compact(by_hand(1)).unwrap();
+    chat.state().pin("branch", "release/2.1").wait().unwrap();
+    let full = chat.contexts().build(&ContextOptions::new(50_000)).unwrap();
+    let state_of = |context: &Context| context.tokens.by_section[&Section::State];
+    let whole = state_of(&full);
+    assert!(whole > 1000, "{whole}");
+    let mut last = u64::MAX;
+    for budget in [whole, whole / 2, whole / 4, 200] {
+        let context = chat.contexts().build(&ContextOptions::new(budget)).unwrap();
+        let system = context.system.as_ref().unwrap().get().to_string();
+        assert!(context.tokens.used <= budget && state_of(&context) <= last.min(budget));
+        assert!(
+            system.contains("release/2.1") && system.contains("faster parser"),
+            "pins and goal stay: {system}"
+        );
+        assert!(context.left_out.iter().any(|left| left.reason.contains("checkpoint is shortened")));
+        let seq = chat.contexts().record(&context).unwrap().seq;
+        assert_eq!(chat.contexts().replay_at(seq).unwrap().prefix_hash, context.prefix_hash);
+        last = state_of(&context);
+    }
+    refused(
+        chat.contexts().build(&ContextOptions::new(20)).map(drop),
+        "context.budget_too_small",
+        "raise it",
+    );
 }

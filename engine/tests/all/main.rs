@@ -41,6 +41,7 @@ mod refusals;
 mod schemas;
 mod script;
 mod scripted_server;
+mod session_files;
 mod sessions;
 mod simulation;
 mod stage;

@@ -24,8 +24,11 @@ pub struct Messages {
     fallback: Option<String>,
     seen: HashMap<u64, u32>,
     titled: bool,
-    /// Messages before the first that a person said: together they tell one conversation from another.
+    /// Messages that tell the conversation from others: for a file with a name those up to the first that a person said,
+    /// else all of them, because two chats may begin alike.
     waiting: Vec<(u64, String)>,
+    /// Their size.
+    waiting_bytes: usize,
     fields: Vec<(String, String)>,
     kept_fields: bool,
     /// Whether the instructions are given.
@@ -41,6 +44,9 @@ const PROMPT_BYTES_MAX: usize = 1024 * 1024;
 /// Messages that may come before the first that a person said.
 const WAITING_MAX: usize = 20;
 
+/// Two files without a name that are alike for this many bytes are the same conversation.
+const TOLD_APART_BYTES: usize = 16 * 1024 * 1024;
+
 impl Messages {
     /// For a file with this name.
     pub fn new(format: Format, fallback: Option<String>) -> Messages {
@@ -51,6 +57,7 @@ impl Messages {
             seen: HashMap::new(),
             titled: false,
             waiting: Vec::new(),
+            waiting_bytes: 0,
             fields: Vec::new(),
             kept_fields: false,
             prompted: false,
@@ -70,15 +77,15 @@ impl Messages {
         }
         let waiting = std::mem::take(&mut self.waiting);
         let beginning: Vec<&str> = waiting.iter().map(|(_, text)| text.as_str()).collect();
-        match self.fallback.clone() {
+        let thread = match self.fallback.clone() {
             Some(name) => self.thread(&["file", &name]),
             None => self.thread(&[&["text"], beginning.as_slice()].concat()),
         };
         let instructions = self.instructions();
         self.prompted = !instructions.is_empty();
-        self.prompt(0, 1, instructions, out);
+        self.prompt(thread, 1, instructions, out);
         for (number, text) in &waiting {
-            self.say(0, *number, text, out);
+            self.say(thread, *number, text, out);
         }
     }
 
@@ -207,7 +214,12 @@ impl Mapper for Messages {
             return self.say(0, number, text, out);
         }
         self.waiting.push((number, text.to_string()));
-        if role(&line) == Some(Role::User) || self.waiting.len() == WAITING_MAX {
+        self.waiting_bytes += text.len();
+        let enough = match self.fallback {
+            Some(_) => role(&line) == Some(Role::User) || self.waiting.len() == WAITING_MAX,
+            None => self.waiting_bytes >= TOLD_APART_BYTES,
+        };
+        if enough {
             self.begin(out);
         }
     }
@@ -217,7 +229,7 @@ impl Mapper for Messages {
     }
 
     fn settle(&mut self, out: &mut Vec<Entry>) {
-        if self.threads.is_empty() {
+        if self.threads.is_empty() || !self.waiting.is_empty() {
             self.begin(out);
         }
         if !self.fields.is_empty() && !self.kept_fields && !self.threads.is_empty() {

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
-use everturn_core::event::Event;
+use everturn_core::event::{Event, kind};
 use everturn_core::turn::{Role, Turn};
 use everturn_views::compaction::CompactionBody;
 use std::fmt::Write as _;
@@ -71,8 +71,9 @@ impl<W: Write> Document for Html<'_, W> {
         self.out.write(&text)
     }
 
-    fn compaction(&mut self, event: &Event) -> Result<(), Error> {
-        let Some(body) = event.read::<CompactionBody>() else { return Ok(()) };
+    fn event(&mut self, event: &Event) -> Result<(), Error> {
+        let is_compaction = event.kind == kind::COMPACTION;
+        let Some(body) = event.read::<CompactionBody>().filter(|_| is_compaction) else { return Ok(()) };
         self.day(day_and_time(event.at).0)?;
         let (said, checkpoint) = compaction(&body);
         let checkpoint = checkpoint.map(|text| {

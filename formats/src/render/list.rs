@@ -47,7 +47,7 @@ impl<W: Write> Document for List<'_, W> {
         }
     }
 
-    fn compaction(&mut self, _: &Event) -> Result<(), Error> {
+    fn event(&mut self, _: &Event) -> Result<(), Error> {
         Ok(())
     }
 

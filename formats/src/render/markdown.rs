@@ -4,7 +4,7 @@ use super::prose::{contained, escape, fenced, is_link, plain};
 use super::shown::{Attachment, Content, Part, Shower};
 use super::{About, Document, Out, compaction, count, day_and_time, time, title};
 use everturn_core::Error;
-use everturn_core::event::Event;
+use everturn_core::event::{Event, kind};
 use everturn_core::turn::Turn;
 use everturn_views::compaction::CompactionBody;
 use std::io::Write;
@@ -52,8 +52,9 @@ impl<W: Write> Document for Markdown<'_, W> {
         }
     }
 
-    fn compaction(&mut self, event: &Event) -> Result<(), Error> {
-        let Some(body) = event.read::<CompactionBody>() else { return Ok(()) };
+    fn event(&mut self, event: &Event) -> Result<(), Error> {
+        let is_compaction = event.kind == kind::COMPACTION;
+        let Some(body) = event.read::<CompactionBody>().filter(|_| is_compaction) else { return Ok(()) };
         let (said, checkpoint) = compaction(&body);
         self.out.write(&format!("\n---\n\n*{}*\n", plain(&said)))?;
         if let Some(text) = checkpoint {

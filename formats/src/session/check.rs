@@ -1,7 +1,7 @@
 //! Whether a session's file is what it should be.
 
 use super::PROBLEMS_LISTED_MAX;
-use super::entry::Fields;
+use super::entry::{self, Fields};
 use super::read::{Item, Reader};
 use crate::jsonl::{CorruptLine, End, Header, TruncatedTail};
 use everturn_core::Error;
@@ -91,6 +91,13 @@ impl Walk {
                 match &recorded.kind {
                     Some(kind) => *self.report.by_type.entry(kind.clone()).or_default() += 1,
                     None => self.problem(line, "session.no_type", "it is no object with a type".into()),
+                }
+                // The events of a conversation's file have other fields.
+                if self.report.conversation.is_none()
+                    && let Some(kind) = &recorded.kind
+                    && let Err(error) = entry::check(kind, &recorded.fields())
+                {
+                    self.problem(line, "session.field", error.text().to_string());
                 }
                 match recorded.at {
                     Some(at) => self.time(line, at),

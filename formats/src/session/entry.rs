@@ -1,15 +1,18 @@
 //! What a line says: a type, a time, and fields.
 
 use super::FRAME_TYPES;
+use super::map::{CALL_ID, PARAMETERS, TEXT, TOOL};
 use crate::jsonl::LINE_BYTES_MAX;
 use everturn_core::Error;
 use everturn_core::event::check_name;
 use everturn_core::id::clip;
 use everturn_core::json::{self, Raw};
 use everturn_core::time::Timestamp;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 use std::fmt;
 
 /// The fields of a JSON object, in the order and the spelling in which they were given.
@@ -45,6 +48,21 @@ impl Fields {
     pub fn take(&mut self, name: &str) -> Option<Raw> {
         let at = self.0.iter().position(|(key, _)| key == name)?;
         Some(self.0.remove(at).1)
+    }
+}
+
+/// Any object.
+impl JsonSchema for Fields {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Fields".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "object", "additionalProperties": true})
     }
 }
 
@@ -114,7 +132,7 @@ impl Entry {
     }
 
     /// The line, line break included. Refuses what a reader would not give back.
-    pub(super) fn line(&self) -> Result<String, Error> {
+    pub fn line(&self) -> Result<String, Error> {
         check_name("type", &self.kind)?;
         if FRAME_TYPES.contains(&self.kind.as_str()) {
             let advice = match self.kind.as_str() {
@@ -125,12 +143,58 @@ impl Entry {
             let text = format!("an entry cannot be of type {:?}; {advice}", self.kind);
             return Err(Error::invalid("session.frame_type", text));
         }
+        check(&self.kind, &self.fields)?;
         line(&self.kind, self.at, &self.fields)
     }
 }
 
+/// Checks that an entry of a known type has the fields of that type, under any of the names that programs give them.
+/// Other types may have any fields.
+pub(super) fn check(kind: &str, fields: &Fields) -> Result<(), Error> {
+    type Fits = fn(&Raw) -> bool;
+    let is_text: Fits = |raw| raw.read::<String>().is_some_and(|text| !text.is_empty());
+    let is_speech: Fits = |raw| raw.get().starts_with(['"', '[']);
+    let is_name: Fits = |raw| raw.get().starts_with('"') && raw.get() != "\"\"";
+    let is_any: Fits = |_| true;
+    let required: &[(&[&str], &str, Fits)] = match kind {
+        AgentThinking::TYPE => &[(&TEXT, "a text", |raw| raw.get().starts_with('"'))],
+        AgentToolCall::TYPE => &[(&TOOL, "a text", is_name), (&PARAMETERS, "any JSON", is_any)],
+        PhotographerMessage::TYPE => &[(&TEXT, "a text", is_speech)],
+        SnapshotCreated::TYPE => &[(&["hash"], "a text", is_text)],
+        MaskGenerated::TYPE => &[
+            (&["name"], "a text", is_text),
+            (&["provider"], "a text", is_text),
+            (&["target"], "a text", is_text),
+        ],
+        VocabularyGapLogged::TYPE => &[(&["description"], "a text", is_text)],
+        TasteProposal::TYPE | TasteConfirmation::TYPE => &[(&["update"], "any JSON", is_any)],
+        // Whatever is beside the names of tool and call is what the tool returned.
+        ToolResult::TYPE => {
+            let others = ["type", "timestamp", "is_error"];
+            let is_payload = |name: &str| {
+                ![&TOOL[..], &CALL_ID[..], &others[..]].iter().any(|names| names.contains(&name))
+            };
+            return match fields.0.iter().any(|(name, _)| is_payload(name)) {
+                true => Ok(()),
+                false => Err(lacks(kind, "result", "any JSON")),
+            };
+        }
+        _ => &[],
+    };
+    for (names, what, fits) in required {
+        if !names.iter().any(|name| fields.get(name).is_some_and(fits)) {
+            return Err(lacks(kind, names[0], what));
+        }
+    }
+    Ok(())
+}
+
+fn lacks(kind: &str, name: &str, what: &str) -> Error {
+    Error::invalid("session.field", format!("{kind} needs `{name}`, {what}; add it, or choose another type"))
+}
+
 /// A line of the file: `type` and `timestamp`, then the fields in their order.
-pub(super) fn line(kind: &str, at: Timestamp, fields: &Fields) -> Result<String, Error> {
+pub(crate) fn line(kind: &str, at: Timestamp, fields: &Fields) -> Result<String, Error> {
     struct Line<'a>(&'a str, Timestamp, &'a Fields);
 
     impl Serialize for Line<'_> {

@@ -80,11 +80,11 @@ pub struct Mapper {
 }
 
 /// The fields under which programs write the same thing; the first is ours.
-const TEXT: [&str; 4] = ["text", "message", "content", "thinking"];
-const TOOL: [&str; 3] = ["tool", "name", "tool_name"];
-const PARAMETERS: [&str; 5] = ["parameters", "arguments", "args", "input", "params"];
+pub(super) const TEXT: [&str; 4] = ["text", "message", "content", "thinking"];
+pub(super) const TOOL: [&str; 3] = ["tool", "name", "tool_name"];
+pub(super) const PARAMETERS: [&str; 5] = ["parameters", "arguments", "args", "input", "params"];
 const RESULT: [&str; 5] = ["result", "return_value", "value", "output", "content"];
-const CALL_ID: [&str; 4] = ["call_id", "tool_call_id", "tool_use_id", "id"];
+pub(super) const CALL_ID: [&str; 4] = ["call_id", "tool_call_id", "tool_use_id", "id"];
 
 #[derive(Serialize)]
 struct Message<C> {
@@ -129,10 +129,13 @@ impl Mapper {
     /// For the session with this header.
     pub fn new(header: &Header) -> Mapper {
         let fields: Fields = serde_json::from_str(&header.text).unwrap_or_default();
-        Mapper {
-            model: fields.get("agent_provider").and_then(Raw::read::<Option<String>>).flatten(),
-            pending: VecDeque::new(),
-        }
+        Mapper { model: model(&fields), pending: VecDeque::new() }
+    }
+
+    /// Goes on with a session, given its header and the calls that wait, oldest first.
+    pub fn resume(header: Option<&str>, waiting: impl Iterator<Item = (String, Option<String>)>) -> Mapper {
+        let fields: Fields = header.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        Mapper { model: model(&fields), pending: waiting.take(PENDING_CALLS_MAX).collect() }
     }
 
     /// What the conversation is created with. The header is in its metadata under `session`, unless it is too large for
@@ -173,16 +176,19 @@ impl Mapper {
             Some("tool_result") => self.result(&mut fields)?,
             _ => None,
         };
-        let said = |role, message, actor, metadata| Mapped::Turn {
+        let said = |role, message, actor, model: Option<String>, metadata| Mapped::Turn {
             role,
             message,
             actor,
-            model: self.model.clone().filter(|_| role == Role::Assistant),
+            model: model.or_else(|| self.model.clone()).filter(|_| role == Role::Assistant),
             metadata,
             occurred_at: recorded.at,
         };
         match parts {
             Some(Parts { role, message, actor }) if fits(message.get()) => {
+                let named = |raw: &Raw| raw.read::<String>().filter(|name| check_name("actor", name).is_ok());
+                let actor = take(&mut fields, "actor", named).or(actor);
+                let model = take(&mut fields, "model", named).filter(|_| role == Role::Assistant);
                 // A time that ours cannot hold as it is written goes along as well.
                 if let Some(raw) = timestamp.filter(|raw| !same_time(raw, recorded.at)) {
                     fields.0.insert(0, ("timestamp".into(), raw));
@@ -191,11 +197,11 @@ impl Mapper {
                 if !fields.0.is_empty() {
                     metadata.insert("session".into(), Raw::of(&fields)?);
                 }
-                Ok(said(role, message, actor, metadata))
+                Ok(said(role, message, actor, model, metadata))
             }
             _ => match role_of(&recorded.fields()) {
                 Some(role) if fits(&recorded.text) => {
-                    Ok(said(role, Raw::new(recorded.text.clone())?, None, BTreeMap::new()))
+                    Ok(said(role, Raw::new(recorded.text.clone())?, None, None, BTreeMap::new()))
                 }
                 _ => event(recorded.kind.as_deref(), &recorded.text, recorded.at),
             },
@@ -247,6 +253,11 @@ impl Mapper {
         let actor = tool.filter(|tool| check_name("actor", tool).is_ok());
         Ok(Some(Parts { role: Role::Tool, message, actor }))
     }
+}
+
+/// The model that a header names.
+fn model(header: &Fields) -> Option<String> {
+    header.get("agent_provider").and_then(Raw::read::<Option<String>>).flatten()
 }
 
 fn words(role: Role, actor: Option<&str>, fields: &mut Fields) -> Result<Option<Parts>, Error> {
@@ -303,6 +314,13 @@ fn any(fields: &mut Fields, names: &[&str]) -> Option<Raw> {
 fn any_that(fields: &mut Fields, names: &[&str], so: impl Fn(&Raw) -> bool) -> Option<Raw> {
     let name = names.iter().find(|name| fields.get(name).is_some_and(&so))?;
     fields.take(name)
+}
+
+/// A field that can be read so, taken out.
+fn take<T>(fields: &mut Fields, name: &str, read: impl Fn(&Raw) -> Option<T>) -> Option<T> {
+    let value = fields.get(name).and_then(read)?;
+    fields.take(name);
+    Some(value)
 }
 
 /// The same for a name or an id: a text that is not empty, or a number.

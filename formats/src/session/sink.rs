@@ -1,7 +1,7 @@
 //! A session whose failures never reach whoever is recorded.
 
 use super::entry::{Entry, Fields};
-use super::write::{Session, Summary};
+use super::write::{Session, SessionSummary};
 use everturn_core::Error;
 use everturn_core::time::Timestamp;
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ impl Sink {
     }
 
     /// Ends the session. `None` if that failed.
-    pub fn end(&self, at: Timestamp, extra: &Fields) -> Option<Summary> {
+    pub fn end(&self, at: Timestamp, extra: &Fields) -> Option<SessionSummary> {
         self.heard(self.session().and_then(|session| session.end(at, extra)))
     }
 

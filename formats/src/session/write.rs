@@ -11,7 +11,8 @@ use everturn_core::event::check_name;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -84,7 +85,8 @@ impl New {
         }
     }
 
-    fn line(&self) -> Result<String, Error> {
+    /// The line, line break included.
+    pub fn line(&self) -> Result<String, Error> {
         check_name("subject key", &self.subject_key)?;
         check_name("session_id", &self.session_id)?;
         if self.agent_temperature.is_some_and(|number| !number.is_finite()) {
@@ -112,8 +114,8 @@ impl New {
 }
 
 /// What `session_end` says by itself.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Summary {
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SessionSummary {
     /// When it ended.
     pub ended_at: Timestamp,
     /// How long it took, in seconds; none if the clock went back meanwhile.
@@ -122,6 +124,18 @@ pub struct Summary {
     pub entries: u64,
     /// How many of each type.
     pub by_type: BTreeMap<String, u64>,
+}
+
+impl SessionSummary {
+    pub(super) fn new(
+        started_at: Option<Timestamp>,
+        ended_at: Timestamp,
+        entries: u64,
+        by_type: BTreeMap<String, u64>,
+    ) -> SessionSummary {
+        let duration_s = ended_at.0.saturating_sub(started_at.unwrap_or(ended_at).0).max(0) as f64 / 1e6;
+        SessionSummary { ended_at, duration_s, entries, by_type }
+    }
 }
 
 /// What [`Session::resume`] had to cut off.
@@ -158,7 +172,7 @@ struct State {
     started_at: Option<Timestamp>,
     entries: u64,
     by_type: BTreeMap<String, u64>,
-    ended: Option<Summary>,
+    ended: Option<SessionSummary>,
     /// Bytes of whole lines.
     bytes: u64,
     /// A write failed and what it left could not be cut off yet.
@@ -266,17 +280,12 @@ impl Session {
 
     /// Writes `session_end` with these further fields, durably. Ending it again writes nothing and tells what was told
     /// the first time.
-    pub fn end(&self, at: Timestamp, extra: &Fields) -> Result<Summary, Error> {
+    pub fn end(&self, at: Timestamp, extra: &Fields) -> Result<SessionSummary, Error> {
         let mut state = self.shared.state();
         if let Some(summary) = &state.ended {
             return Ok(summary.clone());
         }
-        let summary = Summary {
-            ended_at: at,
-            duration_s: at.0.saturating_sub(state.started_at.unwrap_or(at).0).max(0) as f64 / 1e6,
-            entries: state.entries,
-            by_type: state.by_type.clone(),
-        };
+        let summary = SessionSummary::new(state.started_at, at, state.entries, state.by_type.clone());
         let mut fields = Fields::of(&summary)?;
         fields.0.extend(extra.0.iter().cloned());
         self.shared.write(&line(END, at, &fields)?, &mut state)?;

@@ -94,6 +94,10 @@ impl Assemble for Anthropic {
                     self.blocks.get_mut(&index).ok_or_else(|| Failure::garbage("a piece of no block"))?;
                 return Ok(block.grow(incoming.delta.ok_or_else(|| missing("delta"))?).into_iter().collect());
             }
+            Some("content_block_stop") => {
+                let block = incoming.index.and_then(|index| self.blocks.get(&index));
+                return Ok(block.map(Block::sealed).transpose()?.flatten().into_iter().collect());
+            }
             Some("message_delta") => {
                 for (key, value) in incoming.delta.map(|delta| delta.0).unwrap_or_default() {
                     if key == "stop_reason" {
@@ -104,7 +108,7 @@ impl Assemble for Anthropic {
             }
             Some("message_stop") => self.done = true,
             Some("error") => return Err(failed(incoming.error)),
-            // `ping`, `content_block_stop`, and what is new since this was written.
+            // `ping`, and what is new since this was written.
             _ => {}
         }
         Ok(Vec::new())
@@ -118,7 +122,11 @@ impl Assemble for Anthropic {
         let content = message.content.clone().ok_or_else(|| missing("content"))?;
         self.begin(message);
         let blocks: Vec<Members> = parse(content.get())?;
-        let deltas = (0..).zip(blocks).flat_map(|(index, block)| self.start(index, block)).collect();
+        let mut deltas = Vec::new();
+        for (index, block) in (0..).zip(blocks) {
+            deltas.extend(self.start(index, block));
+            deltas.extend(self.blocks.get(&index).map(Block::sealed).transpose()?.flatten());
+        }
         self.exact = Some(content);
         self.done = true;
         Ok(deltas)
@@ -241,6 +249,16 @@ impl Block {
             self.members.add(&key, value);
         }
         shown
+    }
+
+    /// The whole block, if it is reasoning that only its provider can read or check.
+    fn sealed(&self) -> Result<Option<Delta>, Failure> {
+        let seal = match self.members.text("type").as_deref() {
+            Some("thinking") => self.members.text("signature"),
+            Some("redacted_thinking") => self.members.text("data"),
+            _ => None,
+        };
+        seal.filter(|seal| !seal.is_empty()).map(|_| self.write().map(Delta::Sealed)).transpose()
     }
 
     fn call(&self) -> Call {

@@ -1,6 +1,7 @@
 //! What `formats` promises, checked from outside: files that are broken in every way, values that come back equal.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 
+mod acp;
 mod agents;
 mod agents_any;
 mod archive;

@@ -60,7 +60,7 @@ fn written(log: &Log, style: Style) -> String {
         if let Some(turn) = turns.next_if(|turn| turn.seq == event.seq) {
             document.turn(&turn).unwrap();
         } else if event.kind == kind::COMPACTION {
-            document.compaction(event).unwrap();
+            document.event(event).unwrap();
         }
     }
     document.finish().unwrap();

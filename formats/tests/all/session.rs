@@ -556,3 +556,60 @@ fn a_sink_never_fails_whoever_it_records_and_tells_the_first_failure_only() {
     assert_eq!(sink.end(AT, &Fields::default()).unwrap().entries, 1);
     assert_eq!((sink.failures(), sink.last_error()), (0, None));
 }
+
+/// Of the known types, an entry says what its type promises: at writing, and for whoever checks a file.
+#[test]
+fn entries_of_known_types_need_their_fields() {
+    let complete = [
+        ("agent_thinking", r#"{"text":""}"#),
+        ("agent_thinking", r#"{"thinking":"hm"}"#),
+        ("agent_tool_call", r#"{"tool":"crop","parameters":{}}"#),
+        ("agent_tool_call", r#"{"name":"crop","args":[1]}"#),
+        ("tool_result", r#"{"result":null}"#),
+        ("tool_result", r#"{"call_id":"c","stdout":"x"}"#),
+        ("photographer_message", r#"{"text":"warmer"}"#),
+        ("photographer_message", r#"{"content":[{"type":"text","text":"x"}]}"#),
+        ("snapshot_created", r#"{"hash":"h"}"#),
+        ("mask_generated", r#"{"name":"m","provider":"sam","target":"sky"}"#),
+        ("vocabulary_gap_logged", r#"{"description":"no grain"}"#),
+        ("taste_proposal", r#"{"update":{}}"#),
+        ("taste_confirmation", r#"{"update":"x"}"#),
+        ("weather", "{}"),
+    ];
+    let lacking = [
+        ("agent_thinking", r#"{"text":5}"#, "text"),
+        ("agent_tool_call", r#"{"parameters":{}}"#, "tool"),
+        ("agent_tool_call", r#"{"tool":"","parameters":{}}"#, "tool"),
+        ("agent_tool_call", r#"{"tool":"crop"}"#, "parameters"),
+        ("tool_result", r#"{"tool":"crop","call_id":"c","is_error":true}"#, "result"),
+        ("photographer_message", r#"{"text":null}"#, "text"),
+        ("snapshot_created", r#"{"label":"v1"}"#, "hash"),
+        ("snapshot_created", r#"{"hash":""}"#, "hash"),
+        ("mask_generated", r#"{"name":"m","target":"sky"}"#, "provider"),
+        ("vocabulary_gap_logged", r#"{"workaround":"x"}"#, "description"),
+        ("taste_proposal", "{}", "update"),
+        ("taste_confirmation", r#"{"updates":1}"#, "update"),
+    ];
+    let at: Timestamp = "2026-04-27T14:30:00Z".parse().unwrap();
+    let entry =
+        |kind: &str, fields: &str| Entry { kind: kind.into(), at, fields: Fields::parse(fields).unwrap() };
+    let checked = |kind: &str, fields: &str| {
+        let header = r#"{"type":"session_start","session_id":"s","started_at":"2026-04-27T14:30:00Z"}"#;
+        let rest = fields.strip_prefix('{').unwrap();
+        let comma = if rest == "}" { "" } else { "," };
+        let line = format!(r#"{{"type":"{kind}","timestamp":"2026-04-27T14:30:00Z"{comma}{rest}"#);
+        everturn_formats::session::check(format!("{header}\n{line}\n").as_bytes()).unwrap()
+    };
+    for (kind, fields) in complete {
+        entry(kind, fields).line().unwrap();
+        assert!(checked(kind, fields).is_ok(), "{kind} {fields}");
+    }
+    for (kind, fields, missing) in lacking {
+        let error = entry(kind, fields).line().unwrap_err();
+        assert_eq!(error.code(), "session.field", "{kind} {fields}");
+        assert!(error.text().starts_with(&format!("{kind} needs `{missing}`")), "{error}");
+        let report = checked(kind, fields);
+        assert_eq!((report.problems[0].line, report.problems[0].code), (2, "session.field"));
+        assert!(report.problems[0].text.contains(missing) && !report.is_ok());
+    }
+}

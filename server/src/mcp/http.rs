@@ -185,6 +185,7 @@ async fn guard(
     match (named, session_id(response.headers())) {
         (Some(id), _) if ends && response.status().is_success() => {
             sessions.open().remove(&id);
+            return StatusCode::NO_CONTENT.into_response();
         }
         (None, Some(id)) if !sessions.begin(&id, tenant, sessions.lease(&caller)) => {
             sessions.end(&id).await;

@@ -7,7 +7,7 @@ use everturn_core::conversation::Conversation;
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::message::{self, Part};
 use everturn_core::time::Timestamp;
-use everturn_core::turn::{Status, Turn};
+use everturn_core::turn::{Role, Status, Turn};
 use everturn_views::speech;
 use rmcp::model::{ListResourcesResult, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 use serde_json::Value;
@@ -22,6 +22,9 @@ const PAGE: usize = 100;
 const RESOURCE_TURNS_MAX: usize = 200;
 /// Maximum number of characters shown of a tool result.
 const RESULT_CHARS_MAX: usize = 4000;
+/// Number of turns that are searched for a preview, and its maximum number of characters.
+const PREVIEW_TURNS_MAX: usize = 20;
+const PREVIEW_CHARS_MAX: usize = 80;
 /// Maximum size of a transcript resource.
 const RESOURCE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
@@ -74,19 +77,44 @@ pub fn templates() -> Vec<ResourceTemplate> {
 pub fn list(scope: &Tenant, after: Option<&str>) -> Result<ListResourcesResult, Error> {
     let after = after.map(cursor).transpose()?;
     let page = scope.list(ListQuery { after, limit: PAGE, ..ListQuery::default() })?;
-    let mut list = ListResourcesResult::with_all_items(page.data.iter().map(resource).collect());
+    let described = page.data.iter().map(|conversation| resource(scope, conversation));
+    let mut list = ListResourcesResult::with_all_items(described.collect::<Result<_, _>>()?);
     list.next_cursor = page.next.map(cursor_text);
     Ok(list)
 }
 
-fn resource(conversation: &Conversation) -> Resource {
+fn resource(scope: &Tenant, conversation: &Conversation) -> Result<Resource, Error> {
     let resource = Resource::new(uri(conversation.id), conversation.id.to_string())
         .with_description(facts(conversation))
         .with_mime_type("text/markdown");
-    match &conversation.title {
-        Some(title) => resource.with_title(title.clone()),
+    let title = match &conversation.title {
+        Some(title) => Some(title.clone()),
+        None => preview(scope, conversation.id)?,
+    };
+    Ok(match title {
+        Some(title) => resource.with_title(title),
         None => resource,
-    }
+    })
+}
+
+/// The beginning of what the user said first, for a conversation without a title. Blocks.
+pub fn preview(scope: &Tenant, id: ConversationId) -> Result<Option<String>, Error> {
+    let first = HistoryQuery { limit: PREVIEW_TURNS_MAX, ..HistoryQuery::default() };
+    let turns = match scope.conversation(id).history(first) {
+        // It was deleted at this very moment.
+        Err(Error::NotFound(_)) => return Ok(None),
+        page => page?.data,
+    };
+    let said = turns.iter().filter_map(|entry| match entry {
+        HistoryEntry::Turn(turn) if speech::of_turn(turn).role == Role::User => turn.value(),
+        _ => None,
+    });
+    Ok(said.map(|message| words(&message)).find_map(|text| {
+        let said = speech::words(&text).ok()?;
+        let line = said.lines().find(|line| !line.trim().is_empty())?.trim();
+        let end = line.char_indices().nth(PREVIEW_CHARS_MAX).map(|(end, _)| end);
+        Some(end.map_or_else(|| line.to_string(), |end| format!("{}…", &line[..end])))
+    }))
 }
 
 fn facts(conversation: &Conversation) -> String {
@@ -111,7 +139,12 @@ fn transcript(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
     let text = scope.conversation(id).transcript()?;
     if text.len() > RESOURCE_BYTES_MAX {
         let (limit, got) = (RESOURCE_BYTES_MAX as u64, text.len() as u64);
-        return Err(Error::limit("RESOURCE_BYTES_MAX", limit, got, "read it in parts with the tool history"));
+        return Err(Error::limit(
+            "RESOURCE_BYTES_MAX",
+            limit,
+            got,
+            "read it in parts with the tool list_turns",
+        ));
     }
     Ok(text)
 }
@@ -124,7 +157,10 @@ fn markdown(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
     let title = conversation.title.as_deref().unwrap_or("Untitled conversation");
     let mut out = format!("# {title}\n\n{id}: {}\n", facts(&conversation));
     if let Some(seq) = page.next {
-        let _ = writeln!(out, "\nEarlier turns are left out; the tool history reads them with before={seq}.");
+        let _ = writeln!(
+            out,
+            "\nEarlier turns are left out; the tool list_turns reads them, with order desc and before {seq}."
+        );
     }
     for entry in page.data.iter().rev() {
         if let HistoryEntry::Turn(turn) = entry {
@@ -199,7 +235,7 @@ fn plain(value: &Value) -> String {
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(RESULT_CHARS_MAX) {
         Some((end, _)) => {
-            format!("{}… ({} more bytes; the tool history has them)", &text[..end], text.len() - end)
+            format!("{}… ({} more bytes; the tool list_turns has them)", &text[..end], text.len() - end)
         }
         None => text.to_string(),
     }

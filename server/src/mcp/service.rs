@@ -10,7 +10,8 @@ use axum::extract::rejection::QueryRejection;
 use axum::http::Uri;
 use axum::http::request::Parts;
 use everturn::Tenant;
-use everturn_api::{Asker, Work};
+use everturn_api::conversations::ListConversations;
+use everturn_api::{Asker, Operation, Work};
 use everturn_core::Error;
 use everturn_core::id::TenantName;
 use parking_lot::Mutex;
@@ -191,15 +192,21 @@ impl Service {
         let arguments = sent.unwrap_or_else(parsed);
         let is_large = row.about.work == Work::Large;
         let asker = Asker { is_keyless: caller.is_keyless, ..Asker::here(caller.scope.clone()) };
-        let store = caller.store.clone();
+        let (store, scope) = (caller.store.clone(), caller.scope.clone());
         let run = move || {
-            let Some(store) = store else { return tools::run(row, asker, &arguments) };
-            match store.ask(row, arguments) {
-                Asked::Answered(answer) => answer,
-                Asked::Here(tenant, arguments) => tools::run(row, Asker { tenant, ..asker }, &arguments),
+            let run = |tenant: Tenant, arguments: &str| tools::run(row, Asker { tenant, ..asker }, arguments);
+            let answer = match store.map(|store| store.ask(row, arguments.clone())) {
+                None => run(scope.clone(), &arguments),
+                Some(Asked::Answered(answer)) => answer,
+                Some(Asked::Here(tenant, arguments)) => run(tenant, &arguments),
+            };
+            let answer = tools::answer(answer?)?;
+            match row.about.name == ListConversations::ABOUT.name {
+                true => tools::with_previews(&scope, answer),
+                false => Ok(answer),
             }
         };
-        let answer = caller.blocking(is_large, run).await.and_then(tools::answer);
+        let answer = caller.blocking(is_large, run).await;
         Ok(answer.unwrap_or_else(|error| tools::refused(&error)))
     }
 
@@ -209,10 +216,20 @@ impl Service {
     }
 }
 
+/// Adds the URI to the error about a resource, as the protocol asks.
+fn with_uri(mut error: ErrorData, uri: &str) -> ErrorData {
+    if let Some(data) = &mut error.data {
+        data["uri"] = uri.into();
+    }
+    error
+}
+
 impl ServerHandler for Service {
+    #[allow(deprecated, reason = "clients of older versions of the protocol ask for logging")]
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_completions()
+            .enable_logging()
             .enable_prompts()
             .enable_resources()
             .enable_resources_subscribe()
@@ -311,7 +328,8 @@ impl ServerHandler for Service {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = request.uri.clone();
         let read = move |scope: &Tenant| resources::read(scope, &uri);
-        self.answer(&context, "resources/read", &request, read).await.map(Into::into)
+        let answer = self.answer(&context, "resources/read", &request, read).await;
+        answer.map(Into::into).map_err(|error| with_uri(error, &request.uri))
     }
 
     async fn subscribe(
@@ -325,7 +343,8 @@ impl ServerHandler for Service {
             let error = Error::limit("SUBSCRIPTIONS_MAX", limit, got, "unsubscribe from others first");
             return Err(protocol_error(error));
         }
-        let address = Address::parse(&request.uri).map_err(protocol_error)?;
+        let absent = |error| with_uri(protocol_error(error), &request.uri);
+        let address = Address::parse(&request.uri).map_err(absent)?;
         let caller = self.caller(&context.extensions)?;
         let recorder = self.recorder(&caller).map(|recorder| {
             let asked = recorder.asked();
@@ -333,7 +352,7 @@ impl ServerHandler for Service {
         });
         let (id, scope) = (address.conversation, caller.scope.clone());
         // Subscribed before the answer: everything after the answer is reported.
-        let updates = blocking(move || watch::from_now(&scope, id)).await.map_err(protocol_error);
+        let updates = blocking(move || watch::from_now(&scope, id)).await.map_err(absent);
         let answer = updates.as_ref().map(|_| ()).map_err(Clone::clone);
         if let Some((recorder, asked)) = recorder {
             recorder.dispatched("resources/subscribe", &request, &answer, asked);
@@ -388,6 +407,16 @@ impl ServerHandler for Service {
             () = self.shared.stopping.cancelled() => {}
         }
         Ok(())
+    }
+
+    /// Accepts any level: failures are answers of the tools, and nothing is logged beside them.
+    #[allow(deprecated, reason = "clients of older versions of the protocol ask for it")]
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.answer(&context, "logging/setLevel", &request, |_| Ok(())).await
     }
 
     async fn list_prompts(

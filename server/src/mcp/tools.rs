@@ -3,8 +3,10 @@
 //! A failure is an answer too, one that says what to do; the protocol's own errors are for tools that do not
 //! exist.
 
+use super::resources;
 use super::service::McpCaller;
 use crate::schema::{for_each, simplify};
+use everturn::Tenant;
 use everturn::model::wait;
 use everturn_api::given::Given;
 use everturn_api::{Asker, Noun, Row, TABLE};
@@ -115,7 +117,37 @@ pub fn answer(json: Vec<u8>) -> Result<CallToolResult, Error> {
 
 /// An error as an answer that a model can read and act on.
 pub fn refused(error: &Error) -> CallToolResult {
-    CallToolResult::error(vec![ContentBlock::text(format!("{}: {}", error.code(), error.text()))])
+    let text = format!("{}: {}", error.code(), in_tools(error.text()));
+    CallToolResult::error(vec![ContentBlock::text(text)])
+}
+
+/// Hints of other surfaces, and the tools that do the same.
+const HINTS: [(&str, &str); 5] = [
+    ("`everturn new`", "the tool create_conversation"),
+    ("`everturn keys list`", "the tool list_keys"),
+    ("`everturn verify`", "the tool verify"),
+    ("`list`", "the tool list_conversations"),
+    ("--accept-loss", "accept_loss"),
+];
+
+/// The text of an error in the words of the tools.
+pub fn in_tools(text: &str) -> String {
+    HINTS.iter().fold(text.to_string(), |text, (other, tool)| text.replace(other, tool))
+}
+
+/// A list of conversations in which those without a title have a preview. Blocks.
+pub fn with_previews(scope: &Tenant, mut listed: CallToolResult) -> Result<CallToolResult, Error> {
+    let Some(page) = listed.structured_content.as_mut() else { return Ok(listed) };
+    for entry in page["data"].as_array_mut().into_iter().flatten() {
+        let id = entry["id"].as_str().and_then(|id| id.parse().ok());
+        if let Some(id) = id.filter(|_| entry["title"].is_null())
+            && let Some(preview) = resources::preview(scope, id)?
+        {
+            entry["preview"] = preview.into();
+        }
+    }
+    listed.content = vec![ContentBlock::text(page.to_string())];
+    Ok(listed)
 }
 
 /// Descriptions, in the order of the table.
@@ -162,9 +194,52 @@ fn tool(row: &Row) -> Tool {
         .with_annotations(hints)
 }
 
+/// Puts lists of words where they are referred to: not every client follows a reference, or shows a choice with null.
+fn inline_words(value: &mut Value, words: &JsonObject) {
+    let find =
+        |schema: &Value| words.get(schema["$ref"].as_str()?.strip_prefix("#/$defs/")?)?.as_object().cloned();
+    // What the field says of itself comes first.
+    let add = |fields: &mut JsonObject, list: JsonObject| {
+        for (name, value) in list {
+            fields.entry(name).or_insert(value);
+        }
+    };
+    match value {
+        Value::Object(fields) => {
+            let nullable = match fields.get("anyOf").and_then(Value::as_array).map(Vec::as_slice) {
+                Some([one, null]) if null["type"] == "null" => find(one),
+                _ => None,
+            };
+            if let Some(mut list) = nullable {
+                list.insert("type".into(), json!(["string", "null"]));
+                if let Some(words) = list.get_mut("enum").and_then(Value::as_array_mut) {
+                    words.push(Value::Null);
+                }
+                fields.remove("anyOf");
+                add(fields, list);
+            } else if let Some(list) = fields.get("$ref").and_then(|path| find(&json!({"$ref": path}))) {
+                fields.remove("$ref");
+                add(fields, list);
+            }
+            fields.values_mut().for_each(|value| inline_words(value, words));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| inline_words(item, words)),
+        _ => {}
+    }
+}
+
 /// A schema that is an object itself, with the definitions that it refers to. Without `format`: `uint64` is not
 /// a format of JSON Schema, and clients complain about it.
 fn whole(mut schema: Value, mut definitions: JsonObject) -> Arc<JsonObject> {
+    definitions.values_mut().for_each(simplify);
+    let is_list = |definition: &Value| definition["type"] == "string" && definition["enum"].is_array();
+    let words: JsonObject = definitions
+        .iter()
+        .filter(|(_, definition)| is_list(definition))
+        .map(|(n, d)| (n.clone(), d.clone()))
+        .collect();
+    definitions.values_mut().for_each(|definition| inline_words(definition, &words));
+    inline_words(&mut schema, &words);
     let named = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")).map(str::to_string);
     if let Some(definition) = named.and_then(|name| definitions.get(&name)) {
         schema = definition.clone();

@@ -9,26 +9,28 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Fields that a response repeats from its request, with their defaults.
-fn echoed() -> [(&'static str, Value); 20] {
+fn echoed() -> [(&'static str, Value); 22] {
     [
         ("background", json!(false)),
+        ("frequency_penalty", json!(0.0)),
         ("instructions", Value::Null),
         ("max_output_tokens", Value::Null),
         ("max_tool_calls", Value::Null),
         ("metadata", json!({})),
         ("parallel_tool_calls", json!(true)),
+        ("presence_penalty", json!(0.0)),
         ("previous_response_id", Value::Null),
         ("prompt_cache_key", Value::Null),
         ("reasoning", json!({"effort": null, "summary": null})),
         ("safety_identifier", Value::Null),
         ("service_tier", json!("default")),
         ("store", json!(true)),
-        ("temperature", Value::Null),
+        ("temperature", json!(1.0)),
         ("text", json!({"format": {"type": "text"}})),
         ("tool_choice", json!("auto")),
         ("tools", json!([])),
         ("top_logprobs", json!(0)),
-        ("top_p", Value::Null),
+        ("top_p", json!(1.0)),
         ("truncation", json!("auto")),
         ("user", Value::Null),
     ]
@@ -79,7 +81,7 @@ impl Ask {
         check_metadata(&metadata)?;
         let mut echo = Map::new();
         for (name, otherwise) in echoed() {
-            echo.insert(name.to_string(), read(&body, name)?.unwrap_or(otherwise));
+            echo.insert(name.to_string(), whole(name, read(&body, name)?, otherwise));
         }
         let ask = Ask {
             model: body.take("model")?,
@@ -113,6 +115,32 @@ impl Ask {
         }
         Ok(ask)
     }
+}
+
+/// A field as the response repeats it: parts that the request left out are there as well.
+fn whole(name: &str, given: Option<Value>, otherwise: Value) -> Value {
+    let fill = |given: &mut Value, name: &str, otherwise: Value| {
+        if let Value::Object(fields) = given {
+            fields.entry(name).or_insert(otherwise);
+        }
+    };
+    let Some(mut given) = given else { return otherwise };
+    match (name, &mut given) {
+        ("tools", Value::Array(tools)) => {
+            for tool in tools.iter_mut().filter(|tool| tool["type"] == "function") {
+                ["description", "parameters", "strict"]
+                    .into_iter()
+                    .for_each(|part| fill(tool, part, Value::Null));
+            }
+        }
+        ("text" | "reasoning", _) => {
+            for (part, otherwise) in otherwise.as_object().into_iter().flatten() {
+                fill(&mut given, part, otherwise.clone());
+            }
+        }
+        _ => {}
+    }
+    given
 }
 
 fn read<T: serde::de::DeserializeOwned>(body: &Fields, name: &'static str) -> Result<Option<T>, Refused> {

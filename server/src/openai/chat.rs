@@ -1,14 +1,15 @@
-//! Chat completions, with any configured model; recorded if the request names a conversation, else not stored.
+//! Chat completions, with any configured model; recorded if the request names a conversation, stored with `store`, else
+//! not stored.
 
 use super::conversion::extra;
 use super::error::{Refused, in_stream};
 use super::fields::Fields;
 use super::models::{self, Chosen};
 use super::recorded::Recorder;
-use super::responses::{answer, fresh, now};
+use super::responses::{answer, now};
 use super::sse::{self, Feed, Steps};
 use super::target::render;
-use super::{ask, ids, tools};
+use super::{ask, completions, tools};
 use crate::access::Writer;
 use crate::app::App;
 use crate::json::Json;
@@ -33,7 +34,8 @@ pub fn routes() -> Router<Arc<App>> {
 const CANNOT: [&str; 5] = ["functions", "function_call", "logprobs", "top_logprobs", "audio"];
 
 /// A call, and how its reply is returned.
-struct ReplyFormat {
+#[derive(Clone)]
+pub struct ReplyFormat {
     id: String,
     created: i64,
     model: String,
@@ -50,32 +52,51 @@ async fn create(
 ) -> Result<Response, Refused> {
     let model = models::find(&scope, body.take("model")?)?;
     let messages: Vec<Raw> = body.need("messages")?;
+    if messages.is_empty() {
+        return Err(Refused::field("messages", "messages is empty; give at least one message"));
+    }
+    let store = body.take("store")?.unwrap_or(false);
     let stream = body.take("stream")?.unwrap_or(false);
     let options: Option<Value> = body.take("stream_options")?;
     let mut metadata: Option<serde_json::Map<String, Value>> = body.take("metadata")?;
     let named = metadata.as_mut().and_then(|metadata| metadata.shift_remove("conversation"));
-    if let Some(rest) = metadata.filter(|rest| !rest.is_empty()) {
-        body.0.insert("metadata".into(), Raw::of(&rest)?);
-    }
     let recorder = Recorder::named(&scope, &headers, named.as_ref().and_then(Value::as_str), "openai-chat")?;
+    if let Some(rest) = metadata.as_ref().filter(|rest| !rest.is_empty() && !store) {
+        body.0.insert("metadata".into(), Raw::of(rest)?);
+    }
+    let request = request(&model, body, messages.clone())?;
+    let kept = match store && recorder.is_none() {
+        true => Some(completions::begin(&scope, metadata.unwrap_or_default()).await?),
+        false => None,
+    };
     let shown = ReplyFormat {
-        id: format!("chatcmpl-{}", &ids::response(fresh()?)["resp_".len()..]),
+        id: completions::id(kept.as_ref().map(Recorder::conversation))?,
         created: now(),
         model: model.asked.clone(),
         same: model.provider() == Provider::OpenaiChat,
         usage: options.is_some_and(|options| options["include_usage"] == true),
     };
-    let request = request(&model, body, messages.clone())?;
-    if let Some(recorder) = &recorder {
-        recorder.input(&messages).await.map_err(Refused::at("messages"))?;
+    let recorder = recorder.or(kept.map(|kept| kept.as_completion(shown.clone())));
+    let answered = async {
+        if let Some(recorder) = &recorder {
+            recorder.input(&messages).await.map_err(Refused::at("messages"))?;
+        }
+        let steps = sse::unstored(model.configured.client.generate(request));
+        if !stream {
+            let answer = said(steps, recorder.clone()).await?;
+            return Ok(axum::Json(shown.whole(&answer)).into_response());
+        }
+        let steps = begun(steps).await?;
+        let recorder = recorder.clone();
+        Ok(sse::respond(&app, move |feed| show(shown, steps, recorder, feed)))
+    };
+    match (answered.await, recorder) {
+        (Err(refused), Some(recorder)) => {
+            recorder.forget().await?;
+            Err(refused)
+        }
+        (answered, _) => answered,
     }
-    let steps = sse::unstored(model.configured.client.generate(request));
-    if !stream {
-        let answer = said(steps, recorder).await?;
-        return Ok(axum::Json(shown.whole(&answer)).into_response());
-    }
-    let steps = begun(steps).await?;
-    Ok(sse::respond(&app, move |feed| show(shown, steps, recorder, feed)))
 }
 
 fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Request, Refused> {
@@ -142,7 +163,9 @@ async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, 
         }
         match next(&mut steps, recorder.as_ref()).await {
             Ok(GenerationStep::Delta(delta)) => {
-                there = feed.send(None, &shown.chunk(piece(delta), None)).await
+                if let Some(piece) = piece(delta) {
+                    there = feed.send(None, &shown.chunk(piece, None)).await;
+                }
             }
             Ok(GenerationStep::Done(answer)) => break Ok(answer),
             Err(error) => break Err(error),
@@ -158,14 +181,22 @@ async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, 
                 feed.send(None, &last).await;
             }
         }
-        Err(error) => drop(feed.send(None, &in_stream(&error, false)).await),
+        Err(error) => {
+            if let Some(recorder) = &recorder
+                && let Err(error) = recorder.forget().await
+            {
+                tracing::warn!(%error, "a completion that failed could not be deleted");
+            }
+            feed.send(None, &in_stream(&error, false)).await;
+        }
     }
     feed.done().boxed().await;
 }
 
-/// A piece of a reply, in the format of chat completions.
-fn piece(delta: Delta) -> Value {
-    match delta {
+/// A piece of a reply, in the format of chat completions, which has none for seals.
+fn piece(delta: Delta) -> Option<Value> {
+    Some(match delta {
+        Delta::Sealed(_) => return None,
         Delta::Text(text) => json!({"content": text}),
         Delta::Refusal(text) => json!({"refusal": text}),
         Delta::Thinking(text) => json!({"reasoning_content": text}),
@@ -178,7 +209,7 @@ fn piece(delta: Delta) -> Value {
         Delta::Call { index, arguments, .. } => {
             json!({"tool_calls": [{"index": index, "function": {"arguments": arguments}}]})
         }
-    }
+    })
 }
 
 fn finish(finish: &Finish) -> &'static str {
@@ -201,7 +232,7 @@ impl ReplyFormat {
         })
     }
 
-    fn whole(&self, answer: &ModelReply) -> Value {
+    pub fn whole(&self, answer: &ModelReply) -> Value {
         let own: Option<Value> = answer.messages.first().filter(|_| self.same).and_then(Raw::read);
         json!({
             "id": self.id,

@@ -15,6 +15,7 @@ use axum::Router;
 use axum::routing::post;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use everturn::{HistoryEntry, HistoryQuery};
 use everturn_core::Error;
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::json::{Raw, quote};
@@ -49,7 +50,7 @@ pub fn summary_of(item: &Raw) -> Result<Option<String>, Error> {
 
 /// Summarizes, in a temporary conversation. User messages are repeated before the summary.
 async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
-    let model = models::find(&scope, body.take("model")?)?;
+    let model = models::find(&scope, Some(body.need("model")?))?;
     let input = body.take::<Input>("input")?.map(Input::items).transpose()?.unwrap_or_default();
     let previous: Option<String> = body.take("previous_response_id")?;
     let instructions: Option<String> = body.take("instructions")?;
@@ -73,16 +74,28 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
             }
         };
         let summarized = (|| {
-            let said = match turns.is_empty() {
-                true => Vec::new(),
-                false => place.append_all(turns).wait()?.turns,
-            };
+            if !turns.is_empty() {
+                place.append_all(turns).wait()?;
+            }
             let end = place.get()?.head.seq;
             let summary = place.compaction().summarize(1, end, instructions.as_deref())?;
-            let users = said.iter().filter(|turn| turn.role == Role::User);
-            let shown: Vec<Value> = users.flat_map(|turn| items::of_turn(&scope, turn)).collect();
             let family = Family::of_model(model.served_name());
-            let read: u64 = said.iter().filter_map(|turn| turn.value()).map(|m| family.message(&m)).sum();
+            let (mut shown, mut read) = (Vec::new(), 0);
+            let mut query = HistoryQuery::default();
+            loop {
+                let page = place.history(query.clone())?;
+                for entry in page.data {
+                    let HistoryEntry::Turn(turn) = entry else { continue };
+                    read += turn.value().map_or(0, |message| family.message(&message));
+                    if turn.role == Role::User {
+                        shown.extend(items::of_turn(&scope, &turn));
+                    }
+                }
+                match page.next {
+                    Some(next) => query.after = Some(next),
+                    None => break,
+                }
+            }
             let text = summary.checkpoint.handoff_md;
             let tokens = (read, family.count(&text));
             Ok((text, shown, tokens))

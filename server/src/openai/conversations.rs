@@ -2,7 +2,7 @@
 
 use super::error::Refused;
 use super::fields::{Fields, check_metadata};
-use super::items;
+use super::{compact, items, sealed};
 use crate::access::{Admin, Reader, Writer};
 use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
@@ -45,7 +45,7 @@ pub fn object(conversation: &Conversation) -> Value {
     })
 }
 
-fn texts(conversation: &Conversation) -> impl Iterator<Item = (&String, String)> {
+pub fn texts(conversation: &Conversation) -> impl Iterator<Item = (&String, String)> {
     let shown = conversation.metadata.iter().filter(|(key, _)| *key != HIDDEN);
     shown.filter_map(|(key, raw)| Some((key, raw.read::<String>()?)))
 }
@@ -55,7 +55,7 @@ pub fn is_hidden(conversation: &Conversation) -> bool {
     conversation.metadata.contains_key(HIDDEN)
 }
 
-fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<String, Raw>, Refused> {
+pub fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<String, Raw>, Refused> {
     check_metadata(&metadata)?;
     if metadata.contains_key(HIDDEN) {
         return Err(Refused::field(
@@ -66,10 +66,18 @@ fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<String, R
     metadata.into_iter().map(|(key, value)| Ok((key, Raw::of(&value)?))).collect()
 }
 
-/// The turn that an item becomes: its JSON as it came.
+/// The message of an item: its JSON as it came, or what is packed in it.
+pub fn message_of(item: &Raw) -> Result<String, Error> {
+    let unpacked = match compact::summary_of(item)? {
+        None => sealed::thoughts_of(item)?,
+        summary => summary,
+    };
+    Ok(unpacked.unwrap_or_else(|| item.get().to_string()))
+}
+
+/// The turn that an item becomes.
 pub fn new_turn(item: &Raw) -> Result<NewTurn, Error> {
-    let message = super::compact::summary_of(item)?.unwrap_or_else(|| item.get().to_string());
-    Ok(NewTurn::message(message))
+    message_of(item).map(NewTurn::message)
 }
 
 /// At most [`ITEMS_MAX`] items, as turns.
@@ -114,21 +122,29 @@ async fn retrieve(
     Ok(axum::Json(object(&blocking(move || scope.conversation(id).get()).await?)))
 }
 
-/// New metadata replaces the old, as far as this interface shows it.
 async fn update(
     Writer(scope): Writer,
     Path(id): Path<ConversationId>,
     Json(mut body): Json<Fields>,
 ) -> Result<axum::Json<Value>, Refused> {
-    let mut metadata = raw_metadata(body.take("metadata")?.unwrap_or_default())?;
+    let metadata = body.take("metadata")?.unwrap_or_default();
+    Ok(axum::Json(object(&replace_metadata(&scope, id, metadata).await?)))
+}
+
+/// Replaces the metadata of a conversation, as far as this interface shows it.
+pub async fn replace_metadata(
+    scope: &Tenant,
+    id: ConversationId,
+    metadata: BTreeMap<String, String>,
+) -> Result<Conversation, Refused> {
+    let mut metadata = raw_metadata(metadata)?;
     let chat = scope.conversation(id);
     let reading = chat.clone();
     let now = blocking(move || reading.get()).await?;
     for (key, _) in texts(&now) {
         metadata.entry(key.clone()).or_insert(Raw::of(&Value::Null)?);
     }
-    let changed = chat.update(Settings { metadata, ..Settings::default() }).await?;
-    Ok(axum::Json(object(&changed)))
+    Ok(chat.update(Settings { metadata, ..Settings::default() }).await?)
 }
 
 async fn delete(Admin(scope): Admin, Path(id): Path<ConversationId>) -> Result<axum::Json<Value>, Refused> {
@@ -144,6 +160,11 @@ pub struct Paging {
 }
 
 impl Paging {
+    /// Whether an order was given.
+    pub fn has_order(&self) -> bool {
+        self.order.is_some()
+    }
+
     /// The last entry of the previous page.
     pub fn after(&self) -> Option<&str> {
         self.after.as_deref()

@@ -21,6 +21,8 @@ pub fn extra(
     Ok(Wants::read(from, rest)?.write(to)?)
 }
 
+const PENALTIES: [&str; 2] = ["presence_penalty", "frequency_penalty"];
+
 /// Fields that most providers have.
 #[derive(Default)]
 struct Wants {
@@ -33,6 +35,8 @@ struct Wants {
     verbosity: Option<Value>,
     stop: Option<Value>,
     user: Option<Value>,
+    /// Presence and frequency, which only chat completions have.
+    penalties: [Option<Value>; 2],
 }
 
 impl Wants {
@@ -53,7 +57,8 @@ impl Wants {
             })
             .transpose()?;
         let user = get("safety_identifier").or_else(|| get("user"));
-        let mut wants = Wants { top_p: get("top_p"), choice, ..Wants::default() };
+        let penalties = PENALTIES.map(get);
+        let mut wants = Wants { top_p: get("top_p"), choice, penalties, ..Wants::default() };
         match from {
             Provider::OpenaiResponses => {
                 wants.parallel = get("parallel_tool_calls").and_then(|value| value.as_bool());
@@ -130,6 +135,7 @@ impl Wants {
                 fields.push(("tool_choice", choice));
                 fields.push(("parallel_tool_calls", self.parallel.map(Value::from)));
                 fields.push(("response_format", nested.or(format)));
+                fields.extend(PENALTIES.into_iter().zip(self.penalties));
                 fields.push(("verbosity", self.verbosity));
                 fields.push(("reasoning_effort", self.effort));
                 fields.push(("stop", self.stop));
@@ -156,13 +162,14 @@ mod tests {
             json!({"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true});
         let asked = fields(json!({
             "top_p": 0.5, "tool_choice": {"type": "function", "name": "f"}, "parallel_tool_calls": false,
-            "text": {"format": format, "verbosity": "low"}, "reasoning": {"effort": "high"}, "user": "u", "odd": 1,
+            "text": {"format": format, "verbosity": "low"}, "reasoning": {"effort": "high"}, "user": "u", "presence_penalty": 0.25, "odd": 1,
         }));
         for (to, expected) in [
             (
                 Provider::OpenaiChat,
                 json!({"top_p": 0.5, "tool_choice": {"type": "function", "function": {"name": "f"}},
                     "parallel_tool_calls": false, "reasoning_effort": "high", "verbosity": "low", "user": "u",
+                    "presence_penalty": 0.25,
                     "response_format": {"type": "json_schema",
                         "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": true}}}),
             ),

@@ -29,7 +29,22 @@ pub fn routes() -> Router<Arc<App>> {
 enum Texts {
     One(String),
     Several(Vec<String>),
-    Tokens(serde::de::IgnoredAny),
+    Tokens(Vec<u32>),
+    SeveralTokens(Vec<Vec<u32>>),
+    Other(serde::de::IgnoredAny),
+}
+
+impl Texts {
+    /// The texts. Tokens are decoded: an embedder reads text.
+    fn read(self, family: Family) -> Option<Vec<String>> {
+        match self {
+            Texts::One(text) => Some(vec![text]),
+            Texts::Several(texts) => Some(texts),
+            Texts::Tokens(tokens) => family.decode(&tokens).map(|text| vec![text]),
+            Texts::SeveralTokens(lists) => lists.iter().map(|tokens| family.decode(tokens)).collect(),
+            Texts::Other(_) => None,
+        }
+    }
 }
 
 async fn create(
@@ -38,16 +53,14 @@ async fn create(
     Json(mut body): Json<Fields>,
 ) -> Result<axum::Json<Value>, Refused> {
     let asked: String = body.need("model")?;
-    let texts = match body.need::<Texts>("input")? {
-        Texts::One(text) => vec![text],
-        Texts::Several(texts) => texts,
-        Texts::Tokens(_) => {
-            return Err(Refused::field(
-                "input",
-                "input must be text, or a list of texts; tokens are not read",
-            ));
-        }
-    };
+    let named = app.embedders.get(&asked).or_else(|| app.embedders.values().find(|e| e.model() == asked));
+    let embedder = named.ok_or_else(|| unknown(&asked))?;
+    let family = Family::of_model(embedder.model());
+    let texts = body.need::<Texts>("input")?.read(family).ok_or_else(|| {
+        let text = "input must be a text, a list of tokens, or a list of texts or of lists of tokens; tokens are those of \
+                    the model, or of cl100k_base";
+        Refused::field("input", text)
+    })?;
     if texts.is_empty() || texts.len() > TEXTS_MAX || texts.iter().any(String::is_empty) {
         let text =
             format!("input must be 1 to {TEXTS_MAX} texts, none of them empty; these are {}", texts.len());
@@ -60,9 +73,6 @@ async fn create(
             return Err(Refused::field("encoding_format", "encoding_format is neither float nor base64"));
         }
     };
-    let named = app.embedders.get(&asked).or_else(|| app.embedders.values().find(|e| e.model() == asked));
-    let embedder = named.ok_or_else(|| unknown(&asked))?;
-    let family = Family::of_model(embedder.model());
     let tokens: u64 = texts.iter().map(|text| family.count(text)).sum();
     let vectors = embedder.embed(texts).await?;
     let length = vectors.first().map_or(0, Vec::len);

@@ -16,6 +16,9 @@ use std::borrow::Cow;
 /// Maximum size of an error's body that is converted.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
+/// Anthropic's code for a request that cannot be threaded.
+const THREAD: &str = "thread_unsupported_request";
+
 /// A refused request, and the field at fault.
 #[derive(Debug)]
 pub struct Refused(Box<(Problem, Option<Cow<'static, str>>)>);
@@ -32,8 +35,24 @@ impl Refused {
         move |error| Refused(Box::new((error.into(), Some(param.into()))))
     }
 
+    /// The answer to Anthropic's clients that let the server keep the conversation: they send all of it then.
+    pub fn thread() -> Refused {
+        let text = "thread is not supported here; send the whole conversation, and name a conversation of Everturn to \
+                    have it recorded";
+        Problem::new(StatusCode::BAD_REQUEST, THREAD, text).into()
+    }
+
     pub fn absent(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Refused {
         Problem::new(StatusCode::NOT_FOUND, code, detail).into()
+    }
+}
+
+impl Refused {
+    /// The error as a message of a socket.
+    pub fn message(self) -> Value {
+        let (problem, param) = *self.0;
+        let (status, mut body) = openai_body(problem.status, problem.code, &problem.detail, param.as_deref());
+        json!({"type": "error", "status": status.as_u16(), "error": body["error"].take()})
     }
 }
 
@@ -80,7 +99,11 @@ pub async fn convert_errors(request: Request, next: Next) -> Response {
     let said: ProblemText = serde_json::from_slice(&bytes).unwrap_or_default();
     let (status, body) = if anthropic {
         let status = status(parts.status, &said.code);
-        (status, anthropic_body(status, &said.detail))
+        let mut body = anthropic_body(status, &said.detail);
+        if said.code == THREAD {
+            body["error"]["details"] = json!({"error_code": THREAD});
+        }
+        (status, body)
     } else {
         openai_body(parts.status, &said.code, &said.detail, param.as_deref())
     };

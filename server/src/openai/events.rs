@@ -1,7 +1,8 @@
 //! The events of a streamed response, in OpenAI's order.
 
-use super::items::{Names, call_id, of_answer, reasoning};
-use super::stored::{ResponseView, State, StoredRequest, cut, usage};
+use super::items::{Names, call_id, of_answer};
+use super::sealed::seal;
+use super::stored::{ResponseView, State, StoredRequest, done, usage};
 use everturn::model::{Delta, ModelReply};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
@@ -31,15 +32,11 @@ struct Open {
 enum What {
     /// The parts of a message.
     Message(Vec<Part>),
-    Thinking(String),
+    /// Reasoning: its words by block, whether the last block is unfinished, and the blocks that its provider wants
+    /// back.
+    Thinking { parts: Vec<String>, unfinished: bool, sealed: Vec<Value> },
     /// A call: its index in the reply, its id, the tool, the arguments, and whether they are free text.
-    Call {
-        index: usize,
-        call_id: String,
-        name: String,
-        arguments: String,
-        custom: bool,
-    },
+    Call { index: usize, call_id: String, name: String, arguments: String, custom: bool },
 }
 
 struct Part {
@@ -83,15 +80,21 @@ impl Events {
             Delta::Text(text) => self.say(false, &text),
             Delta::Refusal(text) => self.say(true, &text),
             Delta::Thinking(text) => self.think(&text),
+            Delta::Sealed(block) => self.seal(block.read().unwrap_or_default()),
             Delta::Call { index, id, name, arguments } => self.call(index, id, name, &arguments),
         }
         std::mem::take(&mut self.out)
     }
 
-    /// The last events of a reply.
-    pub fn end(&mut self, answer: &ModelReply) -> Vec<Value> {
+    /// The last events of a reply that ended at this time, in seconds since 1970.
+    pub fn end(&mut self, answer: &ModelReply, at: i64) -> Vec<Value> {
         let output = of_answer(&answer.messages, self.turn);
-        self.last(self.response(&State::Done(cut(&answer.finish)), &output, usage(answer)))
+        self.last(self.response(&done(&answer.finish, at), &output, usage(answer)))
+    }
+
+    /// The last events of a response without output.
+    pub fn end_empty(&mut self, at: i64) -> Vec<Value> {
+        self.last(self.response(&State::Done(at), &[], None))
     }
 
     /// The items of a finished response, as if they came now.
@@ -233,16 +236,54 @@ impl Events {
         self.within("response.content_part.done", json!({"content_index": index, "part": shown}));
     }
 
-    fn think(&mut self, text: &str) {
-        if !matches!(&self.open, Some(Open { what: What::Thinking(_), .. })) {
-            self.begin_item("reasoning", What::Thinking(String::new()));
-            let part = json!({"type": "summary_text", "text": ""});
-            self.within("response.reasoning_summary_part.added", json!({"summary_index": 0, "part": part}));
+    fn begin_thinking(&mut self) {
+        if !matches!(&self.open, Some(Open { what: What::Thinking { .. }, .. })) {
+            let what = What::Thinking { parts: Vec::new(), unfinished: false, sealed: Vec::new() };
+            self.begin_item("reasoning", what);
         }
-        if let Some(Open { what: What::Thinking(thought), .. }) = &mut self.open {
-            thought.push_str(text);
+    }
+
+    fn think(&mut self, piece: &str) {
+        self.begin_thinking();
+        let Some(Open { what: What::Thinking { parts, unfinished, .. }, .. }) = &mut self.open else {
+            return;
+        };
+        let begins = !std::mem::replace(unfinished, true);
+        if begins {
+            parts.push(String::new());
         }
-        self.within("response.reasoning_summary_text.delta", json!({"summary_index": 0, "delta": text}));
+        let index = parts.len() - 1;
+        parts[index].push_str(piece);
+        if begins {
+            let part = summary_part("");
+            self.within(
+                "response.reasoning_summary_part.added",
+                json!({"summary_index": index, "part": part}),
+            );
+        }
+        self.within("response.reasoning_summary_text.delta", json!({"summary_index": index, "delta": piece}));
+    }
+
+    fn end_thought(&mut self) {
+        let Some(Open { what: What::Thinking { parts, unfinished, .. }, .. }) = &mut self.open else {
+            return;
+        };
+        if !std::mem::replace(unfinished, false) {
+            return;
+        }
+        let index = parts.len() - 1;
+        let text = parts[index].clone();
+        let part = summary_part(&text);
+        self.within("response.reasoning_summary_text.done", json!({"summary_index": index, "text": text}));
+        self.within("response.reasoning_summary_part.done", json!({"summary_index": index, "part": part}));
+    }
+
+    fn seal(&mut self, block: Value) {
+        self.begin_thinking();
+        self.end_thought();
+        if let Some(Open { what: What::Thinking { sealed, .. }, .. }) = &mut self.open {
+            sealed.push(block);
+        }
     }
 
     fn call(&mut self, which: usize, id: Option<String>, name: Option<String>, piece: &str) {
@@ -281,18 +322,7 @@ impl Events {
                     self.end_part(last);
                 }
             }
-            Some(What::Thinking(text)) => {
-                let text = text.clone();
-                let part = json!({"type": "summary_text", "text": text});
-                self.within(
-                    "response.reasoning_summary_text.done",
-                    json!({"summary_index": 0, "text": text}),
-                );
-                self.within(
-                    "response.reasoning_summary_part.done",
-                    json!({"summary_index": 0, "part": part}),
-                );
-            }
+            Some(What::Thinking { .. }) => self.end_thought(),
             Some(What::Call { arguments, custom: true, .. }) => {
                 let done = json!({"input": arguments});
                 self.within("response.custom_tool_call_input.done", done);
@@ -310,6 +340,10 @@ impl Events {
     }
 }
 
+fn summary_part(text: &str) -> Value {
+    json!({"type": "summary_text", "text": text})
+}
+
 impl Open {
     fn item(&self, status: &str) -> Value {
         match &self.what {
@@ -317,7 +351,14 @@ impl Open {
                 let content: Vec<Value> = parts.iter().map(Part::object).collect();
                 json!({"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content})
             }
-            What::Thinking(text) => reasoning(text, Some(&self.id)),
+            What::Thinking { parts, sealed, .. } => {
+                let summary: Vec<Value> = parts.iter().map(|text| summary_part(text)).collect();
+                let mut item = json!({"id": self.id, "type": "reasoning", "summary": summary});
+                if !sealed.is_empty() {
+                    item["encrypted_content"] = json!(seal(sealed));
+                }
+                item
+            }
             What::Call { call_id: given, name, arguments, custom, .. } => {
                 let given = if given.is_empty() { &call_id(&self.id) } else { given };
                 if *custom {

@@ -111,6 +111,11 @@ pub struct At {
 }
 
 impl At {
+    /// The item itself.
+    pub fn item(&self) -> Option<&Value> {
+        self.items.get(self.index?)
+    }
+
     /// The items of the turn after it.
     fn rest(mut self, newest_first: bool) -> Vec<Value> {
         match (self.index, newest_first) {

@@ -1,6 +1,6 @@
 //! The items of a turn for an OpenAI client: one or several, whatever the shape of its message.
 
-use super::ids;
+use super::{ids, sealed};
 use everturn::Tenant;
 use everturn_core::asset;
 use everturn_core::id::TurnId;
@@ -36,15 +36,22 @@ pub fn generation(turn: &Turn) -> Generation {
     turn.metadata.get("generation").and_then(|raw| raw.read()).unwrap_or_default()
 }
 
-/// The items of a turn, with their ids. Payloads that were moved into assets are put back.
-pub fn of_turn(scope: &Tenant, turn: &Turn) -> Vec<Value> {
-    let Some(message) = &turn.message else { return Vec::new() };
+/// The message of a turn. Payloads that were moved into assets are put back.
+pub fn restored(scope: &Tenant, turn: &Turn) -> String {
     let bytes = |id: &str| {
         let asset = scope.conversation(turn.conversation).assets().get(id).ok()?;
         scope.asset_bytes(&asset).ok()
     };
-    let whole = asset::restore(message.get(), bytes).unwrap_or_else(|_| message.get().to_string());
-    let message = read(&whole);
+    let message = turn.message.as_ref().map_or("null", Raw::get);
+    asset::restore(message, bytes).unwrap_or_else(|_| message.to_string())
+}
+
+/// The items of a turn, with their ids.
+pub fn of_turn(scope: &Tenant, turn: &Turn) -> Vec<Value> {
+    if turn.message.is_none() {
+        return Vec::new();
+    }
+    let message = read(&restored(scope, turn));
     let about = generation(turn);
     let mut names = Names::new(about.answer.unwrap_or(turn.id));
     let mut items = of_message(&message);
@@ -134,7 +141,11 @@ fn kind_of(item: &Value) -> &str {
 /// The items of a message, without ids.
 pub fn of_message(message: &Value) -> Vec<Value> {
     let Some(role) = message.get("role").and_then(Value::as_str) else {
-        return vec![message.clone()];
+        let mut item = message.clone();
+        if let Value::Object(fields) = &mut item {
+            fields.retain(|_, value| !value.is_null());
+        }
+        return vec![item];
     };
     if role == "tool" || role == "function" || role == "tool_result" {
         return vec![output(message, message.get("content"))];
@@ -159,6 +170,11 @@ pub fn of_message(message: &Value) -> Vec<Value> {
     }
     items.flush();
     let mut items = items.items;
+    for item in &mut items {
+        if let Some(blocks) = item.get("encrypted_content").and_then(Value::as_array) {
+            item["encrypted_content"] = json!(sealed::seal(blocks));
+        }
+    }
     // An empty message is still an item.
     if items.is_empty() {
         items.push(json!({"type": "message", "role": spoken(role), "content": []}));
@@ -180,16 +196,18 @@ impl Items<'_> {
     fn push(&mut self, item: Value) {
         self.flush();
         // Reasoning in several blocks was streamed as one.
-        let joins = kind_of(&item) == "reasoning" && item.get("encrypted_content").is_none();
-        match self.items.last_mut().filter(|last| joins && kind_of(last) == "reasoning") {
-            Some(last) => {
-                if let (Some(summary), Value::Array(more)) =
-                    (last["summary"].as_array_mut(), &item["summary"])
-                {
-                    summary.extend(more.iter().cloned());
+        let joins = kind_of(&item) == "reasoning";
+        let Some(last) = self.items.last_mut().filter(|last| joins && kind_of(last) == "reasoning") else {
+            return self.items.push(item);
+        };
+        for name in ["summary", "encrypted_content"] {
+            if let Some(Value::Array(more)) = item.get(name) {
+                if let Some(list) = last[name].as_array_mut() {
+                    list.extend(more.iter().cloned());
+                } else {
+                    last[name] = json!(more);
                 }
             }
-            None => self.items.push(item),
         }
     }
 
@@ -229,10 +247,10 @@ impl Items<'_> {
             }
             "thinking" => {
                 let thought = text(block, &["thinking"]).unwrap_or_default();
-                self.push(reasoning(thought, None));
+                let signed = text(block, &["signature"]).is_some();
+                self.push(reasoning(thought, signed.then_some(block)));
             }
-            // Encrypted for its provider only: it stays in the log and is sent back to its provider.
-            "redacted_thinking" => {}
+            "redacted_thinking" => self.push(reasoning("", Some(block))),
             "tool_use" | "tool_call" => self.push(call(block)),
             "tool_result" => self.push(output(block, block.get("content"))),
             "image_url" => {
@@ -264,13 +282,14 @@ fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     value.get(name).and_then(Value::as_array).into_iter().flatten()
 }
 
-pub fn reasoning(thought: &str, id: Option<&str>) -> Value {
+/// A reasoning item. Its `encrypted_content` is a list of blocks until it is sealed.
+fn reasoning(thought: &str, block: Option<&Value>) -> Value {
     let summary = match thought {
         "" => json!([]),
         thought => json!([{"type": "summary_text", "text": thought}]),
     };
-    match id {
-        Some(id) => json!({"id": id, "type": "reasoning", "summary": summary}),
+    match block {
+        Some(block) => json!({"type": "reasoning", "summary": summary, "encrypted_content": [block]}),
         None => json!({"type": "reasoning", "summary": summary}),
     }
 }

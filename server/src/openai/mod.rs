@@ -10,6 +10,7 @@
 pub mod ask;
 pub mod chat;
 mod compact;
+mod completions;
 pub mod conversations;
 pub mod conversion;
 mod embeddings;
@@ -22,11 +23,16 @@ mod items;
 pub mod models;
 pub mod recorded;
 pub mod responses;
+mod sealed;
+mod socket;
 pub mod sse;
 mod stored;
+mod streams;
 pub mod target;
 pub mod tokens;
 pub mod tools;
+
+pub use streams::Streams;
 
 use crate::app::App;
 use axum::Router;
@@ -41,6 +47,7 @@ pub fn routes() -> Router<Arc<App>> {
         .merge(compact::routes())
         .merge(tokens::routes())
         .merge(chat::routes())
+        .merge(completions::routes())
         .merge(embeddings::routes())
         .merge(models::routes())
         .merge(crate::anthropic::routes())

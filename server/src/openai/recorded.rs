@@ -3,10 +3,12 @@
 //! New messages are found by comparison: the longest beginning of the sent messages that equals the end of the
 //! conversation is known, and what follows it is appended. So a client may send everything, the last part, or
 //! only the new message. Messages are compared by their content, in any shape. Leading system messages are
-//! treated separately: each is appended once, and again when it changes.
+//! treated separately: each is appended once, and again when it changes. Some clients leave out the replies that
+//! they got from here: see [`Resend`].
 
+use super::chat::ReplyFormat;
 use super::error::Refused;
-use super::stored;
+use super::{completions, stored};
 use crate::app::blocking;
 use axum::http::HeaderMap;
 use everturn::model::ModelReply;
@@ -22,16 +24,47 @@ use serde_json::Value;
 pub const HEADER: &str = "everturn-conversation";
 
 /// Number of turns at the end of a conversation that are compared with what is sent.
-const COMPARED_TURNS_MAX: usize = 1000;
+pub const COMPARED_TURNS_MAX: usize = 1000;
+
+/// What a client sends again of a conversation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Resend {
+    Everything,
+    /// Perhaps not the model's part and the results of its calls, whose items it knows to be here.
+    WithoutReplies,
+}
 
 #[derive(Clone)]
 pub struct Recorder {
     scope: Tenant,
     id: ConversationId,
     adapter: &'static str,
+    /// The reply is stored as this completion as well, in a conversation of its own.
+    completion: Option<ReplyFormat>,
 }
 
 impl Recorder {
+    /// A recorder for a conversation.
+    pub fn new(scope: &Tenant, id: ConversationId, adapter: &'static str) -> Recorder {
+        Recorder { scope: scope.clone(), id, adapter, completion: None }
+    }
+
+    pub fn as_completion(self, shown: ReplyFormat) -> Recorder {
+        Recorder { completion: Some(shown), ..self }
+    }
+
+    pub fn conversation(&self) -> ConversationId {
+        self.id
+    }
+
+    /// Deletes a completion that has no reply. A named conversation keeps its input.
+    pub async fn forget(&self) -> Result<(), Error> {
+        if self.completion.is_some() {
+            self.scope.conversation(self.id).delete("its completion failed").await?;
+        }
+        Ok(())
+    }
+
     /// A recorder for the conversation that the header or the metadata names, if any.
     pub fn named(
         scope: &Tenant,
@@ -42,7 +75,7 @@ impl Recorder {
         let header = headers.get(HEADER).map(|value| value.to_str().unwrap_or_default());
         let Some(name) = header.or(metadata) else { return Ok(None) };
         let id = super::ask::Named::Id(name.to_string()).id()?;
-        Ok(Some(Recorder { scope: scope.clone(), id, adapter }))
+        Ok(Some(Recorder::new(scope, id, adapter)))
     }
 
     /// Appends the new messages.
@@ -67,6 +100,9 @@ impl Recorder {
         for turn in &mut turns {
             turn.model = Some(answer.model.clone()).filter(|model| !model.is_empty());
         }
+        if let (Some(shown), Some(last)) = (&self.completion, turns.last_mut()) {
+            last.metadata.insert(completions::KEY.to_string(), Raw::of(&shown.whole(answer))?);
+        }
         turns[0].tokens = Some(Tokens { prompt: answer.tokens.prompt, completion: answer.tokens.completion });
         self.scope.conversation(self.id).append_all(turns).await.map(drop)
     }
@@ -76,22 +112,34 @@ impl Recorder {
     }
 
     fn new_of(&self, messages: Vec<Raw>) -> Result<Vec<Raw>, Error> {
-        let query =
-            HistoryQuery { limit: COMPARED_TURNS_MAX, order: Order::Descending, ..HistoryQuery::default() };
-        let mut known = stored::turns(&self.scope, self.id, query)?;
-        known.retain(|turn| turn.status != Status::Pending);
-        known.reverse();
-        let say = |role: fn(Role) -> bool| -> Vec<String> {
-            let said = known.iter().filter(|turn| role(turn.role)).filter_map(Turn::value);
-            said.flat_map(|message| gist(&message)).collect()
-        };
-        let (system, spoken) = (say(|role| role == Role::System), say(|role| role != Role::System));
-        Ok(new(messages, &system, &spoken))
+        let known = last_turns(&self.scope, self.id, None)?;
+        let new = new_messages(&messages, &known, Resend::Everything);
+        Ok(new.into_iter().map(|at| messages[at].clone()).collect())
     }
 }
 
-/// The new messages, given the known system messages and the known messages, oldest first.
-fn new(messages: Vec<Raw>, system: &[String], spoken: &[String]) -> Vec<Raw> {
+/// The last turns of a conversation before this `seq`, oldest first.
+pub fn last_turns(scope: &Tenant, id: ConversationId, before: Option<u64>) -> Result<Vec<Turn>, Error> {
+    let order = Order::Descending;
+    let query = HistoryQuery { before, limit: COMPARED_TURNS_MAX, order, ..HistoryQuery::default() };
+    let mut turns = stored::turns(scope, id, query)?;
+    turns.retain(|turn| turn.status != Status::Pending);
+    turns.reverse();
+    Ok(turns)
+}
+
+/// The indexes of the messages that are new after these turns.
+pub fn new_messages(messages: &[Raw], known: &[Turn], resend: Resend) -> Vec<usize> {
+    let say = |role: fn(Role) -> bool| -> Vec<String> {
+        let said = known.iter().filter(|turn| role(turn.role)).filter_map(Turn::value);
+        said.flat_map(|message| gist(&message)).collect()
+    };
+    let (system, spoken) = (say(|role| role == Role::System), say(|role| role != Role::System));
+    new(messages, &system, &spoken, resend)
+}
+
+/// The indexes of the new messages, given the known system messages and the known messages, oldest first.
+fn new(messages: &[Raw], system: &[String], spoken: &[String], resend: Resend) -> Vec<usize> {
     let values: Vec<Value> = messages.iter().map(|raw| raw.read().unwrap_or_default()).collect();
     let gists: Vec<Vec<String>> = values.iter().map(gist).collect();
     let is_system = |at: usize| message::role(&values[at]).is_ok_and(|role| role == Role::System);
@@ -99,15 +147,33 @@ fn new(messages: Vec<Raw>, system: &[String], spoken: &[String]) -> Vec<Raw> {
     // The last message up to which everything is at the end of the conversation. System messages in between are
     // not compared.
     let is_end = |through: &usize| {
-        let sent = (lead..*through).filter(|at| !is_system(*at)).flat_map(|at| &gists[at]);
-        let count = sent.clone().count();
+        let sent: Vec<&String> =
+            (lead..*through).filter(|at| !is_system(*at)).flat_map(|at| &gists[at]).collect();
+        // A single message that was said before is said again, unless it waits for its reply.
+        let next = gists.get(*through).map(|gists| gists.first());
+        let gaps = resend == Resend::WithoutReplies
+            && next.is_some_and(|gist| gist.is_none_or(|gist| !is_reply(gist)));
         let ends = *through == lead || !is_system(through - 1);
-        ends && count <= spoken.len() && sent.eq(&spoken[spoken.len() - count..])
+        ends && is_end_of(spoken, &sent, gaps)
     };
     let said = (lead..=messages.len()).rev().find(is_end).unwrap_or(lead);
     let known =
         |at: usize| if at < lead { gists[at].iter().all(|gist| system.contains(gist)) } else { at < said };
-    messages.into_iter().enumerate().filter(|(at, _)| !known(*at)).map(|(_, raw)| raw).collect()
+    (0..messages.len()).filter(|at| !known(*at)).collect()
+}
+
+/// Whether `sent` is the end of what was said; with `gaps`, pieces that clients leave out may be missing in it.
+fn is_end_of(said: &[String], sent: &[&String], gaps: bool) -> bool {
+    let mut said = said.iter().rev();
+    sent.iter().rev().all(|piece| {
+        said.by_ref()
+            .find(|known| known == piece || !(gaps && (is_reply(known) || known.starts_with("result "))))
+            .is_some_and(|known| known == *piece)
+    })
+}
+
+fn is_reply(gist: &str) -> bool {
+    gist.starts_with("assistant ") || gist.starts_with("call ")
 }
 
 /// The content of a message, piece by piece, in one spelling for all shapes: one message of one provider is
@@ -186,7 +252,34 @@ mod tests {
                 vec![json!({"role": "system", "content": "Be long."})],
             ),
         ] {
-            assert_eq!(new(raws(&sent), &said, &spoken), raws(&fresh), "{sent:?}");
+            let messages = raws(&sent);
+            for resend in [Resend::Everything, Resend::WithoutReplies] {
+                let new = new(&messages, &said, &spoken, resend).into_iter().map(|at| messages[at].clone());
+                assert_eq!(new.collect::<Vec<_>>(), raws(&fresh), "{sent:?}");
+            }
+        }
+    }
+
+    /// Vercel's SDK with `conversation` leaves out the items that it knows the ids of.
+    #[test]
+    fn replies_may_be_missing_in_what_is_sent_again() {
+        let user = |text: &str| json!({"role": "user", "content": text});
+        let call = json!({"type": "function_call", "call_id": "t", "name": "f", "arguments": "{}"});
+        let result = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": "4"});
+        let known = [user("a"), call.clone(), result("t"), json!({"role": "assistant", "content": "b"})];
+        let spoken = |count: usize| -> Vec<String> { known[..count].iter().flat_map(gist).collect() };
+        for (count, sent, fresh) in [
+            (2, vec![user("a"), result("t")], vec![1]),
+            (2, vec![user("a"), call.clone(), result("t")], vec![2]),
+            (4, vec![user("a"), result("t"), user("c")], vec![2]),
+            (4, vec![result("t"), user("c")], vec![1]),
+            (4, vec![user("a")], vec![0]),
+            (4, vec![user("a"), user("c")], vec![1]),
+            (4, vec![user("b"), user("c")], vec![0, 1]),
+            (1, vec![user("a")], vec![]),
+        ] {
+            let got = new(&raws(&sent), &[], &spoken(count), Resend::WithoutReplies);
+            assert_eq!(got, fresh, "{count} known: {sent:?}");
         }
     }
 

@@ -6,12 +6,14 @@ use super::error::Refused;
 use super::events::Events;
 use super::fields::Fields;
 use super::sse::{self, Feed, Steps};
-use super::stored::{self, ResponseView, State as ReplyState, StoredRequest, cut, usage};
-use super::target::{StartedResponse, begin, unstored_request};
+use super::stored::{self, ResponseView, State as ReplyState, StoredRequest, done, usage};
+use super::streams::Stream;
+use super::target::{self, StartedResponse, unstored_request};
 use super::{items, models};
 use crate::access::{Admin, Reader, Writer};
 use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
+use crate::lanes;
 use crate::problem::Problem;
 use axum::Router;
 use axum::extract::State;
@@ -22,7 +24,7 @@ use everturn::model::{Delta, GenerationStep, ModelReply};
 use everturn::{HistoryQuery, Receipt, SystemWorld, Tenant, Update, World};
 use everturn_core::Error;
 use everturn_core::event::kind;
-use everturn_core::id::{GenerationId, TurnId};
+use everturn_core::id::{ConversationId, GenerationId, TurnId};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::{Status, Turn};
 use futures_util::StreamExt;
@@ -37,17 +39,52 @@ const CANCEL_WAIT: Duration = Duration::from_secs(10);
 /// `/v1/responses`.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
-        .route("/v1/responses", post(create))
+        .route("/v1/responses", post(create).get(super::socket::connect))
         .route("/v1/responses/{id}", get(retrieve).delete(delete))
         .route("/v1/responses/{id}/cancel", post(cancel))
         .route("/v1/responses/{id}/input_items", get(input_items))
 }
 
 /// A response being generated.
-struct RunningResponse {
-    turn: TurnId,
+pub struct RunningResponse {
+    pub turn: TurnId,
     kept: StoredRequest,
     steps: Steps,
+    /// Where it is stored; `None` if it is not.
+    scope: Option<Tenant>,
+}
+
+impl RunningResponse {
+    /// Time of the reply's end, in seconds since 1970.
+    fn ended(&self) -> impl Future<Output = Result<i64, Error>> + Send + use<> {
+        let (scope, turn) = (self.scope.clone(), self.turn);
+        async move {
+            let Some(scope) = scope else { return Ok(now()) };
+            blocking(move || Ok(stored::ended(&scope, &scope.turn(turn)?)?.1)).await
+        }
+    }
+}
+
+/// A request that has begun.
+pub struct Begun {
+    pub running: RunningResponse,
+    /// The conversation, if it was created for this response.
+    own: Option<ConversationId>,
+}
+
+pub async fn begin(scope: &Tenant, ask: Ask) -> Result<Begun, Refused> {
+    let model = models::find(scope, ask.model.clone())?;
+    if ask.store || ask.conversation.is_some() {
+        let StartedResponse { generating, kept, own } = target::begin(scope, ask, &model).await?;
+        let (turn, own) = (generating.turn, own.then_some(generating.conversation));
+        let (steps, scope) = (sse::stored(generating), Some(scope.clone()));
+        return Ok(Begun { running: RunningResponse { turn, kept, steps, scope }, own });
+    }
+    let (model_name, echo) = (model.asked.clone(), ask.echo.clone());
+    let request = unstored_request(scope, ask, &model).await?;
+    let steps = sse::unstored(model.configured.client.generate(request));
+    let kept = StoredRequest { model: model_name, echo, conversation: None, inputs: 0 };
+    Ok(Begun { running: RunningResponse { turn: fresh()?, kept, steps, scope: None }, own: None })
 }
 
 async fn create(
@@ -56,39 +93,24 @@ async fn create(
     Json(body): Json<Fields>,
 ) -> Result<Response, Refused> {
     let ask = Ask::read(body)?;
-    let model = models::find(&scope, ask.model.clone())?;
-    let (stream, background, keep) = (ask.stream, ask.background, ask.store || ask.conversation.is_some());
-    if !keep {
-        let kept = StoredRequest {
-            model: model.asked.clone(),
-            echo: ask.echo.clone(),
-            conversation: None,
-            inputs: 0,
-        };
-        let request = unstored_request(&scope, ask, &model).await?;
-        let steps = sse::unstored(model.configured.client.generate(request));
-        let running = RunningResponse { turn: fresh()?, kept, steps };
-        return match stream {
-            true => Ok(sse::respond(&app, move |feed| show(running, feed))),
-            false => Ok(axum::Json(whole(running).await?).into_response()),
-        };
-    }
-    let StartedResponse { generating, kept, own } = begin(&scope, ask, &model).await?;
-    let (turn, conversation) = (generating.turn, generating.conversation);
-    let running = RunningResponse { turn, kept, steps: sse::stored(generating) };
+    let (stream, background) = (ask.stream, ask.background);
+    let Begun { running, own } = begin(&scope, ask).await?;
     if stream {
-        return Ok(sse::respond(&app, move |feed| show(running, feed)));
+        let showing = app.clone();
+        return Ok(sse::respond(&app, async move |feed| drop(show(&showing, running, Some(&feed)).await)));
     }
     if background {
-        let shown = ResponseView { turn, kept: &running.kept };
-        return Ok(axum::Json(shown.object(&ReplyState::InProgress, &[], None)).into_response());
+        let shown = ResponseView { turn: running.turn, kept: &running.kept };
+        let response = shown.object(&ReplyState::InProgress, &[], None);
+        tokio::spawn(lanes::inherited(lanes::current(), async move { show(&app, running, None).await }));
+        return Ok(axum::Json(response).into_response());
     }
     match whole(running).await {
         Ok(response) => Ok(axum::Json(response).into_response()),
         Err(error) => {
             // Nobody has its id, so nobody can retrieve it.
-            if own {
-                scope.conversation(conversation).delete("its only response failed").await?;
+            if let Some(own) = own {
+                scope.conversation(own).delete("its only response failed").await?;
             }
             Err(error.into())
         }
@@ -118,31 +140,48 @@ pub async fn answer(mut steps: Steps) -> Result<ModelReply, Error> {
     Err(sse::endless())
 }
 
-async fn whole(RunningResponse { turn, kept, steps }: RunningResponse) -> Result<Value, Error> {
-    let answer = answer(steps).await?;
-    let output = items::of_answer(&answer.messages, turn);
-    let shown = ResponseView { turn, kept: &kept };
-    Ok(shown.object(&ReplyState::Done(cut(&answer.finish)), &output, usage(&answer)))
+async fn whole(mut running: RunningResponse) -> Result<Value, Error> {
+    let answer = answer(std::mem::replace(&mut running.steps, sse::none())).await?;
+    let output = items::of_answer(&answer.messages, running.turn);
+    let state = done(&answer.finish, running.ended().await?);
+    let shown = ResponseView { turn: running.turn, kept: &running.kept };
+    Ok(shown.object(&state, &output, usage(&answer)))
 }
 
-/// Streams a reply. Disconnecting stops it only if it is not stored.
-async fn show(RunningResponse { turn, kept, mut steps }: RunningResponse, feed: Feed) {
-    let mut events = Events::new(turn, kept);
+/// Streams a reply, and returns it. Disconnecting stops it only if it is not stored.
+pub async fn show(app: &App, mut running: RunningResponse, feed: Option<&Feed>) -> Result<ModelReply, Error> {
+    let mut events = Events::new(running.turn, running.kept.clone());
     let mut next = events.begin();
-    while tell(&feed, next).await {
-        next = match steps.next().await {
+    let stored = running.scope.as_ref().map(|_| app.streams.begin(running.turn));
+    let tell = async |events: Vec<Value>, last: bool| {
+        if let Some(stream) = &stored {
+            stream.tell(&events, last);
+        }
+        let there = match feed {
+            Some(feed) => tell(feed, &events).await,
+            None => false,
+        };
+        there || stored.is_some()
+    };
+    while tell(next, false).await {
+        next = match running.steps.next().await {
             Some(Ok(GenerationStep::Delta(delta))) => events.delta(delta),
             last => {
                 let last = match last {
-                    Some(Ok(GenerationStep::Done(answer))) => events.end(&answer),
-                    Some(Err(error)) => events.fail(&error),
-                    _ => events.fail(&sse::endless()),
+                    Some(Ok(GenerationStep::Done(answer))) => running.ended().await.map(|at| (answer, at)),
+                    Some(Err(error)) => Err(error),
+                    _ => Err(sse::endless()),
                 };
-                tell(&feed, last).await;
-                return;
+                let shown = match &last {
+                    Ok((answer, at)) => events.end(answer, *at),
+                    Err(error) => events.fail(error),
+                };
+                tell(shown, true).await;
+                return last.map(|(answer, _)| *answer);
             }
         };
     }
+    Err(sse::endless())
 }
 
 #[derive(Deserialize)]
@@ -157,24 +196,41 @@ async fn retrieve(
     Path(id): Path<String>,
     Query(query): Query<Retrieve>,
 ) -> Result<Response, Refused> {
-    if query.starting_after.is_some() {
-        let text = "the pieces of a response are not numbered the same a second time; leave it out, and what was said so far \
-                    comes first";
-        return Err(Refused::field("starting_after", text));
-    }
     let finding = scope.clone();
     let (turn, kept) = blocking(move || stored::find(&finding, &id)).await?;
     if query.stream == Some(true) {
+        if let Some(stream) = app.streams.find(turn.id) {
+            let from = query.starting_after.map_or(0, |seen| seen.saturating_add(1));
+            return Ok(sse::respond(&app, move |feed| show_rest(stream, from, feed)));
+        }
+        if query.starting_after.is_some() {
+            let text = "the stream of this response is not in memory any more, and would be numbered differently; leave \
+                        starting_after out, and what was said so far comes first";
+            return Err(Refused::field("starting_after", text));
+        }
         return Ok(sse::respond(&app, move |feed| show_again(scope, turn, kept, feed)));
     }
     let response = blocking(move || stored::object(&scope, &turn, &kept));
     Ok(axum::Json(response.await?).into_response())
 }
 
+/// Streams the events of a response from this one on, as they were numbered.
+async fn show_rest(stream: Arc<Stream>, from: u64, feed: Feed) {
+    let mut from = usize::try_from(from).unwrap_or(usize::MAX);
+    while let Some(events) = stream.after(from).await {
+        from += events.len();
+        for event in &events {
+            if !feed.send(event["type"].as_str(), event).await {
+                return;
+            }
+        }
+    }
+}
+
 /// Streams a response again: existing items at once, and further ones as they come.
 async fn show_again(scope: Tenant, turn: Turn, kept: StoredRequest, feed: Feed) {
     let mut events = Events::new(turn.id, kept.clone());
-    if !tell(&feed, events.begin()).await {
+    if !tell(&feed, &events.begin()).await {
         return;
     }
     let last = async {
@@ -185,7 +241,7 @@ async fn show_again(scope: Tenant, turn: Turn, kept: StoredRequest, feed: Feed) 
             while let Some(update) = news.next().await {
                 let told = match update? {
                     Update::Chunk(chunk) if chunk.turn == turn.id => {
-                        tell(&feed, events.delta(Delta::Text(chunk.text.to_string()))).await
+                        tell(&feed, &events.delta(Delta::Text(chunk.text.to_string()))).await
                     }
                     Update::Event(event) if event.turn == Some(turn.id) && kind::ends_turn(&event.kind) => {
                         break;
@@ -199,7 +255,7 @@ async fn show_again(scope: Tenant, turn: Turn, kept: StoredRequest, feed: Feed) 
         }
         let response = blocking(move || stored::object(&scope, &scope.turn(turn.id)?, &kept)).await?;
         if !pending
-            && !tell(&feed, events.items(response["output"].as_array().map_or(&[], Vec::as_slice))).await
+            && !tell(&feed, &events.items(response["output"].as_array().map_or(&[], Vec::as_slice))).await
         {
             return Ok(None);
         }
@@ -210,12 +266,12 @@ async fn show_again(scope: Tenant, turn: Turn, kept: StoredRequest, feed: Feed) 
         Ok(Some(response)) => events.last(response),
         Err(error) => events.fail(&error),
     };
-    tell(&feed, last).await;
+    tell(&feed, &last).await;
 }
 
 /// Sends events. Returns whether the client is still connected.
-async fn tell(feed: &Feed, events: Vec<Value>) -> bool {
-    for event in &events {
+pub async fn tell(feed: &Feed, events: &[Value]) -> bool {
+    for event in events {
         if !feed.send(event["type"].as_str(), event).await {
             return false;
         }

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 /// Maximum silence of a stream.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Number of events buffered for a slow client.
-const EVENTS_AHEAD: usize = 64;
+pub const EVENTS_AHEAD: usize = 64;
 
 /// A reply being generated, from any source.
 pub type Steps = Pin<Box<dyn Stream<Item = Result<GenerationStep, Error>> + Send>>;
@@ -40,34 +40,48 @@ pub fn unstored(generation: Generation) -> Steps {
     generation.boxed()
 }
 
+/// No reply.
+pub fn none() -> Steps {
+    futures_util::stream::empty().boxed()
+}
+
 /// The error for a reply without an end.
 pub fn endless() -> Error {
     Error::internal("model.no_answer", "the model's reply has no end; ask again")
 }
 
 /// Sink of events. A disconnected client is not an error.
-pub struct Feed(mpsc::Sender<Event>);
+pub enum Feed {
+    /// Server-sent events.
+    Events(mpsc::Sender<Event>),
+    /// Messages of a socket.
+    Messages(mpsc::Sender<String>),
+}
 
 impl Feed {
     /// Sends an event. Returns whether the client is still connected.
     pub async fn send(&self, name: Option<&str>, data: &Value) -> bool {
-        let event = match name {
-            Some(name) => Event::default().event(name),
-            None => Event::default(),
-        };
-        self.0.send(event.data(data.to_string())).await.is_ok()
+        match self {
+            Feed::Events(sink) => {
+                let event = name.map_or_else(Event::default, |name| Event::default().event(name));
+                sink.send(event.data(data.to_string())).await.is_ok()
+            }
+            Feed::Messages(sink) => sink.send(data.to_string()).await.is_ok(),
+        }
     }
 
     /// The end, in the format of chat completions.
     pub async fn done(&self) {
-        let _ = self.0.send(Event::default().data("[DONE]")).await;
+        if let Feed::Events(sink) = self {
+            let _ = sink.send(Event::default().data("[DONE]")).await;
+        }
     }
 }
 
 /// A streamed answer whose events are made by this work, which continues even if the client disconnects.
 pub fn respond<F: Future<Output = ()> + Send + 'static>(app: &App, work: impl FnOnce(Feed) -> F) -> Response {
     let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
-    tokio::spawn(lanes::inherited(lanes::current(), work(Feed(sender))));
+    tokio::spawn(lanes::inherited(lanes::current(), work(Feed::Events(sender))));
     let stopping = app.stopping.clone();
     let events = futures_util::stream::unfold(receiver, async |mut receiver| {
         Some((Ok::<_, Infallible>(receiver.recv().await?), receiver))

@@ -4,11 +4,15 @@ use super::{ids, items};
 use everturn::model::{Finish, ModelReply};
 use everturn::{HistoryEntry, HistoryQuery, Order, Tenant};
 use everturn_core::Error;
+use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+/// Number of events read at a time to find the end of a reply: usually it is among the first.
+const EVENTS_PAGE: usize = 32;
 
 /// Its key in the metadata of the reply's turn.
 pub const KEY: &str = "openai";
@@ -29,8 +33,10 @@ pub struct StoredRequest {
 /// Status of a reply.
 pub enum State {
     InProgress,
-    /// It is complete; `None` if it ended normally, else why it was cut.
-    Done(Option<&'static str>),
+    /// It ended normally, at this time in seconds since 1970.
+    Done(i64),
+    /// It was cut, for this reason.
+    Cut(&'static str),
     Cancelled,
     /// It failed: code and text.
     Failed(String, String),
@@ -47,8 +53,8 @@ impl ResponseView<'_> {
     pub fn object(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
         let (status, error, incomplete) = match state {
             State::InProgress => ("in_progress", Value::Null, Value::Null),
-            State::Done(None) => ("completed", Value::Null, Value::Null),
-            State::Done(Some(reason)) => ("incomplete", Value::Null, json!({"reason": reason})),
+            State::Done(_) => ("completed", Value::Null, Value::Null),
+            State::Cut(reason) => ("incomplete", Value::Null, json!({"reason": reason})),
             State::Cancelled => ("cancelled", Value::Null, Value::Null),
             State::Failed(code, text) => {
                 ("failed", json!({"code": failure(code), "message": text}), Value::Null)
@@ -58,6 +64,10 @@ impl ResponseView<'_> {
             "id": ids::response(self.turn),
             "object": "response",
             "created_at": ids::created(self.turn),
+            "completed_at": match state {
+                State::Done(at) => Some(at),
+                _ => None,
+            },
             "status": status,
             "error": error,
             "incomplete_details": incomplete,
@@ -82,12 +92,35 @@ fn failure(code: &str) -> &'static str {
     }
 }
 
-/// Why a reply was cut, if it was.
-pub fn cut(finish: &Finish) -> Option<&'static str> {
+/// Status of a reply that ended at this time.
+pub fn done(finish: &Finish, at: i64) -> State {
     match finish {
-        Finish::Length => Some("max_output_tokens"),
-        Finish::ContentFilter => Some("content_filter"),
-        _ => None,
+        Finish::Length => State::Cut("max_output_tokens"),
+        Finish::ContentFilter => State::Cut("content_filter"),
+        _ => State::Done(at),
+    }
+}
+
+/// The `seq` of a reply's last event, and its time in seconds since 1970.
+pub fn ended(scope: &Tenant, turn: &Turn) -> Result<(u64, i64), Error> {
+    let mut left = items::generation(turn).items.unwrap_or(1);
+    let mut after = turn.seq;
+    loop {
+        let events = scope.conversation(turn.conversation).log().read(after, EVENTS_PAGE)?;
+        for event in &events {
+            after = event.seq;
+            let ends = event.turn == Some(turn.id) && kind::ends_turn(&event.kind);
+            let item = event.kind == kind::MESSAGE
+                && Turn::begun(event).is_some_and(|item| items::generation(&item).answer == Some(turn.id));
+            left -= usize::from(ends || item);
+            if left == 0 {
+                return Ok((after, event.at.0.div_euclid(1_000_000)));
+            }
+        }
+        if events.is_empty() {
+            let text = format!("the end of {} is not in the log", ids::response(turn.id));
+            return Err(Error::internal("response.endless", text));
+        }
     }
 }
 
@@ -172,12 +205,14 @@ pub fn object(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Value
     let about = items::generation(turn);
     let state = match turn.status {
         Status::Pending => State::InProgress,
-        Status::Complete => State::Done(match about.finish.as_deref() {
-            Some("length") => Some("max_output_tokens"),
-            Some("content_filter") => Some("content_filter"),
-            _ => None,
-        }),
-        Status::Aborted if turn.reason.as_deref() == Some("stopped") => State::Cancelled,
+        Status::Complete => match about.finish.as_deref() {
+            Some("length") => State::Cut("max_output_tokens"),
+            Some("content_filter") => State::Cut("content_filter"),
+            _ => State::Done(ended(scope, turn)?.1),
+        },
+        Status::Aborted | Status::Interrupted if turn.reason.as_deref() == Some("stopped") => {
+            State::Cancelled
+        }
         Status::Aborted | Status::Interrupted => {
             let reason = turn.reason.clone().unwrap_or_default();
             let code = about.error.clone().unwrap_or_else(|| "interrupted".into());
@@ -186,7 +221,8 @@ pub fn object(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Value
         }
     };
     let mut output = Vec::new();
-    if turn.status == Status::Complete {
+    // A stopped reply keeps its text so far.
+    if matches!(turn.status, Status::Complete | Status::Interrupted) {
         for turn in answer_turns(scope, turn)? {
             output.extend(items::of_turn(scope, &turn));
         }

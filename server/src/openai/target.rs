@@ -2,30 +2,28 @@
 //! hidden one of its own. Also requests without any, if nothing is to be stored.
 
 use super::ask::Ask;
-use super::conversations::{HIDDEN, is_hidden, new_turn};
+use super::conversations::{HIDDEN, is_hidden, message_of};
 use super::conversion::extra;
 use super::error::Refused;
+use super::item_routes::At;
 use super::models::Chosen;
+use super::recorded::{self, COMPARED_TURNS_MAX, Resend};
 use super::stored::{KEY, StoredRequest};
 use super::{ids, items, stored, tools};
 use crate::app::blocking;
 use everturn::model::{Provider, Request};
-use everturn::{
-    ContextOptions, GenerateOptions, Generating, HistoryEntry, HistoryQuery, NewTurn, Order, Tenant,
-};
+use everturn::{ContextOptions, GenerateOptions, Generating, HistoryEntry, HistoryQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::Settings;
-use everturn_core::event::kind;
-use everturn_core::id::ConversationId;
+use everturn_core::event::Visibility;
+use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_core::turn::{Role, Status, Turn};
+use everturn_core::pairing;
+use everturn_core::turn::{Status, Turn};
 use everturn_formats::provider::{self, Input, NoMedia, Section};
 use serde_json::Value;
-use std::collections::BTreeMap;
-
-/// Number of events read at a time to find the end of a reply: usually it is among the first.
-const EVENTS_PAGE: usize = 32;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A generation that has begun.
 pub struct StartedResponse {
@@ -46,7 +44,7 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedRe
             (None, Some(previous)) => continue_after(&finding, &previous)?,
             (None, None) => Target { id: hide(&finding, None)?, expected: None, after: None, own: true },
         };
-        let turns = new_input(&finding, target.id, &input)?;
+        let turns = new_input(&finding, Some((target.id, None)), &input)?;
         Ok((target, turns))
     })
     .await?;
@@ -120,6 +118,15 @@ fn fields(
         // Providers refuse a choice among no tools.
         rest.retain(|name, _| name != "tool_choice" && name != "parallel_tool_calls");
     }
+    if to != Provider::OpenaiResponses {
+        let wanted = |name: &str, word: &str| rest.get(name).is_some_and(|raw| raw.get().contains(word));
+        let number: Option<u64> = rest.get("top_logprobs").and_then(Raw::read);
+        if number.is_some_and(|number| number > 0) || wanted("include", "message.output_text.logprobs") {
+            let text = "log probabilities are not supported with this model; leave them out, or choose a model whose server \
+                        speaks Responses";
+            return Err(Refused::field("top_logprobs", text));
+        }
+    }
     // Requested wherever it is needed, and refused by models without reasoning.
     let sealed = |raw: &Raw| {
         raw.read::<Vec<String>>().is_none_or(|list| list.iter().all(|i| i == "reasoning.encrypted_content"))
@@ -165,78 +172,123 @@ fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
     Ok(Target { id, expected: None, after: None, own: true })
 }
 
-/// The turn of a complete response, and the `seq` of its end.
+/// The turn of a response that has ended, and the `seq` of its end.
 pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
     let (turn, _) = match stored::find(scope, response) {
         Err(Error::NotFound(_)) => {
             let text = format!(
                 "the response {:?} to continue does not exist; it was deleted, or never stored",
-                everturn_core::id::clip(response)
+                clip(response)
             );
             return Err(Error::not_found("previous_response_not_found", text));
         }
         found => found?,
     };
-    if turn.status != Status::Complete {
-        let text = format!("{response} is {}; only a completed one can be continued", turn.status);
+    if !matches!(turn.status, Status::Complete | Status::Interrupted) {
+        let text =
+            format!("{response} is {}; only one that has ended with a reply can be continued", turn.status);
         return Err(Error::invalid("previous_response_not_completed", text));
     }
-    let mut left = items::generation(&turn).items.unwrap_or(1);
-    let mut after = turn.seq;
-    loop {
-        let events = scope.conversation(turn.conversation).log().read(after, EVENTS_PAGE)?;
-        for event in &events {
-            after = event.seq;
-            let committed = event.turn == Some(turn.id) && event.kind == kind::COMMITTED;
-            let item = event.kind == kind::MESSAGE
-                && Turn::begun(event).is_some_and(|item| items::generation(&item).answer == Some(turn.id));
-            left -= usize::from(committed || item);
-            if left == 0 {
-                return Ok((turn, after));
-            }
-        }
-        if events.is_empty() {
-            return Err(Error::internal(
-                "response.endless",
-                format!("the end of {response} is not in the log"),
-            ));
+    let (end, _) = stored::ended(scope, &turn)?;
+    Ok((turn, end))
+}
+
+/// The turns of the input that are new after the end of a conversation; `until` is its last `seq` that counts.
+///
+/// Clients may send again what is there already. What is new is found by comparison, so a request that is repeated
+/// after a failure appends nothing, and a client that leaves the items out whose ids it knows can do so.
+fn new_input(
+    scope: &Tenant,
+    place: Option<(ConversationId, Option<u64>)>,
+    input: &[Raw],
+) -> Result<Vec<NewTurn>, Error> {
+    let known = match place {
+        Some((id, until)) => recorded::last_turns(scope, id, until.map(|seq| seq + 1))?,
+        None => Vec::new(),
+    };
+    let (messages, here) = resolve(scope, place.map(|(id, _)| id), input)?;
+    let new = recorded::new_messages(&messages, &known, Resend::WithoutReplies);
+    let new: Vec<&Raw> = new.into_iter().filter(|at| !here[*at]).map(|at| &messages[at]).collect();
+    if known.len() < COMPARED_TURNS_MAX {
+        check_results(&known, &new)?;
+    }
+    Ok(new.into_iter().map(|raw| NewTurn::message(raw.get())).collect())
+}
+
+/// Refuses a tool result without its call: no provider accepts one, and the model would never see it.
+fn check_results(known: &[Turn], new: &[&Raw]) -> Result<(), Error> {
+    let said = known.iter().filter_map(Turn::value);
+    let all: Vec<Value> = said.chain(new.iter().filter_map(|raw| raw.read())).collect();
+    let from = all.len() - new.len().min(all.len());
+    let pairs = pairing::pair(&all);
+    let known = |id: Option<&str>| pairs.calls.iter().any(|call| call.id == id);
+    let lost = pairs
+        .results
+        .iter()
+        .find(|result| result.message >= from && result.call.is_none() && !known(result.id));
+    match lost.map(|result| result.id.unwrap_or_default()) {
+        None => Ok(()),
+        Some(id) => {
+            let text = format!(
+                "no tool call found for the output with call_id {:?}; send the call before it, or continue the \
+                 response that has it",
+                clip(id)
+            );
+            Err(Error::invalid("tool_call_not_found", text))
         }
     }
 }
 
-/// The turns of the input. What a failed request left at the end is not appended twice, so that clients may
-/// retry.
-fn new_input(scope: &Tenant, id: ConversationId, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
-    let mut turns = turns_of(scope, Some(id), input)?;
-    let query = HistoryQuery {
-        order: Order::Descending,
-        include_superseded: true,
-        limit: (turns.len() + 1).min(PAGE_ENTRIES_MAX),
-        ..HistoryQuery::default()
+/// The messages of items. References are resolved item by item, each once: those that cover a turn become its
+/// message, as its provider wants it back; others become the items alone. Also whether each is already in the
+/// conversation.
+fn resolve(
+    scope: &Tenant,
+    id: Option<ConversationId>,
+    input: &[Raw],
+) -> Result<(Vec<Raw>, Vec<bool>), Error> {
+    let (mut messages, mut here) = (Vec::new(), Vec::new());
+    let mut seen = BTreeSet::new();
+    let mut references: Vec<At> = Vec::new();
+    let flush = |references: &mut Vec<At>, messages: &mut Vec<Raw>, here: &mut Vec<bool>| {
+        for of_turn in std::mem::take(references).chunk_by(|a, b| a.turn.id == b.turn.id) {
+            let turn = &of_turn[0].turn;
+            let said = match of_turn.len() == of_turn[0].items.len() {
+                true => vec![Raw::new(items::restored(scope, turn))?],
+                false => of_turn.iter().filter_map(At::item).map(alone).collect::<Result<Vec<_>, _>>()?,
+            };
+            here.extend(
+                said.iter().map(|_| id.is_some_and(|id| scope.conversation(id).turn(turn.id).is_ok())),
+            );
+            messages.extend(said);
+        }
+        Ok::<_, Error>(())
     };
-    let last = stored::turns(scope, id, query)?;
-    let failed = last.first().is_some_and(|turn| {
-        turn.status == Status::Aborted && turn.role == Role::Assistant && turn.metadata.contains_key(KEY)
-    });
-    let same = |(turn, new): (&Turn, &NewTurn)| {
-        turn.superseded_by.is_none() && turn.message.as_ref().is_some_and(|raw| raw.get() == new.message)
-    };
-    if failed && last.len() == turns.len() + 1 && last[1..].iter().zip(turns.iter().rev()).all(same) {
-        turns.clear();
-    }
-    Ok(turns)
-}
-
-/// The turns of items; references are resolved, unless the conversation has the item already.
-fn turns_of(scope: &Tenant, id: Option<ConversationId>, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
-    let mut turns = Vec::with_capacity(input.len());
     for item in input {
         match referred(item) {
-            None => turns.push(new_turn(item)?),
-            Some(reference) => turns.extend(fetch(scope, id, &reference)?),
+            Some(reference) => {
+                if seen.insert(reference.clone()) {
+                    references.push(find_item(scope, &reference)?);
+                }
+            }
+            None => {
+                flush(&mut references, &mut messages, &mut here)?;
+                messages.push(Raw::new(message_of(item)?)?);
+                here.push(false);
+            }
         }
     }
-    Ok(turns)
+    flush(&mut references, &mut messages, &mut here)?;
+    Ok((messages, here))
+}
+
+/// The message of an item without the others of its turn. Its id is known here only.
+fn alone(item: &Value) -> Result<Raw, Error> {
+    let mut item = item.clone();
+    if let Value::Object(fields) = &mut item {
+        fields.shift_remove("id");
+    }
+    Raw::new(message_of(&Raw::of(&item)?)?)
 }
 
 fn referred(item: &Raw) -> Option<String> {
@@ -247,18 +299,16 @@ fn referred(item: &Raw) -> Option<String> {
     fields.get("id").filter(|_| refers)?.as_str().map(str::to_string)
 }
 
-/// The turn of an item reference; `None` if the conversation has it already.
-fn fetch(scope: &Tenant, id: Option<ConversationId>, item: &str) -> Result<Option<NewTurn>, Error> {
-    let absent = || {
-        Error::not_found("item_not_found", format!("there is no item {:?}", everturn_core::id::clip(item)))
-    };
+/// The item of a reference, in whichever conversation it is.
+fn find_item(scope: &Tenant, item: &str) -> Result<At, Error> {
+    let absent = || Error::not_found("item_not_found", format!("there is no item {:?}", clip(item)));
     let turn = ids::turn_of_item(item).ok_or_else(absent)?;
-    if id.is_some_and(|id| scope.conversation(id).turn(turn).is_ok()) {
-        return Ok(None);
-    }
     let said = scope.turn(turn).map_err(|_| absent())?;
     let at = super::item_routes::locate(scope, said.conversation, item)?;
-    Ok(at.turn.message.map(|raw| NewTurn::message(raw.get())))
+    if at.index.is_none() || at.turn.visibility == Visibility::Private {
+        return Err(absent());
+    }
+    Ok(at)
 }
 
 /// The request for a reply that is not stored. Earlier turns are read, and nothing is written.
@@ -272,10 +322,16 @@ pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Resul
     let reading = scope.clone();
     let (system, messages) = blocking(move || {
         let before = previous.map(|previous| end_of(&reading, &previous)).transpose()?;
-        let target = before.as_ref().map(|(turn, _)| turn.conversation);
-        let turns = turns_of(&reading, target, &input)?.into_iter();
+        let place = before.as_ref().map(|(turn, end)| (turn.conversation, Some(*end)));
+        let turns = new_input(&reading, place, &input)?.into_iter();
         let messages = turns.map(|turn| Raw::new(turn.message)).collect::<Result<Vec<_>, _>>()?;
         let Some((turn, end)) = before else {
+            if messages.is_empty() {
+                return Err(Error::invalid(
+                    "generate.nothing",
+                    "there is nothing to reply to; give some input",
+                ));
+            }
             return render(provider, context.instructions.as_deref(), &messages);
         };
         context.token_budget = most.saturating_sub(max_output_tokens.unwrap_or(most / 4)).max(1);

@@ -83,11 +83,16 @@ impl Frames for Answering {
             });
             return Some(frame("started", &started));
         }
-        Some(match generating.next().await? {
-            Ok(Progress::Delta(delta)) => frame("delta", &shown(&delta)),
-            Ok(Progress::Done(generated)) => frame("done", &GeneratedAnswer::new(generating, *generated)),
-            Err(error) => frame("error", &Problem::from(error).body()),
-        })
+        loop {
+            return Some(match generating.next().await? {
+                Ok(Progress::Delta(delta)) => match shown(&delta) {
+                    Some(shown) => frame("delta", &shown),
+                    None => continue,
+                },
+                Ok(Progress::Done(generated)) => frame("done", &GeneratedAnswer::new(generating, *generated)),
+                Err(error) => frame("error", &Problem::from(error).body()),
+            });
+        }
     }
 
     fn stopping(&self) -> Event {
@@ -97,13 +102,15 @@ impl Frames for Answering {
     }
 }
 
-fn shown(delta: &Delta) -> Value {
-    match delta {
+/// A piece as it is shown; a seal is for its provider only.
+fn shown(delta: &Delta) -> Option<Value> {
+    Some(match delta {
+        Delta::Sealed(_) => return None,
         Delta::Text(text) => json!({"type": "text", "text": text}),
         Delta::Thinking(text) => json!({"type": "thinking", "text": text}),
         Delta::Refusal(text) => json!({"type": "refusal", "text": text}),
         Delta::Call { index, id, name, arguments } => {
             json!({"type": "call", "index": index, "id": id, "name": name, "arguments": arguments})
         }
-    }
+    })
 }

@@ -14,6 +14,7 @@ mod guarding;
 mod hostile;
 mod live;
 mod mcp;
+mod open_responses;
 mod openai;
 mod openai_responses;
 mod openapi;

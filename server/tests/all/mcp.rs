@@ -251,8 +251,6 @@ async fn what_a_tool_refuses_says_what_to_do() {
     let prompt = json!({"name": "continue_conversation", "arguments": {"conversation": absent}});
     let prompt = client.fail("prompts/get", prompt).await;
     assert_eq!((&prompt["code"], &prompt["data"]["code"]), (&json!(-32602), &json!("conversation.absent")));
-    let level = client.fail("logging/setLevel", json!({"level": "info"})).await;
-    assert_eq!(level["code"], -32601, "logging is only there for the conformance suite");
     let fixture = client.fail("tools/call", json!({"name": "test_simple_text", "arguments": {}})).await;
     assert_eq!(fixture["code"], -32602);
     stage.stop().await;
@@ -529,5 +527,138 @@ async fn tool_sets_are_asked_for_by_name() {
     );
     assert!(tools("?toolsets=magic").await.unwrap_err().contains("there are default, all, destructive"));
     assert!(tools("?toolset=all").await.unwrap_err().contains("?toolsets="));
+    stage.stop().await;
+}
+
+/// Sessions of an agent: over MCP as tools, and over REST the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_started_logged_and_ended_by_tools() {
+    let stage = Stage::new().await;
+    let client = Client::begin(&stage).await;
+    let in_session = async |tool: &str, arguments: Value| {
+        let params = json!({"name": tool, "arguments": arguments});
+        let message =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+        let request = stage.request(Method::POST, "/mcp?toolsets=sessions");
+        let request = request
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-session-id", client.session.as_ref().unwrap())
+            .header("mcp-protocol-version", "2025-11-25");
+        last(request.body(message).send().await.unwrap()).await["result"].clone()
+    };
+    let started = in_session("start_session", json!({"subject": "img_1", "subject_key": "image_id"})).await;
+    let id = started["structuredContent"]["id"].as_str().unwrap().to_string();
+    let log = async |kind: &str, fields: Value| {
+        in_session("log_session", json!({"conversation": id, "type": kind, "fields": fields})).await
+    };
+    assert_eq!(log("photographer_message", json!({"text": "warmer"})).await["isError"], false);
+    assert_eq!(log("snapshot_created", json!({"hash": "9f"})).await["isError"], false);
+    let refused = log("snapshot_created", json!({"label": "v1"})).await;
+    assert!(refused["content"][0]["text"].as_str().unwrap().starts_with("session.field: "), "{refused}");
+    // Over REST it is the same session.
+    let path = format!("/api/v1/sessions/{id}/entries");
+    let entry = json!({"type": "weather", "fields": {"sun": true}}).to_string();
+    let request = stage.request(Method::POST, &path).header("content-type", "application/json");
+    assert_eq!(request.body(entry).send().await.unwrap().status(), 201);
+    let ended = in_session("end_session", json!({"conversation": id})).await;
+    assert_eq!(ended["structuredContent"]["entries"], 3, "{ended}");
+    let export = stage.request(Method::GET, &format!("/api/v1/conversations/{id}/export?format=session"));
+    let text = export.send().await.unwrap().text().await.unwrap();
+    let kinds: Vec<String> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["type"].as_str().unwrap().to_string())
+        .collect();
+    assert_eq!(
+        kinds,
+        ["session_start", "photographer_message", "snapshot_created", "weather", "session_end"]
+    );
+    stage.stop().await;
+}
+
+/// Clients show the choices of a field, and many do not follow references.
+#[tokio::test(flavor = "multi_thread")]
+async fn words_to_choose_from_are_in_the_field_itself() {
+    let stage = Stage::new().await;
+    let client = Client::begin(&stage).await;
+    let listed = client.ask("tools/list", json!({})).await;
+    let input = |tool: &str| {
+        let tools = listed["tools"].as_array().unwrap();
+        tools.iter().find(|known| known["name"] == tool).unwrap()["inputSchema"].clone()
+    };
+    let state = &input("list_conversations")["properties"]["state"];
+    assert_eq!(state["enum"], json!(["active", "archived", "abandoned", "closed", null]), "{state}");
+    assert_eq!(state["type"], json!(["string", "null"]));
+    assert_eq!(state["description"], "Only those in this state.");
+    let recall = input("recall");
+    assert_eq!(
+        recall["properties"]["roles"]["items"]["enum"],
+        json!(["user", "assistant", "system", "tool"])
+    );
+    assert_eq!(recall["properties"]["mode"]["enum"], json!(["hybrid", "lexical", "vector"]), "{recall}");
+    let role = &input("append_turns")["$defs"]["NewTurn"]["properties"]["role"];
+    assert!(role["enum"].as_array().unwrap().contains(&json!("assistant")), "{role}");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_without_a_title_is_known_by_its_first_words() {
+    let stage = Stage::new().await;
+    let client = Client::begin(&stage).await;
+    let long = format!("Where is {}Lisbon?", "the long road to ".repeat(20));
+    let turn = json!({"role": "user", "content": format!("\n {long}\nTell me.")});
+    let (plain, _) = client.converse(json!({}), turn).await;
+    client.converse(json!({"title": "A trip"}), json!({"role": "user", "content": "Hello"})).await;
+    let (empty, _) = client.converse(json!({}), json!({"role": "assistant", "content": "Hello"})).await;
+    let listed = client.call("list_conversations", json!({})).await;
+    let entry = |id: &str| {
+        let data = listed["data"].as_array().unwrap();
+        data.iter().find(|entry| entry["id"] == id).unwrap().clone()
+    };
+    let preview = entry(&plain)["preview"].as_str().unwrap().to_string();
+    assert!(long.starts_with(preview.trim_end_matches('…')) && preview.chars().count() == 81, "{preview}");
+    assert_eq!(entry(&empty).get("preview"), None);
+    assert!(
+        listed["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|entry| entry["title"].is_null() || entry.get("preview").is_none())
+    );
+    let resources = client.ask("resources/list", json!({})).await;
+    let titles: Vec<&Value> =
+        resources["resources"].as_array().unwrap().iter().map(|one| &one["title"]).collect();
+    assert!(titles.contains(&&json!(preview)) && titles.contains(&&json!("A trip")), "{titles:?}");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_speak_of_tools_and_name_what_is_absent() {
+    let stage = Stage::new().await;
+    let client = Client::begin(&stage).await;
+    let refused = client.refused("list_turns", json!({"conversation": "@last"})).await;
+    assert!(
+        refused.contains("the tool create_conversation") && !refused.contains("everturn new"),
+        "{refused}"
+    );
+    let (id, _) = client.converse(json!({}), json!({"role": "user", "content": "hi"})).await;
+    let refused = client.refused("list_turns", json!({"conversation": "conv_zz"})).await;
+    assert!(refused.contains("the tool list_conversations"), "{refused}");
+    for content in ["", " \n"] {
+        let turns = json!([{"role": "user", "content": content}]);
+        let refused = client.refused("append_turns", json!({"conversation": id, "turns": turns})).await;
+        assert!(refused.starts_with("turn.empty: "), "{refused}");
+    }
+    let absent = "everturn://conversations/conv_01JD0000000000000000000000";
+    for method in ["resources/read", "resources/subscribe"] {
+        for uri in [absent, "everturn://nothing"] {
+            let error = client.fail(method, json!({"uri": uri})).await;
+            assert_eq!((&error["code"], &error["data"]["uri"]), (&json!(-32002), &json!(uri)), "{error}");
+        }
+    }
+    assert_eq!(client.ask("logging/setLevel", json!({"level": "warning"})).await, json!({}));
+    let ended = client.request(Method::DELETE).send().await.unwrap();
+    assert_eq!(ended.status(), 204);
+    assert_eq!(client.send("tools/list", json!({})).await.status(), 404);
     stage.stop().await;
 }

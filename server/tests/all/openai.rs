@@ -183,3 +183,99 @@ async fn conversations_are_listed_page_by_page_without_hidden_ones() {
     stage.post("/v1/conversations", &json!({"metadata": {"everturn.hidden": "x"}}), 400).await;
     stage.stop().await;
 }
+
+/// Anthropic's `tool_runner` lets the server keep the conversation, and sends only what is new; refused like this, it
+/// sends everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thread_is_refused_as_anthropics_package_expects() {
+    let (provider, stage) = stage().await;
+    for model in ["claude", "chat"] {
+        let message = json!({"role": "user", "content": "a"});
+        let thread = json!({"type": "continue", "previous_message_id": "msg_1"});
+        let body = |thread: Value, messages: Value| json!({"model": model, "max_tokens": 9, "messages": messages, "thread": thread});
+        let refused = stage.post("/v1/messages", &body(thread, json!([message])), 400).await;
+        assert_eq!(refused["error"]["type"], "invalid_request_error");
+        assert_eq!(refused["error"]["details"]["error_code"], "thread_unsupported_request");
+        let refused = stage.post("/v1/messages", &body(Value::Null, json!([])), 400).await;
+        assert_eq!(refused["error"]["type"], "invalid_request_error");
+        assert!(refused["error"].get("details").is_none());
+        assert!(provider.seen().is_empty(), "the model was not asked");
+    }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn embeddings_of_tokens_are_those_of_their_text() {
+    let (provider, stage) = stage().await;
+    for (input, texts) in [
+        (json!([15339, 1917]), json!(["hello world"])),
+        (json!([[15339, 1917], [15339]]), json!(["hello world", "hello"])),
+    ] {
+        let body = json!({"model": "embed", "input": input});
+        stage.post("/v1/embeddings", &body, 200).await;
+        assert_eq!(provider.seen().pop().unwrap()["input"], texts);
+    }
+    for input in [json!([4_294_967_295u32]), json!([-1]), json!([[]]), json!([]), json!({"a": 1})] {
+        let refused = stage.post("/v1/embeddings", &json!({"model": "embed", "input": input}), 400).await;
+        assert_eq!(refused["error"]["param"], "input", "{input}");
+    }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn completions_are_stored_where_that_is_asked_for() {
+    let (provider, stage, scope) = stage_and_scope().await;
+    let ask = |text: &str, more: Value| {
+        let mut body = json!({"model": "chat", "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    stage.post("/v1/chat/completions", &ask("never", json!({})), 200).await;
+    let first = stage
+        .post("/v1/chat/completions", &ask("a", json!({"store": true, "metadata": {"topic": "x"}})), 200)
+        .await;
+    assert!(provider.seen().pop().unwrap().get("store").is_none(), "it is stored here");
+    let streamed =
+        events(&stage, "/v1/chat/completions", &ask("b", json!({"store": true, "stream": true}))).await;
+    let second = streamed[0].1["id"].as_str().unwrap();
+    stage.post("/v1/chat/completions", &ask("refuse", json!({"store": true})), 400).await;
+    let listed = stage.get("/v1/chat/completions", 200).await;
+    let ids = |page: &Value| -> Vec<Value> {
+        page["data"].as_array().unwrap().iter().map(|entry| entry["id"].clone()).collect()
+    };
+    assert_eq!(ids(&listed), [first["id"].clone(), json!(second)], "one that failed is not kept");
+    assert_eq!(listed["data"][0]["choices"], first["choices"]);
+    for (query, expected) in [
+        ("order=desc&limit=1", vec![json!(second)]),
+        ("limit=1", vec![first["id"].clone()]),
+        ("metadata[topic]=x", vec![first["id"].clone()]),
+        ("model=other", vec![]),
+    ] {
+        assert_eq!(ids(&stage.get(&format!("/v1/chat/completions?{query}"), 200).await), expected, "{query}");
+    }
+    let path = format!("/v1/chat/completions/{}", first["id"].as_str().unwrap());
+    let kept = stage.get(&path, 200).await;
+    assert_eq!((&kept["choices"], &kept["metadata"]), (&first["choices"], &json!({"topic": "x"})));
+    let changed = stage.post(&path, &json!({"metadata": {"topic": "y"}}), 200).await;
+    assert_eq!(changed["metadata"], json!({"topic": "y"}));
+    let messages = stage.get(&format!("{path}/messages"), 200).await;
+    let said: Vec<&Value> =
+        messages["data"].as_array().unwrap().iter().map(|message| &message["content"]).collect();
+    assert_eq!(said, [&json!("Be brief."), &json!("a")]);
+    let after = messages["data"][0]["id"].as_str().unwrap();
+    let rest = stage.get(&format!("{path}/messages?after={after}"), 200).await;
+    assert_eq!(rest["data"][0]["content"], "a");
+    assert_eq!(
+        stage.get("/v1/conversations", 200).await["data"],
+        json!([]),
+        "they are no conversations of their own"
+    );
+    let gone = answer(stage.request(Method::DELETE, &path), 200).await;
+    assert_eq!((&gone["deleted"], &gone["object"]), (&json!(true), &json!("chat.completion.deleted")));
+    assert_eq!(stage.get(&path, 404).await["error"]["code"], "completion_not_found");
+    // Another conversation is no completion, whoever asks for it.
+    let made = stage.conversation().await;
+    stage.get(&format!("/v1/chat/completions/{}", made.replace("conv_", "chatcmpl-")), 404).await;
+    assert_eq!(scope.list(everturn::ListQuery::default()).unwrap().data.len(), 2);
+    stage.stop().await;
+}

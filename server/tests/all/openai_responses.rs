@@ -151,19 +151,16 @@ async fn a_response_can_be_streamed_again() {
         ("claude", json!([function])),
         ("responses", json!([custom])),
     ] {
-        let body = json!({"model": model, "input": "think", "stream": true, "tools": tools});
-        let first = events(&stage, "/v1/responses", &body).await;
+        let body = |stream: bool| json!({"model": model, "input": "think", "stream": stream, "tools": tools});
+        let first = events(&stage, "/v1/responses", &body(true)).await;
         let last = &first.last().unwrap().1["response"];
+        assert_eq!(again(&last["id"]).await, first, "{model}: as it was streamed");
+        // One that was not streamed is streamed from the log.
+        let last = &stage.post("/v1/responses", &body(false), 200).await;
         let second = again(&last["id"]).await;
-        assert_eq!(
-            second.last().unwrap(),
-            &(
-                Some("response.completed".into()),
-                json!({"type": "response.completed",
-            "sequence_number": second.len() - 1, "response": last})
-            ),
-            "{model}"
-        );
+        let completed =
+            json!({"type": "response.completed", "sequence_number": second.len() - 1, "response": last});
+        assert_eq!(second.last().unwrap(), &(Some("response.completed".into()), completed), "{model}");
         let done = |events: &[(Option<String>, Value)]| -> Vec<Value> {
             let done = events.iter().filter(|(name, _)| name.as_deref() == Some("response.output_item.done"));
             done.map(|(_, event)| event["item"].clone()).collect()
@@ -174,7 +171,6 @@ async fn a_response_can_be_streamed_again() {
                 assert!(names(stream).contains(&"response.custom_tool_call_input.delta"), "{stream:?}");
                 assert!(names(stream).contains(&"response.custom_tool_call_input.done"), "{stream:?}");
             }
-            assert!(done(&first).contains(&last["output"][1]), "{first:?}");
             assert_eq!(last["output"][1]["input"], "print(1)");
         }
     }
@@ -189,8 +185,6 @@ async fn a_response_can_be_streamed_again() {
     stage.post(&format!("{path}/cancel"), &json!({}), 200).await;
     text.push_str(&stream.text().await.unwrap());
     assert!(text.contains("response.incomplete") && text.contains("\"cancelled\""), "{text}");
-    let refused = stage.get(&format!("{path}?stream=true&starting_after=3"), 400).await;
-    assert_eq!(refused["error"]["param"], "starting_after");
     stage.stop().await;
 }
 
@@ -306,5 +300,281 @@ async fn part_of_a_turn_cannot_be_deleted() {
     let request = stage.request(Method::DELETE, &format!("{path}/{item}"));
     let refused = crate::stage::answer(request, 400).await;
     assert_eq!(refused["error"]["code"], "item.part_of_turn");
+    stage.stop().await;
+}
+
+fn call_of(response: &Value) -> Value {
+    let items = response["output"].as_array().unwrap();
+    items.iter().find(|item| item["type"] == "function_call").unwrap()["call_id"].clone()
+}
+
+fn references(response: &Value) -> Vec<Value> {
+    let items = response["output"].as_array().unwrap().iter();
+    items.map(|item| json!({"type": "item_reference", "id": item["id"]})).collect()
+}
+
+/// Occurrences of a text in the last request that the provider saw.
+fn seen_times(provider: &crate::scripted_provider::ScriptedProvider, text: &str) -> usize {
+    provider.seen().pop().unwrap().to_string().matches(text).count()
+}
+
+/// Vercel's SDK refers to every item of a reply, in a request that names nothing before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn references_are_resolved_item_by_item_and_once() {
+    let (provider, stage) = stage().await;
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let tool = json!({"type": "function", "name": "weather", "parameters": {"type": "object"}});
+    for model in ["chat", "responses", "claude"] {
+        for store in [true, false] {
+            let ask = async |input: Vec<Value>, tools: Value| {
+                let body = json!({"model": model, "input": input, "tools": tools, "store": store});
+                stage.post("/v1/responses", &body, 200).await
+            };
+            let body = json!({"model": model, "input": [user("think")]});
+            let first = stage.post("/v1/responses", &body, 200).await;
+            let all = references(&first);
+            // All items of the reply, and each of them twice.
+            for references in [all.clone(), [all.clone(), all.clone()].concat()] {
+                let input = [vec![user("think")], references, vec![user("next")]].concat();
+                let answer = ask(input, json!([])).await;
+                assert_eq!(
+                    answer["output"].as_array().unwrap().last().unwrap()["content"][0]["text"],
+                    "Heard 2: next"
+                );
+                assert_eq!(seen_times(&provider, "Heard 1: think"), 1);
+            }
+            let signed = if model == "claude" { 1 } else { 0 };
+            assert_eq!(seen_times(&provider, "c2lnbmVk"), signed);
+            // The text alone does not bring the reasoning of its turn.
+            ask(vec![user("think"), all.last().unwrap().clone(), user("next")], json!([])).await;
+            assert_eq!((seen_times(&provider, "Heard 1: think"), seen_times(&provider, "c2lnbmVk")), (1, 0));
+            // A call, and its result.
+            let body = json!({"model": model, "input": [user("hot?")], "tools": [tool]});
+            let called = stage.post("/v1/responses", &body, 200).await;
+            let output =
+                json!({"type": "function_call_output", "call_id": call_of(&called), "output": "21 degrees"});
+            let input = [vec![user("hot?")], references(&called), vec![output]].concat();
+            let answer = ask(input, json!([tool])).await;
+            let text = &answer["output"].as_array().unwrap().last().unwrap()["content"][0]["text"];
+            assert_eq!(text, "The tool says: 21 degrees", "{model}");
+            assert_eq!(seen_times(&provider, "Paris"), 1);
+        }
+    }
+    stage.stop().await;
+}
+
+/// Vercel's SDK sends the whole exchange again in each step, without the items whose ids it knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_sends_a_conversation_again_appends_only_what_is_new() {
+    let (provider, stage) = stage().await;
+    let user = |text: &str| json!({"role": "user", "content": [{"type": "input_text", "text": text}]});
+    let system = json!({"role": "system", "content": "Be brief."});
+    let tool = json!({"type": "function", "name": "weather", "parameters": {"type": "object"}});
+    for model in ["chat", "responses", "claude"] {
+        let made = stage.post("/v1/conversations", &json!({}), 200).await;
+        let ask = async |input: Vec<Value>, tools: Value| {
+            let body = json!({"model": model, "conversation": made["id"], "input": input, "tools": tools});
+            stage.post("/v1/responses", &body, 200).await
+        };
+        let called = ask(vec![system.clone(), user("hot?")], json!([tool])).await;
+        let result =
+            json!({"type": "function_call_output", "call_id": call_of(&called), "output": "21 degrees"});
+        ask(vec![system.clone(), user("hot?"), result.clone()], json!([tool])).await;
+        assert_eq!(seen_times(&provider, "hot?"), 1, "{model}");
+        ask(vec![system.clone(), user("hot?"), result.clone(), user("thanks")], json!([])).await;
+        // The same words again are a new message.
+        ask(vec![user("thanks")], json!([])).await;
+        let path = format!("/v1/conversations/{}/items?order=asc", made["id"].as_str().unwrap());
+        let items = stage.get(&path, 200).await;
+        let items = items["data"].as_array().unwrap().iter().filter(|item| item["type"] != "reasoning");
+        let said: Vec<String> = items
+            .map(|item| match item["type"].as_str().unwrap() {
+                "message" => item["content"][0]["text"].as_str().unwrap().to_string(),
+                kind => kind.to_string(),
+            })
+            .collect();
+        let expected = [
+            "Be brief.",
+            "hot?",
+            "function_call",
+            "function_call_output",
+            "The tool says: 21 degrees",
+            "thanks",
+            "Heard 2: thanks",
+            "thanks",
+            "Heard 3: thanks",
+        ];
+        assert_eq!(said, expected, "{model}");
+    }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_without_its_call_is_refused() {
+    let (_provider, stage) = stage().await;
+    let output = json!({"type": "function_call_output", "call_id": "call_lost", "output": "?"});
+    for store in [true, false] {
+        let body =
+            json!({"model": "claude", "input": [{"role": "user", "content": "a"}, output], "store": store});
+        let refused = stage.post("/v1/responses", &body, 400).await;
+        assert_eq!(refused["error"]["code"], "tool_call_not_found");
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains("call_lost"), "{message}");
+    }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_cancelled_answer_said_is_part_of_the_conversation() {
+    let (provider, stage) = stage().await;
+    for model in ["chat", "claude"] {
+        let made = stage.post("/v1/conversations", &json!({}), 200).await;
+        let body = json!({"model": model, "conversation": made["id"], "input": "forever", "stream": true});
+        let request = stage.request(Method::POST, "/v1/responses").header("content-type", "application/json");
+        let mut stream = request.body(body.to_string()).send().await.unwrap();
+        let mut text = String::new();
+        while !text.contains("tick ") {
+            text.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
+        }
+        let created: Value =
+            serde_json::from_str(text.lines().nth(1).unwrap().strip_prefix("data: ").unwrap()).unwrap();
+        let path = format!("/v1/responses/{}", created["response"]["id"].as_str().unwrap());
+        let cancelled = stage.post(&format!("{path}/cancel"), &json!({}), 200).await;
+        assert_eq!(cancelled["status"], "cancelled");
+        let item = &cancelled["output"][0];
+        assert!(item["content"][0]["text"].as_str().unwrap().starts_with("tick "), "{cancelled}");
+        assert_eq!(item["status"], "incomplete");
+        assert_eq!(stage.get(&path, 200).await, cancelled);
+        let items =
+            stage.get(&format!("/v1/conversations/{}/items", made["id"].as_str().unwrap()), 200).await;
+        assert_eq!(&items["data"][0], item);
+        for before in [json!({"conversation": made["id"]}), json!({"previous_response_id": cancelled["id"]})]
+        {
+            let mut body = json!({"model": model, "input": "go on"});
+            body.as_object_mut().unwrap().extend(before.as_object().unwrap().clone());
+            stage.post("/v1/responses", &body, 200).await;
+            assert!(seen_times(&provider, "tick ") > 0, "{body}");
+        }
+    }
+    stage.stop().await;
+}
+
+/// A client that stores nothing here gets reasoning in a form that its provider accepts again.
+#[tokio::test(flavor = "multi_thread")]
+async fn signed_reasoning_survives_a_client_that_carries_it() {
+    let (provider, stage) = stage().await;
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let include = json!(["reasoning.encrypted_content"]);
+    let body = json!({"model": "claude", "input": [user("think")], "store": false, "include": include});
+    let first = stage.post("/v1/responses", &body, 200).await;
+    assert!(first["output"][0]["encrypted_content"].is_string(), "{first}");
+    let mut streaming = body.clone();
+    streaming["stream"] = json!(true);
+    let stream = events(&stage, "/v1/responses", &streaming).await;
+    let done = stream.iter().find(|(name, _)| name.as_deref() == Some("response.output_item.done")).unwrap();
+    assert_eq!(done.1["item"]["encrypted_content"], first["output"][0]["encrypted_content"]);
+    let output = first["output"].as_array().unwrap().clone();
+    let input = [vec![user("think")], output, vec![user("next")]].concat();
+    for store in [true, false] {
+        let body = json!({"model": "claude", "input": input, "store": store, "include": include});
+        stage.post("/v1/responses", &body, 200).await;
+        let seen = provider.seen().pop().unwrap();
+        let thought = json!({"type": "thinking", "thinking": "Let me see.", "signature": "c2lnbmVk"});
+        assert_eq!(seen["messages"][1]["content"][0], thought, "{seen}");
+        assert_eq!(seen["messages"].as_array().unwrap().len(), 3, "{seen}");
+    }
+    // Another provider gets the words, without what it cannot read.
+    stage.post("/v1/responses", &json!({"model": "chat", "input": input, "store": false}), 200).await;
+    assert_eq!(seen_times(&provider, "c2lnbmVk"), 0);
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_goes_on_after_the_event_that_was_seen_last() {
+    let (_provider, stage) = stage().await;
+    let rest = async |id: &Value, after: usize| {
+        let path = format!("/v1/responses/{}?stream=true&starting_after={after}", id.as_str().unwrap());
+        read_events(stage.request(Method::GET, &path).send().await.unwrap()).await
+    };
+    for model in ["chat", "responses", "claude"] {
+        let body = json!({"model": model, "input": "think about it", "stream": true});
+        let all = events(&stage, "/v1/responses", &body).await;
+        let id = &all.last().unwrap().1["response"]["id"];
+        for seen in [0, 3, all.len() - 2] {
+            assert_eq!(rest(id, seen).await, all[seen + 1..], "{model}");
+        }
+        assert!(rest(id, all.len() + 7).await.is_empty());
+    }
+    // While it is being written, in the background.
+    let body = json!({"model": "chat", "input": "forever", "background": true});
+    let running = stage.post("/v1/responses", &body, 200).await;
+    let path = format!("/v1/responses/{}", running["id"].as_str().unwrap());
+    let mut stream =
+        stage.request(Method::GET, &format!("{path}?stream=true&starting_after=4")).send().await.unwrap();
+    let mut text = String::new();
+    while !text.contains("\"sequence_number\":6") {
+        text.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    assert!(!text.contains("\"sequence_number\":4,") && text.contains("\"sequence_number\":5,"), "{text}");
+    stage.post(&format!("{path}/cancel"), &json!({}), 200).await;
+    assert!(stream.text().await.unwrap().contains("response.incomplete"));
+    // One that was never streamed has no numbers.
+    let whole = stage.post("/v1/responses", &json!({"model": "chat", "input": "a"}), 200).await;
+    let path = format!("/v1/responses/{}?stream=true", whole["id"].as_str().unwrap());
+    let refused = stage.get(&format!("{path}&starting_after=1"), 400).await;
+    assert_eq!(refused["error"]["param"], "starting_after");
+    assert!(!read_events(stage.request(Method::GET, &path).send().await.unwrap()).await.is_empty());
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_of_responses_is_compacted_with_its_messages() {
+    let (_provider, stage) = stage().await;
+    let first =
+        stage.post("/v1/responses", &json!({"model": "chat", "input": "The word is slate."}), 200).await;
+    let body = json!({"model": "chat", "input": "And ember.", "previous_response_id": first["id"]});
+    let second = stage.post("/v1/responses", &body, 200).await;
+    let body = json!({"model": "chat", "previous_response_id": second["id"]});
+    let compacted = stage.post("/v1/responses/compact", &body, 200).await;
+    let output = compacted["output"].as_array().unwrap();
+    let said: Vec<&Value> = output.iter().map(|item| &item["content"][0]["text"]).collect();
+    assert_eq!(said, [&json!("The word is slate."), &json!("And ember."), &Value::Null]);
+    let both = compacted["usage"]["input_tokens"].as_u64().unwrap();
+    let body = json!({"model": "chat", "previous_response_id": first["id"]});
+    let one = stage.post("/v1/responses/compact", &body, 200).await;
+    assert!(both > one["usage"]["input_tokens"].as_u64().unwrap() && one["usage"]["input_tokens"] != 0);
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_cannot_do_is_refused_by_name() {
+    let (provider, stage) = stage().await;
+    let messages = json!([{"role": "user", "content": "a"}]);
+    for (path, body, param) in [
+        ("/v1/chat/completions", json!({"model": "chat", "messages": messages, "n": 2}), "n"),
+        (
+            "/v1/chat/completions",
+            json!({"model": "chat", "messages": messages, "logprobs": true}),
+            "logprobs",
+        ),
+        ("/v1/chat/completions", json!({"model": "chat", "messages": []}), "messages"),
+        ("/v1/responses", json!({"model": "chat", "input": "a", "top_logprobs": 2}), "top_logprobs"),
+        (
+            "/v1/responses",
+            json!({"model": "claude", "input": "a", "include": ["message.output_text.logprobs"]}),
+            "top_logprobs",
+        ),
+    ] {
+        let refused = stage.post(path, &body, 400).await;
+        assert_eq!(refused["error"]["param"], param, "{refused}");
+    }
+    let body = json!({"model": "responses", "input": "a", "top_logprobs": 2});
+    stage.post("/v1/responses", &body, 200).await;
+    assert_eq!(provider.seen().pop().unwrap()["top_logprobs"], 2);
+    for store in [true, false] {
+        let refused =
+            stage.post("/v1/responses", &json!({"model": "claude", "input": [], "store": store}), 400).await;
+        assert_eq!(refused["error"]["code"], "generate.nothing");
+    }
     stage.stop().await;
 }

@@ -320,3 +320,82 @@ fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
         None => schema,
     }
 }
+
+/// Generated clients send what the description says: a file is bytes, and not an object.
+#[test]
+fn files_are_bytes_and_entries_have_a_tag() {
+    let document = document();
+    let binary = json!({"type": "string", "format": "binary"});
+    for (method, path) in [("post", "/api/v1/import"), ("post", "/api/v1/assets")] {
+        let content = document["paths"][path][method]["requestBody"]["content"].as_object().unwrap();
+        assert_eq!(content.keys().next().unwrap(), "application/octet-stream", "{path}");
+        assert!(content.values().all(|kind| kind["schema"] == binary), "{path}");
+    }
+    let schemas = &document["components"]["schemas"];
+    let entry = &schemas["HistoryEntry"];
+    assert_eq!(entry["discriminator"]["propertyName"], "entry", "{entry}");
+    for word in ["turn", "event"] {
+        let reference = entry["discriminator"]["mapping"][word].as_str().unwrap();
+        let variant = document.pointer(reference.trim_start_matches('#')).unwrap();
+        assert_eq!(variant["allOf"][1]["properties"]["entry"]["enum"], json!([word]), "{variant}");
+        assert!(entry["oneOf"].as_array().unwrap().contains(&json!({"$ref": reference})));
+    }
+}
+
+/// A limit in the description is one that the server enforces: a value just beyond it is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_in_the_description_hold() {
+    let document = document();
+    let mut prepared = prepared("Lisbon").await;
+    prepared
+        .variables
+        .extend([("key", "key_1".to_string()), ("generation", "gen_01JD0000000000000000000000".into())]);
+    let beyond = |schema: &Value| -> Vec<String> {
+        let least = schema["minimum"].as_i64().map(|least| (i128::from(least) - 1).to_string());
+        let most = schema["maximum"].as_i64().map(|most| (i128::from(most) + 1).to_string());
+        least.into_iter().chain(most).collect()
+    };
+    let refused = |status: u16| status == 400 || status == 413;
+    let mut tried = 0;
+    for (method, path, operation) in operations(&document) {
+        let mut address = path.clone();
+        for (name, value) in &prepared.variables {
+            address = address.replace(&format!("{{{name}}}"), value);
+        }
+        let parameters = operation["parameters"].as_array().into_iter().flatten();
+        for parameter in parameters.filter(|parameter| parameter["in"] == "query") {
+            for value in beyond(&parameter["schema"]) {
+                let name = parameter["name"].as_str().unwrap();
+                let request =
+                    prepared.stage.request(method.parse().unwrap(), &format!("{address}?{name}={value}"));
+                let response = request.send().await.unwrap();
+                assert!(refused(response.status().as_u16()), "{method} {path}?{name}={value}");
+                tried += 1;
+            }
+        }
+        let Some(body) = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].as_str()
+        else {
+            continue;
+        };
+        let schema = document.pointer(body.trim_start_matches('#')).unwrap();
+        for (name, field) in schema["properties"].as_object().unwrap() {
+            for value in beyond(field) {
+                // Other fields as in the example, so that only this one is wrong.
+                let mut example =
+                    example(&document, &operation["requestBody"]["content"]["application/json"]);
+                example.as_object_mut().unwrap().shift_remove(name);
+                let rest = example.to_string();
+                let rest = rest.trim_start_matches('{').trim_end_matches('}');
+                let comma = if rest.is_empty() { "" } else { "," };
+                let text = format!("{{\"{name}\":{value}{comma}{rest}}}");
+                let request = prepared.stage.request(method.parse().unwrap(), &address);
+                let response =
+                    request.header("content-type", "application/json").body(text).send().await.unwrap();
+                assert!(refused(response.status().as_u16()), "{method} {path} {name}={value}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 50, "{tried}");
+    prepared.stage.stop().await;
+}

@@ -181,6 +181,32 @@ async fn what_agents_left_is_imported_over_http() {
     stage.stop().await;
 }
 
+/// Many chats begin with the same words. Without a name, only the same messages are the same conversation.
+#[tokio::test(flavor = "multi_thread")]
+async fn chats_without_a_name_that_begin_alike_stay_apart() {
+    let stage = Stage::new().await;
+    let import = async |messages: serde_json::Value| {
+        let request = stage.request(Method::POST, "/api/v1/import").body(messages.to_string());
+        answer(request, 200).await
+    };
+    let said = |role: &str, text: &str| json!({"role": role, "content": text});
+    let begin = [said("system", "Be brief."), said("user", "hi"), said("assistant", "Hello.")];
+    let chat = |last: &str| json!([begin.as_slice(), &[said("user", last)]].concat());
+    let first = import(chat("Where is Oslo?")).await;
+    for other in [chat("Where is Rome?"), json!(begin), json!({"messages": chat("Where is Bonn?")})] {
+        let imported = import(other).await;
+        assert_ne!(imported["conversation"]["id"], first["conversation"]["id"], "{imported}");
+        assert_ne!(imported["added"], 0);
+    }
+    let again = import(chat("Where is Oslo?")).await;
+    assert_eq!((&again["conversation"]["id"], &again["added"]), (&first["conversation"]["id"], &json!(0)));
+    // One conversation a line.
+    let lines = format!("{}\n{}\n", json!({"messages": chat("a")}), json!({"messages": chat("b")}));
+    let request = stage.request(Method::POST, "/api/v1/import").body(lines);
+    assert_eq!(answer(request, 200).await["linked"].as_array().unwrap().len(), 1);
+    stage.stop().await;
+}
+
 /// Regression: an export that met damage ended like a complete one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {

@@ -87,6 +87,12 @@ async fn openai_for_node() {
     run(node(&script("node/openai_client.mjs"), folder.path())).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn vercels_sdk_for_node() {
+    let folder = tempfile::tempdir().unwrap();
+    run(node(&script("node/vercel_client.mjs"), folder.path())).await;
+}
+
 /// The code of a quick start as one program, with the address of our server in place of the default.
 fn quickstart(page: &str, language: &str, address: &str) -> String {
     let text =

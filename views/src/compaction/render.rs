@@ -47,6 +47,36 @@ pub fn render(checkpoint: &Checkpoint) -> String {
     out.trim_start().to_string()
 }
 
+/// The checkpoint with a part less: the older half of a list or, once there are none, the second half of the note. The
+/// goal stays. `None` if nothing else is left.
+pub fn shorter(checkpoint: &Checkpoint) -> Option<Checkpoint> {
+    let mut next = checkpoint.clone();
+    // What is needed least first.
+    let lists = [
+        &mut next.critical_identifiers,
+        &mut next.relevant_files,
+        &mut next.completed_work,
+        &mut next.discoveries,
+        &mut next.decisions,
+        &mut next.pending_work,
+        &mut next.unresolved_questions,
+        &mut next.user_constraints,
+    ];
+    let first = lists.into_iter().find(|list| !list.is_empty());
+    if let Some(list) = first {
+        list.drain(..list.len().div_ceil(2));
+        return Some(next);
+    }
+    let note = next.handoff_md.trim_end();
+    if note.is_empty() {
+        return None;
+    }
+    let half = &note[..note.floor_char_boundary(note.len() / 2)];
+    let sentence = half.rfind(". ").map(|end| end + 1).max(half.rfind('\n')).unwrap_or(0);
+    next.handoff_md = half[..sentence].trim_end().to_string();
+    Some(next)
+}
+
 /// The handoff note of an extracted checkpoint: the newest few entries of each list.
 pub(super) fn handoff(checkpoint: &Checkpoint) -> String {
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! Byte-pair encoding with OpenAI's vocabularies, as far as counting needs it.
+//! Byte-pair encoding with OpenAI's vocabularies, as far as counting and decoding need it.
 //!
 //! A table is embedded in the program in the form in which it is searched. All numbers are little-endian `u32`:
 //! the number of tokens, the number of slots, and the length of the longest token; the offset of each token,
@@ -68,6 +68,18 @@ impl Vocabulary {
             at = end;
         }
         tokens
+    }
+
+    /// The bytes of tokens; `None` if one of them is not in the vocabulary.
+    pub fn decode(&self, tokens: &[u32]) -> Option<Vec<u8>> {
+        let count = self.starts.len() / 4 - 1;
+        let known = tokens.iter().map(|token| usize::try_from(*token).ok().filter(|rank| *rank < count));
+        let pieces: Option<Vec<&[u8]>> = known
+            .map(|rank| {
+                rank.map(|rank| &self.bytes[number(self.starts, rank)..number(self.starts, rank + 1)])
+            })
+            .collect();
+        pieces.map(|pieces| pieces.concat())
     }
 
     fn piece_end(&self, text: &str, at: usize) -> usize {

@@ -53,8 +53,28 @@ def talk(model):
     conversations.delete(conversation.id)
 
 
+def run_tools(model):
+    """The runner asks the server to keep the conversation, and goes on by itself where it does not."""
+    asked = []
+
+    @anthropic.beta_tool
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        asked.append(city)
+        return "wind"
+
+    messages = [{"role": "user", "content": "Hello"}]
+    runner = client.beta.messages.tool_runner(model=model, max_tokens=100, messages=messages, tools=[weather])
+    answer = runner.until_done()
+    assert asked == ["Paris"], asked
+    assert answer.content[-1].text == "The tool says: wind", answer
+
+
 for name in ["claude", "chat", "responses"]:
     talk(name)
+    run_tools(name)
+error = raises(anthropic.BadRequestError, lambda: client.messages.create(model="claude", max_tokens=1, messages=[]))
+assert error.body["error"]["type"] == "invalid_request_error", error.body
 thinking = [{"role": "user", "content": "think"}]
 for streams in [False, True]:
     if streams:

@@ -1,18 +1,10 @@
 //! `everturn mcp`, as an MCP client starts it.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
+use crate::{EVERTURN, store, told};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use tempfile::TempDir;
-
-const EVERTURN: &str = env!("CARGO_BIN_EXE_everturn");
-
-fn store(folder: &TempDir) -> String {
-    format!("sqlite:{}", folder.path().join("store.db").display())
-}
 
 /// The lines of every session file below a folder.
 fn recorded(folder: &Path) -> Vec<Vec<Value>> {
@@ -29,13 +21,10 @@ fn recorded(folder: &Path) -> Vec<Vec<Value>> {
 /// The official client for Python, which `./test` installs.
 #[test]
 fn the_python_client_works_over_stdio() {
-    let python = std::env::var("EVERTURN_TEST_PYTHON").unwrap_or_else(|_| {
-        panic!("EVERTURN_TEST_PYTHON is not set: run `./test cli`, which installs the client and says where it is")
-    });
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/tests/clients/python/mcp_client.py");
-    let output = Command::new(python)
+    let output = Command::new(told("EVERTURN_TEST_PYTHON"))
         .arg("-Wignore")
         .arg(script)
         .args(["stdio", EVERTURN, "mcp", "--store", &store(&folder)])

@@ -1,0 +1,138 @@
+//! Sessions: a conversation that is logged entry by entry, and exported as a session file.
+
+use crate::{About, Asker, ConversationName, Method, Noun, Operation};
+use everturn::Logged;
+use everturn_core::Error;
+use everturn_core::conversation::Conversation;
+use everturn_core::time::Timestamp;
+use everturn_formats::session::{Fields, New, SessionSummary};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Starts a session about a subject: a conversation that `log_session` and `end_session` write to.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"subject": "img_1", "subject_key": "image_id", "agent_provider": "claude-sonnet", "context_loaded": ["taste.md"]}))]
+pub struct StartSession {
+    /// Subject of the session.
+    pub subject: String,
+    /// Name of the subject in the header; `subject` by default.
+    pub subject_key: Option<String>,
+    /// Id of the session; by default a new one.
+    pub session_id: Option<String>,
+    /// Model of the agent.
+    pub agent_provider: Option<String>,
+    /// Temperature of the model.
+    pub agent_temperature: Option<f64>,
+    /// What the agent has read.
+    #[serde(default)]
+    pub context_loaded: Vec<String>,
+    /// Hash of the state of the work at the beginning.
+    pub starting_snapshot_hash: Option<String>,
+    /// Additional fields of the header.
+    #[serde(default)]
+    pub fields: Fields,
+}
+
+impl Operation for StartSession {
+    type Answer = Conversation;
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::Sessions,
+        "start_session",
+        "/sessions",
+        "Start a session",
+        "The conversation of the session.",
+    )
+    .creates();
+
+    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+        let start = move |tenant: &everturn::Tenant| {
+            let header = |id: String, now: Timestamp| New {
+                subject_key: self.subject_key.unwrap_or_else(|| "subject".into()),
+                agent_provider: self.agent_provider,
+                agent_temperature: self.agent_temperature,
+                context_loaded: self.context_loaded,
+                starting_snapshot_hash: self.starting_snapshot_hash,
+                extra: self.fields,
+                ..New::about(self.subject, self.session_id.unwrap_or(id), now)
+            };
+            tenant.start_session(header)?.get()
+        };
+        asker.blocking(start).await
+    }
+
+    fn location(_: &str, answer: &Conversation) -> Option<String> {
+        Some(crate::conversations::place(answer))
+    }
+}
+
+/// Logs an entry of a session. Types with a meaning: `agent_thinking` (text), `agent_tool_call` (tool, parameters),
+/// `tool_result` (result), `photographer_message` and `user_message` (text), `agent_message` (text),
+/// `snapshot_created` (hash, label), `mask_generated` (name, provider, target), `vocabulary_gap_logged`
+/// (description, workaround), `taste_proposal` and `taste_confirmation` (update). Any other type is kept as it is.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"type": "snapshot_created", "fields": {"hash": "9f2c", "label": "v1"}}))]
+pub struct LogSession {
+    /// The session's conversation.
+    pub conversation: ConversationName,
+    /// Type of the entry.
+    pub r#type: String,
+    /// Fields of the entry.
+    #[serde(default)]
+    pub fields: Fields,
+    /// Time of the entry; by default now.
+    pub timestamp: Option<Timestamp>,
+}
+
+impl Operation for LogSession {
+    type Answer = Logged;
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::Sessions,
+        "log_session",
+        "/sessions/{conversation}/entries",
+        "Log an entry of a session",
+        "The entry's place in the log.",
+    )
+    .creates();
+
+    async fn run(self, asker: &Asker) -> Result<Logged, Error> {
+        let log = move |tenant: &everturn::Tenant| {
+            self.conversation.find(tenant)?.log_session(self.r#type, self.timestamp, self.fields)
+        };
+        asker.blocking(log).await
+    }
+}
+
+/// Ends a session with its numbers: duration, entries, and entries by type. Its conversation is closed, and can still
+/// be read and exported.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"fields": {"snapshots": 3}}))]
+pub struct EndSession {
+    /// The session's conversation.
+    pub conversation: ConversationName,
+    /// Additional fields of the last entry.
+    #[serde(default)]
+    pub fields: Fields,
+}
+
+impl Operation for EndSession {
+    type Answer = SessionSummary;
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::Sessions,
+        "end_session",
+        "/sessions/{conversation}/end",
+        "End a session",
+        "The numbers of the session.",
+    );
+
+    async fn run(self, asker: &Asker) -> Result<SessionSummary, Error> {
+        let end = move |tenant: &everturn::Tenant| self.conversation.find(tenant)?.end_session(&self.fields);
+        asker.blocking(end).await
+    }
+}

@@ -1,0 +1,225 @@
+//! `everturn record`
+
+use crate::args::Args;
+use crate::client::Client;
+use crate::open;
+use crate::output::Failure;
+use crate::relay::{self, NextLine, PassedLine, PassedLines};
+use crate::verbs::session::uuid;
+use clap::Args as ClapArgs;
+use everturn::{SystemWorld, World};
+use everturn_api::sessions::{EndSession, LogSession, StartSession};
+use everturn_core::Error;
+use everturn_core::id::ConversationId;
+use everturn_formats::session::{Dispatches, Entry, Fields, New, Options, Sender, Session, Sink};
+use everturn_server::Proxy;
+use serde_json::json;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[derive(ClapArgs)]
+#[command(
+    after_help = "An MCP client starts this command instead of the server; the server's own command follows --.\n\
+    With --to, it is pointed at this proxy instead of the server. What passes is unchanged, and goes on if it\n\
+    cannot be recorded. Examples:\n  \
+    everturn record -- npx -y @modelcontextprotocol/server-filesystem .\n  \
+    everturn record --session photos/img_1 -- python server.py\n  \
+    everturn record --to http://127.0.0.1:3001/mcp --listen 127.0.0.1:3002"
+)]
+pub struct Record {
+    /// Command that runs the MCP server
+    #[arg(value_name = "COMMAND", required_unless_present = "to", last = true)]
+    command: Vec<OsString>,
+    /// URL of an MCP server over streamable HTTP, instead of a command
+    #[arg(long, value_name = "URL", conflicts_with = "command")]
+    to: Option<String>,
+    /// Address to listen on, with --to
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7318", requires = "to")]
+    listen: SocketAddr,
+    /// Write a session file into `sessions` of this folder, instead of a conversation
+    #[arg(long, value_name = "FOLDER")]
+    session: Option<PathBuf>,
+    /// Add to this conversation instead of starting one: id, beginning of an id, or @last
+    #[arg(long, value_name = "CONV", conflicts_with = "session")]
+    conversation: Option<String>,
+}
+
+/// Pause between attempts to begin the record: another program may use the store.
+const RETRY: Duration = Duration::from_secs(1);
+
+pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
+    let (subject, transport) = match (&verb.to, verb.command.first()) {
+        (Some(url), _) => (url.clone(), "http"),
+        (None, Some(program)) => (program.to_string_lossy().into_owned(), "stdio"),
+        (None, None) => (String::new(), "stdio"),
+    };
+    let scribe = Scribe {
+        args: args.for_thread(),
+        folder: verb.session.clone(),
+        conversation: verb.conversation.clone(),
+        subject,
+        transport,
+        dispatches: Dispatches::default(),
+        began: Instant::now(),
+        record: None,
+        tried: None,
+        has_complained: false,
+    };
+    match &verb.to {
+        Some(url) => serve(scribe, verb.listen, url),
+        None => relay::end_as(relay::run(&verb.command, move |lines, _| scribe.run(&lines))?),
+    }
+}
+
+fn serve(scribe: Scribe, listen: SocketAddr, to: &str) -> Result<(), Failure> {
+    let lines = Arc::new(PassedLines::default());
+    let tap = {
+        let lines = lines.clone();
+        move |passed: everturn_server::Passed| {
+            let from = if passed.from_client { Sender::Client } else { Sender::Server };
+            lines.push(PassedLine { channel: passed.channel, from, at: passed.at, bytes: passed.text });
+        }
+    };
+    let proxy = Proxy::bind(listen, to, tap)?;
+    eprintln!("everturn records what passes on http://{} to {to}\nCtrl-C stops it.", proxy.address);
+    let written = relay::on_thread({
+        let lines = lines.clone();
+        move || scribe.run(&lines)
+    })?;
+    let served = proxy.run();
+    lines.close();
+    let _ = written.recv_timeout(relay::LISTENER_PATIENCE);
+    Ok(served?)
+}
+
+/// Writes down what passes. A failure is reported once, and what passes goes on.
+struct Scribe {
+    args: Args,
+    /// Folder of the session file.
+    folder: Option<PathBuf>,
+    /// Conversation to add to.
+    conversation: Option<String>,
+    /// Name of the server.
+    subject: String,
+    transport: &'static str,
+    dispatches: Dispatches,
+    began: Instant,
+    /// Begun with the first entry, when the client has said its name.
+    record: Option<Result<Destination, Error>>,
+    tried: Option<Instant>,
+    has_complained: bool,
+}
+
+/// Where it is written.
+enum Destination {
+    File(Sink),
+    Store { store: Box<Client>, conversation: ConversationId, is_ours: bool },
+}
+
+impl Scribe {
+    fn run(mut self, lines: &PassedLines) {
+        while let NextLine::Line(line) = lines.next(None) {
+            let elapsed = line.at.saturating_duration_since(self.began);
+            let entries =
+                self.dispatches.hear(&line.channel, line.from, &line.bytes, SystemWorld.now(), elapsed);
+            for entry in entries {
+                let written = entry.and_then(|entry| self.write(entry));
+                self.complain(written);
+            }
+            if lines.take_lost() > 0 {
+                let text = "messages are too large, or come faster than they can be written";
+                self.complain(Err(Error::busy("record.lost", text)));
+            }
+        }
+        let ended = self.end();
+        self.complain(ended);
+    }
+
+    fn write(&mut self, entry: Entry) -> Result<(), Error> {
+        let is_time = self.tried.is_none_or(|tried| tried.elapsed() >= RETRY);
+        if is_time && !matches!(self.record, Some(Ok(_))) {
+            self.record = Some(self.begin());
+            self.tried = Some(Instant::now());
+        }
+        match self.record.as_ref() {
+            Some(Ok(Destination::File(sink))) => {
+                sink.record(Ok(entry));
+                sink.last_error().map_or(Ok(()), Err)
+            }
+            Some(Ok(Destination::Store { store, conversation, .. })) => {
+                let Entry { kind, at, fields } = entry;
+                let log = LogSession {
+                    conversation: (*conversation).into(),
+                    r#type: kind,
+                    fields,
+                    timestamp: Some(at),
+                };
+                store.call(log).map(drop)
+            }
+            Some(Err(error)) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn begin(&self) -> Result<Destination, Error> {
+        let client = self.dispatches.client().map(str::to_string);
+        let extra = Fields::of(&json!({"program": "everturn record", "transport": self.transport}))?;
+        if let Some(folder) = &self.folder {
+            let subject = folder.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+                let text = format!("{} names no folder; write it as photos/img_1", folder.display());
+                Error::invalid("session.subject", text)
+            })?;
+            let extra = Fields([extra.0, Fields::of(&json!({"server": self.subject}))?.0].concat());
+            let new =
+                New { agent_provider: client, extra, ..New::about(subject, uuid()?, SystemWorld.now()) };
+            let root = folder.parent().unwrap_or(Path::new(""));
+            let session = Session::start(root, &new, Options::default());
+            return Ok(Destination::File(Sink::new(Ok(session?), |_| {})));
+        }
+        let open = |failure| match failure {
+            Failure::Error(error) => error,
+            Failure::Reported | Failure::PipeClosed => {
+                Error::internal("record.store", "the store cannot be opened")
+            }
+        };
+        let store = Box::new(open::making(&self.args).map_err(open)?);
+        let (conversation, is_ours) = match &self.conversation {
+            Some(name) => (store.resolve(name)?, false),
+            None => {
+                let start = StartSession {
+                    subject: self.subject.clone(),
+                    subject_key: Some("server".into()),
+                    agent_provider: client,
+                    fields: extra,
+                    ..StartSession::default()
+                };
+                (store.call(start)?.id, true)
+            }
+        };
+        Ok(Destination::Store { store, conversation, is_ours })
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        match self.record.take() {
+            Some(Ok(Destination::File(sink))) => {
+                sink.end(SystemWorld.now(), &Fields::default());
+                Ok(())
+            }
+            Some(Ok(Destination::Store { store, conversation, is_ours: true })) => store
+                .call(EndSession { conversation: conversation.into(), fields: Fields::default() })
+                .map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    fn complain(&mut self, done: Result<(), Error>) {
+        if let Err(error) = done
+            && !std::mem::replace(&mut self.has_complained, true)
+        {
+            eprintln!("everturn: calls go on, but are not recorded completely: {error}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Sessions that are logged into a store, and conversations as session files.
+
+use crate::stage::{Stage, refused};
+use everturn::{Everturn, Format, NewConversation, NewTurn, Tenant};
+use everturn_core::id::ConversationId;
+use everturn_formats::session::{self, Fields, New};
+use serde_json::{Value, json};
+
+/// On memory and on SQLite.
+fn on_both(test: impl Fn(&Tenant)) {
+    let stage = Stage::new();
+    for url in ["memory:".to_string(), stage.url()] {
+        test(&Everturn::open(&url).unwrap().tenant("acme").unwrap());
+    }
+}
+
+fn fields(value: Value) -> Fields {
+    Fields::of(&value).unwrap()
+}
+
+fn exported(tenant: &Tenant, id: ConversationId) -> String {
+    let mut out = Vec::new();
+    tenant.conversation(id).export(Format::Session, &mut out, &mut |_| {}).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_session_is_started_logged_ended_and_exported() {
+    on_both(|tenant| {
+        let chat = tenant
+            .start_session(|id, now| New {
+                subject_key: "image_id".into(),
+                agent_provider: Some("claude".into()),
+                ..New::about("img_1", id, now)
+            })
+            .unwrap();
+        let log = |kind: &str, value: Value| chat.log_session(kind.into(), None, fields(value));
+        assert!(log("photographer_message", json!({"text": "warmer"})).unwrap().turn.is_some());
+        log("agent_tool_call", json!({"tool": "crop", "parameters": {"x": 1}})).unwrap();
+        log("agent_tool_call", json!({"tool": "blur", "parameters": {}})).unwrap();
+        // A result that names its tool alone answers the call that waits.
+        log("tool_result", json!({"tool": "blur", "result": "ok"})).unwrap();
+        log("tool_result", json!({"result": "ok"})).unwrap();
+        assert!(log("snapshot_created", json!({"hash": "9f", "label": "v1"})).unwrap().turn.is_none());
+        log("weather", json!({"sun": true})).unwrap();
+        refused(
+            log("snapshot_created", json!({"label": "v1"})),
+            "session.field",
+            "snapshot_created needs `hash`",
+        );
+        refused(log("session_end", json!({})), "session.frame_type", "end the session instead");
+        assert_eq!(chat.state().read().unwrap().pending_tools.len(), 0);
+
+        let summary = chat.end_session(&fields(json!({"kept": 1}))).unwrap();
+        assert_eq!((summary.entries, summary.by_type["agent_tool_call"]), (7, 2));
+        refused(chat.end_session(&Fields::default()), "session.ended", "start another");
+        refused(log("weather", json!({})), "conversation.not_active", "is closed");
+
+        let text = exported(tenant, chat.id());
+        let report = session::check(text.as_bytes()).unwrap();
+        assert!(report.is_ok() && !report.unclosed, "{report:?}");
+        let lines = lines(&text);
+        let kinds: Vec<&str> = lines.iter().map(|line| line["type"].as_str().unwrap()).collect();
+        assert_eq!(
+            kinds,
+            [
+                "session_start",
+                "photographer_message",
+                "agent_tool_call",
+                "agent_tool_call",
+                "tool_result",
+                "tool_result",
+                "snapshot_created",
+                "weather",
+                "session_end"
+            ]
+        );
+        assert_eq!((&lines[0]["image_id"], &lines[8]["kept"]), (&json!("img_1"), &json!(1)));
+        assert_eq!(lines[4]["call_id"], lines[3]["call_id"]);
+        assert_eq!(lines[5]["call_id"], lines[2]["call_id"]);
+
+        // It is the file of this very conversation.
+        let again = tenant.import(text.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!((again.conversation.id, again.added), (chat.id(), 0), "{again:?}");
+        // Elsewhere it becomes a conversation that exports as the same file.
+        let elsewhere = Everturn::open("memory:").unwrap().tenant("other").unwrap();
+        let imported = elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!(imported.problems, Vec::<String>::new());
+        assert_eq!(exported(&elsewhere, imported.conversation.id), text);
+    });
+}
+
+/// Whatever a conversation holds comes back as the same file, whoever wrote its messages.
+#[test]
+fn any_conversation_is_a_session_file_that_can_be_read_back() {
+    on_both(|tenant| {
+        let chat = tenant.create(NewConversation::default()).wait().unwrap();
+        let turns = [
+            json!({"role": "system", "content": "be brief"}),
+            json!({"role": "user", "content": "hi"}),
+            json!({"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}]}),
+            json!({"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "ls", "arguments": "{\"n\":1.50}"}}]}),
+            json!({"role": "tool", "tool_call_id": "a", "content": "x"}),
+            json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}, {"type": "tool_use", "id": "b", "name": "cat", "input": {"f": "x"}}]}),
+            json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "b", "content": [{"type": "text", "text": "y"}], "is_error": true}]}),
+            json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "s", "signature": "Zz=="}, {"type": "text", "text": "signed"}]}),
+        ];
+        for turn in turns {
+            chat.append(NewTurn::message(turn.to_string()).by("ana")).wait().unwrap();
+        }
+        chat.append_event("snapshot_created", None, json!({"hash": "h"})).wait().unwrap();
+        chat.append_event("note", None, json!([1, 2])).wait().unwrap();
+        let text = exported(tenant, chat.id());
+        let report = session::check(text.as_bytes()).unwrap();
+        assert!(report.is_ok() && report.unclosed, "it goes on, so it has no end: {report:?}");
+        let kinds: Vec<Value> = lines(&text).iter().map(|line| line["type"].clone()).collect();
+        let expected = json!([
+            "session_start",
+            "message",
+            "user_message",
+            "message",
+            "agent_tool_call",
+            "tool_result",
+            "agent_thinking",
+            "agent_message",
+            "agent_tool_call",
+            "tool_result",
+            "message",
+            "snapshot_created",
+            "note"
+        ]);
+        assert_eq!(Value::Array(kinds), expected);
+        assert_eq!(lines(&text)[4]["parameters"].to_string(), "{\"n\":1.50}".replace("1.50", "1.5"));
+        assert!(text.contains("{\"n\":1.50}"), "numbers keep their digits");
+        assert!(text.contains("Zz=="), "signed reasoning stays whole");
+
+        let elsewhere = Everturn::open("memory:").unwrap().tenant("other").unwrap();
+        let imported = elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!((imported.problems, imported.turns), (Vec::<String>::new(), 10));
+        assert_eq!(exported(&elsewhere, imported.conversation.id), text);
+        // It grew, and the longer file adds what is new.
+        chat.append(NewTurn::user("more")).wait().unwrap();
+        let longer = exported(tenant, chat.id());
+        assert!(longer.starts_with(&text));
+        let again = elsewhere.import(longer.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!((again.added, again.conversation.id), (1, imported.conversation.id));
+    });
+}

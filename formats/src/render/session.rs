@@ -1,0 +1,321 @@
+//! A conversation as a session file: the header, one line for each thing that was said or happened, and the end.
+//!
+//! The types of lines are those that [`session`](crate::session) reads: the way back gives the same file.
+
+use super::{About, Document, Out, is_said, time, title};
+use crate::session::{Fields, New, line};
+use everturn_core::Error;
+use everturn_core::conversation::Lifecycle;
+use everturn_core::event::{Event, Visibility, kind};
+use everturn_core::json::Raw;
+use everturn_core::message::{Part, block};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Role, Turn};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+
+const START: &str = "session_start";
+const END: &str = "session_end";
+/// Most calls that are remembered until their results come.
+const CALLS_WAITING_MAX: usize = 1000;
+/// In front of the type of a line that would have meant something to Everturn.
+const IMPORTED: &str = "imported.";
+
+pub struct SessionDocument<'a, W> {
+    out: Out<W>,
+    about: About<'a>,
+    has_begun: bool,
+    /// What the header says the agent is.
+    agent: Option<String>,
+    latest: Timestamp,
+    entries: u64,
+    by_type: BTreeMap<String, u64>,
+    /// Tools that were called and have not answered, by the id of the call. Whoever imports the file knows them, too.
+    calls: HashMap<String, String>,
+    /// A `session_end` that may be the last line.
+    end: Option<Fields>,
+}
+
+impl<'a, W: Write> SessionDocument<'a, W> {
+    pub fn new(out: Out<W>, about: About<'a>) -> SessionDocument<'a, W> {
+        let latest = about.conversation.created;
+        SessionDocument {
+            out,
+            about,
+            has_begun: false,
+            agent: None,
+            latest,
+            entries: 0,
+            by_type: BTreeMap::new(),
+            calls: HashMap::new(),
+            end: None,
+        }
+    }
+
+    /// Writes the header: the one that the conversation came with, or a new one.
+    fn begin(&mut self, given: Option<&str>) -> Result<(), Error> {
+        if std::mem::replace(&mut self.has_begun, true) {
+            return Ok(());
+        }
+        let conversation = self.about.conversation;
+        let header = match given {
+            Some(text) => format!("{text}\n"),
+            None => {
+                New::about(title(conversation), conversation.id.to_string(), conversation.created).line()?
+            }
+        };
+        let fields: Fields = serde_json::from_str(&header).unwrap_or_default();
+        self.agent = fields.get("agent_provider").and_then(Raw::read::<Option<String>>).flatten();
+        self.out.write(&header)
+    }
+
+    fn entry(&mut self, name: &str, at: Timestamp, fields: &Fields) -> Result<(), Error> {
+        self.line(name, &line(name, at, fields)?)
+    }
+
+    fn line(&mut self, name: &str, text: &str) -> Result<(), Error> {
+        self.begin(None)?;
+        self.end = None;
+        self.entries += 1;
+        *self.by_type.entry(name.to_string()).or_default() += 1;
+        self.out.write(text)
+    }
+
+    /// The tool of a call or a result; where a result does not name it, the call did.
+    fn tool(&mut self, name: &str, fields: &mut Fields) -> Result<Option<String>, Error> {
+        let named = fields.get("tool").and_then(Raw::read::<String>);
+        let Some(id) = fields.get("call_id").and_then(Raw::read::<String>) else { return Ok(named) };
+        match (name, named) {
+            ("agent_tool_call", Some(tool)) => {
+                if self.calls.len() < CALLS_WAITING_MAX {
+                    self.calls.insert(id, tool.clone());
+                }
+                Ok(Some(tool))
+            }
+            ("tool_result", named) => {
+                let called = self.calls.remove(&id);
+                if let (None, Some(tool)) = (&named, &called) {
+                    fields.0.insert(0, ("tool".into(), Raw::of(tool)?));
+                }
+                Ok(named.or(called))
+            }
+            (_, named) => Ok(named),
+        }
+    }
+
+    /// Writes a turn as lines of known types; `None` if it holds something that these have no place for.
+    fn lines(&self, turn: &Turn, message: &Raw) -> Option<Vec<(&'static str, Fields)>> {
+        #[derive(Deserialize)]
+        struct Message {
+            #[serde(default)]
+            content: Option<Raw>,
+            #[serde(default)]
+            tool_calls: Option<Vec<Raw>>,
+            #[serde(default)]
+            tool_call_id: Option<Raw>,
+            #[serde(default)]
+            tool_results: Option<Raw>,
+        }
+        let parsed: Message = message.read()?;
+        if parsed.tool_results.is_some() {
+            return None;
+        }
+        let content = parsed.content.as_ref().filter(|content| content.get() != "null");
+        let mut lines = Vec::new();
+        if let (Role::Tool, Some(id)) = (turn.role, &parsed.tool_call_id) {
+            let name = message.read::<Value>()?["name"].as_str().map(str::to_string);
+            let fields = fields([
+                ("tool", name.map(|name| Raw::of(&name))),
+                ("result", content.cloned().map(Ok)),
+                ("call_id", Some(Ok(id.clone()))),
+            ])?;
+            return Some(vec![("tool_result", fields)]);
+        }
+        let speech = match turn.role {
+            Role::User if turn.actor.as_deref() == Some("photographer") => "photographer_message",
+            Role::User => "user_message",
+            Role::Assistant => "agent_message",
+            Role::System | Role::Tool => "",
+        };
+        match content {
+            None => {}
+            Some(text) if text.get().starts_with('"') && !speech.is_empty() => {
+                lines.push((speech, Fields(vec![("text".into(), text.clone())])));
+            }
+            Some(blocks) => {
+                for raw in blocks.read::<Vec<Raw>>()? {
+                    lines.push(self::part(&raw, speech)?);
+                }
+            }
+        }
+        for call in parsed.tool_calls.unwrap_or_default() {
+            lines.push(self::part(&call, speech)?);
+        }
+        (!lines.is_empty()).then_some(lines)
+    }
+}
+
+/// One block as a line.
+fn part(raw: &Raw, speech: &'static str) -> Option<(&'static str, Fields)> {
+    let value: Value = raw.read()?;
+    // Whatever is beside these fields would be lost.
+    let only = |names: &[&str]| {
+        value.as_object().is_some_and(|own| own.keys().all(|key| names.contains(&key.as_str())))
+    };
+    let own: Fields = raw.read().unwrap_or_default();
+    let taken = |names: &[&str]| names.iter().find_map(|name| own.get(name).cloned()).map(Ok);
+    // A tool call of OpenAI's chat: its arguments are JSON in a string.
+    if let Some(function) = own.get("function") {
+        let function: Fields = function.read()?;
+        let arguments = function.get("arguments").and_then(Raw::read::<String>);
+        let parameters = arguments.map(|text| Raw::new(text.clone()).or_else(|_| Raw::of(&text)));
+        let name = function.get("name").cloned().map(Ok);
+        let made = [("tool", name), ("parameters", parameters), ("call_id", taken(&["id"]))];
+        return Some(("agent_tool_call", fields(made)?));
+    }
+    match block(&value) {
+        Part::Text(_) if !speech.is_empty() && only(&["type", "text"]) => {
+            Some((speech, fields([("text", taken(&["text"]))])?))
+        }
+        Part::Thinking { text: Some(_), signed: false } if only(&["type", "thinking", "text"]) => {
+            Some(("agent_thinking", fields([("text", taken(&["thinking", "text"]))])?))
+        }
+        Part::Call { id, name, .. } => {
+            let parameters = taken(&["arguments", "input"]);
+            Some((
+                "agent_tool_call",
+                fields([
+                    ("tool", Some(Raw::of(&name))),
+                    ("parameters", parameters),
+                    ("call_id", id.map(|id| Raw::of(&id))),
+                ])?,
+            ))
+        }
+        Part::Result { id, name, .. } => {
+            let made = [
+                ("tool", name.map(|name| Raw::of(&name))),
+                ("result", taken(&["content", "output"])),
+                ("call_id", id.map(|id| Raw::of(&id))),
+                ("is_error", taken(&["is_error"])),
+            ];
+            Some(("tool_result", fields(made)?))
+        }
+        _ => None,
+    }
+}
+
+fn fields<const N: usize>(named: [(&str, Option<Result<Raw, Error>>); N]) -> Option<Fields> {
+    let present = named.into_iter().filter_map(|(name, raw)| Some((name.to_string(), raw?)));
+    present.map(|(name, raw)| Some((name, raw.ok()?))).collect::<Option<Vec<_>>>().map(Fields)
+}
+
+impl<W: Write> Document for SessionDocument<'_, W> {
+    fn turn(&mut self, turn: &Turn) -> Result<(), Error> {
+        let Some(message) = turn.message.as_ref().filter(|_| is_said(turn)) else { return Ok(()) };
+        let at = time(turn);
+        self.latest = self.latest.max(at);
+        // The line itself, where that is what the turn was made of.
+        if message.read::<Value>().is_some_and(|own| own["type"].is_string() && own["timestamp"].is_string())
+        {
+            let name = message.read::<Value>().and_then(|own| own["type"].as_str().map(str::to_string));
+            return self.line(&name.unwrap_or_default(), &format!("{}\n", message.get()));
+        }
+        let Some(lines) = self.lines(turn, message) else {
+            let mut whole: Fields = message.read().unwrap_or_default();
+            whole.take("type");
+            return self.entry("message", at, &whole);
+        };
+        self.begin(None)?;
+        let mut rest: Fields = turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();
+        let original_time = rest.take("timestamp").and_then(|raw| raw.read::<Timestamp>());
+        for (name, mut fields) in lines {
+            let tool = self.tool(name, &mut fields)?;
+            let usual = match name {
+                "user_message" => None,
+                "photographer_message" => Some("photographer"),
+                "tool_result" => tool.as_deref(),
+                _ => Some("agent"),
+            };
+            if let Some(actor) = turn.actor.as_deref().filter(|actor| Some(*actor) != usual) {
+                fields.0.push(("actor".into(), Raw::of(&actor)?));
+            }
+            if let Some(model) = turn.model.as_ref().filter(|model| Some(*model) != self.agent.as_ref()) {
+                fields.0.push(("model".into(), Raw::of(model)?));
+            }
+            // Once: they are about the line that the turn was made of.
+            for (name, value) in std::mem::take(&mut rest.0) {
+                if fields.get(&name).is_none() {
+                    fields.0.push((name, value));
+                }
+            }
+            self.entry(name, original_time.unwrap_or(at), &fields)?;
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Event) -> Result<(), Error> {
+        let name = event.kind.strip_prefix(IMPORTED).unwrap_or(&event.kind);
+        let is_ours = kind::RESERVED.contains(&event.kind.as_str())
+            || matches!(event.kind.as_str(), kind::IMPORT_FINISHED | kind::ASSET_ADDED);
+        let Some(text) = event.text().filter(|_| !is_ours && event.visibility != Visibility::Private) else {
+            return Ok(());
+        };
+        let at = event.occurred_at.unwrap_or(event.at);
+        self.latest = self.latest.max(at);
+        let mut own: Fields = serde_json::from_str(text).unwrap_or_default();
+        let is_line = own.get("type").and_then(Raw::read::<String>).as_deref() == Some(name);
+        match name {
+            START if is_line && !self.has_begun => self.begin(Some(text)),
+            END if is_line => {
+                self.begin(None)?;
+                self.end = Some(own);
+                Ok(())
+            }
+            // Another session's header in the middle would end this one.
+            START | END => Ok(()),
+            name if is_line && own.get("timestamp").is_some() => {
+                let name = name.to_string();
+                self.line(&name, &format!("{text}\n"))
+            }
+            name => {
+                if own.0.is_empty() && text != "{}" {
+                    own.0.push(("body".into(), Raw::new(text.to_string())?));
+                }
+                own.take("type");
+                own.take("timestamp");
+                let name = name.to_string();
+                self.entry(&name, at, &own)
+            }
+        }
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(), Error> {
+        self.begin(None)?;
+        let conversation = self.about.conversation;
+        // A session that goes on has no end: importing the longer file later adds what is new.
+        let mut fields = match self.end.take() {
+            Some(end) => end,
+            None if conversation.state == Lifecycle::Closed => Fields(vec![
+                ("ended_at".into(), Raw::of(&self.latest)?),
+                ("duration_s".into(), Raw::of(&seconds(conversation.created, self.latest))?),
+            ]),
+            None => return self.out.flush(),
+        };
+        let at = fields.take("timestamp").and_then(|raw| raw.read()).unwrap_or(self.latest);
+        fields.take("type");
+        for (name, value) in [("entries", Raw::of(&self.entries)?), ("by_type", Raw::of(&self.by_type)?)] {
+            match fields.0.iter_mut().find(|(own, _)| own == name) {
+                Some((_, own)) => *own = value,
+                None => fields.0.push((name.into(), value)),
+            }
+        }
+        self.out.write(&line(END, at, &fields)?)?;
+        self.out.flush()
+    }
+}
+
+fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.0.saturating_sub(from.0).max(0) as f64 / 1e6
+}

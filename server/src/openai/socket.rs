@@ -1,0 +1,243 @@
+//! Responses over a WebSocket: the client sends `response.create` messages, each of which is answered with the events
+//! of a stream, one after another.
+//!
+//! The last response that was not stored can be continued on its connection: its messages are kept in memory until the
+//! next one, or until its continuation fails.
+
+use super::ask::Ask;
+use super::error::Refused;
+use super::events::Events;
+use super::fields::Fields;
+use super::responses::{Begun, begin, fresh, now, show, tell};
+use super::sse::{EVENTS_AHEAD, Feed};
+use super::stored::StoredRequest;
+use super::{ids, models};
+use crate::access::{Caller, KeyRole, allowed};
+use crate::app::App;
+use crate::connections::Answering;
+use crate::json;
+use crate::lanes::{self, SMALL_BYTES};
+use crate::problem::Problem;
+use axum::body::Bytes;
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use everturn_core::Error;
+use everturn_core::json::Raw;
+use futures_util::future::OptionFuture;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Maximum life of a connection.
+const LIFE: Duration = Duration::from_secs(60 * 60);
+/// Maximum silence of the server: a connection that nobody is behind any more fails then.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+/// Maximum number of messages that wait for the one before them; further ones are not read yet.
+const WAITING_MAX: usize = 16;
+/// Fields that belong to the other transport. The answer is a stream anyway.
+const OTHER_TRANSPORT: [&str; 2] = ["stream", "stream_options"];
+
+/// Accepts a connection.
+pub async fn connect(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refused> {
+    let caller = allowed(request.extensions(), KeyRole::Writer)?.clone();
+    let answering = request.extensions().get::<Arc<Answering>>().cloned();
+    // A connection counts like a stream.
+    let running = app.access.admit(&caller)?;
+    let (mut parts, _) = request.into_parts();
+    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &()).await.map_err(|_| {
+        let text = "GET /v1/responses opens a WebSocket, and this is not a request for one; send a POST, or GET \
+                    /v1/responses/{id}";
+        Problem::new(StatusCode::UPGRADE_REQUIRED, "socket.expected", text)
+    })?;
+    let bytes_max = app.config.body_bytes_max;
+    let upgrade = upgrade.max_message_size(bytes_max).max_frame_size(bytes_max);
+    Ok(upgrade.on_upgrade(async move |socket| {
+        let _held = (answering, running);
+        Connection { app, caller, last: None }.serve(socket).await;
+    }))
+}
+
+struct Connection {
+    app: Arc<App>,
+    caller: Caller,
+    /// The last response that was not stored: its id, and its messages with those before it.
+    last: Option<(String, Vec<Raw>)>,
+}
+
+impl Connection {
+    async fn serve(mut self, mut socket: WebSocket) {
+        let stopping = self.app.stopping.clone();
+        let lease = self.app.access.lease(&self.app, self.caller.credential);
+        let end = async {
+            tokio::select! {
+                () = stopping.cancelled() => (close_code::AWAY, None),
+                Some(()) = OptionFuture::from(lease.map(|lease| lease.ended())) => {
+                    let text = "the key or token of this connection was revoked or has expired; connect again with a valid one";
+                    (close_code::POLICY, Some(Problem::new(StatusCode::UNAUTHORIZED, "access.ended", text)))
+                }
+                () = tokio::time::sleep(LIFE) => {
+                    let text = "a connection may last 60 minutes; open a new one";
+                    let code = "websocket_connection_limit_reached";
+                    (close_code::POLICY, Some(Problem::new(StatusCode::BAD_REQUEST, code, text)))
+                }
+            }
+        };
+        tokio::pin!(end);
+        let mut waiting = VecDeque::new();
+        let (code, problem) = loop {
+            let text = tokio::select! {
+                biased;
+                end = &mut end => break end,
+                Some(text) = std::future::ready(waiting.pop_front()) => text,
+                message = socket.recv() => match message {
+                    Some(Ok(Message::Text(text))) => text,
+                    Some(Ok(Message::Binary(_))) => break (close_code::UNSUPPORTED, None),
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                },
+                () = tokio::time::sleep(HEARTBEAT) => match socket.send(Message::Ping(Bytes::new())).await {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+            };
+            let (sink, events) = mpsc::channel(EVENTS_AHEAD);
+            let lane = self.caller.lane.clone();
+            let answering = lane.run(self.answer(text.to_string(), Feed::Messages(sink)));
+            let sent = tokio::select! {
+                biased;
+                end = &mut end => break end,
+                ((), sent) = async { tokio::join!(answering, forward(&mut socket, events, &mut waiting)) } => sent,
+            };
+            if !sent {
+                return;
+            }
+        };
+        if let Some(problem) = problem {
+            let _ = socket.send(Message::Text(Refused::from(problem).message().to_string().into())).await;
+        }
+        let _ = socket.send(Message::Close(Some(CloseFrame { code, reason: "".into() }))).await;
+    }
+
+    /// Answers one message.
+    async fn answer(&mut self, text: String, feed: Feed) {
+        if let Err(refused) = self.respond(&text, &feed).await {
+            feed.send(None, &refused.message()).await;
+        }
+    }
+
+    async fn respond(&mut self, text: &str, feed: &Feed) -> Result<(), Refused> {
+        let _running = self.app.access.admit(&self.caller)?;
+        if let (Some(errand), true) = (lanes::current(), text.len() > SMALL_BYTES) {
+            errand.reserve(text.len()).await?;
+        }
+        let mut body: Fields = json::read(text)?;
+        let kind: Option<String> = body.take("type")?;
+        if kind.as_deref() != Some("response.create") {
+            return Err(Refused::field(
+                "type",
+                "type is not response.create, the only message that is understood",
+            ));
+        }
+        let generate = body.take("generate")?.unwrap_or(true);
+        OTHER_TRANSPORT.iter().for_each(|name| drop(body.0.remove(*name)));
+        let mut ask = Ask::read(body)?;
+        if ask.background {
+            return Err(Refused::field(
+                "background",
+                "a WebSocket has no background; leave it out, or send a POST",
+            ));
+        }
+        // Whatever comes of it, this response is continued at most once more after it succeeded.
+        let last = self.last.take();
+        let mut before = Vec::new();
+        if let Some(previous) = ask.previous.clone() {
+            match last {
+                Some((id, messages)) if id == previous => {
+                    ask.previous = None;
+                    before = messages;
+                }
+                other => {
+                    self.last = other;
+                    if !ask.store {
+                        return Err(absent(&previous));
+                    }
+                }
+            }
+        } else {
+            self.last = last;
+        }
+        before.append(&mut ask.input);
+        ask.input = before;
+        if !ask.store && ask.conversation.is_none() {
+            return self.unstored(ask, generate, feed).await;
+        }
+        let Begun { running, .. } = begin(&self.caller.scope, ask).await?;
+        // Its failure is the last event of the stream.
+        let _ = show(&self.app, running, Some(feed)).await;
+        Ok(())
+    }
+
+    /// Answers a request that is not stored, and keeps it for its continuation.
+    async fn unstored(&mut self, ask: Ask, generate: bool, feed: &Feed) -> Result<(), Refused> {
+        let mut items = ask.input.clone();
+        if generate {
+            let Begun { running, .. } = begin(&self.caller.scope, ask).await?;
+            let turn = running.turn;
+            if let Ok(answer) = show(&self.app, running, Some(feed)).await {
+                items.extend(answer.messages);
+                self.last = Some((ids::response(turn), items));
+            }
+            return Ok(());
+        }
+        // A request that only prepares the next one.
+        let turn = fresh()?;
+        let model = models::find(&self.caller.scope, ask.model)?.asked;
+        let mut events =
+            Events::new(turn, StoredRequest { model, echo: ask.echo, conversation: None, inputs: 0 });
+        tell(feed, &events.begin()).await;
+        tell(feed, &events.end_empty(now())).await;
+        self.last = Some((ids::response(turn), items));
+        Ok(())
+    }
+}
+
+fn absent(previous: &str) -> Refused {
+    let text = format!(
+        "the response {:?} to continue is not on this connection, and not stored; send all the input again",
+        everturn_core::id::clip(previous)
+    );
+    Refused::at("previous_response_id")(Error::not_found("previous_response_not_found", text))
+}
+
+/// Sends messages as they come, and queues those of the client. Returns whether the connection goes on.
+async fn forward(
+    socket: &mut WebSocket,
+    mut events: mpsc::Receiver<String>,
+    waiting: &mut VecDeque<Utf8Bytes>,
+) -> bool {
+    loop {
+        tokio::select! {
+            event = events.recv() => match event {
+                None => return true,
+                Some(event) => {
+                    if socket.send(Message::Text(event.into())).await.is_err() {
+                        return false;
+                    }
+                }
+            },
+            message = socket.recv(), if waiting.len() < WAITING_MAX => match message {
+                Some(Ok(Message::Text(text))) => waiting.push_back(text),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                _ => return false,
+            },
+            () = tokio::time::sleep(HEARTBEAT) => {
+                if socket.send(Message::Ping(Bytes::new())).await.is_err() {
+                    return false;
+                }
+            }
+        }
+    }
+}

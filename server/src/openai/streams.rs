@@ -1,0 +1,101 @@
+//! Events of recent streams, so that a client that lost its connection can ask for the rest with the same numbers.
+//!
+//! They are in memory only. A response whose stream is not here any more can be streamed again from its beginning.
+
+use everturn_core::id::TurnId;
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Maximum number of streams; the oldest are dropped first.
+const STREAMS_MAX: usize = 256;
+/// Maximum size of all of them, as JSON.
+const BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The recent streams of all tenants: a response is looked up in its tenant's store first.
+#[derive(Default)]
+pub struct Streams(Mutex<VecDeque<(TurnId, Arc<Stream>)>>);
+
+/// The events of one response, numbered from 0.
+#[derive(Default)]
+pub struct Stream {
+    told: Mutex<Told>,
+    news: Notify,
+}
+
+#[derive(Default)]
+struct Told {
+    events: Vec<Arc<Value>>,
+    bytes: usize,
+    ended: bool,
+    /// Nobody writes it any more, although it did not end.
+    broken: bool,
+}
+
+/// Writes a stream.
+pub struct StreamWriter(Arc<Stream>);
+
+impl Streams {
+    pub fn begin(&self, turn: TurnId) -> StreamWriter {
+        let stream = Arc::new(Stream::default());
+        let mut recent = self.0.lock();
+        recent.push_back((turn, stream.clone()));
+        let bytes = |recent: &VecDeque<(TurnId, Arc<Stream>)>| -> usize {
+            recent.iter().map(|(_, stream)| stream.told.lock().bytes).sum()
+        };
+        while recent.len() > STREAMS_MAX || (recent.len() > 1 && bytes(&recent) > BYTES_MAX) {
+            recent.pop_front();
+        }
+        StreamWriter(stream)
+    }
+
+    pub fn find(&self, turn: TurnId) -> Option<Arc<Stream>> {
+        let recent = self.0.lock();
+        let (_, stream) = recent.iter().find(|(id, stream)| *id == turn && !stream.told.lock().broken)?;
+        Some(stream.clone())
+    }
+}
+
+impl StreamWriter {
+    /// Adds events; `last` if none follow.
+    pub fn tell(&self, events: &[Value], last: bool) {
+        let mut told = self.0.told.lock();
+        told.bytes += events.iter().map(|event| event.to_string().len()).sum::<usize>();
+        told.events.extend(events.iter().cloned().map(Arc::new));
+        told.ended |= last;
+        drop(told);
+        self.0.news.notify_waiters();
+    }
+}
+
+impl Drop for StreamWriter {
+    fn drop(&mut self) {
+        let mut told = self.0.told.lock();
+        told.broken = !told.ended;
+        drop(told);
+        self.0.news.notify_waiters();
+    }
+}
+
+impl Stream {
+    /// The events from this number on, waiting for the next one; `None` after the last.
+    pub async fn after(&self, from: usize) -> Option<Vec<Arc<Value>>> {
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            {
+                let told = self.told.lock();
+                if from < told.events.len() {
+                    return Some(told.events[from..].to_vec());
+                }
+                if told.ended || told.broken {
+                    return None;
+                }
+            }
+            news.await;
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! A proxy in front of an MCP server over HTTP, which copies what passes.
+//!
+//! Requests and responses are streamed through as they come. A copy of each JSON-RPC message goes to a function that
+//! must not block; whatever becomes of it, the exchange goes on.
+
+use crate::access::origin;
+use crate::config::Config;
+use crate::problem::Problem;
+use crate::run::signals;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use everturn_core::Error;
+use futures_util::{Stream, StreamExt};
+use parking_lot::Mutex;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tokio::runtime::Builder;
+
+/// Maximum length of a message that is copied.
+const COPY_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Maximum time that open connections get when it is told to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// Headers about one connection, which a proxy does not pass on.
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// A message that passed.
+pub struct Passed {
+    /// The MCP session, or the exchange if there is none: where ids of requests are unique.
+    pub channel: String,
+    /// Whether the client sent it.
+    pub from_client: bool,
+    /// When it passed.
+    pub at: Instant,
+    /// The message.
+    pub text: Vec<u8>,
+}
+
+/// A proxy that listens.
+pub struct Proxy {
+    listener: TcpListener,
+    /// Address that it listens on.
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    to: reqwest::Url,
+    client: reqwest::Client,
+    tap: Box<dyn Fn(Passed) + Send + Sync>,
+    exchanges: AtomicU64,
+    config: Config,
+}
+
+impl Proxy {
+    /// Listens on this machine for requests to the server at a URL.
+    pub fn bind(
+        listen: SocketAddr,
+        to: &str,
+        tap: impl Fn(Passed) + Send + Sync + 'static,
+    ) -> Result<Proxy, Error> {
+        if !listen.ip().is_loopback() {
+            let text = format!(
+                "{listen} can be reached by other machines, and a proxy has no keys; listen on 127.0.0.1"
+            );
+            return Err(Error::invalid("record.unsafe", text));
+        }
+        let wrong = |e: &dyn std::fmt::Display| {
+            let text = format!("{to:?} is not the URL of an MCP server: {e}; write it as http://host/mcp");
+            Error::invalid("record.url", text)
+        };
+        let to = reqwest::Url::parse(to).map_err(|e| wrong(&e))?;
+        crate::tls::provide();
+        let mut client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+        if to.host_str().is_some_and(|host| matches!(host, "localhost" | "127.0.0.1" | "[::1]")) {
+            client = client.no_proxy();
+        }
+        let client = client.build().map_err(|e| wrong(&e))?;
+        let cannot = |e: std::io::Error| {
+            let text = format!(
+                "cannot listen on {listen}: {e}; choose another with --listen, port 0 picks a free one"
+            );
+            Error::invalid("serve.listen", text)
+        };
+        let listener = TcpListener::bind(listen).map_err(cannot)?;
+        listener.set_nonblocking(true).map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        let config = Config { listen: address, ..Config::default() };
+        let shared = Shared { to, client, tap: Box::new(tap), exchanges: AtomicU64::new(0), config };
+        Ok(Proxy { listener, address, shared: Arc::new(shared) })
+    }
+
+    /// Serves until the process is told to stop.
+    pub fn run(self) -> Result<(), Error> {
+        let failed = |e: std::io::Error| Error::internal("serve.failed", format!("the proxy failed: {e}"));
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(failed)?;
+        runtime.block_on(async {
+            let stop = signals()?;
+            let listener = tokio::net::TcpListener::from_std(self.listener).map_err(failed)?;
+            let router = Router::new().fallback(pass).with_state(self.shared);
+            tokio::select! {
+                served = std::future::IntoFuture::into_future(axum::serve(listener, router)) => served.map_err(failed),
+                () = stop => Ok(()),
+            }
+        })?;
+        runtime.shutdown_timeout(STOP_PATIENCE);
+        Ok(())
+    }
+}
+
+async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    if let Err(problem) = origin::check(&shared.config, &parts) {
+        return problem.into_response();
+    }
+    let exchange = shared.exchanges.fetch_add(1, Ordering::Relaxed);
+    let at = Instant::now();
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let copied = {
+        let sent = sent.clone();
+        body.into_data_stream().inspect(move |piece| {
+            if let Ok(piece) = piece {
+                copy(&mut sent.lock(), piece);
+            }
+        })
+    };
+    let mut headers = passed_on(&parts.headers);
+    headers.remove(HOST);
+    let mut upstream =
+        shared.client.request(parts.method.clone(), target(&shared.to, &parts.uri)).headers(headers);
+    // A body of unknown length where there is none is refused by some servers.
+    if parts.headers.contains_key("content-length") || parts.headers.contains_key("transfer-encoding") {
+        upstream = upstream.body(reqwest::Body::wrap_stream(copied));
+    }
+    let answer = upstream.send().await;
+    let session = |headers: &HeaderMap| Some(headers.get("mcp-session-id")?.to_str().ok()?.to_string());
+    let given = answer.as_ref().ok().and_then(|answer| session(answer.headers()));
+    let channel = session(&parts.headers).or(given).unwrap_or_else(|| format!("exchange {exchange}"));
+    let text = std::mem::take(&mut *sent.lock());
+    if !text.is_empty() {
+        (shared.tap)(Passed { channel: channel.clone(), from_client: true, at, text });
+    }
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            let text = format!("the MCP server behind this proxy does not answer: {}", error.without_url());
+            return Problem::new(StatusCode::BAD_GATEWAY, "record.upstream", text).into_response();
+        }
+    };
+    let is_stream = answer
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .is_some_and(|kind| kind.starts_with("text/event-stream"));
+    let (status, headers) = (answer.status(), passed_on(answer.headers()));
+    let copy = Copy { shared, channel, is_stream, buffer: Vec::new() };
+    let body = Tee { stream: Box::pin(answer.bytes_stream()), copy };
+    let mut response = Body::from_stream(body).into_response();
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
+    response
+}
+
+/// The URL behind the proxy: the server's own for its root, with the path and query of the request.
+fn target(to: &reqwest::Url, asked: &axum::http::Uri) -> reqwest::Url {
+    let mut url = to.clone();
+    // A client that was given the path as well means the same.
+    if asked.path() != "/" && asked.path() != to.path() {
+        url.set_path(&format!("{}{}", to.path().trim_end_matches('/'), asked.path()));
+    }
+    if asked.query().is_some() {
+        url.set_query(asked.query());
+    }
+    url
+}
+
+fn passed_on(headers: &HeaderMap) -> HeaderMap {
+    let is_own = |name: &HeaderName| HOP_BY_HOP.contains(&name.as_str());
+    headers
+        .iter()
+        .filter(|(name, _)| !is_own(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+fn copy(into: &mut Vec<u8>, piece: &[u8]) {
+    // One that is too long is cut, and says nothing to whoever reads it.
+    let room = COPY_BYTES_MAX - into.len().min(COPY_BYTES_MAX);
+    into.extend_from_slice(&piece[..piece.len().min(room)]);
+}
+
+/// A response on its way to the client.
+struct Tee {
+    stream: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
+    copy: Copy,
+}
+
+impl Stream for Tee {
+    type Item = reqwest::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let piece = ready!(self.stream.as_mut().poll_next(context));
+        if let Some(Ok(piece)) = &piece {
+            self.copy.take(piece);
+        }
+        Poll::Ready(piece)
+    }
+}
+
+/// The copy of a response: one message, or a stream of events with one each.
+struct Copy {
+    shared: Arc<Shared>,
+    channel: String,
+    is_stream: bool,
+    buffer: Vec<u8>,
+}
+
+impl Copy {
+    fn take(&mut self, piece: &[u8]) {
+        copy(&mut self.buffer, piece);
+        while self.is_stream
+            && let Some((event, rest)) = event(&self.buffer)
+        {
+            let (data, rest) = (data(&self.buffer[..event]), self.buffer.split_off(rest));
+            self.buffer = rest;
+            self.pass(data);
+        }
+    }
+
+    fn pass(&self, text: Vec<u8>) {
+        if !text.is_empty() {
+            let channel = self.channel.clone();
+            (self.shared.tap)(Passed { channel, from_client: false, at: Instant::now(), text });
+        }
+    }
+}
+
+/// Also a client that goes away ends a response.
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if !self.is_stream {
+            let text = std::mem::take(&mut self.buffer);
+            self.pass(text);
+        }
+    }
+}
+
+/// Where the first event of a stream ends, and where the next begins.
+fn event(bytes: &[u8]) -> Option<(usize, usize)> {
+    let ends = [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"].into_iter().filter_map(|end| {
+        let at = bytes.windows(end.len()).position(|window| window == end)?;
+        Some((at, at + end.len()))
+    });
+    ends.min()
+}
+
+/// The data of an event.
+fn data(event: &[u8]) -> Vec<u8> {
+    let lines = event.split(|byte| matches!(byte, b'\n' | b'\r'));
+    let data = lines
+        .filter_map(|line| line.strip_prefix(b"data:"))
+        .map(|line| line.strip_prefix(b" ").unwrap_or(line));
+    data.collect::<Vec<_>>().join(&b'\n')
+}
