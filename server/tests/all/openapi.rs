@@ -100,6 +100,7 @@ async fn prepared(answer: &str) -> Prepared {
     }
     let turn = stage.say(&id, "hello").await["id"].as_str().unwrap().to_string();
     stage.send(Method::PUT, &format!("{path}/pins/language"), &json!({"value": "pt"}), 200).await;
+    stage.send(Method::PUT, &format!("{path}/scratchpads/language"), &json!({"value": "pt"}), 200).await;
     stage.post(&format!("{path}/approvals"), &json!({"approval_id": "appr-1"}), 201).await;
     let started = json!({"kind": "tool.started", "body": {"tool_call_id": "call_7"}});
     stage.post(&format!("{path}/events"), &started, 201).await;
