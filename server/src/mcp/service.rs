@@ -198,6 +198,7 @@ impl Service {
                 None => tools::run(row, asker, &arguments),
                 Some(Asked::Answered(answer)) => answer,
                 Some(Asked::Here(tenant, arguments)) => {
+                    let tenant = tenant.called_by(scope.caller().clone());
                     tools::run(row, Asker { tenant, ..asker }, &arguments)
                 }
             };

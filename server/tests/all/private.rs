@@ -92,6 +92,7 @@ fn furnish(store: &Everturn) -> (ConversationHandle, BTreeMap<&'static str, Stri
         ("fact", fact.id.to_string()),
         ("name", "a-pin".into()),
         ("approval", "an-approval".into()),
+        ("call", "call_1".into()),
         ("seq", receipt.seq.to_string()),
         ("key", "key_01JD0000000000000000000000".into()),
         ("generation", "gen_01JD0000000000000000000000".into()),
