@@ -320,7 +320,7 @@ fn every_format_is_written_from_a_store_and_twice_the_same() {
     }
     let unknown = "pdf".parse::<Format>().unwrap_err();
     assert!(
-        unknown.text().contains("\"pdf\" is not one of jsonl, transcript, openai-chat"),
+        unknown.text().contains("\"pdf\" is not one of jsonl, session, transcript, openai-chat"),
         "{}",
         unknown.text()
     );

@@ -106,9 +106,10 @@ fn lists_of_messages_are_told_apart_by_their_names() {
     let grown = named(&scope, "/a.json", more).unwrap();
     assert_eq!((grown.conversation.id, grown.added), (a.conversation.id, 1));
     assert_eq!(said(&scope, a.conversation.id), ["system Be brief.", "user hi", "assistant hello"]);
-    // Without a name, what was said first tells.
+    // Without a name, two lists that begin alike may be two chats; only the same list is the same one.
     let c = import(&scope, one).unwrap();
-    assert_eq!(import(&scope, more).unwrap().conversation.id, c.conversation.id);
+    assert_eq!(import(&scope, one).unwrap().conversation.id, c.conversation.id);
+    assert_ne!(import(&scope, more).unwrap().conversation.id, c.conversation.id);
     let report =
         import(&scope, "{\"role\":\"user\",\"content\":\"a\"}\n{\"role\":\"assistant\",\"content\":\"b\"}\n")
             .unwrap();
