@@ -104,7 +104,7 @@ impl PartialEq for Raw {
 
 impl Eq for Raw {}
 
-/// One string value (not a key) in a scanned text.
+/// One string in a scanned text.
 #[derive(Clone, Copy, Debug)]
 pub struct StringValue<'a> {
     /// Byte offset of the opening quote.
@@ -530,8 +530,13 @@ mod tests {
     fn tells_where_strings_lie_and_which_block_holds_them() {
         let text = r#"{"role":"user","content":[{"type":"image","source":{"data":"QUJD"}},"x"]}"#;
         let mut seen = Vec::new();
-        scan(text, |s| seen.push((s.key, &text[s.start..s.end], s.block.map(|b| &text[b - 1..b + 6]))))
-            .unwrap();
+        let mut keys = Vec::new();
+        scan(text, |s| match s.is_key {
+            true => keys.push(s.raw),
+            false => seen.push((s.key, &text[s.start..s.end], s.block.map(|b| &text[b - 1..b + 6]))),
+        })
+        .unwrap();
+        assert_eq!(keys, ["role", "content", "type", "source", "data"]);
         assert_eq!(
             seen,
             [

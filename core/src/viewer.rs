@@ -4,7 +4,7 @@
 //! what a [`Viewer`] lets through, so that no view can forget it.
 
 use crate::event::{Body, Event, Visibility, kind};
-use crate::json::{self, Raw, array, elements, fields, object};
+use crate::json::{Raw, array, elements, fields, object};
 use crate::turn::{Turn, TurnBody};
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -149,7 +149,7 @@ pub fn without_private(message: &str) -> Option<Cow<'_, str>> {
 /// `None` if it is private.
 fn object_without_private(text: &str) -> Option<Cow<'_, str>> {
     let fields = fields(text);
-    if fields.iter().any(|(key, value)| key == "visibility" && json::unescape(value) == "\"private\"") {
+    if fields.iter().any(|(key, value)| key == "visibility" && is_private(value)) {
         return None;
     }
     let mut changed = false;
@@ -166,6 +166,11 @@ fn object_without_private(text: &str) -> Option<Cow<'_, str>> {
         kept.push((&**key, value.into_owned()));
     }
     Some(if changed { Cow::Owned(object(kept)) } else { Cow::Borrowed(text) })
+}
+
+/// Whether a JSON value is the word `private`, however it is escaped.
+fn is_private(value: &str) -> bool {
+    serde_json::from_str::<Cow<'_, str>>(value).is_ok_and(|word| word == "private")
 }
 
 fn blocks_without_private(text: &str, all: bool) -> Cow<'_, str> {

@@ -90,6 +90,14 @@ fn matches(
     at: &str,
     fields: &mut BTreeSet<String>,
 ) -> Result<(), String> {
+    // The tag of an enum stands beside the reference to the type that it tags.
+    let mut beside = schema.clone();
+    if schema.get("properties").is_some()
+        && let Some(referred) = beside.as_object_mut().and_then(|schema| schema.remove("$ref"))
+    {
+        matches(known, &json!({ "$ref": referred }), value, at, fields)?;
+        return matches(known, &beside, value, at, fields);
+    }
     let schema = match target(known, schema) {
         Value::Bool(true) => return Ok(()),
         Value::Object(schema) => schema,

@@ -181,6 +181,8 @@ pub(super) fn check(kind: &str, fields: &Fields) -> Result<(), Error> {
         }
         _ => &[],
     };
+    // An erased entry has lost its fields.
+    let required = if fields.get("erased").is_some() { &[] } else { required };
     for (names, what, fits) in required {
         if !names.iter().any(|name| fields.get(name).is_some_and(fits)) {
             return Err(lacks(kind, names[0], what));

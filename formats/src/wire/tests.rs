@@ -29,6 +29,10 @@ fn text(text: &str) -> Delta {
     Delta::Text(text.to_string())
 }
 
+fn sealed(block: &str) -> Delta {
+    Delta::Sealed(Raw::new(block.into()).unwrap())
+}
+
 fn call(index: usize, id: Option<&str>, name: Option<&str>, arguments: &str) -> Delta {
     let owned = |text: Option<&str>| text.map(str::to_string);
     Delta::Call { index, id: owned(id), name: owned(name), arguments: arguments.to_string() }
@@ -231,7 +235,12 @@ fn an_answer_that_was_not_streamed_keeps_its_bytes() {
         .unwrap();
     assert_eq!(
         deltas,
-        [Delta::Thinking("hm".into()), text("hi"), call(0, Some("t"), Some("f"), r#"{"x" : 1}"#)]
+        [
+            Delta::Thinking("hm".into()),
+            sealed(r#"{"type":"thinking","thinking":"hm","signature":"\u0041="}"#),
+            text("hi"),
+            call(0, Some("t"), Some("f"), r#"{"x" : 1}"#)
+        ]
     );
     let answer = assembly.answer().unwrap();
     assert_eq!(answer.messages[0].get(), format!(r#"{{"role":"assistant","content":{content}}}"#));
@@ -282,6 +291,8 @@ fn an_anthropic_stream_becomes_one_message_with_its_signature_intact() {
         [
             Delta::Thinking("Let ".into()),
             Delta::Thinking("me".into()),
+            sealed(r#"{"type":"thinking","thinking":"Let me","signature":"EqQB\/+\u003d="}"#),
+            sealed(r#"{"type":"redacted_thinking","data":"\u0041\/=="}"#),
             text("Hi"),
             call(0, Some("tu"), Some("ls"), ""),
             call(0, None, None, ""),

@@ -792,9 +792,9 @@ fn instructions_of_a_request_are_the_system_prompt() {
     }
     let responses = format!("{{\"instructions\":\"You help.\",\n\"input\":[{hi}]}}");
     assert_eq!(said(&responses), ["prompt You help.", hi, "request"]);
-    // Behind the messages it is one piece.
+    // It comes first also where it stands behind the messages.
     let behind = format!("{{\"messages\":[\n{hi}],\"system\":[\"You help.\",\"Be brief.\"]}}");
-    assert_eq!(said(&behind), [hi, "prompt You help.\n\nBe brief.", "request"]);
+    assert_eq!(said(&behind), ["prompt You help.", brief, hi, "request"]);
     let contents = r#"{"role":"user","parts":[{"text":"hi"}]}"#;
     let gemini =
         r#"{"system_instruction":{"parts":[{"text":"You help."}]},"contents":[{"parts":[{"text":"hi"}]}]}"#;

@@ -182,7 +182,7 @@ fn an_archive_is_zstandard_with_one_record_a_line() {
         Hash([9; 32])
     ));
     has(&format!(
-        r#"{{"key":{{"id":"{}","tenant":"acme","role":"admin","label":"laptop","created":"2026-01-01T00:00:00.000000Z","expires":null,"revoked":"2026-01-01T00:00:00.000000Z","last_used":null,"secret_sha256":"{}"}}}}"#,
+        r#"{{"key":{{"id":"{}","tenant":"acme","role":"admin","actors":["ada"],"label":"laptop","created":"2026-01-01T00:00:00.000000Z","expires":null,"revoked":"2026-01-01T00:00:00.000000Z","last_used":null,"secret_sha256":"{}"}}}}"#,
         key(1).id,
         Hash([1; 32])
     ));

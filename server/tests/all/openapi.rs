@@ -101,7 +101,6 @@ async fn prepared(answer: &str) -> Prepared {
     let turn = stage.say(&id, "hello").await["id"].as_str().unwrap().to_string();
     stage.send(Method::PUT, &format!("{path}/pins/language"), &json!({"value": "pt"}), 200).await;
     stage.send(Method::PUT, &format!("{path}/scratchpads/language"), &json!({"value": "pt"}), 200).await;
-    stage.post(&format!("{path}/approvals"), &json!({"approval_id": "appr-1"}), 201).await;
     let started = json!({"kind": "tool.started", "body": {"tool_call_id": "call_7"}});
     stage.post(&format!("{path}/events"), &started, 201).await;
     let asset = stage.request(Method::POST, &format!("/api/v1/assets?conversation={id}")).body("bytes");
@@ -145,6 +144,11 @@ async fn every_example_works_and_every_answer_fits() {
                 let open = format!("/api/v1/conversations/{}/turns/open", prepared.variables["conversation"]);
                 let turn = prepared.stage.post(&open, &json!({}), 201).await;
                 prepared.variables.insert("turn", turn["id"].as_str().unwrap().into());
+            }
+            // Only here: a generation would wait for it.
+            path if path.contains("{approval}") => {
+                let ask = format!("/api/v1/conversations/{}/approvals", prepared.variables["conversation"]);
+                prepared.stage.post(&ask, &json!({"approval_id": "appr-1"}), 201).await;
             }
             "/api/v1/conversations/{conversation}/projections/{seq}" => {
                 let record =
