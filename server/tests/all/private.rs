@@ -227,14 +227,18 @@ async fn what_is_private_is_in_no_answer_to_anyone_else() {
             silent(&through_mcp(&stage, &id).await, &format!("{who} over MCP"));
             silent(&live(&stage, &chat).await, &format!("{who} live"));
         }
-        // Every operation of the table, those last that take the conversation away.
+        // Every operation of the table, those last that take the conversation away or hold generations back.
         let mut all = Vec::new();
         for (who, words) in &callers {
             stage.bearer(words);
             all.extend(requests(&stage, &variables).into_iter().map(|request| (*who, request)));
         }
-        let ends =
-            |method: &str, path: &str| method == "DELETE" || path.contains("erase") || path.contains("reset");
+        let ends = |method: &str, path: &str| {
+            method == "DELETE"
+                || path.contains("erase")
+                || path.contains("reset")
+                || path.contains("approvals")
+        };
         all.sort_by_key(|(_, (method, path, _))| ends(method, path));
         for (who, (method, path, request)) in all {
             let (status, text) = ask(request, None).await;
