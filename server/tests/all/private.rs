@@ -227,7 +227,7 @@ async fn what_is_private_is_in_no_answer_to_anyone_else() {
             silent(&through_mcp(&stage, &id).await, &format!("{who} over MCP"));
             silent(&live(&stage, &chat).await, &format!("{who} live"));
         }
-        // Every operation of the table, those last that take the conversation away.
+        // Every operation of the table, those last that take the conversation away or hold generations back.
         let mut all = Vec::new();
         for (who, words) in &callers {
             stage.bearer(words);
