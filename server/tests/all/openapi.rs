@@ -139,12 +139,6 @@ async fn every_example_works_and_every_answer_fits() {
         let answer = if path.ends_with("/facts/extract") { FACTS } else { "Lisbon" };
         let mut prepared = prepared(answer).await;
         let place = format!("{method} {path}");
-        if path.ends_with("/generate") || path.contains("{generation}") {
-            // A generation waits for pending approvals.
-            let approval =
-                format!("/api/v1/conversations/{}/approvals/appr-1", prepared.variables["conversation"]);
-            prepared.stage.post(&format!("{approval}/resolve"), &json!({"state": "approved"}), 200).await;
-        }
         match path.as_str() {
             "/api/v1/turns/{turn}/chunks" | "/api/v1/turns/{turn}/commit" | "/api/v1/turns/{turn}/abort" => {
                 let open = format!("/api/v1/conversations/{}/turns/open", prepared.variables["conversation"]);

@@ -164,7 +164,7 @@ fn moves_forks(grandchild_at: u64, deleted: bool) {
     db.execute_batch(
         "INSERT INTO conversations SELECT * FROM alone.conversations WHERE no > 1;
          INSERT INTO events SELECT no + 1000, conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn,
-             body_hash, hash, salt, body FROM alone.events WHERE conversation > 1;
+             body_hash, hash, salt, body, written_by FROM alone.events WHERE conversation > 1;
          INSERT INTO places SELECT conversation, seq, event + 1000 FROM alone.places WHERE conversation > 1;
          INSERT INTO turns SELECT * FROM alone.turns WHERE conversation > 1;",
     )
