@@ -92,6 +92,7 @@ pub fn debounce(shared: &Shared) {
 
 /// Makes the text of open turns durable. Blocks until it is.
 pub fn flush(shared: &Shared) {
+    let _flushing = shared.streams.flushing.lock();
     let handed: Vec<(UnwrittenText, _)> = shared
         .streams
         .take_dirty()

@@ -19,6 +19,8 @@ use std::sync::Arc;
 /// Every open turn of this process.
 #[derive(Default)]
 pub struct Streams {
+    /// Held while text is handed to the writer: closing waits until it is there.
+    pub flushing: Mutex<()>,
     /// By conversation and turn: the same turn may be open in two tenants, if one imported it from the other.
     open: Mutex<HashMap<(Key, TurnId), Open>>,
     /// Signalled when a stream has text that is not durable yet.
