@@ -148,6 +148,7 @@ pages! {
         ["7 events in the file, 4 turns, 6 new", "1 conversation, 4 turns", "now delete it"];
     the_page_on_the_log_runs_as_typed "docs/log.md" [];
     the_page_on_the_page_runs_as_typed "docs/page.md" [];
+    the_page_on_records_runs_as_typed "docs/record.md" [];
     the_page_on_projection_runs_as_typed "docs/projection.md" ["stale_tool_result_unreachable"];
     the_page_on_projectors_runs_as_typed "docs/projectors.md" ["How long is the log?"];
     the_quick_start_of_mcp_runs_as_typed "docs/quickstart-mcp.md" ["\"serverInfo\":{\"name\":\"everturn\""];
