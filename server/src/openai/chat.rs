@@ -76,7 +76,7 @@ async fn create(
         same: model.provider() == Provider::OpenaiChat,
         usage: options.is_some_and(|options| options["include_usage"] == true),
     };
-    let recorder = recorder.or(kept.map(|kept| kept.as_completion(shown.clone())));
+    let recorder = recorder.or(kept.map(|kept| kept.for_completion(shown.clone())));
     let answered = async {
         if let Some(recorder) = &recorder {
             recorder.input(&messages).await.map_err(Refused::at("messages"))?;

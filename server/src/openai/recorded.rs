@@ -49,7 +49,7 @@ impl Recorder {
         Recorder { scope: scope.clone(), id, adapter, completion: None }
     }
 
-    pub fn as_completion(self, shown: ReplyFormat) -> Recorder {
+    pub fn for_completion(self, shown: ReplyFormat) -> Recorder {
         Recorder { completion: Some(shown), ..self }
     }
 

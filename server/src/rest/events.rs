@@ -55,9 +55,12 @@ struct Following {
     position: Position,
 }
 
+/// A subscription with its next updates, and the charge for them.
+type ReadAhead = (Box<Subscription>, Result<Option<Charge>, Error>);
+
 enum Source {
-    Here(Subscription),
-    Reading(JoinHandle<(Subscription, Result<Option<Charge>, Error>)>),
+    Here(Box<Subscription>),
+    Reading(JoinHandle<ReadAhead>),
     Gone,
 }
 
@@ -66,7 +69,7 @@ impl Following {
         let lane = lanes::current().map(|errand| errand.lane.clone());
         Following {
             position: subscription.position(),
-            subscription: Source::Here(subscription),
+            subscription: Source::Here(Box::new(subscription)),
             lane,
             charge: None,
         }
