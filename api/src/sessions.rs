@@ -25,7 +25,7 @@ pub struct StartSession {
     pub agent_provider: Option<String>,
     /// Temperature of the model.
     pub agent_temperature: Option<f64>,
-    /// What the agent has read.
+    /// Context that the agent has loaded.
     #[serde(default)]
     pub context_loaded: Vec<String>,
     /// Hash of the state of the work at the beginning.

@@ -1,4 +1,4 @@
-//! What `everturn record` adds to a call: the same calls with it and without it, in turns.
+//! Delay that `everturn record` adds to a call: the same calls with it and without it, in turns.
 
 use crate::figures::{Samples, time};
 use crate::place::Scratch;

@@ -135,7 +135,7 @@ fn pass(
     }
 }
 
-/// What [`PassedLines::next`] waited for.
+/// Outcome of [`PassedLines::next`].
 pub enum NextLine {
     /// A line.
     Line(PassedLine),

@@ -50,11 +50,11 @@ pub enum Side {
 pub struct AcpStep {
     /// The agent's id of the session.
     pub session: String,
-    /// What to write down.
+    /// Content of the step.
     pub what: AcpChange,
 }
 
-/// What an [`AcpStep`] is.
+/// Kind of an [`AcpStep`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum AcpChange {
     /// A session began, or goes on.
@@ -112,7 +112,7 @@ pub struct AcpTurn {
     pub role: Role,
     /// The message.
     pub message: Value,
-    /// Who spoke, where the protocol says so.
+    /// Speaker, where the protocol says so.
     pub actor: Option<String>,
     /// The model, where the session's options name it.
     pub model: Option<String>,

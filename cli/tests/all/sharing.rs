@@ -55,7 +55,7 @@ fn verbs_that_write_go_through_a_server_that_owns_the_store() {
     let said = shell.run(&["append", &id, "x", "--url", &server.url]);
     assert!(said.code == 1 && said.err.contains("key"), "{}", said.err);
     assert!(secret.starts_with("et_"));
-    // What needs the file itself names its owner.
+    // Verbs that need the file itself name its owner.
     let said = shell.refused(&["sweep"]);
     assert!(said.contains(&format!("process {}", server.id())), "{said}");
     server.signal();

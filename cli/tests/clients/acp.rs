@@ -305,7 +305,7 @@ fn the_agents_end_and_what_it_says_beside_the_protocol_pass() {
     );
 }
 
-/// What an agent said so far survives a process that is killed in the middle of it.
+/// The words of an agent so far survive a process that is killed in the middle of it.
 #[test]
 fn half_a_sentence_survives_the_recorder() {
     use std::io::{BufRead, BufReader, Write};

@@ -59,7 +59,7 @@ pub(super) fn append(
         events.push(event);
     }
     conversation.check()?;
-    // What no longer waits makes room: it holds compaction back no longer.
+    // A call that no longer waits does not hold compaction back.
     let ends_wait = |kind: &str| matches!(kind, kind::TOOL_ABANDONED | kind::APPROVAL_RESOLVED);
     let grows = |kind: &str| kind::begins_turn(kind) || !kind::RESERVED.contains(&kind) && !ends_wait(kind);
     if events.iter().any(|event| grows(&event.kind)) {

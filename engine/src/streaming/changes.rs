@@ -43,7 +43,7 @@ pub enum ChangeKind {
 /// A conversation that changed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ConversationChange {
-    /// What happened to it.
+    /// Kind of change.
     pub change: ChangeKind,
     /// Its id.
     pub id: ConversationId,

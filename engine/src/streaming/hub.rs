@@ -275,7 +275,7 @@ const CATCH_UP_PAGE: usize = 256;
 pub struct Subscription {
     shared: Arc<Shared>,
     key: Key,
-    /// What the subscriber sees.
+    /// The subscriber.
     viewer: Viewer,
     topic: Arc<Topic>,
     next_seq: u64,

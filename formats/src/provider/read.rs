@@ -76,7 +76,7 @@ impl ContentPart<'_> {
     }
 }
 
-/// What a [`ContentPart`] is.
+/// Kind of a [`ContentPart`].
 pub enum Kind<'a> {
     /// Words.
     Text(Cow<'a, str>),

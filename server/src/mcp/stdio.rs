@@ -36,9 +36,9 @@ pub trait SharedStore: Send + Sync {
     fn ask(&self, tool: &'static Row, arguments: String) -> Asked;
 }
 
-/// Who runs a tool.
+/// Result of asking the owner of the store to run a tool.
 pub enum Asked {
-    /// The owner of the store has, with this answer.
+    /// The owner ran it, with this answer.
     Answered(Result<Vec<u8>, Error>),
     /// This process does, on this tenant and with these arguments.
     Here(Tenant, String),
