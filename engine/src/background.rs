@@ -137,7 +137,7 @@ pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
         .streams
         .open()
         .iter()
-        .filter(|(_, open)| now.0.saturating_sub(open.last.0) >= idle_us)
+        .filter(|(_, open)| !open.foreign && now.0.saturating_sub(open.last.0) >= idle_us)
         .map(|(place, _)| place.clone())
         .collect();
     for (key, turn) in silent {
@@ -180,11 +180,17 @@ pub fn delete_expired(shared: &Shared) -> Result<usize, Error> {
 
 /// Ends the turns that a crash left open, with the text that was durable.
 pub fn recover(shared: &Shared) -> Result<(), Error> {
-    for (key, turn) in shared.journal.index.open_turns()? {
+    let left_open = match &shared.elsewhere {
+        None => shared.journal.index.open_turns()?,
+        Some(elsewhere) => elsewhere.orphaned_turns()?,
+    };
+    for (key, turn) in left_open {
         let text = shared.journal.log.open_text(&key, turn)?;
         match interrupt(shared, &key, turn, &text, "the process that wrote it ended") {
             // Its conversation has expired.
             Err(Error::NotFound(_)) => {}
+            // Another process was faster.
+            Err(Error::Conflict(_)) if shared.elsewhere.is_some() => {}
             // The turn stays open; the rest of the store must still open.
             Err(error @ Error::Corrupt(_)) => tracing::warn!(%error, "an open turn cannot be ended"),
             ended => ended?,
@@ -242,7 +248,16 @@ fn follow_open_turns(shared: &Shared) -> Result<(), Error> {
         open = shared.journal.index.open_turns()?;
         open.retain(|(key, _)| followed.contains_key(key));
     }
-    shared.streams.open().retain(|place, _| open.contains(place));
+    publish_open_turns(shared, &followed, open)
+}
+
+/// Publishes the new text of turns that are open in other processes.
+pub fn publish_open_turns(
+    shared: &Shared,
+    followed: &HashMap<Key, u64>,
+    open: Vec<(Key, TurnId)>,
+) -> Result<(), Error> {
+    shared.streams.keep_foreign(&open);
     for (key, turn) in open {
         let opened = shared.journal.index.turn_in(&key, turn)?;
         // Subscribers get the event that opens it first.

@@ -1,6 +1,7 @@
 //! An open store: its parts, its threads, and operations on all of it.
 
 use crate::background::{self, Pauses};
+use crate::elsewhere;
 use crate::compaction::worker::{self as compactor, Compactions};
 use crate::context::Transcripts;
 use crate::conversation::due::Deadlines;
@@ -32,8 +33,9 @@ use everturn_core::time::Timestamp;
 use everturn_core::write::Write;
 use everturn_store::assets::ObjectAssets;
 use everturn_store::memory::Memory;
+use everturn_store::postgres::Postgres;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Assets, Behind, CheckedIndex, CheckedLog, Recall};
+use everturn_store::{Assets, Behind, CheckedIndex, CheckedLog, Elsewhere, Recall};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -128,6 +130,8 @@ pub(crate) struct Shared {
     pub journal: Arc<Journal>,
     pub recall: RecallIndex,
     pub keys: KeyRing,
+    /// Changes by other processes, where several write one store.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
     pub backup: Arc<dyn everturn_store::Backup>,
     pub quotas: Arc<QuotaCounts>,
     pub folds: Arc<Folds>,
@@ -159,11 +163,12 @@ type StoreParts = (
     Arc<dyn everturn_store::Keys>,
     Arc<dyn everturn_store::Backup>,
     Arc<dyn Assets>,
+    Option<Arc<dyn Elsewhere>>,
 );
 
 impl Everturn {
-    /// Opens a store by URL: `sqlite:PATH` (or just a path) or `memory:`. A SQLite file is created if it does not
-    /// exist.
+    /// Opens a store by URL: `sqlite:PATH` (or just a path), `postgres://USER@HOST/DATABASE` or `memory:`. A SQLite
+    /// file is created if it does not exist, and tables in a PostgreSQL database if it has none.
     pub fn open(url: &str) -> Result<Everturn, Error> {
         Everturn::open_with(url, Options::default())
     }
@@ -171,11 +176,11 @@ impl Everturn {
     /// Opens a store with options.
     pub fn open_with(url: &str, options: Options) -> Result<Everturn, Error> {
         let location = Location::parse(url)?;
-        let (log, index, recall, keys, backup, assets): StoreParts = match &location {
+        let (log, index, recall, keys, backup, assets, elsewhere): StoreParts = match &location {
             Location::Memory => {
                 let memory = Arc::new(Memory::default());
                 let assets = Arc::new(ObjectAssets::memory());
-                (memory.clone(), memory.clone(), memory.clone(), memory.clone(), memory, assets)
+                (memory.clone(), memory.clone(), memory.clone(), memory.clone(), memory, assets, None)
             }
             Location::Sqlite(path) => {
                 let is_new = !options.read_only && !path.exists();
@@ -193,14 +198,22 @@ impl Everturn {
                     close_new_store(path, backup::folder_of(path));
                 }
                 let (store, assets) = (Arc::new(store), ObjectAssets::folder(&assets_folder(path)));
-                (store.clone(), store.clone(), store.clone(), store.clone(), store, Arc::new(assets))
+                (store.clone(), store.clone(), store.clone(), store.clone(), store, Arc::new(assets), None)
+            }
+            Location::Postgres(url) => {
+                let store = Arc::new(match options.read_only {
+                    true => Postgres::open_read_only(url)?,
+                    false => Postgres::open(url)?,
+                });
+                let elsewhere = (!options.read_only).then(|| store.clone() as Arc<dyn Elsewhere>);
+                (store.clone(), store.clone(), store.clone(), store.clone(), store.clone(), store, elsewhere)
             }
         };
         let unexpired = Unexpired::new(log, index, options.world.clone(), options.read_only);
         let (log, index): (Arc<dyn CheckedLog>, Arc<dyn CheckedIndex>) =
             (Arc::new(unexpired.clone()), Arc::new(unexpired));
         let copies = Copies::of(match &location {
-            Location::Memory => None,
+            Location::Memory | Location::Postgres(_) => None,
             Location::Sqlite(path) => Some(path),
         });
         let mirror = match &options.mirror {
@@ -239,11 +252,13 @@ impl Everturn {
         }
         observers.extend(mirror.clone().map(|mirror| mirror as Arc<dyn Observer>));
         let source = Source::new(options.world.clone());
-        let journal = Journal::new(log, index, assets, source, options.read_only, observers);
+        let mut journal = Journal::new(log, index, assets, source, options.read_only, observers);
+        journal.alone = elsewhere.is_none();
         let shared = Arc::new(Shared {
             journal: Arc::new(journal),
             recall: RecallIndex::new(recall, indexer),
             keys: KeyRing::new(keys),
+            elsewhere,
             backup,
             quotas,
             folds,
@@ -360,12 +375,13 @@ impl Everturn {
 pub(crate) enum Location {
     Memory,
     Sqlite(PathBuf),
+    Postgres(String),
 }
 
 impl Location {
     pub(crate) fn parse(url: &str) -> Result<Location, Error> {
         let unknown = |what: &str| {
-            let text = format!("{:?} {what}; use sqlite:PATH or memory:", everturn_core::id::clip(url));
+            let text = format!("{:?} {what}; use sqlite:PATH, postgres://USER@HOST/DATABASE or memory:", everturn_core::id::clip(url));
             Err(Error::invalid("store.url", text))
         };
         match url.split_once(':') {
@@ -375,6 +391,10 @@ impl Location {
                 Ok(Location::Sqlite(PathBuf::from(path.strip_prefix("//").unwrap_or(path))))
             }
             Some(("sqlite", _)) => unknown("names no file"),
+            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+                Ok(Location::Postgres(url.to_string()))
+            }
+            Some(("postgres" | "postgresql", _)) => unknown("names no server"),
             Some((scheme, _))
                 if scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+') =>
             {
@@ -386,10 +406,10 @@ impl Location {
     }
 }
 
-/// The file that a URL names, with symbolic links resolved; `None` for a store in memory.
+/// The file that a URL names, with symbolic links resolved; `None` for a store that is no file.
 pub fn store_file(url: &str) -> Result<Option<PathBuf>, Error> {
     Ok(match Location::parse(url)? {
-        Location::Memory => None,
+        Location::Memory | Location::Postgres(_) => None,
         Location::Sqlite(path) => Some(everturn_store::sqlite::resolve(&path)),
     })
 }
@@ -460,6 +480,9 @@ impl Inner {
             if self.shared.options.embedder.is_some() {
                 spawn("embedder", Priority::Background, |shared| embedding::run(shared))?;
             }
+        }
+        if self.shared.elsewhere.is_some() {
+            spawn("elsewhere", Priority::Request, |shared| elsewhere::run(shared))?;
         }
         spawn("sweeper", Priority::Background, background::sweeper)
     }
@@ -538,5 +561,8 @@ impl Shared {
         self.compaction.wake();
         self.recall.indexer.wake();
         self.recall.embeddings.wake();
+        if let Some(elsewhere) = &self.elsewhere {
+            elsewhere.wake();
+        }
     }
 }

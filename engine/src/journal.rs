@@ -10,7 +10,7 @@ use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName};
 use everturn_core::write::Write;
-use everturn_store::{Assets, CheckedIndex, CheckedLog, Committed};
+use everturn_store::{Assets, ChangedConversation, CheckedIndex, CheckedLog, Committed};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,6 +23,9 @@ const KNOWN_MAX: usize = 4096;
 pub trait Observer: Send + Sync {
     /// Called by the writer before the caller gets the result, in the order of the log. Must be quick.
     fn committed(&self, commit: &Observed<'_>);
+
+    /// Another process that shares the store may have changed a conversation.
+    fn changed_elsewhere(&self, _change: &ChangedConversation) {}
 
     /// Another process writes to the store now, or derived rows were rebuilt: caches may be stale.
     fn forget_all(&self) {}
@@ -58,6 +61,8 @@ pub struct Journal {
     pub source: Source,
     pub queue: Queue,
     read_only: bool,
+    /// Whether no other process writes to the store. Only then is what is in memory current.
+    pub alone: bool,
     /// Conversations as of their last commit; saves a read before each append.
     known: Mutex<HashMap<Key, Arc<Conversation>>>,
     /// Another process has opened the store for writing since: caches may be stale.
@@ -83,6 +88,7 @@ impl Journal {
             source,
             queue: Queue::default(),
             read_only,
+            alone: true,
             known: Mutex::default(),
             overtaken: AtomicBool::new(false),
             uploads: Mutex::default(),
@@ -112,7 +118,7 @@ impl Journal {
             known.clear();
         }
         let newer = known.get(key).is_none_or(|old| old.head.seq <= conversation.head.seq);
-        if newer && !self.read_only && !self.overtaken.load(Ordering::SeqCst) {
+        if newer && self.alone && !self.read_only && !self.overtaken.load(Ordering::SeqCst) {
             known.insert(key.clone(), conversation);
         }
     }
@@ -147,6 +153,11 @@ impl Journal {
     pub fn forget_derived(&self) {
         self.known.lock().clear();
         self.observers.iter().for_each(|observer| observer.forget_all());
+    }
+
+    /// Notifies the observers of a change by another process.
+    pub fn changed_elsewhere(&self, change: &ChangedConversation) {
+        self.observers.iter().for_each(|observer| observer.changed_elsewhere(change));
     }
 
     /// Queues a request whose caller will wait for it.

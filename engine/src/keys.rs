@@ -82,6 +82,11 @@ impl KeyRing {
     pub fn new(store: Arc<dyn everturn_store::Keys>) -> KeyRing {
         KeyRing { store, changes: watch::Sender::default(), touched: Mutex::default() }
     }
+
+    /// Notes that another process created or revoked a key.
+    pub fn changed_elsewhere(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
 }
 
 impl Keys {
@@ -190,12 +195,12 @@ impl Keys {
         self.shared().keys.store.any_key(Some(self.shared().now()))
     }
 
-    /// A number that changes whenever this process creates or revokes a key: earlier grants may be invalid.
+    /// A number that changes whenever a key is created or revoked: earlier grants may be invalid.
     pub fn changes(&self) -> u64 {
         *self.shared().keys.changes.borrow()
     }
 
-    /// Wakes its holder whenever this process creates or revokes a key.
+    /// Wakes its holder whenever a key is created or revoked.
     pub fn watch_changes(&self) -> watch::Receiver<u64> {
         self.shared().keys.changes.subscribe()
     }

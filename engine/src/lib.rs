@@ -55,6 +55,7 @@ mod caller;
 mod compaction;
 mod context;
 mod conversation;
+mod elsewhere;
 mod erasing;
 mod everturn;
 mod expiry;

@@ -147,7 +147,7 @@ pub fn damaged(sha256: Hash) -> Error {
     Error::corrupt("asset.corrupt", text)
 }
 
-fn absent(sha256: Hash) -> Error {
+pub(crate) fn absent(sha256: Hash) -> Error {
     Error::not_found("asset.absent", format!("the bytes of asset {sha256} are not here"))
 }
 

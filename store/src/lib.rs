@@ -12,6 +12,7 @@
 //! | [`FoldCache`] | cached folds of a log |
 //! | [`Maintenance`], [`Divergence`] | check, rebuild, compact; repair |
 //! | [`RecallIndex`], [`WordSearch`], [`VectorSearch`] | recall |
+//! | [`Elsewhere`] | changes by other processes |
 //! | [`Assets`], [`Keys`], [`Backup`] | asset bytes; access to a server; reading everything |
 //!
 //! [`Index`] and [`Recall`] combine several of them. [`CheckedLog`] and [`CheckedIndex`] verify what they read.
@@ -24,11 +25,11 @@ mod backup;
 mod checked;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod elsewhere;
 mod index;
 mod keys;
 mod log;
 pub mod memory;
-#[cfg(feature = "postgres")]
 pub mod postgres;
 mod recall;
 mod search;
@@ -37,6 +38,7 @@ pub mod sqlite;
 pub use assets::Assets;
 pub use backup::{Backup, ErasedPage, Member};
 pub use checked::{CheckedIndex, CheckedLog};
+pub use elsewhere::{ChangedConversation, Elsewhere, News};
 pub use index::{
     AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Index, Maintenance,
     Problem, ProblemKind, Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,

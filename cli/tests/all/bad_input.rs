@@ -35,9 +35,10 @@ fn errors_say_what_to_do() {
         (&["erase", "turn_x", "--reason", "r"], "is not an id of the form turn_01J"),
         (&["list", "--tenant", "a/b"], "tenant \"a/b\" is not usable"),
         (
-            &["list", "--store", "postgres://localhost/x"],
-            "is not a store this version knows; use sqlite:PATH or memory:",
+            &["list", "--store", "mysql://localhost/x"],
+            "is not a store this version knows; use sqlite:PATH, postgres://USER@HOST/DATABASE or memory:",
         ),
+        (&["list", "--store", "postgres://127.0.0.1:1/x"], "PostgreSQL: error connecting to server"),
         (&["verify", &id, "--head", "xyz"], "\"xyz\" is not a SHA-256 in 64 hexadecimal digits"),
         (&["list", "--after", "nonsense"], "`after` is not the `next` of a page"),
     ] {

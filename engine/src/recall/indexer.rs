@@ -12,7 +12,7 @@ use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TenantName};
 use everturn_core::turn::Turn;
 use everturn_core::write::ErasedBody;
-use everturn_store::{IndexChange, Span};
+use everturn_store::{ChangedConversation, IndexChange, Span};
 use everturn_views::recall::{Embedded, EntryId, IndexEntry};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -53,6 +53,14 @@ struct News {
 impl Observer for Indexer {
     fn committed(&self, commit: &Observed<'_>) {
         if commit.deleted {
+            self.note_removal();
+        } else {
+            self.note();
+        }
+    }
+
+    fn changed_elsewhere(&self, change: &ChangedConversation) {
+        if change.deleted {
             self.note_removal();
         } else {
             self.note();

@@ -11,7 +11,7 @@ use everturn_core::conversation::Conversation;
 use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, TenantName};
 use everturn_core::time::Timestamp;
-use everturn_store::ConversationQuery;
+use everturn_store::{ChangedConversation, ConversationQuery};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -95,21 +95,34 @@ type Newest = (Option<(ConversationId, u64)>, usize);
 
 impl Observer for ChangeHub {
     fn committed(&self, commit: &Observed<'_>) {
-        let mut tenants = self.tenants.lock();
-        let Some(followed) = tenants.get(&commit.key.tenant) else { return };
         let (id, conversation) = (commit.key.id, &commit.committed.conversation);
         let note = match commit.deleted {
             true => Note::Deleted { id, seq: conversation.head.seq },
             false if commit.has(|kind| matches!(kind, kind::CREATED | kind::FORKED)) => Note::Created(id),
             false => Note::Changed(id),
         };
-        if followed.notes.send(note).is_err() {
-            tenants.remove(&commit.key.tenant);
-        }
+        self.note(&commit.key.tenant, note);
+    }
+
+    fn changed_elsewhere(&self, change: &ChangedConversation) {
+        let id = change.key.id;
+        let note = match (change.deleted, change.created) {
+            (true, _) => Note::Deleted { id, seq: change.head_seq },
+            (false, true) => Note::Created(id),
+            (false, false) => Note::Changed(id),
+        };
+        self.note(&change.key.tenant, note);
     }
 }
 
 impl ChangeHub {
+    fn note(&self, tenant: &TenantName, note: Note) {
+        let mut tenants = self.tenants.lock();
+        if tenants.get(tenant).is_some_and(|followed| followed.notes.send(note).is_err()) {
+            tenants.remove(tenant);
+        }
+    }
+
     fn join(&self, tenant: &TenantName) -> Receiver<Note> {
         let mut tenants = self.tenants.lock();
         let new = || Followed { notes: Sender::new(AHEAD_MAX), newest: None };

@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Every open turn of this process.
+/// Every open turn of this process, and those of others that have readers here.
 #[derive(Default)]
 pub struct Streams {
     /// Held while text is handed to the writer: closing waits until it is there.
@@ -62,6 +62,8 @@ pub struct Open {
     /// Time of the first chunk that is not durable yet.
     pub dirty_since: Option<Timestamp>,
     pub last: Timestamp,
+    /// Open in another process, and here only for its readers.
+    pub foreign: bool,
     /// Secrets are masked before anything is stored, which needs the whole text: chunks are then stored only at the
     /// end.
     pub volatile: bool,
@@ -83,6 +85,7 @@ impl Open {
             durable: 0,
             dirty_since: None,
             last: event.at,
+            foreign: false,
             volatile: redaction_mode(conversation) == redaction::Mode::Mask,
         }
     }
@@ -126,12 +129,12 @@ pub struct UnwrittenText {
 impl Streams {
     /// An open turn as it is now.
     pub fn get(&self, key: &Key, turn: TurnId) -> Option<Open> {
-        self.open().get(&(key.clone(), turn)).cloned()
+        self.open().get(&(key.clone(), turn)).filter(|open| !open.foreign).cloned()
     }
 
     /// The actor of an open turn.
     pub fn actor(&self, key: &Key, turn: TurnId) -> Option<String> {
-        self.open().get(&(key.clone(), turn))?.actor.clone()
+        self.get(key, turn)?.actor
     }
 
     /// Wakes the thread that makes chunks durable, so that it sees the store closing.
@@ -157,7 +160,9 @@ impl Streams {
         now: Timestamp,
     ) -> Result<Option<u64>, Error> {
         let mut streams = self.open();
-        let Some(open) = streams.get_mut(&(key.clone(), turn)) else { return Ok(None) };
+        let Some(open) = streams.get_mut(&(key.clone(), turn)).filter(|open| !open.foreign) else {
+            return Ok(None);
+        };
         let length = open.text.len() as u64;
         let offset = offset.unwrap_or(length);
         let wrong = |what: &str| {
@@ -218,6 +223,7 @@ impl Streams {
             durable: 0,
             dirty_since: None,
             last: turn.created,
+            foreign: true,
             volatile: true,
         });
         let Some(fresh) = text.strip_prefix(open.text.as_str()).filter(|fresh| !fresh.is_empty()) else {
@@ -229,6 +235,11 @@ impl Streams {
         open.text.push_str(fresh);
         // Under the lock, so that a snapshot and the ring agree on the order.
         hub.publish(key, std::iter::once(Update::Chunk(chunk)));
+    }
+
+    /// Forgets turns of other processes, except these.
+    pub fn keep_foreign(&self, kept: &[(Key, TurnId)]) {
+        self.open().retain(|place, open| !open.foreign || kept.contains(place));
     }
 
     /// Notes work on a turn that has no new text, so that it does not count as idle.

@@ -31,6 +31,7 @@ mod mirror;
 mod model;
 mod model_clients;
 mod model_faults;
+mod nodes;
 mod payloads;
 mod processes;
 mod projecting;

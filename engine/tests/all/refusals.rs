@@ -391,9 +391,9 @@ fn a_file_that_cannot_be_imported_says_why() {
 fn a_store_that_cannot_be_opened_says_why() {
     let stage = Stage::new();
     let folder = stage.folder.path();
-    let known = "use sqlite:PATH or memory:";
+    let known = "use sqlite:PATH, postgres://USER@HOST/DATABASE or memory:";
     for (url, says) in [
-        ("postgres://localhost/chats", "\"postgres://localhost/chats\" is not a store this version knows"),
+        ("postgres:chats", "\"postgres:chats\" names no server"),
         ("s3://bucket/x", "is not a store this version knows"),
         ("memory:x", "has text after memory:"),
         ("sqlite:", "names no file"),

@@ -1,14 +1,19 @@
-//! One connection: queries with one round trip each, or several in one.
+//! One connection with one transaction on it: queries with one round trip each, or several in one.
 
-use super::link::drive;
+use super::link::{Link, drive};
 use deadpool_postgres::Object;
 use everturn_core::Error;
-use everturn_core::error::code;
+use everturn_core::id::TenantName;
 use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
-use tokio_postgres::Row;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
 
 pub type Param = Box<dyn ToSql + Sync + Send>;
 
@@ -30,42 +35,137 @@ pub struct Broken {
     pub error: Error,
     /// The request itself cannot be stored: the others of its batch can.
     pub by_data: bool,
-    /// Retrying may succeed.
+    /// Retrying may succeed at once.
     pub again: bool,
+    /// The connection is gone, or the server is not one to write to (any more).
+    pub lost: bool,
+}
+
+/// Rows that a transaction may touch. The server's own queries name their tenant as well; row-level security makes
+/// a query that forgets it find nothing.
+#[derive(Clone, Copy)]
+pub enum Scope<'a> {
+    Tenant(&'a TenantName),
+    Tenants(&'a [&'a TenantName]),
+    All,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// One snapshot for all queries.
+    Read,
+    Write,
+    /// Work on the whole store, which may take any time.
+    Long,
+}
+
+/// Longest time of one statement, locks included.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for an answer. Longer than a statement may take: it is for a connection that is silent.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// The command that begins a transaction. Everything is set for the transaction only, so that a pooler between us
+/// and the server may give the next one to somebody else.
+fn opening(scope: Scope<'_>, mode: Mode) -> String {
+    let names = match scope {
+        Scope::Tenant(tenant) => tenant.as_str().to_string(),
+        Scope::Tenants(all) => all.iter().map(|tenant| tenant.as_str()).collect::<Vec<_>>().join(" "),
+        Scope::All => "*".to_string(),
+    };
+    let begin = match mode {
+        Mode::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        // A statement sees what was committed before it began, so what is read under a lock is current.
+        Mode::Write | Mode::Long => "BEGIN ISOLATION LEVEL READ COMMITTED",
+    };
+    let timeout_ms = if mode == Mode::Long { 0 } else { STATEMENT_TIMEOUT.as_millis() };
+    // A tenant's name has no quotes: see `TenantName`.
+    format!(
+        "{begin}; SET LOCAL everturn.tenants = '{names}'; SET LOCAL statement_timeout = {timeout_ms}; \
+         SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}"
+    )
 }
 
 pub struct Db {
-    client: Object,
+    /// Present until it is dropped.
+    client: Option<Object>,
+    runtime: Handle,
+    /// The command that begins the transaction, until the first statement takes it along.
+    opening: RefCell<Option<String>>,
+    patient: bool,
     /// The first failure of a query.
     broken: RefCell<Option<Broken>>,
+    /// The connection must not be used again: no answer came, or it leads to a server that is no primary any more.
+    lost: Cell<bool>,
+    ended: Cell<bool>,
     /// Round trips so far.
     pub trips: Cell<u64>,
 }
 
 impl Db {
-    pub fn new(client: Object) -> Db {
-        Db { client, broken: RefCell::default(), trips: Cell::new(0) }
+    pub fn begin(link: &Link, scope: Scope<'_>, mode: Mode) -> Result<Db, Error> {
+        Ok(Db {
+            client: Some(link.connection()?),
+            runtime: link.runtime.clone(),
+            opening: RefCell::new(Some(opening(scope, mode))),
+            patient: mode == Mode::Long,
+            broken: RefCell::default(),
+            lost: Cell::new(false),
+            ended: Cell::new(false),
+            trips: Cell::new(0),
+        })
+    }
+
+    fn client(&self) -> &Object {
+        self.client.as_ref().expect("a connection is taken only when it is dropped")
     }
 
     pub fn broken(&self) -> Option<Broken> {
         self.broken.borrow_mut().take()
     }
 
-    fn note(&self, error: &tokio_postgres::Error) -> Error {
-        let broken = explain(error);
-        let told = broken.error.clone();
+    /// Waits for the answers of one round trip.
+    fn run<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
+        self.trips.set(self.trips.get() + 1);
+        let _inside = self.runtime.enter();
+        let answer = if self.patient {
+            Ok(drive(work))
+        } else {
+            drive(async { tokio::time::timeout(ANSWER_TIMEOUT, work).await })
+        };
+        let broken = match answer {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => explain(&error),
+            Err(_) => {
+                let text =
+                    format!("PostgreSQL did not answer within {} s; try again", ANSWER_TIMEOUT.as_secs());
+                Broken { error: unreachable(text), by_data: false, again: false, lost: true }
+            }
+        };
+        if broken.lost {
+            self.lost.set(true);
+        }
+        let error = broken.error.clone();
         self.broken.borrow_mut().get_or_insert(broken);
-        told
+        Err(error)
+    }
+
+    /// Begins the transaction, if this is the first statement.
+    async fn open(&self) -> Result<(), tokio_postgres::Error> {
+        let opening = self.opening.borrow_mut().take();
+        match opening {
+            Some(sql) => self.client().batch_execute(&sql).await,
+            None => Ok(()),
+        }
     }
 
     /// One query, one round trip.
     pub fn query(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
-        self.trips.set(self.trips.get() + 1);
-        let run = async {
-            let statement = self.client.prepare_cached(sql).await?;
-            self.client.query(&statement, params).await
-        };
-        drive(run).map_err(|e| self.note(&e))
+        self.run(async {
+            let statement = self.client().prepare_cached(sql).await?;
+            // Each is sent when it is first polled, so in this order.
+            let (opened, rows) = futures_util::join!(self.open(), self.client().query(&statement, params));
+            opened.and(rows)
+        })
     }
 
     pub fn query_one(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Option<Row>, Error> {
@@ -73,73 +173,124 @@ impl Db {
     }
 
     pub fn execute(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
-        self.trips.set(self.trips.get() + 1);
-        let run = async {
-            let statement = self.client.prepare_cached(sql).await?;
-            self.client.execute(&statement, params).await
-        };
-        drive(run).map_err(|e| self.note(&e))
+        self.run(async {
+            let statement = self.client().prepare_cached(sql).await?;
+            let (opened, count) = futures_util::join!(self.open(), self.client().execute(&statement, params));
+            opened.and(count)
+        })
     }
 
+    /// Plain commands.
     pub fn batch(&self, sql: &str) -> Result<(), Error> {
-        self.trips.set(self.trips.get() + 1);
-        drive(self.client.batch_execute(sql)).map_err(|e| self.note(&e))
+        self.run(async {
+            let (opened, done) = futures_util::join!(self.open(), self.client().batch_execute(sql));
+            opened.and(done)
+        })
     }
 
-    /// Several statements in one round trip, between two plain commands.
-    pub fn together(&self, before: &str, all: &[Pending], after: &str) -> Result<Vec<Vec<Row>>, Error> {
-        self.trips.set(self.trips.get() + 1);
-        let run = async {
+    /// Commits. What follows would be outside the transaction, so this is the last use.
+    pub fn commit(self) -> Result<(), Error> {
+        self.together(&[], true).map(drop)
+    }
+
+    /// Several statements in one round trip, with the end of the transaction if they are the last.
+    pub fn together(&self, all: &[Pending], commit: bool) -> Result<Vec<Vec<Row>>, Error> {
+        self.run(async {
             let mut prepared = Vec::with_capacity(all.len());
             for one in all {
-                prepared.push(self.client.prepare_cached(one.sql).await?);
+                prepared.push(self.client().prepare_cached(one.sql).await?);
             }
-            let plain = async |sql: &str| match sql {
-                "" => Ok(()),
-                sql => self.client.batch_execute(sql).await,
-            };
-            // Each is sent when it is first polled, so in this order. Beyond thirty, `join_all` would not
-            // preserve it.
             let queries = async {
                 let mut rows = Vec::with_capacity(all.len());
                 let sent = prepared.iter().zip(all).map(|(statement, one)| async move {
                     let params: Vec<&(dyn ToSql + Sync)> =
                         one.params.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
-                    self.client.query(statement, &params).await
+                    self.client().query(statement, &params).await
                 });
+                // Beyond thirty, `join_all` would not keep the order.
                 for answer in join_all(sent).await {
                     rows.push(answer?);
                 }
                 Ok::<_, tokio_postgres::Error>(rows)
             };
-            let (before, rows, after) = futures_util::join!(plain(before), queries, plain(after));
-            before?;
+            let end = async {
+                if !commit {
+                    return Ok(());
+                }
+                self.ended.set(true);
+                self.client().batch_execute("COMMIT").await
+            };
+            let (opened, rows, ended) = futures_util::join!(self.open(), queries, end);
+            opened?;
             let rows = rows?;
-            after?;
-            Ok::<_, tokio_postgres::Error>(rows)
-        };
-        drive(run).map_err(|e| self.note(&e))
+            ended?;
+            Ok(rows)
+        })
     }
 }
 
-fn explain(error: &tokio_postgres::Error) -> Broken {
+/// Ends the transaction without waiting for the answer: the next user's statements queue up behind it.
+impl Drop for Db {
+    fn drop(&mut self) {
+        let Some(client) = self.client.take() else { return };
+        let _inside = self.runtime.enter();
+        if self.lost.get() {
+            drop(Object::take(client));
+        } else if self.opening.borrow().is_none() && !self.ended.get() {
+            let client: &Client = &client;
+            let sent = pin!(client.batch_execute("ROLLBACK"));
+            let _ = sent.poll(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+}
+
+fn unreachable(text: String) -> Error {
+    Error::busy("store.unreachable", text)
+}
+
+pub fn explain(error: &tokio_postgres::Error) -> Broken {
     let text = match error.as_db_error() {
         Some(told) => format!("PostgreSQL: {} ({})", told.message(), told.code().code()),
-        None => format!("PostgreSQL: {error}"),
+        None => match std::error::Error::source(error) {
+            Some(source) => format!("PostgreSQL: {error}: {source}"),
+            None => format!("PostgreSQL: {error}"),
+        },
     };
     let code = error.code();
     let class = code.map_or("", |code| &code.code()[..2]);
     let again = matches!(code, Some(c) if *c == SqlState::T_R_SERIALIZATION_FAILURE || *c == SqlState::T_R_DEADLOCK_DETECTED);
+    let mut lost = false;
     let error = match (class, code) {
+        ("53", Some(c)) if *c == SqlState::TOO_MANY_CONNECTIONS => {
+            lost = true;
+            Error::busy("store.full", format!("{text}; lower connections_max in the URL, or raise max_connections of the server"))
+        }
         ("53", _) => {
             Error::busy("store.full", format!("{text}; nothing of this request was written; try again"))
         }
-        ("25", Some(c)) if *c == SqlState::READ_ONLY_SQL_TRANSACTION => Error::busy(
-            code::OVERTAKEN,
-            format!("{text}: this server is a standby now; connect to the primary"),
+        ("25", Some(c)) if *c == SqlState::READ_ONLY_SQL_TRANSACTION => {
+            lost = true;
+            unreachable(format!(
+                "{text}: this server is a standby; try again, and name the primary or target_session_attrs=read-write in the URL"
+            ))
+        }
+        ("57", Some(c)) if *c == SqlState::QUERY_CANCELED => Error::busy(
+            "store.busy",
+            format!("{text}: a statement took longer than {} s; try again", STATEMENT_TIMEOUT.as_secs()),
         ),
-        ("08" | "57", _) | (_, None) => Error::busy("store.unreachable", format!("{text}; try again")),
+        ("08" | "57", _) | (_, None) => {
+            lost = true;
+            unreachable(format!("{text}; try again"))
+        }
+        ("28", _) => Error::invalid("store.denied", format!("{text}; check user and password in the URL")),
+        ("3D", _) => {
+            Error::invalid("store.absent", format!("{text}; create it first: createdb NAME --owner ROLE"))
+        }
+        ("42", Some(c)) if *c == SqlState::INSUFFICIENT_PRIVILEGE => Error::invalid(
+            "store.denied",
+            format!("{text}; the role in the URL must own the tables, or may create them in the schema"),
+        ),
         _ => Error::internal("store.query", text),
     };
-    Broken { error, by_data: matches!(class, "22" | "23"), again }
+    Broken { error, by_data: matches!(class, "22" | "23"), again, lost }
 }

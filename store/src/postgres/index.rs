@@ -3,10 +3,12 @@
 use super::Postgres;
 use super::lookup::InDatabase;
 use super::read::{self, FAMILY, Level, Lineage};
+use super::db::Scope;
 use super::rows::{self, json, signed};
 use super::write::Buffer;
+use crate::index::id_range;
 use crate::{
-    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, Provenance,
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, ProblemKind, Provenance,
     StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
 };
 use everturn_core::Error;
@@ -22,7 +24,7 @@ use std::cell::RefCell;
 
 impl ConversationIndex for Postgres {
     fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
-        let found = read::conversation(&self.db()?, key)?;
+        let found = read::conversation(&self.of(&key.tenant)?, key)?;
         found.map(|(_, conversation)| conversation).ok_or_else(|| write::absent(key))
     }
 
@@ -39,7 +41,7 @@ impl ConversationIndex for Postgres {
              AND ($4::text IS NULL OR position(lower($4) IN lower(convert_from(title, 'UTF8'))) > 0)
              AND ($5::text IS NULL OR state = $5) ORDER BY updated DESC, id DESC LIMIT $6";
         let state = query.state.map(|state| state.as_str());
-        let found = self.db()?.query(
+        let found = self.of(tenant)?.query(
             sql,
             &[&tenant.as_str(), &updated, &&id[..], &query.text, &state, &signed(query.limit as u64)],
         )?;
@@ -52,44 +54,41 @@ impl ConversationIndex for Postgres {
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<ConversationId>, Error> {
-        // The spike reads all of them; SQLite uses the range of bytes.
-        let prefix = prefix.strip_prefix(ConversationId::PREFIX).unwrap_or(prefix).to_ascii_uppercase();
-        let sql = "SELECT id FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL ORDER BY id";
-        let mut ids = Vec::new();
-        for row in self.db()?.query(sql, &[&tenant.as_str()])? {
-            ids.push(ConversationId::from_bytes(rows::bytes(&row, 0)?));
-        }
-        let begins =
-            |id: &ConversationId| id.to_string()[ConversationId::PREFIX.len()..].starts_with(&prefix);
-        Ok(ids.into_iter().filter(begins).take(limit).collect())
+        let Some((first, last)) = id_range(prefix) else { return Ok(Vec::new()) };
+        let sql = "SELECT id FROM conversation_rows WHERE tenant = $1 AND NOT replaced AND deleted IS NULL AND id BETWEEN $2 AND $3
+             ORDER BY id LIMIT $4";
+        let found = self
+            .of(tenant)?
+            .query(sql, &[&tenant.as_str(), &&first[..], &&last[..], &signed(limit as u64)])?;
+        found.iter().map(|row| Ok(ConversationId::from_bytes(rows::bytes(row, 0)?))).collect()
     }
 
     fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
         let sql = "SELECT tenant, id FROM conversation_rows WHERE expires <= $1 AND deleted IS NULL ORDER BY expires LIMIT $2";
-        self.db()?.query(sql, &[&now.0, &signed(limit as u64)])?.iter().map(key).collect()
+        self.of_all()?.query(sql, &[&now.0, &signed(limit as u64)])?.iter().map(key).collect()
     }
 
     fn tombstones(&self, tenant: &TenantName) -> Result<Vec<Tombstone>, Error> {
         let sql = "SELECT row, deleted, deleted_reason FROM conversation_rows
              WHERE tenant = $1 AND deleted IS NOT NULL AND NOT replaced ORDER BY deleted DESC";
-        self.db()?.query(sql, &[&tenant.as_str()])?.iter().map(tombstone).collect()
+        self.of(tenant)?.query(sql, &[&tenant.as_str()])?.iter().map(tombstone).collect()
     }
 
     fn tenants(&self) -> Result<Vec<TenantName>, Error> {
         let sql = "SELECT tenant FROM conversation_rows GROUP BY tenant ORDER BY tenant COLLATE \"C\"";
-        let found = self.db()?.query(sql, &[])?;
+        let found = self.of_all()?.query(sql, &[])?;
         found.iter().map(|row| TenantName::new(rows::get::<String>(row, 0)?)).collect()
     }
 
     fn usage(&self, tenant: &TenantName) -> Result<TenantUsage, Error> {
         let sql = "WITH own AS (SELECT no, parent_seq FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL)
              SELECT (SELECT count(*) FROM own),
-                 (SELECT count(*) FROM own JOIN turn_rows t ON t.conversation = own.no AND t.seq > coalesce(own.parent_seq, 0)),
-                 (SELECT coalesce(sum(octet_length(e.body)), 0)::bigint FROM own JOIN events e ON e.conversation = own.no),
-                 (SELECT count(*) FROM own JOIN asset_rows a ON a.conversation = own.no WHERE a.sha256 IS NOT NULL),
-                 (SELECT coalesce(sum((e.body::json ->> 'bytes')::bigint), 0)::bigint FROM own JOIN asset_rows a ON a.conversation = own.no
-                  JOIN events e ON e.conversation = own.no AND e.seq = a.seq WHERE a.sha256 IS NOT NULL)";
-        let Some(row) = self.db()?.query_one(sql, &[&tenant.as_str()])? else {
+                 (SELECT count(*) FROM own JOIN turn_rows t ON t.tenant = $1 AND t.conversation = own.no AND t.seq > coalesce(own.parent_seq, 0)),
+                 (SELECT coalesce(sum(octet_length(e.body)), 0)::bigint FROM own JOIN events e ON e.tenant = $1 AND e.conversation = own.no),
+                 (SELECT count(*) FROM own JOIN asset_rows a ON a.tenant = $1 AND a.conversation = own.no WHERE a.sha256 IS NOT NULL),
+                 (SELECT coalesce(sum((e.body::json ->> 'bytes')::bigint), 0)::bigint FROM own JOIN asset_rows a ON a.tenant = $1 AND a.conversation = own.no
+                  JOIN events e ON e.tenant = $1 AND e.conversation = own.no AND e.seq = a.seq WHERE a.sha256 IS NOT NULL)";
+        let Some(row) = self.of(tenant)?.query_one(sql, &[&tenant.as_str()])? else {
             return Ok(TenantUsage::default());
         };
         let number = |column| rows::unsigned(&row, column);
@@ -110,12 +109,12 @@ impl TurnIndex for Postgres {
     }
 
     fn stored_turn(&self, tenant: &TenantName, id: TurnId) -> Result<StoredTurn, Error> {
-        let sql = "SELECT c.no FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
-             WHERE t.id = $1 AND c.tenant = $2 AND c.deleted IS NULL AND t.seq > coalesce(c.parent_seq, 0)";
-        let db = self.db()?;
+        let sql = "SELECT c.no FROM turn_rows t JOIN conversation_rows c ON c.tenant = $2 AND c.no = t.conversation
+             WHERE t.id = $1 AND t.tenant = $2 AND c.deleted IS NULL AND t.seq > coalesce(c.parent_seq, 0)";
+        let db = self.of(tenant)?;
         let row =
             db.query_one(sql, &[&&id.to_bytes()[..], &tenant.as_str()])?.ok_or_else(|| absent_turn(id))?;
-        let lineage = read::lineage_at(&db, rows::get(&row, 0)?)?.ok_or_else(|| absent_turn(id))?;
+        let lineage = read::lineage_at(&db, tenant, rows::get(&row, 0)?)?.ok_or_else(|| absent_turn(id))?;
         let row = read::turn_row(&db, &lineage, id)?.ok_or_else(|| absent_turn(id))?;
         read::stored(&db, &lineage, row)
     }
@@ -133,9 +132,9 @@ impl TurnIndex for Postgres {
 
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
         let sql =
-            "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
+            "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.tenant = t.tenant AND c.no = t.conversation
              WHERE t.status = 'pending' AND c.deleted IS NULL";
-        let found = self.db()?.query(sql, &[])?;
+        let found = self.of_all()?.query(sql, &[])?;
         found.iter().map(|row| Ok((key(row)?, TurnId::from_bytes(rows::bytes(row, 2)?)))).collect()
     }
 }
@@ -143,10 +142,10 @@ impl TurnIndex for Postgres {
 impl AssetIndex for Postgres {
     fn stored_assets(&self, key: &Key) -> Result<Vec<Event>, Error> {
         let (db, lineage) = self.reading(key)?;
-        let nos: Vec<i64> = lineage.0.iter().map(|level| level.no).collect();
-        let sql = "SELECT conversation, seq FROM asset_rows WHERE conversation = ANY ($1) ORDER BY seq";
+        let nos: Vec<i64> = lineage.levels.iter().map(|level| level.no).collect();
+        let sql = "SELECT conversation, seq FROM asset_rows WHERE tenant = $2 AND conversation = ANY ($1) ORDER BY seq";
         let mut seqs = Vec::new();
-        for row in db.query(sql, &[&nos])? {
+        for row in db.query(sql, &[&nos, &key.tenant.as_str()])? {
             let seq = rows::unsigned(&row, 1)?;
             let no: i64 = rows::get(&row, 0)?;
             seqs.extend(lineage.owner(seq).filter(|level| level.no == no).map(|_| seq));
@@ -157,12 +156,12 @@ impl AssetIndex for Postgres {
 
     fn stored_asset(&self, key: &Key, id: &str) -> Result<Option<Event>, Error> {
         let (db, lineage) = self.reading(key)?;
-        let nos: Vec<i64> = lineage.0.iter().map(|level| level.no).collect();
+        let nos: Vec<i64> = lineage.levels.iter().map(|level| level.no).collect();
         let found = db.query(
-            "SELECT conversation, seq FROM asset_rows WHERE conversation = ANY ($1) AND id = $2",
-            &[&nos, &id],
+            "SELECT conversation, seq FROM asset_rows WHERE tenant = $3 AND conversation = ANY ($1) AND id = $2",
+            &[&nos, &id, &key.tenant.as_str()],
         )?;
-        for level in &lineage.0 {
+        for level in &lineage.levels {
             for row in &found {
                 let seq = rows::unsigned(row, 1)?;
                 if rows::get::<i64>(row, 0)? == level.no && seq <= level.cap {
@@ -179,35 +178,35 @@ impl AssetIndex for Postgres {
         id: &str,
         limit: usize,
     ) -> Result<Vec<(ConversationId, Event)>, Error> {
-        let db = self.db()?;
+        let db = self.of(tenant)?;
         let sql = "SELECT * FROM (SELECT DISTINCT ON (a.sha256) c.no, c.id, a.seq FROM asset_rows a
-                 JOIN conversation_rows c ON c.no = a.conversation
-                 WHERE a.id = $1 AND c.tenant = $2 AND c.deleted IS NULL ORDER BY a.sha256, c.id) f ORDER BY f.id LIMIT $3";
+                 JOIN conversation_rows c ON c.tenant = $2 AND c.no = a.conversation
+                 WHERE a.id = $1 AND a.tenant = $2 AND c.deleted IS NULL ORDER BY a.sha256, c.id) f ORDER BY f.id LIMIT $3";
         let mut found = Vec::new();
         for row in db.query(sql, &[&id, &tenant.as_str(), &signed(limit as u64)])? {
             let seq = rows::unsigned(&row, 2)?;
-            let Some(lineage) = read::lineage_at(&db, rows::get(&row, 0)?)? else { continue };
+            let Some(lineage) = read::lineage_at(&db, tenant, rows::get(&row, 0)?)? else { continue };
             let event = read::events_at(&db, &lineage, &[seq])?.remove(&seq);
-            found.extend(event.map(|event| (lineage.0[0].id, event)));
+            found.extend(event.map(|event| (lineage.levels[0].id, event)));
         }
         Ok(found)
     }
 
     fn asset_in_use(&self, tenant: &TenantName, sha256: Hash) -> Result<bool, Error> {
-        Ok(read::asset_count(&self.db()?, tenant, sha256)? > 0)
+        Ok(read::asset_count(&self.of(tenant)?, tenant, sha256)? > 0)
     }
 }
 
 impl Provenance for Postgres {
     fn fact(&self, tenant: &TenantName, id: FactId) -> Result<Option<ConversationId>, Error> {
-        let sql = "SELECT c.id FROM fact_statements f JOIN conversation_rows c ON c.no = f.conversation
-             WHERE f.id = $1 AND f.corrects IS DISTINCT FROM f.id AND c.tenant = $2 AND c.deleted IS NULL ORDER BY c.no LIMIT 1";
-        let row = self.db()?.query_one(sql, &[&&id.to_bytes()[..], &tenant.as_str()])?;
+        let sql = "SELECT c.id FROM fact_statements f JOIN conversation_rows c ON c.tenant = $2 AND c.no = f.conversation
+             WHERE f.id = $1 AND f.corrects IS DISTINCT FROM f.id AND f.tenant = $2 AND c.deleted IS NULL ORDER BY c.no LIMIT 1";
+        let row = self.of(tenant)?.query_one(sql, &[&&id.to_bytes()[..], &tenant.as_str()])?;
         row.map(|row| rows::bytes(&row, 0).map(ConversationId::from_bytes)).transpose()
     }
 
     fn learned_from(&self, tenant: &TenantName, turn: TurnId) -> Result<Vec<Learned>, Error> {
-        let db = self.db()?;
+        let db = self.of(tenant)?;
         learned(turn, |of| read::statements(&db, tenant, of))
     }
 
@@ -219,13 +218,13 @@ impl Provenance for Postgres {
         let words = Words::of(&message);
         let buckets: Vec<i32> = words.buckets().into_iter().map(i32::from).collect();
         let sql = format!(
-            "{FAMILY} SELECT DISTINCT e.conversation, e.seq FROM family f JOIN echo_rows e ON e.conversation = f.no
-             WHERE e.bucket = ANY ($3) ORDER BY 1, 2"
+            "{FAMILY} SELECT DISTINCT e.conversation, e.seq FROM family f JOIN echo_rows e ON e.tenant = $3 AND e.conversation = f.no
+             WHERE e.bucket = ANY ($4) ORDER BY 1, 2"
         );
         let mut events = Vec::new();
-        for row in db.query(&sql, &[&level.no, &signed(row.seq), &buckets])? {
+        for row in db.query(&sql, &[&level.no, &signed(row.seq), &key.tenant.as_str(), &buckets])? {
             let seq = rows::unsigned(&row, 1)?;
-            let Some(lineage) = read::lineage_at(&db, rows::get(&row, 0)?)? else { continue };
+            let Some(lineage) = read::lineage_at(&db, &key.tenant, rows::get(&row, 0)?)? else { continue };
             let event = read::events_at(&db, &lineage, &[seq])?.remove(&seq);
             events.extend(event.filter(|event| words.are_repeated_by(event)));
         }
@@ -234,12 +233,12 @@ impl Provenance for Postgres {
 
     /// A position is a conversation, not a position in the order of arrival: see the decision.
     fn written_by(&self, tenant: &TenantName, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
-        let db = self.db()?;
+        let db = self.of(tenant)?;
         let sql = "SELECT max(no) FROM (SELECT no FROM conversation_rows WHERE no > $1 AND tenant = $2 ORDER BY no LIMIT 100) c";
         let Some(row) = db.query_one(sql, &[&signed(after), &tenant.as_str()])? else { return Ok(None) };
         let Some(through) = rows::get::<Option<i64>>(&row, 0)? else { return Ok(None) };
         let sql = "SELECT c.no, c.id, c.deleted IS NOT NULL, e.seq, e.kind, e.turn FROM conversation_rows c
-             JOIN events e ON e.conversation = c.no
+             JOIN events e ON e.tenant = $4 AND e.conversation = c.no
              WHERE c.no > $1 AND c.no <= $2 AND c.tenant = $4 AND e.actor = $3 AND e.body IS NOT NULL ORDER BY c.no, e.seq";
         let mut events = Vec::new();
         for row in db.query(sql, &[&signed(after), &through, &actor, &tenant.as_str()])? {
@@ -248,9 +247,9 @@ impl Provenance for Postgres {
             let mut seen_in = conversation;
             if rows::get(&row, 2)? {
                 let sql = format!(
-                    "{FAMILY} SELECT c.id FROM family f JOIN conversation_rows c ON c.no = f.no WHERE c.deleted IS NULL LIMIT 1"
+                    "{FAMILY} SELECT c.id FROM family f JOIN conversation_rows c ON c.tenant = $3 AND c.no = f.no WHERE c.deleted IS NULL LIMIT 1"
                 );
-                let fork = db.query_one(&sql, &[&rows::get::<i64>(&row, 0)?, &signed(place.seq)])?;
+                let fork = db.query_one(&sql, &[&rows::get::<i64>(&row, 0)?, &signed(place.seq), &tenant.as_str()])?;
                 let Some(fork) = fork else { continue };
                 seen_in = ConversationId::from_bytes(rows::bytes(&fork, 0)?);
             }
@@ -262,7 +261,7 @@ impl Provenance for Postgres {
 
     fn erasures(&self, tenant: &TenantName) -> Result<u64, Error> {
         let sql = "SELECT coalesce(max(no), 0) FROM erased_bodies WHERE tenant = $1";
-        let row = self.db()?.query_one(sql, &[&tenant.as_str()])?;
+        let row = self.of(tenant)?.query_one(sql, &[&tenant.as_str()])?;
         row.map_or(Ok(0), |row| rows::unsigned(&row, 0))
     }
 }
@@ -270,9 +269,9 @@ impl Provenance for Postgres {
 impl FoldCache for Postgres {
     fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<(u64, Raw)>, Error> {
         let (db, lineage) = self.reading(key)?;
-        for Level { no, cap, .. } in &lineage.0 {
-            let sql = "SELECT seq, fold FROM kept_folds WHERE conversation = $1 AND seq <= $2 ORDER BY seq DESC LIMIT 1";
-            if let Some(row) = db.query_one(sql, &[no, &signed(at_or_before.min(*cap))])? {
+        for Level { no, cap, .. } in &lineage.levels {
+            let sql = "SELECT seq, fold FROM kept_folds WHERE tenant = $3 AND conversation = $1 AND seq <= $2 ORDER BY seq DESC LIMIT 1";
+            if let Some(row) = db.query_one(sql, &[no, &signed(at_or_before.min(*cap)), &key.tenant.as_str()])? {
                 let fold = Raw::new(rows::get::<String>(&row, 1)?).ok();
                 return Ok(fold.zip(Some(rows::unsigned(&row, 0)?)).map(|(fold, seq)| (seq, fold)));
             }
@@ -281,21 +280,32 @@ impl FoldCache for Postgres {
     }
 
     fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error> {
-        let (db, lineage) = self.reading(key)?;
-        let sql = "INSERT INTO kept_folds VALUES ($1, $2, $3) ON CONFLICT (conversation, seq) DO UPDATE SET fold = excluded.fold";
-        db.execute(sql, &[&lineage.0[0].no, &signed(seq), &fold.get()]).map(drop)
+        let db = self.writing(Scope::Tenant(&key.tenant))?;
+        let (no, _) = read::conversation(&db, key)?.ok_or_else(|| write::absent(key))?;
+        let sql = "INSERT INTO kept_folds VALUES ($1, $2, $3, $4) ON CONFLICT (tenant, conversation, seq) DO UPDATE SET fold = excluded.fold";
+        db.execute(sql, &[&key.tenant.as_str(), &no, &signed(seq), &fold.get()])?;
+        db.commit()
     }
 }
 
 impl Maintenance for Postgres {
     fn check(&self) -> Result<Vec<Problem>, Error> {
-        Ok(Vec::new())
+        let db = self.whole()?;
+        let sql = "SELECT c.tenant, c.id, c.head_seq, count(e.seq) FROM conversation_rows c
+             LEFT JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no AND e.seq <= c.head_seq
+             WHERE c.deleted IS NULL GROUP BY c.tenant, c.no
+             HAVING count(e.seq) <> c.head_seq - coalesce(c.parent_seq, 0) ORDER BY c.no";
+        let missing = |row: &tokio_postgres::Row| {
+            let (head, found) = (rows::unsigned(row, 2)?, rows::unsigned(row, 3)?);
+            let text = format!("its last event is {head}, but only {found} of its own events are in the log");
+            Ok(Problem { key: Some(key(row)?), kind: ProblemKind::Missing, text })
+        };
+        db.query(sql, &[])?.iter().map(missing).collect()
     }
 
     fn rebuild(&self) -> Result<(), Error> {
-        let db = self.db()?;
-        db.batch("BEGIN; LOCK TABLE conversation_rows IN EXCLUSIVE MODE")?;
-        let rebuilt = (|| {
+        let db = self.whole()?;
+        db.batch("LOCK TABLE conversation_rows IN EXCLUSIVE MODE")?;
             db.batch("DELETE FROM turn_rows; DELETE FROM asset_rows; DELETE FROM asset_references; DELETE FROM fact_statements;
                 DELETE FROM summary_rows; DELETE FROM echo_rows; DELETE FROM kept_folds")?;
             // Parents have smaller numbers than their forks. Also deleted ones, whose turns forks still read.
@@ -304,12 +314,12 @@ impl Maintenance for Postgres {
             {
                 let (no, old): (i64, _) = (rows::get(&row, 0)?, rows::conversation(rows::get(&row, 1)?)?);
                 let deleted: bool = rows::get(&row, 2)?;
-                let Some(lineage) = read::lineage_at(&db, no)? else { continue };
+                let Some(lineage) = read::lineage_at(&db, &old.tenant, no)? else { continue };
                 let key = Key { tenant: old.tenant.clone(), id: old.id };
                 let fork = match old.parent {
                     None => None,
                     Some(parent) => {
-                        let above = Lineage(lineage.0[1..].to_vec());
+                        let above = Lineage { tenant: old.tenant.clone(), levels: lineage.levels[1..].to_vec() };
                         let hash = match read::hash_at(&db, &above, parent.at_seq)? {
                             Some(hash) => hash,
                             // Neither is read any more.
@@ -322,7 +332,7 @@ impl Maintenance for Postgres {
                 };
                 let mut fresh = write::new_conversation(&key, old.created, fork);
                 let buffer = RefCell::new(Buffer::default());
-                let mut after = lineage.0[0].floor;
+                let mut after = lineage.levels[0].floor;
                 loop {
                     let page = read::events(&db, &lineage, after, 1000)?;
                     let Some(last) = page.last().map(|event| event.seq) else { break };
@@ -331,29 +341,27 @@ impl Maintenance for Postgres {
                         let mut changes = Changes::default();
                         let lookup = InDatabase { db: &db, buffer: &buffer, key: &key };
                         write::fold(&mut fresh, event, &mut changes, &lookup)?;
-                        buffer.borrow_mut().changes(no, changes);
+                        buffer.borrow_mut().changes(&key.tenant, no, changes);
                     }
                 }
-                buffer.borrow_mut().flush(&db, "")?;
+                buffer.borrow_mut().flush(&db, false)?;
                 if !deleted {
-                    let sql = "UPDATE conversation_rows SET row = $2, updated = $3, state = $4, expires = $5, title = $6 WHERE no = $1";
+                    let sql = "UPDATE conversation_rows SET row = $2, updated = $3, state = $4, expires = $5, title = $6,
+                         changed = pg_current_xact_id() WHERE tenant = $7 AND no = $1";
                     let expires = fresh.expires().map(|at| at.0);
                     let title = fresh.title.clone().map(String::into_bytes);
                     db.execute(
                         sql,
-                        &[&no, &json(&fresh)?, &fresh.updated.0, &fresh.state.as_str(), &expires, &title],
+                        &[&no, &json(&fresh)?, &fresh.updated.0, &fresh.state.as_str(), &expires, &title, &key.tenant.as_str()],
                     )?;
                 }
             }
-            Ok(())
-        })();
-        db.batch(if rebuilt.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
-        rebuilt
+        db.commit()
     }
 
     fn compact(&self) -> Result<(), Error> {
         // Erased content remains in old versions of rows until they are vacuumed.
-        self.db()?.batch("VACUUM events")
+        self.link.outside("VACUUM events")
     }
 }
 

@@ -6,7 +6,8 @@
 //! `core`, which calls back, and may be called from inside another runtime; and statements that are started
 //! together are sent together.
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use super::db::explain;
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use everturn_core::Error;
 use std::future::Future;
 use std::pin::pin;
@@ -14,24 +15,64 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
-use tokio_postgres::NoTls;
+use tokio::runtime::Handle;
+use tokio_postgres::{Config, NoTls};
 
 /// A pool of connections and the thread that serves them.
 pub struct Link {
     pool: Option<Pool>,
-    runtime: tokio::runtime::Handle,
+    pub config: Config,
+    pub runtime: Handle,
     /// Dropped last: the thread then stops.
     _stop: tokio::sync::oneshot::Sender<()>,
 }
 
-/// Maximum time that a request waits for a free connection.
+/// Maximum time that a request waits for a free connection, and for a new one.
 const WAIT: Duration = Duration::from_secs(10);
+/// Maximum time that sent bytes stay unacknowledged: a peer that vanished is noticed then.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+/// Connections of one process, unless the URL says `connections_max`.
+const CONNECTIONS: usize = 8;
+
+/// Settings from a URL. Those that are ours are taken out; the client refuses parameters that it does not know.
+fn parse(url: &str) -> Result<(Config, usize), Error> {
+    let invalid = |text: String| Error::invalid("store.url", text);
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let (ours, rest): (Vec<&str>, Vec<&str>) = query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .partition(|pair| pair.starts_with("connections_max="));
+    let mut connections = CONNECTIONS;
+    for pair in ours {
+        let number = pair.trim_start_matches("connections_max=");
+        connections = number.parse().ok().filter(|n| (2..=1000).contains(n)).ok_or_else(|| {
+            invalid(format!("connections_max is {number:?}; use a number from 2 to 1000"))
+        })?;
+    }
+    let and = if rest.is_empty() { "" } else { "?" };
+    let mut config: Config = format!("{base}{and}{}", rest.join("&"))
+        .parse()
+        .map_err(|e: tokio_postgres::Error| {
+            let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+            invalid(format!(
+                "the PostgreSQL URL cannot be read: {why}; use postgres://USER:PASSWORD@HOST:PORT/DATABASE"
+            ))
+        })?;
+    if config.get_application_name().is_none() {
+        config.application_name("everturn");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(WAIT);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(UNACKNOWLEDGED);
+    }
+    Ok((config, connections))
+}
 
 impl Link {
-    pub fn open(url: &str, connections: usize) -> Result<Link, Error> {
-        let config: tokio_postgres::Config = url
-            .parse()
-            .map_err(|e| Error::invalid("store.url", format!("the PostgreSQL URL cannot be read: {e}")))?;
+    pub fn open(url: &str) -> Result<Link, Error> {
+        let (config, connections) = parse(url)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| {
             Error::internal("store.runtime", format!("cannot start the runtime of the connections: {e}"))
         })?;
@@ -45,9 +86,8 @@ impl Link {
             .map_err(|e| {
                 Error::internal("store.runtime", format!("cannot start the thread of the connections: {e}"))
             })?;
-        let manager =
-            Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
-        let pool = Pool::builder(manager)
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let pool = Pool::builder(Manager::from_config(config.clone(), NoTls, recycling))
             .max_size(connections)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(WAIT))
@@ -56,19 +96,35 @@ impl Link {
             .map_err(|e| {
                 Error::internal("store.pool", format!("cannot make the pool of connections: {e}"))
             })?;
-        Ok(Link { pool: Some(pool), runtime: handle, _stop: stop })
+        Ok(Link { pool: Some(pool), config, runtime: handle, _stop: stop })
     }
 
     pub fn connection(&self) -> Result<Object, Error> {
         // Opening a connection starts a task, and waiting for one starts a timer.
         let _inside = self.runtime.enter();
         let pool = self.pool.as_ref().ok_or_else(|| Error::internal("store.pool", "the store is closed"))?;
-        drive(pool.get()).map_err(|e| {
-            Error::busy(
+        drive(pool.get()).map_err(|e| match e {
+            PoolError::Backend(error) => explain(&error).error,
+            PoolError::Timeout(_) => Error::busy(
                 "store.unreachable",
-                format!("cannot get a connection to PostgreSQL ({e}); try again"),
-            )
+                format!(
+                    "PostgreSQL gave no connection within {} s; it may be down, or all connections are in use: try again",
+                    WAIT.as_secs()
+                ),
+            ),
+            other => {
+                Error::busy("store.unreachable", format!("cannot connect to PostgreSQL ({other}); try again"))
+            }
         })
+    }
+}
+
+impl Link {
+    /// Runs commands outside a transaction.
+    pub fn outside(&self, sql: &str) -> Result<(), Error> {
+        let connection = self.connection()?;
+        let _inside = self.runtime.enter();
+        drive(connection.batch_execute(sql)).map_err(|e| explain(&e).error)
     }
 }
 

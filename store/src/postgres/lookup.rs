@@ -26,12 +26,17 @@ pub struct InDatabase<'a> {
 
 impl InDatabase<'_> {
     fn db(&self) -> Result<&Db, Error> {
-        self.buffer.borrow_mut().flush(self.db, "")?;
+        self.buffer.borrow_mut().flush(self.db, false)?;
         Ok(self.db)
     }
 
     fn line(&self) -> Result<Lineage, Error> {
-        Ok(read::lineage_of(self.db()?, self.key)?.unwrap_or(Lineage(Vec::new())))
+        let none = || Lineage { tenant: self.key.tenant.clone(), levels: Vec::new() };
+        Ok(read::lineage_of(self.db()?, self.key)?.unwrap_or_else(none))
+    }
+
+    fn tenant(&self) -> &str {
+        self.key.tenant.as_str()
     }
 }
 
@@ -55,7 +60,7 @@ impl Lookup for InDatabase<'_> {
                 Some(ForkPoint { head: Head { seq: parent.at_seq, hash }, turns })
             }
         };
-        Ok(Some(ForkParent { conversation, levels: lineage.0.len(), point }))
+        Ok(Some(ForkParent { conversation, levels: lineage.levels.len(), point }))
     }
 
     fn lineage(&self) -> Result<Vec<Level>, Error> {
@@ -65,11 +70,11 @@ impl Lookup for InDatabase<'_> {
             cap: level.cap,
             deleted: level.deleted,
         };
-        Ok(self.line()?.0.iter().map(level).collect())
+        Ok(self.line()?.levels.iter().map(level).collect())
     }
 
     fn forks(&self, conversation: u64) -> Result<Vec<Fork>, Error> {
-        read::forks(self.db()?, conversation)
+        read::forks(self.db()?, &self.key.tenant, conversation)
     }
 
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
@@ -82,7 +87,7 @@ impl Lookup for InDatabase<'_> {
 
     fn erased_since(&self, mark: u64) -> Result<Option<Vec<EventRef>>, Error> {
         let sql = "SELECT conversation, seq FROM erased_bodies WHERE tenant = $1 AND no > $2 ORDER BY no";
-        let found = self.db()?.query(sql, &[&self.key.tenant.as_str(), &signed(mark)])?;
+        let found = self.db()?.query(sql, &[&self.tenant(), &signed(mark)])?;
         found.iter().map(event_ref).collect::<Result<_, _>>().map(Some)
     }
 }
@@ -90,20 +95,20 @@ impl Lookup for InDatabase<'_> {
 impl Traces for InDatabase<'_> {
     fn number(&self, id: ConversationId) -> Result<Option<u64>, Error> {
         let sql = "SELECT no FROM conversation_rows WHERE tenant = $1 AND id = $2 AND NOT replaced";
-        let row = self.db()?.query_one(sql, &[&self.key.tenant.as_str(), &&id.to_bytes()[..]])?;
+        let row = self.db()?.query_one(sql, &[&self.tenant(), &&id.to_bytes()[..]])?;
         row.map(|row| rows::unsigned(&row, 0)).transpose()
     }
 
     fn body_kind(&self, at: EventRef) -> Result<Option<String>, Error> {
-        let sql = "SELECT kind FROM events WHERE conversation = $1 AND seq = $2 AND body IS NOT NULL";
-        let row = self.db()?.query_one(sql, &[&signed(at.conversation), &signed(at.seq)])?;
+        let sql = "SELECT kind FROM events WHERE tenant = $3 AND conversation = $1 AND seq = $2 AND body IS NOT NULL";
+        let row = self.db()?.query_one(sql, &[&signed(at.conversation), &signed(at.seq), &self.tenant()])?;
         row.map(|row| rows::get(&row, 0)).transpose()
     }
 
     fn event(&self, at: EventRef) -> Result<Option<Event>, Error> {
         let db = self.db()?;
-        let Some(lineage) = read::lineage_at(db, signed(at.conversation))? else { return Ok(None) };
-        if at.seq <= lineage.0[0].floor {
+        let Some(lineage) = read::lineage_at(db, &self.key.tenant, signed(at.conversation))? else { return Ok(None) };
+        if at.seq <= lineage.levels[0].floor {
             return Ok(None);
         }
         Ok(read::events_at(db, &lineage, &[at.seq])?.remove(&at.seq))
@@ -114,9 +119,9 @@ impl Traces for InDatabase<'_> {
     }
 
     fn summaries(&self, conversation: u64, seqs: RangeInclusive<u64>) -> Result<Vec<SummaryRow>, Error> {
-        let sql = "SELECT seq, through_seq FROM summary_rows WHERE conversation = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq";
+        let sql = "SELECT seq, through_seq FROM summary_rows WHERE tenant = $4 AND conversation = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq";
         let found =
-            self.db()?.query(sql, &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end())])?;
+            self.db()?.query(sql, &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end()), &self.tenant()])?;
         let summary =
             |row| Ok(SummaryRow { seq: rows::unsigned(row, 0)?, through_seq: rows::unsigned(row, 1)? });
         found.iter().map(summary).collect()
@@ -124,28 +129,29 @@ impl Traces for InDatabase<'_> {
 
     fn summaries_reaching(&self, at: EventRef) -> Result<Vec<EventRef>, Error> {
         let sql = format!(
-            "{FAMILY} SELECT s.conversation, s.seq FROM family f JOIN summary_rows s ON s.conversation = f.no WHERE s.through_seq >= $2"
+            "{FAMILY} SELECT s.conversation, s.seq FROM family f JOIN summary_rows s ON s.tenant = $3 AND s.conversation = f.no WHERE s.through_seq >= $2"
         );
-        self.db()?.query(&sql, &[&signed(at.conversation), &signed(at.seq)])?.iter().map(event_ref).collect()
+        self.db()?.query(&sql, &[&signed(at.conversation), &signed(at.seq), &self.tenant()])?.iter().map(event_ref).collect()
     }
 
     fn shown_by(&self, turn: EventRef) -> Result<Vec<AssetRow>, Error> {
         let sql = "SELECT a.id, a.seq, a.sha256 FROM asset_references r
-             JOIN asset_rows a ON a.conversation = r.conversation AND a.id = r.asset WHERE r.conversation = $1 AND r.turn_seq = $2";
-        self.db()?.query(sql, &[&signed(turn.conversation), &signed(turn.seq)])?.iter().map(asset).collect()
+             JOIN asset_rows a ON a.tenant = $3 AND a.conversation = r.conversation AND a.id = r.asset
+             WHERE r.tenant = $3 AND r.conversation = $1 AND r.turn_seq = $2";
+        self.db()?.query(sql, &[&signed(turn.conversation), &signed(turn.seq), &self.tenant()])?.iter().map(asset).collect()
     }
 
     fn showing(&self, conversation: u64, asset: &str) -> Result<Vec<EventRef>, Error> {
         let sql = format!(
-            "{FAMILY} SELECT r.conversation, r.turn_seq FROM family f JOIN asset_references r ON r.conversation = f.no WHERE r.asset = $3"
+            "{FAMILY} SELECT r.conversation, r.turn_seq FROM family f JOIN asset_references r ON r.tenant = $3 AND r.conversation = f.no WHERE r.asset = $4"
         );
-        self.db()?.query(&sql, &[&signed(conversation), &0i64, &asset])?.iter().map(event_ref).collect()
+        self.db()?.query(&sql, &[&signed(conversation), &0i64, &self.tenant(), &asset])?.iter().map(event_ref).collect()
     }
 
     fn assets(&self, conversation: u64, seqs: RangeInclusive<u64>) -> Result<Vec<AssetRow>, Error> {
-        let sql = "SELECT id, seq, sha256 FROM asset_rows WHERE conversation = $1 AND seq BETWEEN $2 AND $3";
+        let sql = "SELECT id, seq, sha256 FROM asset_rows WHERE tenant = $4 AND conversation = $1 AND seq BETWEEN $2 AND $3";
         let found =
-            self.db()?.query(sql, &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end())])?;
+            self.db()?.query(sql, &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end()), &self.tenant()])?;
         found.iter().map(asset).collect()
     }
 

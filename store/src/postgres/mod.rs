@@ -1,116 +1,182 @@
-//! A store in PostgreSQL: a spike. See `docs/decisions` for its findings.
+//! A store in PostgreSQL, which any number of processes write at once.
 //!
-//! `link` joins the async client and the sync traits, `db` is one connection, `write` a batch, `lookup` the
-//! lookups for a plan, `read` all queries, `index` and `beside` the traits.
+//! `link` joins the async client and the sync traits, `db` is one transaction, `migrations` makes and changes the
+//! tables, `feed` has the news of other processes, `write` writes a batch, `lookup` answers a plan, `read` has all queries, `index`, `keys`, `assets` and `backup`
+//! are the traits, `recall` the source of this process's indexes.
 
-mod beside;
+mod assets;
+mod backup;
 mod db;
+mod feed;
 mod index;
+mod keys;
 mod link;
 mod lookup;
+mod migrations;
 mod read;
+mod recall;
 mod rows;
 mod write;
 
+use crate::recall::Catalog;
 use crate::{Committed, Log};
-use db::{Broken, Db};
+use db::{Broken, Db, Mode, Scope};
 use everturn_core::Error;
-use everturn_core::error::code;
 use everturn_core::event::Event;
-use everturn_core::id::{Key, TurnId};
+use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::turn::join_chunks;
-use everturn_core::write::{Write, absent, absent_turn};
+use everturn_core::write::{Action, Write, absent, absent_turn};
+use feed::Node;
 use link::Link;
-#[doc(hidden)]
-pub use link::drive;
+use parking_lot::Mutex;
 use read::Lineage;
+use recall::Arrivals;
 use rows::signed;
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+use write::Proof;
 
 /// A store that several processes may write at once.
 pub struct Postgres {
+    /// Indexes of this process, in memory.
+    catalog: Catalog,
+    arrivals: Mutex<Arrivals>,
+    /// `None` if it was opened for reading only.
+    node: Option<Node>,
     link: Link,
 }
 
-/// Number of connections of one process. Appends need one each while they wait for the disk; reads are short.
-const CONNECTIONS: usize = 8;
 /// Maximum number of attempts for a batch that the database cancels in favour of another.
 const TRIES: usize = 5;
-/// Lock held while creating the tables: they are created once, however many processes start together.
-const MIGRATION_LOCK: i64 = 0x6576_6572_7475_726e;
+/// Longest time for which a batch waits for a database that is restarting or failing over.
+const OUTAGE: Duration = Duration::from_secs(10);
+/// Pause between two attempts to reach it.
+const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 impl Postgres {
-    /// Connects, and creates the tables in the first schema of the URL's `search_path` if they do not exist.
+    /// Connects, and brings the tables in the first schema of the URL's `search_path` to this version.
     pub fn open(url: &str) -> Result<Postgres, Error> {
-        let store = Postgres { link: Link::open(url, CONNECTIONS)? };
-        let db = store.db()?;
-        db.batch(&format!("BEGIN; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))?;
-        let made = db.query_one("SELECT to_regclass('schema_versions') IS NOT NULL", &[])?;
-        let made = made.map_or(Ok(false), |row| rows::get(&row, 0))?;
-        let migrated = if made { Ok(()) } else { db.batch(include_str!("v1.sql")) };
-        db.batch(if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
-        migrated.map(|()| store)
+        let link = Link::open(url)?;
+        migrations::run(&link)?;
+        let node = Some(Node::join(&link)?);
+        Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node, link })
     }
 
-    fn db(&self) -> Result<Db, Error> {
-        Ok(Db::new(self.link.connection()?))
+    /// Connects for reading only: a standby will do. Tables of an earlier version are an error.
+    pub fn open_read_only(url: &str) -> Result<Postgres, Error> {
+        let link = Link::open(url)?;
+        migrations::check(&link)?;
+        Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node: None, link })
     }
 
-    /// A connection, and a living conversation with its ancestors.
+    /// Reads of one tenant, all as of one moment.
+    fn of(&self, tenant: &TenantName) -> Result<Db, Error> {
+        Db::begin(&self.link, Scope::Tenant(tenant), Mode::Read)
+    }
+
+    /// Reads over all tenants.
+    fn of_all(&self) -> Result<Db, Error> {
+        Db::begin(&self.link, Scope::All, Mode::Read)
+    }
+
+    fn writing(&self, scope: Scope<'_>) -> Result<Db, Error> {
+        Db::begin(&self.link, scope, Mode::Write)
+    }
+
+    /// Work on the whole store that may take any time.
+    fn whole(&self) -> Result<Db, Error> {
+        Db::begin(&self.link, Scope::All, Mode::Long)
+    }
+
+    /// A transaction, and a living conversation with its ancestors.
     fn reading(&self, key: &Key) -> Result<(Db, Lineage), Error> {
-        let db = self.db()?;
+        let db = self.of(&key.tenant)?;
         let lineage = read::lineage_of(&db, key)?.ok_or_else(|| absent(key))?;
         Ok((db, lineage))
     }
 
-    fn try_commit(&self, batch: Vec<Write>) -> Result<Vec<Result<Committed, Error>>, Broken> {
-        let unreachable = |error| Broken { error, by_data: false, again: false };
-        let db = self.db().map_err(unreachable)?;
-        let written = (|| {
-            let failed = |error| db.broken().unwrap_or(unreachable(error));
-            let mut open = write::Batch::begin(&db, &batch).map_err(failed)?;
-            let answers =
-                batch.into_iter().map(|request| open.write(request)).collect::<Result<Vec<_>, _>>()?;
-            open.commit().map_err(failed)?;
-            Ok(answers)
-        })();
-        tracing::debug!(trips = db.trips.get(), "a batch was sent to PostgreSQL");
-        if written.is_err() {
-            // Ignored: a connection that cannot even do this is closed, and the pool drops it.
-            let _ = db.batch("ROLLBACK");
+    /// Writes a batch once. `sent` is the outcome of an earlier attempt whose connection broke while it was committed.
+    fn try_commit(&self, batch: Vec<Write>, sent: &mut Option<Sent>) -> Result<Answers, Broken> {
+        let failed = |error| Broken { error, by_data: false, again: false, lost: true };
+        let tenants: BTreeSet<&TenantName> = batch.iter().map(|write| &write.key.tenant).collect();
+        let tenants: Vec<&TenantName> = tenants.into_iter().collect();
+        let db = self.writing(Scope::Tenants(&tenants)).map_err(failed)?;
+        let failed = |error| db.broken().unwrap_or(failed(error));
+        // Waits for the locks of an earlier attempt, so that it has ended one way or the other.
+        let mut open = write::Batch::begin(&db, &batch, self.node.as_ref().map_or(0, |node| node.no)).map_err(failed)?;
+        if let Some((proof, answers)) = sent.take() {
+            match proof.is_written(&db) {
+                Ok(true) => return Ok(answers),
+                Ok(false) => {}
+                Err(error) => {
+                    *sent = Some((proof, answers));
+                    return Err(failed(error));
+                }
+            }
         }
-        written
+        let answers = batch.into_iter().map(|request| open.write(request)).collect::<Result<Vec<_>, _>>()?;
+        let proof = Proof::of(&answers);
+        let committed = open.commit();
+        tracing::debug!(trips = db.trips.get(), "a batch was sent to PostgreSQL");
+        match committed {
+            Ok(()) => Ok(answers),
+            Err(error) => {
+                let broken = failed(error);
+                if broken.lost {
+                    *sent = proof.map(|proof| (proof, answers));
+                }
+                Err(broken)
+            }
+        }
     }
 }
 
+type Answers = Vec<Result<Committed, Error>>;
+/// A batch that may have been committed: an event that is there if it was, and its answers.
+type Sent = (Proof, Answers);
+
 impl Log for Postgres {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
-        let count = batch.len();
-        let mut failure = None;
-        for _ in 0..TRIES {
-            match self.try_commit(batch.clone()) {
-                Ok(answers) => return answers,
+        let (count, began) = (batch.len(), Instant::now());
+        let (mut tries, mut sent) = (0, None);
+        let error = loop {
+            match self.try_commit(batch.clone(), &mut sent) {
+                Ok(answers) => {
+                    self.node.iter().for_each(Node::tell);
+                    let deletes = |write: &&Write| matches!(write.action, Action::Delete { .. });
+                    batch.iter().filter(deletes).for_each(|write| self.catalog.note_deletion(&write.key.tenant));
+                    return answers;
+                }
                 // One request fails the whole batch: retry each by itself.
                 Err(broken) if broken.by_data && count > 1 => {
                     return batch.into_iter().flat_map(|request| self.commit(vec![request])).collect();
                 }
-                Err(broken) => {
-                    let again = broken.again;
-                    failure = Some(broken.error);
-                    if !again {
-                        break;
-                    }
-                }
+                Err(broken) if broken.again && tries < TRIES => tries += 1,
+                Err(broken) if broken.lost && began.elapsed() < OUTAGE => thread::sleep(OUTAGE_PAUSE),
+                Err(broken) => break broken.error,
             }
-        }
-        let error = failure.unwrap_or_else(|| Error::busy("store.busy", "the store is busy; try again"));
+        };
+        let error = match sent {
+            None => error,
+            Some(_) => Error::busy(
+                "commit.unknown",
+                format!(
+                    "{error} The connection broke during the commit, so it is unknown whether this was written: repeat it \
+                     with the same idempotency key, or read the conversation first"
+                ),
+            ),
+        };
         vec![Err(error); count]
     }
 
     fn ready(&self) -> Result<(), Error> {
-        let db = self.db()?;
-        let standby = db.query_one("SELECT pg_is_in_recovery()", &[])?;
+        let standby = self.of_all()?.query_one("SELECT pg_is_in_recovery()", &[])?;
         if standby.map_or(Ok(false), |row| rows::get(&row, 0))? {
-            return Err(Error::busy(code::OVERTAKEN, "this database is a standby; connect to the primary"));
+            return Err(Error::busy(
+                "store.standby",
+                "this PostgreSQL server is a standby; name the primary, or target_session_attrs=read-write, in the URL",
+            ));
         }
         Ok(())
     }
@@ -123,18 +189,17 @@ impl Log for Postgres {
     fn had_body(&self, key: &Key, seq: u64) -> Result<bool, Error> {
         let (db, lineage) = self.reading(key)?;
         let Some(level) = lineage.owner(seq) else { return Ok(false) };
-        let sql = "SELECT erased FROM events WHERE conversation = $1 AND seq = $2";
-        let row = db.query_one(sql, &[&level.no, &signed(seq)])?;
+        let sql = "SELECT erased FROM events WHERE tenant = $1 AND conversation = $2 AND seq = $3";
+        let row = db.query_one(sql, &[&key.tenant.as_str(), &level.no, &signed(seq)])?;
         row.map_or(Ok(false), |row| rows::get(&row, 0))
     }
 
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error> {
         let (db, lineage) = self.reading(key)?;
         let row = read::turn_row(&db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;
-        let sql =
-            "SELECT start, text FROM turn_chunks WHERE conversation = $1 AND turn_seq = $2 ORDER BY start";
+        let sql = "SELECT start, text FROM turn_chunks WHERE tenant = $1 AND conversation = $2 AND turn_seq = $3 ORDER BY start";
         let mut pieces = Vec::new();
-        for row in db.query(sql, &[&lineage.0[0].no, &signed(row.seq)])? {
+        for row in db.query(sql, &[&key.tenant.as_str(), &lineage.levels[0].no, &signed(row.seq)])? {
             pieces.push((
                 rows::unsigned(&row, 0)?,
                 String::from_utf8(rows::get(&row, 1)?).map_err(rows::wrong)?,
@@ -144,7 +209,14 @@ impl Log for Postgres {
     }
 }
 
-/// Runs commands on a server: for tests, which make and drop schemas.
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.node.iter().for_each(|node| node.leave(&self.link));
+    }
+}
+
+/// Runs commands on a server, each statement by itself: for tests, which make and drop databases.
+#[cfg(feature = "conformance")]
 pub fn run(url: &str, sql: &str) -> Result<(), Error> {
-    Db::new(Link::open(url, 1)?.connection()?).batch(sql)
+    Link::open(url)?.outside(sql)
 }

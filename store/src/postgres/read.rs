@@ -23,19 +23,22 @@ pub struct Level {
 }
 
 /// A conversation, its parent, the parent's parent, …
-pub struct Lineage(pub Vec<Level>);
+pub struct Lineage {
+    pub tenant: TenantName,
+    pub levels: Vec<Level>,
+}
 
 impl Lineage {
     pub fn owner(&self, seq: u64) -> Option<&Level> {
-        self.0.iter().find(|level| seq > level.floor && seq <= level.cap)
+        self.levels.iter().find(|level| seq > level.floor && seq <= level.cap)
     }
 
     fn seen(&self, depth: usize, row: TurnRow) -> TurnRow {
-        if depth == 0 { row } else { row.as_of(self.0[depth].cap) }
+        if depth == 0 { row } else { row.as_of(self.levels[depth].cap) }
     }
 
     fn arrays(&self) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
-        let of = |value: fn(&Level) -> i64| self.0.iter().map(value).collect();
+        let of = |value: fn(&Level) -> i64| self.levels.iter().map(value).collect();
         (of(|l| l.no), of(|l| signed(l.floor)), of(|l| signed(l.cap)))
     }
 }
@@ -49,45 +52,46 @@ pub fn conversation(db: &Db, key: &Key) -> Result<Option<(i64, Conversation)>, E
 /// A living conversation with its ancestors.
 pub fn lineage_of(db: &Db, key: &Key) -> Result<Option<Lineage>, Error> {
     let start = "tenant = $1 AND id = $2 AND NOT replaced AND deleted IS NULL";
-    lineage_where(db, start, &[&key.tenant.as_str(), &&key.id.to_bytes()[..]])
+    lineage_where(db, &key.tenant, start, &&key.id.to_bytes()[..])
 }
 
 /// The same for any conversation, by its number.
-pub fn lineage_at(db: &Db, no: i64) -> Result<Option<Lineage>, Error> {
-    lineage_where(db, "no = $1", &[&no])
+pub fn lineage_at(db: &Db, tenant: &TenantName, no: i64) -> Result<Option<Lineage>, Error> {
+    lineage_where(db, tenant, "tenant = $1 AND no = $2", &no)
 }
 
 fn lineage_where(
     db: &Db,
+    tenant: &TenantName,
     start: &str,
-    params: &[&(dyn tokio_postgres::types::ToSql + Sync)],
+    name: &(dyn tokio_postgres::types::ToSql + Sync),
 ) -> Result<Option<Lineage>, Error> {
     let sql = format!(
         "WITH RECURSIVE line AS (
              SELECT no, id, parent, parent_seq, deleted, 0 AS depth FROM conversation_rows WHERE {start}
              UNION ALL SELECT c.no, c.id, c.parent, c.parent_seq, c.deleted, l.depth + 1
-             FROM line l JOIN conversation_rows c ON c.no = l.parent WHERE l.depth < 1000)
+             FROM line l JOIN conversation_rows c ON c.tenant = $1 AND c.no = l.parent WHERE l.depth < 1000)
          SELECT no, id, coalesce(parent_seq, 0), deleted IS NOT NULL FROM line ORDER BY depth"
     );
     let mut cap = i64::MAX as u64;
     let mut levels = Vec::new();
-    for row in db.query(&sql, params)? {
+    for row in db.query(&sql, &[&tenant.as_str(), name])? {
         let floor = rows::unsigned(&row, 2)?;
         let id = ConversationId::from_bytes(rows::bytes(&row, 1)?);
         levels.push(Level { no: rows::get(&row, 0)?, id, floor, cap, deleted: rows::get(&row, 3)? });
         cap = cap.min(floor);
     }
-    Ok((!levels.is_empty()).then_some(Lineage(levels)))
+    Ok((!levels.is_empty()).then(|| Lineage { tenant: tenant.clone(), levels }))
 }
 
 pub fn hash_at(db: &Db, lineage: &Lineage, seq: u64) -> Result<Option<Hash>, Error> {
     if seq == 0 {
-        return Ok(lineage.0.last().map(|oldest| Head::genesis(oldest.id).hash));
+        return Ok(lineage.levels.last().map(|oldest| Head::genesis(oldest.id).hash));
     }
     let Some(level) = lineage.owner(seq) else { return Ok(None) };
     let row = db.query_one(
-        "SELECT hash FROM events WHERE conversation = $1 AND seq = $2",
-        &[&level.no, &signed(seq)],
+        "SELECT hash FROM events WHERE tenant = $3 AND conversation = $1 AND seq = $2",
+        &[&level.no, &signed(seq), &lineage.tenant.as_str()],
     )?;
     row.map(|row| rows::bytes(&row, 0).map(Hash)).transpose()
 }
@@ -97,21 +101,21 @@ pub fn events(db: &Db, lineage: &Lineage, after: u64, limit: usize) -> Result<Ve
     let (nos, floors, caps) = lineage.arrays();
     let sql = format!(
         "SELECT {EVENT_COLUMNS}, l.depth FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS l (no, floor, cap, depth)
-         CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.conversation = l.no AND e.seq > greatest($4, l.floor) AND e.seq <= l.cap
+         CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = $6 AND e.conversation = l.no AND e.seq > greatest($4, l.floor) AND e.seq <= l.cap
              ORDER BY e.seq LIMIT $5) e ORDER BY e.seq LIMIT $5"
     );
     let from = after.saturating_sub(1);
     let wanted = signed(limit as u64).saturating_add(signed(after - from));
     let (mut out, mut bytes, mut prev): (Vec<Event>, usize, Option<(u64, Hash)>) = (Vec::new(), 0, None);
-    for row in db.query(&sql, &[&nos, &floors, &caps, &signed(from), &wanted])? {
+    for row in db.query(&sql, &[&nos, &floors, &caps, &signed(from), &wanted, &lineage.tenant.as_str()])? {
         let depth = rows::get::<i64>(&row, 13)? as usize - 1;
         let seq = rows::unsigned(&row, 0)?;
         let before = match prev {
             Some((at, hash)) if at + 1 == seq => hash,
-            _ if seq == 1 => Head::genesis(lineage.0[depth].id).hash,
+            _ if seq == 1 => Head::genesis(lineage.levels[depth].id).hash,
             _ => Hash([0; 32]),
         };
-        let event = rows::event(&row, lineage.0[depth].id, before)?;
+        let event = rows::event(&row, lineage.levels[depth].id, before)?;
         prev = Some((seq, event.hash));
         if seq <= after || out.len() >= limit {
             continue;
@@ -139,10 +143,10 @@ pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64
     let places: Vec<i64> = owned.iter().map(|(seq, _)| signed(*seq)).collect();
     let sql = format!(
         "SELECT {EVENT_COLUMNS}, p.hash FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (conversation, seq, before)
-         JOIN events e ON e.conversation = w.conversation AND e.seq = w.seq
-         LEFT JOIN events p ON p.conversation = w.before AND p.seq = w.seq - 1"
+         JOIN events e ON e.tenant = $4 AND e.conversation = w.conversation AND e.seq = w.seq
+         LEFT JOIN events p ON p.tenant = $4 AND p.conversation = w.before AND p.seq = w.seq - 1"
     );
-    for row in db.query(&sql, &[&nos, &places, &before])? {
+    for row in db.query(&sql, &[&nos, &places, &before, &lineage.tenant.as_str()])? {
         let seq = rows::unsigned(&row, 0)?;
         let Some(level) = lineage.owner(seq) else { continue };
         let prev = match rows::optional_bytes(&row, 13)? {
@@ -158,10 +162,10 @@ pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64
 pub fn turn_row(db: &Db, lineage: &Lineage, id: TurnId) -> Result<Option<TurnRow>, Error> {
     let (nos, _, _) = lineage.arrays();
     let sql = format!(
-        "SELECT {TURN_COLUMNS}, t.conversation FROM turn_rows t WHERE t.conversation = ANY ($1) AND t.id = $2"
+        "SELECT {TURN_COLUMNS}, t.conversation FROM turn_rows t WHERE t.tenant = $3 AND t.conversation = ANY ($1) AND t.id = $2"
     );
-    let found = db.query(&sql, &[&nos, &&id.to_bytes()[..]])?;
-    for (depth, level) in lineage.0.iter().enumerate() {
+    let found = db.query(&sql, &[&nos, &&id.to_bytes()[..], &lineage.tenant.as_str()])?;
+    for (depth, level) in lineage.levels.iter().enumerate() {
         for row in &found {
             if rows::get::<i64>(row, 11)? == level.no {
                 let row = rows::turn(row)?;
@@ -195,12 +199,12 @@ fn turn_page(
     }
     let sql = format!(
         "SELECT {TURN_COLUMNS}, l.depth FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS l (no, cap, depth)
-         CROSS JOIN LATERAL (SELECT * FROM turn_rows t WHERE t.conversation = l.no AND t.seq <= l.cap AND {position} BETWEEN $3 AND $4 AND {stands}
-             AND NOT EXISTS (SELECT 1 FROM turn_rows y WHERE y.conversation = ANY (($1::bigint[])[1:(l.depth - 1)::int]) AND y.seq = t.seq)
+         CROSS JOIN LATERAL (SELECT * FROM turn_rows t WHERE t.tenant = $6 AND t.conversation = l.no AND t.seq <= l.cap AND {position} BETWEEN $3 AND $4 AND {stands}
+             AND NOT EXISTS (SELECT 1 FROM turn_rows y WHERE y.tenant = $6 AND y.conversation = ANY (($1::bigint[])[1:(l.depth - 1)::int]) AND y.seq = t.seq)
              ORDER BY {position} {order} LIMIT $5) t ORDER BY l.depth"
     );
     let mut rows = Vec::new();
-    for row in db.query(&sql, &[&nos, &caps, &signed(low), &signed(high), &signed(query.limit as u64)])? {
+    for row in db.query(&sql, &[&nos, &caps, &signed(low), &signed(high), &signed(query.limit as u64), &lineage.tenant.as_str()])? {
         let depth = rows::get::<i64>(&row, 11)? as usize - 1;
         rows.push(query.seen(lineage.seen(depth, rows::turn(&row)?)));
     }
@@ -241,7 +245,7 @@ pub fn turns(db: &Db, lineage: &Lineage, query: &TurnQuery) -> Result<Vec<Stored
 
 fn stored_from(lineage: &Lineage, row: TurnRow, events: &mut HashMap<u64, Event>) -> StoredTurn {
     let events = row.places().filter_map(|seq| events.get(&seq).cloned()).collect();
-    StoredTurn { conversation: lineage.0[0].id, row, events }
+    StoredTurn { conversation: lineage.levels[0].id, row, events }
 }
 
 pub fn stored(db: &Db, lineage: &Lineage, row: TurnRow) -> Result<StoredTurn, Error> {
@@ -259,15 +263,15 @@ pub fn fallen_after(db: &Db, lineage: &Lineage, after: u64) -> Result<u64, Error
 pub fn count_turns(db: &Db, lineage: &Lineage, through: u64) -> Result<u64, Error> {
     let (nos, floors, caps) = lineage.arrays();
     let sql = "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS l (no, floor, cap)
-         JOIN turn_rows t ON t.conversation = l.no AND t.seq > l.floor AND t.seq <= least(l.cap, $4)";
-    let row = db.query_one(sql, &[&nos, &floors, &caps, &signed(through)])?;
+         JOIN turn_rows t ON t.tenant = $5 AND t.conversation = l.no AND t.seq > l.floor AND t.seq <= least(l.cap, $4)";
+    let row = db.query_one(sql, &[&nos, &floors, &caps, &signed(through), &lineage.tenant.as_str()])?;
     row.map_or(Ok(0), |row| rows::unsigned(&row, 0))
 }
 
-pub fn forks(db: &Db, conversation: u64) -> Result<Vec<Fork>, Error> {
+pub fn forks(db: &Db, tenant: &TenantName, conversation: u64) -> Result<Vec<Fork>, Error> {
     let sql =
-        "SELECT no, parent_seq, deleted IS NOT NULL FROM conversation_rows WHERE parent = $1 ORDER BY no";
-    let found = db.query(sql, &[&signed(conversation)])?;
+        "SELECT no, parent_seq, deleted IS NOT NULL FROM conversation_rows WHERE tenant = $2 AND parent = $1 ORDER BY no";
+    let found = db.query(sql, &[&signed(conversation), &tenant.as_str()])?;
     let fork = |row| {
         Ok(Fork {
             conversation: rows::unsigned(row, 0)?,
@@ -283,7 +287,7 @@ pub fn statements(db: &Db, tenant: &TenantName, of: StatementsOf) -> Result<Vec<
         db.query(
             &format!(
                 "SELECT f.conversation, c.id, f.seq, f.id, f.source_turn, f.corrects FROM fact_statements f
-                 JOIN conversation_rows c ON c.no = f.conversation WHERE c.tenant = $1 AND {which} ORDER BY f.conversation, f.seq"
+                 JOIN conversation_rows c ON c.tenant = $1 AND c.no = f.conversation WHERE f.tenant = $1 AND {which} ORDER BY f.conversation, f.seq"
             ),
             params,
         )
@@ -315,11 +319,11 @@ pub fn statements(db: &Db, tenant: &TenantName, of: StatementsOf) -> Result<Vec<
 }
 
 pub fn asset_count(db: &Db, tenant: &TenantName, sha256: Hash) -> Result<u64, Error> {
-    let sql = "SELECT count(*) FROM asset_rows a JOIN conversation_rows c ON c.no = a.conversation WHERE a.sha256 = $1 AND c.tenant = $2";
+    let sql = "SELECT count(*) FROM asset_rows WHERE sha256 = $1 AND tenant = $2";
     let row = db.query_one(sql, &[&&sha256.0[..], &tenant.as_str()])?;
     row.map_or(Ok(0), |row| rows::unsigned(&row, 0))
 }
 
-/// A conversation ($1) and all forks that see one of its events ($2).
+/// A conversation ($1) and all forks that see one of its events ($2), of a tenant ($3).
 pub const FAMILY: &str = "WITH RECURSIVE family (no) AS
-    (SELECT $1::bigint UNION SELECT c.no FROM conversation_rows c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= $2)";
+    (SELECT $1::bigint UNION SELECT c.no FROM conversation_rows c JOIN family f ON c.parent = f.no WHERE c.tenant = $3 AND c.parent_seq >= $2)";

@@ -1,11 +1,13 @@
 -- Version 1. Times are microseconds since 1970 (UTC). Ids are the sixteen bytes of a ULID.
 --
--- The names `conversations`, `turns` and `conversation_facts` belong to the views that people read; tables have others.
+-- Every table begins with its tenant: the rows of a tenant are together on one shard where the tables are distributed, and
+-- row-level security (at the end) compares it. The names `conversations`, `turns` and `conversation_facts` belong to the
+-- views that people read; tables have others.
 -- Nothing on the path of an append is shared by all conversations: a number is taken only when a conversation begins.
 
 CREATE TABLE conversation_rows (
-    no             bigint PRIMARY KEY,         -- short name inside this store; never used twice, because rows are never deleted
-    tenant         text NOT NULL,
+    tenant         text COLLATE "C" NOT NULL,
+    no             bigint NOT NULL,            -- short name inside this store; never used twice, because rows are never deleted
     id             bytea NOT NULL,
     title          bytea,                      -- UTF-8: a text column takes no zero byte
     state          text NOT NULL,
@@ -13,19 +15,26 @@ CREATE TABLE conversation_rows (
     expires        bigint,                     -- updated + ttl
     parent         bigint,
     parent_seq     bigint,
+    head_seq       bigint NOT NULL,
     deleted        bigint,                     -- when; then this row is the tombstone
     deleted_reason text,
     replaced       boolean NOT NULL DEFAULT false, -- a tombstone whose id is used again
-    row            text NOT NULL               -- JSON: the whole conversation
-) WITH (fillfactor = 70);                      -- most updates change no indexed column but `updated`
+    row            text NOT NULL,              -- JSON: the whole conversation
+    begun          xid8 NOT NULL DEFAULT pg_current_xact_id(), -- the transaction that inserted it,
+    changed        xid8 NOT NULL DEFAULT pg_current_xact_id(), -- and the last one that changed it: see `feed.rs`
+    PRIMARY KEY (tenant, no)
+) WITH (fillfactor = 70);
 CREATE SEQUENCE conversation_numbers;
 CREATE UNIQUE INDEX conversation_rows_by_id ON conversation_rows (tenant, id) WHERE NOT replaced;
-CREATE INDEX conversation_rows_by_change ON conversation_rows (tenant, updated, id) WHERE deleted IS NULL;
+CREATE INDEX conversation_rows_by_update ON conversation_rows (tenant, updated, id) WHERE deleted IS NULL;
 CREATE INDEX conversation_rows_by_expiry ON conversation_rows (expires) WHERE expires IS NOT NULL AND deleted IS NULL;
-CREATE INDEX conversation_rows_by_parent ON conversation_rows (parent) WHERE parent IS NOT NULL;
+CREATE INDEX conversation_rows_by_parent ON conversation_rows (tenant, parent) WHERE parent IS NOT NULL;
+CREATE INDEX conversation_rows_by_change ON conversation_rows (changed);
+CREATE INDEX conversation_rows_by_number ON conversation_rows (no);
 
 -- The ground. A second event at a place is refused by the primary key, whatever a process believes about its locks.
 CREATE TABLE events (
+    tenant       text COLLATE "C" NOT NULL,
     conversation bigint NOT NULL,
     seq          bigint NOT NULL,
     id           bytea NOT NULL,
@@ -42,17 +51,11 @@ CREATE TABLE events (
     salt         bytea,                        -- null: no body
     body         text,                         -- JSON, exactly as it was written
     erased       boolean NOT NULL DEFAULT false, -- had a body here
-    arrived      xid8 NOT NULL DEFAULT pg_current_xact_id(), -- order of arrival, complete below pg_snapshot_xmin
-    PRIMARY KEY (conversation, seq)
-) PARTITION BY HASH (conversation);
-DO $$ BEGIN
-    FOR part IN 0..7 LOOP
-        EXECUTE format('CREATE TABLE events_%s PARTITION OF events FOR VALUES WITH (MODULUS 8, REMAINDER %s)', part, part);
-    END LOOP;
-END $$;
-CREATE INDEX events_by_arrival ON events (arrived);
+    PRIMARY KEY (tenant, conversation, seq)
+) PARTITION BY HASH (tenant, conversation);
 
 CREATE TABLE turn_rows (
+    tenant         text COLLATE "C" NOT NULL,
     conversation   bigint NOT NULL,
     seq            bigint NOT NULL,
     id             bytea NOT NULL,
@@ -65,43 +68,15 @@ CREATE TABLE turn_rows (
     superseded_seq bigint,
     place          bigint NOT NULL,
     placed_seq     bigint,
-    PRIMARY KEY (conversation, seq)
-) PARTITION BY HASH (conversation);
-DO $$ BEGIN
-    FOR part IN 0..7 LOOP
-        EXECUTE format('CREATE TABLE turn_rows_%s PARTITION OF turn_rows FOR VALUES WITH (MODULUS 8, REMAINDER %s)', part, part);
-    END LOOP;
-END $$;
-CREATE INDEX turn_rows_by_id ON turn_rows (id);
+    node           bigint,                     -- of an open turn: the process that has it open
+    PRIMARY KEY (tenant, conversation, seq)
+) PARTITION BY HASH (tenant, conversation);
+CREATE INDEX turn_rows_by_id ON turn_rows (tenant, id);
+CREATE INDEX turn_rows_by_place ON turn_rows (tenant, conversation, place);
 CREATE INDEX turn_rows_open ON turn_rows (conversation, seq) WHERE status = 'pending';
 
-CREATE TABLE turn_chunks (
-    conversation bigint NOT NULL,
-    turn_seq     bigint NOT NULL,
-    start        bigint NOT NULL,
-    text         bytea NOT NULL,               -- UTF-8
-    PRIMARY KEY (conversation, turn_seq, start)
-);
-
-CREATE TABLE asset_rows (
-    conversation bigint NOT NULL,
-    id           text NOT NULL,
-    seq          bigint NOT NULL,
-    sha256       bytea,
-    PRIMARY KEY (conversation, id)
-);
-CREATE INDEX asset_rows_by_id ON asset_rows (id);
-CREATE INDEX asset_rows_by_hash ON asset_rows (sha256) WHERE sha256 IS NOT NULL;
-
-CREATE TABLE asset_references (
-    conversation bigint NOT NULL,
-    turn_seq     bigint NOT NULL,
-    asset        text NOT NULL,
-    PRIMARY KEY (conversation, turn_seq, asset)
-);
-
 CREATE TABLE answered_requests (
-    tenant       text NOT NULL,
+    tenant       text COLLATE "C" NOT NULL,
     scope        bigint NOT NULL,              -- the conversation's number; 0 for creations, whose keys are unique in a tenant
     key          bytea NOT NULL,
     fingerprint  bytea NOT NULL,
@@ -109,55 +84,97 @@ CREATE TABLE answered_requests (
     first_seq    bigint NOT NULL,
     last_seq     bigint NOT NULL,
     PRIMARY KEY (tenant, scope, key)
+) PARTITION BY HASH (tenant, scope);
+CREATE INDEX answered_requests_by_conversation ON answered_requests (tenant, conversation, last_seq);
+
+DO $$ DECLARE name text; BEGIN
+    FOREACH name IN ARRAY ARRAY['events', 'turn_rows', 'answered_requests'] LOOP
+        FOR part IN 0..15 LOOP
+            EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES WITH (MODULUS 16, REMAINDER %s)', name || '_' || part, name, part);
+        END LOOP;
+    END LOOP;
+END $$;
+
+CREATE TABLE turn_chunks (
+    tenant       text COLLATE "C" NOT NULL,
+    conversation bigint NOT NULL,
+    turn_seq     bigint NOT NULL,
+    start        bigint NOT NULL,
+    text         bytea NOT NULL,               -- UTF-8
+    PRIMARY KEY (tenant, conversation, turn_seq, start)
 );
-CREATE INDEX answered_requests_by_conversation ON answered_requests (conversation, last_seq);
+
+CREATE TABLE asset_rows (
+    tenant       text COLLATE "C" NOT NULL,
+    conversation bigint NOT NULL,
+    id           text NOT NULL,
+    seq          bigint NOT NULL,
+    sha256       bytea,
+    PRIMARY KEY (tenant, conversation, id)
+);
+CREATE INDEX asset_rows_by_id ON asset_rows (tenant, id);
+CREATE INDEX asset_rows_by_hash ON asset_rows (tenant, sha256) WHERE sha256 IS NOT NULL;
+
+CREATE TABLE asset_references (
+    tenant       text COLLATE "C" NOT NULL,
+    conversation bigint NOT NULL,
+    turn_seq     bigint NOT NULL,
+    asset        text NOT NULL,
+    PRIMARY KEY (tenant, conversation, turn_seq, asset)
+);
 
 CREATE TABLE kept_folds (
+    tenant       text COLLATE "C" NOT NULL,
     conversation bigint NOT NULL,
     seq          bigint NOT NULL,
     fold         text NOT NULL,
-    PRIMARY KEY (conversation, seq)
+    PRIMARY KEY (tenant, conversation, seq)
 );
 
 CREATE TABLE fact_statements (
+    tenant       text COLLATE "C" NOT NULL,
     conversation bigint NOT NULL,
     seq          bigint NOT NULL,
     id           bytea NOT NULL,
     source_turn  bytea,
     corrects     bytea,
-    PRIMARY KEY (conversation, seq)
+    PRIMARY KEY (tenant, conversation, seq)
 );
-CREATE INDEX fact_statements_by_id ON fact_statements (id);
-CREATE INDEX fact_statements_by_source ON fact_statements (source_turn) WHERE source_turn IS NOT NULL;
-CREATE INDEX fact_statements_by_corrected ON fact_statements (corrects) WHERE corrects IS NOT NULL;
+CREATE INDEX fact_statements_by_id ON fact_statements (tenant, id);
+CREATE INDEX fact_statements_by_source ON fact_statements (tenant, source_turn) WHERE source_turn IS NOT NULL;
+CREATE INDEX fact_statements_by_corrected ON fact_statements (tenant, corrects) WHERE corrects IS NOT NULL;
 
 CREATE TABLE summary_rows (
+    tenant       text COLLATE "C" NOT NULL,
     conversation bigint NOT NULL,
     seq          bigint NOT NULL,
     through_seq  bigint NOT NULL,
-    PRIMARY KEY (conversation, seq)
+    PRIMARY KEY (tenant, conversation, seq)
 );
 
 CREATE TABLE echo_rows (
+    tenant       text COLLATE "C" NOT NULL,
     conversation bigint NOT NULL,
     seq          bigint NOT NULL,
     bucket       integer NOT NULL,
-    PRIMARY KEY (conversation, seq, bucket)
+    PRIMARY KEY (tenant, conversation, seq, bucket)
 );
-CREATE INDEX echo_rows_by_bucket ON echo_rows (conversation, bucket);
+CREATE INDEX echo_rows_by_bucket ON echo_rows (tenant, conversation, bucket);
 
--- Erased bodies of a tenant, counted in the order of commits: whoever adds one holds the tenant's lock.
+-- Erased bodies of a tenant, counted in the order of commits: an erasure holds the tenant's lock.
 CREATE TABLE erased_bodies (
-    tenant       text NOT NULL,
+    tenant       text COLLATE "C" NOT NULL,
     no           bigint NOT NULL,
     conversation bigint NOT NULL,
     seq          bigint NOT NULL,
+    changed      xid8 NOT NULL DEFAULT pg_current_xact_id(),
     PRIMARY KEY (tenant, no)
 );
+CREATE INDEX erased_bodies_by_change ON erased_bodies (changed);
 
 CREATE TABLE access_keys (
-    id        bytea PRIMARY KEY,
-    tenant    text NOT NULL,
+    tenant    text COLLATE "C" NOT NULL,
+    id        bytea NOT NULL PRIMARY KEY,      -- unique over all tenants: the key determines the tenant
     role      text NOT NULL,
     actors    text NOT NULL,                   -- JSON array
     label     text,
@@ -165,9 +182,48 @@ CREATE TABLE access_keys (
     expires   bigint,
     revoked   bigint,
     last_used bigint,
-    secret    bytea NOT NULL
+    secret    bytea NOT NULL,
+    changed   xid8 NOT NULL DEFAULT pg_current_xact_id() -- not by use
 );
+CREATE INDEX access_keys_by_change ON access_keys (changed);
 CREATE INDEX access_keys_by_tenant ON access_keys (tenant, id);
 
-CREATE TABLE schema_versions (version integer PRIMARY KEY);
-INSERT INTO schema_versions VALUES (1);
+CREATE TABLE asset_bytes (
+    tenant  text COLLATE "C" NOT NULL,
+    sha256  bytea NOT NULL,
+    written timestamptz NOT NULL DEFAULT now(),
+    bytes   bytea NOT NULL,
+    PRIMARY KEY (tenant, sha256)
+);
+ALTER TABLE asset_bytes ALTER COLUMN bytes SET STORAGE EXTERNAL; -- not compressed, so that a range is read without the rest
+
+-- Processes that share the store. Each gives a sign every second.
+CREATE TABLE nodes (
+    no   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    seen timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Roles of the database that may read the rows of a tenant, for reports. Each also needs SELECT on the views and tables.
+CREATE TABLE tenant_readers (
+    tenant text COLLATE "C" NOT NULL,
+    reader name NOT NULL,
+    PRIMARY KEY (tenant, reader)
+);
+GRANT SELECT ON tenant_readers TO PUBLIC;
+
+-- Row-level security, on partitions too, since they can be queried directly. The server (the owner of the tables) names the
+-- tenants of each transaction in the setting `everturn.tenants`, separated by spaces, or `*` for work on the whole store:
+-- a query without its tenant then finds nothing of others. Other roles read the tenants they are readers of, whatever they set.
+DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT c.relname FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
+        AND EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'tenant')
+    LOOP
+        EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', name);
+        EXECUTE format('CREATE POLICY server ON %I TO %I USING ((SELECT current_setting(''everturn.tenants'', true) = ''*'')
+            OR tenant = ANY ((SELECT string_to_array(current_setting(''everturn.tenants'', true), '' ''))::text[]))', name, current_user);
+        EXECUTE format(CASE name
+            WHEN 'tenant_readers' THEN 'CREATE POLICY readers ON %I FOR SELECT USING (pg_has_role(reader, ''USAGE''))'
+            ELSE 'CREATE POLICY readers ON %I FOR SELECT
+                USING (tenant IN (SELECT r.tenant FROM tenant_readers r WHERE pg_has_role(r.reader, ''USAGE'')))' END, name);
+    END LOOP;
+END $$;

@@ -11,8 +11,8 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key};
-use everturn_core::turn::TurnRow;
+use everturn_core::id::{ConversationId, EventId, Key, TenantName};
+use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{
     self, Action, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventAddress, EventRef,
     Existing, Plan, Write,
@@ -28,6 +28,10 @@ type RequestName = (String, i64, Vec<u8>);
 /// Pending rows, the last version of each.
 #[derive(Default)]
 pub struct Buffer {
+    /// This process; 0 where derived rows are rebuilt.
+    pub node: i64,
+    /// Tenants of the conversations in it.
+    tenants: HashMap<i64, TenantName>,
     rows: BTreeMap<i64, Arc<Conversation>>,
     new: BTreeMap<i64, (Option<i64>, Option<i64>)>,
     events: Vec<(i64, Event)>,
@@ -50,7 +54,8 @@ where
 }
 
 impl Buffer {
-    pub fn changes(&mut self, no: i64, changes: Changes) {
+    pub fn changes(&mut self, tenant: &TenantName, no: i64, changes: Changes) {
+        self.of(tenant, no);
         for row in changes.turns {
             self.turns.insert((no, signed(row.seq)), row);
         }
@@ -70,6 +75,10 @@ impl Buffer {
         }
     }
 
+    fn of(&mut self, tenant: &TenantName, no: i64) {
+        self.tenants.entry(no).or_insert_with(|| tenant.clone());
+    }
+
     fn remember(&mut self, key: &Key, no: i64, request: AnsweredRequest) {
         let scope = if request.creation { 0 } else { no };
         self.requests.insert(
@@ -78,9 +87,11 @@ impl Buffer {
         );
     }
 
-    /// Sends all pending rows in one round trip, with a command after them.
-    pub fn flush(&mut self, db: &Db, after: &str) -> Result<(), Error> {
+    /// Sends all pending rows in one round trip, with the end of the transaction if they are the last.
+    pub fn flush(&mut self, db: &Db, commit: bool) -> Result<(), Error> {
         let Buffer {
+            node,
+            tenants,
             rows,
             new,
             events,
@@ -93,7 +104,8 @@ impl Buffer {
             requests,
             chunks,
             ended,
-        } = std::mem::take(self);
+        } = std::mem::replace(self, Buffer { node: self.node, ..Buffer::default() });
+        let of = |no: i64| tenants.get(&no).map(ToString::to_string).unwrap_or_default();
         let mut all: Vec<Pending> = Vec::new();
         let (fresh, known): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(no, _)| new.contains_key(no));
         for (is_new, rows) in [(true, fresh), (false, known)] {
@@ -108,31 +120,33 @@ impl Buffer {
                 column::<i64, _, _>(&rows, |(_, c)| c.updated.0),
                 column::<Option<i64>, _, _>(&rows, |(_, c)| c.expires().map(|at| at.0)),
                 texts,
+                column::<String, _, _>(&rows, |(_, c)| c.tenant.to_string()),
+                column::<i64, _, _>(&rows, |(_, c)| signed(c.head.seq)),
             ];
             if is_new {
                 params.extend(boxed![
-                    column::<String, _, _>(&rows, |(_, c)| c.tenant.to_string()),
                     column::<Vec<u8>, _, _>(&rows, |(_, c)| c.id.to_bytes()),
                     column::<Option<i64>, _, _>(&rows, |(no, _)| new[no].0),
                     column::<Option<i64>, _, _>(&rows, |(no, _)| new[no].1),
                 ]);
             }
             let sql = match is_new {
-                true => "INSERT INTO conversation_rows (no, title, state, updated, expires, row, tenant, id, parent, parent_seq)
+                true => "INSERT INTO conversation_rows (no, title, state, updated, expires, row, tenant, head_seq, id, parent, parent_seq)
                      SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[],
-                         $8::bytea[], $9::bigint[], $10::bigint[])",
-                false => "UPDATE conversation_rows c SET title = n.title, state = n.state, updated = n.updated, expires = n.expires, row = n.row
-                     FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[])
-                         AS n (no, title, state, updated, expires, row) WHERE c.no = n.no",
+                         $8::bigint[], $9::bytea[], $10::bigint[], $11::bigint[])",
+                false => "UPDATE conversation_rows c SET title = n.title, state = n.state, updated = n.updated, expires = n.expires, row = n.row,
+                         head_seq = n.head_seq, changed = pg_current_xact_id()
+                     FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::bigint[])
+                         AS n (no, title, state, updated, expires, row, tenant, head_seq) WHERE c.tenant = n.tenant AND c.no = n.no",
             };
             all.push(Pending { sql, params });
         }
         if !events.is_empty() {
             let e = &events;
             all.push(Pending {
-                sql: "INSERT INTO events (conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body, written_by)
+                sql: "INSERT INTO events (conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body, written_by, tenant)
                      SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::text[],
-                         $9::text[], $10::bytea[], $11::bytea[], $12::bytea[], $13::bytea[], $14::text[], $15::text[])",
+                         $9::text[], $10::bytea[], $11::bytea[], $12::bytea[], $13::bytea[], $14::text[], $15::text[], $16::text[])",
                 params: boxed![
                     column::<i64, _, _>(e, |(no, _)| *no),
                     column::<i64, _, _>(e, |(_, e)| signed(e.seq)),
@@ -149,18 +163,19 @@ impl Buffer {
                     column::<Option<Vec<u8>>, _, _>(e, |(_, e)| e.body.as_ref().map(|body| body.salt.to_vec())),
                     column::<Option<String>, _, _>(e, |(_, e)| e.body.as_ref().map(|body| body.text.clone())),
                     column::<Option<String>, _, _>(e, |(_, e)| e.key.clone()),
+                    column::<String, _, _>(e, |(no, _)| of(*no)),
                 ],
             });
         }
         if !turns.is_empty() {
             let t: Vec<(At, TurnRow)> = turns.into_iter().collect();
             all.push(Pending {
-                sql: "INSERT INTO turn_rows (conversation, seq, id, actor, role, status, created, content_seq, superseded_by, superseded_seq, place, placed_seq)
+                sql: "INSERT INTO turn_rows (conversation, seq, id, actor, role, status, created, content_seq, superseded_by, superseded_seq, place, placed_seq, tenant, node)
                      SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-                         $9::text[], $10::bigint[], $11::bigint[], $12::bigint[])
-                     ON CONFLICT (conversation, seq) DO UPDATE SET status = excluded.status, content_seq = excluded.content_seq,
+                         $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[])
+                     ON CONFLICT (tenant, conversation, seq) DO UPDATE SET status = excluded.status, content_seq = excluded.content_seq,
                          superseded_by = excluded.superseded_by, superseded_seq = excluded.superseded_seq,
-                         place = excluded.place, placed_seq = excluded.placed_seq",
+                         place = excluded.place, placed_seq = excluded.placed_seq, node = excluded.node",
                 params: boxed![
                     column::<i64, _, _>(&t, |(at, _)| at.0),
                     column::<i64, _, _>(&t, |(at, _)| at.1),
@@ -174,37 +189,44 @@ impl Buffer {
                     column::<Option<i64>, _, _>(&t, |(_, t)| t.superseded_seq.map(signed)),
                     column::<i64, _, _>(&t, |(_, t)| signed(t.place)),
                     column::<Option<i64>, _, _>(&t, |(_, t)| t.placed_seq.map(signed)),
+                    column::<String, _, _>(&t, |(at, _)| of(at.0)),
+                    column::<Option<i64>, _, _>(&t, |(_, t)| (t.status == Status::Pending).then_some(node)),
                 ],
             });
         }
         if !assets.is_empty() {
             let a: Vec<_> = assets.into_iter().collect();
             all.push(Pending {
-                sql: "INSERT INTO asset_rows SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bytea[])
-                     ON CONFLICT (conversation, id) DO UPDATE SET seq = excluded.seq, sha256 = excluded.sha256",
+                sql: "INSERT INTO asset_rows (conversation, id, seq, sha256, tenant)
+                     SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bytea[], $5::text[])
+                     ON CONFLICT (tenant, conversation, id) DO UPDATE SET seq = excluded.seq, sha256 = excluded.sha256",
                 params: boxed![
                     column::<i64, _, _>(&a, |a| a.0.0),
                     column::<String, _, _>(&a, |a| a.0.1.clone()),
                     column::<i64, _, _>(&a, |a| a.1.0),
                     column::<Option<Vec<u8>>, _, _>(&a, |a| a.1.1.map(|hash| hash.0.to_vec())),
+                    column::<String, _, _>(&a, |a| of(a.0.0)),
                 ],
             });
         }
         if !references.is_empty() {
             let r: Vec<_> = references.into_iter().collect();
             all.push(Pending {
-                sql: "INSERT INTO asset_references SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[]) ON CONFLICT DO NOTHING",
+                sql: "INSERT INTO asset_references (conversation, turn_seq, asset, tenant)
+                     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) ON CONFLICT DO NOTHING",
                 params: boxed![
                     column::<i64, _, _>(&r, |r| r.0),
                     column::<i64, _, _>(&r, |r| r.1),
                     column::<String, _, _>(&r, |r| r.2.clone()),
+                    column::<String, _, _>(&r, |r| of(r.0)),
                 ],
             });
         }
         if !facts.is_empty() {
             let f: Vec<_> = facts.into_iter().collect();
             all.push(Pending {
-                sql: "INSERT INTO fact_statements SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bytea[])
+                sql: "INSERT INTO fact_statements (conversation, seq, id, source_turn, corrects, tenant)
+                     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[])
                      ON CONFLICT DO NOTHING",
                 params: boxed![
                     column::<i64, _, _>(&f, |f| f.0.0),
@@ -212,28 +234,33 @@ impl Buffer {
                     column::<Vec<u8>, _, _>(&f, |f| f.1.id.to_bytes()),
                     column::<Option<Vec<u8>>, _, _>(&f, |f| f.1.source_turn.map(|turn| turn.to_bytes().to_vec())),
                     column::<Option<Vec<u8>>, _, _>(&f, |f| f.1.corrects.map(|fact| fact.to_bytes().to_vec())),
+                    column::<String, _, _>(&f, |f| of(f.0.0)),
                 ],
             });
         }
         if !summaries.is_empty() {
             let s: Vec<_> = summaries.into_iter().collect();
             all.push(Pending {
-                sql: "INSERT INTO summary_rows SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) ON CONFLICT DO NOTHING",
+                sql: "INSERT INTO summary_rows (conversation, seq, through_seq, tenant)
+                     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) ON CONFLICT DO NOTHING",
                 params: boxed![
                     column::<i64, _, _>(&s, |s| s.0.0),
                     column::<i64, _, _>(&s, |s| s.0.1),
-                    column::<i64, _, _>(&s, |s| s.1)
+                    column::<i64, _, _>(&s, |s| s.1),
+                    column::<String, _, _>(&s, |s| of(s.0.0)),
                 ],
             });
         }
         if !echoes.is_empty() {
             let e: Vec<_> = echoes.into_iter().collect();
             all.push(Pending {
-                sql: "INSERT INTO echo_rows SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::integer[]) ON CONFLICT DO NOTHING",
+                sql: "INSERT INTO echo_rows (conversation, seq, bucket, tenant)
+                     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::integer[], $4::text[]) ON CONFLICT DO NOTHING",
                 params: boxed![
                     column::<i64, _, _>(&e, |e| e.0),
                     column::<i64, _, _>(&e, |e| e.1),
-                    column::<i32, _, _>(&e, |e| e.2)
+                    column::<i32, _, _>(&e, |e| e.2),
+                    column::<String, _, _>(&e, |e| of(e.0)),
                 ],
             });
         }
@@ -258,28 +285,59 @@ impl Buffer {
         if !chunks.is_empty() {
             let c: Vec<_> = chunks.into_iter().collect();
             all.push(Pending {
-                sql: "INSERT INTO turn_chunks SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[])
-                     ON CONFLICT (conversation, turn_seq, start) DO UPDATE SET text = excluded.text",
+                sql: "INSERT INTO turn_chunks (conversation, turn_seq, start, text, tenant)
+                     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::text[])
+                     ON CONFLICT (tenant, conversation, turn_seq, start) DO UPDATE SET text = excluded.text",
                 params: boxed![
                     column::<i64, _, _>(&c, |c| c.0.0),
                     column::<i64, _, _>(&c, |c| c.0.1),
                     column::<i64, _, _>(&c, |c| c.0.2),
                     column::<Vec<u8>, _, _>(&c, |c| c.1.clone().into_bytes()),
+                    column::<String, _, _>(&c, |c| of(c.0.0)),
                 ],
             });
         }
         if !ended.is_empty() {
             let e: Vec<_> = ended.into_iter().collect();
             all.push(Pending {
-                sql: "DELETE FROM turn_chunks c USING unnest($1::bigint[], $2::bigint[]) AS n (conversation, seq)
-                     WHERE c.conversation = n.conversation AND c.turn_seq = n.seq",
-                params: boxed![column::<i64, _, _>(&e, |e| e.0), column::<i64, _, _>(&e, |e| e.1)],
+                sql: "DELETE FROM turn_chunks c USING unnest($1::bigint[], $2::bigint[], $3::text[]) AS n (conversation, seq, tenant)
+                     WHERE c.tenant = n.tenant AND c.conversation = n.conversation AND c.turn_seq = n.seq",
+                params: boxed![
+                    column::<i64, _, _>(&e, |e| e.0),
+                    column::<i64, _, _>(&e, |e| e.1),
+                    column::<String, _, _>(&e, |e| of(e.0)),
+                ],
             });
         }
-        if all.is_empty() && after.is_empty() {
+        if all.is_empty() && !commit {
             return Ok(());
         }
-        db.together("", &all, after).map(drop)
+        db.together(&all, commit).map(drop)
+    }
+}
+
+/// An event of a batch: it is there if and only if the batch was committed.
+pub struct Proof {
+    key: Key,
+    seq: u64,
+    id: EventId,
+}
+
+impl Proof {
+    /// `None` if the batch wrote no event: then it may be repeated.
+    pub fn of(answers: &[Result<Committed, Error>]) -> Option<Proof> {
+        answers.iter().flatten().filter(|committed| !committed.repeated).find_map(|committed| {
+            let event = committed.events.first()?;
+            let key = Key { tenant: committed.conversation.tenant.clone(), id: event.conversation };
+            Some(Proof { key, seq: event.seq, id: event.id })
+        })
+    }
+
+    pub fn is_written(&self, db: &Db) -> Result<bool, Error> {
+        let sql = "SELECT 1 FROM conversation_rows c JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no
+             WHERE c.tenant = $1 AND c.id = $2 AND e.seq = $3 AND e.id = $4";
+        let (of, id) = (self.key.id.to_bytes(), self.id.to_bytes());
+        Ok(db.query_one(sql, &[&self.key.tenant.as_str(), &&of[..], &signed(self.seq), &&id[..]])?.is_some())
     }
 }
 
@@ -305,7 +363,7 @@ fn lock(parts: [&[u8]; 3]) -> i64 {
 impl<'a> Batch<'a> {
     /// Begins the transaction. An append holds the lock of the conversation, and that of its tenant shared; a
     /// removal holds the tenant's exclusively. All in one order, so that there is no deadlock.
-    pub fn begin(db: &'a Db, batch: &[Write]) -> Result<Batch<'a>, Error> {
+    pub fn begin(db: &'a Db, batch: &[Write], node: i64) -> Result<Batch<'a>, Error> {
         let mut tenants: BTreeMap<i64, bool> = BTreeMap::new();
         let mut alone: BTreeSet<i64> = BTreeSet::new();
         let mut keys: BTreeSet<&Key> = BTreeSet::new();
@@ -369,7 +427,7 @@ impl<'a> Batch<'a> {
                 ],
             });
         }
-        let answers = db.together("BEGIN", &all, "")?;
+        let answers = db.together(&all, false)?;
         let mut known: HashMap<Key, Option<(i64, Arc<Conversation>)>> =
             keys.iter().map(|key| ((*key).clone(), None)).collect();
         let mut tombstones = BTreeSet::new();
@@ -394,16 +452,17 @@ impl<'a> Batch<'a> {
             );
             requests.insert(name, request);
         }
-        Ok(Batch { db, buffer: RefCell::default(), known, tombstones, requests, numbers })
+        let buffer = RefCell::new(Buffer { node, ..Buffer::default() });
+        Ok(Batch { db, buffer, known, tombstones, requests, numbers })
     }
 
     /// Writes the rest and commits, in one round trip.
     pub fn commit(self) -> Result<(), Error> {
-        self.buffer.into_inner().flush(self.db, "COMMIT")
+        self.buffer.into_inner().flush(self.db, true)
     }
 
     fn flush(&self) -> Result<(), Error> {
-        self.buffer.borrow_mut().flush(self.db, "")
+        self.buffer.borrow_mut().flush(self.db, false)
     }
 
     fn get(&mut self, key: &Key) -> Result<Option<(i64, Arc<Conversation>)>, Error> {
@@ -449,7 +508,9 @@ impl<'a> Batch<'a> {
             Plan::Chunk(chunk) => {
                 let (no, conversation) = there(existing)?;
                 let at = (no, signed(chunk.turn_seq), signed(chunk.offset));
-                self.buffer.borrow_mut().chunks.insert(at, chunk.text);
+                let mut buffer = self.buffer.borrow_mut();
+                buffer.of(&key.tenant, no);
+                buffer.chunks.insert(at, chunk.text);
                 Ok(Committed::new(conversation, Vec::new()))
             }
             Plan::Remember(requests) => {
@@ -459,7 +520,7 @@ impl<'a> Batch<'a> {
             }
             Plan::Delete(deletion) => {
                 let (no, conversation) = there(existing)?;
-                self.delete(no, &conversation, &deletion)?;
+                self.delete(&key, no, &conversation, &deletion)?;
                 self.known.insert(key.clone(), None);
                 self.tombstones.insert(key);
                 self.requests
@@ -483,8 +544,8 @@ impl<'a> Batch<'a> {
             return Ok(None);
         };
         self.flush()?;
-        let lineage = read::lineage_at(self.db, no)?.ok_or_else(|| write::absent(key))?;
-        let key = Key { tenant: key.tenant.clone(), id: lineage.0[0].id };
+        let lineage = read::lineage_at(self.db, &key.tenant, no)?.ok_or_else(|| write::absent(key))?;
+        let key = Key { tenant: key.tenant.clone(), id: lineage.levels[0].id };
         let (_, conversation) = self.get(&key)?.ok_or_else(|| write::absent(&key))?;
         let count = (last + 1).saturating_sub(first) as usize;
         let events = read::events(self.db, &lineage, first.saturating_sub(1), count)?;
@@ -502,7 +563,7 @@ impl<'a> Batch<'a> {
             let mut buffer = self.buffer.borrow_mut();
             buffer.rows.insert(no, conversation.clone());
             buffer.events.extend(events.iter().map(|event| (no, event.clone())));
-            buffer.changes(no, changes);
+            buffer.changes(&key.tenant, no, changes);
         }
         self.known.insert(key.clone(), Some((no, conversation.clone())));
         if let Some(request) = request {
@@ -543,19 +604,24 @@ impl<'a> Batch<'a> {
             places.iter().map(|at| (signed(at.conversation), signed(at.seq))).unzip()
         };
         let (nos, seqs) = arrays(&erasure.bodies);
+        let tenant = key.tenant.as_str();
         let at = "unnest($1::bigint[], $2::bigint[]) AS n (conversation, seq)";
         let places = self.db.query(
             "WITH gone AS (UPDATE events e SET body = NULL, salt = NULL, erased = true
                  FROM unnest($1::bigint[], $2::bigint[]) AS n (conversation, seq)
-                 WHERE e.conversation = n.conversation AND e.seq = n.seq)
+                 WHERE e.tenant = $3 AND e.conversation = n.conversation AND e.seq = n.seq)
              SELECT c.id, n.seq FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS n (conversation, seq, nth)
-             JOIN conversation_rows c ON c.no = n.conversation ORDER BY n.nth",
-            &[&nos, &seqs],
+             JOIN conversation_rows c ON c.tenant = $3 AND c.no = n.conversation ORDER BY n.nth",
+            &[&nos, &seqs, &tenant],
         )?;
         self.db.execute(
-            "INSERT INTO erased_bodies SELECT $3, n.nth + (SELECT coalesce(max(no), 0) FROM erased_bodies WHERE tenant = $3), n.conversation, n.seq
+            "INSERT INTO erased_bodies (tenant, no, conversation, seq) SELECT $3, n.nth + (SELECT coalesce(max(no), 0) FROM erased_bodies WHERE tenant = $3), n.conversation, n.seq
              FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS n (conversation, seq, nth)",
-            &[&nos, &seqs, &key.tenant.as_str()],
+            &[&nos, &seqs, &tenant],
+        )?;
+        self.db.execute(
+            "UPDATE conversation_rows SET changed = pg_current_xact_id() WHERE tenant = $2 AND no = ANY ($1)",
+            &[&nos, &tenant],
         )?;
         let tables = [
             ("asset_rows", "seq", &erasure.assets),
@@ -567,25 +633,25 @@ impl<'a> Batch<'a> {
         for (table, column, places) in tables {
             let (nos, seqs) = arrays(places);
             let sql = format!(
-                "DELETE FROM {table} t USING {at} WHERE t.conversation = n.conversation AND t.{column} = n.seq"
+                "DELETE FROM {table} t USING {at} WHERE t.tenant = $3 AND t.conversation = n.conversation AND t.{column} = n.seq"
             );
-            self.db.execute(&sql, &[&nos, &seqs])?;
+            self.db.execute(&sql, &[&nos, &seqs, &tenant])?;
         }
         for at in &erasure.folds {
             let sql = format!(
-                "{FAMILY} DELETE FROM kept_folds WHERE seq >= $2 AND conversation IN (SELECT no FROM family)"
+                "{FAMILY} DELETE FROM kept_folds WHERE tenant = $3 AND seq >= $2 AND conversation IN (SELECT no FROM family)"
             );
-            self.db.execute(&sql, &[&signed(at.conversation), &signed(at.seq)])?;
+            self.db.execute(&sql, &[&signed(at.conversation), &signed(at.seq), &tenant])?;
         }
         for (no, checkpoint) in &erasure.checkpoints {
             let no = signed(*no);
-            let row = self.db.query_one("SELECT row FROM conversation_rows WHERE no = $1", &[&no])?;
+            let row = self.db.query_one("SELECT row FROM conversation_rows WHERE tenant = $2 AND no = $1", &[&no, &tenant])?;
             let Some(row) = row else { continue };
             let mut conversation = rows::conversation(rows::get(&row, 0)?)?;
             conversation.set_checkpoint(*checkpoint);
             self.db.execute(
-                "UPDATE conversation_rows SET row = $2 WHERE no = $1",
-                &[&no, &json(&conversation)?],
+                "UPDATE conversation_rows SET row = $2, changed = pg_current_xact_id() WHERE tenant = $3 AND no = $1",
+                &[&no, &json(&conversation)?, &tenant],
             )?;
         }
         let place = |row| {
@@ -597,7 +663,7 @@ impl<'a> Batch<'a> {
         places.iter().map(place).collect()
     }
 
-    fn delete(&mut self, no: i64, conversation: &Conversation, deletion: &Deletion) -> Result<(), Error> {
+    fn delete(&mut self, key: &Key, no: i64, conversation: &Conversation, deletion: &Deletion) -> Result<(), Error> {
         self.flush()?;
         let mut buried = Conversation::new(
             conversation.id,
@@ -606,10 +672,11 @@ impl<'a> Batch<'a> {
             deletion.tombstone.head,
         );
         buried.parent = conversation.parent;
-        let tombstone = &deletion.tombstone;
+        let (tombstone, tenant) = (&deletion.tombstone, key.tenant.as_str());
         self.db.execute(
-            "UPDATE conversation_rows SET deleted = $2, deleted_reason = $3, row = $4, title = NULL, expires = NULL WHERE no = $1",
-            &[&no, &tombstone.deleted.0, &tombstone.reason, &json(&buried)?],
+            "UPDATE conversation_rows SET deleted = $2, deleted_reason = $3, row = $4, title = NULL, expires = NULL,
+                 changed = pg_current_xact_id() WHERE tenant = $5 AND no = $1",
+            &[&no, &tombstone.deleted.0, &tombstone.reason, &json(&buried)?, &tenant],
         )?;
         for purge in &deletion.purges {
             let (no, keep) = (signed(purge.conversation), signed(purge.keep));
@@ -623,11 +690,12 @@ impl<'a> Batch<'a> {
                 ("echo_rows", "seq"),
                 ("kept_folds", "seq"),
             ] {
-                let sql = format!("DELETE FROM {table} WHERE conversation = $1 AND {column} > $2");
-                self.db.execute(&sql, &[&no, &keep])?;
+                let sql = format!("DELETE FROM {table} WHERE tenant = $3 AND conversation = $1 AND {column} > $2");
+                self.db.execute(&sql, &[&no, &keep, &tenant])?;
             }
             for table in ["turn_chunks", "answered_requests"] {
-                self.db.execute(&format!("DELETE FROM {table} WHERE conversation = $1"), &[&no])?;
+                let sql = format!("DELETE FROM {table} WHERE tenant = $2 AND conversation = $1");
+                self.db.execute(&sql, &[&no, &tenant])?;
             }
         }
         Ok(())

@@ -4,6 +4,7 @@ use super::read;
 use super::recent::Recent;
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, signed};
 use super::{Sqlite, branches, derived, door, erase, explain, failed};
+use crate::index::id_range;
 use crate::{
     AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Log, Maintenance,
     Problem, ProblemKind, Provenance, RecallIndex, StoredTurn, TenantUsage, TurnIndex, TurnQuery,
@@ -463,26 +464,4 @@ fn key(row: &rusqlite::Row<'_>) -> rusqlite::Result<Key> {
         tenant: TenantName::new(tenant).map_err(|e| rusqlite::types::FromSqlError::Other(Box::new(e)))?,
         id: ConversationId::from_bytes(row.get::<_, Bytes<16>>(1)?.0),
     })
-}
-
-/// The first and the last id with this prefix, in bytes. `None` if no id has it.
-fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
-    const DIGITS: usize = 26;
-    let rest = prefix.strip_prefix(ConversationId::PREFIX).unwrap_or(prefix).to_ascii_uppercase();
-    if rest.len() > DIGITS || !rest.is_ascii() {
-        return None;
-    }
-    let edge = |fill: &str| {
-        // The first digit of a ULID has only three bits, so it ends at 7.
-        let first = if rest.is_empty() && fill == "Z" { "7" } else { "" };
-        let text = format!(
-            "{}{rest}{first}{}",
-            ConversationId::PREFIX,
-            fill.repeat(DIGITS - rest.len() - first.len())
-        );
-        // Parsing accepts letters that look like digits, and a first digit that is too large.
-        let id = text.parse::<ConversationId>().ok().filter(|id| id.to_string() == text);
-        id.map(ConversationId::to_bytes)
-    };
-    Some((edge("0")?, edge("Z")?))
 }

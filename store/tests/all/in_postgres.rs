@@ -1,82 +1,93 @@
-//! The promises, on the PostgreSQL server at the URL in `EVERTURN_TEST_POSTGRES`. Each has a schema of its own
-//! there.
+//! The promises on a real PostgreSQL server, and what only a store with several writers has. `./test postgres`
+//! starts the server and names it in `EVERTURN_TEST_POSTGRES`; without it the tests say that they are skipped.
 
-use everturn_store::conformance::Backend;
-use everturn_store::postgres::Postgres;
+use everturn_core::chain::Hash;
+use everturn_core::id::Key;
+use everturn_core::write::{Action, Idempotency, Write};
+use everturn_store::conformance::{Backend, Maker, create, tenant};
+use everturn_store::postgres::{self, Postgres};
+use everturn_store::{CheckedLog, ConversationIndex, Log};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-static SCHEMAS: AtomicU32 = AtomicU32::new(0);
+static DATABASES: AtomicU32 = AtomicU32::new(0);
+
+/// An empty database, dropped at the end.
+struct Database {
+    server: String,
+    name: String,
+}
+
+impl Database {
+    /// `None`, and a note, if there is no server.
+    fn new() -> Option<Database> {
+        let Ok(server) = std::env::var("EVERTURN_TEST_POSTGRES") else {
+            eprintln!("skipped: EVERTURN_TEST_POSTGRES names no PostgreSQL server; use ./test postgres");
+            return None;
+        };
+        let nth = DATABASES.fetch_add(1, Ordering::SeqCst);
+        let name = format!("test_{}_{nth}", std::process::id());
+        postgres::run(&server, &format!("CREATE DATABASE {name}")).unwrap();
+        Some(Database { server, name })
+    }
+
+    fn url(&self) -> String {
+        self.server.replace("/everturn?", &format!("/{}?", self.name))
+    }
+
+    fn open(&self) -> Postgres {
+        Postgres::open(&self.url()).unwrap()
+    }
+
+    fn run(&self, sql: &str) -> Result<(), everturn_core::Error> {
+        postgres::run(&self.url(), sql)
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let _ = postgres::run(&self.server, &format!("DROP DATABASE {} WITH (FORCE)", self.name));
+    }
+}
 
 /// Runs a promise, or reports that it is skipped.
 fn kept(promise: fn(&dyn Backend)) {
-    let Ok(url) = std::env::var("EVERTURN_TEST_POSTGRES") else {
-        eprintln!("skipped: EVERTURN_TEST_POSTGRES names no PostgreSQL server");
-        return;
-    };
-    let schema = format!("promise_{}_{}", std::process::id(), SCHEMAS.fetch_add(1, Ordering::SeqCst));
-    let admin = |sql: String| everturn_store::postgres::run(&url, &sql).unwrap();
-    admin(format!("CREATE SCHEMA {schema}"));
-    let and = if url.contains('?') { '&' } else { '?' };
-    let store = Postgres::open(&format!("{url}{and}options=-csearch_path%3D{schema}")).unwrap();
-    promise(&store);
-    drop(store);
-    admin(format!("DROP SCHEMA {schema} CASCADE"));
+    let Some(database) = Database::new() else { return };
+    promise(&database.open());
 }
 
-// Recall is not there yet.
-everturn_store::conformance!(log kept);
+mod promises {
+    everturn_store::conformance!(log super::kept);
+    everturn_store::conformance!(recall super::kept);
+}
 
-/// Two processes (here: two stores with connections of their own) append to one conversation at once: one
-/// order, no gap, nothing lost, and a key that both send is answered once.
+/// Four processes (here: four stores with connections of their own) append to two conversations at once, in both
+/// orders: one order, no gap, nothing lost, and a key that all send is answered once.
 #[test]
-fn two_writers_give_one_order() {
-    use everturn_core::chain::Hash;
-    use everturn_core::write::{Action, Idempotency, Write};
-    use everturn_store::conformance::{Maker, create};
-    use everturn_store::{CheckedLog, Log};
-    let Ok(url) = std::env::var("EVERTURN_TEST_POSTGRES") else {
-        eprintln!("skipped: EVERTURN_TEST_POSTGRES names no PostgreSQL server");
-        return;
-    };
-    let schema = format!("writers_{}", std::process::id());
-    let admin = |sql: String| everturn_store::postgres::run(&url, &sql).unwrap();
-    admin(format!("CREATE SCHEMA {schema}"));
-    let and = if url.contains('?') { '&' } else { '?' };
-    let url_of_schema = format!("{url}{and}options=-csearch_path%3D{schema}");
+fn several_writers_give_one_order() {
+    let Some(database) = Database::new() else { return };
     // Opened at once: one of them creates the tables.
     let stores: Vec<Postgres> = std::thread::scope(|scope| {
-        let opening: Vec<_> =
-            (0..4).map(|_| scope.spawn(|| Postgres::open(&url_of_schema).unwrap())).collect();
+        let opening: Vec<_> = (0..4).map(|_| scope.spawn(|| database.open())).collect();
         opening.into_iter().map(|one| one.join().unwrap()).collect()
     });
     let m = Maker::default();
     let (one, other) = (m.key(), m.key());
     create(&stores[0], &one, vec![m.created()]);
     create(&stores[1], &other, vec![m.created()]);
+    let write = |key: &Key, round: usize| {
+        let name = format!("round {round}");
+        let idempotency = Idempotency { request: Hash::of(name.as_bytes()), key: name, only_repeat: None };
+        let action = |idempotency| Action::Append {
+            drafts: vec![m.say("hello")],
+            expected_seq: None,
+            idempotency,
+        };
+        [None, Some(idempotency)].map(|asked| Write { key: key.clone(), action: action(asked) })
+    };
     let batches: Vec<Vec<Vec<Write>>> = (0..4)
         .map(|writer| {
-            (0..25)
-                .map(|round| {
-                    // In both orders of conversations, so that locks taken in that order would deadlock.
-                    let mut keys = vec![&one, &other];
-                    if writer % 2 == 0 {
-                        keys.reverse();
-                    }
-                    let write = |key: &everturn_core::id::Key| {
-                        let name = format!("round {round}");
-                        let idempotency =
-                            Idempotency { request: Hash::of(name.as_bytes()), key: name, only_repeat: None };
-                        let action = |idempotency| Action::Append {
-                            drafts: vec![m.say("hello")],
-                            expected_seq: None,
-                            idempotency,
-                        };
-                        [None, Some(idempotency)]
-                            .map(|asked| Write { key: key.clone(), action: action(asked) })
-                    };
-                    keys.into_iter().flat_map(write).collect()
-                })
-                .collect()
+            let keys = if writer % 2 == 0 { [&one, &other] } else { [&other, &one] };
+            (0..25).map(|round| keys.iter().flat_map(|key| write(key, round)).collect()).collect()
         })
         .collect();
     let repeated: usize = std::thread::scope(|scope| {
@@ -98,6 +109,130 @@ fn two_writers_give_one_order() {
         assert_eq!(events.len(), 1 + 4 * 25 + 25);
         assert!(events.windows(2).all(|two| two[1].prev == two[0].hash && two[1].seq == two[0].seq + 1));
     }
-    drop(stores);
-    admin(format!("DROP SCHEMA {schema} CASCADE"));
+}
+
+/// SQL that tries to reach another tenant: as the server without or with the wrong tenant, and as a role that may
+/// read one of them, through tables, partitions and settings.
+#[test]
+fn row_level_security_keeps_tenants_apart() {
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let m = Maker::default();
+    let mine = m.key();
+    let other = Key { tenant: tenant("other"), ..m.key() };
+    create(&store, &mine, vec![m.created(), m.say("mine")]);
+    create(&store, &other, vec![m.created(), m.say("theirs")]);
+    let reader = format!("reader_{}", database.name);
+    let set = |tenants: &str| format!("BEGIN; SET LOCAL everturn.tenants = '{tenants}';");
+    let name = mine.tenant.as_str();
+    // A failing assertion of SQL: division by zero unless the count is as expected.
+    let expect = |count: u32, of: &str| format!("SELECT 1 / (CASE WHEN (SELECT count(*) FROM {of}) = {count} THEN 1 ELSE 0 END);");
+    let tables = ["events", "turn_rows", "conversation_rows"];
+    for table in tables {
+        database.run(&expect(0, table)).unwrap();
+        database.run(&format!("{} {} COMMIT", set("other"), expect(0, &format!("{table} WHERE tenant = '{name}'")))).unwrap();
+        database.run(&format!("{} UPDATE {table} SET tenant = tenant WHERE tenant = '{name}'; DELETE FROM {table} WHERE tenant <> 'other'; COMMIT", set("other"))).unwrap();
+        let stolen = format!("{} UPDATE {table} SET tenant = '{name}'; COMMIT", set("other"));
+        assert!(database.run(&stolen).unwrap_err().to_string().contains("row-level security"), "{table}");
+        // What was there is still there, and a tenant sees its own.
+        database.run(&format!("{} {} COMMIT", set(name), expect(if table == "events" { 2 } else { 1 }, table))).unwrap();
+    }
+    let parts = (0..16).map(|part| format!("SELECT tenant FROM events_{part}")).collect::<Vec<_>>().join(" UNION ALL ");
+    database.run(&format!("{} {} COMMIT", set("other"), expect(2, &format!("({parts}) p")))).unwrap();
+    let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
+    let admin = admin.replace("/postgres?", &format!("/{}?", database.name));
+    postgres::run(
+        &admin,
+        &format!(
+            "CREATE ROLE {reader} LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {reader};
+             INSERT INTO tenant_readers VALUES ('{name}', '{reader}')"
+        ),
+    )
+    .unwrap();
+    let as_reader = |sql: &str| postgres::run(&database.url().replace("//everturn@", &format!("//{reader}@")), sql);
+    let checked = (|| {
+        as_reader(&expect(2, "events"))?;
+        // The server's setting has no effect for others.
+        as_reader(&format!("{} {} COMMIT", set("*"), expect(2, "events")))?;
+        as_reader(&format!("{} {} COMMIT", set("other"), expect(0, "events WHERE tenant = 'other'")))?;
+        as_reader(&expect(2, &format!("({parts}) p")))?;
+        as_reader(&expect(1, "tenant_readers"))
+    })();
+    let refused = [
+        "INSERT INTO tenant_readers VALUES ('other', current_user)",
+        "UPDATE events SET body = ''",
+        "DELETE FROM events",
+        "ALTER TABLE events DISABLE ROW LEVEL SECURITY",
+        "SET ROLE everturn",
+        "TRUNCATE events",
+    ]
+    .map(|sql| (sql, as_reader(sql).is_err()));
+    postgres::run(&admin, &format!("DROP OWNED BY {reader}; DROP ROLE {reader}")).unwrap();
+    checked.unwrap();
+    for (sql, refused) in refused {
+        assert!(refused, "{sql}");
+    }
+    assert_eq!(store.conversation(&mine).unwrap().head.seq, 2);
+    assert_eq!(store.conversation(&other).unwrap().head.seq, 2);
+}
+
+/// A connection that the server ends, in the pool or under a transaction, costs no write.
+#[test]
+fn a_restart_of_the_connections_loses_nothing_and_repeats_nothing() {
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let m = Maker::default();
+    let key = m.key();
+    create(&store, &key, vec![m.created()]);
+    let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+        database.name
+    );
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                postgres::run(&admin, &cut).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        });
+        for nth in 0..100 {
+            let action = Action::Append { drafts: vec![m.say(&format!("word {nth}"))], expected_seq: None, idempotency: None };
+            store.commit(vec![Write { key: key.clone(), action }]).remove(0).unwrap();
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    let events = loop {
+        // The last cut may have come after the last write.
+        match store.events(&key, 0, 1000) {
+            Ok(events) => break events,
+            Err(error) => assert_eq!(error.code(), "store.unreachable"),
+        }
+    };
+    assert_eq!(events.len(), 101);
+    assert!(events.iter().skip(1).enumerate().all(|(nth, event)| event.text().unwrap().contains(&format!("word {nth}\""))));
+}
+
+/// Each error says what to do.
+#[test]
+fn errors_of_opening_say_what_to_do() {
+    let Some(database) = Database::new() else { return };
+    let url = database.url();
+    let said = |url: &str| Postgres::open(url).err().map(|error| (error.code().to_string(), error.to_string())).unwrap();
+    let (code, text) = said(&url.replace(&database.name, "nothing_here"));
+    assert_eq!(code, "store.absent", "{text}");
+    let (code, text) = said(&url.replace("//everturn@", "//nobody_here@"));
+    assert_eq!(code, "store.denied", "{text}");
+    let (code, text) = said(&format!("{url}&connections_max=none"));
+    assert!(code == "store.url" && text.contains("2 to 1000"), "{text}");
+    let (code, text) = said(&format!("{url}&colour=blue"));
+    assert!(code == "store.url" && text.contains("postgres://"), "{text}");
+    let unmade = Postgres::open_read_only(&url).err().unwrap();
+    assert_eq!(unmade.code(), "store.absent", "{unmade}");
+    drop(database.open());
+    Postgres::open_read_only(&url).unwrap();
+    database.run("INSERT INTO schema_versions (version) VALUES (99)").unwrap();
+    let (code, text) = said(&url);
+    assert!(code == "store.version" && text.contains("99"), "{text}");
 }

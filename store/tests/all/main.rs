@@ -6,7 +6,6 @@ mod dice;
 mod diverged;
 mod erasure;
 mod files;
-#[cfg(feature = "postgres")]
 mod in_postgres;
 mod indexes;
 mod load;

@@ -1,0 +1,70 @@
+//! Other processes that write to the same store: their events reach the readers of this one, and turns that they left
+//! open when they died are ended.
+
+use crate::background::{publish_open_turns, recover};
+use crate::everturn::Shared;
+use crate::streaming::hub::Update;
+use everturn_core::Error;
+use everturn_core::id::{Key, TenantName};
+use everturn_core::write::EventAddress;
+use everturn_store::{Elsewhere, News};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest time between two looks: repairs lost notifications.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Most events published at once. A reader that misses more reads the log.
+const PUBLISHED_MAX: u64 = 256;
+
+/// Follows the others until the store closes.
+pub fn run(shared: &Shared) {
+    let Some(elsewhere) = &shared.elsewhere else { return };
+    let mut failed = false;
+    while !shared.pauses.ended() {
+        elsewhere.wait(LOOK_EVERY);
+        let looked = elsewhere.news().and_then(|news| take_in(shared, &**elsewhere, news));
+        match looked.and_then(|()| recover(shared)) {
+            Ok(()) => failed = false,
+            Err(error) if failed => tracing::debug!(%error, "changes by other processes still cannot be read"),
+            Err(error) => {
+                tracing::warn!(%error, "changes by other processes cannot be read; retrying");
+                failed = true;
+            }
+        }
+    }
+}
+
+fn take_in(shared: &Shared, elsewhere: &dyn Elsewhere, news: News) -> Result<(), Error> {
+    if news.keys {
+        shared.keys.changed_elsewhere();
+    }
+    if !news.erased.is_empty() || news.changed.iter().any(|change| change.deleted) {
+        let mut erased: BTreeMap<TenantName, Vec<EventAddress>> = BTreeMap::new();
+        for (tenant, place) in news.erased {
+            erased.entry(tenant).or_default().push(place);
+        }
+        erased.iter().for_each(|(tenant, places)| shared.hub.erase(tenant, places));
+        shared.journal.forget_derived();
+    }
+    let followed: HashMap<Key, u64> = shared.hub.followed().into_iter().collect();
+    for change in &news.changed {
+        shared.journal.changed_elsewhere(change);
+        let Some(head) = followed.get(&change.key) else { continue };
+        if change.deleted {
+            shared.hub.publish(&change.key, std::iter::once(Update::Deleted));
+        } else if change.head_seq > *head {
+            let after = (*head).max(change.head_seq.saturating_sub(PUBLISHED_MAX));
+            let events = match shared.journal.log.events(&change.key, after, PUBLISHED_MAX as usize) {
+                // Deleted since: the next news says so.
+                Err(Error::NotFound(_)) => continue,
+                events => events?,
+            };
+            shared.hub.publish(&change.key, events.into_iter().map(|event| Update::Event(Arc::new(event))));
+        }
+    }
+    let keys: Vec<Key> = followed.into_keys().collect();
+    let open = if keys.is_empty() { Vec::new() } else { elsewhere.open_turns_of(&keys)? };
+    // With the heads after what was just published.
+    publish_open_turns(shared, &shared.hub.followed().into_iter().collect(), open)
+}

@@ -1,0 +1,197 @@
+//! Several processes on one PostgreSQL store: all of them write, and each follows the others. `./test postgres` starts
+//! the server and names it in `EVERTURN_TEST_POSTGRES`; without it these tests say that they are skipped.
+
+use crate::child::{Process, given, tell};
+use crate::stage::{PATIENCE, Short, refused, seqs, until, words};
+use everturn::{ChangeKind, Everturn, NewKey, NewStream, NewTurn, RecallOptions, Subscription, Update};
+use everturn_core::access::KeyRole;
+use everturn_core::id::ConversationId;
+use everturn_core::turn::Status;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+const STORE: &str = "EVERTURN_TEST_STORE";
+const CONVERSATION: &str = "EVERTURN_TEST_CONVERSATION";
+
+static DATABASES: AtomicU32 = AtomicU32::new(0);
+
+/// An empty database, dropped at the end.
+struct Database {
+    server: String,
+    name: String,
+}
+
+impl Database {
+    /// `None`, and a note, if there is no server.
+    fn new() -> Option<Database> {
+        let Ok(server) = std::env::var("EVERTURN_TEST_POSTGRES") else {
+            eprintln!("skipped: EVERTURN_TEST_POSTGRES names no PostgreSQL server; use ./test postgres");
+            return None;
+        };
+        let nth = DATABASES.fetch_add(1, Ordering::SeqCst);
+        let name = format!("nodes_{}_{nth}", std::process::id());
+        sql(&server, &format!("CREATE DATABASE {name}"));
+        Some(Database { server, name })
+    }
+
+    fn url(&self) -> String {
+        self.server.replace("/everturn?", &format!("/{}?", self.name))
+    }
+
+    fn open(&self) -> Everturn {
+        Everturn::open(&self.url()).unwrap()
+    }
+
+    /// Ends every connection to the database, as a restart does.
+    fn cut(&self) {
+        let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
+        let cut =
+            format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", self.name);
+        sql(&admin, &cut);
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        sql(&self.server, &format!("DROP DATABASE {} WITH (FORCE)", self.name));
+    }
+}
+
+fn sql(url: &str, command: &str) {
+    let psql = std::env::var("EVERTURN_TEST_POSTGRES_BIN").map_or("psql".into(), |bin| format!("{bin}/psql"));
+    let done = Command::new(psql).args(["-q", "-o", "/dev/null", url, "-c", command]).status().unwrap();
+    assert!(done.success(), "{command}");
+}
+
+/// The next updates until the event at this place.
+fn collect(subscription: &mut Subscription, last: u64) -> Vec<Update> {
+    let mut got = Vec::new();
+    while seqs(&got).last().is_none_or(|seq| *seq < last) {
+        let update = subscription.recv_timeout(PATIENCE).unwrap();
+        got.push(update.unwrap_or_else(|| panic!("nothing came after {:?}", seqs(&got))));
+    }
+    got
+}
+
+#[test]
+fn what_one_node_appends_reaches_subscribers_of_the_other() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (database.open(), database.open());
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    let mut changes = there.changes(None);
+    let id = here.begin();
+    let change = changes.recv().unwrap().unwrap().data.remove(0);
+    assert_eq!((change.id, change.change), (id, ChangeKind::Created));
+    let mut subscription = there.conversation(id).subscribe(0).unwrap();
+    // Both nodes write at once: one order, each event once.
+    std::thread::scope(|scope| {
+        for tenant in [&here, &there] {
+            scope.spawn(move || (0..50).for_each(|nth| drop(tenant.say(id, NewTurn::user(&format!("word {nth}"))))));
+        }
+    });
+    assert_eq!(seqs(&collect(&mut subscription, 101)), (1..=101).collect::<Vec<u64>>());
+    assert_eq!(here.head(id), there.head(id));
+    // The database restarts: no gap, no repeat, and both go on.
+    database.cut();
+    here.say(id, NewTurn::user("after"));
+    assert_eq!(seqs(&collect(&mut subscription, 102)), [102]);
+    here.conversation(id).delete("done").wait().unwrap();
+    assert!(matches!(subscription.recv_timeout(PATIENCE).unwrap(), Some(Update::Deleted)));
+    until("the deletion is told", || {
+        changes.read().unwrap().data.iter().any(|change| change.change == ChangeKind::Deleted)
+    });
+}
+
+#[test]
+fn text_of_a_turn_that_is_open_on_one_node_reaches_the_other() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (database.open(), database.open());
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    let id = here.begin();
+    let mut subscription = there.conversation(id).subscribe(0).unwrap();
+    let conversation = here.conversation(id);
+    let turn = conversation.open(NewStream::default()).wait().unwrap().id;
+    collect(&mut subscription, 2);
+    let mut text = String::new();
+    for piece in ["every ", "word ", "is kept"] {
+        conversation.open_turn(turn).chunk(None, piece).unwrap();
+        let wanted = text.len() + piece.len();
+        while text.len() < wanted {
+            match subscription.recv_timeout(PATIENCE).unwrap() {
+                Some(Update::Chunk(chunk)) => {
+                    assert_eq!(chunk.offset as usize, text.len());
+                    text += &chunk.text;
+                }
+                other => panic!("expected a chunk, got {other:?}"),
+            }
+        }
+    }
+    assert_eq!(text, "every word is kept");
+    refused(
+        there.conversation(id).open_turn(turn).chunk(None, "x"),
+        "turn.open_elsewhere",
+        "send its chunks there",
+    );
+    conversation.open_turn(turn).commit(NewTurn::default()).wait().unwrap();
+    assert_eq!(seqs(&collect(&mut subscription, 3)), [3]);
+}
+
+/// The child: has a turn open, with some text that is durable.
+pub fn stream_until_killed() {
+    let store = Everturn::open(&given(STORE)).unwrap();
+    let id: ConversationId = given(CONVERSATION).parse().unwrap();
+    let conversation = store.tenant("acme").unwrap().conversation(id);
+    let turn = conversation.open(NewStream::default()).wait().unwrap().id;
+    conversation.open_turn(turn).chunk(None, "half a thou").unwrap();
+    tell(format_args!("open {turn}"));
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_turn_of_a_node_that_dies_comes_back_as_interrupted() {
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let tenant = store.tenant("acme").unwrap();
+    let id = tenant.begin();
+    let child = Process::start("stream", &[(STORE, database.url()), (CONVERSATION, id.to_string())]);
+    child.wait_for("open");
+    let turn = || tenant.turns(id).remove(0);
+    let text_is_durable = || {
+        let mut subscription = tenant.conversation(id).subscribe(2).unwrap();
+        matches!(subscription.recv_timeout(Duration::from_secs(2)).unwrap(), Some(Update::Chunk(_)))
+    };
+    until("the text is durable", text_is_durable);
+    // A living node keeps its turn, however long others look at it.
+    assert_eq!(turn().status, Status::Pending);
+    child.kill();
+    until("the turn is interrupted", || turn().status == Status::Interrupted);
+    assert_eq!(words(&turn()).unwrap(), "half a thou");
+}
+
+#[test]
+fn keys_and_settings_hold_on_every_node() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (database.open(), database.open());
+    let new = NewKey {
+        tenant: "acme".into(),
+        role: KeyRole::Writer,
+        actors: Vec::new(),
+        label: None,
+        expires: None,
+    };
+    let (key, text) = one.keys().create(new).unwrap();
+    assert_eq!(other.keys().find(&text).unwrap().key, key.id);
+    let before = other.keys().changes();
+    one.keys().revoke("acme", key.id).unwrap();
+    refused(other.keys().find(&text).map(drop), "key.unknown", "revoked");
+    until("the other node forgets earlier grants", || other.keys().changes() > before);
+    // A turn that one node wrote is recalled on the other.
+    let id = one.tenant("acme").unwrap().begin();
+    one.tenant("acme").unwrap().say(id, NewTurn::user("the zebra crossed the street"));
+    until("the other node has indexed it", || other.index_now().unwrap().events == 0);
+    let found = other.tenant("acme").unwrap().recall("zebra", &RecallOptions::default()).unwrap();
+    assert_eq!(found.data.len(), 1);
+}

@@ -1,0 +1,294 @@
+//! News of a store that several processes write.
+//!
+//! Every write stamps its conversation with its transaction. What is visible now and was not visible in the snapshot
+//! of the last look is new: nothing is missed, nothing comes twice, and nothing waits for transactions that are still
+//! open. A notification only says that it is worth looking. It is sent after the commit and not with it: PostgreSQL
+//! commits transactions with notifications one after the other.
+
+use super::Postgres;
+use super::db::{Db, Mode, Scope};
+use super::link::Link;
+use super::rows::{self, signed};
+use crate::{ChangedConversation, Elsewhere, News};
+use everturn_core::Error;
+use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
+use everturn_core::write::EventAddress;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio_postgres::{AsyncMessage, Config, NoTls, Row};
+
+/// A process that gave no sign for this long is taken for dead.
+const SILENT: Duration = Duration::from_secs(5);
+/// Interval between two signs.
+const SIGN_EVERY: Duration = Duration::from_secs(1);
+/// A gap between two signs of this process after which it does not judge others: they may have had the same outage.
+const GAP: Duration = Duration::from_secs(3);
+/// Pause before the next attempt to listen.
+const LISTEN_AGAIN: Duration = Duration::from_millis(500);
+
+/// A place in the order in which changes become visible.
+#[derive(Default)]
+pub struct Cursor {
+    /// `None` before everything.
+    snapshot: Option<String>,
+}
+
+/// A changed row.
+pub struct Changed {
+    pub no: i64,
+    pub key: Key,
+    pub head_seq: u64,
+    pub floor: u64,
+    pub deleted: bool,
+    /// A tombstone whose id is used again.
+    pub replaced: bool,
+    pub created: bool,
+}
+
+/// Rows that are visible now and were not in the snapshot $1.
+fn new(column: &str) -> String {
+    format!(
+        "{column} >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot({column}, $1::text::pg_snapshot)"
+    )
+}
+
+impl Cursor {
+    /// A place after everything.
+    pub fn now(db: &Db) -> Result<Cursor, Error> {
+        let row = db.query_one("SELECT pg_current_snapshot()::text", &[])?;
+        Ok(Cursor { snapshot: row.map(|row| rows::get(&row, 0)).transpose()? })
+    }
+
+    /// Changed conversations. All queries of `db` see one snapshot, and the cursor moves there.
+    pub fn conversations(&mut self, db: &Db) -> Result<Vec<Changed>, Error> {
+        let columns = "c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced";
+        let found = match &self.snapshot {
+            None => {
+                let sql = format!("SELECT {columns}, true FROM conversation_rows c ORDER BY c.no");
+                db.query(&sql, &[])?
+            }
+            Some(snapshot) => {
+                let sql = format!(
+                    "SELECT {columns}, NOT pg_visible_in_snapshot(c.begun, $1::text::pg_snapshot) FROM conversation_rows c WHERE {} ORDER BY c.no",
+                    new("c.changed")
+                );
+                db.query(&sql, &[snapshot])?
+            }
+        };
+        let changed = |row: &Row| {
+            Ok(Changed {
+                no: rows::get(row, 0)?,
+                key: key(row, 1)?,
+                head_seq: rows::unsigned(row, 3)?,
+                floor: rows::unsigned(row, 4)?,
+                deleted: rows::get(row, 5)?,
+                replaced: rows::get(row, 6)?,
+                created: rows::get(row, 7)?,
+            })
+        };
+        let changed = found.iter().map(changed).collect::<Result<_, Error>>()?;
+        *self = Cursor::now(db)?;
+        Ok(changed)
+    }
+
+    fn news(&mut self, db: &Db) -> Result<News, Error> {
+        let Some(snapshot) = self.snapshot.clone() else {
+            *self = Cursor::now(db)?;
+            return Ok(News::default());
+        };
+        let sql = format!(
+            "SELECT b.tenant, c.id, b.seq FROM erased_bodies b JOIN conversation_rows c ON c.tenant = b.tenant AND c.no = b.conversation WHERE {}",
+            new("b.changed")
+        );
+        let mut erased = Vec::new();
+        for row in db.query(&sql, &[&snapshot])? {
+            let Key { tenant, id } = key(&row, 0)?;
+            erased.push((tenant, EventAddress { conversation: id, seq: rows::unsigned(&row, 2)? }));
+        }
+        let sql = format!("SELECT 1 FROM access_keys k WHERE {} LIMIT 1", new("k.changed"));
+        let keys = db.query_one(&sql, &[&snapshot])?.is_some();
+        let changed = self.conversations(db)?.into_iter().filter(|changed| !changed.replaced);
+        let changed = changed.map(|Changed { key, head_seq, created, deleted, .. }| ChangedConversation {
+            key,
+            head_seq,
+            created,
+            deleted,
+        });
+        Ok(News { changed: changed.collect(), erased, keys })
+    }
+}
+
+fn key(row: &Row, column: usize) -> Result<Key, Error> {
+    let tenant = TenantName::new(rows::get::<String>(row, column)?)?;
+    Ok(Key { tenant, id: ConversationId::from_bytes(rows::bytes(row, column + 1)?) })
+}
+
+/// This process among those that share the store.
+pub struct Node {
+    pub no: i64,
+    cursor: Mutex<Cursor>,
+    /// Since when, and when last, this process gave signs without a gap.
+    steady: Mutex<Option<(Instant, Instant)>>,
+    bell: Arc<Bell>,
+}
+
+/// Notifications in both directions.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+    /// Signalled when this process has committed something.
+    tell: Notify,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Node {
+    /// Joins the processes that share the store.
+    pub fn join(link: &Link) -> Result<Node, Error> {
+        let db = Db::begin(link, Scope::All, Mode::Write)?;
+        let row = db.query_one("INSERT INTO nodes DEFAULT VALUES RETURNING no", &[])?;
+        let no = rows::get(&row.ok_or_else(|| rows::wrong("no number for this process"))?, 0)?;
+        db.commit()?;
+        let cursor = Cursor::now(&Db::begin(link, Scope::All, Mode::Read)?)?;
+        let bell = Arc::<Bell>::default();
+        link.runtime.spawn(listen(link.config.clone(), no, bell.clone()));
+        Ok(Node { no, cursor: Mutex::new(cursor), steady: Mutex::default(), bell })
+    }
+
+    /// Tells the others that something was committed, soon and not more often than they can be told.
+    pub fn tell(&self) {
+        self.bell.tell.notify_one();
+    }
+
+    /// Leaves: what it left open is taken over at once.
+    pub fn leave(&self, link: &Link) {
+        let left = Db::begin(link, Scope::All, Mode::Write)
+            .and_then(|db| db.execute("DELETE FROM nodes WHERE no = $1", &[&self.no]).and_then(|_| db.commit()));
+        if let Err(error) = left {
+            tracing::debug!(%error, "the other processes notice later that this one has ended");
+        }
+    }
+
+    fn give_sign(&self, link: &Link) -> Result<(), Error> {
+        let given = (|| {
+            let db = Db::begin(link, Scope::All, Mode::Write)?;
+            db.batch("SET LOCAL synchronous_commit = off")?;
+            let sql = "INSERT INTO nodes (no, seen) OVERRIDING SYSTEM VALUE VALUES ($1, clock_timestamp())
+                 ON CONFLICT (no) DO UPDATE SET seen = excluded.seen";
+            db.execute(sql, &[&self.no])?;
+            db.commit()
+        })();
+        let mut steady = self.steady.lock();
+        let now = Instant::now();
+        *steady = match (&given, *steady) {
+            (Err(_), _) => None,
+            (Ok(()), Some((since, last))) if last.elapsed() < GAP => Some((since, now)),
+            (Ok(()), _) => Some((now, now)),
+        };
+        given
+    }
+
+    /// Whether this process has given signs for long enough to judge others.
+    fn is_steady(&self) -> bool {
+        self.steady.lock().is_some_and(|(since, last)| last.elapsed() < GAP && since.elapsed() >= SILENT)
+    }
+}
+
+/// Listens and tells, over one connection of its own, until the store closes.
+async fn listen(config: Config, no: i64, bell: Arc<Bell>) {
+    loop {
+        if let Err(error) = listen_once(&config, no, &bell).await {
+            tracing::debug!(%error, "cannot listen for changes; looking once a second meanwhile");
+        }
+        // Something may have happened while nobody listened.
+        bell.ring();
+        tokio::time::sleep(LISTEN_AGAIN).await;
+    }
+}
+
+async fn listen_once(config: &Config, no: i64, bell: &Bell) -> Result<(), tokio_postgres::Error> {
+    let (client, mut connection) = config.connect(NoTls).await?;
+    let own = no.to_string();
+    let heard = async {
+        loop {
+            match std::future::poll_fn(|context| connection.poll_message(context)).await {
+                Some(Ok(AsyncMessage::Notification(told))) if told.payload() != own => bell.ring(),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error),
+                None => return Ok(()),
+            }
+        }
+    };
+    let told = async {
+        client.batch_execute("LISTEN everturn").await?;
+        bell.ring();
+        loop {
+            bell.tell.notified().await;
+            client.batch_execute(&format!("NOTIFY everturn, '{own}'")).await?;
+        }
+    };
+    tokio::select! { ended = heard => ended, ended = told => ended }
+}
+
+impl Postgres {
+    fn node(&self) -> Result<&Node, Error> {
+        self.node.as_ref().ok_or_else(|| Error::internal("store.node", "the store was opened for reading only"))
+    }
+}
+
+impl Elsewhere for Postgres {
+    fn wait(&self, patience: Duration) {
+        let Ok(node) = self.node() else { return std::thread::sleep(patience) };
+        let mut rung = node.bell.rung.lock();
+        if !*rung {
+            node.bell.changed.wait_for(&mut rung, patience);
+        }
+        *rung = false;
+    }
+
+    fn wake(&self) {
+        self.node.iter().for_each(|node| node.bell.ring());
+    }
+
+    fn news(&self) -> Result<News, Error> {
+        let is_due = |(_, last): (Instant, Instant)| last.elapsed() >= SIGN_EVERY;
+        let node = self.node()?;
+        let due = node.steady.lock().is_none_or(is_due);
+        if due {
+            node.give_sign(&self.link)?;
+        }
+        node.cursor.lock().news(&self.of_all()?)
+    }
+
+    fn open_turns_of(&self, keys: &[Key]) -> Result<Vec<(Key, TurnId)>, Error> {
+        let tenants: Vec<&str> = keys.iter().map(|key| key.tenant.as_str()).collect();
+        let ids: Vec<Vec<u8>> = keys.iter().map(|key| key.id.to_bytes().to_vec()).collect();
+        let sql = "SELECT c.tenant, c.id, t.id FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id)
+             JOIN conversation_rows c ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced AND c.deleted IS NULL
+             JOIN turn_rows t ON t.tenant = c.tenant AND t.conversation = c.no AND t.status = 'pending' AND t.node <> $3";
+        self.of_all()?.query(sql, &[&tenants, &ids, &self.node()?.no])?.iter().map(open_turn).collect()
+    }
+
+    fn orphaned_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
+        if !self.node()?.is_steady() {
+            return Ok(Vec::new());
+        }
+        let sql = "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.tenant = t.tenant AND c.no = t.conversation
+             WHERE t.status = 'pending' AND c.deleted IS NULL
+                 AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.no = t.node AND n.seen > clock_timestamp() - $1 * interval '1 s')";
+        let silent_s = signed(SILENT.as_secs()) as f64;
+        self.of_all()?.query(sql, &[&silent_s])?.iter().map(open_turn).collect()
+    }
+}
+
+fn open_turn(row: &Row) -> Result<(Key, TurnId), Error> {
+    Ok((key(row, 0)?, TurnId::from_bytes(rows::bytes(row, 2)?)))
+}

@@ -1,0 +1,96 @@
+//! Makes the tables, and changes those of an earlier version.
+
+use super::db::{Db, Mode, Scope};
+use super::link::Link;
+use super::rows;
+use everturn_core::Error;
+
+/// Every version, in order. What is released is never edited: a change is another version.
+const VERSIONS: [&str; 1] = [include_str!("v1.sql")];
+
+/// Oldest version of the server: views that check the rights of the role that asks came with it.
+const SERVER_MIN: i32 = 15;
+
+/// Held while migrating: it happens once, however many processes start together.
+const LOCK: i64 = 0x6576_6572_7475_726e;
+
+/// Refuses tables of another version.
+pub fn check(link: &Link) -> Result<(), Error> {
+    let db = Db::begin(link, Scope::All, Mode::Read)?;
+    match version(&db)? {
+        0 => Err(Error::invalid("store.absent", "this database has no tables of Everturn; `everturn serve` makes them")),
+        older if older < VERSIONS.len() => Err(Error::invalid(
+            "store.version",
+            format!(
+                "the tables have version {older} and this program knows {}; open the store for writing once, as `everturn serve` does",
+                VERSIONS.len()
+            ),
+        )),
+        version => not_newer(version),
+    }
+}
+
+fn not_newer(version: usize) -> Result<(), Error> {
+    if version <= VERSIONS.len() {
+        return Ok(());
+    }
+    let known = VERSIONS.len();
+    let text = format!("the tables have version {version} and this program knows {known}; use a newer version of Everturn");
+    Err(Error::invalid("store.version", text))
+}
+
+/// Brings the tables to this version, in one transaction.
+pub fn run(link: &Link) -> Result<(), Error> {
+    let db = Db::begin(link, Scope::All, Mode::Long)?;
+    let row = db.query_one(
+        "SELECT current_setting('server_version_num')::int / 10000, pg_is_in_recovery(), current_schema() IS NOT NULL,
+             (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user)",
+        &[],
+    )?;
+    let row = row.ok_or_else(|| rows::wrong("the server says nothing about itself"))?;
+    let server: i32 = rows::get(&row, 0)?;
+    if server < SERVER_MIN {
+        let text = format!("the server is PostgreSQL {server}; use {SERVER_MIN} or later");
+        return Err(Error::invalid("store.server_version", text));
+    }
+    let (standby, has_schema, unbound): (bool, bool, bool) =
+        (rows::get(&row, 1)?, rows::get(&row, 2)?, rows::get(&row, 3)?);
+    if standby {
+        let text = "this PostgreSQL server is a standby; name the primary, or target_session_attrs=read-write, in the URL";
+        return Err(Error::busy("store.standby", text));
+    }
+    if !has_schema {
+        let text = "the search_path of this role names no schema that exists; create one, or set search_path";
+        return Err(Error::invalid("store.schema", text));
+    }
+    if unbound {
+        tracing::warn!(
+            "the role in the store's URL is a superuser or bypasses row-level security; use one that does neither"
+        );
+    }
+    let mut version = version(&db)?;
+    if version < VERSIONS.len() {
+        db.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
+        // Another process may have been faster.
+        version = self::version(&db)?;
+        for (number, sql) in VERSIONS.iter().enumerate().skip(version) {
+            if number == 0 {
+                db.batch("CREATE TABLE schema_versions (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")?;
+            }
+            db.batch(sql)?;
+            db.execute("INSERT INTO schema_versions (version) VALUES ($1)", &[&(number as i32 + 1)])?;
+        }
+        return db.commit();
+    }
+    not_newer(version)
+}
+
+/// The version of the tables; 0 if there are none.
+fn version(db: &Db) -> Result<usize, Error> {
+    let there = db.query_one("SELECT to_regclass('schema_versions') IS NOT NULL", &[])?;
+    if !there.map_or(Ok(false), |row| rows::get(&row, 0))? {
+        return Ok(0);
+    }
+    let row = db.query_one("SELECT coalesce(max(version), 0) FROM schema_versions", &[])?;
+    row.map_or(Ok(0), |row| Ok(rows::get::<i32>(&row, 0)?.max(0) as usize))
+}
