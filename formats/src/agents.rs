@@ -1,5 +1,5 @@
-//! What agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, and
-//! messages as providers take them.
+//! Files that agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, pi, Droid, Qwen Code, Copilot
+//! CLI, and messages in the shapes of providers.
 //!
 //! [`open`] tells the format by the content, [`Reader`] reads a file from its beginning in bounded memory and gives an
 //! [`Entry`] for everything in it: a turn, a compaction, or an event that keeps a line as it was. One file may hold several
@@ -108,7 +108,7 @@ pub struct ParsedTurn {
 pub struct Thread {
     /// Id of the conversation, the same for every import of the session.
     pub id: ConversationId,
-    /// Where the session ran.
+    /// Program, session and folder that it comes from.
     pub origin: Origin,
     /// Start of the branch in another thread, if it is one.
     pub branch: Option<Branch>,

@@ -39,10 +39,10 @@ const START: &str = "session_start";
 const END: &str = "session_end";
 /// A piece of an asset's bytes, so that the file is whole without the store that it came from.
 const ASSET: &str = "asset_content";
-/// How much of an asset goes into one line.
+/// Largest piece of an asset in one line.
 const ASSET_PIECE_BYTES: usize = 3 * 1024 * 1024;
 
-/// What a failed read or write means for the caller.
+/// Error for a failed read or write.
 pub(crate) fn failed(doing: &str, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => {

@@ -28,7 +28,7 @@ const THREADS_MAX: usize = 10_000;
 const OPEN_MAX: usize = 32;
 
 const NAME: &str = "claude-code";
-/// Where a turn's metadata has the rest of its line.
+/// Key of a turn's metadata that has the rest of its line.
 const METADATA: &str = "claude_code";
 
 /// Reads the lines of one file.
@@ -183,7 +183,7 @@ impl ClaudeCode {
 
     /// A thread for a branch that is taken up again.
     fn branch(&mut self, of: usize, segment: u32, line: &str, out: &mut Vec<Entry>) -> Option<usize> {
-        // What it leaves must be there before it.
+        // The turns that it branches from must be emitted first.
         self.close(of, out);
         let (thread, before) = self.tree.fork(segment)?;
         let home = self.notes[of].home;
@@ -300,7 +300,7 @@ impl Mapper for ClaudeCode {
         let session = match (named, &self.session) {
             (Some(named), Some(_)) => named.into_owned(),
             (None, Some(session)) => session.clone(),
-            // What stands in front of the first message says little of the session.
+            // Lines before the first message tell little about the session.
             (Some(named), None) if line.raw("cwd").is_some() || line.raw("message").is_some() => {
                 if !line.is("isSidechain") {
                     let session = self.own.clone().unwrap_or(named.to_string());

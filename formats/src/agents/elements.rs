@@ -7,7 +7,7 @@ use std::io::{self, BufRead};
 /// The fields of an object whose elements are messages.
 const LISTS: [&str; 6] = ["messages", "input", "contents", "items", "output", "history"];
 
-/// What was found.
+/// A piece of the value.
 #[derive(Debug, PartialEq)]
 pub enum Fragment {
     /// An element of a list of messages.
@@ -16,7 +16,7 @@ pub enum Fragment {
     Field(String, Vec<u8>),
     /// A value that was too long and has been skipped.
     Skipped(u64),
-    /// The value ended before it was whole.
+    /// The value ended early.
     Torn,
 }
 
@@ -44,7 +44,7 @@ impl<R: BufRead> Elements<R> {
         Elements { source, place: ParserState::Start, offset: 0, done: false }
     }
 
-    /// How much of the file was read.
+    /// Bytes of the file read so far.
     pub fn offset(&self) -> u64 {
         self.offset
     }

@@ -181,13 +181,13 @@ impl Mapper for Gemini {
     }
 }
 
-/// What a person said: a text, a part or a list of parts.
+/// A message of the user: a text, a part or a list of parts.
 fn user(content: &str) -> String {
     let content = if content.starts_with('{') { format!("[{content}]") } else { content.to_string() };
     format!("{{\"role\":\"user\",\"content\":{content}}}")
 }
 
-/// What the model said, and what its tools answered.
+/// A message of the model, and the results of its tools.
 fn model(line: &Line<'_>, content: &str) -> (String, Option<String>) {
     let thoughts = line.list("thoughts").unwrap_or_default();
     let calls = line.list("toolCalls").unwrap_or_default();
@@ -224,7 +224,7 @@ fn model(line: &Line<'_>, content: &str) -> (String, Option<String>) {
     (message, results)
 }
 
-/// What a tool answered: the text where it is nothing else, or everything.
+/// Output of a tool: its text if that is all there is, else the whole result.
 fn answer(result: &str) -> String {
     let parts: Vec<&serde_json::value::RawValue> = serde_json::from_str(result).unwrap_or_default();
     let [part] = parts.as_slice() else { return result.to_string() };

@@ -16,7 +16,7 @@ use everturn_core::limits::ASSET_BYTES_MAX;
 use everturn_core::write::AnsweredRequest;
 use std::io::{BufRead, BufReader, Read};
 
-/// What Zstandard may ask for to look back, as a power of two: 16 MiB. What [`super::Writer`] writes needs 2 MiB.
+/// Largest window that Zstandard may use, as a power of two: 16 MiB. Archives of [`super::Writer`] need 2 MiB.
 const WINDOW_LOG_MAX: u32 = 24;
 
 const HEADER: &str = "{\"backup\":";
@@ -122,12 +122,12 @@ impl<R: Read> Reader<R> {
         self.lines.get_ref().get_ref().get_ref().is_zstandard == Some(true)
     }
 
-    /// What the archive is.
+    /// Header of the archive.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// What was read so far.
+    /// Records read so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -231,7 +231,7 @@ impl<R: Read> Reader<R> {
         let limit = LINE_BYTES_MAX as u64 + 1;
         let read = (&mut self.lines).take(limit).read_until(b'\n', &mut line);
         if let Err(error) = read {
-            // What the source says is passed on; what Zstandard says means that the bytes are wrong.
+            // Errors of the source are passed on; errors of Zstandard mean that the bytes are wrong.
             return Err(match self.lines.get_ref().get_ref().get_ref().failed {
                 true => failed("cannot read the backup", &error),
                 false if error.kind() == std::io::ErrorKind::UnexpectedEof => cut(),

@@ -16,28 +16,28 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
 
-/// What a file is made of. Lines count from 1.
+/// An item of a file. Lines count from 1.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Item {
-    /// How the session began.
+    /// Start of the session.
     Header(Header),
     /// An event with its place in the chain, which is not checked here.
     Event {
-        /// Where it stands.
+        /// Line number.
         line: u64,
-        /// What it says.
+        /// The event.
         event: Box<Event>,
     },
     /// A piece of an asset's bytes.
     Asset(AssetPiece),
     /// JSON without chain fields: another program's event.
     Foreign {
-        /// Where it stands.
+        /// Line number.
         line: u64,
         /// The line as it came.
         text: String,
     },
-    /// How the session ended.
+    /// End of the session.
     End(End),
     /// A line that could not be read. Reading goes on behind it.
     Corrupt(CorruptLine),
@@ -48,9 +48,9 @@ pub enum Item {
 /// The `session_start` line. What another program left out or wrote otherwise is `None` here and still in the text.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Header {
-    /// Where it stands.
+    /// Line number.
     pub line: u64,
-    /// What its author calls the session.
+    /// Session id given by its author.
     pub session_id: Option<String>,
     /// The conversation, if Everturn wrote the file.
     pub conversation: Option<ConversationId>,
@@ -67,13 +67,13 @@ pub struct Header {
 /// A piece of an asset's bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AssetPiece {
-    /// Where it stands.
+    /// Line number.
     pub line: u64,
     /// The asset.
     pub sha256: Hash,
-    /// How many bytes the asset has.
+    /// Size of the whole asset, in bytes.
     pub bytes: u64,
-    /// How many of them come before this piece.
+    /// Offset of this piece in the asset.
     pub offset: u64,
     /// The piece.
     pub piece: Vec<u8>,
@@ -82,9 +82,9 @@ pub struct AssetPiece {
 /// The `session_end` line.
 #[derive(Clone, PartialEq, Debug)]
 pub struct End {
-    /// Where it stands.
+    /// Line number.
     pub line: u64,
-    /// How many events its author counted.
+    /// Number of events that its author counted.
     pub entries: Option<u64>,
     /// The line as it came.
     pub text: String,
@@ -93,20 +93,20 @@ pub struct End {
 /// A line that could not be read.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct CorruptLine {
-    /// Which one.
+    /// Line number.
     pub line: u64,
-    /// Where in the file it begins.
+    /// Offset of its first byte in the file.
     pub byte_offset: u64,
-    /// What is wrong with it.
+    /// Reason why it cannot be read.
     pub reason: String,
 }
 
 /// A last line that was not written to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct TruncatedTail {
-    /// Where it begins: what the file should be cut to.
+    /// Offset of its first byte: the size to truncate the file to.
     pub byte_offset: u64,
-    /// How much there is of it.
+    /// Size of the incomplete line.
     pub bytes: u64,
 }
 
@@ -124,7 +124,7 @@ pub struct Reader<R> {
     done: bool,
 }
 
-/// How much of a line is in the buffer.
+/// State of the line in the buffer.
 enum Filled {
     /// The file has ended.
     Nothing,

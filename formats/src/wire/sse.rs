@@ -251,7 +251,7 @@ mod tests {
             prop_assert_eq!(&read(&single), &whole);
         }
 
-        /// What is written comes back, and the line end makes no difference.
+        /// Written events are read back, whatever the line end.
         #[test]
         fn what_is_written_comes_back(texts in prop::collection::vec("[^\r\n\u{0}]{0,10}", 1..6), end in line_end()) {
             let mut bytes = String::new();

@@ -86,13 +86,13 @@ impl Bundle {
         self.push(line, message);
         self.turn.at = self.turn.at.or(at);
         if let EntryContent::Turn(said) = &mut self.turn.step {
-            // What is counted grows from line to line; the last is the whole.
+            // Counts grow from line to line; the last one is the total.
             said.tokens = tokens(message).or(said.tokens);
             said.model = said.model.take().or_else(|| message.text("model").map(Cow::into_owned));
         }
     }
 
-    /// What a tool answered.
+    /// A tool result.
     pub fn result(&mut self, entry: Entry) {
         self.other(entry, true);
     }
