@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// Events restored in one transaction.
 const RESTORE_BATCH: usize = 500;
 
-/// How much of a file is looked at to tell what it is.
+/// Number of bytes that are read to detect the format.
 const SNIFF_BYTES: usize = 512;
 
 /// The file of an import.

@@ -16,7 +16,7 @@ pub struct Problem {
     pub status: StatusCode,
     /// Stable, dotted, lower case.
     pub code: &'static str,
-    /// What is wrong and what to do next.
+    /// One sentence on what is wrong and one on what to do next.
     pub detail: Cow<'static, str>,
     header: Option<(HeaderName, HeaderValue)>,
 }

@@ -165,7 +165,7 @@ impl ConversationHandle {
         let draft = self.shared().draft(kind::BUDGET, &action)?;
         match action.trimmed.filter(|_| conversation.retention == Retention::Ephemeral) {
             None => Ok(vec![draft]),
-            // What leaves the window is erased, once the log says that it left.
+            // Turns that leave the window are erased, once the log records that they left.
             Some(trimmed) => {
                 let action =
                     write::Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };

@@ -33,7 +33,7 @@ pub struct Projection {
 /// The body of a `transcript.projection` event.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ProjectionBody {
-    /// Why the view is as it is.
+    /// Explanation of the view.
     pub text: String,
     /// The result without its messages.
     pub metadata: Value,

@@ -78,7 +78,7 @@ impl Format {
         }
     }
 
-    /// How the name of such a file ends.
+    /// File extension.
     pub fn extension(self) -> &'static str {
         match self {
             Format::Jsonl | Format::Session => "jsonl",
