@@ -1,4 +1,4 @@
-//! Messages between an MCP client and a server, as entries of a session.
+//! What passes between an MCP client and a server, as entries of a session.
 //!
 //! A tool call becomes `agent_tool_call` and `tool_result`, every other request `mcp_dispatch` with its answer.
 
@@ -16,16 +16,16 @@ const REQUESTS_WAITING_MAX: usize = 10_000;
 /// The sender of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sender {
-    /// Side that calls tools.
+    /// The one who asks for tools.
     Client,
-    /// Side that provides tools.
+    /// The one who has them.
     Server,
 }
 
-/// Listens to the messages of both sides, in order.
+/// Hears the messages of both sides, in order.
 #[derive(Default)]
 pub struct Dispatches {
-    /// Requests without an answer so far, by channel, sender and id.
+    /// By channel, sender and id.
     waiting: HashMap<(String, Sender, String), Waiting>,
     calls: u64,
     client: Option<String>,
@@ -36,7 +36,7 @@ struct Waiting {
     method: String,
     params: Option<Raw>,
     since: Duration,
-    /// Name of the tool, and id of the call.
+    /// The tool, and the id of the call.
     call: Option<(String, String)>,
 }
 
@@ -70,12 +70,12 @@ struct Dispatch<'a> {
 }
 
 impl Dispatches {
-    /// Name and version of the client, once known.
+    /// The name and version of the client, once it has said them.
     pub fn client(&self) -> Option<&str> {
         self.client.as_deref()
     }
 
-    /// Takes a message or a batch of them; ignores anything else. Ids of requests are unique in a `channel`.
+    /// Takes a message or a batch of them; anything else says nothing. Ids of requests are unique in a `channel`.
     /// `elapsed` is the time since any fixed moment.
     pub fn hear(
         &mut self,
@@ -156,7 +156,7 @@ impl Dispatches {
         let id = format!("call_{}", self.calls);
         let call: Option<Call> = params.and_then(Raw::read);
         let (tool, arguments) = call.map_or((String::new(), None), |call| (call.name, call.arguments));
-        // The server refuses a call without a tool name; the attempt is recorded.
+        // A call that names no tool is refused by the server; that it was tried is recorded.
         let tool = if tool.is_empty() { "unknown".to_string() } else { tool };
         let entry = arguments.map_or_else(|| Raw::new("{}".into()), Ok).and_then(|parameters| {
             Entry::of(at, &AgentToolCall { tool: tool.clone(), parameters, call_id: Some(id.clone()) })
