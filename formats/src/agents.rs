@@ -157,7 +157,7 @@ pub struct Problem {
     pub text: String,
 }
 
-/// The id of the conversation that parts of a name stand for.
+/// Conversation id derived from parts of a name.
 fn conversation_id(parts: &[&str]) -> ConversationId {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest(parts).0[..16]);
@@ -186,7 +186,7 @@ fn digest(parts: &[&str]) -> Hash {
     Hash::of(&bytes)
 }
 
-/// A title from a prompt: the beginning of what a person said in it.
+/// A title from a prompt: the beginning of the person's own words in it.
 fn prompt_title(text: &str) -> Option<String> {
     speech::words(text).ok().and_then(title)
 }

@@ -207,7 +207,7 @@ pub struct Counts {
     pub requests: u64,
     /// Access keys.
     pub keys: u64,
-    /// Events behind damage, which a restore leaves out.
+    /// Events after damage, which a restore leaves out.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub loose: u64,
 }

@@ -7,12 +7,12 @@
 //! {"type":"session_end", …}        how many events there were
 //! ```
 //!
-//! [`Writer`] writes such a file, [`Reader`] reads it in bounded memory and goes on behind what is broken, and [`verify`]
-//! checks its chain without a database. A fork's file holds its ancestors' events in front of its own, so that the
-//! chain can be followed from its beginning.
+//! [`Writer`] writes such a file, [`Reader`] reads it in bounded memory and continues after broken lines, and
+//! [`verify`] checks its chain without a database. A fork's file holds its ancestors' events in front of its own, so
+//! that the chain can be followed from its beginning.
 //!
 //! A session file of another program has the same frame and no chain fields. Its lines come out of the reader as
-//! [`Item::Foreign`]; what they mean is not decided here.
+//! [`Item::Foreign`]; their meaning is not decided here.
 
 mod asset;
 mod read;

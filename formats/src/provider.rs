@@ -215,7 +215,7 @@ pub struct Rendered {
     pub sources: Vec<Option<usize>>,
 }
 
-/// Something that could not be rendered.
+/// A part of the input that could not be rendered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeftOut {
     /// The index of its message in the input.

@@ -75,7 +75,7 @@ struct Derived {
     blocks: Vec<Raw>,
 }
 
-/// The fields of a message that matter here, whatever else it has.
+/// The fields of a message that matter here.
 #[derive(Default, Deserialize)]
 struct Shape {
     role: Option<Raw>,
@@ -100,7 +100,7 @@ impl Derived {
     }
 }
 
-/// The content as blocks, each exactly as it stands in the message.
+/// The content as blocks, each exactly as in the message.
 fn blocks(shape: &Shape, message: Option<&Raw>) -> Vec<Raw> {
     #[derive(Serialize)]
     struct Text<'a> {

@@ -22,7 +22,7 @@ pub struct Gemini {
     fallback: Option<String>,
     seen: HashMap<u64, u32>,
     titled: bool,
-    /// The turns that stand, each with the message that it came from.
+    /// Current turns, each with the message that it came from.
     path: Vec<(u64, u64)>,
     standing: HashSet<u64>,
     /// Turns that were taken back; the next one takes their place.
@@ -84,7 +84,7 @@ impl Gemini {
         out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
     }
 
-    /// Notes that a turn stands; gives what it takes the place of.
+    /// Records that a turn is current; returns the turns that it supersedes.
     fn stands(&mut self, turn: u64, message: u64) -> Vec<u64> {
         if self.standing.insert(turn) {
             self.path.push((turn, message));

@@ -161,7 +161,7 @@ impl Messages {
 }
 
 fn role(line: &Line<'_>) -> Option<Role> {
-    // Gemini takes what has no role as the user's.
+    // Gemini takes a content without a role as the user's.
     if line.raw("role").or(line.raw("type")).is_none() && line.list("parts").is_some() {
         return Some(Role::User);
     }
@@ -234,7 +234,7 @@ impl Mapper for Messages {
         }
         if !self.fields.is_empty() && !self.kept_fields && !self.threads.is_empty() {
             self.kept_fields = true;
-            // They came behind the messages.
+            // They came after the messages.
             if !self.prompted {
                 let texts = self.instructions();
                 let joined = (!texts.is_empty()).then(|| texts.join("\n\n"));

@@ -37,11 +37,11 @@ pub(super) trait Mapper {
 pub enum Opened<R: BufRead> {
     /// One of these formats.
     Agent(Reader<R>),
-    /// None of them: what it begins with, and the rest.
+    /// None of them: its first bytes, and the rest.
     Other(Vec<u8>, Expanded<R>),
 }
 
-/// Looks into a file, which may be compressed. `name` stands for the session where the file itself names none.
+/// Detects the format of a file, which may be compressed. `name` is the session id if the file itself has none.
 pub fn open<R: BufRead>(source: R, name: Option<&str>) -> Result<Opened<R>, Error> {
     let mut source = Expanded::new(source).map_err(|error| unreadable(&error))?;
     let mut head = Vec::new();

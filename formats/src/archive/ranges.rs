@@ -1,4 +1,4 @@
-//! Sets of places, as ranges: what is erased is most often either little or long stretches.
+//! Sets of places, as ranges: erased events are most often either few or in long runs.
 
 use serde::{Deserialize, Deserializer, Serialize};
 

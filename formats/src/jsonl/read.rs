@@ -39,13 +39,13 @@ pub enum Item {
     },
     /// End of the session.
     End(End),
-    /// A line that could not be read. Reading goes on behind it.
+    /// An unreadable line. Reading continues after it.
     Corrupt(CorruptLine),
     /// A last line that was not written to its end. Everything before it was returned.
     TruncatedTail(TruncatedTail),
 }
 
-/// The `session_start` line. What another program left out or wrote otherwise is `None` here and still in the text.
+/// The `session_start` line. Fields that another program left out or wrote otherwise are `None`, and still in the text.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Header {
     /// Line number.
@@ -54,7 +54,7 @@ pub struct Header {
     pub session_id: Option<String>,
     /// The conversation, if Everturn wrote the file.
     pub conversation: Option<ConversationId>,
-    /// When it began.
+    /// Start time.
     pub started_at: Option<Timestamp>,
     /// For people.
     pub title: Option<String>,
@@ -214,7 +214,7 @@ impl<R: BufRead> Reader<R> {
         Ok(Filled::Skipped { bytes: bytes + skipped - u64::from(ended), ended })
     }
 
-    /// Leaves the rest of a line behind; tells how much that was and whether a line break ended it.
+    /// Skips the rest of a line; returns its size and whether a line break ended it.
     fn skip_line(&mut self) -> io::Result<(u64, bool)> {
         let mut skipped = 0;
         loop {
@@ -249,7 +249,7 @@ impl<R: BufRead> Iterator for Reader<R> {
     }
 }
 
-/// The text of a line without what surrounds it, or what is wrong with its bytes.
+/// Trimmed text of a line, or the error in its bytes.
 fn content(line: &[u8], byte_offset: u64) -> Result<&str, String> {
     let bom = if byte_offset == 0 && line.starts_with("\u{feff}".as_bytes()) { 3 } else { 0 };
     match std::str::from_utf8(&line[bom..]) {
@@ -264,7 +264,7 @@ fn content(line: &[u8], byte_offset: u64) -> Result<&str, String> {
 /// The code of the one error that ends the reading of a file.
 const NEWER: &str = "file.format_newer";
 
-/// Enough of a line to tell what it is.
+/// Fields that tell the kind of a line.
 #[derive(Default, Deserialize)]
 struct Probe<'a> {
     #[serde(borrow, rename = "type", default)]
@@ -335,7 +335,7 @@ fn fields(text: &str) -> BTreeMap<String, Raw> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// A field, unless another program wrote something else there.
+/// A field; `None` if it is absent or has another type.
 fn field<'a, T: Deserialize<'a>>(fields: &'a BTreeMap<String, Raw>, name: &str) -> Option<T> {
     fields.get(name)?.read()
 }

@@ -41,7 +41,7 @@ pub struct Broken {
 }
 
 impl FileReport {
-    /// Whether the file is what was written. A file that is merely unclosed is.
+    /// Whether the file is intact. An unclosed file may be.
     pub fn is_ok(&self) -> bool {
         self.broken.is_none()
             && self.corrupt == 0
@@ -52,8 +52,8 @@ impl FileReport {
 }
 
 /// Walks the chain of an exported file. With `wanted`, a head hash that was noted earlier, it also tells whether the
-/// file still contains it. An `Err` means that there was nothing to check or that the source failed; what is wrong
-/// with the file is in the report.
+/// file still contains it. An `Err` means that there was nothing to check or that the source failed; errors in
+/// the file are in the report.
 pub fn verify(source: impl BufRead, wanted: Option<Hash>) -> Result<FileReport, Error> {
     let mut walk = Walk::default();
     let mut reader = Reader::new(source);

@@ -131,7 +131,7 @@ fn text_block(text: &str) -> String {
     object([("type", quote("text")), ("text", quote(text))])
 }
 
-/// Whether the piece can stand in such a message as it is.
+/// Whether such a message can have the piece unchanged.
 fn takes(piece: &ContentPart<'_>, role: Role) -> bool {
     let own = piece.own;
     let kind = own.get("type").and_then(Value::as_str).unwrap_or_default();

@@ -212,8 +212,8 @@ impl<'p, 'a> Table<'p, 'a> {
         }
     }
 
-    /// Leaves out calls without a result, unless they are what the list ends with. Says for each item whether it lost
-    /// one, and from which item on calls wait for their results.
+    /// Leaves out calls without a result, unless the list ends with them. Tells for each item whether it lost
+    /// one, and the first item whose calls wait for their results.
     fn drop_unanswered(
         &self,
         provider: Provider,
@@ -225,7 +225,7 @@ impl<'p, 'a> Table<'p, 'a> {
         let end =
             items.iter().rposition(|item| item.pieces.iter().any(|piece| piece.keep)).map_or(0, |n| n + 1);
         let waits = |item: &Item<'_>| match provider {
-            // In a list of items the assistant's whole run is what the list ends with.
+            // In a list of items the list ends with the assistant's whole run.
             Provider::OpenaiResponses => item.role == Role::Assistant,
             _ => item.calls(),
         };
@@ -268,7 +268,7 @@ impl<'p, 'a> Table<'p, 'a> {
                 let piece = &mut items[i].pieces[p];
                 piece.fresh |= id.as_deref() != own;
                 if let Kind::ToolResult { name, .. } = &mut piece.kind {
-                    // A result is known by its call's name, whatever it calls itself.
+                    // A result is identified by the name of its call, regardless of its own.
                     piece.fresh |= provider == Provider::Gemini && *name != self.pairs.calls[call].name;
                     *name = self.pairs.calls[call].name;
                 }
@@ -277,7 +277,7 @@ impl<'p, 'a> Table<'p, 'a> {
         }
     }
 
-    /// The order: what is said in the order of the items, results right after their calls.
+    /// Order of the steps: messages in the order of the items, results right after their calls.
     fn steps(
         &self,
         provider: Provider,
@@ -326,7 +326,7 @@ impl<'p, 'a> Table<'p, 'a> {
         steps
     }
 
-    /// The results of what these messages call, in the order in which they came.
+    /// Results of the calls in these messages, in their original order.
     fn answers_to(&self, provider: Provider, items: &[Item<'_>], group: &[usize]) -> Vec<(usize, usize)> {
         let pieces = group.iter().flat_map(|i| items[*i].said());
         let calls = pieces.filter_map(|piece| match piece.kind {

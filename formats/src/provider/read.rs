@@ -80,11 +80,11 @@ pub enum Kind<'a> {
     Call { call: usize, name: &'a str, arguments: Arguments<'a> },
     /// A tool answered. `answer` is its place in [`Pairs::results`].
     ToolResult { answer: usize, name: &'a str, content: Vec<ContentPart<'a>>, failed: bool },
-    /// Something that is not text.
+    /// A picture, sound or file.
     Media(Box<Blob<'a>>),
-    /// Something that only this provider understands.
+    /// A block that only this provider understands.
     Hosted(Provider),
-    /// Something that nobody here understands.
+    /// A block of an unknown type.
     Unknown(&'a str),
 }
 

@@ -1,7 +1,7 @@
 //! A list of any length, one stretch after the other.
 //!
-//! A list may be cut before a message in which the user says something, if no call in front of it still waits: no rule of
-//! any provider reaches across such a place. So the stretches one after the other are what the whole list would be, and
+//! A list may be cut before a message with text of the user, if no call before it still waits: no rule of
+//! any provider reaches across such a place. So the stretches together equal the rendered whole list, and
 //! no more than one of them is in memory.
 
 use super::ids::Taken;
@@ -151,7 +151,7 @@ fn opening(provider: Provider, texts: &[Cow<'_, str>], speaker: Option<Role>) ->
     }
 }
 
-/// Whether the user says something here that every provider is shown: nothing but words, none of them private.
+/// Whether it is a message of the user that every provider gets: only text, none of it private.
 fn speaks(message: &Raw) -> bool {
     let Some(message) = message.read::<Value>() else { return false };
     let words =

@@ -31,7 +31,7 @@ impl Out {
     }
 }
 
-/// Whether this is a list of blocks; a bare string in it is nobody's block but ours.
+/// Whether this is a list of block objects. Bare strings are blocks only in our own shape.
 pub fn is_blocks(content: &Value) -> bool {
     content.as_array().is_some_and(|blocks| !blocks.is_empty() && blocks.iter().all(Value::is_object))
 }

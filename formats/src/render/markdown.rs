@@ -68,7 +68,7 @@ impl<W: Write> Document for Markdown<'_, W> {
     }
 }
 
-/// One line, whatever is in it.
+/// Text on one line.
 fn line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

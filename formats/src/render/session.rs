@@ -216,7 +216,7 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let Some(message) = turn.message.as_ref().filter(|_| is_said(turn)) else { return Ok(()) };
         let at = time(turn);
         self.latest = self.latest.max(at);
-        // The line itself, where that is what the turn was made of.
+        // The line itself, if the turn was made from one.
         if message.read::<Value>().is_some_and(|own| own["type"].is_string() && own["timestamp"].is_string())
         {
             let name = message.read::<Value>().and_then(|own| own["type"].as_str().map(str::to_string));
@@ -294,7 +294,7 @@ impl<W: Write> Document for SessionDocument<'_, W> {
     fn finish(mut self: Box<Self>) -> Result<(), Error> {
         self.begin(None)?;
         let conversation = self.about.conversation;
-        // A session that goes on has no end: importing the longer file later adds what is new.
+        // A session that goes on has no end: importing the longer file later adds the new lines.
         let mut fields = match self.end.take() {
             Some(end) => end,
             None if conversation.state == Lifecycle::Closed => Fields(vec![

@@ -131,7 +131,7 @@ impl Entry {
         Raw::of(&self.fields).ok()?.read()
     }
 
-    /// The line, line break included. Refuses what a reader would not give back.
+    /// The line, line break included. Refuses entries that a reader would not return.
     pub fn line(&self) -> Result<String, Error> {
         check_name("type", &self.kind)?;
         if FRAME_TYPES.contains(&self.kind.as_str()) {

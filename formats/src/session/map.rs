@@ -278,7 +278,7 @@ fn thinking(fields: &mut Fields) -> Result<Option<Parts>, Error> {
 fn event(kind: Option<&str>, text: &str, occurred_at: Option<Timestamp>) -> Result<Mapped, Error> {
     const UNNAMED: &str = "imported.entry";
     let kind = match kind {
-        // Everturn's own kinds would do something to the conversation; most have a point in their name.
+        // Everturn's own kinds would have an effect on the conversation; most have a dot in their name.
         Some(name) if name.contains('.') || kind::RESERVED.contains(&name) => format!("imported.{name}"),
         Some(name) => name.to_string(),
         None => UNNAMED.to_string(),

@@ -33,7 +33,7 @@ pub struct Source<'a> {
     pub summary: Option<&'a str>,
     /// `seq` after which events are shown, if the log has more of them than the budget allows.
     pub events_after: u64,
-    /// `seq` of earlier events that are shown nevertheless: what they set is in force.
+    /// `seq` of earlier events that are shown nevertheless, because their settings are in force.
     pub in_force: &'a BTreeSet<u64>,
 }
 

@@ -374,7 +374,7 @@ fn together(message: Message, event: Given, labels: &Labels) -> Result<Item, Err
     })
 }
 
-/// Equal as values. What does not fit a value (a number beyond any double) is equal only byte for byte.
+/// Whether two are equal as values. Numbers beyond any double are equal only byte for byte.
 fn same(a: &Raw, b: &Raw) -> bool {
     a == b || a.read::<Value>().zip(b.read::<Value>()).is_some_and(|(a, b)| a == b)
 }

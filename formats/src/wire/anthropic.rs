@@ -108,7 +108,7 @@ impl Assemble for Anthropic {
             }
             Some("message_stop") => self.done = true,
             Some("error") => return Err(failed(incoming.error)),
-            // `ping`, and what is new since this was written.
+            // `ping`, and events added to the protocol later.
             _ => {}
         }
         Ok(Vec::new())
@@ -164,7 +164,7 @@ impl Assemble for Anthropic {
             None => Finish::Other("not said".to_string()),
         };
         Ok(ModelReply {
-            // Only what a request may hold: the id, the model and the usage would be refused there.
+            // Only the fields of a request: the id, the model and the usage would be refused there.
             messages: vec![Raw::new(format!(r#"{{"role":"assistant","content":{content}}}"#))?],
             text,
             refusal: None,

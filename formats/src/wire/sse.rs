@@ -28,7 +28,7 @@ pub struct Parser {
     data: Option<String>,
     /// The last byte was CR: an LF that follows belongs to it.
     after_cr: bool,
-    /// No line has ended yet, so that a byte order mark may still stand in front.
+    /// Whether no line has ended yet, so that a byte order mark may still come.
     first: bool,
     event_bytes_max: usize,
 }
@@ -121,7 +121,7 @@ impl Parser {
             },
             "event" => self.name = Some(value.to_string()),
             "id" => self.id = Some(value.to_string()),
-            // A comment (its field is empty), `retry`, or something we do not know.
+            // A comment (its field is empty), `retry`, or an unknown field.
             _ => {}
         }
         Ok(None)

@@ -1,4 +1,4 @@
-//! Answers put together from what servers really send.
+//! Answers assembled from real responses of servers.
 
 mod bodies;
 mod bytes;
