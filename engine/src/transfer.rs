@@ -49,10 +49,10 @@ pub struct ImportOptions<'a> {
     pub watched: bool,
 }
 
-/// What an import did.
+/// Result of an import.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
-    /// What the file is: `jsonl`, `session`, `transcript`, `claude-code`, `codex`, `gemini-cli`, `openai-chat`,
+    /// Format of the file: `jsonl`, `session`, `transcript`, `claude-code`, `codex`, `gemini-cli`, `openai-chat`,
     /// `openai-responses`, `anthropic` or `messages`.
     pub format: Cow<'static, str>,
     /// The conversation, as it is now.
@@ -66,10 +66,10 @@ pub struct Imported {
     pub added: u64,
     /// Turns in the file.
     pub turns: u64,
-    /// What is no turn and was kept as an event `import.line`, by its type.
+    /// Number of lines that are no turns and were kept as events `import.line`, by type.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<String, u64>,
-    /// What could not be taken over, and why.
+    /// Parts that could not be imported, each with the reason.
     pub problems: Vec<String>,
 }
 

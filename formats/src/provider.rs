@@ -66,7 +66,7 @@ use write::{Out, Writer};
 /// First message of the user where the list begins with another role.
 pub const CONTINUES: &str = "(The conversation continues.)";
 
-/// Whose shape is wanted.
+/// Provider whose message format is used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {

@@ -32,7 +32,7 @@ pub struct ProblemBody<'a> {
     title: &'a str,
     /// HTTP status.
     status: u16,
-    /// What is wrong and what to do next.
+    /// Description of the problem and the next step.
     detail: &'a str,
     /// Stable, dotted, lower case: `append.stale_seq`.
     code: &'a str,

@@ -113,16 +113,16 @@ impl New {
     }
 }
 
-/// What `session_end` says by itself.
+/// Totals that `session_end` adds by itself.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SessionSummary {
     /// When it ended.
     pub ended_at: Timestamp,
-    /// How long it took, in seconds; none if the clock went back meanwhile.
+    /// Duration in seconds; 0 if the clock went back meanwhile.
     pub duration_s: f64,
     /// Lines between the header and the end.
     pub entries: u64,
-    /// How many of each type.
+    /// Number of entries by type.
     pub by_type: BTreeMap<String, u64>,
 }
 
