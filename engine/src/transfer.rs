@@ -308,12 +308,12 @@ impl ConversationHandle {
             }
             Ok(page)
         };
-        let page = |after: u64, include_superseded: bool| {
+        let page = |after: u64, whole_log: bool| {
             let query = TurnQuery {
                 after: Some(after),
                 before: Some(head + 1),
                 as_of: Some(head),
-                include_superseded,
+                whole_log,
                 limit: PAGE_ENTRIES_MAX,
                 bytes_max: Some(PAGE_BYTES_MAX),
                 ..TurnQuery::default()

@@ -275,7 +275,7 @@ impl ConversationHandle {
 
     fn view_turns(&self, after: u64) -> Result<Vec<Turn>, Error> {
         let mut turns: Vec<Turn> = Vec::new();
-        let query = TurnQuery { after: Some(after), include_superseded: true, ..TurnQuery::default() };
+        let query = TurnQuery { after: Some(after), whole_log: true, ..TurnQuery::default() };
         self.each_turn(query, |turn| {
             turns.push(turn);
             Ok(ControlFlow::Continue(()))

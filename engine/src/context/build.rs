@@ -665,7 +665,7 @@ impl ConversationHandle {
                 before: Some(before),
                 as_of: Some(fold.through_seq),
                 descending: true,
-                include_superseded: logged,
+                whole_log: logged,
                 limit: PAGE,
                 ..TurnQuery::default()
             };

@@ -124,7 +124,7 @@ impl ConversationHandle {
         let before = TurnQuery {
             after: Some(first.place - 1),
             before: Some(place),
-            include_superseded: true,
+            whole_log: true,
             ..TurnQuery::default()
         };
         all.each_turn(before, |turn| {

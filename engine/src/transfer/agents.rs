@@ -454,8 +454,7 @@ impl Import<'_> {
         let shared = self.tenant.shared();
         let target = self.target(at)?;
         let Some(conversation) = &target.conversation else { return Ok(()) };
-        let query =
-            TurnQuery { limit: 1, descending: true, include_superseded: true, ..TurnQuery::default() };
+        let query = TurnQuery { limit: 1, descending: true, whole_log: true, ..TurnQuery::default() };
         let Some(last) = shared.journal.index.turns(&target.key, &query)?.pop() else { return Ok(()) };
         let previous = conversation.checkpoint;
         if previous.is_some_and(|previous| previous.through_seq >= last.seq) {
