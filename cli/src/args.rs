@@ -1,7 +1,7 @@
 //! Command-line arguments. The arguments of a verb are beside it, in [`verbs`](crate::verbs).
 
 use crate::verbs::{
-    acp, append, backup, change, compact, completions, context, delete, demo, doctor, erase, export, facts,
+    acp, append, backup, change, compact, completions, context, copy, delete, demo, doctor, erase, export, facts,
     fork, generate, history, import, keys, list, mcp, new, open, project, recall, record, restore, serve,
     session, state, summarize, supersede, sweep, tail, verify,
 };
@@ -239,6 +239,8 @@ pub enum Verb {
     Backup(backup::Backup),
     /// Create a store from a backup
     Restore(restore::Restore),
+    /// Copy the whole store to another, of any kind
+    Copy(copy::Copy),
     /// Delete expired conversations and end idle turns, now
     Sweep(sweep::Sweep),
     /// Open a conversation of a running server in the browser

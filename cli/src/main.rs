@@ -25,7 +25,7 @@ static ALLOCATOR: Metered<mimalloc::MiMalloc> = Metered(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     outlive_size_limits();
-    let matches = Args::without_url(&["backup", "restore"]).get_matches();
+    let matches = Args::without_url(&["backup", "restore", "copy"]).get_matches();
     let args = Args::read(&matches).unwrap_or_else(|error| error.exit());
     // A server configures its own logging.
     if !matches!(args.verb, Some(Verb::Serve(_) | Verb::Demo(_))) {
@@ -101,6 +101,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         Some(Verb::Record(verb)) => verbs::record::run(args, verb),
         Some(Verb::Backup(verb)) => verbs::backup::run(args, verb),
         Some(Verb::Restore(verb)) => verbs::restore::run(args, verb),
+        Some(Verb::Copy(verb)) => verbs::copy::run(args, verb),
         Some(Verb::Open(verb)) => verbs::open::run(args, verb),
         Some(Verb::Demo(verb)) => verbs::demo::run(args, verb),
         Some(Verb::Doctor(verb)) => verbs::doctor::run(args, verb),

@@ -55,6 +55,7 @@ mod caller;
 mod compaction;
 mod context;
 mod conversation;
+mod copy;
 mod elsewhere;
 mod erasing;
 mod everturn;
@@ -92,6 +93,7 @@ pub use conversation::{
     ForkOptions, HistoryEntry, HistoryQuery, Order,
 };
 pub use erasing::{ErasedActor, Records};
+pub use copy::Copied;
 pub use everturn::{Everturn, Options, store_file};
 pub use everturn_core::access::{AccessKey, KeyRole};
 pub use everturn_core::approval::{Approval, ApprovalBody};

@@ -7,6 +7,7 @@ pub mod change;
 pub mod compact;
 pub mod completions;
 pub mod context;
+pub mod copy;
 pub mod delete;
 pub mod demo;
 pub mod doctor;
@@ -40,7 +41,7 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 18] = [
+const FURTHER: [&str; 19] = [
     "supersede",
     "scratchpad",
     "generate",
@@ -57,6 +58,7 @@ const FURTHER: [&str; 18] = [
     "erase",
     "sweep",
     "open",
+    "copy",
     "acp",
     "record",
 ];

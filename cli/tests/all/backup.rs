@@ -301,3 +301,23 @@ fn a_store_is_held_against_several_files_or_a_folder() {
     assert!(shell.ok(&["verify", "one.zst", "two.zst"]).contains("ok"));
     assert!(shell.refused(&["verify", "one.zst", "@last"]).contains("one conversation or file at a time"));
 }
+
+/// A store is copied to another and back again; the second time brings what is new.
+#[test]
+fn a_store_is_copied_and_the_copy_is_brought_up_to_date() {
+    let shell = Shell::new();
+    let id = shell.ok(&["new", "--title", "first"]).trim().to_string();
+    shell.ok(&["append", &id, "every word is kept"]);
+    let source = format!("sqlite:{}", shell.path("store.db").display());
+    let copied = shell.json(&["copy", "--from", &source, "--to", "sqlite:copy.db", "--json"]);
+    assert_eq!((&copied["conversations"], &copied["events"]), (&1.into(), &2.into()));
+    assert_eq!(shell.json(&["copy", "--from", &source, "--to", "sqlite:copy.db", "--json"])["events"], 0);
+    shell.ok(&["append", &id, "and a word more"]);
+    let said = shell.ok(&["copy", "--from", &source, "--to", "sqlite:copy.db"]);
+    assert!(said.starts_with("copied 1 event, 0 assets, 0 keys ("), "{said}");
+    shell.ok(&["append", &id, "written there", "--store", "sqlite:copy.db"]);
+    shell.ok(&["append", &id, "written here"]);
+    let error = shell.refused(&["copy", "--from", &source, "--to", "sqlite:copy.db"]);
+    assert!(error.contains(&id), "{error}");
+    assert!(shell.refused(&["copy", "--from", &source, "--to", &source]).contains("name two"));
+}

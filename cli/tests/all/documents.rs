@@ -26,6 +26,7 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
         "reset",
         "supersede",
         "scratchpad",
+        "copy",
         "request-approval",
         "approve",
         "deny",

@@ -10,6 +10,7 @@ mod changing;
 mod conversations;
 mod documents;
 mod erasing;
+mod failover;
 mod importing;
 mod process;
 mod reading;

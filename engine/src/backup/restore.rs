@@ -52,9 +52,16 @@ fn report(archives: &[PathBuf], contents: &Contents) -> Result<Restored, Error> 
 }
 
 pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Result<Restored, Error> {
-    let Location::Sqlite(path) = Location::parse(url)? else {
-        let text = "a store in memory ends with this process; name a file: --store sqlite:PATH";
-        return Err(Error::invalid("restore.memory", text));
+    let path = match Location::parse(url)? {
+        Location::Sqlite(path) => path,
+        Location::Memory => {
+            let text = "a store in memory ends with this process; name a file: --store sqlite:PATH";
+            return Err(Error::invalid("restore.memory", text));
+        }
+        Location::Postgres(_) => {
+            let text = "a backup is restored to a file: restore to --store sqlite:PATH, then `everturn copy` it to PostgreSQL";
+            return Err(Error::invalid("restore.target", text));
+        }
     };
     check_vacant(&path)?;
     let contents = contents(archives)?;

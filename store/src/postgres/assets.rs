@@ -34,7 +34,7 @@ impl Assets for Postgres {
     }
 
     fn get_range(&self, tenant: &TenantName, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error> {
-        let sql = "SELECT substring(bytes FROM least($3 + 1, 2147483647)::int FOR least($4, 1073741824)::int)
+        let sql = "SELECT substring(bytes FROM least($3::bigint + 1, 2147483647)::int FOR least($4::bigint, 1073741824)::int)
              FROM asset_bytes WHERE tenant = $1 AND sha256 = $2";
         let length = range.end.saturating_sub(range.start);
         let row = self.of(tenant)?.query_one(

@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Config, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
 
 /// A process that gave no sign for this long is taken for dead.
 const SILENT: Duration = Duration::from_secs(5);
@@ -227,15 +227,18 @@ async fn listen_once(config: &Config, no: i64, bell: &Bell) -> Result<(), tokio_
             }
         }
     };
-    let told = async {
-        client.batch_execute("LISTEN everturn").await?;
-        bell.ring();
-        loop {
-            bell.tell.notified().await;
-            client.batch_execute(&format!("NOTIFY everturn, '{own}'")).await?;
-        }
-    };
-    tokio::select! { ended = heard => ended, ended = told => ended }
+    tokio::select! { ended = heard => ended, ended = notify(&client, &own, bell) => ended }
+}
+
+/// Tells the others of commits, at most as often as the server answers.
+async fn notify(client: &Client, own: &str, bell: &Bell) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute("LISTEN everturn").await?;
+    // What happened before is not told.
+    bell.ring();
+    loop {
+        bell.tell.notified().await;
+        client.batch_execute(&format!("NOTIFY everturn, '{own}'")).await?;
+    }
 }
 
 impl Postgres {

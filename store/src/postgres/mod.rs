@@ -25,7 +25,7 @@ use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::turn::join_chunks;
-use everturn_core::write::{Action, Write, absent, absent_turn};
+use everturn_core::write::{Write, absent, absent_turn};
 use feed::Node;
 use link::Link;
 use parking_lot::Mutex;
@@ -144,7 +144,7 @@ impl Log for Postgres {
             match self.try_commit(batch.clone(), &mut sent) {
                 Ok(answers) => {
                     self.node.iter().for_each(Node::tell);
-                    let deletes = |write: &&Write| matches!(write.action, Action::Delete { .. });
+                    let deletes = |write: &&Write| write.action.deletes();
                     batch.iter().filter(deletes).for_each(|write| self.catalog.note_deletion(&write.key.tenant));
                     return answers;
                 }

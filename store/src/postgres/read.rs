@@ -189,6 +189,8 @@ fn turn_page(
     // Superseded turns share the places of others, and a page must not end between them.
     let (position, stands) = match query.whole_log {
         true => ("t.seq", "true"),
+        // By the index: nothing was moved or superseded after the end.
+        false if lineage.levels.len() == 1 && query.as_of.is_none() => ("t.place", "t.superseded_seq IS NULL"),
         false => {
             let place = "(CASE WHEN t.placed_seq > l.cap THEN t.seq ELSE t.place END)";
             (place, "coalesce(t.superseded_seq > l.cap, true)")
@@ -197,11 +199,16 @@ fn turn_page(
     if let Some(seq) = query.as_of {
         caps.iter_mut().for_each(|cap| *cap = (*cap).min(signed(seq)));
     }
+    let youngest = match lineage.levels.len() {
+        1 => "",
+        _ => {
+            "AND NOT EXISTS (SELECT 1 FROM turn_rows y WHERE y.tenant = $6 AND y.conversation = ANY (($1::bigint[])[1:(l.depth - 1)::int]) AND y.seq = t.seq)"
+        }
+    };
     let sql = format!(
         "SELECT {TURN_COLUMNS}, l.depth FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS l (no, cap, depth)
          CROSS JOIN LATERAL (SELECT * FROM turn_rows t WHERE t.tenant = $6 AND t.conversation = l.no AND t.seq <= l.cap AND {position} BETWEEN $3 AND $4 AND {stands}
-             AND NOT EXISTS (SELECT 1 FROM turn_rows y WHERE y.tenant = $6 AND y.conversation = ANY (($1::bigint[])[1:(l.depth - 1)::int]) AND y.seq = t.seq)
-             ORDER BY {position} {order} LIMIT $5) t ORDER BY l.depth"
+             {youngest} ORDER BY {position} {order} LIMIT $5) t ORDER BY l.depth"
     );
     let mut rows = Vec::new();
     for row in db.query(&sql, &[&nos, &caps, &signed(low), &signed(high), &signed(query.limit as u64), &lineage.tenant.as_str()])? {

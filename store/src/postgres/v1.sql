@@ -203,17 +203,9 @@ CREATE TABLE nodes (
     seen timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- Roles of the database that may read the rows of a tenant, for reports. Each also needs SELECT on the views and tables.
-CREATE TABLE tenant_readers (
-    tenant text COLLATE "C" NOT NULL,
-    reader name NOT NULL,
-    PRIMARY KEY (tenant, reader)
-);
-GRANT SELECT ON tenant_readers TO PUBLIC;
-
 -- Row-level security, on partitions too, since they can be queried directly. The server (the owner of the tables) names the
 -- tenants of each transaction in the setting `everturn.tenants`, separated by spaces, or `*` for work on the whole store:
--- a query without its tenant then finds nothing of others. Other roles read the tenants they are readers of, whatever they set.
+-- a query without its tenant then finds nothing of others.
 DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT c.relname FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
         AND EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'tenant')
@@ -221,9 +213,13 @@ DO $$ DECLARE name text; BEGIN
         EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', name);
         EXECUTE format('CREATE POLICY server ON %I TO %I USING ((SELECT current_setting(''everturn.tenants'', true) = ''*'')
             OR tenant = ANY ((SELECT string_to_array(current_setting(''everturn.tenants'', true), '' ''))::text[]))', name, current_user);
-        EXECUTE format(CASE name
-            WHEN 'tenant_readers' THEN 'CREATE POLICY readers ON %I FOR SELECT USING (pg_has_role(reader, ''USAGE''))'
-            ELSE 'CREATE POLICY readers ON %I FOR SELECT
-                USING (tenant IN (SELECT r.tenant FROM tenant_readers r WHERE pg_has_role(r.reader, ''USAGE'')))' END, name);
+    END LOOP;
+END $$;
+
+-- Lets a role of the database read the conversations of one tenant, for reports. The setting above has no effect for it.
+CREATE FUNCTION let_read(tenant text, reader name) RETURNS void LANGUAGE plpgsql AS $$ DECLARE name text; BEGIN
+    FOREACH name IN ARRAY ARRAY['conversation_rows', 'events', 'turn_rows', 'fact_statements', 'asset_rows'] LOOP
+        EXECUTE format('CREATE POLICY %I ON %I FOR SELECT TO %I USING (tenant = %L)', tenant || ' by ' || reader, name, reader, tenant);
+        EXECUTE format('GRANT SELECT ON %I TO %I', name, reader);
     END LOOP;
 END $$;

@@ -1,0 +1,238 @@
+//! Copying a store to another of any kind.
+//!
+//! Conversations are copied in the order of their creation, so that a parent is there before its forks, each in pages. What
+//! the destination already has is not read again: an interrupted copy goes on where it stopped, and a later one brings
+//! what is new.
+
+use crate::backup::Progress;
+use crate::everturn::{Everturn, Shared};
+use everturn_core::Error;
+use everturn_core::access::AccessKey;
+use everturn_core::asset::Asset;
+use everturn_core::conversation::{Parent, Tombstone};
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{Key, TenantName};
+use everturn_core::write::{Action, Write};
+use everturn_store::Member;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// Bytes of bodies read into memory at once, plus at most one event.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Requests read into memory at once.
+const REQUESTS_PAGE: usize = 1000;
+
+/// Result of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Copied {
+    /// Conversations that are now in both stores, deleted ones not counted.
+    pub conversations: u64,
+    /// Events written.
+    pub events: u64,
+    /// Assets written.
+    pub assets: u64,
+    /// Access keys written.
+    pub keys: u64,
+}
+
+impl Everturn {
+    /// Copies everything of every tenant to another store, and compares the end of each chain. Repeating it copies what is
+    /// new. Conversations that both stores have continued differently are an error, and nothing of them is written.
+    pub fn copy_to(&self, to: &Everturn, progress: Progress<'_>) -> Result<Copied, Error> {
+        let (from, to) = (&self.inner.shared, &to.inner.shared);
+        to.journal.writable()?;
+        let members = from.backup.members()?;
+        let total = members.iter().map(|member| member.through).sum();
+        let mut copying = Copying {
+            from,
+            to,
+            buried: HashMap::new(),
+            reach: HashMap::new(),
+            to_bury: BTreeMap::new(),
+            copied: Copied::default(),
+            read: 0,
+            total,
+            progress,
+        };
+        for member in &members {
+            copying.member(member).map_err(|e| e.at(format!("{} of tenant {}", member.key.id, member.key.tenant)))?;
+        }
+        for (key, tombstone) in std::mem::take(&mut copying.to_bury) {
+            copying.write(&key, Action::Bury { tombstone })?;
+        }
+        from.backup.all_keys()?.iter().try_for_each(|key| copying.key(key))?;
+        copying.compare(&members)?;
+        to.journal.log.settle()?;
+        Ok(copying.copied)
+    }
+}
+
+struct Copying<'a> {
+    from: &'a Shared,
+    to: &'a Shared,
+    /// Tombstones of the destination, by tenant.
+    buried: HashMap<TenantName, Vec<Tombstone>>,
+    /// Id and highest `seq` at which each conversation can be forked.
+    reach: HashMap<u64, (Key, u64)>,
+    /// Conversations to delete once their forks are copied.
+    to_bury: BTreeMap<Key, Tombstone>,
+    copied: Copied,
+    read: u64,
+    total: u64,
+    progress: Progress<'a>,
+}
+
+impl Copying<'_> {
+    fn write(&self, key: &Key, action: Action) -> Result<(), Error> {
+        let answer = self.to.journal.submit_now(Write { key: key.clone(), action })?;
+        answer.recv().map_err(|_| crate::writer::closed())?.map(drop)
+    }
+
+    /// Whether the destination has this tombstone already.
+    fn is_buried(&mut self, member: &Member) -> Result<bool, Error> {
+        let Some(tombstone) = &member.deleted else { return Ok(false) };
+        let tenant = &member.key.tenant;
+        if !self.buried.contains_key(tenant) {
+            let there = self.to.journal.index.tombstones(tenant)?;
+            self.buried.insert(tenant.clone(), there);
+        }
+        Ok(self.buried[tenant].contains(tombstone))
+    }
+
+    fn member(&mut self, member: &Member) -> Result<(), Error> {
+        let key = &member.key;
+        let parent = match member.parent {
+            None => None,
+            Some((no, at_seq)) => self.reach.get(&no).and_then(|(above, reach)| {
+                let at_seq = at_seq.min(*reach);
+                (at_seq > 0).then_some(Parent { conversation: above.id, at_seq })
+            }),
+        };
+        let floor = parent.map_or(0, |parent| parent.at_seq);
+        self.reach.insert(member.no, (key.clone(), member.through.max(floor)));
+        if self.is_buried(member)? {
+            return Ok(());
+        }
+        // The id belonged to a conversation that was deleted; its forks have lower numbers and exist by now.
+        if let Some(tombstone) = self.to_bury.remove(key) {
+            self.write(key, Action::Bury { tombstone })?;
+        }
+        let mut after = match self.to.journal.index.conversation(key) {
+            Ok(there) => there.head.seq.max(floor),
+            Err(Error::NotFound(_)) => match self.write(key, Action::Begin { created: member.created, parent }) {
+                // It is there, and has expired.
+                Ok(()) | Err(Error::Conflict(_)) => floor,
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error),
+        };
+        let mut requests_after = after;
+        if after > member.through.max(floor) && member.deleted.is_none() {
+            return Err(diverged(key));
+        }
+        // The last event that both have comes along, so that the two chains are compared where they meet.
+        after = after.saturating_sub(1).max(floor);
+        while after < member.through {
+            let page = self.from.backup.member_events(member.no, after, member.through, PAGE_BYTES)?;
+            let Some(last) = page.last().map(|event| event.seq) else { break };
+            for event in page.iter().filter(|event| event.kind == kind::ASSET_ADDED) {
+                self.asset(key, event)?;
+            }
+            let new = page.iter().filter(|event| event.seq > requests_after).count() as u64;
+            self.write(key, Action::Restore { events: page })?;
+            self.copied.events += new;
+            after = last;
+            (self.progress)(self.read + after, self.total);
+        }
+        self.read += member.through;
+        while member.deleted.is_none() {
+            let requests =
+                self.from.backup.requests(member.no, requests_after, member.through, REQUESTS_PAGE)?;
+            let Some(last) = requests.last() else { break };
+            requests_after = last.last_seq;
+            self.write(key, Action::Remember { requests })?;
+        }
+        match &member.deleted {
+            Some(tombstone) => drop(self.to_bury.insert(key.clone(), tombstone.clone())),
+            None => self.copied.conversations += 1,
+        }
+        Ok(())
+    }
+
+    fn asset(&mut self, key: &Key, event: &Event) -> Result<(), Error> {
+        let Some(sha256) = event.read::<Asset>().and_then(|asset| asset.sha256) else { return Ok(()) };
+        if self.to.journal.assets.get_range(&key.tenant, sha256, 0..1).is_ok() {
+            return Ok(());
+        }
+        match self.from.journal.assets.get(&key.tenant, sha256) {
+            Ok(bytes) => {
+                self.to.journal.assets.put(&key.tenant, sha256, bytes)?;
+                self.copied.assets += 1;
+                Ok(())
+            }
+            // It was imported without its bytes.
+            Err(Error::NotFound(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn key(&mut self, key: &AccessKey) -> Result<(), Error> {
+        match self.to.keys.store.put_key(key) {
+            Ok(()) => self.copied.keys += 1,
+            // It is there; a revocation since is copied as well.
+            Err(Error::Conflict(_)) => {
+                if let Some(at) = key.revoked {
+                    self.to.keys.store.revoke_key(&key.tenant, key.id, at)?;
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Compares the end of each chain, and looks for text that was erased at the source after an earlier copy.
+    fn compare(&self, members: &[Member]) -> Result<(), Error> {
+        for member in members.iter().filter(|member| member.deleted.is_none()) {
+            match self.to.journal.index.conversation(&member.key) {
+                Ok(there) if Some(there.head.hash) == member.hash => {}
+                // It has expired.
+                Err(Error::NotFound(_)) => {}
+                Ok(_) => return Err(diverged(&member.key)),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let page = self.from.backup.erased(at)?;
+            for (no, seq) in page.erased {
+                let Some((key, _)) = self.reach.get(&no) else { continue };
+                let there = match self.to.journal.log.events(key, seq - 1, 1) {
+                    Err(Error::NotFound(_)) => continue,
+                    there => there?,
+                };
+                if there.first().is_some_and(|event| event.seq == seq && event.body.is_some()) {
+                    return Err(Error::conflict(
+                        "copy.erased_since",
+                        format!(
+                            "seq {seq} of {} was erased at the source after an earlier copy, and the destination still has its text; \
+                             delete the conversation there, then copy again",
+                            key.id
+                        ),
+                    ));
+                }
+            }
+            from = page.next;
+        }
+        Ok(())
+    }
+}
+
+fn diverged(key: &Key) -> Error {
+    Error::conflict(
+        "copy.diverged",
+        format!(
+            "{} goes on differently in the two stores; copy to an empty store, or delete it there and copy again",
+            key.id
+        ),
+    )
+}
