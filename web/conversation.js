@@ -2,7 +2,7 @@
 
 import { h, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
 import { get, post, put, patch, del, memory, generate } from "./api.js";
-import { Timeline } from "./timeline.js";
+import { Timeline, waits } from "./timeline.js";
 import { menu } from "./menu.js";
 import { hit } from "./list.js";
 
@@ -257,7 +257,7 @@ export class ConversationPage {
     this.clearField();
     this.timeline?.scroller.toEnd();
     try {
-      await generate(this.id, { input: turn ? [turn] : [], model: this.model.value || undefined });
+      await generate(this.id, { input: turn ? [turn] : [], model: this.model.value || undefined }, waits);
     } catch (error) {
       if (turn && !["generation.stopped", "model.error"].includes(error.code) && error.status && error.status < 500 && error.code === "generation.running") this.field.value = turn.content;
       if (error.code !== "generation.stopped") toast(error.message, { error: true });
@@ -267,7 +267,7 @@ export class ConversationPage {
   async stop() {
     try {
       const { data } = await get(`/conversations/${this.id}/generations`);
-      const running = data.filter((one) => one.state === "running");
+      const running = data.filter((one) => ["running", "waiting"].includes(one.state));
       for (const one of running) await post(`/generations/${one.id}/stop`);
       if (!running.length) {
         const state = await get(`/conversations/${this.id}/state`);

@@ -97,7 +97,7 @@ export function view(frame) {
         writes ? button("Add a pin…", async () => (await frame.pin(), show())) : null),
       pads.length ? section("Scratchpads", h("p.dim", null, "Working memory of agents."), h("dl.pins", null, pads.map(([name, pad]) => h("div", null, h("dt", null, words(name)), h("dd", null, h("span.pad", null, shortly(pad.value)), " ", h("a.dim", { href: `#/c/${id}@${pad.seq}` }, "#" + pad.seq)))))) : null,
       policy.length ? section("Policies", h("p.dim", null, "Defaults of this conversation, for projection, compaction and the like."), h("dl.pins", null, policy.map(([name, value]) => h("div", null, h("dt", null, words(name)), h("dd.mono", null, shortly(value)))))) : null,
-      section("Checkpoint", drawn(chain, frame.conversation),
+      section("Checkpoint", drawn(chain, frame.conversation, Math.max(300, Math.min(820, el.clientWidth - 28))),
         checkpoint ? h("div.md", null, markdown(checkpoint.handoff_md)) : h("p.dim", null, "No turn is summarized yet."),
         !writes ? null : h("div.row", null, button("Compact…", async () => (await frame.compact(), show())), chain.length ? button("Revert the last compaction", () => act(() => post(`/conversations/${id}/compact/revert`), "Compaction reverted")) : null)),
       section("Facts", facts.length ? h("div.table", { tabIndex: 0, role: "region", "aria-label": "Facts" }, h("table", null, h("thead", null, h("tr", null, ["About", "", "What", "Sure", "Source", ""].map((text) => h("th", { scope: "col" }, text)))), h("tbody", null, facts.map((one) => h("tr", null, h("td", null, words(one.subject)), h("td.dim", null, words(one.predicate)), h("td", null, words(one.object)), h("td.right", null, Math.round(one.confidence * 100) + " %"),
@@ -121,18 +121,20 @@ export function view(frame) {
 }
 
 /** A time line of the log with the range covered by each checkpoint. */
-function drawn(chain, conversation) {
+function drawn(chain, conversation, width) {
   if (!chain.length) return null;
-  const head = Math.max(1, conversation.head.seq), width = 720, row = 26, left = 4, x = (seq) => left + (seq / head) * (width - 190 - 2 * left);
+  // Where there is no room beside a bar, its text is above it.
+  const narrow = width < 560, row = narrow ? 46 : 26, above = narrow ? 20 : 0;
+  const head = Math.max(1, conversation.head.seq), left = 4, x = (seq) => left + (seq / head) * (width - (narrow ? 0 : 190) - 2 * left);
   const old = [...chain].reverse(), height = old.length * row + 44;
   const shapes = old.flatMap((event, n) => {
-    const { covers, summarized, tokens_before: before, tokens_after: after } = event.body, y = n * row + 6, to = summarized?.through_seq ?? covers.to_seq;
+    const { covers, summarized, tokens_before: before, tokens_after: after } = event.body, y = n * row + 6 + above, to = summarized?.through_seq ?? covers.to_seq;
     const isLast = n === old.length - 1;
     return [
       svg("rect", { x: x(0), y, width: Math.max(3, x(covers.from_seq - 1) - x(0)), height: 16, rx: 3, class: "inherited" }),
       svg("rect", { x: x(covers.from_seq - 1), y, width: Math.max(4, x(to) - x(covers.from_seq - 1)), height: 16, rx: 3, class: isLast ? "covers now" : "covers" }, svg("title", {}, `Checkpoint at #${event.seq}: turns #${covers.from_seq} to #${covers.to_seq}, ${before} tokens become ${after}`)),
       svg("line", { x1: x(event.seq), x2: x(event.seq), y1: y, y2: height - 26, class: "tick" }),
-      svg("text", { x: width, y: y + 12, "text-anchor": "end" }, `#${event.seq}: ${number(before)} → ${number(after)} tokens`),
+      svg("text", narrow ? { x: x(0), y: y - 6 } : { x: width, y: y + 12, "text-anchor": "end" }, `#${event.seq}: ${number(before)} → ${number(after)} tokens`),
     ];
   });
   const axis = height - 26;

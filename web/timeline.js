@@ -7,6 +7,9 @@ import { parts, plainText, gist, edits, todo, languageOf } from "./message.js";
 import { Scroller, AROUND } from "./scroller.js";
 import { menu } from "./menu.js";
 
+/** Says that the model is asked once approvals are answered. */
+export const waits = (approvals) => toast(approvals.length === 1 ? "The model answers once the approval is resolved" : `The model answers once ${approvals.length} approvals are resolved`);
+
 const bytesOf = (text) => new TextEncoder().encode(text).length;
 
 /** Kinds of events rendered between turns; the others only on demand. */
@@ -537,7 +540,7 @@ export class Timeline {
   /** Has the model answer anew; the new answer takes the place of this one once it is complete. */
   async regenerate(entry) {
     this.scroller.toEnd();
-    const done = await this.act(() => generate(this.id, { regenerate: entry.id, model: this.page.model?.value || undefined }), "Regenerated; the old answer is still readable");
+    const done = await this.act(() => generate(this.id, { regenerate: entry.id, model: this.page.model?.value || undefined }, waits), "Regenerated; the old answer is still readable");
     if (done) this.show(entry.seq);
   }
 
@@ -562,7 +565,7 @@ export class Timeline {
     if (!made) return;
     const { conversation } = made.turns[0];
     this.opened(conversation, placeOf(turn) - 1);
-    if (this.page.models?.length) await this.act(() => generate(conversation, { input: [] }));
+    if (this.page.models?.length) await this.act(() => generate(conversation, { input: [] }, waits));
   }
 
   async fork(seq) {

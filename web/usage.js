@@ -43,7 +43,7 @@ export async function plot(into, { conversation } = {}) {
     const all = sum(usage.days), timed = all.ms > 0;
     const measures = Object.entries(MEASURES).filter(([name]) => (name !== "cost" || priced) && (name !== "time" || timed));
     if (!measures.some(([name]) => name === measure)) measure = "tokens";
-    const table = (label, heads, rows) => h("div.table", { tabIndex: 0, role: "region", "aria-label": label }, h("table", null, h("thead", null, h("tr", null, heads.map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text)))), h("tbody", null, rows)));
+    const table = (label, heads, rows) => h("div.table.counts-table", { tabIndex: 0, role: "region", "aria-label": label }, h("table", null, h("thead", null, h("tr", null, heads.map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text)))), h("tbody", null, rows)));
     const cells = (one) => [number(one.calls), number(one.prompt), number(one.completion), ...(timed ? [duration(one.ms)] : []), ...(priced ? [money(one.cost)] : [])].map((value) => h("td.right", null, value));
     const heads = ["Calls", "Tokens in", "Tokens out", ...(timed ? ["Time"] : []), ...(priced ? ["Cost"] : [])];
     clear(into, h("section.panel", null,
@@ -51,7 +51,7 @@ export async function plot(into, { conversation } = {}) {
         chips("Period", RANGES.map((n) => [n, n === 365 ? "1 year" : `${n} days`]), days, (value) => ((days = value), keep(), read()))),
       usage.days.length ? [
         h("div.legend", null, totals.map(([name]) => h("span", null, h("i", { class: colour(name) }), words(name)))),
-        bars(usage, measure, totals.map(([name]) => name), colour)] : notice("No model calls in this time", "Counts come from what providers report for each answer.")),
+        bars(usage, measure, totals.map(([name]) => name), colour, roomIn(into))] : notice("No model calls in this time", "Counts come from what providers report for each answer.")),
     usage.days.length ? [
       h("section.panel", null, h("h2", null, "By model"), table("By model", ["Model", ...heads], [totals.map(([name, one]) => h("tr", null, h("td", null, h("i.key", { class: colour(name) }), words(name)), cells(one))), totals.length > 1 ? h("tr.total", null, h("td", null, "Together"), cells(all)) : null]),
         priced || conversation ? null : h("p.dim", null, "For costs, give the server prices per million tokens: ", h("code", null, `prices = ["${totals[0][0]} 3.00 15.00"]`))),
@@ -72,15 +72,18 @@ export function view() {
 
 const bytes = (n) => (n < 10_000 ? `${number(n)} B` : n < 1e7 ? `${number(Math.round(n / 1000))} KB` : `${number(Math.round(n / 1e6))} MB`);
 
+/** Width of a drawing: what there is, so that its text keeps its size, up to that of a panel. */
+export const roomIn = (el) => Math.max(300, Math.min(820, el.clientWidth || 720));
+
 /** Stacked bars by day and model. */
-function bars(usage, measure, names, colour) {
+function bars(usage, measure, names, colour, width) {
   const [label, value, format] = MEASURES[measure];
   const all = [], byDay = new Map();
   for (const row of usage.days) byDay.set(row.day, [...(byDay.get(row.day) ?? []), row]);
   // Empty days before the first call are left out.
   const end = new Date(usage.through);
   for (let at = new Date(Math.min(new Date(usage.days[0].day), end - 6 * 86_400_000)); at <= end; at = new Date(+at + 86_400_000)) all.push(at.toISOString().slice(0, 10));
-  const width = 720, height = 180, left = 52, most = Math.max(...all.map((key) => (byDay.get(key) ?? []).reduce((sum, row) => sum + value(row), 0))) || 1, step = (width - left) / all.length, wide = Math.min(step * 0.72, 46);
+  const height = 180, left = 52, labels = Math.floor(width / 72), most = Math.max(...all.map((key) => (byDay.get(key) ?? []).reduce((sum, row) => sum + value(row), 0))) || 1, step = (width - left) / all.length, wide = Math.min(step * 0.72, 46);
   const line = (part) => height - part * (height - 12);
   const shapes = all.flatMap((key, n) => {
     let y = height;
@@ -89,7 +92,7 @@ function bars(usage, measure, names, colour) {
       const size = Math.max(1, (value(row) / most) * (height - 12));
       y -= size;
       return svg("rect", { x: middle - wide / 2, y, width: wide, height: size, class: "f-" + colour(modelOf(row)) }, svg("title", {}, `${day(key)}, ${modelOf(row)}: ${number(row.prompt)} tokens in, ${number(row.completion)} out, ${number(row.calls)} calls${row.cost === null ? "" : ", " + money(row.cost)}`));
-    }), all.length <= 14 || n % Math.ceil(all.length / 10) === 0 ? svg("text", { x: middle, y: height + 17, "text-anchor": "middle" }, day(key)) : null];
+    }), n % Math.ceil(all.length / labels) === 0 ? svg("text", { x: middle, y: height + 17, "text-anchor": "middle" }, day(key)) : null];
   });
   return h("figure.plot", null, svg("svg", { viewBox: `0 0 ${width} ${height + 24}`, role: "img", "aria-label": `${label} by day, ${all.length} days, at most ${format(most)}` },
     [0, 0.5, 1].map((part) => [svg("line", { x1: left, x2: width, y1: line(part), y2: line(part), class: "grid" }), svg("text", { x: left - 6, y: line(part) + 4, "text-anchor": "end" }, part ? format(measure === "cost" || measure === "time" ? most * part : Math.round(most * part)) : "0")]), shapes));

@@ -143,8 +143,18 @@ export async function quiet(page) {
   if (found.length) throw new Error(found.join("\n"));
 }
 
-/** Serious and critical findings of axe. */
+/** Serious and critical findings of axe, in light and in dark. */
 export async function accessible(page) {
+  const found = [];
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    found.push(...(await findings(page)).map((text) => `${colorScheme}: ${text}`));
+  }
+  await page.emulateMedia({ colorScheme: null });
+  return found;
+}
+
+async function findings(page) {
   // The policy of the page forbids scripts from elsewhere; the debugger may inject them.
   const results = await page.evaluate(async (source) => {
     if (!globalThis.axe) (0, Function)(source)();

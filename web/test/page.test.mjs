@@ -561,6 +561,7 @@ test("of two answers to an approval one counts, and the other is told who was fi
   await page.locator('.approval:has-text("Really one?")').getByRole("button", { name: "Approve" }).click();
   await page.waitForSelector('.toast.bad:has-text("was denied by bob")');
   await page.waitForSelector('.approval:not(.pending):has-text("Denied by bob"):has-text("not today")');
+  assert.deepEqual(await accessible(page), []);
   await shot(page, "approval-race");
   await page.goto(`${server.url}/#/c/${id}/state`);
   await page.waitForSelector('.approval.pending:has-text("Really two?")');
@@ -694,6 +695,24 @@ test("ask a model, see the answer come, and stop one", async () => {
   await page.getByRole("button", { name: "Stop" }).click();
   await page.waitForSelector('.turn.broken:has-text("stopped")');
   go();
+  await quiet(page);
+  await server.end();
+  fake.close();
+});
+
+test("while an approval is pending the model is not asked, and the page says so", async () => {
+  const fake = await model(["Gladly ", "done."]);
+  const server = await Server.new(`[models.default]\nbase_url = "${fake.url}"\nmodel = "small"\n`);
+  const id = await server.talk("Careful", "hello");
+  await server.post(`/conversations/${id}/approvals`, { approval_id: "a1", question: "May I?" });
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.getByRole("button", { name: "Ask" }).waitFor();
+  await page.getByRole("textbox", { name: "Write a message" }).fill("Do it");
+  await page.getByRole("button", { name: "Ask" }).click();
+  await page.waitForSelector('.toast:has-text("once the approval is resolved")');
+  assert.equal(fake.state.asked.length, 0);
+  await page.getByRole("button", { name: "Approve" }).click();
+  await page.waitForSelector('.turn.assistant:not(.writing):has-text("Gladly done.")');
   await quiet(page);
   await server.end();
   fake.close();
