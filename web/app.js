@@ -1,12 +1,12 @@
 // Entry point: routing, keyboard shortcuts, sign-in.
 
-import { h, clear, icon, words, dialog } from "./dom.js";
+import { h, clear, icon, words, dialog, MOD } from "./dom.js";
 import { get, session, memory, onUnauthorized } from "./api.js";
 import { List } from "./list.js";
 
 const ROLES = ["counter", "reader", "writer", "admin"];
 
-const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], ["Ctrl K", "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "write a message"], ["Ctrl Enter", "send"], ["?", "this list"]];
+const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], [`${MOD} K`, "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "write a message"], [`${MOD} Enter`, "send"], ["?", "this list"]];
 
 const keys = (list) => h("dl.keys", null, list.map(([key, text]) => h("div", null, h("dt", null, key.split("  ").map((one) => h("kbd", null, one))), h("dd", null, text))));
 
@@ -81,8 +81,8 @@ class Page {
       return void clear(this.main, view().el);
     }
     clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim", null, this.may("reader") ? "Choose a conversation, or search everything." : "This key can see counts, not content. Choose a conversation, or look at the usage."),
-      !this.may("reader") ? null : h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Open a conversation, search, run a command"), h("kbd", null, "Ctrl K")),
-      !this.may("reader") ? null : keys(HELP.filter(([key]) => !["Ctrl K", "c", "Ctrl Enter"].includes(key)))));
+      !this.may("reader") ? null : h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Open a conversation, search, run a command"), h("kbd", null, `${MOD} K`)),
+      !this.may("reader") ? null : keys(HELP.filter(([key]) => !["c"].includes(key) && !key.startsWith(MOD)))));
   }
 
   leave() {

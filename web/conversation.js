@@ -1,6 +1,6 @@
 // The frame of a conversation: header, tabs, composer.
 
-import { h, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
+import { h, MOD, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
 import { get, post, put, patch, del, memory, generate } from "./api.js";
 import { Timeline, waits } from "./timeline.js";
 import { menu } from "./menu.js";
@@ -45,6 +45,7 @@ export class ConversationPage {
     this.composer = this.compose();
     clear(this.el, this.header, this.alert, this.body, this.composer);
     this.describe();
+    get("/usage/tokens", { conversation: this.id, days: 3660 }).then(({ conversations: [usage] }) => usage && ((this.tokens = usage.prompt + usage.completion), this.describe()), () => {});
     // Created even if another view is shown: its live stream serves all views.
     this.timeline = new Timeline(one, this);
     document.title = (one.title || "Untitled") + " · Everturn";
@@ -75,7 +76,7 @@ export class ConversationPage {
     const one = this.conversation;
     clear(this.title, words(one.title || "Untitled"));
     const people = one.participants?.slice(0, 5).join(", ");
-    clear(this.facts, words([people, plural(one.turns, "turn"), one.state !== "active" && one.state, one.checkpoint && `checkpoint through #${one.checkpoint.through_seq}`].filter(Boolean).join(" · ")),
+    clear(this.facts, words([people, plural(one.turns, "turn"), this.tokens && short(this.tokens) + " tokens", one.state !== "active" && one.state, one.checkpoint && `checkpoint through #${one.checkpoint.through_seq}`].filter(Boolean).join(" · ")),
       one.parent ? [" · forked from ", h("a", { href: `#/c/${one.parent.conversation}@${one.parent.at_seq}` }, `#${one.parent.at_seq} of another`)] : null);
   }
 
@@ -224,7 +225,7 @@ export class ConversationPage {
       this.model.hidden = models.length < 2;
       clear(this.model, models.map((one) => h("option", { value: one.name }, one.name)));
     });
-    return h("form.composer", { onsubmit: (event) => event.preventDefault() }, this.field, h("div.row", null, this.model, h("span.grow"), h("span.dim.hint", null, "Ctrl Enter"), this.stopButton, this.sendButton, this.askButton));
+    return h("form.composer", { onsubmit: (event) => event.preventDefault() }, this.field, h("div.row", null, this.model, h("span.grow"), h("span.dim.hint", null, `${MOD} Enter`), this.stopButton, this.sendButton, this.askButton));
   }
 
   said() {

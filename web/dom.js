@@ -28,6 +28,9 @@ export function add(el, children) {
 
 export const clear = (el, ...children) => (el.replaceChildren(), add(el, children));
 
+/** The key of shortcuts. */
+export const MOD = /Mac/.test(navigator.platform) ? "⌘" : "Ctrl";
+
 const SVG = "http://www.w3.org/2000/svg";
 export function svg(tag, attributes, ...children) {
   const el = document.createElementNS(SVG, tag);

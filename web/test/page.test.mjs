@@ -66,7 +66,8 @@ test("the list shows what changed last, with people and turns", async () => {
   const page = await open(demo);
   await page.waitForSelector(".entry .title");
   assert.equal(await page.locator(".entry").count(), 10);
-  assert.match(await text(page, `.entry:has-text("${LOGIN}") .meta >> nth=0`), /alice, claude, tools · 2[5-9] turns/);
+  await page.waitForSelector('.amount:has-text("40k tokens")');
+  assert.match(await text(page, `.entry:has-text("${LOGIN}") .meta >> nth=0`), /alice, claude, tools\s+2[5-9] turns · 40k tokens/);
   await page.waitForFunction(() => document.querySelector(".count").textContent.includes("10"));
   assert.deepEqual(await accessible(page), []);
   await shot(page, "list");
