@@ -52,7 +52,9 @@ async fn every_file_of_the_page_is_served() {
         assert_eq!(body, std::fs::read(path).unwrap(), "{name}");
         let packed = stage.request(Method::GET, &format!("/web/{name}")).header("accept-encoding", "gzip");
         let packed = packed.send().await.unwrap();
-        assert_eq!(packed.headers()["vary"], "accept-encoding", "{name}");
+        if media_type.starts_with("text/") {
+            assert_eq!(packed.headers()["content-encoding"], "gzip", "{name}");
+        }
         sent += packed.bytes().await.unwrap().len();
     }
     assert!((1..100 * 1024).contains(&sent), "the whole page takes {sent} bytes on the wire");
