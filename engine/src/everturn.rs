@@ -22,6 +22,7 @@ use crate::streaming::changes::ChangeHub;
 use crate::streaming::hub::Hub;
 use crate::streaming::open_turns::Streams;
 use crate::tenant::Tenant;
+use crate::token_usage::{Price, TokenCounts};
 use crate::world::{Source, SystemWorld, World};
 use crate::writer::{self, Submitted};
 use crate::{backup, model, private};
@@ -63,6 +64,8 @@ pub struct Options {
     pub sweep_every: Duration,
     /// Storage quotas of the tenants.
     pub quotas: Quotas,
+    /// Prices of models; none by default.
+    pub prices: Vec<Price>,
     /// Largest conversation read, or file imported, as one value in memory, in bytes.
     pub whole_bytes_max: u64,
     /// Whether this process compacts conversations and extracts facts where their policy asks for it.
@@ -99,6 +102,7 @@ impl Default for Options {
             stream_idle_max: Duration::from_millis(STREAM_IDLE_MAX_MS),
             sweep_every: Duration::from_secs(30),
             quotas: Quotas::default(),
+            prices: Vec::new(),
             whole_bytes_max: 512 * 1024 * 1024,
             auto_compaction: true,
             summarizers: BTreeMap::new(),
@@ -134,6 +138,7 @@ pub(crate) struct Shared {
     pub elsewhere: Option<Arc<dyn Elsewhere>>,
     pub backup: Arc<dyn everturn_store::Backup>,
     pub quotas: Arc<QuotaCounts>,
+    pub token_counts: TokenCounts,
     pub folds: Arc<Folds>,
     pub transcripts: Arc<Transcripts>,
     pub compaction: Arc<Compactions>,
@@ -261,6 +266,7 @@ impl Everturn {
             elsewhere,
             backup,
             quotas,
+            token_counts: TokenCounts::default(),
             folds,
             transcripts,
             compaction,
