@@ -39,11 +39,14 @@ impl ConversationIndex for Postgres {
         };
         let sql = "SELECT row FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL AND (updated, id) < ($2, $3)
              AND ($4::text IS NULL OR position(lower($4) IN lower(convert_from(title, 'UTF8'))) > 0)
-             AND ($5::text IS NULL OR state = $5) ORDER BY updated DESC, id DESC LIMIT $6";
+             AND ($5::text IS NULL OR state = $5)
+             AND ($7::bytea IS NULL OR parent IN (SELECT p.no FROM conversation_rows p WHERE p.tenant = $1 AND p.id = $7))
+             ORDER BY updated DESC, id DESC LIMIT $6";
         let state = query.state.map(|state| state.as_str());
+        let parent = query.parent.map(|parent| parent.to_bytes().to_vec());
         let found = self.of(tenant)?.query(
             sql,
-            &[&tenant.as_str(), &updated, &&id[..], &query.text, &state, &signed(query.limit as u64)],
+            &[&tenant.as_str(), &updated, &&id[..], &query.text, &state, &signed(query.limit as u64), &parent],
         )?;
         found.iter().map(|row| rows::conversation(rows::get(row, 0)?)).collect()
     }

@@ -108,7 +108,7 @@ pub fn events(db: &Db, lineage: &Lineage, after: u64, limit: usize) -> Result<Ve
     let wanted = signed(limit as u64).saturating_add(signed(after - from));
     let (mut out, mut bytes, mut prev): (Vec<Event>, usize, Option<(u64, Hash)>) = (Vec::new(), 0, None);
     for row in db.query(&sql, &[&nos, &floors, &caps, &signed(from), &wanted, &lineage.tenant.as_str()])? {
-        let depth = rows::get::<i64>(&row, 13)? as usize - 1;
+        let depth = rows::get::<i64>(&row, 14)? as usize - 1;
         let seq = rows::unsigned(&row, 0)?;
         let before = match prev {
             Some((at, hash)) if at + 1 == seq => hash,
@@ -149,7 +149,7 @@ pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64
     for row in db.query(&sql, &[&nos, &places, &before, &lineage.tenant.as_str()])? {
         let seq = rows::unsigned(&row, 0)?;
         let Some(level) = lineage.owner(seq) else { continue };
-        let prev = match rows::optional_bytes(&row, 13)? {
+        let prev = match rows::optional_bytes(&row, 14)? {
             Some(hash) => Hash(hash),
             None if seq == 1 => Head::genesis(level.id).hash,
             None => Hash([0; 32]),
