@@ -1,9 +1,9 @@
 //! Command-line arguments. The arguments of a verb are beside it, in [`verbs`](crate::verbs).
 
 use crate::verbs::{
-    acp, append, backup, change, compact, completions, context, copy, delete, demo, doctor, erase, export, facts,
-    fork, generate, history, import, keys, list, mcp, new, open, project, recall, record, restore, serve,
-    session, state, summarize, supersede, sweep, tail, verify,
+    acp, append, backup, change, compact, completions, context, copy, delete, demo, doctor, erase, export,
+    facts, fork, generate, history, import, keys, list, mcp, new, open, project, recall, record, restore,
+    serve, session, state, summarize, supersede, sweep, tail, verify,
 };
 use clap::parser::ValueSource;
 use clap::{

@@ -55,7 +55,9 @@ impl Everturn {
             progress,
         };
         for member in &members {
-            copying.member(member).map_err(|e| e.at(format!("{} of tenant {}", member.key.id, member.key.tenant)))?;
+            copying
+                .member(member)
+                .map_err(|e| e.at(format!("{} of tenant {}", member.key.id, member.key.tenant)))?;
         }
         for (key, tombstone) in std::mem::take(&mut copying.to_bury) {
             copying.write(&key, Action::Bury { tombstone })?;
@@ -119,11 +121,13 @@ impl Copying<'_> {
         }
         let mut after = match self.to.journal.index.conversation(key) {
             Ok(there) => there.head.seq.max(floor),
-            Err(Error::NotFound(_)) => match self.write(key, Action::Begin { created: member.created, parent }) {
-                // It is there, and has expired.
-                Ok(()) | Err(Error::Conflict(_)) => floor,
-                Err(error) => return Err(error),
-            },
+            Err(Error::NotFound(_)) => {
+                match self.write(key, Action::Begin { created: member.created, parent }) {
+                    // It is there, and has expired.
+                    Ok(()) | Err(Error::Conflict(_)) => floor,
+                    Err(error) => return Err(error),
+                }
+            }
             Err(error) => return Err(error),
         };
         let mut requests_after = after;

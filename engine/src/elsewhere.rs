@@ -26,7 +26,9 @@ pub fn run(shared: &Shared) {
         let looked = elsewhere.news().and_then(|news| take_in(shared, &**elsewhere, news));
         match looked.and_then(|()| recover(shared)) {
             Ok(()) => failed = false,
-            Err(error) if failed => tracing::debug!(%error, "changes by other processes still cannot be read"),
+            Err(error) if failed => {
+                tracing::debug!(%error, "changes by other processes still cannot be read")
+            }
             Err(error) => {
                 tracing::warn!(%error, "changes by other processes cannot be read; retrying");
                 failed = true;

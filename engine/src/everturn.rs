@@ -1,10 +1,10 @@
 //! An open store: its parts, its threads, and operations on all of it.
 
 use crate::background::{self, Pauses};
-use crate::elsewhere;
 use crate::compaction::worker::{self as compactor, Compactions};
 use crate::context::Transcripts;
 use crate::conversation::due::Deadlines;
+use crate::elsewhere;
 use crate::erasing::copies::Copies;
 use crate::expiry::Unexpired;
 use crate::folds::Folds;
@@ -387,7 +387,10 @@ pub(crate) enum Location {
 impl Location {
     pub(crate) fn parse(url: &str) -> Result<Location, Error> {
         let unknown = |what: &str| {
-            let text = format!("{:?} {what}; use sqlite:PATH, postgres://USER@HOST/DATABASE or memory:", everturn_core::id::clip(url));
+            let text = format!(
+                "{:?} {what}; use sqlite:PATH, postgres://USER@HOST/DATABASE or memory:",
+                everturn_core::id::clip(url)
+            );
             Err(Error::invalid("store.url", text))
         };
         match url.split_once(':') {

@@ -93,8 +93,8 @@ pub use conversation::{
     Append, AppendOptions, Appended, ApprovalOutcome, Change, ConversationHandle, ConversationState,
     ForkOptions, HistoryEntry, HistoryQuery, Order,
 };
-pub use erasing::{ErasedActor, Records};
 pub use copy::Copied;
+pub use erasing::{ErasedActor, Records};
 pub use everturn::{Everturn, Options, store_file};
 pub use everturn_core::access::{AccessKey, KeyRole};
 pub use everturn_core::approval::{Approval, ApprovalBody};

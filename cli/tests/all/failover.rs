@@ -61,7 +61,14 @@ impl Database {
         let script = "\"$@\" </dev/null & echo $!; read _; kill -INT $!; wait";
         let mut guard = Command::new("sh");
         guard.args(["-c", script, "sh"]).arg(postgres.get_program()).arg("-D").arg(data);
-        guard.args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=100"]);
+        guard.args([
+            "-p",
+            &port.to_string(),
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            "max_connections=100",
+        ]);
         guard.args(["-c", "unix_socket_directories="]).current_dir("/");
         if is_root() {
             guard.uid(NOBODY).gid(NOBODY);
@@ -70,8 +77,13 @@ impl Database {
         let mut guard = guard.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut pid = String::new();
         BufReader::new(guard.stdout.take().unwrap()).read_line(&mut pid).unwrap();
-        let database =
-            Database { port, data: data.into(), _stdin: guard.stdin.take().unwrap(), guard, pid: pid.trim().into() };
+        let database = Database {
+            port,
+            data: data.into(),
+            _stdin: guard.stdin.take().unwrap(),
+            guard,
+            pid: pid.trim().into(),
+        };
         let began = Instant::now();
         while !database.answers("SELECT 1") {
             assert!(began.elapsed() < PATIENCE, "PostgreSQL did not start");
@@ -82,7 +94,14 @@ impl Database {
 
     fn psql(&self, sql: &str) -> Command {
         let mut psql = program("psql");
-        psql.args(["-qtA", "-v", "ON_ERROR_STOP=1", &format!("postgres://postgres@127.0.0.1:{}/postgres", self.port), "-c", sql]);
+        psql.args([
+            "-qtA",
+            "-v",
+            "ON_ERROR_STOP=1",
+            &format!("postgres://postgres@127.0.0.1:{}/postgres", self.port),
+            "-c",
+            sql,
+        ]);
         psql
     }
 
@@ -120,7 +139,15 @@ fn cluster(folder: &Path) -> (Database, Database) {
     }
     let (one, two) = (folder.join("one"), folder.join("two"));
     let mut init = program("initdb");
-    init.arg("-D").arg(&one).args(["-U", "postgres", "--auth=trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]);
+    init.arg("-D").arg(&one).args([
+        "-U",
+        "postgres",
+        "--auth=trust",
+        "-E",
+        "UTF8",
+        "--locale=C.UTF-8",
+        "--no-sync",
+    ]);
     run(init);
     let primary = Database::start(&one, free_port());
     primary.sql("CREATE ROLE everturn LOGIN");
@@ -211,7 +238,9 @@ fn round() {
                             assert!(began.elapsed() < PATIENCE, "{text} was not taken in time");
                             server += 1;
                             match request(&addresses[server % 2], &head, &body, &key) {
-                                Some((200 | 201, answer)) => break answer["turns"][0]["seq"].as_u64().unwrap(),
+                                Some((200 | 201, answer)) => {
+                                    break answer["turns"][0]["seq"].as_u64().unwrap();
+                                }
                                 // Unavailable for now.
                                 Some((503, _)) | None => std::thread::sleep(Duration::from_millis(20)),
                                 Some((status, answer)) => panic!("{status}: {answer}"),
@@ -247,7 +276,8 @@ fn round() {
         let mut there: HashMap<String, Vec<u64>> = HashMap::new();
         let mut after = 0;
         loop {
-            let head = format!("GET /api/v1/conversations/{conversation}/events?from={}&limit=500", after + 1);
+            let head =
+                format!("GET /api/v1/conversations/{conversation}/events?from={}&limit=500", after + 1);
             let (status, page) = request(&addresses[1], &head, "", "").unwrap();
             assert_eq!(status, 200, "{page}");
             let events = page["data"].as_array().unwrap();

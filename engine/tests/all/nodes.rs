@@ -87,7 +87,9 @@ fn what_one_node_appends_reaches_subscribers_of_the_other() {
     // Both nodes write at once: one order, each event once.
     std::thread::scope(|scope| {
         for tenant in [&here, &there] {
-            scope.spawn(move || (0..50).for_each(|nth| drop(tenant.say(id, NewTurn::user(&format!("word {nth}"))))));
+            scope.spawn(move || {
+                (0..50).for_each(|nth| drop(tenant.say(id, NewTurn::user(&format!("word {nth}")))))
+            });
         }
     });
     assert_eq!(seqs(&collect(&mut subscription, 101)), (1..=101).collect::<Vec<u64>>());

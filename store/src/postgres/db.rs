@@ -264,7 +264,10 @@ pub fn explain(error: &tokio_postgres::Error) -> Broken {
     let error = match (class, code) {
         ("53", Some(c)) if *c == SqlState::TOO_MANY_CONNECTIONS => {
             lost = true;
-            Error::busy("store.full", format!("{text}; lower connections_max in the URL, or raise max_connections of the server"))
+            Error::busy(
+                "store.full",
+                format!("{text}; lower connections_max in the URL, or raise max_connections of the server"),
+            )
         }
         ("53", _) => {
             Error::busy("store.full", format!("{text}; nothing of this request was written; try again"))

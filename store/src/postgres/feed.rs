@@ -63,7 +63,8 @@ impl Cursor {
 
     /// Changed conversations. All queries of `db` see one snapshot, and the cursor moves there.
     pub fn conversations(&mut self, db: &Db) -> Result<Vec<Changed>, Error> {
-        let columns = "c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced";
+        let columns =
+            "c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced";
         let found = match &self.snapshot {
             None => {
                 let sql = format!("SELECT {columns}, true FROM conversation_rows c ORDER BY c.no");
@@ -170,8 +171,9 @@ impl Node {
 
     /// Leaves: what it left open is taken over at once.
     pub fn leave(&self, link: &Link) {
-        let left = Db::begin(link, Scope::All, Mode::Write)
-            .and_then(|db| db.execute("DELETE FROM nodes WHERE no = $1", &[&self.no]).and_then(|_| db.commit()));
+        let left = Db::begin(link, Scope::All, Mode::Write).and_then(|db| {
+            db.execute("DELETE FROM nodes WHERE no = $1", &[&self.no]).and_then(|_| db.commit())
+        });
         if let Err(error) = left {
             tracing::debug!(%error, "the other processes notice later that this one has ended");
         }
@@ -243,7 +245,9 @@ async fn notify(client: &Client, own: &str, bell: &Bell) -> Result<(), tokio_pos
 
 impl Postgres {
     fn node(&self) -> Result<&Node, Error> {
-        self.node.as_ref().ok_or_else(|| Error::internal("store.node", "the store was opened for reading only"))
+        self.node
+            .as_ref()
+            .ok_or_else(|| Error::internal("store.node", "the store was opened for reading only"))
     }
 }
 

@@ -1,15 +1,15 @@
 //! Reading and rebuilding derived rows.
 
 use super::Postgres;
+use super::db::Scope;
 use super::lookup::InDatabase;
 use super::read::{self, FAMILY, Level, Lineage};
-use super::db::Scope;
 use super::rows::{self, json, signed};
 use super::write::Buffer;
 use crate::index::id_range;
 use crate::{
-    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, ProblemKind, Provenance,
-    StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, ProblemKind,
+    Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
 };
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -46,7 +46,15 @@ impl ConversationIndex for Postgres {
         let parent = query.parent.map(|parent| parent.to_bytes().to_vec());
         let found = self.of(tenant)?.query(
             sql,
-            &[&tenant.as_str(), &updated, &&id[..], &query.text, &state, &signed(query.limit as u64), &parent],
+            &[
+                &tenant.as_str(),
+                &updated,
+                &&id[..],
+                &query.text,
+                &state,
+                &signed(query.limit as u64),
+                &parent,
+            ],
         )?;
         found.iter().map(|row| rows::conversation(rows::get(row, 0)?)).collect()
     }
@@ -112,7 +120,8 @@ impl TurnIndex for Postgres {
     }
 
     fn stored_turn(&self, tenant: &TenantName, id: TurnId) -> Result<StoredTurn, Error> {
-        let sql = "SELECT c.no FROM turn_rows t JOIN conversation_rows c ON c.tenant = $2 AND c.no = t.conversation
+        let sql =
+            "SELECT c.no FROM turn_rows t JOIN conversation_rows c ON c.tenant = $2 AND c.no = t.conversation
              WHERE t.id = $1 AND t.tenant = $2 AND c.deleted IS NULL AND t.seq > coalesce(c.parent_seq, 0)";
         let db = self.of(tenant)?;
         let row =
@@ -252,7 +261,8 @@ impl Provenance for Postgres {
                 let sql = format!(
                     "{FAMILY} SELECT c.id FROM family f JOIN conversation_rows c ON c.tenant = $3 AND c.no = f.no WHERE c.deleted IS NULL LIMIT 1"
                 );
-                let fork = db.query_one(&sql, &[&rows::get::<i64>(&row, 0)?, &signed(place.seq), &tenant.as_str()])?;
+                let fork =
+                    db.query_one(&sql, &[&rows::get::<i64>(&row, 0)?, &signed(place.seq), &tenant.as_str()])?;
                 let Some(fork) = fork else { continue };
                 seen_in = ConversationId::from_bytes(rows::bytes(&fork, 0)?);
             }
@@ -274,7 +284,9 @@ impl FoldCache for Postgres {
         let (db, lineage) = self.reading(key)?;
         for Level { no, cap, .. } in &lineage.levels {
             let sql = "SELECT seq, fold FROM kept_folds WHERE tenant = $3 AND conversation = $1 AND seq <= $2 ORDER BY seq DESC LIMIT 1";
-            if let Some(row) = db.query_one(sql, &[no, &signed(at_or_before.min(*cap)), &key.tenant.as_str()])? {
+            if let Some(row) =
+                db.query_one(sql, &[no, &signed(at_or_before.min(*cap)), &key.tenant.as_str()])?
+            {
                 let fold = Raw::new(rows::get::<String>(&row, 1)?).ok();
                 return Ok(fold.zip(Some(rows::unsigned(&row, 0)?)).map(|(fold, seq)| (seq, fold)));
             }
@@ -309,56 +321,62 @@ impl Maintenance for Postgres {
     fn rebuild(&self) -> Result<(), Error> {
         let db = self.whole()?;
         db.batch("LOCK TABLE conversation_rows IN EXCLUSIVE MODE")?;
-            db.batch("DELETE FROM turn_rows; DELETE FROM asset_rows; DELETE FROM asset_references; DELETE FROM fact_statements;
+        db.batch("DELETE FROM turn_rows; DELETE FROM asset_rows; DELETE FROM asset_references; DELETE FROM fact_statements;
                 DELETE FROM summary_rows; DELETE FROM echo_rows; DELETE FROM kept_folds")?;
-            // Parents have smaller numbers than their forks. Also deleted ones, whose turns forks still read.
-            for row in
-                db.query("SELECT no, row, deleted IS NOT NULL FROM conversation_rows ORDER BY no", &[])?
-            {
-                let (no, old): (i64, _) = (rows::get(&row, 0)?, rows::conversation(rows::get(&row, 1)?)?);
-                let deleted: bool = rows::get(&row, 2)?;
-                let Some(lineage) = read::lineage_at(&db, &old.tenant, no)? else { continue };
-                let key = Key { tenant: old.tenant.clone(), id: old.id };
-                let fork = match old.parent {
-                    None => None,
-                    Some(parent) => {
-                        let above = Lineage { tenant: old.tenant.clone(), levels: lineage.levels[1..].to_vec() };
-                        let hash = match read::hash_at(&db, &above, parent.at_seq)? {
-                            Some(hash) => hash,
-                            // Neither is read any more.
-                            None if deleted => continue,
-                            None => return Err(rows::wrong("a parent is damaged")),
-                        };
-                        let turns = read::count_turns(&db, &above, parent.at_seq)?;
-                        Some((parent, ForkPoint { head: Head { seq: parent.at_seq, hash }, turns }))
-                    }
-                };
-                let mut fresh = write::new_conversation(&key, old.created, fork);
-                let buffer = RefCell::new(Buffer::default());
-                let mut after = lineage.levels[0].floor;
-                loop {
-                    let page = read::events(&db, &lineage, after, 1000)?;
-                    let Some(last) = page.last().map(|event| event.seq) else { break };
-                    after = last;
-                    for event in &page {
-                        let mut changes = Changes::default();
-                        let lookup = InDatabase { db: &db, buffer: &buffer, key: &key };
-                        write::fold(&mut fresh, event, &mut changes, &lookup)?;
-                        buffer.borrow_mut().changes(&key.tenant, no, changes);
-                    }
+        // Parents have smaller numbers than their forks. Also deleted ones, whose turns forks still read.
+        for row in db.query("SELECT no, row, deleted IS NOT NULL FROM conversation_rows ORDER BY no", &[])? {
+            let (no, old): (i64, _) = (rows::get(&row, 0)?, rows::conversation(rows::get(&row, 1)?)?);
+            let deleted: bool = rows::get(&row, 2)?;
+            let Some(lineage) = read::lineage_at(&db, &old.tenant, no)? else { continue };
+            let key = Key { tenant: old.tenant.clone(), id: old.id };
+            let fork = match old.parent {
+                None => None,
+                Some(parent) => {
+                    let above = Lineage { tenant: old.tenant.clone(), levels: lineage.levels[1..].to_vec() };
+                    let hash = match read::hash_at(&db, &above, parent.at_seq)? {
+                        Some(hash) => hash,
+                        // Neither is read any more.
+                        None if deleted => continue,
+                        None => return Err(rows::wrong("a parent is damaged")),
+                    };
+                    let turns = read::count_turns(&db, &above, parent.at_seq)?;
+                    Some((parent, ForkPoint { head: Head { seq: parent.at_seq, hash }, turns }))
                 }
-                buffer.borrow_mut().flush(&db, false)?;
-                if !deleted {
-                    let sql = "UPDATE conversation_rows SET row = $2, updated = $3, state = $4, expires = $5, title = $6,
-                         changed = pg_current_xact_id() WHERE tenant = $7 AND no = $1";
-                    let expires = fresh.expires().map(|at| at.0);
-                    let title = fresh.title.clone().map(String::into_bytes);
-                    db.execute(
-                        sql,
-                        &[&no, &json(&fresh)?, &fresh.updated.0, &fresh.state.as_str(), &expires, &title, &key.tenant.as_str()],
-                    )?;
+            };
+            let mut fresh = write::new_conversation(&key, old.created, fork);
+            let buffer = RefCell::new(Buffer::default());
+            let mut after = lineage.levels[0].floor;
+            loop {
+                let page = read::events(&db, &lineage, after, 1000)?;
+                let Some(last) = page.last().map(|event| event.seq) else { break };
+                after = last;
+                for event in &page {
+                    let mut changes = Changes::default();
+                    let lookup = InDatabase { db: &db, buffer: &buffer, key: &key };
+                    write::fold(&mut fresh, event, &mut changes, &lookup)?;
+                    buffer.borrow_mut().changes(&key.tenant, no, changes);
                 }
             }
+            buffer.borrow_mut().flush(&db, false)?;
+            if !deleted {
+                let sql = "UPDATE conversation_rows SET row = $2, updated = $3, state = $4, expires = $5, title = $6,
+                         changed = pg_current_xact_id() WHERE tenant = $7 AND no = $1";
+                let expires = fresh.expires().map(|at| at.0);
+                let title = fresh.title.clone().map(String::into_bytes);
+                db.execute(
+                    sql,
+                    &[
+                        &no,
+                        &json(&fresh)?,
+                        &fresh.updated.0,
+                        &fresh.state.as_str(),
+                        &expires,
+                        &title,
+                        &key.tenant.as_str(),
+                    ],
+                )?;
+            }
+        }
         db.commit()
     }
 

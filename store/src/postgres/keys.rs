@@ -11,7 +11,8 @@ use everturn_core::id::{KeyId, TenantName};
 use everturn_core::time::Timestamp;
 use tokio_postgres::Row;
 
-pub(super) const KEY_COLUMNS: &str = "id, tenant, role, label, created, expires, revoked, last_used, secret, actors";
+pub(super) const KEY_COLUMNS: &str =
+    "id, tenant, role, label, created, expires, revoked, last_used, secret, actors";
 
 pub(super) fn access_key(row: &Row) -> Result<AccessKey, Error> {
     let time = |column| Ok::<_, Error>(rows::get::<Option<i64>>(row, column)?.map(Timestamp));
@@ -87,4 +88,3 @@ impl Keys for Postgres {
         db.commit()
     }
 }
-

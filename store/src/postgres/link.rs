@@ -45,14 +45,14 @@ fn parse(url: &str) -> Result<(Config, usize), Error> {
     let mut connections = CONNECTIONS;
     for pair in ours {
         let number = pair.trim_start_matches("connections_max=");
-        connections = number.parse().ok().filter(|n| (2..=1000).contains(n)).ok_or_else(|| {
-            invalid(format!("connections_max is {number:?}; use a number from 2 to 1000"))
-        })?;
+        connections =
+            number.parse().ok().filter(|n| (2..=1000).contains(n)).ok_or_else(|| {
+                invalid(format!("connections_max is {number:?}; use a number from 2 to 1000"))
+            })?;
     }
     let and = if rest.is_empty() { "" } else { "?" };
-    let mut config: Config = format!("{base}{and}{}", rest.join("&"))
-        .parse()
-        .map_err(|e: tokio_postgres::Error| {
+    let mut config: Config =
+        format!("{base}{and}{}", rest.join("&")).parse().map_err(|e: tokio_postgres::Error| {
             let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
             invalid(format!(
                 "the PostgreSQL URL cannot be read: {why}; use postgres://USER:PASSWORD@HOST:PORT/DATABASE"

@@ -107,7 +107,9 @@ impl Traces for InDatabase<'_> {
 
     fn event(&self, at: EventRef) -> Result<Option<Event>, Error> {
         let db = self.db()?;
-        let Some(lineage) = read::lineage_at(db, &self.key.tenant, signed(at.conversation))? else { return Ok(None) };
+        let Some(lineage) = read::lineage_at(db, &self.key.tenant, signed(at.conversation))? else {
+            return Ok(None);
+        };
         if at.seq <= lineage.levels[0].floor {
             return Ok(None);
         }
@@ -120,8 +122,10 @@ impl Traces for InDatabase<'_> {
 
     fn summaries(&self, conversation: u64, seqs: RangeInclusive<u64>) -> Result<Vec<SummaryRow>, Error> {
         let sql = "SELECT seq, through_seq FROM summary_rows WHERE tenant = $4 AND conversation = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq";
-        let found =
-            self.db()?.query(sql, &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end()), &self.tenant()])?;
+        let found = self.db()?.query(
+            sql,
+            &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end()), &self.tenant()],
+        )?;
         let summary =
             |row| Ok(SummaryRow { seq: rows::unsigned(row, 0)?, through_seq: rows::unsigned(row, 1)? });
         found.iter().map(summary).collect()
@@ -131,27 +135,41 @@ impl Traces for InDatabase<'_> {
         let sql = format!(
             "{FAMILY} SELECT s.conversation, s.seq FROM family f JOIN summary_rows s ON s.tenant = $3 AND s.conversation = f.no WHERE s.through_seq >= $2"
         );
-        self.db()?.query(&sql, &[&signed(at.conversation), &signed(at.seq), &self.tenant()])?.iter().map(event_ref).collect()
+        self.db()?
+            .query(&sql, &[&signed(at.conversation), &signed(at.seq), &self.tenant()])?
+            .iter()
+            .map(event_ref)
+            .collect()
     }
 
     fn shown_by(&self, turn: EventRef) -> Result<Vec<AssetRow>, Error> {
         let sql = "SELECT a.id, a.seq, a.sha256 FROM asset_references r
              JOIN asset_rows a ON a.tenant = $3 AND a.conversation = r.conversation AND a.id = r.asset
              WHERE r.tenant = $3 AND r.conversation = $1 AND r.turn_seq = $2";
-        self.db()?.query(sql, &[&signed(turn.conversation), &signed(turn.seq), &self.tenant()])?.iter().map(asset).collect()
+        self.db()?
+            .query(sql, &[&signed(turn.conversation), &signed(turn.seq), &self.tenant()])?
+            .iter()
+            .map(asset)
+            .collect()
     }
 
     fn showing(&self, conversation: u64, asset: &str) -> Result<Vec<EventRef>, Error> {
         let sql = format!(
             "{FAMILY} SELECT r.conversation, r.turn_seq FROM family f JOIN asset_references r ON r.tenant = $3 AND r.conversation = f.no WHERE r.asset = $4"
         );
-        self.db()?.query(&sql, &[&signed(conversation), &0i64, &self.tenant(), &asset])?.iter().map(event_ref).collect()
+        self.db()?
+            .query(&sql, &[&signed(conversation), &0i64, &self.tenant(), &asset])?
+            .iter()
+            .map(event_ref)
+            .collect()
     }
 
     fn assets(&self, conversation: u64, seqs: RangeInclusive<u64>) -> Result<Vec<AssetRow>, Error> {
         let sql = "SELECT id, seq, sha256 FROM asset_rows WHERE tenant = $4 AND conversation = $1 AND seq BETWEEN $2 AND $3";
-        let found =
-            self.db()?.query(sql, &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end()), &self.tenant()])?;
+        let found = self.db()?.query(
+            sql,
+            &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end()), &self.tenant()],
+        )?;
         found.iter().map(asset).collect()
     }
 

@@ -18,7 +18,10 @@ const LOCK: i64 = 0x6576_6572_7475_726e;
 pub fn check(link: &Link) -> Result<(), Error> {
     let db = Db::begin(link, Scope::All, Mode::Read)?;
     match version(&db)? {
-        0 => Err(Error::invalid("store.absent", "this database has no tables of Everturn; `everturn serve` makes them")),
+        0 => Err(Error::invalid(
+            "store.absent",
+            "this database has no tables of Everturn; `everturn serve` makes them",
+        )),
         older if older < VERSIONS.len() => Err(Error::invalid(
             "store.version",
             format!(
@@ -35,7 +38,9 @@ fn not_newer(version: usize) -> Result<(), Error> {
         return Ok(());
     }
     let known = VERSIONS.len();
-    let text = format!("the tables have version {version} and this program knows {known}; use a newer version of Everturn");
+    let text = format!(
+        "the tables have version {version} and this program knows {known}; use a newer version of Everturn"
+    );
     Err(Error::invalid("store.version", text))
 }
 

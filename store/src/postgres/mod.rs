@@ -104,7 +104,8 @@ impl Postgres {
         let db = self.writing(Scope::Tenants(&tenants)).map_err(failed)?;
         let failed = |error| db.broken().unwrap_or(failed(error));
         // Waits for the locks of an earlier attempt, so that it has ended one way or the other.
-        let mut open = write::Batch::begin(&db, &batch, self.node.as_ref().map_or(0, |node| node.no)).map_err(failed)?;
+        let mut open =
+            write::Batch::begin(&db, &batch, self.node.as_ref().map_or(0, |node| node.no)).map_err(failed)?;
         if let Some((proof, answers)) = sent.take() {
             match proof.is_written(&db) {
                 Ok(true) => return Ok(answers),
@@ -145,7 +146,10 @@ impl Log for Postgres {
                 Ok(answers) => {
                     self.node.iter().for_each(Node::tell);
                     let deletes = |write: &&Write| write.action.deletes();
-                    batch.iter().filter(deletes).for_each(|write| self.catalog.note_deletion(&write.key.tenant));
+                    batch
+                        .iter()
+                        .filter(deletes)
+                        .for_each(|write| self.catalog.note_deletion(&write.key.tenant));
                     return answers;
                 }
                 // One request fails the whole batch: retry each by itself.

@@ -190,7 +190,9 @@ fn turn_page(
     let (position, stands) = match query.whole_log {
         true => ("t.seq", "true"),
         // By the index: nothing was moved or superseded after the end.
-        false if lineage.levels.len() == 1 && query.as_of.is_none() => ("t.place", "t.superseded_seq IS NULL"),
+        false if lineage.levels.len() == 1 && query.as_of.is_none() => {
+            ("t.place", "t.superseded_seq IS NULL")
+        }
         false => {
             let place = "(CASE WHEN t.placed_seq > l.cap THEN t.seq ELSE t.place END)";
             (place, "coalesce(t.superseded_seq > l.cap, true)")
@@ -211,7 +213,10 @@ fn turn_page(
              {youngest} ORDER BY {position} {order} LIMIT $5) t ORDER BY l.depth"
     );
     let mut rows = Vec::new();
-    for row in db.query(&sql, &[&nos, &caps, &signed(low), &signed(high), &signed(query.limit as u64), &lineage.tenant.as_str()])? {
+    for row in db.query(
+        &sql,
+        &[&nos, &caps, &signed(low), &signed(high), &signed(query.limit as u64), &lineage.tenant.as_str()],
+    )? {
         let depth = rows::get::<i64>(&row, 11)? as usize - 1;
         rows.push(query.seen(lineage.seen(depth, rows::turn(&row)?)));
     }
@@ -276,8 +281,7 @@ pub fn count_turns(db: &Db, lineage: &Lineage, through: u64) -> Result<u64, Erro
 }
 
 pub fn forks(db: &Db, tenant: &TenantName, conversation: u64) -> Result<Vec<Fork>, Error> {
-    let sql =
-        "SELECT no, parent_seq, deleted IS NOT NULL FROM conversation_rows WHERE tenant = $2 AND parent = $1 ORDER BY no";
+    let sql = "SELECT no, parent_seq, deleted IS NOT NULL FROM conversation_rows WHERE tenant = $2 AND parent = $1 ORDER BY no";
     let found = db.query(sql, &[&signed(conversation), &tenant.as_str()])?;
     let fork = |row| {
         Ok(Fork {

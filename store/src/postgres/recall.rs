@@ -51,10 +51,12 @@ impl Arrivals {
             (*run, self.runs.get(first + nth + 1).map_or(self.last, |(before, ..)| *before))
         });
         let through = through.min(self.last);
-        ends.take_while(move |((before, ..), _)| *before < through).flat_map(move |((before, no, seq), end)| {
-            let from = before.max(after);
-            (from..end.min(through)).map(move |at| (at + 1, no, seq + (at - before) + 1))
-        })
+        ends.take_while(move |((before, ..), _)| *before < through).flat_map(
+            move |((before, no, seq), end)| {
+                let from = before.max(after);
+                (from..end.min(through)).map(move |at| (at + 1, no, seq + (at - before) + 1))
+            },
+        )
     }
 }
 

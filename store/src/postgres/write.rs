@@ -334,7 +334,8 @@ impl Proof {
     }
 
     pub fn is_written(&self, db: &Db) -> Result<bool, Error> {
-        let sql = "SELECT 1 FROM conversation_rows c JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no
+        let sql =
+            "SELECT 1 FROM conversation_rows c JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no
              WHERE c.tenant = $1 AND c.id = $2 AND e.seq = $3 AND e.id = $4";
         let (of, id) = (self.key.id.to_bytes(), self.id.to_bytes());
         Ok(db.query_one(sql, &[&self.key.tenant.as_str(), &&of[..], &signed(self.seq), &&id[..]])?.is_some())
@@ -645,7 +646,10 @@ impl<'a> Batch<'a> {
         }
         for (no, checkpoint) in &erasure.checkpoints {
             let no = signed(*no);
-            let row = self.db.query_one("SELECT row FROM conversation_rows WHERE tenant = $2 AND no = $1", &[&no, &tenant])?;
+            let row = self.db.query_one(
+                "SELECT row FROM conversation_rows WHERE tenant = $2 AND no = $1",
+                &[&no, &tenant],
+            )?;
             let Some(row) = row else { continue };
             let mut conversation = rows::conversation(rows::get(&row, 0)?)?;
             conversation.set_checkpoint(*checkpoint);
@@ -663,7 +667,13 @@ impl<'a> Batch<'a> {
         places.iter().map(place).collect()
     }
 
-    fn delete(&mut self, key: &Key, no: i64, conversation: &Conversation, deletion: &Deletion) -> Result<(), Error> {
+    fn delete(
+        &mut self,
+        key: &Key,
+        no: i64,
+        conversation: &Conversation,
+        deletion: &Deletion,
+    ) -> Result<(), Error> {
         self.flush()?;
         let mut buried = Conversation::new(
             conversation.id,
@@ -690,7 +700,8 @@ impl<'a> Batch<'a> {
                 ("echo_rows", "seq"),
                 ("kept_folds", "seq"),
             ] {
-                let sql = format!("DELETE FROM {table} WHERE tenant = $3 AND conversation = $1 AND {column} > $2");
+                let sql =
+                    format!("DELETE FROM {table} WHERE tenant = $3 AND conversation = $1 AND {column} > $2");
                 self.db.execute(&sql, &[&no, &keep, &tenant])?;
             }
             for table in ["turn_chunks", "answered_requests"] {

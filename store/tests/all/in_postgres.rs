@@ -77,11 +77,8 @@ fn several_writers_give_one_order() {
     let write = |key: &Key, round: usize| {
         let name = format!("round {round}");
         let idempotency = Idempotency { request: Hash::of(name.as_bytes()), key: name, only_repeat: None };
-        let action = |idempotency| Action::Append {
-            drafts: vec![m.say("hello")],
-            expected_seq: None,
-            idempotency,
-        };
+        let action =
+            |idempotency| Action::Append { drafts: vec![m.say("hello")], expected_seq: None, idempotency };
         [None, Some(idempotency)].map(|asked| Write { key: key.clone(), action: action(asked) })
     };
     let batches: Vec<Vec<Vec<Write>>> = (0..4)
@@ -126,24 +123,38 @@ fn row_level_security_keeps_tenants_apart() {
     let set = |tenants: &str| format!("BEGIN; SET LOCAL everturn.tenants = '{tenants}';");
     let name = mine.tenant.as_str();
     // A failing assertion of SQL: division by zero unless the count is as expected.
-    let expect = |count: u32, of: &str| format!("SELECT 1 / (CASE WHEN (SELECT count(*) FROM {of}) = {count} THEN 1 ELSE 0 END);");
+    let expect = |count: u32, of: &str| {
+        format!("SELECT 1 / (CASE WHEN (SELECT count(*) FROM {of}) = {count} THEN 1 ELSE 0 END);")
+    };
     let tables = ["events", "turn_rows", "conversation_rows"];
     for table in tables {
         database.run(&expect(0, table)).unwrap();
-        database.run(&format!("{} {} COMMIT", set("other"), expect(0, &format!("{table} WHERE tenant = '{name}'")))).unwrap();
+        database
+            .run(&format!(
+                "{} {} COMMIT",
+                set("other"),
+                expect(0, &format!("{table} WHERE tenant = '{name}'"))
+            ))
+            .unwrap();
         database.run(&format!("{} UPDATE {table} SET tenant = tenant WHERE tenant = '{name}'; DELETE FROM {table} WHERE tenant <> 'other'; COMMIT", set("other"))).unwrap();
         let stolen = format!("{} UPDATE {table} SET tenant = '{name}'; COMMIT", set("other"));
         assert!(database.run(&stolen).unwrap_err().to_string().contains("row-level security"), "{table}");
         // What was there is still there, and a tenant sees its own.
-        database.run(&format!("{} {} COMMIT", set(name), expect(if table == "events" { 2 } else { 1 }, table))).unwrap();
+        database
+            .run(&format!("{} {} COMMIT", set(name), expect(if table == "events" { 2 } else { 1 }, table)))
+            .unwrap();
     }
-    let parts = (0..16).map(|part| format!("SELECT tenant FROM events_{part}")).collect::<Vec<_>>().join(" UNION ALL ");
+    let parts = (0..16)
+        .map(|part| format!("SELECT tenant FROM events_{part}"))
+        .collect::<Vec<_>>()
+        .join(" UNION ALL ");
     database.run(&format!("{} {} COMMIT", set("other"), expect(2, &format!("({parts}) p")))).unwrap();
     let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
     let admin = admin.replace("/postgres?", &format!("/{}?", database.name));
     postgres::run(&admin, &format!("CREATE ROLE {reader} LOGIN")).unwrap();
     database.run(&format!("SELECT let_read('{name}', '{reader}')")).unwrap();
-    let as_reader = |sql: &str| postgres::run(&database.url().replace("//everturn@", &format!("//{reader}@")), sql);
+    let as_reader =
+        |sql: &str| postgres::run(&database.url().replace("//everturn@", &format!("//{reader}@")), sql);
     let checked = (|| {
         as_reader(&expect(2, "events"))?;
         // The server's setting has no effect for others.
@@ -181,10 +192,8 @@ fn a_restart_of_the_connections_loses_nothing_and_repeats_nothing() {
     let key = m.key();
     create(&store, &key, vec![m.created()]);
     let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-    let cut = format!(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
-        database.name
-    );
+    let cut =
+        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", database.name);
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -194,7 +203,11 @@ fn a_restart_of_the_connections_loses_nothing_and_repeats_nothing() {
             }
         });
         for nth in 0..100 {
-            let action = Action::Append { drafts: vec![m.say(&format!("word {nth}"))], expected_seq: None, idempotency: None };
+            let action = Action::Append {
+                drafts: vec![m.say(&format!("word {nth}"))],
+                expected_seq: None,
+                idempotency: None,
+            };
             store.commit(vec![Write { key: key.clone(), action }]).remove(0).unwrap();
         }
         done.store(true, Ordering::SeqCst);
@@ -207,7 +220,13 @@ fn a_restart_of_the_connections_loses_nothing_and_repeats_nothing() {
         }
     };
     assert_eq!(events.len(), 101);
-    assert!(events.iter().skip(1).enumerate().all(|(nth, event)| event.text().unwrap().contains(&format!("word {nth}\""))));
+    assert!(
+        events
+            .iter()
+            .skip(1)
+            .enumerate()
+            .all(|(nth, event)| event.text().unwrap().contains(&format!("word {nth}\"")))
+    );
 }
 
 /// Each error says what to do.
@@ -215,7 +234,9 @@ fn a_restart_of_the_connections_loses_nothing_and_repeats_nothing() {
 fn errors_of_opening_say_what_to_do() {
     let Some(database) = Database::new() else { return };
     let url = database.url();
-    let said = |url: &str| Postgres::open(url).err().map(|error| (error.code().to_string(), error.to_string())).unwrap();
+    let said = |url: &str| {
+        Postgres::open(url).err().map(|error| (error.code().to_string(), error.to_string())).unwrap()
+    };
     let (code, text) = said(&url.replace(&database.name, "nothing_here"));
     assert_eq!(code, "store.absent", "{text}");
     let (code, text) = said(&url.replace("//everturn@", "//nobody_here@"));
