@@ -48,6 +48,9 @@ class Page {
   /** Whether the key has a role. Without an answer anything is tried, and the server decides. */
   may(role) { return !this.me?.role || ROLES.indexOf(this.me.role) >= ROLES.indexOf(role); }
 
+  /** Name in which the user writes: that of the key, or the one typed in. */
+  get actor() { return this.me?.actors?.[0] ?? memory.get("name", undefined); }
+
   /** Configured models; none if the key may not list them. */
   models() { return (this.modelList ??= get("/models").then(({ data }) => data, () => [])); }
 

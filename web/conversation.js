@@ -1,7 +1,7 @@
 // The frame of a conversation: header, tabs, composer.
 
 import { h, MOD, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
-import { get, post, put, patch, del, memory, generate } from "./api.js";
+import { get, post, put, patch, del, generate } from "./api.js";
 import { Timeline, waits } from "./timeline.js";
 import { menu } from "./menu.js";
 import { hit } from "./list.js";
@@ -83,7 +83,7 @@ export class ConversationPage {
   /** Whether the key has a role. */
   may(role) { return this.page.may(role); }
 
-  resolveApproval(approval, state) { return post(`/conversations/${this.id}/approvals/${encodeURIComponent(approval)}/resolve`, { state, actor: memory.get("name", undefined) }); }
+  resolveApproval(approval, state) { return post(`/conversations/${this.id}/approvals/${encodeURIComponent(approval)}/resolve`, { state, actor: this.page.actor }); }
 
   /** Shows a view; `at` is a seq to scroll to or select. */
   async show(name, at) {
@@ -231,7 +231,7 @@ export class ConversationPage {
   said() {
     const text = this.field.value.trim();
     if (!text) this.field.focus();
-    return text && { role: "user", content: text, actor: memory.get("name", undefined) };
+    return text && { role: "user", content: text, actor: this.page.actor };
   }
   clearField() {
     this.field.value = "";

@@ -871,6 +871,27 @@ test("with keys the page asks for one and keeps it in the tab only", async () =>
   await server.end();
 });
 
+test("a key of one actor sees what is private to others as such, and writes in its own name", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Shared", "for everyone",
+    { role: "user", actor: "bob", content: "between bob and ana", visibility: "private", audience: ["ana"] },
+    { role: "user", actor: "bob", content: "bob alone", visibility: "private" });
+  const admin = (await server.post("/keys", { role: "admin" })).secret;
+  const { secret } = await server.post("/keys", { role: "writer", actors: ["ana"] }, admin);
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.getByLabel("Key", { exact: true }).fill(secret);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.waitForSelector('.turn.private:has-text("between bob and ana")');
+  await page.waitForSelector('.turn:has-text("This turn is private, and not for you.")');
+  assert.doesNotMatch(await page.content(), /bob alone/);
+  await page.getByRole("textbox", { name: "Write a message" }).fill("hello from me");
+  await page.getByRole("button", { name: "Send" }).click();
+  await page.waitForSelector('.turn:has-text("hello from me"):has(b.name:text-is("ana"))');
+  assert.deepEqual(await accessible(page), []);
+  await quiet(page);
+  await server.end();
+});
+
 test("a key that may only read is offered nothing to write", async () => {
   const server = await Server.new();
   const id = await server.talk("Readable", "one");
