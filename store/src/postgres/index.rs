@@ -377,7 +377,9 @@ impl Maintenance for Postgres {
                 )?;
             }
         }
-        db.commit()
+        db.commit()?;
+        self.catalog.forget();
+        Ok(())
     }
 
     fn compact(&self) -> Result<(), Error> {
