@@ -486,3 +486,20 @@ fn read(path: &Path) -> Result<(String, LabelledSession)> {
         .map_err(|error| format!("{}: {error}", path.display()))?;
     Ok((name, session))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_of_the_labelled_sessions_are_worth_reading() {
+        let mut all = Comparison::default();
+        for (_, session) in sessions().unwrap() {
+            all.add(Comparison::of(&checkpoint(&session).unwrap(), &session.labels));
+        }
+        let total = all.total();
+        assert!(total.precision() >= PRECISION_MIN, "precision {}", total.precision());
+        assert!(total.recall() >= RECALL_MIN, "recall {}", total.recall());
+        assert!(all.list_share() <= SHARE_MAX, "share of lists {}", all.list_share());
+    }
+}
