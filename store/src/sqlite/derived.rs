@@ -434,7 +434,7 @@ fn shadow(db: &Connection) -> rusqlite::Result<()> {
         "INSERT INTO temp.conversations SELECT * FROM main.conversations;
          INSERT INTO temp.idempotency SELECT * FROM main.idempotency;",
     )?;
-    // What forks read of a deleted conversation is as the deletion left it.
+    // Rows of a deleted conversation, which forks still read, stay as the deletion left them.
     for table in
         ["places", "turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes"]
     {
