@@ -10,6 +10,7 @@ use super::line::made;
 use super::lines::{LineRead, Lines};
 use super::linked::Linked;
 use super::messages::Messages;
+use super::opencode::Opencode;
 use super::{Entry, Format, LINE_BYTES_MAX, Problem, Thread};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -86,6 +87,7 @@ impl<R: BufRead> Reader<R> {
             Format::Pi | Format::Droid | Format::Qwen | Format::Copilot => {
                 Box::new(Linked::new(format, name))
             }
+            Format::Opencode => Box::new(Opencode::new(name)),
             other => Box::new(Messages::new(other, name)),
         };
         let source = Cursor::new(head).chain(source);

@@ -61,7 +61,14 @@ fn usual() -> Result<Vec<PathBuf>, Error> {
     let codex = place("CODEX_HOME", ".codex");
     let mut places = vec![place("CLAUDE_CONFIG_DIR", ".claude").join("projects"), codex.join("sessions")];
     places.extend(Some(codex.join("archived_sessions")).filter(|archived| archived.is_dir()));
-    let others = [".pi/agent/sessions", ".factory/sessions", ".qwen/projects", ".copilot/session-state"];
+    let others = [
+        ".pi/agent/sessions",
+        ".factory/sessions",
+        ".qwen/projects",
+        ".copilot/session-state",
+        ".kimi/sessions",
+        ".cursor/projects",
+    ];
     places.extend(others.iter().map(|place| home.join(place)).filter(|place| place.is_dir()));
     let gemini = home.join(".gemini/tmp");
     let projects = std::fs::read_dir(&gemini).into_iter().flatten().flatten();
