@@ -112,6 +112,16 @@ fn sessions_of_other_agents_and_archived_ones_are_found() {
         ]),
     );
     put(
+        &shell.path(".kimi/sessions/f/k/context.jsonl"),
+        &session(&[json!({"role":"_checkpoint","id":0}), json!({"role":"user","content":"hi"})]),
+    );
+    put(
+        &shell.path(".cursor/projects/w/agent-transcripts/c/c.jsonl"),
+        &session(&[
+            json!({"role":"user","message":{"content":[{"type":"text","text":"<user_query>hi</user_query>"}]}}),
+        ]),
+    );
+    put(
         &shell.path(".codex/archived_sessions/rollout-1.jsonl"),
         &session(&[
             json!({"timestamp":at,"type":"session_meta","payload":{"id":"x"}}),
@@ -123,7 +133,7 @@ fn sessions_of_other_agents_and_archived_ones_are_found() {
     let said: Value = serde_json::from_str(&said).unwrap();
     let files = said["data"].as_array().unwrap();
     let found: Vec<&str> = files.iter().map(|file| file["format"].as_str().unwrap()).collect();
-    assert_eq!(found, ["codex", "pi", "droid", "qwen-code", "copilot-cli"]);
+    assert_eq!(found, ["codex", "pi", "droid", "qwen-code", "copilot-cli", "kimi-cli", "cursor"]);
     assert!(files.iter().all(|file| file["turns"] == 1), "{said}");
 }
 

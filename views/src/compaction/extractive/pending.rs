@@ -139,7 +139,9 @@ fn is_left(material: &Material<'_>, said: &ReadSentence, asked: bool, announced:
     let demanded = cues.weight(Group::Constraint) >= 2 && cues.weight(Group::Request) < 3;
     let promised = by_person && cues.weight(Group::Intent) > 0 && is_definite(said);
     let constrained = by_person && cues.weight(Group::Constraint) > cues.weight(Group::Pending);
-    (remains && said.terms.len() >= 2 && !constrained)
+    // "Let me add that to the list" is an announcement.
+    let announces = !by_person && cues.weight(Group::Intent) > 0;
+    (remains && said.terms.len() >= 2 && !constrained && !announces)
         || promised
         || (asked && requested && !demanded && (said.terms.len() >= 2 || is_next(&said.text)))
         || (announced
