@@ -479,14 +479,14 @@ fn files_are_listed_once_and_edited_ones_first() {
     talk.tool("shell", json!({"command":["bash","-lc","rm src/old.go && git checkout go.mod"]}), "");
     talk.say(None, json!({"role":"assistant","content":"exec.go:43 sets cmd.Env now, console.log is gone and git.exe finds it. See src/old.go."}));
     let found = extract(None, &talk.candidates());
-    assert_eq!(found.relevant_files, ["src/env.go", "src/exec.go", "src/read.go", "docs/env.md"]);
+    assert_eq!(found.relevant_files, ["src/exec.go", "src/env.go", "src/read.go", "docs/env.md"]);
     assert_eq!(found.critical_identifiers, ["/home/d/run"]);
     // The next round spells them alike, and a file that is removed later goes.
     let mut talk = Talk::of(&[("user", "Now the other platform, in /home/d/run/src/win.go.")]);
     talk.tool("edit_file", json!({"path":"/home/d/run/src/env.go"}), "ok");
     talk.tool("shell", json!({"command":"git rm src/read.go"}), "rm 'src/read.go'");
     let found = extract(Some(&found), &talk.candidates());
-    assert_eq!(found.relevant_files, ["src/env.go", "src/exec.go", "docs/env.md", "src/win.go"]);
+    assert_eq!(found.relevant_files, ["src/exec.go", "src/env.go", "docs/env.md", "src/win.go"]);
 }
 
 #[test]

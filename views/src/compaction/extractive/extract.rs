@@ -106,9 +106,7 @@ impl<'m> Reading<'m> {
         let told: HashSet<usize> = settled.iter().map(|settled| settled.reply).collect();
         let withdrawn = withdrawn(material);
         let ranked = material.said.iter().enumerate().filter(|(index, _)| {
-            !told.contains(index)
-                && !goal.said.contains(index)
-                && !withdrawn.iter().any(|range| range.contains(index))
+            !told.contains(index) && !withdrawn.iter().any(|range| range.contains(index))
         });
         let ranked = ranked.map(|(index, said)| {
             let (mut class, cue) = class_of(material, index, said);
@@ -118,7 +116,8 @@ impl<'m> Reading<'m> {
                     && material.said[*first].spoken == said.spoken
                     && class == Some(Group::Discovery)
             });
-            let dropped = leads || (class != Some(Group::Constraint) && files.names_undone(&said.text));
+            let repeats = || goal.said.contains(&index) || files.names_undone(&said.text);
+            let dropped = leads || (class != Some(Group::Constraint) && repeats());
             if dropped {
                 class = None;
             }
@@ -219,7 +218,7 @@ impl<'m> Reading<'m> {
                 && cues.weight(Group::Pending) < 4
                 && said.terms.len() >= 4
                 && ![Group::Noise, Group::Agreement].iter().any(|group| cues.starts(*group))
-                && ![Group::Request, Group::Deflection, Group::Intent, Group::Dismissal]
+                && ![Group::Request, Group::Deflection, Group::Intent, Group::Dismissal, Group::Proposal]
                     .iter()
                     .any(|group| cues.weight(*group) > 2)
         });
@@ -298,6 +297,7 @@ fn class_of(material: &Material<'_>, index: usize, said: &ReadSentence) -> (Opti
         () if !demands && cues.weight(Group::Proposal) > 0 => 0,
         () if dismisses && is_personal(&said.text) => 0,
         () if dismisses && said.terms.len() >= 3 => STRONG,
+        () if demand > 0 => cues.weight(Group::Decision),
         () => cues.weight(Group::Decision).max(reply(material, index, said)),
     };
     let states = !intends
@@ -403,7 +403,7 @@ fn score(material: &Material<'_>, said: &ReadSentence, cue: u8, frequency: &Hash
 /// The goal: the first substantial request, unless a later one changes it.
 struct Goal {
     text: String,
-    /// Indices of the sentences that it consists of.
+    /// Indices of the sentences of people that it consists of.
     said: Vec<usize>,
 }
 
@@ -411,6 +411,7 @@ impl Goal {
     fn of(previous: &str, material: &Material<'_>) -> Goal {
         let mut said = Vec::new();
         let text = goal(previous, material, &mut said);
+        said.retain(|index| material.role(&material.said[*index]) == Role::User);
         Goal { text, said }
     }
 }

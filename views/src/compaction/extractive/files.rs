@@ -116,7 +116,7 @@ impl Files {
         let mut paths: Vec<String> = Vec::new();
         if call.edits() {
             call_paths(call, &mut |touch, path| {
-                let path = self.spelt(path);
+                let Some(path) = clean(path).map(|path| self.spelt(&path)) else { return };
                 if touch == Touch::Edited && !paths.contains(&path) {
                     paths.push(path);
                 }

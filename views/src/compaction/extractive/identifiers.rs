@@ -107,6 +107,10 @@ fn sort_of(kind: Option<Kind>, word: &str) -> Option<Sort> {
                 () => Sort::Weak,
             }
         }
+        // A hash that ends in a unit: `1000001b`.
+        Some(Kind::Quantity) if word.len() > 6 && word.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            Sort::Name
+        }
         Some(Kind::Quantity) => Sort::Figure,
         Some(_) => Sort::Name,
         None if is_code(word, digits) || is_host(word) => Sort::Name,
