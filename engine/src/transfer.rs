@@ -3,6 +3,7 @@
 mod agents;
 mod export;
 mod live;
+mod redacted;
 mod session;
 
 pub use export::Format;
@@ -18,7 +19,7 @@ use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, TenantName};
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
-use everturn_core::redaction::Mode;
+use everturn_core::redaction::{Mode, mask_text};
 use everturn_core::write::{Action, StateBody, Write};
 use everturn_formats::agents::Opened;
 use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
@@ -275,13 +276,14 @@ impl ConversationHandle {
     /// The conversation as a transcript value, version 2.
     pub fn transcript(&self) -> Result<String, Error> {
         let mut text = Vec::new();
-        self.export_transcript(&mut text, &mut |_| {})?;
+        self.export_transcript(false, &mut text, &mut |_| {})?;
         String::from_utf8(text).map_err(|e| Error::internal("transcript.encode", e.to_string()))
     }
 
     /// Writes it, up to the head of the moment it began, so that a busy conversation has an end as well.
     pub(crate) fn export_transcript(
         &self,
+        is_redacted: bool,
         out: impl std::io::Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
@@ -293,6 +295,9 @@ impl ConversationHandle {
         let over = conversation.limits().max_events.is_some_and(|max| head > max);
         let set = fold.pins.values().chain(fold.scratchpads.values()).copied();
         let in_force = set.chain(fold.approvals.iter().map(|waiting| waiting.seq)).collect();
+        if is_redacted {
+            conversation = redacted::conversation(conversation)?;
+        }
         let progress = RefCell::new(progress);
         let events = |after: u64| {
             let left = usize::try_from(head.saturating_sub(after)).unwrap_or(usize::MAX);
@@ -306,7 +311,10 @@ impl ConversationHandle {
             if let Some(last) = page.last() {
                 progress.borrow_mut()(last.seq);
             }
-            Ok(page)
+            match is_redacted {
+                true => page.into_iter().map(redacted::event).collect(),
+                false => Ok(page),
+            }
         };
         let page = |after: u64, whole_log: bool| {
             let query = TurnQuery {
@@ -318,11 +326,20 @@ impl ConversationHandle {
                 bytes_max: Some(PAGE_BYTES_MAX),
                 ..TurnQuery::default()
             };
-            self.turns(&query)
+            match is_redacted {
+                true => self.turns(&query)?.into_iter().map(redacted::turn).collect(),
+                false => self.turns(&query),
+            }
         };
         let (turns, read) = (|after| page(after, true), |after| page(after, false));
         let system_prompt = self.state().system_prompt(None)?;
+        let system_prompt = match is_redacted {
+            true => system_prompt.as_ref().map(redacted::system_prompt),
+            false => system_prompt,
+        };
         let checkpoint = self.checkpoint(conversation.checkpoint)?;
+        let summary = checkpoint.map(|checkpoint| checkpoint.handoff_md);
+        let summary = if is_redacted { summary.as_deref().map(mask_text) } else { summary };
         let source = transcript::Source {
             conversation: &conversation,
             system_prompt: system_prompt.as_ref(),
@@ -330,7 +347,7 @@ impl ConversationHandle {
             turns: &turns,
             read: &read,
             has_assets: !self.assets().list()?.is_empty(),
-            summary: checkpoint.as_ref().map(|checkpoint| checkpoint.handoff_md.as_str()),
+            summary: summary.as_deref(),
             events_after: if over { conversation.view_start().0 } else { 0 },
             in_force: &in_force,
         };

@@ -12,6 +12,7 @@ mod canary;
 mod child;
 mod compacting;
 mod context;
+mod counting;
 mod crash;
 mod damage;
 mod dice;
