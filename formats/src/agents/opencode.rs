@@ -124,7 +124,7 @@ impl Mapper for Opencode {
         for turn in turns.iter_mut().filter(answers) {
             turn.model = model.clone().map(Cow::into_owned);
         }
-        if let Some(turn) = turns.iter_mut().filter(answers).next_back() {
+        if let Some(turn) = turns.iter_mut().rfind(answers) {
             turn.tokens = info.object("tokens").map(|tokens| tokens_of(&tokens));
         }
         let kept =

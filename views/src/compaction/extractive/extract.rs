@@ -335,7 +335,7 @@ fn reply(material: &Material<'_>, index: usize, said: &ReadSentence) -> u8 {
     let answers = spoken.role == Role::User && before.is_some_and(|before| before.role == Role::Assistant);
     let first = spoken.said.clone().take(LEADING_MAX).find(|index| {
         let said = &material.said[*index];
-        !said.cues.starts(Group::Noise) && !(said.cues.starts(Group::Agreement) && said.terms.len() == 0)
+        !(said.cues.starts(Group::Noise) || said.cues.starts(Group::Agreement) && said.terms.len() == 0)
     });
     let cues = &said.cues;
     let other = [Group::Request, Group::Intent, Group::Dismissal, Group::Pending, Group::Withdrawal];
