@@ -188,7 +188,7 @@ impl Tenant {
         let limit = page_limit(query.limit)?;
         let store_query =
             ConversationQuery { text: query.text, state: query.state, after: query.after, limit: limit + 1 };
-        let mut data = self.shared().journal.index.conversations(self.name(), &store_query)?;
+        let mut data = self.shared().journal.listed(self.name(), &store_query)?;
         let next = more(&mut data, limit, |c: &Conversation| (c.updated, c.id));
         Ok(Page { data, next })
     }

@@ -87,7 +87,7 @@ impl ConversationState<'_> {
 impl ConversationHandle {
     /// The conversation; its metadata includes the text of the system prompt.
     pub fn get(&self) -> Result<Conversation, Error> {
-        let mut conversation = self.shared().journal.index.conversation(self.key())?;
+        let mut conversation = self.shared().journal.shown(self.key())?;
         if let Some(prompt) = self.prompt_of(&conversation)? {
             conversation.metadata.insert("system_prompt".into(), Raw::of(&prompt)?);
         }

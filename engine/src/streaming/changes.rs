@@ -277,7 +277,7 @@ impl Tenant {
         let now = self.shared().now();
         let from = Timestamp(since.0.saturating_sub(OVERLAP_US));
         let query = ConversationQuery { limit: CATCH_UP_MAX + 1, ..ConversationQuery::default() };
-        let mut listed = self.shared().journal.index.conversations(self.name(), &query)?;
+        let mut listed = self.shared().journal.listed(self.name(), &query)?;
         listed.retain(|conversation| conversation.updated >= from);
         let kind = |conversation: &Conversation| match conversation.created >= from {
             true => ChangeKind::Created,

@@ -136,7 +136,7 @@ impl ConversationHandle {
 
     fn export_as(&self, style: Style, out: impl Write, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
         let key = self.key();
-        let conversation = self.shared().journal.index.conversation(key)?;
+        let conversation = self.shared().journal.shown(key)?;
         let system_prompt = self.state().system_prompt(None)?;
         let media = StoredMedia { conversation: self };
         let about =

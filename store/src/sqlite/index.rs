@@ -44,7 +44,7 @@ impl ConversationIndex for Sqlite {
             self.reading(|db| {
             let found = db
                 .prepare_cached(&format!(
-                    "SELECT {CONVERSATION_COLUMNS} FROM conversations c
+                    "SELECT {CONVERSATION_COLUMNS} FROM conversation_rows c
                      WHERE c.tenant = ?1 AND c.deleted IS NULL AND (c.updated, c.id) < (?2, ?3)
                        AND (?4 IS NULL OR instr(lower(c.title), lower(?4)) > 0) AND (?5 IS NULL OR c.state = ?5)
                      ORDER BY c.updated DESC, c.id DESC LIMIT ?6"
@@ -86,7 +86,7 @@ impl ConversationIndex for Sqlite {
         self.reading(|db| {
             let found = db
                 .prepare_cached(
-                    "SELECT id FROM conversations WHERE tenant = ? AND id BETWEEN ? AND ? AND deleted IS NULL ORDER BY id LIMIT ?",
+                    "SELECT id FROM conversation_rows WHERE tenant = ? AND id BETWEEN ? AND ? AND deleted IS NULL ORDER BY id LIMIT ?",
                 )?
                 .query_map(params![tenant.as_str(), Bytes(low), Bytes(high), signed(limit as u64)], |row| {
                     Ok(ConversationId::from_bytes(row.get::<_, Bytes<16>>(0)?.0))
@@ -101,7 +101,7 @@ impl ConversationIndex for Sqlite {
         self.reading(|db| {
             let found = db
                 .prepare_cached(
-                    "SELECT tenant, id FROM conversations WHERE expires IS NOT NULL AND expires <= ? AND deleted IS NULL
+                    "SELECT tenant, id FROM conversation_rows WHERE expires IS NOT NULL AND expires <= ? AND deleted IS NULL
                      ORDER BY expires LIMIT ?",
                 )?
                 .query_map(params![now.0, signed(limit as u64)], |row| Ok(key(row).ok()))?
@@ -114,7 +114,7 @@ impl ConversationIndex for Sqlite {
         self.reading(|db| {
             let found = db
                 .prepare_cached(
-                    "SELECT id, head_seq, head_hash, deleted, deleted_reason FROM conversations
+                    "SELECT id, head_seq, head_hash, deleted, deleted_reason FROM conversation_rows
                      WHERE tenant = ? AND deleted IS NOT NULL ORDER BY deleted DESC",
                 )?
                 .query_map([tenant.as_str()], |row| {
@@ -138,8 +138,8 @@ impl ConversationIndex for Sqlite {
             // From one to the next by the index: one step for each tenant, not for each conversation.
             let names = db
                 .prepare_cached(
-                    "WITH RECURSIVE t (name) AS (SELECT min(tenant) FROM conversations UNION ALL
-                        SELECT (SELECT min(tenant) FROM conversations WHERE tenant > t.name) FROM t WHERE t.name IS NOT NULL)
+                    "WITH RECURSIVE t (name) AS (SELECT min(tenant) FROM conversation_rows UNION ALL
+                        SELECT (SELECT min(tenant) FROM conversation_rows WHERE tenant > t.name) FROM t WHERE t.name IS NOT NULL)
                      SELECT name FROM t WHERE typeof(name) = 'text'",
                 )?
                 .query_map([], |row| row.get::<_, String>(0))?
@@ -162,14 +162,14 @@ impl ConversationIndex for Sqlite {
                 })
             };
             // `octet_length` of a column does not read the text.
-            let (_, bytes) = one("SELECT count(*), ifnull(sum(octet_length(e.body)), 0) FROM conversations c
+            let (_, bytes) = one("SELECT count(*), ifnull(sum(octet_length(e.body)), 0) FROM conversation_rows c
                  JOIN places p ON p.conversation = c.no JOIN events e ON e.no = p.event
                  WHERE c.tenant = ? AND c.deleted IS NULL AND e.salt <> zeroblob(16)")?;
-            let (conversations, turns) = one("SELECT count(*), ifnull(sum((SELECT count(*) FROM turns t
-                 WHERE t.conversation = c.no AND t.seq > ifnull(c.parent_seq, 0))), 0) FROM conversations c
+            let (conversations, turns) = one("SELECT count(*), ifnull(sum((SELECT count(*) FROM turn_rows t
+                 WHERE t.conversation = c.no AND t.seq > ifnull(c.parent_seq, 0))), 0) FROM conversation_rows c
                  WHERE c.tenant = ? AND c.deleted IS NULL")?;
             let (assets, asset_bytes) = one("SELECT count(*), ifnull(sum(iif(json_valid(e.body), e.body ->> 'bytes', 0)), 0)
-                 FROM conversations c JOIN assets a ON a.conversation = c.no
+                 FROM conversation_rows c JOIN assets a ON a.conversation = c.no
                  JOIN places p ON p.conversation = c.no AND p.seq = a.seq JOIN events e ON e.no = p.event
                  WHERE c.tenant = ? AND c.deleted IS NULL AND a.sha256 IS NOT NULL AND e.salt <> zeroblob(16)")?;
             Ok(TenantUsage { conversations, turns, bytes, assets, asset_bytes })
@@ -200,7 +200,7 @@ impl TurnIndex for Sqlite {
             // its fork point.
             let said: Option<(i64, Bytes<16>)> = db
                 .prepare_cached(
-                    "SELECT c.no, c.id FROM turns t JOIN conversations c ON c.no = t.conversation
+                    "SELECT c.no, c.id FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
                      WHERE t.id = ? AND c.tenant = ? AND c.deleted IS NULL AND t.seq > ifnull(c.parent_seq, 0)",
                 )?
                 .query_row(params![Bytes(id.to_bytes()), tenant.as_str()], |row| {
@@ -230,7 +230,7 @@ impl TurnIndex for Sqlite {
             self.reading(|db| {
                 let found = db
                     .prepare_cached(
-                        "SELECT c.tenant, c.id, t.id FROM turns t JOIN conversations c ON c.no = t.conversation
+                        "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
                          WHERE t.status = 'pending' AND c.deleted IS NULL",
                     )?
                     .query_map([], |row| {
@@ -290,7 +290,7 @@ impl AssetIndex for Sqlite {
             // The row with the smallest id of each group: SQLite returns the other columns of that same row.
             let places: Vec<(i64, Bytes<16>, i64)> = db
                 .prepare_cached(
-                    "SELECT c.no, min(c.id), a.seq FROM assets a JOIN conversations c ON c.no = a.conversation
+                    "SELECT c.no, min(c.id), a.seq FROM assets a JOIN conversation_rows c ON c.no = a.conversation
                      WHERE a.id = ? AND c.tenant = ? AND c.deleted IS NULL GROUP BY a.sha256 ORDER BY 2 LIMIT ?",
                 )?
                 .query_map(params![id, tenant.as_str(), signed(limit as u64)], |row| {
@@ -318,7 +318,7 @@ impl Provenance for Sqlite {
         self.reading(|db| {
             let found: Option<Bytes<16>> = db
                 .prepare_cached(
-                    "SELECT c.id FROM conversation_facts f JOIN conversations c ON c.no = f.conversation
+                    "SELECT c.id FROM fact_rows f JOIN conversation_rows c ON c.no = f.conversation
                      WHERE f.id = ? AND f.corrects IS NOT f.id AND c.tenant = ? AND c.deleted IS NULL ORDER BY c.no LIMIT 1",
                 )?
                 .query_row(params![Bytes(id.to_bytes()), tenant.as_str()], |row| row.get(0))

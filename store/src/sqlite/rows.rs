@@ -111,7 +111,7 @@ pub fn signed(number: u64) -> i64 {
 
 pub const CONVERSATION_COLUMNS: &str = "c.no, c.tenant, c.id, c.owner, c.title, c.participants, c.metadata, c.state, c.created, c.updated,
     c.summarized_through, c.ttl, c.retention, c.policy, c.head_seq, c.head_hash, c.turns, c.parent_seq, c.predecessor,
-    c.prompt_sha256, c.prompt_seq, c.checkpoint, c.budget, (SELECT p.id FROM conversations p WHERE p.no = c.parent) AS parent_id";
+    c.prompt_sha256, c.prompt_seq, c.checkpoint, c.budget, (SELECT p.id FROM conversation_rows p WHERE p.no = c.parent) AS parent_id";
 
 /// Names the row in its error.
 pub fn conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
