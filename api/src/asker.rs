@@ -17,18 +17,18 @@ pub struct Asker {
     pub tenant: Tenant,
     /// Whether the server requires no key as long as there is none: the first one must then be an admin's.
     pub is_keyless: bool,
-    /// Where to run blocking work.
+    /// Runner of blocking work.
     pub threads: Threads,
     /// Called with the progress of a long operation: the number of events, turns or other items done.
     pub progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
 }
 
-/// Where to run blocking work.
+/// Runner of blocking work.
 #[derive(Clone, Copy)]
 pub enum Threads {
     /// On the thread that runs the operation.
     Here,
-    /// Wherever this function runs it.
+    /// Runs blocking work through this function.
     Elsewhere(fn(Box<dyn FnOnce() + Send>) -> Elsewhere),
 }
 

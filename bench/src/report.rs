@@ -5,11 +5,11 @@ use crate::figures::Samples;
 pub struct Row {
     pub what: String,
     pub measured: String,
-    /// What it was compared with, in the same run.
+    /// Baseline measured in the same run.
     pub against: String,
-    /// The median and the range, if something was compared.
+    /// Median and range, if there is a baseline.
     ratio: Option<Ratio>,
-    /// The bar in spec 7, if any, and the verdict.
+    /// Target, if any, and the verdict.
     bar: Option<(String, &'static str)>,
 }
 

@@ -5,7 +5,7 @@ mod owner;
 mod remote;
 
 pub use local::Local;
-pub use owner::{McpStore, Owner, Place, Reached};
+pub use owner::{LocalStore, McpStore, Owner, Reached};
 pub use remote::Remote;
 
 use crate::output::Failure;

@@ -1,7 +1,7 @@
 //! Opening the store: a local file, or a server.
 
 use crate::args::Args;
-use crate::client::{Client, Local, Owner, Place, Reached, Remote};
+use crate::client::{Client, Local, LocalStore, Owner, Reached, Remote};
 use crate::output::Failure;
 use clap::parser::ValueSource;
 use everturn::model::{BuiltinEmbedder, Embed, Embedder};
@@ -124,21 +124,21 @@ pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
     if options.read_only {
         return Ok(Client::Local(Box::new(Local::new(store(args, options)?, &args.tenant)?)));
     }
-    let place = place(args, options)?;
-    match place.open()? {
+    let local = local(args, options)?;
+    match local.open()? {
         Reached::Here(store) => Ok(Client::Local(Box::new(Local::new(*store, &args.tenant)?))),
         // The owner has its own mirror.
         Reached::Through(_, owned) if args.sources.mirror == Some(ValueSource::CommandLine) => {
             Err(owned.0.into())
         }
-        Reached::Through(remote, owned) => Ok(Client::Owner(Box::new(Owner::new(place, remote, owned)))),
+        Reached::Through(remote, owned) => Ok(Client::Owner(Box::new(Owner::new(local, remote, owned)))),
     }
 }
 
 /// The local store, which another process may own.
-pub fn place(args: &Args, options: Options) -> Result<Place, Error> {
+pub fn local(args: &Args, options: Options) -> Result<LocalStore, Error> {
     let url = store_url(args, options.create)?;
-    Ok(Place { url, tenant: args.tenant.clone(), options })
+    Ok(LocalStore { url, tenant: args.tenant.clone(), options })
 }
 
 /// The whole local store.

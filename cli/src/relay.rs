@@ -26,7 +26,7 @@ const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A line on its way, with the time at which it passed.
 pub struct PassedLine {
-    /// Where ids of requests are unique.
+    /// Scope in which ids of requests are unique.
     pub channel: String,
     pub from: Sender,
     pub at: Instant,

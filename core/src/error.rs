@@ -30,7 +30,7 @@ pub enum Error {
 pub struct Detail {
     /// Stable, dotted, lower case: `append.stale_seq`.
     pub code: &'static str,
-    /// What is wrong and what to do next.
+    /// One sentence on what is wrong and one on what to do next.
     pub text: String,
 }
 
@@ -44,9 +44,9 @@ pub mod code {
     pub const BODY_MISMATCH: &str = "chain.body_mismatch";
     /// No turns can be covered by a checkpoint yet.
     pub const NOTHING_TO_COMPACT: &str = "compaction.nothing";
-    /// What must be in a context does not fit its budget.
+    /// The required parts of a context do not fit its budget.
     pub const BUDGET_TOO_SMALL: &str = "context.budget_too_small";
-    /// A source of what was derived has been erased meanwhile.
+    /// A source of derived data has been erased meanwhile.
     pub const SOURCE_ERASED: &str = "derive.erased";
     /// A model's reply holds no facts in the expected form.
     pub const FACTS_ANSWER: &str = "facts.answer";

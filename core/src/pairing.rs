@@ -227,7 +227,7 @@ pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
 /// searched from the end: it reads only as many messages as needed.
 pub fn cut_at_or_before<'a>(messages: usize, message: impl Fn(usize) -> &'a Value, index: usize) -> usize {
     const FEW: usize = 16;
-    // Where a message of the assistant follows one of another role, no reasoning is unfinished and no call
+    // If a message of the assistant follows one of another role, no reasoning is unfinished and no call
     // waits for a result by name alone. Only ids reach across.
     let is_beginning = |index: &usize| {
         let says = |index| Speaker::of(message(index));

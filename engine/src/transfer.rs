@@ -40,7 +40,7 @@ use std::sync::Arc;
 /// Events restored in one transaction.
 const RESTORE_BATCH: usize = 500;
 
-/// How much of a file is looked at to tell what it is.
+/// Number of bytes that are read to detect the format.
 const SNIFF_BYTES: usize = 512;
 
 /// The file of an import.
@@ -54,10 +54,10 @@ pub struct ImportOptions<'a> {
     pub watched: bool,
 }
 
-/// What an import did.
+/// Result of an import.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
-    /// What the file is: `jsonl`, `session`, `transcript`, `claude-code`, `codex`, `gemini-cli`, `openai-chat`,
+    /// Format of the file: `jsonl`, `session`, `transcript`, `claude-code`, `codex`, `gemini-cli`, `openai-chat`,
     /// `openai-responses`, `anthropic` or `messages`.
     pub format: Cow<'static, str>,
     /// The conversation, as it is now.
@@ -71,10 +71,10 @@ pub struct Imported {
     pub added: u64,
     /// Turns in the file.
     pub turns: u64,
-    /// What is no turn and was kept as an event `import.line`, by its type.
+    /// Number of lines that are no turns and were kept as events `import.line`, by type.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<String, u64>,
-    /// What could not be taken over, and why.
+    /// Parts that could not be imported, each with the reason.
     pub problems: Vec<String>,
 }
 
@@ -338,12 +338,12 @@ impl ConversationHandle {
             }
             Ok(page)
         };
-        let page = |after: u64, include_superseded: bool| {
+        let page = |after: u64, whole_log: bool| {
             let query = TurnQuery {
                 after: Some(after),
                 before: Some(head + 1),
                 as_of: Some(head),
-                include_superseded,
+                whole_log,
                 limit: PAGE_ENTRIES_MAX,
                 bytes_max: Some(PAGE_BYTES_MAX),
                 ..TurnQuery::default()

@@ -1,4 +1,4 @@
-//! The Agent Client Protocol: what an editor and an agent say to each other, as steps of a conversation.
+//! The Agent Client Protocol: messages between an editor and an agent, as steps of a conversation.
 //!
 //! | message | becomes |
 //! |---|---|
@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Most requests of one side that are remembered until they are answered.
 const REQUESTS_WAITING_MAX: usize = 10_000;
-/// The result of a call whose result the agent did not report.
+/// Result of a call for which the agent reported none.
 const MISSING: &str = "no result was reported";
 /// Most terminals whose output is remembered.
 const TERMINALS_MAX: usize = 1000;
@@ -45,10 +45,10 @@ pub enum Side {
     Agent,
 }
 
-/// Something to write down about one session.
+/// A step to record in one session.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AcpStep {
-    /// The agent's id of the session.
+    /// Session id given by the agent.
     pub session: String,
     /// Content of the step.
     pub what: AcpChange,
@@ -61,66 +61,66 @@ pub enum AcpChange {
     AcpStart(AcpStart),
     /// A piece of the text of the assistant turn that comes next.
     Chunk(String),
-    /// Something that was said.
+    /// A message.
     Turn(AcpTurn),
-    /// Something else that happened.
+    /// Another event.
     Event {
         /// Its kind.
         kind: String,
         /// Its body.
         body: Value,
     },
-    /// A permission is asked for.
+    /// A permission is requested.
     Ask {
-        /// Unique in the session.
+        /// Id of the approval, unique in the session.
         approval: String,
-        /// The call that waits for it.
+        /// Id of the call that waits for it.
         call: String,
-        /// The tool.
+        /// Name of the tool.
         tool: String,
-        /// The question, for people.
+        /// Question to the user.
         question: String,
     },
-    /// It is given or refused.
+    /// It is granted or refused.
     Answer {
-        /// The approval that was asked for.
+        /// Id of the approval.
         approval: String,
-        /// How it ended.
+        /// Outcome.
         outcome: Approval,
     },
     /// The agent gave the session a title.
     Title(String),
 }
 
-/// The beginning of a session.
+/// Start of a session.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AcpStart {
-    /// Whether the agent gave out a new id. Otherwise the id is known from an earlier run.
+    /// Whether the agent created the session. Otherwise it is known from an earlier run.
     pub is_new: bool,
-    /// The agent's name.
+    /// Name of the agent.
     pub agent: String,
-    /// The request, and who the two sides are.
+    /// The request, and names and versions of both sides.
     pub about: Value,
-    /// What the agent repeated of an earlier run, prompts included.
+    /// Turns of an earlier run that the agent replayed, prompts included.
     pub replay: Vec<AcpTurn>,
 }
 
 /// A turn.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AcpTurn {
-    /// In which role.
+    /// Role of the turn.
     pub role: Role,
     /// The message.
     pub message: Value,
     /// Speaker, where the protocol says so.
     pub actor: Option<String>,
-    /// The model, where the session's options name it.
+    /// Model, if the session's options name it.
     pub model: Option<String>,
-    /// What the message has no place for; an empty object for nothing.
+    /// Data that the message has no field for; an empty object if there is none.
     pub metadata: Value,
 }
 
-/// The id of the conversation of a session: the same in every run, so that loading a session finds it. `generation`
+/// Id of a session's conversation: the same in every run, so that loading a session finds it. `generation`
 /// tells sessions apart to which an agent gave the same id.
 pub fn conversation_id(agent: &str, session: &str, generation: u32) -> ConversationId {
     let text = json!(["acp", agent, session, generation]).to_string();
@@ -129,18 +129,18 @@ pub fn conversation_id(agent: &str, session: &str, generation: u32) -> Conversat
     ConversationId::from_bytes(bytes)
 }
 
-/// Hears every message of both sides, in order.
+/// Listens to every message of both sides, in order.
 pub struct AcpListener {
     agent: Value,
     editor: Value,
-    /// The program's name, for an agent that does not say its own.
+    /// Name of the program, for an agent that does not give its own.
     program: String,
     /// Whether the editor asked for our updates among the protocol's own.
     wants_updates: bool,
     /// Requests that were not answered yet, by sender and id.
     waiting: HashMap<(Side, String), AcpRequest>,
     sessions: BTreeMap<String, AcpSession>,
-    /// New sessions that the agent was asked for.
+    /// Number of new sessions requested from the agent.
     opening: u64,
     /// Last known output of terminals.
     terminals: HashMap<String, String>,
@@ -150,32 +150,32 @@ pub struct AcpListener {
 struct AcpRequest {
     method: String,
     params: Value,
-    /// The approval that it asks for.
+    /// Id of the approval that it requests.
     approval: Option<String>,
 }
 
 #[derive(Default)]
 struct AcpSession {
     model: Option<String>,
-    /// Blocks of the assistant turn that is being spoken, and the protocol's id of it.
+    /// Blocks of the assistant turn in progress, and the protocol's id of it.
     blocks: Vec<Value>,
     message_id: Option<String>,
-    /// Blocks of a prompt that is repeated.
+    /// Blocks of a replayed prompt.
     repeated: Vec<Value>,
     calls: Vec<Call>,
     approvals: u64,
-    /// Prompts that are being worked on.
+    /// Number of prompts in progress.
     prompts: u64,
     /// Collects turns while a session is loaded.
     replay: Option<Vec<AcpTurn>>,
-    /// Whether its beginning was reported.
+    /// Whether its start was reported.
     has_begun: bool,
-    /// What the agent said of it before it answered the request for it.
+    /// Updates that came before the agent answered the request for the session.
     early: Vec<AcpChange>,
 }
 
 impl AcpListener {
-    /// For an agent that is run by this program.
+    /// Listener for an agent that is run by this program.
     pub fn new(program: impl Into<String>) -> AcpListener {
         AcpListener {
             agent: Value::Null,
@@ -190,14 +190,14 @@ impl AcpListener {
         }
     }
 
-    /// Takes one line that a side sent. Whatever is no message of the protocol says nothing.
+    /// Takes one line from a side. A line that is no message of the protocol gives no steps.
     pub fn hear(&mut self, side: Side, line: &[u8]) -> Vec<AcpStep> {
         let Ok(Value::Object(message)) = serde_json::from_slice(line) else { return Vec::new() };
         self.message(side, message);
         std::mem::take(&mut self.steps)
     }
 
-    /// Ends every session: nothing more will be said.
+    /// Ends every session.
     pub fn finish(&mut self) -> Vec<AcpStep> {
         self.opening = 0;
         for id in self.sessions.keys().cloned().collect::<Vec<_>>() {
@@ -361,7 +361,7 @@ impl AcpListener {
         }
     }
 
-    /// A prompt that the agent repeats. While it works on one, this is an echo of what was recorded already.
+    /// A prompt that the agent repeats. While it works on one, this is an echo of a recorded prompt.
     fn repeat(&mut self, session: &str, content: Value) {
         self.flush(session);
         let state = self.session(session);
@@ -415,12 +415,12 @@ impl AcpListener {
                 self.called(session, at);
                 self.returned(session, at, None);
             }
-            // It was written down; what came later goes along as it is.
+            // The call was recorded; a later update is recorded as it is.
             Merged::Late => self.event(session, "tool_call_update", update.clone()),
         }
     }
 
-    /// Writes down a call, once.
+    /// Records a call, once.
     fn called(&mut self, session: &str, at: usize) {
         let call = &mut self.session(session).calls[at];
         if !std::mem::replace(&mut call.is_written, true) {
@@ -430,7 +430,7 @@ impl AcpListener {
         }
     }
 
-    /// Writes down the result of a call; `missing` says why there is none.
+    /// Records the result of a call; `missing` is the reason if there is none.
     fn returned(&mut self, session: &str, at: usize, missing: Option<&str>) {
         let terminals = std::mem::take(&mut self.terminals);
         let call = &mut self.session(session).calls[at];
@@ -511,7 +511,7 @@ impl AcpListener {
         );
     }
 
-    /// Ends the repetition of a session, and begins it.
+    /// Ends the replay of a session, and begins it.
     fn loaded(&mut self, session: &str, began: Option<AcpStart>) {
         if self.session(session).replay.is_some() {
             self.close(session, MISSING);
@@ -533,7 +533,7 @@ impl AcpListener {
         }
     }
 
-    /// Ends what is being said, and gives up calls that have no result.
+    /// Ends the turn in progress, and gives up calls without a result.
     fn close(&mut self, session: &str, missing: &str) {
         self.flush_repeated(session);
         self.flush(session);
@@ -575,7 +575,7 @@ impl AcpListener {
     }
 
     fn event(&mut self, session: &str, kind: &str, body: Value) {
-        // While a session is loaded, the agent repeats what was recorded.
+        // While a session is loaded, the agent repeats recorded turns.
         if self.session(session).replay.is_none() {
             self.push(session, AcpChange::Event { kind: format!("acp.{kind}"), body });
         }
@@ -596,8 +596,8 @@ impl AcpListener {
     }
 }
 
-/// Whether the request opens a session under a new id. A fork is a session of its own, which begins with what the
-/// agent remembers.
+/// Whether the request opens a session under a new id. A fork is a session of its own, which begins with the agent's
+/// memory.
 fn is_opening(side: Side, method: &str) -> bool {
     side == Side::Editor && matches!(method, "session/new" | "session/fork")
 }

@@ -1,5 +1,5 @@
-//! What agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, and
-//! messages as providers take them.
+//! Files that agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, pi, Droid, Qwen Code, Copilot
+//! CLI, and messages in the shapes of providers.
 //!
 //! [`open`] tells the format by the content, [`Reader`] reads a file from its beginning in bounded memory and gives an
 //! [`Entry`] for everything in it: a turn, a compaction, or an event that keeps a line as it was. One file may hold several
@@ -108,7 +108,7 @@ pub struct ParsedTurn {
 pub struct Thread {
     /// Id of the conversation, the same for every import of the session.
     pub id: ConversationId,
-    /// Where the session ran.
+    /// Program, session and folder that it comes from.
     pub origin: Origin,
     /// Start of the branch in another thread, if it is one.
     pub branch: Option<Branch>,
@@ -157,7 +157,7 @@ pub struct Problem {
     pub text: String,
 }
 
-/// The id of the conversation that parts of a name stand for.
+/// Conversation id derived from parts of a name.
 fn conversation_id(parts: &[&str]) -> ConversationId {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest(parts).0[..16]);
@@ -186,7 +186,7 @@ fn digest(parts: &[&str]) -> Hash {
     Hash::of(&bytes)
 }
 
-/// A title from a prompt: the beginning of what a person said in it.
+/// A title from a prompt: the beginning of the person's own words in it.
 fn prompt_title(text: &str) -> Option<String> {
     speech::words(text).ok().and_then(title)
 }

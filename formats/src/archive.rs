@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 pub const FORMAT: u64 = 1;
 /// Longest line, in bytes. The longest event, escaped at worst, is about half of it.
 pub const LINE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// How much of an asset goes into one line.
+/// Largest piece of an asset in one line.
 const PIECE_BYTES: usize = 3 * 1024 * 1024;
 
 /// The first record.
@@ -57,56 +57,56 @@ pub struct Header {
     pub number: u64,
     /// The id of the archive before it. A full archive follows none.
     pub follows: Option<Hash>,
-    /// When the backup began.
+    /// Start of the backup.
     pub created: Timestamp,
 }
 
-/// A conversation, or what is new of it.
+/// A conversation, or its new part.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Block {
-    /// Its number in the store: conversations are numbered in the order of creation.
+    /// Number in the store. Conversations are numbered in order of creation.
     pub no: u64,
-    /// Whose it is.
+    /// Owner.
     pub tenant: TenantName,
-    /// Its id. A deleted conversation's id may be used again, under another number.
+    /// Id. The id of a deleted conversation may be used again, under another number.
     pub id: ConversationId,
-    /// When it was created.
+    /// Time of creation.
     pub created: Timestamp,
-    /// Where it leaves its parent.
+    /// Fork point, if it is a fork.
     pub parent: Option<ParentNo>,
-    /// The chain of archives has its events up to this one.
+    /// Last own event in earlier archives of the chain; 0 if none.
     pub after: u64,
 }
 
-/// Where a fork leaves its parent.
+/// Fork point of a conversation in its parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ParentNo {
-    /// The parent's number.
+    /// Number of the parent.
     pub no: u64,
-    /// The last event that both share.
+    /// Last event that both share.
     pub at_seq: u64,
 }
 
 /// The end of a [`Block`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Through {
-    /// The last event of it that the chain of archives has now; 0 if none.
+    /// Last own event in this and earlier archives of the chain; 0 if none.
     pub seq: u64,
-    /// That event's hash.
+    /// Hash of that event.
     pub hash: Option<Hash>,
     /// Events of the block without a body.
     #[serde(default, skip_serializing_if = "Ranges::is_empty")]
     pub erased: Ranges,
 }
 
-/// An asset that the event before it brought.
+/// An asset of the event before it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AssetRef {
-    /// The event's place.
+    /// Place of the event.
     pub seq: u64,
-    /// The address of the bytes.
+    /// Address of the bytes.
     pub sha256: Hash,
-    /// How many bytes follow; absent if the chain of archives has them already, or the store has none.
+    /// Number of bytes that follow; absent if an earlier archive of the chain has them, or the store has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
@@ -114,29 +114,29 @@ pub struct AssetRef {
 /// Durable text of an open turn.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OpenText {
-    /// Which turn.
+    /// Id of the turn.
     pub turn: TurnId,
-    /// From its beginning.
+    /// Text from the beginning of the turn.
     pub text: String,
 }
 
-/// A conversation that was deleted.
+/// A deleted conversation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Deleted {
-    /// Its number.
+    /// Number in the store.
     pub no: u64,
-    /// What stays of it.
+    /// Tombstone.
     pub tombstone: Tombstone,
-    /// Its own events up to this one are still read by forks.
+    /// Last own event that forks still read.
     pub through: u64,
 }
 
-/// Events whose bodies are gone.
+/// Events with erased bodies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Erased {
-    /// The conversation's number.
+    /// Number of the conversation.
     pub no: u64,
-    /// Their places.
+    /// Places of the events.
     pub seqs: Ranges,
 }
 
@@ -190,24 +190,24 @@ impl From<KeyRecord> for AccessKey {
     }
 }
 
-/// How much there is of everything.
+/// Number of records of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// Blocks: conversations with something new.
     pub conversations: u64,
     /// Events.
     pub events: u64,
-    /// Assets whose bytes are in it.
+    /// Assets with bytes in the archive.
     pub assets: u64,
     /// Tombstones.
     pub deleted: u64,
-    /// Bodies that were erased since an earlier record had them.
+    /// Bodies in earlier records that were erased since.
     pub erased: u64,
     /// Answered requests.
     pub requests: u64,
     /// Access keys.
     pub keys: u64,
-    /// Events behind damage, which a restore leaves out.
+    /// Events after damage, which a restore leaves out.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub loose: u64,
 }

@@ -7,12 +7,12 @@
 //! {"type":"session_end", …}        how many events there were
 //! ```
 //!
-//! [`Writer`] writes such a file, [`Reader`] reads it in bounded memory and goes on behind what is broken, and [`verify`]
-//! checks its chain without a database. A fork's file holds its ancestors' events in front of its own, so that the
-//! chain can be followed from its beginning.
+//! [`Writer`] writes such a file, [`Reader`] reads it in bounded memory and continues after broken lines, and
+//! [`verify`] checks its chain without a database. A fork's file holds its ancestors' events in front of its own, so
+//! that the chain can be followed from its beginning.
 //!
 //! A session file of another program has the same frame and no chain fields. Its lines come out of the reader as
-//! [`Item::Foreign`]; what they mean is not decided here.
+//! [`Item::Foreign`]; their meaning is not decided here.
 
 mod asset;
 mod read;
@@ -39,10 +39,10 @@ const START: &str = "session_start";
 const END: &str = "session_end";
 /// A piece of an asset's bytes, so that the file is whole without the store that it came from.
 const ASSET: &str = "asset_content";
-/// How much of an asset goes into one line.
+/// Largest piece of an asset in one line.
 const ASSET_PIECE_BYTES: usize = 3 * 1024 * 1024;
 
-/// What a failed read or write means for the caller.
+/// Error for a failed read or write.
 pub(crate) fn failed(doing: &str, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => {

@@ -30,8 +30,8 @@
 //! `{type: tool_call, id, name, arguments: {…}}`, `{type: reasoning, text}` and
 //! `{type: image | audio | video | file, mime_type?, data | url, name?}`.
 //!
-//! What it does not do: it knows no model. Gemini 3 wants a signature on calls of the current turn also if another
-//! provider made them; which value skips that check is for whoever sends the request.
+//! It knows no model. Gemini 3 wants a signature on calls of the current turn also if another provider made them; the
+//! caller that sends the request knows the value that skips that check.
 
 mod anthropic;
 mod cache;
@@ -63,10 +63,10 @@ use std::fmt;
 use std::str::FromStr;
 use write::{Out, Writer};
 
-/// What the user is made to say first where the list begins with somebody else.
+/// First message of the user where the list begins with another role.
 pub const CONTINUES: &str = "(The conversation continues.)";
 
-/// Whose shape is wanted.
+/// Provider whose message format is used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {
@@ -121,31 +121,31 @@ impl FromStr for Provider {
     }
 }
 
-/// What is to be rendered. Messages are [`Value`]s, or [`Raw`]s where numbers must keep their spelling.
+/// Input of [`render`]. Messages are [`Value`]s, or [`Raw`]s where numbers must keep their spelling.
 #[derive(Clone, Copy)]
 pub struct Input<'a, M = Value> {
-    /// What goes before the conversation, in order: system prompt, state, facts, recalled turns, digests.
+    /// System material, in order: system prompt, state, facts, recalled turns, digests.
     pub system: &'a [Section<'a>],
-    /// The conversation, each message in whatever shape it has.
+    /// Messages of the conversation, in any mixture of shapes.
     pub messages: &'a [M],
-    /// Where the bytes of assets are.
+    /// Source of asset bytes.
     pub media: &'a dyn Media,
 }
 
 /// One piece of system material.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Section<'a> {
-    /// What the caller calls it; not rendered.
+    /// Name given by the caller; not rendered.
     pub name: &'a str,
-    /// Its words.
+    /// Text of the section.
     pub text: &'a str,
 }
 
-/// Where the bytes of assets are.
+/// Source of asset bytes.
 pub trait Media {
-    /// The media type and the bytes; `None` if there are none to be had.
+    /// Media type and bytes; `None` if they are not available.
     fn bytes(&self, asset_id: &str) -> Option<(String, Vec<u8>)>;
-    /// What people call it.
+    /// Display name of the asset.
     fn label(&self, asset_id: &str) -> Option<String>;
 }
 
@@ -200,31 +200,31 @@ impl<M: Message> Message for &M {
     }
 }
 
-/// What a request is made of.
+/// System material and messages of a request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rendered {
-    /// What belongs into the field that [`request_fields`] names: for Anthropic a list of text blocks and for Gemini a
-    /// content with parts, one for each section that has words; for Responses and neutral a string. `None` if there is
-    /// nothing to say, and for OpenAI chat, where it is the first message.
+    /// Value of the field that [`request_fields`] names: for Anthropic a list of text blocks and for Gemini a content
+    /// with parts, one for each section that has text; for Responses and neutral a string. `None` if there is no
+    /// text, and for OpenAI chat, where it is the first message.
     pub system: Option<Raw>,
     /// The messages, items or contents.
     pub messages: Vec<Raw>,
-    /// What is missing from them and was there in the input, in its order.
+    /// Parts of the input that were left out, in its order.
     pub left_out: Vec<LeftOut>,
     /// For each rendered message the (first) input message that it came from; `None` for one that we added.
     pub sources: Vec<Option<usize>>,
 }
 
-/// Something that could not be rendered.
+/// A part of the input that could not be rendered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeftOut {
     /// The index of its message in the input.
     pub message: usize,
-    /// What it was, and why.
+    /// Description of the part, and the reason.
     pub what: String,
 }
 
-/// The names of the fields of a request: the one for messages, and the one for system material if there is one.
+/// Names of the request fields: for messages, and for system material if there is one.
 pub fn request_fields(provider: Provider) -> (&'static str, Option<&'static str>) {
     match provider {
         Provider::OpenaiChat => ("messages", None),
@@ -234,7 +234,7 @@ pub fn request_fields(provider: Provider) -> (&'static str, Option<&'static str>
     }
 }
 
-/// Renders for a provider. Linear in the size of the input; an error is a fault of ours and never of the input.
+/// Renders for a provider. Linear in the size of the input; an error is a bug of ours, never a fault of the input.
 pub fn render<M: Message>(provider: Provider, input: &Input<'_, M>) -> Result<Rendered, Error> {
     let mut renderer = Renderer::new(provider, input.system, input.media);
     renderer.stretch(input.messages, true)
@@ -289,15 +289,15 @@ pub(crate) fn source<'a, M: Message>(
     Source { text, own, view, lost: clean.lost }
 }
 
-/// What was put together, as it is sent. Arguments that came as text stand deeper in it than they did before, so the
-/// limit for what is stored does not apply.
+/// Parses rendered JSON. Arguments that came as text are nested deeper in it than they were before, so the depth
+/// limit of stored messages does not apply.
 fn raw(text: &str) -> Result<Raw, Error> {
     serde_json::from_str(text).map_err(|error| {
         Error::internal("provider.malformed", format!("the renderer wrote {error}; please report it"))
     })
 }
 
-/// What a system message says.
+/// Text of a system message.
 fn system_words(step: &RenderStep, items: &[Item<'_>]) -> String {
     let RenderStep::Say(group) = step else { return String::new() };
     let words = group.iter().flat_map(|i| items[*i].said()).filter_map(|piece| match &piece.kind {

@@ -4,13 +4,14 @@
 //! conversation does not matter. The same conversation gives the same bytes.
 //!
 //! - The lists (`openai-chat`, `openai-responses`, `anthropic`, `gemini`) are JSON with the fields of a request, one
-//!   message a line: what was said and not taken back, by the rules of [`provider`](crate::provider).
-//! - `markdown` and `html` show everything: calls, results and reasoning are folded, turns that others took the place of
-//!   too, and compactions are marked where they happened. What is private is left out and said so. The HTML is one file
-//!   without scripts that loads nothing from anywhere.
-//! - `session` is the file of a session, one line for each thing that was said or happened.
+//!   message a line: complete and interrupted turns that are neither superseded nor private, by the rules of
+//!   [`provider`](crate::provider).
+//! - `markdown` and `html` show everything: calls, results, reasoning and superseded turns are folded, and compactions
+//!   are marked where they happened. Private content is left out, with a note. The HTML is one file without scripts that
+//!   loads nothing from anywhere.
+//! - `session` is the file of a session, one line for each message or event.
 //!
-//! What this is not: a way to bring a conversation elsewhere as it is. That is [`jsonl`](crate::jsonl), which has all of it.
+//! None of them transfers a conversation without loss; [`jsonl`](crate::jsonl) does.
 
 mod html;
 mod list;
@@ -28,7 +29,7 @@ use everturn_core::turn::{Status, Turn};
 use everturn_views::compaction::{self, CompactionBody};
 use std::io::Write;
 
-/// As what a conversation is written.
+/// Form of a document.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Style {
     /// The messages of a request to this provider.
@@ -41,29 +42,29 @@ pub enum Style {
     Session,
 }
 
-/// What is known before the first turn.
+/// Everything known before the first turn.
 #[derive(Clone, Copy)]
 pub struct About<'a> {
     /// The conversation as it is now.
     pub conversation: &'a Conversation,
     /// Its system prompt.
     pub system_prompt: Option<&'a SystemPrompt>,
-    /// Where the bytes of its assets are.
+    /// Source of asset bytes.
     pub media: &'a dyn Media,
 }
 
-/// A conversation on its way out.
+/// A document being written.
 pub trait Document {
-    /// Writes the next turn, or what can be written by now.
+    /// Writes the next turn, or as much as can be written by now.
     fn turn(&mut self, turn: &Turn) -> Result<(), Error>;
-    /// Takes note of an event that is not a turn.
+    /// Takes an event that is not a turn.
     fn event(&mut self, event: &Event) -> Result<(), Error>;
     /// Writes the end and flushes.
     fn finish(self: Box<Self>) -> Result<(), Error>;
 }
 
-/// Begins a document. Turns follow in reading order; where it is no request also superseded ones, before those that replace
-/// them, and other events.
+/// Begins a document. Turns follow in reading order. Unless it is a request, superseded turns come too, before their
+/// replacements, and so do other events.
 pub fn document<'a>(
     style: Style,
     out: impl Write + 'a,
@@ -78,7 +79,7 @@ pub fn document<'a>(
     })
 }
 
-/// Where it is written.
+/// Output of a document.
 struct Out<W>(W);
 
 impl<W: Write> Out<W> {
@@ -91,14 +92,15 @@ impl<W: Write> Out<W> {
     }
 }
 
-/// Whether a model call would continue from the turn: it was said, not taken back, and is not private.
+/// Whether a model call would continue from the turn: it is complete or interrupted, not superseded and
+/// not private.
 fn is_said(turn: &Turn) -> bool {
     matches!(turn.status, Status::Complete | Status::Interrupted)
         && turn.superseded_by.is_none()
         && turn.visibility != Visibility::Private
 }
 
-/// When the turn was said.
+/// Time of the turn.
 fn time(turn: &Turn) -> Timestamp {
     turn.occurred_at.unwrap_or(turn.created)
 }
@@ -110,18 +112,18 @@ fn day_and_time(at: Timestamp) -> (String, String) {
     (day.to_string(), time.split('.').next().unwrap_or_default().to_string())
 }
 
-/// What a conversation is called.
+/// Title of a conversation; its id if it has none.
 fn title(conversation: &Conversation) -> String {
     let title = conversation.title.as_deref().map(str::trim).filter(|title| !title.is_empty());
     title.map_or_else(|| conversation.id.to_string(), str::to_string)
 }
 
-/// A number of things.
+/// A number with its noun.
 fn count(n: u64, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
 
-/// What a compaction did, and the checkpoint that it left.
+/// Description of a compaction, and its checkpoint.
 fn compaction(body: &CompactionBody) -> (String, Option<String>) {
     let checkpoint = body.checkpoint.as_ref().map(compaction::render);
     let said = match body.reverts {

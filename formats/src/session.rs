@@ -7,9 +7,10 @@
 //! {"type":"session_end","timestamp":…,"ended_at":…,"duration_s":…,"entries":1,"by_type":{…}}
 //! ```
 //!
-//! [`Session`] writes one, [`Sink`] is a [`Session`] whose failures never reach whoever is recorded, [`Reader`] reads one
-//! in bounded memory, [`check`] says what is wrong with one, [`Dispatches`] makes entries of what passes between an MCP client and a server, and [`Mapper`] turns one into turns and events. The frame is
-//! the one of [`crate::jsonl`]; these lines have no chain.
+//! [`Session`] writes one, [`Sink`] is a [`Session`] whose failures never reach the recorded program, [`Reader`]
+//! reads one in bounded memory, [`check`] finds errors in one, [`Dispatches`] makes entries of the messages between
+//! an MCP client and a server, and [`Mapper`] maps one to turns and events. The frame is the one of [`crate::jsonl`];
+//! these lines have no chain.
 //!
 //! This is the one place in `formats` that opens files, because recording a session must work in a program that has no
 //! store. It has no clock all the same: times and session ids are arguments.
@@ -25,7 +26,7 @@ mod tally;
 mod write;
 
 pub use check::{Problem, Report, check};
-pub use dispatch::{Dispatches, Sender};
+pub use dispatch::{Dispatch, Dispatches, Sender, milliseconds};
 pub(crate) use entry::line;
 pub use entry::{
     AgentThinking, AgentToolCall, Entry, Fields, MaskGenerated, Payload, PhotographerMessage,

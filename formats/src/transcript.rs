@@ -1,13 +1,13 @@
 //! A conversation as one JSON value: the transcript value, version 2.
 //!
-//! [`export`] writes it, [`parse`] reads it, and what was read and stored comes out equal. The value has three layers:
-//! `messages` (what continues a model call), `events` (what happened, in order) and `assets` (descriptors).
+//! [`export`] writes it, [`parse`] reads it, and an imported value is exported equal. The value has three layers:
+//! `messages` (input of the next model call), `events` (the history, in order) and `assets` (descriptors).
 //!
-//! How a value that was read is kept in a log, so that [`export`] finds it again:
+//! Form of an imported value in the log, from which [`export`] restores it:
 //!
 //! - `conversation.created` carries [`Imported::settings`]. Their `transcript` map is never empty: it marks the
-//!   conversation as imported and holds what has no place in our model (`version` as it was, a foreign `id`, unknown
-//!   fields, and under `metadata` the entries that settings cannot hold).
+//!   conversation as imported and holds everything that our model has no field for (`version` as it was, a foreign `id`,
+//!   unknown fields, and under `metadata` the entries that settings cannot hold).
 //! - Each asset is an `asset.added` event whose body is the descriptor as it came.
 //! - [`Imported::checkpoint`], made of the summary, is a `compaction` event before the first turn.
 //! - [`Item::Turn`] is a turn whose `core::turn::TurnBody` has the message and, where it differs from what the turn
@@ -18,10 +18,10 @@
 //! - `import.finished` comes last, and behind it, for a value that was not active, one `conversation.state` whose reason
 //!   is [`STATE_REASON`] (it cannot stand before: a closed conversation takes no more events).
 //!
-//! Everything else up to `import.finished` is bookkeeping of the import and not part of the value. What is appended
-//! later is exported as in any other conversation.
+//! Everything else up to `import.finished` is bookkeeping of the import and not part of the value. Later events are
+//! exported as in any other conversation.
 //!
-//! What this is not: it opens no store and gives no ids or times; `engine` writes what [`parse`] returns.
+//! It opens no store and gives no ids or times; `engine` stores the result of [`parse`].
 
 mod export;
 mod import;
@@ -133,7 +133,7 @@ impl About {
     }
 }
 
-/// The fields of a message that matter here, whatever else it has.
+/// The fields of a message that matter here.
 #[derive(Default, Deserialize)]
 struct Shape {
     role: Option<Raw>,
@@ -174,7 +174,7 @@ impl Derived {
     }
 }
 
-/// The content as blocks, each exactly as it stands in the message.
+/// The content as blocks, each exactly as in the message.
 fn blocks(shape: &Shape, message: Option<&Raw>) -> Vec<Raw> {
     #[derive(Serialize)]
     struct Text<'a> {
@@ -192,7 +192,7 @@ fn blocks(shape: &Shape, message: Option<&Raw>) -> Vec<Raw> {
     }
 }
 
-/// What people call the assets.
+/// Labels of assets, by id.
 #[derive(Default)]
 struct Labels(HashMap<String, String>);
 

@@ -1,9 +1,9 @@
-//! Requests to and answers from model servers, as they are on the wire.
+//! Requests to model servers and their answers, as bytes on the wire.
 //!
 //! [`body`] writes a [`Request`] for a server. [`Reader`] takes the bytes that come back: [`sse`] cuts them into events,
-//! and an [`Assemble`] puts the [`ModelReply`] together from them. [`failure`] reads what a server says when it refuses.
+//! and an [`Assemble`] puts the [`ModelReply`] together from them. [`failure`] reads error responses.
 //!
-//! What it is not: it opens no connection, knows no time and retries nothing; `engine` does.
+//! It opens no connection, knows no time and retries nothing; `engine` does.
 
 mod anthropic;
 mod chat;
@@ -22,7 +22,7 @@ use everturn_core::json::Raw;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Which protocol a server speaks.
+/// Protocol of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// OpenAI chat completions, and the many servers compatible with them.
@@ -34,7 +34,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The last part of the URL that answers are asked from.
+    /// Last part of the URL for answers.
     pub fn path(self) -> &'static str {
         match self {
             Kind::OpenaiChat => "chat/completions",
@@ -43,7 +43,7 @@ impl Kind {
         }
     }
 
-    /// What puts an answer of this kind together.
+    /// Assembler for an answer of this kind.
     pub fn assembly(self) -> Box<dyn Assemble> {
         match self {
             Kind::OpenaiChat => Box::<chat::Chat>::default(),
@@ -53,10 +53,10 @@ impl Kind {
     }
 }
 
-/// What a model is asked. Messages and tools are already in the provider's shape; their bytes are sent as they are.
+/// A request to a model. Messages and tools are already in the provider's shape; their bytes are sent unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Asks for this model instead of the one that the client was made for.
+    /// Model, if it is not the one that the client was made for.
     pub model: Option<String>,
     /// The system prompt: a string, a list of blocks, or a whole message where the provider has such.
     pub system: Option<Raw>,
@@ -64,39 +64,39 @@ pub struct Request {
     pub messages: Vec<Raw>,
     /// The tools the model may call.
     pub tools: Vec<Raw>,
-    /// Most tokens of the answer. Anthropic demands a number: [`ANTHROPIC_OUTPUT_TOKENS_DEFAULT`] if there is none.
+    /// Maximum number of tokens in the answer. Anthropic requires one: [`ANTHROPIC_OUTPUT_TOKENS_DEFAULT`] if absent.
     pub max_output_tokens: Option<u64>,
-    /// How freely the model chooses its words.
+    /// Sampling temperature.
     pub temperature: Option<f64>,
     /// Ask for a JSON answer, where the protocol can. The prompt must say so as well.
     pub json: bool,
-    /// Further fields of the body. They win over what is written by default; `null` leaves a default out.
+    /// Further fields of the body. They override our defaults; `null` removes a default.
     pub extra: BTreeMap<String, Raw>,
 }
 
-/// What `max_tokens` says to Anthropic when the request does not.
+/// `max_tokens` for Anthropic if the request sets none.
 pub const ANTHROPIC_OUTPUT_TOKENS_DEFAULT: u64 = 8192;
 
-/// A piece of an answer, as it comes.
+/// A piece of a streamed answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Delta {
-    /// Words of the answer.
+    /// Text of the answer.
     Text(String),
-    /// Words of the reasoning, where the provider shows it.
+    /// Text of the reasoning, where the provider shows it.
     Thinking(String),
-    /// A block of reasoning that its provider signed or encrypted has ended: the block as the provider wants it back.
+    /// A finished block of signed or encrypted reasoning, in the form that the provider wants back.
     Sealed(Raw),
-    /// Words of a refusal, where the provider keeps it apart.
+    /// Text of a refusal, where the provider keeps it apart.
     Refusal(String),
-    /// A tool call begins or goes on.
+    /// A piece of a tool call.
     Call {
-        /// Which call of the answer, from 0.
+        /// Index of the call in the answer, from 0.
         index: usize,
-        /// Its id; in its first piece only.
+        /// Id of the call; in its first piece only.
         id: Option<String>,
-        /// The tool; in its first piece only.
+        /// Name of the tool; in its first piece only.
         name: Option<String>,
-        /// The next piece of its arguments, which are JSON in the end.
+        /// Next piece of the arguments, which together are JSON.
         arguments: String,
     },
 }
@@ -104,30 +104,30 @@ pub enum Delta {
 /// A tool call in a finished answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// Pairs it with its result. Some servers give none.
+    /// Id that pairs the call with its result. Some servers give none.
     pub id: Option<String>,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// Its arguments, as the model wrote them: JSON, unless the answer was cut or the model erred.
+    /// Arguments as the model wrote them: JSON, unless the answer was cut or the model erred.
     pub arguments: String,
 }
 
-/// Why an answer ended.
+/// Reason for the end of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finish {
     /// The model was done.
     Stop,
-    /// It reached the most tokens it may write.
+    /// It reached the token limit.
     Length,
     /// It waits for the results of its calls.
     ToolCalls,
     /// The provider, or the model itself, refused to go on.
     ContentFilter,
-    /// Something else, in the provider's word.
+    /// Another reason, in the provider's word.
     Other(String),
 }
 
-/// What an answer cost, as far as the server said.
+/// Token counts of an answer, if the server reports them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tokens {
     /// All tokens of the prompt, cached ones included.
@@ -141,46 +141,47 @@ pub struct Tokens {
 /// A whole answer.
 #[derive(Clone, Debug)]
 pub struct ModelReply {
-    /// What to keep and to send back in the next request, in the provider's own shape: one assistant message, or the
-    /// items of a Responses answer. What came in one piece, signatures among it, has the bytes it came with.
+    /// Messages to keep and to send back in the next request, in the provider's own shape: one assistant message, or
+    /// the items of a Responses answer. Parts that came in one piece, signatures among them, keep their original
+    /// bytes.
     pub messages: Vec<Raw>,
-    /// The words of the answer.
+    /// Text of the answer.
     pub text: String,
-    /// The words of a refusal, where the provider keeps it apart.
+    /// Text of a refusal, where the provider keeps it apart.
     pub refusal: Option<String>,
-    /// The tools it calls.
+    /// Tool calls.
     pub calls: Vec<Call>,
-    /// Why it ended.
+    /// Reason for its end.
     pub finish: Finish,
-    /// What it cost.
+    /// Token counts.
     pub tokens: Tokens,
-    /// The same, with all that the provider says about it.
+    /// Usage object as the provider sent it.
     pub usage: Option<Raw>,
-    /// The model that answered, as the server calls it; empty if it does not say.
+    /// Name of the model that answered, from the server; empty if it does not say.
     pub model: String,
     /// The server's id of the answer.
     pub id: Option<String>,
 }
 
-/// Puts one answer together.
+/// Assembles one answer.
 ///
-/// Events are handed in as they come; the deltas that each brings are for whoever watches. A server that answers with
-/// one JSON value although a stream was asked for is read by `whole`.
+/// Takes events as they come, and returns the deltas of each for live display. A server that answers with one JSON
+/// value although a stream was requested is read by `whole`.
 pub trait Assemble: Send {
-    /// Takes one event. An error object in it is a [`Failure`].
+    /// Takes one event. An error object in it is returned as a [`Failure`].
     fn event(&mut self, event: &sse::Event) -> Result<Vec<Delta>, Failure>;
     /// Takes a whole answer that was not streamed.
     fn whole(&mut self, body: &str) -> Result<Vec<Delta>, Failure>;
-    /// Whether the server said why the answer ended: a connection that closes now has cut nothing.
+    /// Whether the server sent the reason for the end: a connection that closes now has cut nothing.
     fn complete(&self) -> bool;
     /// Whether nothing more will come.
     fn ended(&self) -> bool;
-    /// The answer. Only what is `complete` gives one.
+    /// The answer, if it is `complete`.
     fn answer(self: Box<Self>) -> Result<ModelReply, Failure>;
 }
 
-/// The body of a request to a server of that kind at that host. It asks for a stream, and for this model unless the
-/// request names another.
+/// Body of a request to a server of that kind at that host. It requests a stream, and this model unless the request
+/// names another.
 pub fn body(kind: Kind, host: &str, model: &str, request: &Request) -> Result<String, Error> {
     if request.temperature.is_some_and(|t| !t.is_finite()) {
         return Err(Error::invalid(
@@ -196,7 +197,7 @@ pub fn body(kind: Kind, host: &str, model: &str, request: &Request) -> Result<St
     }
 }
 
-/// The fields of a body in order; those of `extra` replace ours.
+/// Fields of a body in order; those of `extra` replace ours.
 struct Fields(Vec<(&'static str, Raw)>);
 
 impl Fields {
@@ -234,10 +235,10 @@ fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a Raw)>) -> String {
     out
 }
 
-/// JSON from a server, checked as everything that we may keep, and read as `T`.
+/// Parses JSON from a server, with the checks for everything that we store.
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Failure> {
     everturn_core::json::check(text).map_err(|e| Failure::garbage(e.to_string()))?;
-    // What serde has to say may repeat what is in the text: only where it stopped is told.
+    // Serde's message may quote the text, so only the position is reported.
     serde_json::from_str(text)
         .map_err(|e| Failure::garbage(format!("JSON of another shape, seen at column {}", e.column())))
 }

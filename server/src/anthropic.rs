@@ -118,7 +118,7 @@ async fn count(Reader(scope): Reader, Json(mut body): Json<Fields>) -> Result<ax
     Ok(axum::Json(json!({"input_tokens": tokens})))
 }
 
-/// How a reply is returned.
+/// Envelope of a reply.
 struct ReplyFormat {
     id: String,
     model: String,

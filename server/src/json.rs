@@ -112,7 +112,7 @@ pub fn stalled(config: &Config) -> Problem {
     )
 }
 
-/// How much of a too large body is still read, and for how long, so that the client receives the refusal.
+/// Limits on reading the rest of a body that is too large, so that the client receives the refusal.
 const DISCARD_BYTES_MAX: usize = 256 * 1024 * 1024;
 const DISCARD_PATIENCE: Duration = Duration::from_secs(10);
 

@@ -79,7 +79,7 @@ pub fn read(body: Body, patience: Duration) -> Incoming {
 pub struct Incoming {
     receiver: Receiver<io::Result<Bytes>>,
     piece: Bytes,
-    /// Why the body ended early.
+    /// Error that ended the body early.
     pub broken: Option<io::ErrorKind>,
 }
 

@@ -16,7 +16,7 @@ pub struct Problem {
     pub status: StatusCode,
     /// Stable, dotted, lower case.
     pub code: &'static str,
-    /// What is wrong and what to do next.
+    /// One sentence on what is wrong and one on what to do next.
     pub detail: Cow<'static, str>,
     header: Option<(HeaderName, HeaderValue)>,
 }
@@ -32,7 +32,7 @@ pub struct ProblemBody<'a> {
     title: &'a str,
     /// HTTP status.
     status: u16,
-    /// What is wrong and what to do next.
+    /// Description of the problem and the next step.
     detail: &'a str,
     /// Stable, dotted, lower case: `append.stale_seq`.
     code: &'a str,

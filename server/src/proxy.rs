@@ -260,7 +260,7 @@ impl Drop for Copy {
     }
 }
 
-/// Where the first event of a stream ends, and where the next begins.
+/// End of the first event of a stream, and start of the next.
 fn event(bytes: &[u8]) -> Option<(usize, usize)> {
     let ends = [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"].into_iter().filter_map(|end| {
         let at = bytes.windows(end.len()).position(|window| window == end)?;

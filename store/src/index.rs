@@ -88,20 +88,20 @@ pub trait TurnIndex: Send + Sync {
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error>;
 }
 
-/// A page of turns, in reading order.
+/// A page of turns.
 #[derive(Clone, Debug, Default)]
 pub struct TurnQuery {
-    /// Only those with a smaller place, or `seq` with `include_superseded`.
+    /// Only those with a smaller place, or `seq` with `whole_log`.
     pub before: Option<u64>,
-    /// Only those with a greater place, or `seq` with `include_superseded`.
+    /// Only those with a greater place, or `seq` with `whole_log`.
     pub after: Option<u64>,
     /// Last first instead of first first.
     pub descending: bool,
     /// Only turns of these actors, if any are named.
     pub actors: Vec<String>,
-    /// Include superseded turns. They share the place of the turn that supersedes them, so these pages are in the
-    /// order of the log.
-    pub include_superseded: bool,
+    /// Every turn in the order of the log, superseded and aborted ones included: a superseded turn shares the place of
+    /// the turn that supersedes it. Otherwise the current turns, in reading order.
+    pub whole_log: bool,
     /// Only turns that were moved to their places after this `seq`: edits since then.
     pub moved_after: Option<u64>,
     /// As of this `seq`.
@@ -122,7 +122,7 @@ impl TurnQuery {
 
     /// Position of a row in the pages.
     pub(crate) fn position(&self, row: &TurnRow) -> u64 {
-        if self.include_superseded { row.seq } else { row.place }
+        if self.whole_log { row.seq } else { row.place }
     }
 
     /// The row as of the `seq` asked for.
@@ -135,7 +135,7 @@ impl TurnQuery {
 
     /// Whether a row passes the filters, its position aside.
     pub(crate) fn takes(&self, row: &TurnRow) -> bool {
-        (self.include_superseded || (row.superseded_by.is_none() && row.status != Status::Aborted))
+        (self.whole_log || (row.superseded_by.is_none() && row.status != Status::Aborted))
             && (self.actors.is_empty() || row.actor.as_ref().is_some_and(|actor| self.actors.contains(actor)))
             && self.moved_after.is_none_or(|after| row.placed_seq.is_some_and(|at| at > after))
     }

@@ -88,7 +88,7 @@ pub enum IndexChange {
     },
 }
 
-/// How far an index is behind the log.
+/// Lag of an index behind the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Behind {
     /// Number of events that are not in it yet.

@@ -213,7 +213,7 @@ pub struct Filter {
     pub before_seq: Option<u64>,
     /// Whether to include superseded and aborted turns.
     pub include_superseded: bool,
-    /// Who asks: finds only what it may see.
+    /// Reader of the results; finds only turns that it may see.
     pub viewer: Viewer,
 }
 

@@ -27,7 +27,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const OWNERS_MAX: usize = 5;
 
 /// A local store, and how to open it.
-pub struct Place {
+pub struct LocalStore {
     pub url: String,
     pub tenant: String,
     pub options: Options,
@@ -44,7 +44,7 @@ pub enum Reached {
 /// The error that names the owner of a store.
 pub struct Owned(pub Error);
 
-impl Place {
+impl LocalStore {
     fn file(&self) -> Result<Option<PathBuf>, Error> {
         store_file(&self.url)
     }
@@ -67,7 +67,7 @@ impl Place {
         }
     }
 
-    /// As [`Place::reach`], with the usual patience.
+    /// As [`LocalStore::reach`], with the usual patience.
     pub fn open(&self) -> Result<Reached, Error> {
         self.reach(PATIENCE)
     }
@@ -108,14 +108,14 @@ fn with_key(about: &About, arguments: String) -> Result<String, Error> {
 
 /// A store that another process owned when it was opened.
 pub struct Owner {
-    place: Place,
+    local: LocalStore,
     pub owned: Owned,
     now: Mutex<Arc<Client>>,
 }
 
 impl Owner {
-    pub fn new(place: Place, remote: Remote, owned: Owned) -> Owner {
-        Owner { place, owned, now: Mutex::new(Arc::new(Client::Remote(Box::new(remote)))) }
+    pub fn new(local: LocalStore, remote: Remote, owned: Owned) -> Owner {
+        Owner { local, owned, now: Mutex::new(Arc::new(Client::Remote(Box::new(remote)))) }
     }
 
     /// The client of the present owner, which may be this process.
@@ -140,9 +140,9 @@ impl Owner {
             owners += 1;
             match remote.call(&operation) {
                 Err(error) if owners < OWNERS_MAX && may_repeat(&error, &O::ABOUT) => {
-                    let next = match self.place.open()? {
+                    let next = match self.local.open()? {
                         Reached::Here(store) => {
-                            Client::Local(Box::new(Local::new(*store, &self.place.tenant)?))
+                            Client::Local(Box::new(Local::new(*store, &self.local.tenant)?))
                         }
                         Reached::Through(remote, _) => Client::Remote(Box::new(remote)),
                     };
@@ -169,7 +169,7 @@ fn once<O: Operation>(operation: O) -> Result<O, Error> {
 
 /// The store of `everturn mcp`: this process owns it and serves its socket, or reads beside the owner.
 pub struct McpStore {
-    place: Place,
+    local: LocalStore,
     config: Config,
     role: Mutex<Role>,
 }
@@ -180,9 +180,9 @@ enum Role {
 }
 
 impl McpStore {
-    pub fn open(place: Place, config: Config) -> Result<McpStore, Error> {
-        let role = Role::of(place.open()?, &place, &config)?;
-        Ok(McpStore { place, config, role: Mutex::new(role) })
+    pub fn open(local: LocalStore, config: Config) -> Result<McpStore, Error> {
+        let role = Role::of(local.open()?, &local, &config)?;
+        Ok(McpStore { local, config, role: Mutex::new(role) })
     }
 
     /// The owner to ask; `None` if it is this process.
@@ -197,7 +197,7 @@ impl McpStore {
     fn next_owner(&self, ended: &Arc<Remote>, patience: Duration) -> Result<(), Error> {
         let mut role = self.role.lock();
         if matches!(&*role, Role::Beside { owner, .. } if Arc::ptr_eq(owner, ended)) {
-            *role = Role::of(self.place.reach(patience)?, &self.place, &self.config)?;
+            *role = Role::of(self.local.reach(patience)?, &self.local, &self.config)?;
         }
         Ok(())
     }
@@ -222,16 +222,16 @@ impl McpStore {
 }
 
 impl Role {
-    fn of(reached: Reached, place: &Place, config: &Config) -> Result<Role, Error> {
+    fn of(reached: Reached, local: &LocalStore, config: &Config) -> Result<Role, Error> {
         Ok(match reached {
             Reached::Here(store) => {
                 let app = Arc::new(App::new((*store).clone(), config.clone()));
-                let sharing = place.file()?.and_then(|file| socket::share(app, &file));
+                let sharing = local.file()?.and_then(|file| socket::share(app, &file));
                 Role::Owner { store: *store, _sharing: sharing }
             }
             Reached::Through(owner, _) => {
-                let options = Options { read_only: true, ..place.options.clone() };
-                Role::Beside { reader: Everturn::open_with(&place.url, options)?, owner: Arc::new(owner) }
+                let options = Options { read_only: true, ..local.options.clone() };
+                Role::Beside { reader: Everturn::open_with(&local.url, options)?, owner: Arc::new(owner) }
             }
         })
     }
@@ -249,7 +249,7 @@ impl SharedStore for McpStore {
         self.role
             .lock()
             .store()
-            .tenant(&self.place.tenant)
+            .tenant(&self.local.tenant)
             .expect("the name was checked when the store was opened")
     }
 

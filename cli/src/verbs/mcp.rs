@@ -49,7 +49,7 @@ pub fn run(args: &Args, verb: &Mcp) -> Result<(), Failure> {
         true => Arc::new(open::store(args, options)?.tenant(&args.tenant)?),
         false => {
             let config = settings.config(&open::environment)?;
-            Arc::new(McpStore::open(open::place(args, options)?, config)?)
+            Arc::new(McpStore::open(open::local(args, options)?, config)?)
         }
     };
     let toolsets = verb.toolsets.parse()?;

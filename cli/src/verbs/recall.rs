@@ -111,7 +111,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         conversation: conversation.map(Into::into),
         options,
     })?;
-    // What a fork inherited is shown as the fork has it.
+    // Inherited turns are shown in the fork.
     let place = |hit: &Hit| conversation.unwrap_or(hit.conversation);
     if args.json && verb.context == 0 {
         return output::json(&recalled);
@@ -238,7 +238,7 @@ fn why(matched: &Matched) -> String {
     own.into_iter().chain(beside).chain(then).collect::<Vec<_>>().join(", ")
 }
 
-/// Where a hit is read in its conversation.
+/// Place of a hit in its conversation.
 fn read_at(hit: &Hit) -> u64 {
     hit.place.unwrap_or(hit.seq)
 }

@@ -107,13 +107,13 @@ struct Scribe {
     transport: &'static str,
     dispatches: Dispatches,
     began: Instant,
-    /// Begun with the first entry, when the client has said its name.
+    /// Begins with the first entry, once the client has given its name.
     record: Option<Result<Destination, Error>>,
     tried: Option<Instant>,
     has_complained: bool,
 }
 
-/// Where it is written.
+/// Output of the recording.
 enum Destination {
     File(Sink),
     Store { store: Box<Client>, conversation: ConversationId, is_ours: bool },

@@ -158,7 +158,8 @@ pub fn fake_model(answer: &'static str) -> String {
     url
 }
 
-fn reply(mut stream: TcpStream, answer: &str) {
+/// The body of the request that a fake server was sent.
+pub fn read_body(stream: &TcpStream) -> Vec<u8> {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut length = 0;
     loop {
@@ -173,6 +174,11 @@ fn reply(mut stream: TcpStream, answer: &str) {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
+    body
+}
+
+fn reply(mut stream: TcpStream, answer: &str) {
+    read_body(&stream);
     let chunk = |delta: Value, finish: Value| {
         let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
         format!("data: {}\n\n", json!({"id": "c1", "model": "fake", "choices": [choice]}))

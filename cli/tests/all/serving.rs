@@ -76,17 +76,22 @@ fn it_ends_well_while_streams_and_appends_run() {
     let body = r#"{"turns": [{"role": "user", "content": "the last word"}]}"#;
     let mut append = server.connect();
     let head = format!(
-        "POST /api/v1/conversations/{id}/turns HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        "POST /api/v1/conversations/{id}/turns HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     append.write_all(head.as_bytes()).unwrap();
-    append.write_all(&body.as_bytes()[..10]).unwrap();
-    // Another request on another connection has been answered since, so that the server has seen the beginning.
-    server.ask("GET /healthz", "");
+    // The server asks for the body, so it has begun to answer the request.
+    let mut append = BufReader::new(append);
+    let mut interim = String::new();
+    while !interim.ends_with("\r\n\r\n") {
+        assert!(append.read_line(&mut interim).unwrap() > 0, "{interim}");
+    }
+    assert!(interim.starts_with("HTTP/1.1 100"), "{interim}");
+    append.get_mut().write_all(&body.as_bytes()[..10]).unwrap();
     server.signal();
     let mut rest = String::new();
     live.read_to_string(&mut rest).unwrap();
-    append.write_all(&body.as_bytes()[10..]).unwrap();
+    append.get_mut().write_all(&body.as_bytes()[10..]).unwrap();
     let mut answer = String::new();
     append.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");

@@ -1,10 +1,10 @@
 //! One set of settings: a server, `mcp` and every verb use the same store, models and embedders.
 
-use crate::changing::fake_model;
+use crate::changing::{fake_model, read_body};
 use crate::process::{Mcp, Serving};
 use crate::{Said, Shell};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -16,20 +16,7 @@ fn fake_embedder() -> String {
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let mut length = 0;
-            loop {
-                let mut line = String::new();
-                reader.read_line(&mut line).unwrap();
-                if line.trim().is_empty() {
-                    break;
-                }
-                if let Some(bytes) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                    length = bytes.trim().parse().unwrap();
-                }
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).unwrap();
+            let body = read_body(&stream);
             let asked: Value = serde_json::from_slice(&body).unwrap();
             let vector = |text: &Value| match text.as_str().unwrap() {
                 text if text.contains("invoice") || text.contains("bills") => [1.0, 0.0],

@@ -125,7 +125,7 @@ const ALIVE: &str = "restoring.lock";
 fn mark_alive(scratch: &Path) -> Result<File, Error> {
     let path = scratch.join(ALIVE);
     let file = File::create(&path).map_err(|error| cannot_write(&path, &error))?;
-    // Where files cannot be locked, unfinished restores are never removed.
+    // If files cannot be locked, unfinished restores are never removed.
     let _ = file.try_lock();
     Ok(file)
 }

@@ -165,7 +165,7 @@ impl ConversationHandle {
         let draft = self.shared().draft(kind::BUDGET, &action)?;
         match action.trimmed.filter(|_| conversation.retention == Retention::Ephemeral) {
             None => Ok(vec![draft]),
-            // What leaves the window is erased, once the log says that it left.
+            // Turns that leave the window are erased, once the log records that they left.
             Some(trimmed) => {
                 let action =
                     write::Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
@@ -275,7 +275,7 @@ impl ConversationHandle {
 
     fn view_turns(&self, after: u64) -> Result<Vec<Turn>, Error> {
         let mut turns: Vec<Turn> = Vec::new();
-        let query = TurnQuery { after: Some(after), include_superseded: true, ..TurnQuery::default() };
+        let query = TurnQuery { after: Some(after), whole_log: true, ..TurnQuery::default() };
         self.each_turn(query, |turn| {
             turns.push(turn);
             Ok(ControlFlow::Continue(()))

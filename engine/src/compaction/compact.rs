@@ -478,7 +478,7 @@ impl ConversationHandle {
             if unsummarized.conversation.retention != Retention::Full {
                 unsummarized.turns = self.edits_since(at, None, COVERED_TURNS_MAX)?;
             }
-            // What was covered stays covered, unless an edit calls a tool.
+            // Covered turns stay covered, unless an edit calls a tool.
             let barrier = unsummarized.barrier.into_iter().chain([at.through_seq + 1]).min();
             let cut = compaction::plan(&policy, &unsummarized.candidates(), barrier, true);
             let Some(cut) = cut else { return Ok(()) };

@@ -698,7 +698,7 @@ impl ConversationHandle {
                 before: Some(before),
                 as_of: Some(fold.through_seq),
                 descending: true,
-                include_superseded: logged,
+                whole_log: logged,
                 limit: PAGE,
                 ..TurnQuery::default()
             };
@@ -723,7 +723,7 @@ impl ConversationHandle {
                 let message = Message::read(raw)?;
                 let cost = self.count(family, &turn, message.value());
                 let left = room.saturating_sub(tokens);
-                // Where a turn will not fit, older ones may.
+                // If a turn does not fit, older ones may.
                 if version >= 4 && cost > left && left >= room / FREE_PART && skipped < SKIPPED_MAX {
                     skipped += 1;
                 } else {

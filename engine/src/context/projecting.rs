@@ -33,7 +33,7 @@ pub struct Projection {
 /// The body of a `transcript.projection` event.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ProjectionBody {
-    /// Why the view is as it is.
+    /// Explanation of the view.
     pub text: String,
     /// The result without its messages.
     pub metadata: Value,
@@ -186,12 +186,8 @@ impl ConversationHandle {
     /// them all.
     fn logged_messages(&self, after: u64, through: u64) -> Result<(Vec<Message>, bool), Error> {
         let (mut messages, mut is_public, mut bytes) = (Vec::new(), true, 0);
-        let query = TurnQuery {
-            after: Some(after),
-            as_of: Some(through),
-            include_superseded: true,
-            ..TurnQuery::default()
-        };
+        let query =
+            TurnQuery { after: Some(after), as_of: Some(through), whole_log: true, ..TurnQuery::default() };
         self.each_turn(query, |turn| {
             is_public &= turn.hidden || is_for_everyone(&turn);
             if let Some(message) = turn.message.filter(|_| turn.superseded_by.is_none()) {

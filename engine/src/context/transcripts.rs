@@ -252,7 +252,7 @@ impl ConversationHandle {
         let query = TurnQuery {
             after: Some(after_seq),
             as_of: Some(through_seq),
-            include_superseded: true,
+            whole_log: true,
             ..TurnQuery::default()
         };
         self.each_turn(query, |turn| {

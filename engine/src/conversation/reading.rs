@@ -164,7 +164,7 @@ impl ConversationHandle {
         loop {
             let page = self.turns(&query)?;
             let Some(last) = page.last() else { return Ok(()) };
-            query.after = Some(if query.include_superseded { last.seq } else { last.place });
+            query.after = Some(if query.whole_log { last.seq } else { last.place });
             for turn in page {
                 if each(turn)?.is_break() {
                     return Ok(());
@@ -185,7 +185,7 @@ impl ConversationHandle {
             after: query.after,
             descending,
             actors: query.actors,
-            include_superseded: query.include_superseded,
+            whole_log: query.include_superseded,
             moved_after: None,
             as_of: None,
             limit: limit + 1,
@@ -235,7 +235,7 @@ impl ConversationHandle {
         let turns = TurnQuery {
             before: Some(through + 1),
             after: Some(from),
-            include_superseded: true,
+            whole_log: true,
             limit,
             ..TurnQuery::default()
         };

@@ -81,7 +81,7 @@ impl ConversationHandle {
         let place = self.visible_turn(turn)?.place;
         self.inherit_visibility(turn, &mut with)?;
         let conversation = self.shared().journal.conversation(self.key())?;
-        // What would be refused in the fork is refused before it is made.
+        // A turn that the fork would refuse is refused before the fork is made.
         let mut trial = Ingested { drafts: Vec::new(), uploads: Vec::new() };
         let accepted = self.shared().ingest(&conversation, with.clone(), DraftKind::Whole, &mut trial);
         self.shared().journal.uploaded(&trial.uploads);
@@ -124,7 +124,7 @@ impl ConversationHandle {
         let before = TurnQuery {
             after: Some(first.place - 1),
             before: Some(place),
-            include_superseded: true,
+            whole_log: true,
             ..TurnQuery::default()
         };
         all.each_turn(before, |turn| {

@@ -202,7 +202,7 @@ impl ConversationCompaction<'_> {
         }
         let query = TurnQuery {
             after: conversation.parent.map(|parent| parent.at_seq),
-            include_superseded: true,
+            whole_log: true,
             ..TurnQuery::default()
         };
         let mut due: Vec<TurnId> = Vec::new();

@@ -61,7 +61,7 @@ impl Records {
     /// then text from before must not be recorded. Every later erasure sees what it writes.
     pub fn write<T>(&self, mark: u64, write: impl FnOnce(bool) -> T) -> T {
         let file = File::options().create(true).append(true).open(self.erasures_file()).ok();
-        // Where files cannot be locked, the mark alone leaves a gap of microseconds.
+        // If files cannot be locked, the mark alone leaves a gap of microseconds.
         let _ = file.as_ref().map(File::lock_shared);
         let written = write(self.mark() != mark);
         let _ = file.as_ref().map(File::unlock);

@@ -180,7 +180,7 @@ impl FactReader {
         let query = TurnQuery {
             after: Some(from.saturating_sub(1)),
             before: Some(to.saturating_add(1)),
-            include_superseded: true,
+            whole_log: true,
             ..TurnQuery::default()
         };
         let mark = self.conversation.shared().journal.index.erasures(&self.key().tenant)?;

@@ -41,7 +41,7 @@ impl fmt::Debug for Secret {
 pub struct Endpoint {
     /// The protocol.
     pub kind: Kind,
-    /// Where the server is: `https://api.openai.com/v1`, `https://api.anthropic.com`, `http://localhost:8080`.
+    /// Address of the server: `https://api.openai.com/v1`, `https://api.anthropic.com`, `http://localhost:8080`.
     pub base_url: String,
     /// The API key, if the server requires one.
     pub api_key: Option<Secret>,

@@ -525,7 +525,7 @@ impl Tenant {
         let query = TurnQuery {
             after: Some(seq - 1),
             before: Some(seq + 1),
-            include_superseded: true,
+            whole_log: true,
             limit: 1,
             ..TurnQuery::default()
         };
@@ -561,7 +561,7 @@ impl Tenant {
                     after,
                     before,
                     as_of: Some(through),
-                    include_superseded: true,
+                    whole_log: true,
                     limit: 1,
                     ..TurnQuery::default()
                 };

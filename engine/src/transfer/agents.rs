@@ -1,6 +1,6 @@
-//! What agents and chat programs leave on disk becomes conversations.
+//! Import of the files that agents and chat programs leave on disk.
 //!
-//! Entries are taken over in batches, each one transaction with a marker behind it that says what it took over. The next
+//! Entries are imported in batches, each one transaction with a marker at its end that lists them. The next
 //! import of the same session, from this file or another, after a crash or a year, reads the markers and adds the rest.
 
 mod batch;
@@ -69,7 +69,7 @@ impl Tenant {
             }
             Ok(())
         })();
-        // What was read before a failure stays.
+        // Entries read before a failure are kept.
         let flushed = import.flush_all();
         read.and(flushed)?;
         let told = reader.problems();
@@ -172,20 +172,20 @@ struct Import<'a> {
 struct Target {
     key: Key,
     thread: Thread,
-    /// What turn ids are made from: a branch inherits turns of the conversation that it left.
+    /// Conversation that turn ids are derived from: a branch inherits turns of the conversation that it left.
     root: ConversationId,
-    /// As it is in the store; not there yet, if nothing was written.
+    /// The conversation in the store; `None` if nothing was written yet.
     conversation: Option<Conversation>,
-    /// The newest version of everything that was taken over, by its name.
+    /// Newest version of every imported entry, by name.
     known: HashMap<u64, u64>,
-    /// The first version, of what has several.
+    /// First version of entries with several.
     first: HashMap<u64, u64>,
-    /// The place of the last marker.
+    /// Place of the last marker.
     marker: Option<u64>,
     batch: Batch,
-    /// Full batches before it, while the file has had no turn.
+    /// Full batches before it, as long as the file has had no turn.
     held: Vec<Batch>,
-    /// The batch before, while the writer thread is at it.
+    /// The previous batch, while the writer thread writes it.
     writing: Option<Writing>,
 }
 
@@ -454,8 +454,7 @@ impl Import<'_> {
         let shared = self.tenant.shared();
         let target = self.target(at)?;
         let Some(conversation) = &target.conversation else { return Ok(()) };
-        let query =
-            TurnQuery { limit: 1, descending: true, include_superseded: true, ..TurnQuery::default() };
+        let query = TurnQuery { limit: 1, descending: true, whole_log: true, ..TurnQuery::default() };
         let Some(last) = shared.journal.index.turns(&target.key, &query)?.pop() else { return Ok(()) };
         let previous = conversation.checkpoint;
         if previous.is_some_and(|previous| previous.through_seq >= last.seq) {
@@ -495,7 +494,8 @@ impl Import<'_> {
         open.into_iter().try_for_each(|at| self.flush(at))
     }
 
-    /// What a new conversation begins with. It is a record of what was: it is not summarized by itself, and as long as it is.
+    /// Initial settings of a new conversation. An imported conversation is a record: it is neither compacted
+    /// automatically nor trimmed by the default budget.
     fn settings(&self, target: &Target) -> Result<Settings, Error> {
         let prompt = target.batch.prompt.clone().map(SystemPrompt::new);
         let mut settings = Settings {

@@ -14,7 +14,7 @@ use std::fmt;
 use std::io::Write;
 use std::str::FromStr;
 
-/// How a conversation is written.
+/// Format of an exported conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
@@ -78,7 +78,7 @@ impl Format {
         }
     }
 
-    /// How the name of such a file ends.
+    /// File extension.
     pub fn extension(self) -> &'static str {
         match self {
             Format::Jsonl | Format::Session => "jsonl",

@@ -1,4 +1,4 @@
-//! A tool call, put together from the updates about it.
+//! A tool call, assembled from its updates.
 
 use super::content;
 use serde_json::{Map, Value, json};
@@ -7,18 +7,18 @@ use std::collections::HashMap;
 /// Longest raw output that is kept beside the content, in bytes of JSON: metadata is small.
 const RAW_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
-/// A tool call as far as it is known.
+/// The current state of a tool call.
 pub struct Call {
     pub id: String,
-    /// Whether the call itself was written down.
+    /// Whether the call itself was recorded.
     pub is_written: bool,
-    /// Whether its result was.
+    /// Whether its result was recorded.
     pub is_ended: bool,
     /// The latest value of each field.
     fields: Map<String, Value>,
 }
 
-/// The state of a call after an update.
+/// State of a call after an update.
 pub enum Merged {
     Running,
     Ended,
@@ -52,7 +52,7 @@ impl Call {
         has_input || self.text("status") == Some("in_progress")
     }
 
-    /// The tool's name; of an agent that does not say it, the kind of tool.
+    /// Name of the tool; if the agent does not give it, the kind of tool.
     pub fn tool(&self) -> &str {
         self.text("name").or_else(|| self.text("kind")).unwrap_or("tool")
     }
@@ -92,7 +92,7 @@ impl Call {
         }])
     }
 
-    /// What the turns have no place for.
+    /// Metadata: fields that the messages have no place for.
     pub fn about(&self) -> Value {
         let mut about = Map::new();
         for name in ["title", "kind", "status", "locations"] {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The content of a prompt, and what it has no place for.
+/// Content of a prompt, and the data that it has no field for.
 pub fn prompt(blocks: &Value) -> (Value, Value) {
     let blocks = blocks.as_array().map(Vec::as_slice).unwrap_or_default();
     let links: Vec<&Value> = blocks.iter().filter(|block| block["type"] == "resource_link").collect();

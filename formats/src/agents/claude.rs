@@ -1,8 +1,8 @@
 //! Claude Code: one line for every block of a message, linked into a tree.
 //!
-//! Lines with the same `message.id` are one turn. What tools answer in between, and other lines, wait until the message is
+//! Lines with the same `message.id` are one turn. Tool results and other lines in between wait until the message is
 //! whole (a [`Bundle`]), because a result must not come before its call. Where a file ends in the middle of a message, the
-//! turn is given as far as it is there; what comes later is a newer version of it.
+//! turn is emitted as far as it goes; later lines make a newer version of it.
 
 mod bundle;
 
@@ -22,13 +22,13 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Lines that may come before one that names the session.
 const WAITING_MAX: usize = 1000;
-/// Most conversations that one file becomes; what belongs to a further one goes into the first.
+/// Most conversations in one file; lines of further ones go into the first.
 const THREADS_MAX: usize = 10_000;
 /// Messages that may be open side by side: one for each subagent that works.
 const OPEN_MAX: usize = 32;
 
 const NAME: &str = "claude-code";
-/// Where a turn's metadata has the rest of its line.
+/// Key of a turn's metadata that has the rest of its line.
 const METADATA: &str = "claude_code";
 
 /// Reads the lines of one file.
@@ -42,7 +42,7 @@ pub struct ClaudeCode {
     waiting: Vec<Waiting>,
     /// Stands for the session in a file where no line names one.
     fallback: Option<String>,
-    /// The session that the file is named after. What it took over from another one is a part of it.
+    /// Session that the file is named after. Lines that it copied from another session are a part of it.
     own: Option<String>,
 }
 
@@ -183,7 +183,7 @@ impl ClaudeCode {
 
     /// A thread for a branch that is taken up again.
     fn branch(&mut self, of: usize, segment: u32, line: &str, out: &mut Vec<Entry>) -> Option<usize> {
-        // What it leaves must be there before it.
+        // The turns that it branches from must be emitted first.
         self.close(of, out);
         let (thread, before) = self.tree.fork(segment)?;
         let home = self.notes[of].home;
@@ -205,7 +205,7 @@ impl ClaudeCode {
         Some(thread)
     }
 
-    /// The thread that a line belongs to, and behind how many turns it stands there.
+    /// Thread of a line, and the position of its parent there.
     fn place(&mut self, line: &Line<'_>, session: &str, parent: Option<u64>) -> (usize, Option<ParentAt>) {
         let found = parent.and_then(|parent| self.tree.find(parent));
         let of = |found: &ParentAt| match found {
@@ -300,7 +300,7 @@ impl Mapper for ClaudeCode {
         let session = match (named, &self.session) {
             (Some(named), Some(_)) => named.into_owned(),
             (None, Some(session)) => session.clone(),
-            // What stands in front of the first message says little of the session.
+            // Lines before the first message tell little about the session.
             (Some(named), None) if line.raw("cwd").is_some() || line.raw("message").is_some() => {
                 if !line.is("isSidechain") {
                     let session = self.own.clone().unwrap_or(named.to_string());

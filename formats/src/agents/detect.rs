@@ -16,7 +16,7 @@ const LINES_MAX: usize = 50;
 /// Fields that are named of a file of no known format.
 const FIELDS_MAX: usize = 8;
 
-/// The fields of a request that hold what was said.
+/// Fields of a request that hold messages.
 pub const LISTS: [&str; 3] = ["messages", "input", "contents"];
 
 /// Format of a file.
@@ -133,14 +133,14 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     if let Some(found) = found.iter().flatten().flatten().next() {
         return Some(*found);
     }
-    // The first value goes over several lines, or further than what was read of it.
+    // The first value spans several lines, or more than was read of it.
     match found.first() {
         Some(None) => of_beginning(text, lines.len() == 1),
         _ => None,
     }
 }
 
-/// The values of a line on which several stand, each whole: some programs forget a line break.
+/// Values of a line with several of them, each complete: some programs forget a line break.
 pub fn values(line: &str) -> Option<Vec<&RawValue>> {
     let values: Result<Vec<&RawValue>, _> = serde_json::Deserializer::from_str(line).into_iter().collect();
     values
@@ -159,7 +159,7 @@ fn begins_with_object(list: &str) -> bool {
         }
 }
 
-/// The error for a file of no known format: what it looks like, and what is known.
+/// Error for a file of no known format: a description of it, and the known formats.
 pub fn unknown(head: &[u8]) -> Error {
     let text = String::from_utf8_lossy(head);
     let text = text.trim_start_matches('\u{feff}').trim_start();

@@ -7,7 +7,7 @@ use std::io::{self, BufRead};
 /// The fields of an object whose elements are messages.
 const LISTS: [&str; 6] = ["messages", "input", "contents", "items", "output", "history"];
 
-/// What was found.
+/// A piece of the value.
 #[derive(Debug, PartialEq)]
 pub enum Fragment {
     /// An element of a list of messages.
@@ -16,7 +16,7 @@ pub enum Fragment {
     Field(String, Vec<u8>),
     /// A value that was too long and has been skipped.
     Skipped(u64),
-    /// The value ended before it was whole.
+    /// The value ended early.
     Torn,
 }
 
@@ -44,7 +44,7 @@ impl<R: BufRead> Elements<R> {
         Elements { source, place: ParserState::Start, offset: 0, done: false }
     }
 
-    /// How much of the file was read.
+    /// Bytes of the file read so far.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -91,7 +91,7 @@ impl<R: BufRead> Elements<R> {
                         Value::Torn => self.torn(),
                     }));
                 }
-                // Something behind the end, or what is not JSON.
+                // Bytes after the end, or bytes that are not JSON.
                 (ParserState::End | ParserState::Start | ParserState::Object, _) => {
                     return Ok(Some(self.torn()));
                 }
@@ -100,7 +100,7 @@ impl<R: BufRead> Elements<R> {
     }
 
     fn torn(&mut self) -> Fragment {
-        // Nothing behind it can be trusted; the source is left where it is.
+        // Nothing after it can be trusted; the source is left where it is.
         self.done = true;
         Fragment::Torn
     }
@@ -142,7 +142,7 @@ impl<R: BufRead> Elements<R> {
         }
     }
 
-    /// The bytes of one value, which begins here. What it says is not looked at, only where it ends.
+    /// Bytes of the value that begins here. Looks only for its end, not at its content.
     fn value(&mut self) -> io::Result<Value> {
         let mut out = Vec::new();
         let (mut depth, mut in_string, mut escaped) = (0_u64, false, false);

@@ -1,18 +1,18 @@
-//! Compressed files, with a limit on what they may become.
+//! Compressed files, with a limit on their expanded size.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// What a compressed file begins with.
+/// Magic number of Zstandard.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// How many times larger than itself a compressed file may become, once it is over `FREE_BYTES`. Sessions compress to a
-/// tenth or a fiftieth; what becomes ten thousand times larger was made to fill a disk.
+/// Largest ratio of expanded to compressed size, above `FREE_BYTES`. Sessions compress to a tenth or a fiftieth; a file
+/// that expands ten thousand times was made to fill a disk.
 pub const EXPANSION_MAX: u64 = 300;
 
-/// What a file may become in any case.
+/// Expanded size that is allowed at any ratio.
 const FREE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The largest window, as a power of two: what the decoder may remember.
+/// Largest window of the decoder, as a power of two.
 const WINDOW_LOG_MAX: u32 = 27;
 
 /// A file as it is, or expanded while it is read.
@@ -60,7 +60,7 @@ impl<R: BufRead> BufRead for Expanded<R> {
     }
 }
 
-/// Counts what is read.
+/// Counts the bytes read.
 struct Counted<R> {
     source: R,
     bytes: u64,
@@ -85,7 +85,7 @@ impl<R: BufRead> BufRead for Counted<R> {
     }
 }
 
-/// A decoder that stops when the file becomes too large.
+/// A decoder that stops when the file expands too much.
 pub struct Bounded<R: BufRead> {
     decoder: zstd::Decoder<'static, Counted<R>>,
     bytes: u64,
@@ -95,7 +95,7 @@ impl<R: BufRead> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = match self.decoder.read(buffer) {
             Ok(read) => read,
-            // A file that is still being written ends in the middle of a frame; what is there of it was given.
+            // A file that is still being written ends in the middle of a frame; its bytes so far were passed on.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
             Err(error) => return Err(error),
         };

@@ -22,7 +22,7 @@ pub struct Gemini {
     fallback: Option<String>,
     seen: HashMap<u64, u32>,
     titled: bool,
-    /// The turns that stand, each with the message that it came from.
+    /// Current turns, each with the message that it came from.
     path: Vec<(u64, u64)>,
     standing: HashSet<u64>,
     /// Turns that were taken back; the next one takes their place.
@@ -84,7 +84,7 @@ impl Gemini {
         out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
     }
 
-    /// Notes that a turn stands; gives what it takes the place of.
+    /// Records that a turn is current; returns the turns that it supersedes.
     fn stands(&mut self, turn: u64, message: u64) -> Vec<u64> {
         if self.standing.insert(turn) {
             self.path.push((turn, message));
@@ -181,13 +181,13 @@ impl Mapper for Gemini {
     }
 }
 
-/// What a person said: a text, a part or a list of parts.
+/// A message of the user: a text, a part or a list of parts.
 fn user(content: &str) -> String {
     let content = if content.starts_with('{') { format!("[{content}]") } else { content.to_string() };
     format!("{{\"role\":\"user\",\"content\":{content}}}")
 }
 
-/// What the model said, and what its tools answered.
+/// A message of the model, and the results of its tools.
 fn model(line: &Line<'_>, content: &str) -> (String, Option<String>) {
     let thoughts = line.list("thoughts").unwrap_or_default();
     let calls = line.list("toolCalls").unwrap_or_default();
@@ -224,7 +224,7 @@ fn model(line: &Line<'_>, content: &str) -> (String, Option<String>) {
     (message, results)
 }
 
-/// What a tool answered: the text where it is nothing else, or everything.
+/// Output of a tool: its text if that is all there is, else the whole result.
 fn answer(result: &str) -> String {
     let parts: Vec<&serde_json::value::RawValue> = serde_json::from_str(result).unwrap_or_default();
     let [part] = parts.as_slice() else { return result.to_string() };

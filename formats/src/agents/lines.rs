@@ -3,7 +3,7 @@
 use super::LINE_BYTES_MAX;
 use std::io::{self, BufRead, Read};
 
-/// Gives lines.
+/// Reads lines.
 pub struct Lines<R> {
     source: R,
     buffer: Vec<u8>,
@@ -11,11 +11,11 @@ pub struct Lines<R> {
     offset: u64,
 }
 
-/// What was found.
+/// A line of the file.
 pub enum LineRead<'a> {
-    /// A line without what surrounds it; whether its line break is missing, because the file ends with it.
+    /// A trimmed line, and whether it ends the file without a line break.
     Line { number: u64, bytes: &'a [u8], last: bool },
-    /// A line that was too long and has been skipped.
+    /// A line that was too long and was skipped.
     Skipped { number: u64, bytes: u64 },
 }
 
@@ -24,7 +24,7 @@ impl<R: BufRead> Lines<R> {
         Lines { source, buffer: Vec::new(), number: 0, offset: 0 }
     }
 
-    /// How much of the file was read.
+    /// Bytes of the file read so far.
     pub fn offset(&self) -> u64 {
         self.offset
     }

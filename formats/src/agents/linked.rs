@@ -108,7 +108,7 @@ impl Linked {
         }
     }
 
-    /// The chain that a line with this parent is on, and behind how many turns it stands there.
+    /// Chain of a line with this parent, and its depth there.
     fn place(&mut self, parent: Option<u64>, name: u64) -> (usize, Option<u32>) {
         match parent.and_then(|parent| self.tree.find(parent)) {
             Some(ParentAt::On { chain, depth }) => (chain, Some(depth)),

@@ -1,6 +1,6 @@
-//! Messages as providers take them: a list, a request with a list in it, or one message a line.
+//! Messages in the shapes of providers: a list, a request with a list in it, or one message a line.
 //!
-//! What a request gives apart from its messages as instructions is the conversation's system prompt. Where it comes in
+//! Instructions that a request gives apart from its messages are the conversation's system prompt. Where they come in
 //! several pieces, the first is the prompt and the others are turns behind it, so that an export has the same pieces again.
 
 use super::detect::LISTS;
@@ -27,11 +27,11 @@ pub struct Messages {
     /// Messages that tell the conversation from others: for a file with a name those up to the first that a person said,
     /// else all of them, because two chats may begin alike.
     waiting: Vec<(u64, String)>,
-    /// Their size.
+    /// Size of the waiting messages, in bytes.
     waiting_bytes: usize,
     fields: Vec<(String, String)>,
     kept_fields: bool,
-    /// Whether the instructions are given.
+    /// Whether the system prompt was emitted.
     prompted: bool,
 }
 
@@ -161,7 +161,7 @@ impl Messages {
 }
 
 fn role(line: &Line<'_>) -> Option<Role> {
-    // Gemini takes what has no role as the user's.
+    // Gemini takes a content without a role as the user's.
     if line.raw("role").or(line.raw("type")).is_none() && line.list("parts").is_some() {
         return Some(Role::User);
     }
@@ -234,7 +234,7 @@ impl Mapper for Messages {
         }
         if !self.fields.is_empty() && !self.kept_fields && !self.threads.is_empty() {
             self.kept_fields = true;
-            // They came behind the messages.
+            // They came after the messages.
             if !self.prompted {
                 let texts = self.instructions();
                 let joined = (!texts.is_empty()).then(|| texts.join("\n\n"));

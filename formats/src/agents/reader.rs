@@ -37,11 +37,11 @@ pub(super) trait Mapper {
 pub enum Opened<R: BufRead> {
     /// One of these formats.
     Agent(Reader<R>),
-    /// None of them: what it begins with, and the rest.
+    /// None of them: its first bytes, and the rest.
     Other(Vec<u8>, Expanded<R>),
 }
 
-/// Looks into a file, which may be compressed. `name` stands for the session where the file itself names none.
+/// Detects the format of a file, which may be compressed. `name` is the session id if the file itself has none.
 pub fn open<R: BufRead>(source: R, name: Option<&str>) -> Result<Opened<R>, Error> {
     let mut source = Expanded::new(source).map_err(|error| unreadable(&error))?;
     let mut head = Vec::new();
@@ -96,22 +96,22 @@ impl<R: BufRead> Reader<R> {
         Reader { format, input, mapper, ready: VecDeque::new(), problems: Vec::new(), lines: 0, done: false }
     }
 
-    /// How the file is written.
+    /// Format of the file.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The conversations that were found so far.
+    /// Conversations found so far.
     pub fn threads(&self) -> &[Thread] {
         self.mapper.threads()
     }
 
-    /// Lines or elements that were read.
+    /// Number of lines or elements read.
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// How much of the (expanded) file was read, in bytes.
+    /// Bytes of the (expanded) file read so far.
     pub fn offset(&self) -> u64 {
         match &self.input {
             Input::Lines(lines) => lines.offset(),
@@ -119,7 +119,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// What a person should know, and was not told yet.
+    /// Takes the problems found since the last call.
     pub fn problems(&mut self) -> Vec<Problem> {
         std::mem::take(&mut self.problems)
     }
@@ -189,12 +189,12 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// Takes a line; false if it is one that was not written to its end.
+    /// Takes a line; false if it is incomplete.
     fn text(&mut self, number: u64, bytes: &[u8], last: bool, out: &mut Vec<Entry>) -> bool {
         #[derive(Serialize)]
         struct Unreadable<'a> {
             text: &'a str,
-            /// The bytes, where the text does not say them all.
+            /// Original bytes, where the text lost some of them.
             #[serde(skip_serializing_if = "Option::is_none")]
             base64: Option<String>,
             reason: &'a str,
@@ -216,7 +216,7 @@ impl<R: BufRead> Reader<R> {
             Err(error) => format!("not UTF-8 at its byte {}", error.valid_up_to()),
         };
         let lossy = String::from_utf8_lossy(bytes);
-        // A line that was cut off when the program died, and another that was written behind it.
+        // A line that was cut off when the program died, with another one written after it.
         let glued = (self.lines_only()).then(|| glued(&lossy)).flatten();
         let text = glued.map_or(&*lossy, |at| &lossy[..at]);
         let base64 = std::str::from_utf8(bytes).is_err().then(|| BASE64.encode(bytes));
@@ -240,7 +240,7 @@ enum NextLine {
     End,
 }
 
-/// Where a whole object begins that ends a broken line.
+/// Start of a whole object at the end of a broken line.
 fn glued(line: &str) -> Option<usize> {
     const TRIES: usize = 64;
     let starts = line.match_indices("{\"").map(|(at, _)| at).filter(|at| *at > 0);

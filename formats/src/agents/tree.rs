@@ -1,10 +1,10 @@
-//! Which line goes on from which: a tree that is read in the order of its lines, with what stands kept as paths.
+//! Tree of lines by parent, read in the order of the lines, with the current branches kept as paths.
 //!
 //! A line whose parent is the newest turn goes on. One whose parent is an earlier turn leaves the branch behind it: those
 //! turns are superseded. One whose parent was left behind takes that branch up again, as a chain of its own. A parent that
 //! was never seen, or comes later (so that there would be a circle), is none: the line goes on where the chain ends.
 //!
-//! A few bytes are remembered of every line, and nothing of what it says.
+//! Takes a few bytes of memory for every line, regardless of its length.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ const FORKS_MAX: usize = 500;
 /// Most forks of forks.
 const LEVELS_MAX: u32 = 50;
 
-/// Where a line stands: behind this many turns, while this segment was the newest.
+/// Position of a line: its depth in turns, and the newest segment at that time.
 #[derive(Clone, Copy)]
 struct Node {
     segment: u32,
@@ -23,20 +23,21 @@ struct Node {
 /// A part of a chain, from one branching to the next.
 struct Segment {
     chain: usize,
-    /// Where it begins.
+    /// Depth at which it begins.
     start: u32,
     /// Its first turn.
     first: u64,
-    /// What it left behind.
+    /// Turns that it left behind.
     tail: Vec<Turn>,
-    /// The chain that took that up again.
+    /// Chain that continued those turns.
     fork: Option<usize>,
 }
 
 #[derive(Clone, Copy)]
 struct Turn {
     name: u64,
-    /// What a tool answered: several answers follow one message side by side, and none of them leaves the others.
+    /// Whether it is a tool result. Several results follow one message side by side, and none of them supersedes the
+    /// others.
     result: bool,
 }
 
@@ -48,12 +49,12 @@ struct Chain {
     level: u32,
 }
 
-/// Where a parent is.
+/// Position of a parent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ParentAt {
     /// On a chain.
     On { chain: usize, depth: u32 },
-    /// In what a segment left behind, and nobody has taken up yet.
+    /// Among the turns that a segment left behind, and no chain has continued yet.
     Left { chain: usize, segment: u32, depth: u32 },
 }
 
@@ -65,7 +66,7 @@ pub struct Tree {
     chains: Vec<Chain>,
 }
 
-/// Marks a node that counts lines that are spelt the same.
+/// Segment of a node that counts equal lines.
 const COUNTER: u32 = u32::MAX;
 
 impl Tree {
@@ -82,7 +83,7 @@ impl Tree {
         chain
     }
 
-    /// How often a text was seen before; counts this time.
+    /// Number of earlier occurrences of a text; counts this one.
     pub fn count(&mut self, text: u64) -> u64 {
         let node = self.known.entry(text).or_insert(Node { segment: COUNTER, depth: 0 });
         node.depth += 1;
@@ -94,7 +95,7 @@ impl Tree {
         self.known.contains_key(&line)
     }
 
-    /// Where a line is by now.
+    /// Current position of a line.
     pub fn find(&self, line: u64) -> Option<ParentAt> {
         let node = self.known.get(&line).filter(|node| node.segment != COUNTER)?;
         let mut chain = self.segments[node.segment as usize].chain;
@@ -114,8 +115,8 @@ impl Tree {
         }
     }
 
-    /// A chain for what a segment left behind, and the turn of the other chain before which it leaves that. `None` if there
-    /// are too many.
+    /// A chain for the turns that a segment left behind, and the turn of the other chain before which it branches.
+    /// `None` if there are too many.
     pub fn fork(&mut self, segment: u32) -> Option<(usize, u64)> {
         let left = &self.segments[segment as usize];
         let level = self.chains[left.chain].level + 1;
@@ -130,7 +131,7 @@ impl Tree {
         Some((fork, first))
     }
 
-    /// Appends a turn to a chain, behind `depth` turns or at its end; gives the turns that it takes the place of.
+    /// Appends a turn to a chain, at `depth` or at its end; returns the turns that it supersedes.
     pub fn append(&mut self, chain: usize, depth: Option<u32>, name: u64, result: bool) -> Vec<u64> {
         let Chain { base, path, segments, .. } = &mut self.chains[chain];
         let mut at = depth.map_or(path.len(), |depth| depth.saturating_sub(*base) as usize).min(path.len());
@@ -149,7 +150,7 @@ impl Tree {
         left
     }
 
-    /// Notes that a line stands at a depth of a chain, or at its end.
+    /// Records that a line is at a depth of a chain, or at its end.
     pub fn note(&mut self, line: u64, chain: usize, depth: Option<u32>) {
         let Chain { base, path, segments, .. } = &self.chains[chain];
         let depth = depth.unwrap_or(*base + path.len() as u32);
@@ -157,7 +158,7 @@ impl Tree {
         self.known.entry(line).or_insert(Node { segment, depth });
     }
 
-    /// Notes that a line stands where another does, wherever that is by now.
+    /// Records that a line is at the position of another, wherever that is by now.
     pub fn alias(&mut self, line: u64, parent: u64) {
         if let Some(node) = self.known.get(&parent).copied() {
             self.known.entry(line).or_insert(node);
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(say(&mut tree, 9, Some(4)), (2, vec![]));
         // The first chain is where it was.
         assert_eq!(say(&mut tree, 10, Some(6)), (0, vec![]));
-        // What nobody knows goes on at the end; so does what comes from itself.
+        // Unknown parents continue at the end; so does a line that is its own parent.
         assert_eq!(say(&mut tree, 11, Some(99)), (0, vec![]));
         assert_eq!(say(&mut tree, 12, Some(12)), (0, vec![]));
         assert_eq!(say(&mut tree, 13, Some(1)), (0, vec![2, 5, 6, 10, 11, 12]));

@@ -1,4 +1,4 @@
-//! What a chain of archives adds up to, without words.
+//! State that a chain of archives adds up to, without bodies.
 
 use super::read::malformed;
 use super::{Counts, Header, Item, ParentNo, Ranges, Reader};
@@ -16,9 +16,9 @@ use std::io::Read;
 pub struct Contents {
     /// Conversations by number.
     pub members: BTreeMap<u64, Member>,
-    /// Bytes of assets that the chain has.
+    /// Assets whose bytes the chain has.
     pub assets: HashSet<(TenantName, Hash)>,
-    /// Where assets are shown: number of the conversation, and place of the event that brought it.
+    /// References to assets: number of the conversation, and place of the event.
     pub shown: HashMap<(TenantName, Hash), Vec<(u64, u64)>>,
     /// Access keys of the last archive, and whether each is revoked.
     pub keys: BTreeMap<KeyId, bool>,
@@ -28,22 +28,22 @@ pub struct Contents {
     pub counts: Counts,
 }
 
-/// A conversation as the last archive left it.
+/// A conversation as of the last archive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Whose, and which.
+    /// Tenant and id.
     pub key: Key,
-    /// When it was created.
+    /// Time of creation.
     pub created: Timestamp,
-    /// Where it leaves its parent.
+    /// Fork point, if it is a fork.
     pub parent: Option<ParentNo>,
-    /// The last own event that the chain of archives has; 0 if none.
+    /// Last own event in the chain of archives; 0 if none.
     pub through: u64,
-    /// That event's hash.
+    /// Hash of that event.
     pub hash: Option<Hash>,
     /// Events without a body.
     pub erased: Ranges,
-    /// If it is deleted: its tombstone, and the last own event that its forks need.
+    /// Tombstone of a deleted conversation, and the last own event that its forks need.
     pub deleted: Option<(Tombstone, u64)>,
 }
 

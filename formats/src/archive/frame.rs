@@ -4,16 +4,16 @@ use everturn_core::chain::Hash;
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Write};
 
-/// Begins a frame that Zstandard skips, with 32 bytes in it. Frozen.
+/// Header of a Zstandard frame that decoders skip, with 32 bytes of content. Frozen.
 const TRAILER_HEAD: [u8; 8] = [0x5e, 0x2a, 0x4d, 0x18, 32, 0, 0, 0];
-/// How data of Zstandard begins.
+/// Magic number of Zstandard.
 const ZSTANDARD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The whole frame.
+/// Size of the whole frame.
 const TRAILER_BYTES: usize = TRAILER_HEAD.len() + 32;
-/// How much is read at a time.
+/// Bytes read at a time.
 const CHUNK_BYTES: usize = 128 * 1024;
 
-/// Hashes what goes through.
+/// Hashes everything written through it.
 pub struct Hashing<W> {
     out: W,
     hasher: Sha256,
@@ -25,7 +25,7 @@ impl<W: Write> Hashing<W> {
         Hashing { out, hasher: Sha256::new(), bytes: 0 }
     }
 
-    /// Writes the hash behind everything. Gives the output back, flushed, with the hash and the number of bytes.
+    /// Writes the hash at the end. Returns the flushed output with the hash and the number of bytes.
     pub fn finish(mut self) -> io::Result<(W, Hash, u64)> {
         let hash = Hash(self.hasher.finalize().into());
         self.out.write_all(&TRAILER_HEAD)?;
@@ -48,17 +48,17 @@ impl<W: Write> Write for Hashing<W> {
     }
 }
 
-/// Gives everything but the last frame, and hashes it.
+/// Passes on everything but the last frame, and hashes it.
 pub struct Checking<R> {
     source: R,
     hasher: Sha256,
-    /// Read and not given yet; the last [`TRAILER_BYTES`] of it are held back.
+    /// Bytes read and not passed on yet; the last [`TRAILER_BYTES`] are held back.
     pending: Vec<u8>,
     given: usize,
     ended: bool,
-    /// The source itself failed, which says nothing about what is in it.
+    /// Whether the source itself failed, which says nothing about its content.
     pub failed: bool,
-    /// Whether it begins as Zstandard does; `None` before the first read.
+    /// Whether it begins like Zstandard data; `None` before the first read.
     pub is_zstandard: Option<bool>,
 }
 

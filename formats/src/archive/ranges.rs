@@ -1,4 +1,4 @@
-//! Sets of places, as ranges: what is erased is most often either little or long stretches.
+//! Sets of places, as ranges: erased events are most often either few or in long runs.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -13,17 +13,17 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// How many numbers there are in it.
+    /// Number of elements.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|(low, high)| high - low + 1).sum()
     }
 
-    /// Its numbers, ascending.
+    /// Elements, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().flat_map(|(low, high)| *low..=*high)
     }
 
-    /// Whether it has this number.
+    /// Whether the number is in the set.
     pub fn contains(&self, number: u64) -> bool {
         let next = self.0.partition_point(|(low, _)| *low <= number);
         next > 0 && self.0[next - 1].1 >= number

@@ -16,7 +16,7 @@ use everturn_core::limits::ASSET_BYTES_MAX;
 use everturn_core::write::AnsweredRequest;
 use std::io::{BufRead, BufReader, Read};
 
-/// What Zstandard may ask for to look back, as a power of two: 16 MiB. What [`super::Writer`] writes needs 2 MiB.
+/// Largest window that Zstandard may use, as a power of two: 16 MiB. Archives of [`super::Writer`] need 2 MiB.
 const WINDOW_LOG_MAX: u32 = 24;
 
 const HEADER: &str = "{\"backup\":";
@@ -36,7 +36,7 @@ pub enum Item {
     Request(AnsweredRequest),
     /// Text of an open turn of the conversation.
     Text(OpenText),
-    /// An event behind damage, as its line. Nothing follows from it.
+    /// An event after damage, as its line. It is not restored.
     Loose(String),
     /// The conversation's block ends.
     Through(Through),
@@ -53,7 +53,7 @@ pub enum Item {
 pub struct EventLine(String);
 
 impl EventLine {
-    /// The event. Its hashes are taken as they stand; [`everturn_core::chain::Verifier`] checks them.
+    /// The event. Its hashes are not checked here; [`everturn_core::chain::Verifier`] does that.
     pub fn event(&self) -> Result<Event, Error> {
         let inner = self.0.strip_prefix(EVENT).and_then(|rest| rest.strip_suffix('}'));
         inner.ok_or_else(|| malformed("an event is cut")).and_then(encoding::from_line)
@@ -95,7 +95,7 @@ impl<R: Read> Reader<R> {
             return Err(foreign());
         }
         let damaged = || malformed("its first record is malformed");
-        // Whatever a later version writes into its header, its number can be read.
+        // The format number can be read from the header of any later version.
         #[derive(serde::Deserialize)]
         struct First {
             backup: Format,
@@ -122,17 +122,17 @@ impl<R: Read> Reader<R> {
         self.lines.get_ref().get_ref().get_ref().is_zstandard == Some(true)
     }
 
-    /// What the archive is.
+    /// Header of the archive.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// What was read so far.
+    /// Records read so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// The next record; `None` behind the last one.
+    /// The next record; `None` after the last one.
     pub fn next_item(&mut self) -> Result<Option<Item>, Error> {
         if self.ended {
             return Ok(None);
@@ -189,7 +189,7 @@ impl<R: Read> Reader<R> {
             return Err(malformed("there is something behind its end"));
         }
         let mut buffered = self.lines.into_inner().finish();
-        // The decoder stops at the end of its frame; anything behind it is not ours.
+        // The decoder stops at the end of its frame; anything after it is not ours.
         if !buffered.fill_buf().map_err(|error| failed("cannot read the backup", &error))?.is_empty() {
             return Err(malformed("there is something behind its end"));
         }
@@ -231,7 +231,7 @@ impl<R: Read> Reader<R> {
         let limit = LINE_BYTES_MAX as u64 + 1;
         let read = (&mut self.lines).take(limit).read_until(b'\n', &mut line);
         if let Err(error) = read {
-            // What the source says is passed on; what Zstandard says means that the bytes are wrong.
+            // Errors of the source are passed on; errors of Zstandard mean that the bytes are wrong.
             return Err(match self.lines.get_ref().get_ref().get_ref().failed {
                 true => failed("cannot read the backup", &error),
                 false if error.kind() == std::io::ErrorKind::UnexpectedEof => cut(),

@@ -16,7 +16,7 @@ use everturn_core::id::TenantName;
 use everturn_core::write::AnsweredRequest;
 use std::io::{self, Write};
 
-/// Of Zstandard: the usual one, which is about as fast as the events are read and checked.
+/// Default compression level of Zstandard, about as fast as events are read and checked.
 const LEVEL: i32 = 3;
 
 /// Writes the header, then records as they come, then the end.
@@ -34,7 +34,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// What was written so far.
+    /// Records written so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

@@ -13,7 +13,7 @@ pub struct AssetPieces {
 }
 
 impl AssetPieces {
-    /// Takes the next piece. Gives the asset when it is whole and its bytes are what its hash says.
+    /// Takes the next piece. Returns the asset when it is complete and its bytes match the hash.
     pub fn push(&mut self, piece: AssetPiece) -> Result<Option<(Hash, Vec<u8>)>, Error> {
         let sha256 = piece.sha256;
         if piece.bytes > ASSET_BYTES_MAX as u64 {

@@ -16,45 +16,45 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
 
-/// What a file is made of. Lines count from 1.
+/// An item of a file. Lines count from 1.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Item {
-    /// How the session began.
+    /// Start of the session.
     Header(Header),
     /// An event with its place in the chain, which is not checked here.
     Event {
-        /// Where it stands.
+        /// Line number.
         line: u64,
-        /// What it says.
+        /// The event.
         event: Box<Event>,
     },
     /// A piece of an asset's bytes.
     Asset(AssetPiece),
     /// JSON without chain fields: another program's event.
     Foreign {
-        /// Where it stands.
+        /// Line number.
         line: u64,
         /// The line as it came.
         text: String,
     },
-    /// How the session ended.
+    /// End of the session.
     End(End),
-    /// A line that could not be read. Reading goes on behind it.
+    /// An unreadable line. Reading continues after it.
     Corrupt(CorruptLine),
     /// A last line that was not written to its end. Everything before it was returned.
     TruncatedTail(TruncatedTail),
 }
 
-/// The `session_start` line. What another program left out or wrote otherwise is `None` here and still in the text.
+/// The `session_start` line. Fields that another program left out or wrote otherwise are `None`, and still in the text.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Header {
-    /// Where it stands.
+    /// Line number.
     pub line: u64,
-    /// What its author calls the session.
+    /// Session id given by its author.
     pub session_id: Option<String>,
     /// The conversation, if Everturn wrote the file.
     pub conversation: Option<ConversationId>,
-    /// When it began.
+    /// Start time.
     pub started_at: Option<Timestamp>,
     /// For people.
     pub title: Option<String>,
@@ -67,13 +67,13 @@ pub struct Header {
 /// A piece of an asset's bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AssetPiece {
-    /// Where it stands.
+    /// Line number.
     pub line: u64,
     /// The asset.
     pub sha256: Hash,
-    /// How many bytes the asset has.
+    /// Size of the whole asset, in bytes.
     pub bytes: u64,
-    /// How many of them come before this piece.
+    /// Offset of this piece in the asset.
     pub offset: u64,
     /// The piece.
     pub piece: Vec<u8>,
@@ -82,9 +82,9 @@ pub struct AssetPiece {
 /// The `session_end` line.
 #[derive(Clone, PartialEq, Debug)]
 pub struct End {
-    /// Where it stands.
+    /// Line number.
     pub line: u64,
-    /// How many events its author counted.
+    /// Number of events that its author counted.
     pub entries: Option<u64>,
     /// The line as it came.
     pub text: String,
@@ -93,20 +93,20 @@ pub struct End {
 /// A line that could not be read.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct CorruptLine {
-    /// Which one.
+    /// Line number.
     pub line: u64,
-    /// Where in the file it begins.
+    /// Offset of its first byte in the file.
     pub byte_offset: u64,
-    /// What is wrong with it.
+    /// Reason why it cannot be read.
     pub reason: String,
 }
 
 /// A last line that was not written to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct TruncatedTail {
-    /// Where it begins: what the file should be cut to.
+    /// Offset of its first byte: the size to truncate the file to.
     pub byte_offset: u64,
-    /// How much there is of it.
+    /// Size of the incomplete line.
     pub bytes: u64,
 }
 
@@ -124,7 +124,7 @@ pub struct Reader<R> {
     done: bool,
 }
 
-/// How much of a line is in the buffer.
+/// State of the line in the buffer.
 enum Filled {
     /// The file has ended.
     Nothing,
@@ -214,7 +214,7 @@ impl<R: BufRead> Reader<R> {
         Ok(Filled::Skipped { bytes: bytes + skipped - u64::from(ended), ended })
     }
 
-    /// Leaves the rest of a line behind; tells how much that was and whether a line break ended it.
+    /// Skips the rest of a line; returns its size and whether a line break ended it.
     fn skip_line(&mut self) -> io::Result<(u64, bool)> {
         let mut skipped = 0;
         loop {
@@ -249,7 +249,7 @@ impl<R: BufRead> Iterator for Reader<R> {
     }
 }
 
-/// The text of a line without what surrounds it, or what is wrong with its bytes.
+/// Trimmed text of a line, or the error in its bytes.
 fn content(line: &[u8], byte_offset: u64) -> Result<&str, String> {
     let bom = if byte_offset == 0 && line.starts_with("\u{feff}".as_bytes()) { 3 } else { 0 };
     match std::str::from_utf8(&line[bom..]) {
@@ -264,7 +264,7 @@ fn content(line: &[u8], byte_offset: u64) -> Result<&str, String> {
 /// The code of the one error that ends the reading of a file.
 const NEWER: &str = "file.format_newer";
 
-/// Enough of a line to tell what it is.
+/// Fields that tell the kind of a line.
 #[derive(Default, Deserialize)]
 struct Probe<'a> {
     #[serde(borrow, rename = "type", default)]
@@ -335,7 +335,7 @@ fn fields(text: &str) -> BTreeMap<String, Raw> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// A field, unless another program wrote something else there.
+/// A field; `None` if it is absent or has another type.
 fn field<'a, T: Deserialize<'a>>(fields: &'a BTreeMap<String, Raw>, name: &str) -> Option<T> {
     fields.get(name)?.read()
 }

@@ -7,17 +7,17 @@ use everturn_core::id::ConversationId;
 use serde::Serialize;
 use std::io::BufRead;
 
-/// What [`verify`] found.
+/// Result of [`verify`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FileReport {
-    /// Whose file it is.
+    /// Conversation in the file.
     pub conversation: ConversationId,
-    /// The chain up to its end, or up to where it is broken.
+    /// The chain up to its end, or up to the first break.
     #[serde(flatten)]
     pub chain: Report,
-    /// The first thing that is wrong with the chain.
+    /// First error in the chain.
     pub broken: Option<Broken>,
-    /// Lines that could not be read: how many.
+    /// Number of unreadable lines.
     pub corrupt: u64,
     /// The first [`CORRUPT_LINES_LISTED_MAX`] of them.
     pub corrupt_lines: Vec<CorruptLine>,
@@ -29,19 +29,19 @@ pub struct FileReport {
     pub unclosed: bool,
 }
 
-/// The first thing that is wrong with a chain.
+/// The first error in a chain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Broken {
-    /// In which line it shows.
+    /// Line where it shows.
     pub line: u64,
     /// Stable, as in [`Error::code`].
     pub code: &'static str,
-    /// What is wrong.
+    /// Explanation.
     pub text: String,
 }
 
 impl FileReport {
-    /// Whether the file is what was written. A file that is merely unclosed is.
+    /// Whether the file is intact. An unclosed file may be.
     pub fn is_ok(&self) -> bool {
         self.broken.is_none()
             && self.corrupt == 0
@@ -52,8 +52,8 @@ impl FileReport {
 }
 
 /// Walks the chain of an exported file. With `wanted`, a head hash that was noted earlier, it also tells whether the
-/// file still contains it. An `Err` means that there was nothing to check or that the source failed; what is wrong
-/// with the file is in the report.
+/// file still contains it. An `Err` means that there was nothing to check or that the source failed; errors in
+/// the file are in the report.
 pub fn verify(source: impl BufRead, wanted: Option<Hash>) -> Result<FileReport, Error> {
     let mut walk = Walk::default();
     let mut reader = Reader::new(source);
@@ -67,7 +67,7 @@ pub fn verify(source: impl BufRead, wanted: Option<Hash>) -> Result<FileReport, 
 /// The walk so far.
 #[derive(Default)]
 struct Walk {
-    /// The header's conversation, and where the header stands.
+    /// Conversation and line of the header.
     header: Option<(Option<ConversationId>, u64)>,
     verifier: Option<Verifier>,
     /// The conversation of the last event.
@@ -96,7 +96,7 @@ impl Walk {
                 self.latest = Some(event.conversation);
                 let conversation = self.header.and_then(|(id, _)| id).unwrap_or(event.conversation);
                 let verifier = self.verifier.get_or_insert_with(|| Verifier::new(conversation, wanted));
-                // Behind the first break everything is broken; the first is the one that tells something.
+                // After the first break every link is broken; only the first one is informative.
                 if self.broken.is_none()
                     && let Err(error) = verifier.push(&event)
                 {
@@ -142,7 +142,7 @@ impl Walk {
                 "the file has no chain to verify; only what `everturn export --format jsonl` wrote has one",
             ));
         };
-        // The header is not part of the chain, so it is held against it.
+        // The header is not part of the chain, so it is compared with the events.
         if let (Some((Some(named), line)), Some(latest)) = (self.header, self.latest)
             && named != latest
         {

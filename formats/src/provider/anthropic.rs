@@ -11,7 +11,7 @@ use serde_json::Value;
 
 pub struct Anthropic;
 
-/// What a response carries beside its message; a request must not.
+/// Response fields beside the message, which a request must not have.
 const ENVELOPE: [&str; 9] = [
     "id",
     "type",
@@ -23,7 +23,7 @@ const ENVELOPE: [&str; 9] = [
     "container",
     "context_management",
 ];
-/// What makes a message one of another shape.
+/// Fields that only messages of other shapes have.
 const FOREIGN: [&str; 6] = ["parts", "tool_calls", "tool_results", "function_call", "refusal", "name"];
 
 impl Writer for Anthropic {
@@ -131,7 +131,7 @@ fn text_block(text: &str) -> String {
     object([("type", quote("text")), ("text", quote(text))])
 }
 
-/// Whether the piece can stand in such a message as it is.
+/// Whether such a message can have the piece unchanged.
 fn takes(piece: &ContentPart<'_>, role: Role) -> bool {
     let own = piece.own;
     let kind = own.get("type").and_then(Value::as_str).unwrap_or_default();

@@ -7,7 +7,7 @@ use everturn_core::Error;
 use everturn_core::json::{Raw, array, elements, field, fields, object, quote};
 use serde_json::Value;
 
-/// The field, and what it says.
+/// The field with its value.
 const MARK: &str = r#""cache_control":{"type":"ephemeral"}"#;
 
 /// Marks a prompt for Anthropic at the ends of sections: at the blocks of the system field with these indices, and at the

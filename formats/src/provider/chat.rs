@@ -110,7 +110,7 @@ impl Writer for Chat {
                 }
             }
         }
-        // A result takes only text here, so what it shows follows as a message of the user.
+        // A result takes only text here, so its pictures follow as a message of the user.
         if let Some((source, _)) = pictures.first() {
             let source = *source;
             let blocks: Vec<String> = pictures.into_iter().map(|(_, block)| block).collect();
@@ -128,7 +128,7 @@ fn call(piece: &ContentPart<'_>, name: &str, arguments: &str) -> String {
     ])
 }
 
-/// Whether the piece can stand in such a message as it is.
+/// Whether such a message can have the piece unchanged.
 fn takes(piece: &ContentPart<'_>, role: Role) -> bool {
     let own = piece.own;
     let kind = own.get("type").and_then(Value::as_str).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! What never leaves the house: our own marks on a message, and blocks that are private.
+//! Removes our own marks from a message, and its private blocks; neither may reach a provider.
 //!
-//! Payloads that were moved into assets are put back first, so that what follows sees the message as it was given.
+//! Payloads that were moved into assets are put back first, so that later steps see the original message.
 
 use super::Media;
 use everturn_core::json::{array, elements, fields, object};
@@ -8,16 +8,16 @@ use everturn_core::viewer::{NESTS, is_block, without_private};
 use everturn_core::{Error, asset};
 use std::borrow::Cow;
 
-/// Fields that we put on messages and blocks; no provider knows them.
+/// Fields that we add to messages and blocks; no provider knows them.
 const OURS: [&str; 4] = ["_harn_projection", "redaction_pointers", "visibility", "asset_id"];
 
 /// A message ready to be read.
 pub struct Clean<'a> {
-    /// Its text without our marks and without private blocks; `None` if all of it is private.
+    /// Text without our marks and without private blocks; `None` if all of it is private.
     pub text: Option<Cow<'a, str>>,
-    /// Whether a private block was taken out.
+    /// Whether a private block was removed.
     pub lost: bool,
-    /// Whether the text is another one than before.
+    /// Whether the text differs from the original.
     pub changed: bool,
 }
 

@@ -87,7 +87,7 @@ impl Writer for Gemini {
         }
         let source = answers.first().map(|(item, _)| item.source);
         out.push(object([("role", quote("user")), ("parts", array(&parts))]), source);
-        // The content that answers calls holds nothing else, so what a result shows follows.
+        // A content with results holds nothing else, so the media of a result follow it.
         if !shown.is_empty() {
             out.push(object([("role", quote("user")), ("parts", array(&shown))]), source);
         }

@@ -1,4 +1,4 @@
-//! Pictures, sound and files: read from any shape, told apart by what a provider can be given.
+//! Pictures, sound and files: read from any shape, and sorted by what a provider accepts.
 
 use super::Media;
 use base64::Engine;
@@ -7,36 +7,34 @@ use everturn_core::asset;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Something that is not text.
+/// A picture, sound or file.
 #[derive(Clone, Debug)]
 pub struct Blob<'a> {
     /// `image`, `audio`, `video`, `file`, …
     pub kind: &'a str,
-    /// Its media type, as far as anything says.
+    /// Media type, if known.
     pub mime: Option<Cow<'a, str>>,
-    /// What there is of it.
     pub data: Data<'a>,
-    /// What people call it.
+    /// Display name.
     pub label: Option<Cow<'a, str>>,
 }
 
-/// What there is of a [`Blob`].
+/// Content of a [`Blob`].
 #[derive(Clone, Debug)]
 pub enum Data<'a> {
     /// The bytes, in proper Base64.
     Base64(Cow<'a, str>),
-    /// The words of a plain text document.
+    /// Text of a plain text document.
     Text(Cow<'a, str>),
-    /// Where it is.
     Url(&'a str),
-    /// The name under which OpenAI has it.
+    /// File id at OpenAI.
     OpenaiFile(&'a str),
-    /// Nothing that could be sent.
+    /// Not available.
     Gone,
 }
 
 impl<'a> Blob<'a> {
-    /// What a media block says.
+    /// Reads a media block.
     pub fn read(kind: &'a str, block: &'a Value, media: &dyn Media) -> Blob<'a> {
         let inner: Vec<&Value> = ["source", "image_url", "file", "input_audio", "inlineData", "fileData"]
             .iter()
@@ -76,7 +74,8 @@ impl<'a> Blob<'a> {
         if let (Data::Gone, Some(url)) = (&blob.data, url.filter(|url| !url.starts_with("data:"))) {
             blob.data = Data::Url(url);
         }
-        // A file at another provider than OpenAI is known to its own blocks only, and these are passed on as they are.
+        // Files uploaded to providers other than OpenAI are known by their own blocks only, which are passed on
+        // unchanged.
         if let (Data::Gone, Some(file), None) = (&blob.data, file, block.get("source")) {
             blob.data = Data::OpenaiFile(file);
         }
@@ -101,13 +100,13 @@ impl<'a> Blob<'a> {
         blob
     }
 
-    /// The media type without its parameters.
+    /// Media type without its parameters.
     pub fn mime(&self) -> &str {
         let mime = self.mime.as_deref().unwrap_or_default();
         mime.split(';').next().unwrap_or_default().trim()
     }
 
-    /// The same as a data URL.
+    /// The bytes as a data URL.
     pub fn data_url(&self) -> Option<String> {
         match &self.data {
             Data::Base64(data) if is_mime(self.mime()) => Some(format!("data:{};base64,{data}", self.mime())),
@@ -115,17 +114,17 @@ impl<'a> Blob<'a> {
         }
     }
 
-    /// Whether it is a picture of a kind that every provider can see.
+    /// Whether it is a picture in a format that every provider accepts.
     pub fn is_picture(&self) -> bool {
         matches!(self.mime(), "image/png" | "image/jpeg" | "image/gif" | "image/webp")
     }
 
-    /// What it is called, for a file name that must not be empty.
+    /// Name for a field that must not be empty.
     pub fn file_name(&self) -> &str {
         self.label.as_deref().filter(|label| !label.is_empty()).unwrap_or("file")
     }
 
-    /// What stands in its place where it cannot be sent.
+    /// Text in its place where it cannot be sent.
     pub fn placeholder(&self) -> String {
         match (&self.label, &self.data) {
             (Some(label), _) => format!("<{}:{label}>", self.kind),
@@ -134,7 +133,7 @@ impl<'a> Blob<'a> {
         }
     }
 
-    /// What is shown of it where it can only be text: the words of a document, else what stands in its place.
+    /// Text form: the text of a document, else the placeholder.
     pub fn in_words(&self) -> String {
         match &self.data {
             Data::Text(text) if !text.trim().is_empty() => {
@@ -155,7 +154,7 @@ impl<'a> Blob<'a> {
     }
 }
 
-/// Whether the text is Base64 as everybody reads it. Only the form is looked at: it may be long.
+/// Whether the text is standard Base64. Checks only the form, since it may be long.
 pub fn is_base64(text: &str) -> bool {
     let data = text.strip_suffix("==").or(text.strip_suffix('=')).unwrap_or(text);
     !data.is_empty()
@@ -177,7 +176,7 @@ pub fn is_web(url: &str) -> bool {
     rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
 }
 
-/// What the first bytes, in Base64, give away.
+/// Media type by the first bytes, in Base64.
 fn by_beginning(data: &str) -> Option<&'static str> {
     const SIGNS: [(&str, &str); 5] = [
         ("iVBORw0KGgo", "image/png"),

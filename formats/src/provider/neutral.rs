@@ -1,4 +1,4 @@
-//! Our own plain shape, for a caller who speaks to a model in some other way. The [module](super) says what it is.
+//! Our own plain shape, for a caller who speaks to a model in some other way. The [module](super) describes it.
 
 use super::media::{Blob, Data, is_base64};
 use super::read::{ContentPart, Item, Kind};

@@ -1,7 +1,7 @@
-//! What is rendered, in which order, under which ids.
+//! Content, order and ids of the rendered messages.
 //!
 //! Everything that makes a list of messages valid is decided here, once for all providers: pairs, pending calls, signed
-//! turns, ids, which messages become one. The writers only spell it out.
+//! turns, ids, joined messages. The writers only spell it out.
 
 use super::ids::{Ids, Taken, is_actor_name};
 use super::read::{ContentPart, Item, Kind};
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 /// One step of the rendered list. Numbers are places in the list of items.
 pub enum RenderStep {
-    /// What these messages say, their results aside. Several are one message of the assistant.
+    /// The content of these messages without their results. Several become one message of the assistant.
     Say(Vec<usize>),
     /// Results, as item and piece, of the calls of the step before.
     Answers(Vec<(usize, usize)>),
@@ -22,15 +22,15 @@ pub enum RenderStep {
     Whole(usize),
 }
 
-/// Where in the whole list these messages stand.
+/// Position of these messages in the whole list.
 pub struct Stretch<'t> {
     /// Whether the list ends with them.
     pub last: bool,
-    /// The ids of the calls before them.
+    /// Ids of the calls before them.
     pub taken: &'t mut Taken,
 }
 
-/// Decides, and marks the pieces accordingly.
+/// Plans the steps, and marks the pieces accordingly.
 pub fn plan<'a>(
     provider: Provider,
     items: &mut [Item<'a>],
@@ -56,7 +56,7 @@ pub fn plan<'a>(
         say_name(provider, item);
     }
     if responses {
-        // Again, for the turns that were left out meanwhile.
+        // Again, for the turns that were left out since.
         forget_ids_after_dropped_reasoning(items, left_out);
         keep_kinds_together(items, &table);
     }
@@ -69,7 +69,7 @@ pub fn plan<'a>(
 }
 
 impl Item<'_> {
-    /// What is rendered of it beside results.
+    /// Rendered pieces other than results.
     pub fn said(&self) -> impl Iterator<Item = &ContentPart<'_>> {
         self.pieces.iter().filter(|piece| piece.keep && !matches!(piece.kind, Kind::ToolResult { .. }))
     }
@@ -79,17 +79,17 @@ impl Item<'_> {
         self.said().any(|piece| matches!(piece.kind, Kind::Call { .. }))
     }
 
-    /// Whether a result in it is rendered, which is not where the rest is.
+    /// Whether a result in it is rendered, which happens elsewhere than the rest.
     pub fn answers(&self) -> bool {
         self.pieces.iter().any(|piece| piece.keep && matches!(piece.kind, Kind::ToolResult { .. }))
     }
 
-    /// Whether all of it is rendered as it came.
+    /// Whether all of it is rendered unchanged.
     pub fn is_whole(&self) -> bool {
         self.pieces.iter().all(|piece| piece.keep && !piece.fresh)
     }
 
-    /// Whether nothing of it is rendered: what stands around it are neighbours.
+    /// Whether nothing of it is rendered, so that the messages around it become neighbours.
     fn is_silent(&self) -> bool {
         !self.pieces.iter().any(|piece| piece.keep)
     }
@@ -104,7 +104,7 @@ fn leave(left_out: &mut Vec<LeftOut>, item: &Item<'_>, what: impl Into<String>) 
     left_out.push(LeftOut { message: item.source, what: what.into() });
 }
 
-/// Leaves out what this provider cannot be given at all, whatever stands around it.
+/// Leaves out everything that this provider cannot take at all, regardless of its neighbours.
 fn usable(provider: Provider, item: &mut Item<'_>, left_out: &mut Vec<LeftOut>) {
     let mut dropped = Vec::new();
     let paired = paired_by_server(item);
@@ -171,7 +171,7 @@ fn paired_by_server<'a>(item: &Item<'a>) -> HashSet<&'a str> {
     paired
 }
 
-/// Where calls and results stand, as item and piece.
+/// Positions of calls and results, as item and piece.
 struct Table<'p, 'a> {
     pairs: &'p Pairs<'a>,
     calls: Vec<Option<(usize, usize)>>,
@@ -212,8 +212,8 @@ impl<'p, 'a> Table<'p, 'a> {
         }
     }
 
-    /// Leaves out calls without a result, unless they are what the list ends with. Says for each item whether it lost
-    /// one, and from which item on calls wait for their results.
+    /// Leaves out calls without a result, unless the list ends with them. Tells for each item whether it lost
+    /// one, and the first item whose calls wait for their results.
     fn drop_unanswered(
         &self,
         provider: Provider,
@@ -225,7 +225,7 @@ impl<'p, 'a> Table<'p, 'a> {
         let end =
             items.iter().rposition(|item| item.pieces.iter().any(|piece| piece.keep)).map_or(0, |n| n + 1);
         let waits = |item: &Item<'_>| match provider {
-            // In a list of items the assistant's whole run is what the list ends with.
+            // In a list of items the list ends with the assistant's whole run.
             Provider::OpenaiResponses => item.role == Role::Assistant,
             _ => item.calls(),
         };
@@ -268,7 +268,7 @@ impl<'p, 'a> Table<'p, 'a> {
                 let piece = &mut items[i].pieces[p];
                 piece.fresh |= id.as_deref() != own;
                 if let Kind::ToolResult { name, .. } = &mut piece.kind {
-                    // A result is known by its call's name, whatever it calls itself.
+                    // A result is identified by the name of its call, regardless of its own.
                     piece.fresh |= provider == Provider::Gemini && *name != self.pairs.calls[call].name;
                     *name = self.pairs.calls[call].name;
                 }
@@ -277,7 +277,7 @@ impl<'p, 'a> Table<'p, 'a> {
         }
     }
 
-    /// The order: what is said in the order of the items, results right after their calls.
+    /// Order of the steps: messages in the order of the items, results right after their calls.
     fn steps(
         &self,
         provider: Provider,
@@ -326,7 +326,7 @@ impl<'p, 'a> Table<'p, 'a> {
         steps
     }
 
-    /// The results of what these messages call, in the order in which they came.
+    /// Results of the calls in these messages, in their original order.
     fn answers_to(&self, provider: Provider, items: &[Item<'_>], group: &[usize]) -> Vec<(usize, usize)> {
         let pieces = group.iter().flat_map(|i| items[*i].said());
         let calls = pieces.filter_map(|piece| match piece.kind {

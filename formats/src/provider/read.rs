@@ -1,7 +1,7 @@
-//! From a message of any shape to its pieces, each with the bytes that it was written in.
+//! Splits a message of any shape into pieces, each with its original bytes.
 //!
-//! What a block is, the lens in `core` says, and which result answers which call, its pairing. Gemini's `parts`, which
-//! the lens does not know, are shown to it as blocks of ours; their own bytes stay beside.
+//! Core's lens tells the kind of a block, and its pairing tells which result answers which call. Gemini's `parts`,
+//! which the lens does not know, are converted to blocks of ours for it; their original bytes are kept beside.
 
 use super::media::Blob;
 use super::{Media, Provider};
@@ -15,18 +15,17 @@ use std::collections::HashMap;
 
 /// A message after cleaning.
 pub struct Source<'a> {
-    /// Its text.
     pub text: Cow<'a, str>,
-    /// The same, parsed.
+    /// The text, parsed.
     pub own: Cow<'a, Value>,
-    /// The same in blocks that the lens knows, where it came in `parts`.
+    /// The message as blocks that the lens knows, where it came in `parts`.
     pub view: Option<Value>,
-    /// Whether something private was taken out.
+    /// Whether a private block was removed.
     pub lost: bool,
 }
 
 impl Source<'_> {
-    /// What the lens is shown.
+    /// The form that the lens can read.
     pub fn seen(&self) -> &Value {
         self.view.as_ref().unwrap_or(&self.own)
     }
@@ -34,42 +33,37 @@ impl Source<'_> {
 
 /// A message in pieces.
 pub struct Item<'a> {
-    /// Its index in the input.
+    /// Index in the input.
     pub source: usize,
-    /// In which role it speaks.
     pub role: Role,
-    /// Who speaks.
+    /// Name of the speaker.
     pub name: Option<&'a str>,
     /// The message, cleaned.
     pub own: &'a Value,
-    /// Its text.
     pub text: &'a str,
-    /// What is in it.
     pub pieces: Vec<ContentPart<'a>>,
-    /// Whether something private was taken out of it.
+    /// Whether a private block was removed.
     pub lost: bool,
 }
 
 /// One piece of a message.
 pub struct ContentPart<'a> {
-    /// What it is.
     pub kind: Kind<'a>,
-    /// The block, part or item itself.
+    /// The block, part or item.
     pub own: &'a Value,
-    /// Its text.
     pub raw: &'a str,
-    /// The provider that can tell whether it was changed.
+    /// Provider that signed it, and could tell that it was changed.
     pub seal: Option<Provider>,
-    /// The id of its call as it is written; `None` where there is none and none is needed.
+    /// Id of its call as written; `None` where no id is needed.
     pub id: Option<String>,
     /// Whether it is rendered.
     pub keep: bool,
-    /// Whether it must be written anew although it has the right shape: its id changed, say.
+    /// Whether it must be written anew although it has the right shape, for example because its id changed.
     pub fresh: bool,
 }
 
 impl ContentPart<'_> {
-    /// Words that no message brought.
+    /// Text that comes from no message.
     pub fn words(text: String) -> Self {
         let kind = Kind::Text(Cow::Owned(text));
         ContentPart { kind, own: &Value::Null, raw: "null", seal: None, id: None, keep: true, fresh: true }
@@ -86,15 +80,15 @@ pub enum Kind<'a> {
     Call { call: usize, name: &'a str, arguments: Arguments<'a> },
     /// A tool answered. `answer` is its place in [`Pairs::results`].
     ToolResult { answer: usize, name: &'a str, content: Vec<ContentPart<'a>>, failed: bool },
-    /// Something that is not text.
+    /// A picture, sound or file.
     Media(Box<Blob<'a>>),
-    /// Something that only this provider understands.
+    /// A block that only this provider understands.
     Hosted(Provider),
-    /// Something that nobody here understands.
+    /// A block of an unknown type.
     Unknown(&'a str),
 }
 
-/// What a tool is called with.
+/// Arguments of a tool call.
 #[derive(Clone, Copy)]
 pub enum Arguments<'a> {
     /// As text, which should be JSON.
@@ -103,18 +97,14 @@ pub enum Arguments<'a> {
     Json(&'a str),
 }
 
-/// Where each call and each result stands.
+/// Index of each call or result in the pairing, by message and block.
 pub type Places = HashMap<(usize, BlockPath), usize>;
 
-/// Reads messages, given what belongs together.
+/// Splits messages into pieces, given the pairs of calls and results.
 pub struct Reader<'a, 'm> {
-    /// Calls and results.
     pub pairs: &'a Pairs<'a>,
-    /// Where the calls are.
     pub calls: Places,
-    /// Where the results are.
     pub answers: Places,
-    /// Where bytes are.
     pub media: &'m dyn Media,
 }
 
@@ -140,7 +130,7 @@ impl<'a, 'm> Reader<'a, 'm> {
         Reader { pairs, calls: calls.collect(), answers: answers.collect(), media }
     }
 
-    /// A message in pieces, or why it is none.
+    /// The message in pieces, or the reason why it is none.
     pub fn item(&self, index: usize, source: &'a Source<'a>) -> Result<Item<'a>, String> {
         let seen = source.seen();
         if !seen.is_object() {
@@ -209,7 +199,7 @@ impl<'a, 'm> Reader<'a, 'm> {
             let call = &own["function_call"];
             item.pieces.push(self.piece(index, BlockPath::FunctionCall, call, call, raw("function_call")));
         }
-        // What stands beside a signed part comes from the same provider, also if it is newer than this code.
+        // Everything beside a signed part comes from the same provider, also if this code does not know it yet.
         let sealed = item.pieces.iter().find_map(|piece| piece.seal).filter(|_| item.role == Role::Assistant);
         if let Some(provider) = sealed {
             for piece in &mut item.pieces {
@@ -278,7 +268,7 @@ impl<'a, 'm> Reader<'a, 'm> {
         ContentPart { kind, own, raw, seal, id: None, keep: true, fresh: false }
     }
 
-    /// What a tool said: words and media; other JSON as its text.
+    /// Output of a tool: text and media; other JSON as its text.
     fn said(&self, content: Option<&'a Value>, raw: &'a str) -> Vec<ContentPart<'a>> {
         let is_block = |value: &Value| value.is_string() || part(value).is_some();
         match content {
@@ -308,7 +298,7 @@ fn plain<'a>(kind: Kind<'a>, own: &'a Value, raw: &'a str) -> ContentPart<'a> {
     ContentPart { kind, own, raw, seal: None, id: None, keep: true, fresh: false }
 }
 
-/// What a block is; `None` if it is no block at all.
+/// Kind of a block; `None` if it is no block.
 fn part(block: &Value) -> Option<Part<'_>> {
     match block {
         Value::String(text) => Some(Part::Text(text)),
@@ -326,7 +316,7 @@ fn is_filled(value: Option<&Value>) -> bool {
     value.and_then(Value::as_str).is_some_and(|text| !text.is_empty())
 }
 
-/// The provider whose reasoning this is, if it is sealed in that provider's own form.
+/// Provider whose reasoning this is, if it is sealed in that provider's own form.
 fn owner(place: BlockPath, block: &Value) -> Option<Provider> {
     match block.get("type")?.as_str()? {
         "thinking" if is_filled(block.get("signature")) && block.get("thinking")?.is_string() => {
@@ -340,7 +330,7 @@ fn owner(place: BlockPath, block: &Value) -> Option<Provider> {
     }
 }
 
-/// The words of a Responses reasoning item.
+/// Text of a Responses reasoning item.
 fn summary(item: &Value) -> String {
     let lists = ["summary", "content"].iter().filter_map(|key| item.get(key)?.as_array()).flatten();
     let texts: Vec<&str> = lists.filter_map(|part| part.get("text")?.as_str()).collect();

@@ -1,7 +1,7 @@
 //! A list of any length, one stretch after the other.
 //!
-//! A list may be cut before a message in which the user says something, if no call in front of it still waits: no rule of
-//! any provider reaches across such a place. So the stretches one after the other are what the whole list would be, and
+//! A list may be cut before a message with text of the user, if no call before it still waits: no rule of
+//! any provider reaches across such a place. So the stretches together equal the rendered whole list, and
 //! no more than one of them is in memory.
 
 use super::ids::Taken;
@@ -19,8 +19,8 @@ use everturn_core::turn::Role;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// So many messages may stand between a call and its result in a list that comes message by message; a call that waits
-/// longer counts as unanswered.
+/// Most messages between a call and its result in a list that comes message by message; a call that waits longer
+/// counts as unanswered.
 pub const WAIT_MESSAGES_MAX: usize = 1000;
 
 /// Renders messages as they come. What it gives back, one after the other, is what [`render`](super::render) makes of the
@@ -29,19 +29,19 @@ pub const WAIT_MESSAGES_MAX: usize = 1000;
 pub struct Renderer<'m> {
     provider: Provider,
     media: &'m dyn Media,
-    /// What goes before the first message.
+    /// System material, written before the first message.
     texts: Vec<String>,
     first: bool,
     taken: Taken,
     waiting: Vec<Raw>,
-    /// How many messages came before those that wait.
+    /// Number of messages before the waiting ones.
     before: usize,
-    /// How many must wait before it is worth looking again whether they may be cut off.
+    /// Number of waiting messages at which to look again for a place to cut.
     look_at: usize,
 }
 
 impl<'m> Renderer<'m> {
-    /// For a provider, with what goes before the conversation.
+    /// Renderer for a provider, with its system material.
     pub fn new(provider: Provider, system: &[Section<'_>], media: &'m dyn Media) -> Renderer<'m> {
         Renderer {
             provider,
@@ -55,7 +55,8 @@ impl<'m> Renderer<'m> {
         }
     }
 
-    /// Takes the next message; gives what can be written by now. The first that it gives has the system material.
+    /// Takes the next message; returns the messages that can be written by now. The first ones come with the system
+    /// material.
     pub fn push(&mut self, message: Raw) -> Result<Option<Rendered>, Error> {
         let mut done = None;
         if self.waiting.len() >= self.look_at && speaks(&message) {
@@ -72,7 +73,7 @@ impl<'m> Renderer<'m> {
         Ok(done)
     }
 
-    /// What is left, once the list has ended.
+    /// Renders the waiting messages at the end of the list.
     pub fn rest(&mut self) -> Result<Rendered, Error> {
         let messages = std::mem::take(&mut self.waiting);
         self.stretch(&messages, true)
@@ -150,7 +151,7 @@ fn opening(provider: Provider, texts: &[Cow<'_, str>], speaker: Option<Role>) ->
     }
 }
 
-/// Whether the user says something here that every provider is shown: nothing but words, none of them private.
+/// Whether it is a message of the user that every provider gets: only text, none of it private.
 fn speaks(message: &Raw) -> bool {
     let Some(message) = message.read::<Value>() else { return false };
     let words =

@@ -1,14 +1,14 @@
-//! What the writers share.
+//! Trait and helpers of the writers.
 
 use super::read::{Arguments, ContentPart, Item, Kind};
 use everturn_core::json::{self, object, quote};
 use serde_json::Value;
 
-/// Spells out messages for one provider.
+/// Writes messages in the shape of one provider.
 pub trait Writer {
-    /// Whether the message can be sent as it is, its pairs aside.
+    /// Whether the message can be sent as it is, apart from its pairs.
     fn fits(&self, item: &Item<'_>) -> bool;
-    /// Writes what these items say, as one message if the provider has messages.
+    /// Writes the content of these items, as one message if the provider has messages.
     fn say(&self, items: &[&Item<'_>], out: &mut Out);
     /// Writes the results of the calls that were written last.
     fn answers(&self, answers: &[(&Item<'_>, &ContentPart<'_>)], out: &mut Out);
@@ -19,7 +19,7 @@ pub trait Writer {
 pub struct Out {
     /// Messages as JSON.
     pub messages: Vec<String>,
-    /// The input message that each came from.
+    /// Input message that each came from.
     pub sources: Vec<Option<usize>>,
 }
 
@@ -31,7 +31,7 @@ impl Out {
     }
 }
 
-/// Whether this is a list of blocks; a bare string in it is nobody's block but ours.
+/// Whether this is a list of block objects. Bare strings are blocks only in our own shape.
 pub fn is_blocks(content: &Value) -> bool {
     content.as_array().is_some_and(|blocks| !blocks.is_empty() && blocks.iter().all(Value::is_object))
 }
@@ -49,7 +49,7 @@ pub fn holds(own: &Value, block: &str) -> bool {
     own.get("asset_id").is_none() && serde_json::from_str(block).is_ok_and(|wanted| covers(own, &wanted))
 }
 
-/// Arguments where JSON in a string is wanted. OpenAI's custom tools take any text, which is wrapped.
+/// Arguments for a field that takes JSON in a string. OpenAI's custom tools take any text, which is wrapped.
 pub fn argument_text(call: &Value, arguments: Arguments<'_>) -> String {
     let custom = call.get("type").is_some_and(|kind| kind == "custom_tool_call" || kind == "custom");
     match arguments {
@@ -59,7 +59,7 @@ pub fn argument_text(call: &Value, arguments: Arguments<'_>) -> String {
     }
 }
 
-/// Arguments where an object is wanted; anything else becomes its `value`.
+/// Arguments for a field that takes an object; any other value is wrapped as its `value`.
 pub fn argument_object(arguments: Arguments<'_>) -> String {
     match arguments {
         Arguments::Text(text) if text.trim().is_empty() => "{}".to_string(),
@@ -71,8 +71,8 @@ pub fn argument_object(arguments: Arguments<'_>) -> String {
     }
 }
 
-/// What a tool said where only text is taken. A failure that no flag can say there begins with `Error: `, which is what a
-/// failure is known by without a flag.
+/// Result of a tool for a field that takes only text. A failure begins with `Error: `, since there is no flag for it,
+/// and readers recognize it by that prefix.
 pub fn result_text(content: &[ContentPart<'_>], failed: bool) -> String {
     let texts: Vec<String> = content
         .iter()

@@ -1,5 +1,6 @@
-//! One page without scripts that loads nothing: it can be kept, mailed and printed, and reads well in the light and in the
-//! dark. Everything from the conversation is escaped, and a policy in the page itself forbids what is not needed.
+//! One page without scripts that loads nothing: it can be kept, mailed and printed, and is readable in light and dark
+//! mode. Everything from the conversation is escaped, and a policy in the page itself forbids everything that is not
+//! needed.
 
 use super::prose::{escape, is_link, link, to_html};
 use super::shown::{Attachment, Content, Part, Shower, Shown};
@@ -16,7 +17,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 const CSS: &str = include_str!("page.css");
-/// How much of a call's arguments stands beside its name.
+/// Most characters of a call's arguments shown beside its name.
 const HINT_CHARS: usize = 120;
 
 pub struct Html<'a, W> {
@@ -239,7 +240,7 @@ fn attached(attachment: &Attachment) -> String {
                 escape(data)
             )
         }
-        // To be kept and never to be opened by the browser, whatever it says that it is.
+        // For download only: the browser must never open it, whatever its declared type.
         Content::Base64(data) => format!(
             "<p class=\"attachment\"><a download=\"{named}\" href=\"data:application/octet-stream;base64,{}\">{named}</a> \
              <span class=\"hint\">{}</span></p>\n",

@@ -45,7 +45,7 @@ impl<W: Write> Document for Markdown<'_, W> {
                 format!("{} ({}, {day} {time} UTC)", escape(&line(&shown.who)), shown.notes.join(", "));
             return self.out.write(&folded(&summary, body.trim()));
         }
-        // What a tool answered belongs to the call above it.
+        // A tool result belongs to the call above it.
         match shown.is_answer() && shown.notes.is_empty() {
             true => self.out.write(&body),
             false => self.out.write(&format!("\n## {}\n\n{}\n{body}", plain(&shown.who), facts.join(" · "))),
@@ -68,7 +68,7 @@ impl<W: Write> Document for Markdown<'_, W> {
     }
 }
 
-/// One line, whatever is in it.
+/// Text on one line.
 fn line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,13 +1,13 @@
-//! Words that may be Markdown, and come from anybody: shown as what they are and as nothing else.
+//! Untrusted text that may be Markdown, shown without active content.
 
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// How many `#` a heading inside a turn gets on top: the page has the first level, turns the second.
+/// Levels added to a heading inside a turn: the page has the first level, turns the second.
 const DEEPER: usize = 2;
-/// So often raw HTML is looked for again after some was escaped, which may uncover more.
+/// Most passes that escape a text: changing one part of it may uncover more.
 const LOOKS: usize = 8;
 
 fn parser(text: &str) -> Parser<'_> {
@@ -40,13 +40,13 @@ pub fn is_link(url: &str) -> bool {
         && !url.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 
-/// The beginning of a link.
+/// Opening tag of a link.
 pub fn link(url: &str) -> String {
     format!("<a href=\"{}\" rel=\"noopener noreferrer nofollow\">", escape(url))
 }
 
 /// Markdown as HTML. Raw HTML in it is shown as text, pictures are linked and never loaded, and links lead to the web or
-/// to a mailbox or nowhere.
+/// a mail address, or are removed.
 pub fn to_html(text: &str) -> String {
     let text: String =
         text.chars().map(|c| if c.is_control() && !"\n\r\t".contains(c) { '\u{fffd}' } else { c }).collect();
@@ -56,12 +56,12 @@ pub fn to_html(text: &str) -> String {
     out
 }
 
-/// What stands around the next event.
+/// State of the conversion to HTML.
 #[derive(Default)]
 struct Page {
-    /// For each link that is open, whether it was written as one.
+    /// For each open link, whether its tag was written.
     links: Vec<bool>,
-    /// How the columns of the table are aligned, the next column, and whether it is of the head.
+    /// Alignment of the table's columns, the number of the next column, and whether the row is the head.
     columns: Vec<Alignment>,
     column: usize,
     head: bool,
@@ -76,7 +76,7 @@ impl Page {
                 Some(true) => Event::InlineHtml("</a>".into()),
                 _ => return None,
             },
-            // Whoever writes a block of HTML into a chat shows code.
+            // A block of HTML in a chat is most often meant as code.
             Event::Start(Tag::HtmlBlock) => {
                 Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced("html".into())))
             }
@@ -130,13 +130,13 @@ fn deeper(level: HeadingLevel) -> HeadingLevel {
     HeadingLevel::try_from((level as usize + DEEPER).min(6)).unwrap_or(HeadingLevel::H6)
 }
 
-/// Markdown to stand inside other Markdown: as it was written, but its raw HTML is text, its headings stand below those
-/// around it, and a code block that it left open is closed, so that whatever follows is read as it should. Where that
-/// cannot be reached, it is shown as a code block.
+/// Markdown to embed in other Markdown: unchanged, except that raw HTML is text, headings are below those around it,
+/// and a code block that was left open is closed, so that the text after it is read correctly. If that fails, it is
+/// shown as a code block.
 pub fn contained(text: &str) -> String {
     let given = text.replace("\r\n", "\n").replace(['\r', '\0'], "\n");
     let mut text = without_links(&without_html(given.trim_matches('\n')));
-    // Changing one thing may turn what follows into another.
+    // A change may alter the meaning of the text after it.
     for _ in 0..LOOKS {
         if !reaches_out(&text) {
             let fence = open_fence(&text).map(|fence| format!("\n{fence}")).unwrap_or_default();
@@ -147,7 +147,7 @@ pub fn contained(text: &str) -> String {
     fenced("", &given)
 }
 
-/// Whether there is raw HTML in it, a link that runs something, or a heading that belongs to the page or to a turn.
+/// Whether it has raw HTML, an active link, or a heading of the page's or a turn's level.
 fn reaches_out(text: &str) -> bool {
     parser(text).any(|event| match event {
         Event::Html(_) | Event::InlineHtml(_) => true,
@@ -192,7 +192,7 @@ fn is_active(url: &str) -> bool {
     is_scheme && !["http", "https", "mailto"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
 }
 
-/// Where links, pictures and definitions begin that would run something. A definition counts also where nothing refers to
+/// Offsets of links, pictures and definitions that would run something. A definition counts also if nothing refers to
 /// it: another turn may.
 fn active_links(text: &str) -> BTreeSet<usize> {
     let parser = parser(text);
@@ -209,7 +209,7 @@ fn active_links(text: &str) -> BTreeSet<usize> {
     linked.chain(defined).filter_map(mark).collect()
 }
 
-/// Links and pictures that would run something are shown as the text they were written as.
+/// Escapes links and pictures that would run something, so that they are shown as text.
 fn without_links(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut done = 0;
@@ -236,11 +236,11 @@ fn with_deeper_headings(text: &str) -> String {
             out.push_str(&"#".repeat(level));
             done += marks;
         } else if let [words, _] = heading.lines().collect::<Vec<_>>()[..] {
-            // One that is marked by the line below it.
+            // A heading that is marked by the line below it.
             out.push_str(&format!("{} {}", "#".repeat(level), words.trim()));
             done = range.start + heading.trim_end_matches('\n').len();
         } else if let Some(line) = heading.trim_end().rfind('\n') {
-            // Several lines cannot be marked in front; without its mark it is a paragraph.
+            // A heading of several lines cannot be marked in front; without its mark it is a paragraph.
             let mark = heading[line..].find(['=', '-']).map_or(line, |mark| line + mark);
             out.push_str(&heading[..mark]);
             out.push('\\');
@@ -251,7 +251,7 @@ fn with_deeper_headings(text: &str) -> String {
     out
 }
 
-/// What closes the code block that the text ends in, if it does.
+/// Fence that closes the code block that the text ends in, if it is open.
 fn open_fence(text: &str) -> Option<String> {
     let mut depth = 0usize;
     let mut last = None;

@@ -1,6 +1,6 @@
-//! A conversation as a session file: the header, one line for each thing that was said or happened, and the end.
+//! A conversation as a session file: the header, one line for each message or event, and the end.
 //!
-//! The types of lines are those that [`session`](crate::session) reads: the way back gives the same file.
+//! The types of lines are those that [`session`](crate::session) reads: exporting an imported file gives the same file.
 
 use super::{About, Document, Out, is_said, time, title};
 use crate::session::{Fields, New, line};
@@ -20,19 +20,19 @@ const START: &str = "session_start";
 const END: &str = "session_end";
 /// Most calls that are remembered until their results come.
 const CALLS_WAITING_MAX: usize = 1000;
-/// In front of the type of a line that would have meant something to Everturn.
+/// Prefix for the type of a line that would otherwise have a meaning to Everturn.
 const IMPORTED: &str = "imported.";
 
 pub struct SessionDocument<'a, W> {
     out: Out<W>,
     about: About<'a>,
     has_begun: bool,
-    /// What the header says the agent is.
+    /// Agent named in the header.
     agent: Option<String>,
     latest: Timestamp,
     entries: u64,
     by_type: BTreeMap<String, u64>,
-    /// Tools that were called and have not answered, by the id of the call. Whoever imports the file knows them, too.
+    /// Tools of the calls without a result so far, by the id of the call. An import of the file knows them, too.
     calls: HashMap<String, String>,
     /// A `session_end` that may be the last line.
     end: Option<Fields>,
@@ -105,7 +105,7 @@ impl<'a, W: Write> SessionDocument<'a, W> {
         }
     }
 
-    /// Writes a turn as lines of known types; `None` if it holds something that these have no place for.
+    /// Turns a message into lines of known types; `None` if it has content that these have no field for.
     fn lines(&self, turn: &Turn, message: &Raw) -> Option<Vec<(&'static str, Fields)>> {
         #[derive(Deserialize)]
         struct Message {
@@ -160,7 +160,7 @@ impl<'a, W: Write> SessionDocument<'a, W> {
 /// One block as a line.
 fn part(raw: &Raw, speech: &'static str) -> Option<(&'static str, Fields)> {
     let value: Value = raw.read()?;
-    // Whatever is beside these fields would be lost.
+    // Any field besides these would be lost.
     let only = |names: &[&str]| {
         value.as_object().is_some_and(|own| own.keys().all(|key| names.contains(&key.as_str())))
     };
@@ -216,7 +216,7 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let Some(message) = turn.message.as_ref().filter(|_| is_said(turn)) else { return Ok(()) };
         let at = time(turn);
         self.latest = self.latest.max(at);
-        // The line itself, where that is what the turn was made of.
+        // The line itself, if the turn was made from one.
         if message.read::<Value>().is_some_and(|own| own["type"].is_string() && own["timestamp"].is_string())
         {
             let name = message.read::<Value>().and_then(|own| own["type"].as_str().map(str::to_string));
@@ -294,7 +294,7 @@ impl<W: Write> Document for SessionDocument<'_, W> {
     fn finish(mut self: Box<Self>) -> Result<(), Error> {
         self.begin(None)?;
         let conversation = self.about.conversation;
-        // A session that goes on has no end: importing the longer file later adds what is new.
+        // A session that goes on has no end: importing the longer file later adds the new lines.
         let mut fields = match self.end.take() {
             Some(end) => end,
             None if conversation.state == Lifecycle::Closed => Fields(vec![

@@ -1,4 +1,4 @@
-//! A turn as people are shown it, whatever shape its message has.
+//! A turn in the form that people see, whatever the shape of its message.
 
 use super::prose::pretty;
 use crate::provider::media::{Blob, Data};
@@ -11,17 +11,15 @@ use everturn_views::speech;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// A turn, taken apart for showing.
+/// A turn, split into parts for display.
 pub struct Shown {
-    /// Who spoke: the actor, else the name in the message, else the role.
+    /// Speaker: the actor, else the name in the message, else the role.
     pub who: String,
-    /// In which role; `None` where `who` says it already.
+    /// Role; `None` if `who` is the role.
     pub role: Option<&'static str>,
-    /// What is said about it: superseded, interrupted, erased, private.
+    /// Notes on the turn: superseded, interrupted, erased, private.
     pub notes: Vec<&'static str>,
-    /// Whether something else took its place.
     pub superseded: bool,
-    /// What is in it.
     pub parts: Vec<Part>,
 }
 
@@ -33,81 +31,67 @@ impl Shown {
     }
 }
 
-/// One piece of what is shown.
+/// A part of a turn.
 pub enum Part {
-    /// Words, which may be Markdown.
+    /// Text, which may be Markdown.
     Words(String),
     /// Reasoning; `None` if its provider does not show it.
     Thinking(Option<String>),
     /// A tool is called with these arguments.
     Call {
-        /// The tool.
         name: String,
-        /// Its arguments: JSON over several lines, or a text that is none.
+        /// JSON over several lines, or text that is not JSON.
         arguments: String,
     },
     /// A tool answered.
     ToolResult {
-        /// The tool, if anything says.
+        /// Name of the tool, if known.
         name: Option<String>,
-        /// Whether it failed.
         failed: bool,
-        /// Words that are not Markdown, and media.
+        /// Text that is not Markdown, and media.
         content: Vec<Part>,
     },
-    /// Text that a program wrote in the name of a person.
-    Notice {
-        /// Its kind.
-        kind: &'static str,
-        /// All of it.
-        text: String,
-    },
+    /// Text that a program wrote in the name of the user.
+    Notice { kind: &'static str, text: String },
     /// A picture, sound or file.
     Media(Attachment),
-    /// Something that nobody here understands, as JSON.
-    Other {
-        /// What it calls itself.
-        kind: String,
-        /// All of it.
-        json: String,
-    },
+    /// A block of an unknown type, as JSON.
+    Other { kind: String, json: String },
 }
 
-/// Something that is not words.
+/// A picture, sound or file.
 pub struct Attachment {
     /// `image`, `audio`, `video`, `file`, …
     pub kind: String,
-    /// What people call it.
+    /// Display name.
     pub label: String,
-    /// Its media type, if anything says.
+    /// Media type; empty if unknown.
     pub mime: String,
-    /// What there is of it.
     pub content: Content,
 }
 
-/// What there is of an [`Attachment`].
+/// Content of an [`Attachment`].
 pub enum Content {
-    /// Its bytes, in Base64.
+    /// The bytes, in Base64.
     Base64(String),
-    /// Its words.
     Text(String),
-    /// Where it is; not checked.
+    /// The address, unchecked.
     Url(String),
-    /// Nothing.
+    /// Not available.
     Gone,
 }
 
 impl Attachment {
-    /// Whether it is a picture that every viewer shows and none runs.
+    /// Whether it is a picture in a format that every viewer shows and none executes.
     pub fn is_picture(&self) -> bool {
         matches!(self.mime.as_str(), "image/png" | "image/jpeg" | "image/gif" | "image/webp" | "image/avif")
     }
 }
 
-/// Shows one turn after the other.
+/// Shows turns, one after the other.
 pub struct Shower<'m> {
     media: &'m dyn Media,
-    /// The tools of the calls that were not answered yet: most results do not name theirs.
+    /// Tools of the calls without a result so far: most results do not name theirs.
     called: HashMap<String, String>,
 }
 
@@ -176,7 +160,7 @@ impl<'m> Shower<'m> {
     ) -> Vec<Part> {
         let whole = || vec![Part::Other { kind: "message".into(), json: pretty(raw) }];
         if source.text.is_empty() {
-            // Nothing is left of it once what is private is gone, or it cannot be read.
+            // Nothing is left once private parts are removed, or it cannot be read.
             return if hidden { Vec::new() } else { whole() };
         }
         let pairs = pairing::pair([source.seen()]);
@@ -205,7 +189,7 @@ impl<'m> Shower<'m> {
                     None => continue,
                 },
             };
-            // Blocks of words follow each other without a space between them, so they are read as one.
+            // Text blocks follow each other without a space between them, so they are joined.
             match (parts.last_mut(), part) {
                 (Some(Part::Words(before)), Part::Words(words)) => before.push_str(&words),
                 (_, part) => parts.push(part),

@@ -1,4 +1,4 @@
-//! Whether a session's file is what it should be.
+//! Validation of a session file.
 
 use super::PROBLEMS_LISTED_MAX;
 use super::entry::{self, Fields};
@@ -12,52 +12,52 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
-/// What [`check`] found.
+/// Result of [`check`].
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Report {
-    /// What its author calls the session.
+    /// Session id given by its author.
     pub session_id: Option<String>,
-    /// The conversation, if it is the file of one. Its chain is not checked here; `jsonl::verify` does that.
+    /// Conversation, if it is the file of one. Its chain is not checked here; `jsonl::verify` does that.
     pub conversation: Option<ConversationId>,
-    /// Lines between the header and the end that could be read.
+    /// Number of readable lines between the header and the end.
     pub entries: u64,
-    /// How many of each type; types are open.
+    /// Number of entries of each type; types are open.
     pub by_type: BTreeMap<String, u64>,
     /// Whether `session_end` is missing: the session goes on, or nobody ended it.
     pub unclosed: bool,
-    /// Lines that could not be read: how many.
+    /// Number of unreadable lines.
     pub corrupt: u64,
     /// The first [`PROBLEMS_LISTED_MAX`] of them.
     pub corrupt_lines: Vec<CorruptLine>,
     /// A last line that was not written to its end.
     pub truncated_tail: Option<TruncatedTail>,
-    /// What else is wrong: how many things.
+    /// Number of other errors.
     pub wrong: u64,
     /// The first [`PROBLEMS_LISTED_MAX`] of them.
     pub problems: Vec<Problem>,
-    /// What is unusual and may well be right: the first [`PROBLEMS_LISTED_MAX`].
+    /// Unusual but possibly correct things: the first [`PROBLEMS_LISTED_MAX`].
     pub notes: Vec<Problem>,
 }
 
-/// Something that is wrong or unusual.
+/// An error, or something unusual.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Problem {
-    /// Where it shows, from 1; 0 if it is about the whole file.
+    /// Line number, from 1; 0 if it is about the whole file.
     pub line: u64,
-    /// Stable.
+    /// Stable code.
     pub code: &'static str,
-    /// What it is.
+    /// Explanation.
     pub text: String,
 }
 
 impl Report {
-    /// Whether everything that was recorded is there and can be read. A session that is not closed is.
+    /// Whether every recorded line is there and readable. A session that is not closed may be.
     pub fn is_ok(&self) -> bool {
         self.corrupt == 0 && self.truncated_tail.is_none() && self.wrong == 0
     }
 }
 
-/// Reads a whole file and says what is wrong with it. An `Err` means that the source failed or is of a newer format.
+/// Reads a whole file and reports its errors. An `Err` means that the source failed or is of a newer format.
 pub fn check(source: impl BufRead) -> Result<Report, Error> {
     let mut walk = Walk::default();
     let mut reader = Reader::new(source);
@@ -70,11 +70,11 @@ pub fn check(source: impl BufRead) -> Result<Report, Error> {
 #[derive(Default)]
 struct Walk {
     report: Report,
-    /// Something was read, whatever it is.
+    /// Whether anything was read.
     begun: bool,
     header: bool,
     ended: bool,
-    /// The latest time so far, and how often a later line had an earlier one.
+    /// Latest time so far, and the number of later lines with an earlier time.
     latest: Option<Timestamp>,
     back: u64,
 }
@@ -195,7 +195,7 @@ impl Walk {
         }
     }
 
-    /// Clocks jump back, so this is told and no fault.
+    /// Clocks jump back, so this is a note, not an error.
     fn time(&mut self, line: u64, at: Timestamp) {
         match self.latest {
             Some(latest) if at < latest => {

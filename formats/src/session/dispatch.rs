@@ -1,4 +1,4 @@
-//! What passes between an MCP client and a server, as entries of a session.
+//! Messages between an MCP client and a server as entries of a session.
 //!
 //! A tool call becomes `agent_tool_call` and `tool_result`, every other request `mcp_dispatch` with its answer.
 
@@ -16,16 +16,16 @@ const REQUESTS_WAITING_MAX: usize = 10_000;
 /// The sender of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sender {
-    /// The one who asks for tools.
+    /// Side that calls tools.
     Client,
-    /// The one who has them.
+    /// Side that provides tools.
     Server,
 }
 
-/// Hears the messages of both sides, in order.
+/// Listens to the messages of both sides, in order.
 #[derive(Default)]
 pub struct Dispatches {
-    /// By channel, sender and id.
+    /// Requests without an answer so far, by channel, sender and id.
     waiting: HashMap<(String, Sender, String), Waiting>,
     calls: u64,
     client: Option<String>,
@@ -36,7 +36,7 @@ struct Waiting {
     method: String,
     params: Option<Raw>,
     since: Duration,
-    /// The tool, and the id of the call.
+    /// Name of the tool, and id of the call.
     call: Option<(String, String)>,
 }
 
@@ -54,28 +54,49 @@ struct Message {
     error: Option<Raw>,
 }
 
+/// The payload of an entry `mcp_dispatch`: a request other than a tool call, with its answer.
 #[derive(Serialize)]
-struct Dispatch<'a> {
-    method: &'a str,
-    /// Absent for the client's requests.
+pub struct Dispatch<'a, P, R, E> {
+    /// Method of the request.
+    pub method: &'a str,
+    /// Sender of the request; absent for the client's.
     #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<&'static str>,
+    pub from: Option<&'static str>,
+    /// Parameters of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<&'a Raw>,
+    pub parameters: Option<&'a P>,
+    /// Result, if it succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<&'a Raw>,
+    pub result: Option<&'a R>,
+    /// Error, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a Raw>,
-    duration_ms: f64,
+    pub error: Option<&'a E>,
+    /// Time until the answer, in milliseconds.
+    pub duration_ms: f64,
+    /// Whether parameters and answer are left out because their text was erased.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub erased: bool,
+}
+
+impl<P: Serialize, R: Serialize, E: Serialize> Dispatch<'_, P, R, E> {
+    /// The entry.
+    pub fn entry(&self, at: Timestamp) -> Result<Entry, Error> {
+        Entry::new("mcp_dispatch", at, self)
+    }
+}
+
+/// A duration in milliseconds, to the microsecond.
+pub fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 
 impl Dispatches {
-    /// The name and version of the client, once it has said them.
+    /// Name and version of the client, once known.
     pub fn client(&self) -> Option<&str> {
         self.client.as_deref()
     }
 
-    /// Takes a message or a batch of them; anything else says nothing. Ids of requests are unique in a `channel`.
+    /// Takes a message or a batch of them; ignores anything else. Ids of requests are unique in a `channel`.
     /// `elapsed` is the time since any fixed moment.
     pub fn hear(
         &mut self,
@@ -156,7 +177,7 @@ impl Dispatches {
         let id = format!("call_{}", self.calls);
         let call: Option<Call> = params.and_then(Raw::read);
         let (tool, arguments) = call.map_or((String::new(), None), |call| (call.name, call.arguments));
-        // A call that names no tool is refused by the server; that it was tried is recorded.
+        // The server refuses a call without a tool name; the attempt is recorded.
         let tool = if tool.is_empty() { "unknown".to_string() } else { tool };
         let entry = arguments.map_or_else(|| Raw::new("{}".into()), Ok).and_then(|parameters| {
             Entry::of(at, &AgentToolCall { tool: tool.clone(), parameters, call_id: Some(id.clone()) })
@@ -179,12 +200,12 @@ fn answered(
         #[serde(default)]
         is_error: bool,
     }
-    let duration_ms = (elapsed.saturating_sub(waiting.since).as_secs_f64() * 1e6).round() / 1e3;
+    let duration_ms = milliseconds(elapsed.saturating_sub(waiting.since));
     let Some((tool, id)) = &waiting.call else {
         let from = (asker == Sender::Server).then_some("server");
         let (method, parameters) = (waiting.method.as_str(), waiting.params.as_ref());
-        let dispatch = Dispatch { method, from, parameters, result, error, duration_ms };
-        return Entry::new("mcp_dispatch", at, &dispatch);
+        let dispatch = Dispatch { method, from, parameters, result, error, duration_ms, erased: false };
+        return dispatch.entry(at);
     };
     let failed =
         result.is_none() || result.and_then(Raw::read).is_some_and(|outcome: Outcome| outcome.is_error);

@@ -1,4 +1,4 @@
-//! What a line says: a type, a time, and fields.
+//! An entry of a session file: a type, a time, and fields.
 
 use super::FRAME_TYPES;
 use super::map::{CALL_ID, PARAMETERS, TEXT, TOOL};
@@ -131,7 +131,7 @@ impl Entry {
         Raw::of(&self.fields).ok()?.read()
     }
 
-    /// The line, line break included. Refuses what a reader would not give back.
+    /// The line, line break included. Refuses entries that a reader would not return.
     pub fn line(&self) -> Result<String, Error> {
         check_name("type", &self.kind)?;
         if FRAME_TYPES.contains(&self.kind.as_str()) {
@@ -168,7 +168,7 @@ pub(super) fn check(kind: &str, fields: &Fields) -> Result<(), Error> {
         ],
         VocabularyGapLogged::TYPE => &[(&["description"], "a text", is_text)],
         TasteProposal::TYPE | TasteConfirmation::TYPE => &[(&["update"], "any JSON", is_any)],
-        // Whatever is beside the names of tool and call is what the tool returned.
+        // Every field besides the names of tool and call is the result.
         ToolResult::TYPE => {
             let others = ["type", "timestamp", "is_error"];
             let is_payload = |name: &str| {
@@ -228,7 +228,7 @@ pub(crate) fn line(kind: &str, at: Timestamp, fields: &Fields) -> Result<String,
     Ok(line)
 }
 
-/// Takes line breaks out of valid JSON. In strings they are escapes, so whatever is there stands between tokens.
+/// Removes line breaks from valid JSON. In strings they are escaped, so the removed ones are between tokens.
 fn on_one_line(mut json: String) -> String {
     if json.contains(['\n', '\r']) {
         json.retain(|c| !matches!(c, '\n' | '\r'));
@@ -236,7 +236,7 @@ fn on_one_line(mut json: String) -> String {
     json
 }
 
-/// What an entry of a known type says.
+/// Fields of an entry of a known type.
 pub trait Payload: Serialize + for<'de> Deserialize<'de> {
     /// Its `type`.
     const TYPE: &'static str;
@@ -252,11 +252,11 @@ pub struct AgentThinking {
 /// The agent calls a tool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AgentToolCall {
-    /// The tool.
+    /// Name of the tool.
     pub tool: String,
-    /// What it is given.
+    /// Arguments of the call.
     pub parameters: Raw,
-    /// Pairs it with its result.
+    /// Id that pairs the call with its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
 }
@@ -264,23 +264,23 @@ pub struct AgentToolCall {
 /// A tool answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ToolResult {
-    /// The tool.
+    /// Name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// What it returned.
+    /// Return value of the tool.
     pub result: Raw,
-    /// The call it answers.
+    /// Id of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
-    /// Whether it failed, where that is known.
+    /// Whether the tool failed, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_error: Option<bool>,
 }
 
-/// The person says something.
+/// A message of the user.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PhotographerMessage {
-    /// The words.
+    /// Text of the message.
     pub text: String,
 }
 
@@ -298,18 +298,18 @@ pub struct SnapshotCreated {
 pub struct MaskGenerated {
     /// Its name.
     pub name: String,
-    /// What made it.
+    /// Program or model that made the mask.
     pub provider: String,
-    /// What it covers.
+    /// Part of the picture that the mask covers.
     pub target: String,
 }
 
-/// Something could not be expressed.
+/// A gap in the vocabulary: something could not be expressed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VocabularyGapLogged {
-    /// What was missing.
+    /// Missing expression.
     pub description: String,
-    /// What was done instead.
+    /// Replacement that was used.
     pub workaround: Option<String>,
 }
 

@@ -11,7 +11,8 @@
 //! | a message with `role` and `content` | that turn |
 //! | anything else, `session_end` too | an event of its type with the line as its body |
 //!
-//! A line gives one step. What a turn has no place for is in its metadata under `session`, so that nothing is dropped.
+//! A line gives one step. Fields that a turn has no place for are in its metadata under `session`, so that nothing is
+//! lost.
 
 use super::entry::Fields;
 use super::read::Recorded;
@@ -33,8 +34,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// Most tool calls that are remembered until their results come.
 const PENDING_CALLS_MAX: usize = 1000;
 
-/// The id of the conversation that a session becomes: the same whenever and wherever it is imported. A session's header
-/// never changes, so it decides.
+/// Id of the conversation that a session becomes: the same whenever and wherever it is imported. A session's header
+/// never changes, so the id is derived from it.
 pub fn conversation_id(header: &Header) -> ConversationId {
     let mut bytes = [0; 16];
     let millis = header.started_at.map_or(0, Timestamp::millis);
@@ -43,43 +44,43 @@ pub fn conversation_id(header: &Header) -> ConversationId {
     ConversationId::from_bytes(bytes)
 }
 
-/// What a line becomes.
+/// A step of the conversation, mapped from one line.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Mapped {
-    /// Something that was said.
+    /// A message.
     Turn {
-        /// In which role.
+        /// Role of the turn.
         role: Role,
-        /// The message, made for this line, or the line itself if it is one.
+        /// The message made from this line, or the line itself if it is a message.
         message: Raw,
-        /// Who spoke, where the type of the line tells.
+        /// Speaker, if the type of the line implies one.
         actor: Option<String>,
-        /// Which model, for what the agent said.
+        /// Model, for turns of the agent.
         model: Option<String>,
-        /// What the message has no place for, under `session`.
+        /// Fields that the message has no place for, under `session`.
         metadata: BTreeMap<String, Raw>,
-        /// When it happened.
+        /// Time of the turn.
         occurred_at: Option<Timestamp>,
     },
-    /// Something else that happened.
+    /// Another event.
     Event {
-        /// Its type. One that means something to Everturn itself has `imported.` in front.
+        /// Type of the line. One that has a meaning to Everturn itself is prefixed with `imported.`.
         kind: String,
         /// The line as it came.
         body: Raw,
-        /// When it happened.
+        /// Time of the event.
         occurred_at: Option<Timestamp>,
     },
 }
 
-/// Turns the lines of one session into steps, in order. It remembers which tool calls wait for their results, because a
+/// Maps the lines of one session to steps, in order. It remembers which tool calls wait for their results, because a
 /// session's lines need not name them.
 pub struct Mapper {
     model: Option<String>,
     pending: VecDeque<(String, Option<String>)>,
 }
 
-/// The fields under which programs write the same thing; the first is ours.
+/// Names that programs use for the same field; the first is ours.
 pub(super) const TEXT: [&str; 4] = ["text", "message", "content", "thinking"];
 pub(super) const TOOL: [&str; 3] = ["tool", "name", "tool_name"];
 pub(super) const PARAMETERS: [&str; 5] = ["parameters", "arguments", "args", "input", "params"];
@@ -118,7 +119,7 @@ struct ResultBlock<'a> {
     is_error: Option<bool>,
 }
 
-/// A line taken apart: what was understood is taken out of the fields, the rest goes along.
+/// A line in parts: the fields that were understood are removed, the rest is kept.
 struct Parts {
     role: Role,
     message: Raw,
@@ -126,20 +127,20 @@ struct Parts {
 }
 
 impl Mapper {
-    /// For the session with this header.
+    /// Mapper for the session with this header.
     pub fn new(header: &Header) -> Mapper {
         let fields: Fields = serde_json::from_str(&header.text).unwrap_or_default();
         Mapper { model: model(&fields), pending: VecDeque::new() }
     }
 
-    /// Goes on with a session, given its header and the calls that wait, oldest first.
+    /// Continues a session, given its header and the calls without a result, oldest first.
     pub fn resume(header: Option<&str>, waiting: impl Iterator<Item = (String, Option<String>)>) -> Mapper {
         let fields: Fields = header.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         Mapper { model: model(&fields), pending: waiting.take(PENDING_CALLS_MAX).collect() }
     }
 
-    /// What the conversation is created with. The header is in its metadata under `session`, unless it is too large for
-    /// that; it is in the first event in any case.
+    /// Initial settings of the conversation. The header is in their metadata under `session`, unless it is too large
+    /// for that; it is in the first event in any case.
     pub fn settings(header: &Header) -> Result<Settings, Error> {
         let title = header.title.clone().filter(|title| title.len() <= TITLE_BYTES_MAX).map(Some);
         let mut settings = Settings { title, ..Settings::default() };
@@ -160,7 +161,7 @@ impl Mapper {
         event(Some(END), &end.text, at)
     }
 
-    /// What a line between them becomes.
+    /// Maps a line between them.
     pub fn step(&mut self, recorded: &Recorded) -> Result<Mapped, Error> {
         let mut fields = recorded.fields();
         fields.take("type");
@@ -189,7 +190,7 @@ impl Mapper {
                 let named = |raw: &Raw| raw.read::<String>().filter(|name| check_name("actor", name).is_ok());
                 let actor = take(&mut fields, "actor", named).or(actor);
                 let model = take(&mut fields, "model", named).filter(|_| role == Role::Assistant);
-                // A time that ours cannot hold as it is written goes along as well.
+                // A time that loses precision in our format is kept as written, too.
                 if let Some(raw) = timestamp.filter(|raw| !same_time(raw, recorded.at)) {
                     fields.0.insert(0, ("timestamp".into(), raw));
                 }
@@ -228,7 +229,7 @@ impl Mapper {
         if is_error.is_some() {
             fields.take("is_error");
         }
-        // A result that names no call answers the oldest that waits, of its tool if it names one.
+        // A result that names no call answers the oldest waiting call, of its tool if it names one.
         let waits = |(id, tool): &(String, Option<String>)| match (&given, &named) {
             (Some(given), _) => id == given,
             (None, Some(_)) => *tool == named,
@@ -237,7 +238,7 @@ impl Mapper {
         let answered = self.pending.iter().position(waits).and_then(|at| self.pending.remove(at));
         let id = given.or(answered.as_ref().map(|(id, _)| id.clone()));
         let tool = named.or(answered.and_then(|(_, tool)| tool));
-        // Without a field for it, the rest of the line is what the tool returned.
+        // Without a field for it, the rest of the line is the result.
         let content = match any(fields, &RESULT) {
             Some(content) => content,
             None => Raw::of(&std::mem::take(fields))?,
@@ -277,7 +278,7 @@ fn thinking(fields: &mut Fields) -> Result<Option<Parts>, Error> {
 fn event(kind: Option<&str>, text: &str, occurred_at: Option<Timestamp>) -> Result<Mapped, Error> {
     const UNNAMED: &str = "imported.entry";
     let kind = match kind {
-        // Everturn's own kinds would do something to the conversation; most have a point in their name.
+        // Everturn's own kinds would have an effect on the conversation; most have a dot in their name.
         Some(name) if name.contains('.') || kind::RESERVED.contains(&name) => format!("imported.{name}"),
         Some(name) => name.to_string(),
         None => UNNAMED.to_string(),
@@ -293,12 +294,12 @@ fn role_of(fields: &Fields) -> Option<Role> {
     message::role(&serde_json::json!({ "role": role })).ok()
 }
 
-/// A message is stored one level deeper than it stands.
+/// Whether the message is shallow enough: it is stored one level deeper.
 fn fits(message: &str) -> bool {
     json::check(&format!("{{\"message\":{message}}}")).is_ok()
 }
 
-/// Whether our way to write the time loses nothing of how it was written.
+/// Whether our format of the time loses nothing of the original.
 fn same_time(raw: &Raw, at: Option<Timestamp>) -> bool {
     let (Some(text), Some(at)) = (raw.read::<String>(), at) else { return false };
     let Some(text) = text.strip_suffix('Z') else { return false };
@@ -306,7 +307,7 @@ fn same_time(raw: &Raw, at: Option<Timestamp>) -> bool {
     format!("{second}.{fraction:0<6}Z") == at.to_string()
 }
 
-/// The first of these fields that is there, taken out.
+/// Removes the first of these fields that is present.
 fn any(fields: &mut Fields, names: &[&str]) -> Option<Raw> {
     any_that(fields, names, |_| true)
 }
@@ -316,7 +317,7 @@ fn any_that(fields: &mut Fields, names: &[&str], so: impl Fn(&Raw) -> bool) -> O
     fields.take(name)
 }
 
-/// A field that can be read so, taken out.
+/// Removes a field that `read` accepts.
 fn take<T>(fields: &mut Fields, name: &str, read: impl Fn(&Raw) -> Option<T>) -> Option<T> {
     let value = fields.get(name).and_then(read)?;
     fields.take(name);

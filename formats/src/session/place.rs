@@ -1,4 +1,4 @@
-//! Where a session's file is: `<root>/<subject>/sessions/YYYY-MM-DDTHH-MM-SS_session_NNN.jsonl`.
+//! Path of a session file: `<root>/<subject>/sessions/YYYY-MM-DDTHH-MM-SS_session_NNN.jsonl`.
 
 use everturn_core::Error;
 use everturn_core::event::check_name;
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 const MARK: &str = "_session_";
 const SUFFIX: &str = ".jsonl";
 
-/// Makes the file of a new session, exclusively: what is there is never opened. Its number is the next of its folder.
+/// Creates the file of a new session, never opening an existing one. Its number is the next in its folder.
 pub fn create(root: &Path, subject: &str, started_at: Timestamp) -> Result<(File, PathBuf), Error> {
     check_subject(subject)?;
     let second = second(started_at)?;
     let folder = root.join(subject).join("sessions");
     fs::create_dir_all(&folder).map_err(|e| cannot("make", &folder, &e))?;
-    // Whoever starts a session here waits for the others, so that no number is given twice, whatever the seconds are.
-    // Where a folder cannot be locked, the exclusive creation still keeps two files apart.
+    // New sessions in a folder wait for each other, so that no number is given twice, also in different seconds.
+    // If the folder cannot be locked, the exclusive creation still keeps two files apart.
     let turn = File::open(&folder).ok();
     let _ = turn.as_ref().map(File::lock);
     let mut number = last_number(&folder)? + 1;
@@ -35,7 +35,7 @@ pub fn create(root: &Path, subject: &str, started_at: Timestamp) -> Result<(File
     }
 }
 
-/// The name must be that of one folder below the root and nothing else, on every system that may get a copy of it.
+/// Checks that the name is that of one folder below the root, on every system that may get a copy of it.
 fn check_subject(subject: &str) -> Result<(), Error> {
     check_name("subject", subject)?;
     if subject == "." || subject == ".." || subject.contains(['/', '\\', ':']) {
@@ -48,7 +48,7 @@ fn check_subject(subject: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The second as it stands in file names, in UTC.
+/// The second for file names, in UTC.
 fn second(at: Timestamp) -> Result<String, Error> {
     at.check()?;
     let text = at.to_string();
@@ -59,7 +59,7 @@ fn second(at: Timestamp) -> Result<String, Error> {
     }
 }
 
-/// The highest number that a session of this folder has.
+/// Highest session number in the folder.
 fn last_number(folder: &Path) -> Result<u64, Error> {
     let mut last = 0;
     for entry in fs::read_dir(folder).map_err(|e| cannot("read", folder, &e))? {
@@ -84,12 +84,12 @@ pub fn sync_folder(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// What it means that a file could not be opened or made.
+/// Error for a file that cannot be opened or created.
 pub fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
     failed(&format!("cannot {what} {}", path.display()), error)
 }
 
-/// What a failed step means for the caller.
+/// Error for a failed step.
 pub fn failed(doing: &str, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::NotFound => Error::not_found("file.absent", format!("{doing}: it is not there")),

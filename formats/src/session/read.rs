@@ -7,16 +7,16 @@ use everturn_core::encoding;
 use everturn_core::time::Timestamp;
 use std::io::BufRead;
 
-/// What a session's file is made of.
+/// An item of a session file.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Item {
-    /// How it began.
+    /// Header of the session.
     Start(Header),
-    /// What was recorded.
+    /// An entry.
     Entry(Recorded),
-    /// How it ended.
+    /// End of the session.
     End(End),
-    /// A line that could not be read. Reading goes on behind it.
+    /// An unreadable line. Reading continues after it.
     Corrupt(CorruptLine),
     /// A last line that was not written to its end. Everything before it was returned.
     TruncatedTail(TruncatedTail),
@@ -25,7 +25,7 @@ pub enum Item {
 /// A line between the header and the end, as far as it can be understood.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recorded {
-    /// Where it stands, from 1.
+    /// Line number, from 1.
     pub line: u64,
     /// Its `type`, if it has one.
     pub kind: Option<String>,
@@ -36,7 +36,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Looks at a line.
+    /// Reads a line.
     pub fn new(line: u64, text: String) -> Recorded {
         let fields = fields(&text);
         let kind = fields.get("type").and_then(|raw| raw.read());
@@ -58,7 +58,7 @@ impl Recorded {
         Some(Entry { kind, at, fields })
     }
 
-    /// What it says, if it is of that type and has its fields.
+    /// Its payload, if it is of that type and has its fields.
     pub fn read<P: Payload>(&self) -> Option<P> {
         (self.kind.as_deref() == Some(P::TYPE)).then(|| serde_json::from_str(&self.text).ok())?
     }
@@ -68,14 +68,14 @@ fn fields(text: &str) -> Fields {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// Gives the items of a session's file one by one, with at most one line in memory. The events of a conversation's file
-/// come out as entries, too; its assets are left out.
+/// Iterates over the items of a session file, with at most one line in memory. The events of a conversation's file
+/// are entries, too; its assets are left out.
 pub struct Reader<R> {
     items: jsonl::Reader<R>,
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Reads from here.
+    /// Reader of this source.
     pub fn new(source: R) -> Reader<R> {
         Reader { items: jsonl::Reader::new(source) }
     }

@@ -1,4 +1,4 @@
-//! A session whose failures never reach whoever is recorded.
+//! A session whose failures never reach the recorded program.
 
 use super::entry::{Entry, Fields};
 use super::write::{Session, SessionSummary};
@@ -7,8 +7,8 @@ use everturn_core::time::Timestamp;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Records what a program does, as well as it can. A disk that is full or cannot be written to costs entries and never a
-/// tool call: failures are counted, and the first one is told.
+/// Records the actions of a program, as far as possible. A disk that is full or not writable costs entries, never a
+/// tool call: failures are counted, and the first one is reported.
 pub struct Sink {
     session: Result<Session, Error>,
     on_first_failure: Box<dyn Fn(&Error) + Send + Sync>,
@@ -17,8 +17,8 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Records into this session; if it could not even be started, that is the first failure. `on_first_failure` is
-    /// where it is logged.
+    /// Records into this session; if it could not be started, that is the first failure. `on_first_failure` logs the
+    /// first one.
     pub fn new(
         session: Result<Session, Error>,
         on_first_failure: impl Fn(&Error) + Send + Sync + 'static,
@@ -34,7 +34,7 @@ impl Sink {
         sink
     }
 
-    /// Records an entry. One that could not even be made counts as a failure.
+    /// Records an entry. An `Err` counts as a failure.
     pub fn record(&self, entry: Result<Entry, Error>) {
         self.heard(entry.and_then(|entry| self.session()?.append(&entry)));
     }
@@ -44,17 +44,17 @@ impl Sink {
         self.heard(self.session().and_then(|session| session.end(at, extra)))
     }
 
-    /// The session, or why it could not be started.
+    /// The session, or the reason why it could not be started.
     pub fn session(&self) -> Result<&Session, Error> {
         self.session.as_ref().map_err(Error::clone)
     }
 
-    /// How many times something could not be recorded.
+    /// Number of entries that could not be recorded.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Why the last of them failed.
+    /// Error of the last failure.
     pub fn last_error(&self) -> Option<Error> {
         self.last.lock().clone()
     }

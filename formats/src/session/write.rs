@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// When what was written is made durable.
+/// Time at which written lines are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fsync {
     /// Before each append returns.
@@ -33,10 +33,10 @@ pub enum Fsync {
     Close,
 }
 
-/// How a session is written.
+/// Options of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// When what was written is made durable; by default after a second at most.
+    /// Durability; by default after a second at most.
     pub fsync: Fsync,
 }
 
@@ -46,31 +46,31 @@ impl Default for Options {
     }
 }
 
-/// The header of a new session. What is not known is written as null, so that every header has the same fields.
+/// Header of a new session. Unknown values are written as null, so that every header has the same fields.
 #[derive(Clone, PartialEq, Debug)]
 pub struct New {
-    /// What the subject is called in the header: `image_id`, `subject`, …
+    /// Name of the subject's field in the header: `image_id`, `subject`, …
     pub subject_key: String,
-    /// What the session is about: also the name of its folder.
+    /// Subject of the session, and name of its folder.
     pub subject: String,
-    /// Unique; made by the caller.
+    /// Unique id, made by the caller.
     pub session_id: String,
-    /// When it begins.
+    /// Start time.
     pub started_at: Timestamp,
-    /// The model.
+    /// Name of the model.
     pub agent_provider: Option<String>,
-    /// The model's temperature.
+    /// Temperature of the model.
     pub agent_temperature: Option<f64>,
-    /// What the agent had read.
+    /// Files and texts that the agent had read.
     pub context_loaded: Vec<String>,
-    /// The state of the work at the beginning.
+    /// Hash of the state of the work at the start.
     pub starting_snapshot_hash: Option<String>,
     /// Further fields.
     pub extra: Fields,
 }
 
 impl New {
-    /// A session about something, with nothing else known.
+    /// A session about a subject, with no other fields set.
     pub fn about(subject: impl Into<String>, session_id: impl Into<String>, started_at: Timestamp) -> New {
         New {
             subject_key: "subject".into(),
@@ -92,7 +92,7 @@ impl New {
         if self.agent_temperature.is_some_and(|number| !number.is_finite()) {
             return Err(Error::invalid("session.temperature", "agent_temperature must be a finite number"));
         }
-        // These would make it the header of a conversation's file.
+        // These fields would make it the header of a conversation's file.
         for reserved in ["conversation", "format"] {
             if self.subject_key == reserved || self.extra.get(reserved).is_some() {
                 let text = format!("a header field cannot be called {reserved}; rename it");
@@ -113,16 +113,16 @@ impl New {
     }
 }
 
-/// What `session_end` says by itself.
+/// Totals that `session_end` adds by itself.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SessionSummary {
     /// When it ended.
     pub ended_at: Timestamp,
-    /// How long it took, in seconds; none if the clock went back meanwhile.
+    /// Duration in seconds; 0 if the clock went back meanwhile.
     pub duration_s: f64,
     /// Lines between the header and the end.
     pub entries: u64,
-    /// How many of each type.
+    /// Number of entries by type.
     pub by_type: BTreeMap<String, u64>,
 }
 
@@ -138,18 +138,18 @@ impl SessionSummary {
     }
 }
 
-/// What [`Session::resume`] had to cut off.
+/// An incomplete line that [`Session::resume`] cut off.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Mended {
-    /// Where the cut bytes are now.
+    /// File that has the cut bytes now.
     pub torn: PathBuf,
-    /// Where they were.
+    /// Their former place.
     #[serde(flatten)]
     pub tail: TruncatedTail,
 }
 
-/// A session that is being written. Shared by reference between threads; each line is one `write`. Dropping it makes
-/// what was written durable and does not end the session: [`Session::resume`] goes on with it.
+/// A session being written. Shared by reference between threads; each line is one `write`. Dropping it makes
+/// the written lines durable and does not end the session: [`Session::resume`] continues it.
 pub struct Session {
     shared: Arc<Shared>,
     path: Option<PathBuf>,
@@ -168,29 +168,29 @@ struct Shared {
 }
 
 struct State {
-    /// `None` in a file of another program that does not say.
+    /// `None` in a file of another program without a start time.
     started_at: Option<Timestamp>,
     entries: u64,
     by_type: BTreeMap<String, u64>,
     ended: Option<SessionSummary>,
     /// Bytes of whole lines.
     bytes: u64,
-    /// A write failed and what it left could not be cut off yet.
+    /// Whether a write failed and its remains could not be cut off yet.
     torn: bool,
-    /// Something was written since the last sync.
+    /// Whether anything was written since the last sync.
     dirty: bool,
-    /// The syncing thread failed; whoever writes next is told.
+    /// Error of the syncing thread; the next write returns it.
     failed: Option<Error>,
     closing: bool,
 }
 
 impl Session {
-    /// Makes the file of a new session below `root` and writes its header.
+    /// Creates the file of a new session below `root` and writes its header.
     pub fn start(root: &Path, new: &New, options: Options) -> Result<Session, Error> {
-        // Before the file is made: a header that is refused leaves nothing behind.
+        // Before the file is created: a refused header leaves nothing behind.
         let header = new.line()?;
         let (file, path) = place::create(root, &new.subject, new.started_at)?;
-        // Nobody else knows of the file yet. Where files cannot be locked, this is no reason not to write one.
+        // Nobody else knows of the file yet. If files cannot be locked, it is written all the same.
         let _ = file.try_lock();
         Session::begin(file, Some(path), new, &header, options)
     }
@@ -214,7 +214,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Goes on with a session that was not ended. A last line that was not written to its end is cut off and kept in
+    /// Continues a session that was not ended. An incomplete last line is cut off and kept in
     /// `<file>.torn`; see [`Session::mended`].
     pub fn resume(path: &Path, options: Options) -> Result<Session, Error> {
         let mut file =
@@ -264,8 +264,8 @@ impl Session {
         Ok(Session { shared, path, mended: None, syncer })
     }
 
-    /// Writes an entry. If this fails, the file is as it was before, or will be before the next line is written. What
-    /// failed may also be an earlier sync at an interval; then this entry is not written.
+    /// Writes an entry. If this fails, the file is as it was before, or will be before the next line is written. The
+    /// failure may also be that of an earlier sync at an interval; then this entry is not written.
     pub fn append(&self, entry: &Entry) -> Result<(), Error> {
         let line = entry.line()?;
         let mut state = self.shared.state();
@@ -278,8 +278,8 @@ impl Session {
         self.shared.settle()
     }
 
-    /// Writes `session_end` with these further fields, durably. Ending it again writes nothing and tells what was told
-    /// the first time.
+    /// Writes `session_end` with these further fields, durably. Ending it again writes nothing and returns the first
+    /// summary.
     pub fn end(&self, at: Timestamp, extra: &Fields) -> Result<SessionSummary, Error> {
         let mut state = self.shared.state();
         if let Some(summary) = &state.ended {
@@ -295,22 +295,22 @@ impl Session {
         Ok(summary)
     }
 
-    /// Makes everything durable that was written so far.
+    /// Makes all written lines durable.
     pub fn sync(&self) -> Result<(), Error> {
         self.shared.sync()
     }
 
-    /// Where the file is, unless it was opened by the caller.
+    /// Path of the file, unless it was opened by the caller.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// What had to be cut off to go on.
+    /// Incomplete line that was cut off to continue.
     pub fn mended(&self) -> Option<&Mended> {
         self.mended.as_ref()
     }
 
-    /// How often the file has been synced since it was opened.
+    /// Number of syncs since the file was opened.
     pub fn syncs(&self) -> u64 {
         self.shared.syncs.load(Ordering::Relaxed)
     }
@@ -321,10 +321,10 @@ impl Drop for Session {
         self.shared.state().closing = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.syncer.take() {
-            // It does not panic, and there is nobody to tell.
+            // The thread does not panic, and there is nobody to report it to.
             let _ = thread.join();
         }
-        // Whoever must know calls `end` or `sync`.
+        // Callers that must know call `end` or `sync`.
         let _ = self.shared.sync();
         // Closing the file would not be enough: a child process that is just being started holds it open a moment longer.
         let _ = self.shared.file.unlock();
@@ -359,8 +359,8 @@ impl Shared {
         self.state.lock()
     }
 
-    /// One line, one `write`. What a failed one left is cut off at once or before the next, so that every line begins
-    /// where a line ended.
+    /// Writes one line with one `write`. The remains of a failed write are cut off at once or before the next, so
+    /// that every line begins where a line ended.
     fn write(&self, line: &str, state: &mut State) -> Result<(), Error> {
         if let Some(error) = state.failed.take() {
             return Err(error);
@@ -371,7 +371,7 @@ impl Shared {
         let wrote = (&self.file).write_all(line.as_bytes());
         if let Err(error) = wrote {
             state.torn = true;
-            // If this fails as well, it is tried again before the next line.
+            // If this fails as well, it is repeated before the next line.
             let _ = self.cut_back(state);
             return Err(failed("writing the session file", &error));
         }
@@ -386,14 +386,14 @@ impl Shared {
     fn cut_back(&self, state: &mut State) -> Result<(), Error> {
         self.file
             .set_len(state.bytes)
-            // A file that the caller opened may write where it stands and not at its end.
+            // A file that the caller opened may write at its position and not at its end.
             .and_then(|()| (&self.file).seek(SeekFrom::Start(state.bytes)))
             .map_err(|e| failed("cutting off an unfinished line", &e))?;
         state.torn = false;
         Ok(())
     }
 
-    /// The last line of a file that was cut just before its line break is whole; the next must begin behind one.
+    /// Adds the line break of a last line that was cut just before it: the next line must begin after one.
     fn end_last_line(&self) -> Result<(), Error> {
         let mut state = self.state();
         let mut last = [b'\n'];
@@ -406,12 +406,12 @@ impl Shared {
         if last == [b'\n'] { Ok(()) } else { self.write("\n", &mut state) }
     }
 
-    /// What must be durable before a caller hears that its line is written.
+    /// Syncs, if that must happen before the caller learns that its line is written.
     fn settle(&self) -> Result<(), Error> {
         if self.fsync == Fsync::Always { self.sync() } else { Ok(()) }
     }
 
-    /// Not under the lock: others may write meanwhile, and their syncs join this one in the kernel.
+    /// Syncs without holding the lock: others may write meanwhile, and their syncs join this one in the kernel.
     fn sync(&self) -> Result<(), Error> {
         let was_dirty = std::mem::take(&mut self.state().dirty);
         if !was_dirty && self.fsync != Fsync::Always {
@@ -433,7 +433,7 @@ impl Shared {
                 self.changed.wait(&mut state);
                 continue;
             }
-            // From the first unsynced line on; what comes meanwhile goes along.
+            // The interval begins with the first unsynced line; later lines are synced with it.
             self.changed.wait_while_for(&mut state, |state| !state.closing, interval);
             drop(state);
             let synced = self.sync();
@@ -449,7 +449,7 @@ fn ended(text: &str) -> Error {
     Error::conflict(code::SESSION_ENDED, text)
 }
 
-/// What was written so far, and the unfinished line at its end.
+/// State after the lines in the file, and the incomplete line at its end.
 fn read_back(file: &File, path: &Path) -> Result<(State, Option<TruncatedTail>), Error> {
     let place = path.display();
     let refuse = |text: String| Err(Error::invalid("session.not_a_session", text));
@@ -487,7 +487,7 @@ fn read_back(file: &File, path: &Path) -> Result<(State, Option<TruncatedTail>),
     }
 }
 
-/// Keeps what is cut off in a file of its own, never in one that is there.
+/// Copies the incomplete line to a file of its own, never over an existing one.
 fn keep_torn(file: &mut File, path: &Path, tail: TruncatedTail) -> Result<PathBuf, Error> {
     let mut number = 0;
     let (mut out, torn) = loop {

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 
-/// All that a transcript value is made from.
+/// Input of [`export`].
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     /// The conversation as it is now.
@@ -37,7 +37,7 @@ pub struct Source<'a> {
     pub summary: Option<&'a str>,
     /// `seq` after which events are shown, if the log has more of them than the budget allows.
     pub events_after: u64,
-    /// `seq` of earlier events that are shown nevertheless: what they set is in force.
+    /// `seq` of earlier events that are shown nevertheless, because their settings are in force.
     pub in_force: &'a BTreeSet<u64>,
 }
 
@@ -83,7 +83,7 @@ impl<T: Serialize, I: Iterator<Item = Result<T, Error>>> Serialize for List<'_, 
     }
 }
 
-/// All that `read` gives, page by page.
+/// Everything that `read` returns, page by page.
 fn each<'a, T: 'a>(
     read: &'a dyn Fn(u64) -> Result<Vec<T>, Error>,
     seq: fn(&T) -> u64,
@@ -123,7 +123,7 @@ enum Written {
     Lifecycle(LifecycleEvent),
 }
 
-/// An event that is not what somebody said.
+/// An event that is no message.
 #[derive(Serialize)]
 struct LifecycleEvent {
     kind: String,
@@ -177,14 +177,14 @@ pub fn export(source: &Source<'_>, mut out: impl Write) -> Result<(), Error> {
     written.map_err(|error| Error::internal("file.io", format!("writing the transcript: {error}")))
 }
 
-/// What an import left in the log besides turns; empty for a conversation that was not imported.
+/// Data of an import in the log, besides turns; empty for a conversation that was not imported.
 #[derive(Default)]
 struct Origin {
     /// `Settings::transcript` of the value.
     kept: BTreeMap<String, Raw>,
     /// The conversation that was imported: for a fork of it, another one than is exported.
     conversation: Option<ConversationId>,
-    /// The last event of the import.
+    /// `seq` of the last event of the import.
     finished_seq: u64,
 }
 
@@ -204,10 +204,10 @@ impl Origin {
         let mut origin = Origin {
             kept: settings.transcript,
             conversation: Some(created.conversation),
-            // An import that was cut short has no end; all there is belongs to it.
+            // An import that was cut short has no end; all its events belong to it.
             finished_seq: u64::MAX,
         };
-        // The value itself may tell of an earlier import; that one is not ours.
+        // The value itself may contain the end of an earlier import, which is not this one.
         let is_end = |event: &Event| event.kind == kind::IMPORT_FINISHED && origin.given(event).is_none();
         if let Some(end) = events.find(|event| event.as_ref().map_or(true, is_end)) {
             origin.finished_seq = end?.seq;
@@ -230,7 +230,7 @@ impl Origin {
         given.filter(|given| given.get().starts_with('{'))
     }
 
-    /// Whether the event was written by the import itself and says nothing of the value.
+    /// Whether the event was written by the import itself and is no part of the value.
     fn is_bookkeeping(&self, event: &Event) -> bool {
         let state = event.kind == kind::STATE
             && event.read::<StateBody>().is_some_and(|body| body.reason.as_deref() == Some(STATE_REASON));
@@ -244,7 +244,7 @@ impl Origin {
     }
 }
 
-/// A foreign id belongs to what was imported, and not to a fork of it.
+/// The id of the value. A foreign id belongs to the imported conversation, not to its forks.
 fn id(conversation: &Conversation, origin: &Origin) -> Result<Raw, Error> {
     match origin.kept.get("id").filter(|_| origin.conversation == Some(conversation.id)) {
         Some(id) => Ok(id.clone()),
@@ -261,7 +261,7 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
     if !source.conversation.policy.is_empty() {
         metadata.insert("policy".into(), Raw::of(&source.conversation.policy)?);
     }
-    // What settings could not hold comes back, unless it has been set to something else since.
+    // Entries that settings could not hold are restored, unless they have been changed since.
     let kept: BTreeMap<String, Raw> = origin.kept.get("metadata").and_then(Raw::read).unwrap_or_default();
     for (key, raw) in kept {
         let same = match source.system_prompt.filter(|_| key == PROMPT) {
@@ -275,8 +275,8 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
     Ok(metadata)
 }
 
-/// What a model call would continue from: what was said, as it was said, not taken back, and neither summarized nor
-/// trimmed.
+/// Messages that a model call would continue from: complete or interrupted turns that are neither superseded,
+/// summarized nor trimmed.
 fn messages<'a>(
     source: &'a Source<'_>,
     indices: &'a Indices,
@@ -318,7 +318,7 @@ fn events<'a>(
     })
 }
 
-/// An event as the value shows it, with the turn that it began; `None` for what the value does not show.
+/// An event in the form of the value, with the turn that it began; `None` if the value does not show it.
 fn write(
     event: &Event,
     turn: Option<Turn>,

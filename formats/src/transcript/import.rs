@@ -1,4 +1,4 @@
-//! From a transcript value to what can be stored.
+//! From a transcript value to settings, assets, turns and events.
 
 use super::{
     About, BARE_EVENT, Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION, changes_state, prompt_content,
@@ -17,14 +17,14 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-/// A transcript value, ready to be stored. How, says the [module](super).
+/// A transcript value, ready to be stored as the [module](super) describes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Imported {
-    /// The conversation that it is: the one that it was, if its id is one of ours; for another id, the same every time.
+    /// Id of the conversation: its own if that is one of ours, else one derived from the value's id.
     pub id: Option<ConversationId>,
-    /// What the conversation is created with.
+    /// Initial settings of the conversation.
     pub settings: Settings,
-    /// The state it is in once everything is stored.
+    /// State after everything is stored.
     pub state: Lifecycle,
     /// Descriptors, to be stored before the items that refer to them.
     pub assets: Vec<AssetItem>,
@@ -46,16 +46,16 @@ pub struct AssetItem {
 /// One step of the conversation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Item {
-    /// Something that was said.
+    /// A message.
     Turn {
-        /// In which role.
+        /// Role of the turn.
         role: Role,
-        /// Who may see it.
+        /// Readers that may see the turn.
         visibility: Visibility,
         /// The message as it came.
         message: Raw,
-        /// The event object as it came, if it differs from what the turn gives by itself; [`NO_EVENT`] if the value has none
-        /// for it, [`BARE_EVENT`] if it is what the message gives.
+        /// The event object as it came, if it differs from the one derived from the message; [`NO_EVENT`] if the value has
+        /// none for it, [`BARE_EVENT`] if it is the derived one without the fields of [`About`].
         event: Option<Raw>,
         /// Whether `event` is what the turn gives by itself once it has the id of `about`.
         is_derived: bool,
@@ -67,9 +67,9 @@ pub enum Item {
         /// The kind to store it under: as given, except that one that ends or supersedes a turn has `imported.` in
         /// front. Under its own name it would have to be about a turn of ours.
         kind: String,
-        /// In which role, where it is one of ours.
+        /// Role of the event, if it is one of ours.
         role: Option<Role>,
-        /// Who may see it.
+        /// Readers that may see the event.
         visibility: Visibility,
         /// The event object as it came.
         raw: Raw,
@@ -151,7 +151,7 @@ pub fn parse(text: &str) -> Result<Imported, Error> {
     };
 
     settings.transcript.extend(value);
-    // What is nested one deeper in its new place must still fit.
+    // The settings are nested one level deeper in the event, and must still fit.
     json::check(Raw::of(&settings)?.get()).map_err(|error| error.at("$"))?;
     Ok(Imported { id, settings, state, assets, checkpoint, items })
 }
@@ -376,7 +376,7 @@ impl Given {
         Ok(Given { kind, role, visibility, raw, about, message_index })
     }
 
-    /// Whether it can be what a message looks like as an event.
+    /// Whether it can be the event of a message.
     fn is_message(&self) -> bool {
         matches!(self.kind.as_str(), kind::MESSAGE | kind::TOOL_RESULT)
     }
@@ -415,7 +415,7 @@ fn about(fields: &Fields) -> About {
 
 fn stored_kind(kind: &str) -> String {
     let about_a_turn = kind::ends_turn(kind) || kind == kind::SUPERSEDED || kind::is_fact(kind);
-    // They speak of places in the log that they were written in.
+    // These events refer to places in their original log.
     let places = [kind::COMPACTION, kind::BUDGET, kind::PROJECTION, kind::RECEIPT, kind::FACTS_READ];
     let about_places = places.contains(&kind);
     if about_a_turn || about_places { format!("imported.{kind}") } else { kind.to_string() }
@@ -526,7 +526,7 @@ fn together(message: Message, event: Given, labels: &Labels) -> Result<Item, Err
     Ok(Item::Turn { role, visibility, message, event: Some(event), is_derived, about })
 }
 
-/// Equal as values. What does not fit a value (a number beyond any double) is equal only byte for byte.
+/// Whether two are equal as values. Numbers beyond any double are equal only byte for byte.
 fn same(a: &Raw, b: &Raw) -> bool {
     a == b || a.read::<Value>().zip(b.read::<Value>()).is_some_and(|(a, b)| a == b)
 }

@@ -52,11 +52,11 @@ struct Message {
     error: Option<Value>,
 }
 
-/// An answer that is put together.
+/// An answer being assembled.
 #[derive(Default)]
 pub struct Anthropic {
     blocks: BTreeMap<u64, Block>,
-    /// The list of blocks as it came, if it came in one piece.
+    /// List of blocks as it came, if it came in one piece.
     exact: Option<Raw>,
     calls: usize,
     usage: Pieces,
@@ -69,9 +69,9 @@ pub struct Anthropic {
 #[derive(Default)]
 struct Block {
     members: Pieces,
-    /// The input of a tool as JSON that grows.
+    /// Input of a tool: JSON, in pieces so far.
     input: String,
-    /// Which of the answer's calls it is.
+    /// Index of the call in the answer.
     call: Option<usize>,
 }
 
@@ -108,7 +108,7 @@ impl Assemble for Anthropic {
             }
             Some("message_stop") => self.done = true,
             Some("error") => return Err(failed(incoming.error)),
-            // `ping`, and what is new since this was written.
+            // `ping`, and events added to the protocol later.
             _ => {}
         }
         Ok(Vec::new())
@@ -164,7 +164,7 @@ impl Assemble for Anthropic {
             None => Finish::Other("not said".to_string()),
         };
         Ok(ModelReply {
-            // Only what a request may hold: the id, the model and the usage would be refused there.
+            // Only the fields of a request: the id, the model and the usage would be refused there.
             messages: vec![Raw::new(format!(r#"{{"role":"assistant","content":{content}}}"#))?],
             text,
             refusal: None,

@@ -61,11 +61,11 @@ struct Choice {
     finish_reason: Option<String>,
 }
 
-/// An answer that is put together.
+/// An answer being assembled.
 #[derive(Default)]
 pub struct Chat {
     message: Pieces,
-    /// The message as it came, if it came in one piece.
+    /// Message as it came, if it came in one piece.
     exact: Option<Raw>,
     text: String,
     refusal: String,
@@ -200,8 +200,8 @@ impl Chat {
         Ok(())
     }
 
-    /// Which call a piece belongs to is said by its index; servers that leave it out, or give every call the same, are
-    /// told apart by the id.
+    /// The index tells which call a piece belongs to. Where a server leaves it out, or gives every call the same, the
+    /// id tells them apart.
     fn call(&mut self, members: Members) -> Result<Delta, Failure> {
         let find = |name| members.0.iter().find(|(key, _)| key == name).map(|(_, value)| value);
         let index: Option<u64> = find("index").and_then(Raw::read);
@@ -281,7 +281,6 @@ impl Growing {
     }
 }
 
-/// Text, or the texts of a list of blocks.
 fn words(value: &Raw) -> String {
     match value.read() {
         Some(Value::String(text)) => text,

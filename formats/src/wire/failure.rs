@@ -1,18 +1,18 @@
-//! What a model server says when it refuses, and what the caller can do about it.
+//! Error responses of model servers, classified by what the caller can do about them.
 
 use everturn_core::Error;
 use serde_json::Value;
 
-/// Most bytes of the body of a refusal that are read.
+/// Most bytes read of the body of an error response.
 pub const MODEL_ERROR_BYTES_MAX: usize = 64 * 1024;
 
-/// How much of a server's own words an error shows.
+/// Most characters of a server's message in an error.
 const SAID_CHARS_MAX: usize = 300;
 
-/// What went wrong, named by what helps.
+/// Class of a failure, named by the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// The key is wrong or may not do this.
+    /// The key is wrong or lacks the permission.
     Unauthorized,
     /// The server knows no such model or address.
     NotFound,
@@ -30,22 +30,22 @@ pub enum Class {
     Cut,
     /// The server found the request wrong.
     Refused,
-    /// It wants us to go elsewhere.
+    /// It redirects to another address.
     Redirected,
-    /// It speaks another language.
+    /// It does not follow the protocol.
     Garbage,
-    /// Something that has its own words already, such as a limit of ours.
+    /// An error of our own, such as a limit.
     Ours(Error),
 }
 
 /// A request that gave no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// What helps.
+    /// Class of the failure.
     pub class: Class,
-    /// The HTTP status, if there was one.
+    /// HTTP status, if there was one.
     pub status: Option<u16>,
-    /// The server's words, or ours where it said nothing. Foreign: may hold anything.
+    /// Message of the server, or ours where it sent none. Untrusted: may hold anything.
     pub said: String,
 }
 
@@ -61,18 +61,18 @@ impl Failure {
         Failure { class, status: None, said: said.into() }
     }
 
-    /// The server's bytes are not what its protocol says. `what` is ours: the bytes may be somebody's words, which do
-    /// not belong into an error.
+    /// A response that breaks the protocol. `what` is our text: the bytes may be somebody's words, which do not
+    /// belong in an error.
     pub fn garbage(what: impl Into<String>) -> Failure {
         Failure::new(Class::Garbage, what)
     }
 
-    /// Whether the same request may succeed a little later.
+    /// Whether the same request may succeed later.
     pub fn transient(&self) -> bool {
         matches!(self.class, Class::RateLimited | Class::Unavailable)
     }
 
-    /// Reads a refusal: an answer whose status is not a success.
+    /// Reads a response with an error status.
     pub fn of_status(status: u16, body: &str) -> Failure {
         let parsed: Option<Value> = serde_json::from_str(body).ok();
         let words = parsed.as_ref().map(words).unwrap_or_default();
@@ -99,7 +99,7 @@ impl Failure {
         Failure { class, status: Some(status), said }
     }
 
-    /// Reads an error object that came where an answer was expected.
+    /// Reads an error object that came in place of an answer.
     pub fn of_object(object: &Value) -> Failure {
         let Words { message, kind, code } = words(object);
         let said = message.unwrap_or_else(|| kind.trim().to_string());
@@ -113,7 +113,7 @@ impl Failure {
         Failure { class, status: None, said }
     }
 
-    /// The error for the caller. The server's words are clipped to one short line, and a key that it repeats is hidden.
+    /// Error for the caller. The server's message is clipped to one short line, and a key repeated in it is hidden.
     pub fn error(&self, key: Option<&str>) -> Error {
         let said = match key {
             Some(key) if !key.is_empty() => self.said.replace(key, "[key]"),
@@ -181,7 +181,7 @@ impl Failure {
     }
 }
 
-/// What error objects of streams are called, and the status each would have had.
+/// Names of error objects in streams, and the status of each outside a stream.
 const STATUSES: [(&str, u16); 14] = [
     ("overloaded", 529),
     ("rate_limit", 429),
@@ -204,12 +204,12 @@ struct Words {
     message: Option<String>,
     /// `type` and `code`, lower case.
     kind: String,
-    /// `code` or `status`, if it is a number that a status can be.
+    /// `code` or `status`, if it is a number in the range of statuses.
     code: Option<u16>,
 }
 
-/// Finds the words in the error objects of the servers that are around: `{"error": {…}}`, `{"error": "…"}`, the object
-/// itself, `detail`.
+/// Finds the message in the known forms of error objects: `{"error": {…}}`, `{"error": "…"}`, the object itself,
+/// `detail`.
 fn words(object: &Value) -> Words {
     let inner = object.get("error").filter(|error| !error.is_null()).unwrap_or(object);
     if let Value::String(message) = inner {
@@ -233,7 +233,7 @@ fn quota(kind: &str) -> bool {
     kind.contains("insufficient_quota")
 }
 
-/// Providers say it in words of their own, under statuses of their own: 400, 413, 429 and 500 have been seen.
+/// Whether the prompt is too long. Each provider has its own words and status for it: 400, 413, 429 and 500 were seen.
 fn overflows(kind: &str, said: &str) -> bool {
     const KINDS: [&str; 3] = ["context_length_exceeded", "exceed_context_size", "string_above_max_length"];
     const PHRASES: [&str; 10] = [

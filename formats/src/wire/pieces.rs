@@ -1,4 +1,4 @@
-//! JSON objects that come in pieces: what came once keeps its bytes, what goes on is put together.
+//! JSON objects that come in pieces: members that come once keep their bytes, members that grow are joined.
 
 use super::Failure;
 use everturn_core::json::Raw;
@@ -42,7 +42,7 @@ enum Member {
     Merged(Value),
 }
 
-/// Members that say what something is. They do not grow: a server that repeats them says the same again.
+/// Members that identify an object. They do not grow: a server that repeats them sends the same value again.
 const FIXED: [&str; 8] = ["id", "type", "role", "name", "index", "format", "call_id", "object"];
 
 impl Pieces {
@@ -67,7 +67,7 @@ impl Pieces {
             return;
         }
         if empty(&next) {
-            // The bytes of what is there stay as they are.
+            // The bytes of the present value stay as they are.
             if let Member::Merged(value) = known {
                 *value = before;
             }

@@ -8,7 +8,7 @@ use everturn_core::Error;
 /// Largest answer, in bytes on the wire.
 pub const MODEL_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Reads one answer. What the bytes are is seen from their beginning and not from the content type, which many servers
+/// Reads one answer. Its form is told from its first bytes and not from the content type, which many servers
 /// get wrong: events, or one JSON value from a server that does not stream.
 pub struct Reader {
     form: Form,
@@ -31,7 +31,7 @@ impl Reader {
         Reader { form: Form::Unknown(Vec::new()), assembly: kind.assembly(), read: 0, events: 0, bytes_max }
     }
 
-    /// Takes the next bytes. What they show is added to `deltas`, also when they end in a failure.
+    /// Takes the next bytes. Adds their deltas to `deltas`, also if they end in a failure.
     pub fn feed(&mut self, bytes: &[u8], deltas: &mut Vec<Delta>) -> Result<(), Failure> {
         self.read += bytes.len();
         if self.read > self.bytes_max {
@@ -87,7 +87,7 @@ impl Reader {
         self.assembly.complete()
     }
 
-    /// No more bytes will come: the answer. `deltas` gets what only the end shows.
+    /// Ends the input and returns the answer. Adds the last deltas to `deltas`.
     pub fn finish(mut self, deltas: &mut Vec<Delta>) -> Result<ModelReply, Failure> {
         match self.form {
             Form::Whole(body) => {

@@ -83,13 +83,13 @@ struct Response {
     incomplete_details: Option<Value>,
 }
 
-/// An answer that is put together.
+/// An answer being assembled.
 #[derive(Default)]
 pub struct Responses {
     items: BTreeMap<u64, Raw>,
-    /// Which of the answer's calls stands at which place of the output.
+    /// Index of each call in the answer, by its place in the output.
     calls: BTreeMap<u64, usize>,
-    /// Whether anything was shown while it came.
+    /// Whether any delta was returned.
     shown: bool,
     model: String,
     id: Option<String>,
@@ -183,7 +183,7 @@ impl Responses {
         self.id = response.id.clone().or(self.id.take());
     }
 
-    /// A call shows who is called before its arguments come.
+    /// Introduces a call with the name of its tool, before its arguments come.
     fn begin(&mut self, place: u64, item: &Raw) -> Option<Delta> {
         let item: Value = item.read()?;
         let call = call(&item)?;

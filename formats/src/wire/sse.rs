@@ -28,7 +28,7 @@ pub struct Parser {
     data: Option<String>,
     /// The last byte was CR: an LF that follows belongs to it.
     after_cr: bool,
-    /// No line has ended yet, so that a byte order mark may still stand in front.
+    /// Whether no line has ended yet, so that a byte order mark may still come.
     first: bool,
     event_bytes_max: usize,
 }
@@ -121,7 +121,7 @@ impl Parser {
             },
             "event" => self.name = Some(value.to_string()),
             "id" => self.id = Some(value.to_string()),
-            // A comment (its field is empty), `retry`, or something we do not know.
+            // A comment (its field is empty), `retry`, or an unknown field.
             _ => {}
         }
         Ok(None)
@@ -251,7 +251,7 @@ mod tests {
             prop_assert_eq!(&read(&single), &whole);
         }
 
-        /// What is written comes back, and the line end makes no difference.
+        /// Written events are read back, whatever the line end.
         #[test]
         fn what_is_written_comes_back(texts in prop::collection::vec("[^\r\n\u{0}]{0,10}", 1..6), end in line_end()) {
             let mut bytes = String::new();

@@ -1,4 +1,4 @@
-//! Answers put together from what servers really send.
+//! Answers assembled from real responses of servers.
 
 mod bodies;
 mod bytes;
@@ -110,7 +110,7 @@ fn calls_of_a_chat_stream_are_told_apart_by_index_and_by_id() {
             answer.messages[0].get(),
             r#"{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"ls","arguments":"{\"x\":1}"}},{"id":"b","type":"function","function":{"name":"cat","arguments":"{}"}}]}"#
         );
-        // What a watcher saw is what there is in the end, and each call is introduced once.
+        // The deltas add up to the final answer, and each call is introduced once.
         for (index, call) in whole.iter().enumerate() {
             let mine = deltas.iter().filter_map(|delta| match delta {
                 Delta::Call { index: i, id, name, arguments } if *i == index => Some((id, name, arguments)),

@@ -7,13 +7,15 @@
 use everturn::{Records, SystemWorld, Tenant, World};
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_formats::session::{AgentToolCall, Entry, Fields, New, Options, Session, Sink, ToolResult};
+use everturn_formats::session::{
+    AgentToolCall, Dispatch, Entry, Fields, New, Options, Session, Sink, ToolResult, milliseconds,
+};
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Implementation};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Records one session. Dropping it ends the file.
 pub struct Recorder {
@@ -35,21 +37,6 @@ pub struct Call {
 pub struct RequestTime {
     began: Instant,
     mark: u64,
-}
-
-/// A request other than a tool call.
-#[derive(Serialize)]
-struct Dispatch<'a, P, T> {
-    method: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<&'a P>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<&'a T>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a ErrorData>,
-    duration_ms: f64,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    erased: bool,
 }
 
 impl Recorder {
@@ -101,7 +88,7 @@ impl Recorder {
     /// Records its result.
     pub fn answered(&self, call: Call, answer: &Result<CallToolResult, ErrorData>) {
         let is_error = answer.as_ref().map_or(true, |result| result.is_error == Some(true));
-        let took = ms(call.asked.began.elapsed());
+        let took = milliseconds(call.asked.began.elapsed());
         let erased = self.write(call.asked, |erased| {
             let result = match answer {
                 _ if erased => Raw::of(&()),
@@ -140,14 +127,14 @@ impl Recorder {
         answer: &Result<T, ErrorData>,
         asked: RequestTime,
     ) {
-        let duration_ms = ms(asked.began.elapsed());
+        let duration_ms = milliseconds(asked.began.elapsed());
         self.write(asked, |erased| {
             let (parameters, result, error) = match erased {
                 true => (None, None, None),
                 false => (Some(parameters), answer.as_ref().ok(), answer.as_ref().err()),
             };
-            let payload = Dispatch { method, parameters, result, error, duration_ms, erased };
-            Entry::new("mcp_dispatch", SystemWorld.now(), &payload)
+            Dispatch { method, from: None, parameters, result, error, duration_ms, erased }
+                .entry(SystemWorld.now())
         });
     }
 }
@@ -175,8 +162,4 @@ fn start(
         ..New::about(scope.name().to_string(), id, SystemWorld.now())
     };
     Session::start(folder, &new, Options::default())
-}
-
-fn ms(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e3
 }

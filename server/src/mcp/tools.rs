@@ -198,7 +198,7 @@ fn tool(row: &Row) -> Tool {
 fn inline_words(value: &mut Value, words: &JsonObject) {
     let find =
         |schema: &Value| words.get(schema["$ref"].as_str()?.strip_prefix("#/$defs/")?)?.as_object().cloned();
-    // What the field says of itself comes first.
+    // The field's own keywords take precedence.
     let add = |fields: &mut JsonObject, list: JsonObject| {
         for (name, value) in list {
             fields.entry(name).or_insert(value);

@@ -23,14 +23,14 @@ use serde_json::Value;
 /// The header that names the conversation.
 pub const HEADER: &str = "everturn-conversation";
 
-/// Number of turns at the end of a conversation that are compared with what is sent.
+/// Number of turns at the end of a conversation that are compared with the request.
 pub const COMPARED_TURNS_MAX: usize = 1000;
 
-/// What a client sends again of a conversation.
+/// Part of the conversation that a client sends again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Resend {
     Everything,
-    /// Perhaps not the model's part and the results of its calls, whose items it knows to be here.
+    /// The model's turns and the results of its calls may be missing: the client knows that their items are stored.
     WithoutReplies,
 }
 

@@ -50,7 +50,7 @@ pub struct RunningResponse {
     pub turn: TurnId,
     kept: StoredRequest,
     steps: Steps,
-    /// Where it is stored; `None` if it is not.
+    /// Tenant that it is stored in; `None` if it is not stored.
     scope: Option<Tenant>,
 }
 

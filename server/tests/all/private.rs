@@ -84,6 +84,10 @@ fn furnish(store: &Everturn) -> (ConversationHandle, BTreeMap<&'static str, Stri
         NewStream { actor: Some("bot".into()), audience: vec!["carol".into()], ..NewStream::default() };
     let open = chat.open(open).wait().unwrap();
     chat.open_turn(open.id).chunk(None, &format!("The {CANARY} is")).unwrap();
+    // Written shortly after; every view of it from here on has the text.
+    while !chat.turn(open.id).unwrap().partial.is_some_and(|partial| partial.text.contains(CANARY)) {
+        std::thread::yield_now();
+    }
     store.index_now().unwrap();
     let variables = BTreeMap::from([
         ("conversation", chat.id().to_string()),

@@ -40,7 +40,7 @@ pub fn a_fork_inherits_history_without_copying_it(store: &dyn Backend) {
     assert_eq!(store.turn_in(&child, ids[2]).expect_err("after the fork").code(), "turn.absent");
 }
 
-/// What either side appends or supersedes afterwards stays on that side.
+/// Turns that either side appends or supersedes afterwards stay on that side.
 pub fn both_sides_of_a_fork_go_on_alone(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child, [one, two, three]) = family(store, &m);

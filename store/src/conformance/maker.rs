@@ -288,7 +288,7 @@ pub fn log(store: &dyn Backend, key: &Key) -> Vec<Event> {
 /// Every turn, superseded ones included.
 #[track_caller]
 pub fn history(store: &dyn Backend, key: &Key) -> Vec<Turn> {
-    let query = TurnQuery { include_superseded: true, limit: usize::MAX, ..TurnQuery::default() };
+    let query = TurnQuery { whole_log: true, limit: usize::MAX, ..TurnQuery::default() };
     store.turns(key, &query).unwrap_or_else(|error| panic!("unreadable: {error:?}"))
 }
 

@@ -139,15 +139,15 @@ pub fn history_pages_join_to_the_whole(store: &dyn Backend) {
     let everything = history(store, &key);
     assert_eq!(everything.len(), 14);
     for descending in [false, true] {
-        for include_superseded in [false, true] {
+        for whole_log in [false, true] {
             for actors in [vec![], vec!["ada".to_string()], vec!["bot".into(), "tool".into()]] {
-                let base = TurnQuery { descending, include_superseded, actors, ..TurnQuery::default() };
+                let base = TurnQuery { descending, whole_log, actors, ..TurnQuery::default() };
                 let mut expected: Vec<Turn> = everything.clone();
-                expected.retain(|turn| include_superseded || turn.superseded_by.is_none());
+                expected.retain(|turn| whole_log || turn.superseded_by.is_none());
                 expected.retain(|t| {
                     base.actors.is_empty() || t.actor.as_ref().is_some_and(|a| base.actors.contains(a))
                 });
-                let position = |turn: &Turn| if include_superseded { turn.seq } else { turn.place };
+                let position = |turn: &Turn| if whole_log { turn.seq } else { turn.place };
                 expected.sort_by_key(position);
                 if descending {
                     expected.reverse();
@@ -173,7 +173,7 @@ pub fn history_pages_join_to_the_whole(store: &dyn Backend) {
 fn joined(store: &dyn Backend, key: &Key, base: &TurnQuery, size: usize) -> Vec<Turn> {
     let mut all: Vec<Turn> = Vec::new();
     loop {
-        let edge = all.last().map(|turn| if base.include_superseded { turn.seq } else { turn.place });
+        let edge = all.last().map(|turn| if base.whole_log { turn.seq } else { turn.place });
         let mut query = TurnQuery { limit: size, ..base.clone() };
         if base.descending {
             query.before = edge;
@@ -189,7 +189,7 @@ fn joined(store: &dyn Backend, key: &Key, base: &TurnQuery, size: usize) -> Vec<
     }
 }
 
-/// Only the newest version of an edited turn is shown; the others are returned with `include_superseded`.
+/// Only the newest version of an edited turn is shown; the others are returned with `whole_log`.
 pub fn history_leaves_out_what_is_superseded_unless_asked(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();

@@ -372,7 +372,7 @@ pub fn facts_are_found_beside_turns(store: &dyn Backend) {
     assert_eq!(found_in(store, &key, "east"), [""; 0]);
 }
 
-/// What is not for everyone is found by those whom it is for, and influences nobody else's results.
+/// Private entries are found by their audience, and influence nobody else's results.
 pub fn private_entries_are_found_by_their_audience_alone(store: &dyn Backend) {
     let m = Maker::default();
     let key = said(store, &m, &["the compass points north", "the harbour and the compass"]);

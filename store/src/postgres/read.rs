@@ -183,7 +183,7 @@ fn turn_page(
     let (nos, _, mut caps) = lineage.arrays();
     let order = if query.descending { "DESC" } else { "ASC" };
     // Superseded turns share the places of others, and a page must not end between them.
-    let (position, stands) = match query.include_superseded {
+    let (position, stands) = match query.whole_log {
         true => ("t.seq", "true"),
         false => {
             let place = "(CASE WHEN t.placed_seq > l.cap THEN t.seq ELSE t.place END)";
@@ -250,7 +250,7 @@ pub fn stored(db: &Db, lineage: &Lineage, row: TurnRow) -> Result<StoredTurn, Er
 }
 
 pub fn fallen_after(db: &Db, lineage: &Lineage, after: u64) -> Result<u64, Error> {
-    let query = TurnQuery { include_superseded: true, limit: i64::MAX as usize, ..TurnQuery::default() };
+    let query = TurnQuery { whole_log: true, limit: i64::MAX as usize, ..TurnQuery::default() };
     let rows = turn_page(db, lineage, after.saturating_add(1), i64::MAX as u64, &query)?;
     let fallen = |row: &TurnRow| row.superseded_by.is_some() || row.place <= after;
     Ok(rows.into_iter().filter(fallen).count() as u64)

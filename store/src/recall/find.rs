@@ -226,7 +226,7 @@ fn proposed(
         for word in list {
             entries += count(db, common, word, false)?;
         }
-        // Where nearly everything is in scope, checking each entry is faster than searching for the word.
+        // If nearly everything is in scope, checking each entry is faster than searching for the word.
         if entries <= COUNTED_ENTRIES_MAX / 2 && entries < counts.entries / 2 {
             must.push(format!("scope : ({})", quoted(list).join(" OR ")));
         }

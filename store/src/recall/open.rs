@@ -90,7 +90,7 @@ pub fn open_derived(path: Option<&Path>, kind: Derived) -> Result<Connection, Er
         }
     };
     set_up(&opened, path)?;
-    // What a power loss takes is rebuilt; the file stays consistent all the same.
+    // Entries lost in a power failure are rebuilt; the file stays consistent all the same.
     let ready = format!("PRAGMA synchronous = NORMAL; {RECALL_WRITER_CACHE} {}", kind.vocabulary());
     opened.execute_batch(&ready).map_err(|e| explain(path, &e))?;
     Ok(opened)

@@ -438,7 +438,7 @@ fn shadow(db: &Connection) -> rusqlite::Result<()> {
         "INSERT INTO temp.conversation_rows SELECT * FROM main.conversation_rows;
          INSERT INTO temp.idempotency SELECT * FROM main.idempotency;",
     )?;
-    // What forks read of a deleted conversation is as the deletion left it.
+    // Rows of a deleted conversation, which forks still read, stay as the deletion left them.
     for table in ["places", "turn_rows", "assets", "asset_references", "fact_rows", "summaries", "echoes"] {
         db.execute(
             &format!(

@@ -279,7 +279,7 @@ pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite:
     let (mut low, mut high) = query.range();
     let mut rows: Vec<TurnRow> = Vec::new();
     while low <= high && rows.len() < query.limit {
-        let page = match query.include_superseded {
+        let page = match query.whole_log {
             true => turn_page(db, lineage, low, high, query.descending, query.limit)?,
             false => placed_page(db, lineage, low, high, query)?,
         };

@@ -80,7 +80,7 @@ fn world() -> World {
 
 /// All answers that are read from derived rows.
 fn answers(store: &Sqlite, keys: &[Key]) -> String {
-    let all = TurnQuery { limit: 1000, include_superseded: true, ..TurnQuery::default() };
+    let all = TurnQuery { limit: 1000, whole_log: true, ..TurnQuery::default() };
     let listing = ConversationQuery { limit: 1000, ..ConversationQuery::default() };
     let each: Vec<_> = keys
         .iter()

@@ -39,7 +39,7 @@ fn written() -> (TempDir, PathBuf, Vec<Key>) {
 /// Reads everything that can be read; errors are allowed, panics are not.
 fn read_all(store: &Sqlite, keys: &[Key]) -> Vec<Error> {
     let mut errors = Vec::new();
-    let all = TurnQuery { limit: 1000, include_superseded: true, ..TurnQuery::default() };
+    let all = TurnQuery { limit: 1000, whole_log: true, ..TurnQuery::default() };
     for key in keys {
         errors.extend(store.conversation(key).err());
         errors.extend(store.events(key, 0, 1000).err());

@@ -36,7 +36,7 @@ pub fn outline(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Checkp
     write(counts, extract(Some(&previous), turns).relevant_files)
 }
 
-/// What an outline keeps of a checkpoint.
+/// The part of a checkpoint that an outline keeps.
 pub fn outline_of(checkpoint: &Checkpoint) -> Checkpoint {
     write(counts(checkpoint), checkpoint.relevant_files.clone())
 }

@@ -51,7 +51,7 @@ pub fn render(checkpoint: &Checkpoint) -> String {
 /// goal stays. `None` if nothing else is left.
 pub fn shorter(checkpoint: &Checkpoint) -> Option<Checkpoint> {
     let mut next = checkpoint.clone();
-    // What is needed least first.
+    // Least important first.
     let lists = [
         &mut next.critical_identifiers,
         &mut next.relevant_files,

@@ -222,7 +222,7 @@ fn mend(shown: &[Shown<'_>], origins: &[Option<usize>], before: &Pairs<'_>, mess
     };
     // `partner` is the previous one, and inside it the current one if that was kept.
     let is_whole = |was: Option<Option<usize>>, partner: Option<Option<usize>>| match (was, partner) {
-        // Where ids repeat, two parts that were not a pair may now look like one.
+        // If ids repeat, two parts that were not a pair may now look like one.
         (Some(was), Some(Some(partner))) => was == Some(partner),
         (Some(_), Some(None)) => true,
         (Some(was), None) => was.is_none(),

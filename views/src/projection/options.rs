@@ -208,7 +208,7 @@ const OTHERS: [&str; 14] = [
     "freeze",
 ];
 
-/// Where the event names the live scratchpads.
+/// Key of the event that lists the live scratchpads.
 pub(super) const SCRATCHPADS: &str = "scratchpads";
 
 impl Options {

@@ -326,7 +326,7 @@ fn is_envelope(key: &str) -> bool {
     )
 }
 
-/// What precedes the kind of reference in the name of a field whose whole value is a name: `issue` of
+/// Part before the kind of reference in the name of a field whose whole value is a name: `issue` of
 /// `issue_number`, nothing of `id`. `None` for every other field.
 fn reference(key: &str) -> Option<&str> {
     const FIELDS: [&str; 10] =

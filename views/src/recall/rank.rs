@@ -20,7 +20,7 @@ const LONG_WORDS: f64 = 180.0;
 /// and after they happen.
 const IN_PERIOD: f64 = 0.25;
 
-/// How well a candidate matches a query by itself.
+/// Match of a candidate with a query, its neighbours aside.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Fit {
     /// Lexical score, as a share of the maximum.
@@ -41,7 +41,7 @@ pub fn own_scores(fits: &[Fit]) -> Vec<f64> {
     fits.iter().map(own).collect()
 }
 
-/// How far each score stands out from the rest, which determines how much it lifts its neighbours.
+/// Excess of each score over the rest, which determines how much it lifts its neighbours.
 pub fn excess(scores: &[f64]) -> Vec<f64> {
     let mut sorted = scores.to_vec();
     sorted.sort_unstable_by(|a, b| b.total_cmp(a));

@@ -22,7 +22,7 @@ const CONTINUES: &str = "##";
 pub struct WordPiece {
     /// A token a line.
     vocabulary: &'static str,
-    /// Where each token begins, and where the last one ends.
+    /// Start of each token, and end of the last one.
     starts: Vec<u32>,
     /// A hash table of tokens.
     slots: Vec<Slot>,

@@ -13,20 +13,20 @@ use everturn_core::time::Timestamp;
 use serde_json::json;
 use std::collections::HashMap;
 
-/// Bytes that are written at once.
+/// Size at which a batch is written.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What becomes one transaction.
+/// Entries that are written in one transaction.
 pub struct Batch {
     pub ingested: Ingested,
-    /// The names and versions of what is in it.
+    /// Names and versions of the entries.
     pub names: Vec<(u64, u64)>,
-    /// Its turns, and whether they stand.
+    /// Turns of the batch, and whether each is current.
     pub turns: HashMap<TurnId, bool>,
     pub bytes: usize,
-    /// What the conversation is called.
+    /// Title of the conversation.
     pub title: Option<String>,
-    /// Its system prompt.
+    /// System prompt of the conversation.
     pub prompt: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What was taken over before: markers in the log, each with the place of the one before it.
+//! Record of earlier imports: markers in the log, each with the place of the one before it.
 
 use super::{Import, Target, WAITING_BYTES_MAX};
 use crate::ingest::redaction_mode;
@@ -15,17 +15,17 @@ use everturn_store::Committed;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The body of `import.finished` behind each batch. Names and versions are 16 hexadecimal digits each; of what has but one
-/// version only the name is there. Stored in the log, so its fields are frozen.
+/// Body of `import.finished` after each batch. Names and versions are 16 hexadecimal digits each; an entry with only
+/// one version is listed by name alone. Stored in the log, so its fields are frozen.
 #[derive(Serialize, Deserialize)]
 struct Marker {
     format: String,
-    /// Names of what has one version.
+    /// Names of entries with one version.
     keys: String,
     /// Pairs of name and version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     versions: String,
-    /// The marker before this one.
+    /// Place of the marker before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     previous: Option<u64>,
 }
@@ -33,7 +33,7 @@ struct Marker {
 /// A batch that is being written.
 pub(super) struct Writing {
     commit: Commit<Committed>,
-    /// To be tried again.
+    /// Kept to try again.
     drafts: Vec<Draft>,
     uploads: Vec<(TenantName, Hash)>,
 }

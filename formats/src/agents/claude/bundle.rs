@@ -1,4 +1,4 @@
-//! A message whose blocks come line by line, and what comes between them.
+//! A message whose blocks come line by line, and the lines between them.
 
 use super::super::line::{Line, made};
 use super::super::{Entry, EntryContent, ParsedTurn, nth};
@@ -10,11 +10,11 @@ use std::borrow::Cow;
 const LINES_MAX: usize = 256;
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// One message and what came since it began.
+/// One message and the lines since its first block.
 pub struct Bundle {
     /// The message's own id.
     id: String,
-    /// Behind how many turns its blocks stand.
+    /// Number of turns before its blocks.
     depth: Option<u32>,
     /// The turn; its message is put together when it is given.
     turn: Entry,
@@ -30,7 +30,7 @@ struct Block {
     message: String,
     /// Everything else in the line.
     rest: String,
-    /// The message without its content: what an earlier line said of the whole, such as its usage so far.
+    /// The message without its content: state of the whole at an earlier line, such as its usage so far.
     frame: String,
 }
 
@@ -39,7 +39,7 @@ struct Other {
     entry: Entry,
     /// Blocks that came before it.
     before: usize,
-    /// Whether it must come behind the message's last block.
+    /// Whether it must come after the message's last block.
     follows: bool,
     given: Option<u64>,
 }
@@ -86,13 +86,13 @@ impl Bundle {
         self.push(line, message);
         self.turn.at = self.turn.at.or(at);
         if let EntryContent::Turn(said) = &mut self.turn.step {
-            // What is counted grows from line to line; the last is the whole.
+            // Counts grow from line to line; the last one is the total.
             said.tokens = tokens(message).or(said.tokens);
             said.model = said.model.take().or_else(|| message.text("model").map(Cow::into_owned));
         }
     }
 
-    /// What a tool answered.
+    /// A tool result.
     pub fn result(&mut self, entry: Entry) {
         self.other(entry, true);
     }
@@ -113,7 +113,7 @@ impl Bundle {
         self.others.push(Other { entry, before: self.blocks.len(), follows, given: None });
     }
 
-    /// Gives what was not given yet, in the version that is there now.
+    /// Emits everything not emitted yet, in its current version.
     pub fn give(&mut self, out: &mut Vec<Entry>) {
         let key = nth(self.turn.name, self.blocks.len() as u64 - 1);
         if self.given != Some(key) {
@@ -130,7 +130,7 @@ impl Bundle {
             out.push(turn);
         }
         for other in &mut self.others {
-            // A block that came behind an answer makes the message a new turn; then the answer must follow that one.
+            // A block that came after a result makes the message a new turn; then the result must follow that one.
             let later = if other.follows { self.blocks.len() - other.before } else { 0 };
             let key = nth(other.entry.name, later as u64);
             if other.given != Some(key) {

@@ -153,6 +153,6 @@ fn a_request_may_ask_for_another_model_than_the_client_was_made_for() {
     for kind in [Kind::OpenaiChat, Kind::OpenaiResponses, Kind::Anthropic] {
         assert_eq!(body_of(kind, "h", "m", &other)["model"], "o3");
     }
-    // What depends on the model goes by the one that is asked.
+    // Fields that depend on the model follow the requested one.
     assert!(body_of(Kind::OpenaiResponses, "h", "m", &other).get("include").is_some());
 }

@@ -55,7 +55,7 @@ fn a_broken_body_is_told_from_one_of_another_kind() {
         let (_, answer) = read(Kind::OpenaiChat, bytes.as_bytes(), 5);
         assert_eq!(answer.unwrap_err().error(None).code(), code, "{bytes}");
     }
-    // What was seen before the break was shown.
+    // Everything before the break was returned.
     assert_eq!(read(Kind::OpenaiChat, format!("{word}data: nonsense\n\n").as_bytes(), 1000).0, [text("é")]);
     // In the middle of a character.
     assert_eq!(
