@@ -27,7 +27,7 @@ mod tree;
 
 pub use detect::{Format, HEAD_BYTES, detect, unknown};
 pub use expand::{EXPANSION_MAX, Expanded};
-pub use reader::{Opened, Reader, open};
+pub use reader::{Opened, Reader, first_time, open};
 
 use everturn_core::chain::Hash;
 use everturn_core::event::Visibility;
