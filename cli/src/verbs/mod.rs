@@ -18,8 +18,10 @@ pub mod fork;
 pub mod generate;
 pub mod history;
 pub mod import;
+pub mod info;
 pub mod keys;
 pub mod list;
+pub mod man;
 pub mod mcp;
 pub mod new;
 pub mod open;
@@ -41,7 +43,8 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 19] = [
+const FURTHER: [&str; 21] = [
+    "info",
     "supersede",
     "scratchpad",
     "generate",
@@ -51,6 +54,7 @@ const FURTHER: [&str; 19] = [
     "abandon-call",
     "summarize",
     "update",
+    "rename",
     "archive",
     "close",
     "reset",
@@ -66,7 +70,9 @@ const FURTHER: [&str; 19] = [
 /// Without a verb: an overview on one screen.
 pub fn overview() -> Result<(), Failure> {
     let further = FURTHER.join(", ");
-    let command = Args::command().mut_arg("tenant", |tenant| tenant.hide(true));
+    // One heading is enough here.
+    let command = Args::command().mut_args(|arg| arg.help_heading(None::<&str>));
+    let command = command.mut_arg("tenant", |tenant| tenant.hide(true));
     let command =
         FURTHER.iter().fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
     let after = format!("More: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());

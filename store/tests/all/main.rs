@@ -10,5 +10,6 @@ mod in_postgres;
 mod indexes;
 mod load;
 mod promises;
+mod sql;
 mod whole;
 mod writers;
