@@ -152,12 +152,10 @@ impl Talk<'_> {
                 // Nothing to cover, or a call that waits, is no matter here.
                 let _ = chat.compaction().compact(CompactOptions { keep_last, ..CompactOptions::default() });
             }
-            12 => drop(
-                chat.state()
-                    .pin(*self.dice.pick(&["branch", "port"]), Raw::of(&words).unwrap())
-                    .wait()
-                    .unwrap(),
-            ),
+            12 => {
+                let name = *self.dice.pick(&["branch", "port"]);
+                chat.state().pin(name, Raw::of(&words).unwrap()).wait().unwrap();
+            }
             13 => drop(chat.state().set_scratchpad("plan", Raw::of(&words).unwrap()).wait().unwrap()),
             14 => {
                 let turn = chat
@@ -291,7 +289,9 @@ fn results_of_a_call_that_was_edited_away_are_not_messages() {
 #[test]
 fn the_value_holds_the_budget() {
     let (_store, scope) = memory();
-    let id = scope.begin_with(policy("budget", json!({"max_messages": 4, "recovery": {"trim": {"keep_last": 2}}}))).id;
+    let id = scope
+        .begin_with(policy("budget", json!({"max_messages": 4, "recovery": {"trim": {"keep_last": 2}}})))
+        .id;
     for n in 0..9 {
         scope.say(id, NewTurn::user(&format!("question {n}")));
     }
