@@ -160,8 +160,10 @@ fn a_call_without_a_result_is_given_up_when_the_prompt_ends() {
     assert_eq!(steps[0], given_up("c", "no result was reported"));
     // Output that came before is its result.
     wire.prompt("once more");
-    wire.update(json!({"sessionUpdate": "tool_call", "toolCallId": "b", "title": "Run", "status": "in_progress",
-        "content": [{"type": "content", "content": {"type": "text", "text": "half"}}]}));
+    wire.update(
+        json!({"sessionUpdate": "tool_call", "toolCallId": "b", "title": "Run", "status": "in_progress",
+        "content": [{"type": "content", "content": {"type": "text", "text": "half"}}]}),
+    );
     let steps = wire.answered(Side::Editor, json!({"stopReason": "cancelled"}));
     let result = &turn(&steps[0]).message["content"][0];
     assert_eq!((&result["content"][0]["text"], &result["is_error"]), (&json!("half"), &json!(true)));
