@@ -1,11 +1,12 @@
 // Entry point: routing, keyboard shortcuts, sign-in.
 
-import { h, clear, icon, words, dialog } from "./dom.js";
+import { h, clear, icon, words, dialog, MOD } from "./dom.js";
 import { get, session, memory, onUnauthorized } from "./api.js";
 import { List } from "./list.js";
-import { ConversationPage } from "./conversation.js";
 
-const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], ["Ctrl K", "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "write a message"], ["Ctrl Enter", "send"], ["?", "this list"]];
+const ROLES = ["counter", "reader", "writer", "admin"];
+
+const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], [`${MOD} K`, "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "write a message"], [`${MOD} Enter`, "send"], ["?", "this list"]];
 
 const keys = (list) => h("dl.keys", null, list.map(([key, text]) => h("div", null, h("dt", null, key.split("  ").map((one) => h("kbd", null, one))), h("dd", null, text))));
 
@@ -24,11 +25,14 @@ class Page {
     addEventListener("hashchange", () => this.route());
     addEventListener("keydown", (event) => this.key(event));
     addEventListener("pagehide", () => this.shown?.timeline?.remember());
+    if (location.hash.startsWith("#/c/")) import("./conversation.js");
     this.build();
   }
 
-  build() {
+  async build() {
     this.list?.destroy();
+    this.me = await get("/whoami").catch(() => ({}));
+    if (this.signing) return;
     this.list = new List(this);
     clear(this.root, this.banner, h("div.frame", null, this.list.el, this.main));
     this.route();
@@ -41,10 +45,17 @@ class Page {
     }
   }
 
+  /** Whether the key has a role. Without an answer anything is tried, and the server decides. */
+  may(role) { return !this.me?.role || ROLES.indexOf(this.me.role) >= ROLES.indexOf(role); }
+
+  /** Name in which the user writes: that of the key, or the one typed in. */
+  get actor() { return this.me?.actors?.[0] ?? memory.get("name", undefined); }
+
   /** Configured models; none if the key may not list them. */
   models() { return (this.modelList ??= get("/models").then(({ data }) => data, () => [])); }
 
   async route() {
+    if (!this.list) return;
     const hash = decodeURIComponent(location.hash);
     if (hash === "#main") return;
     const found = /^#\/c\/(conv_\w+)(?:@(\d+))?(?:\/(projected|calls|state|proof)(?:\/(\d+))?)?$/.exec(hash);
@@ -53,6 +64,7 @@ class Page {
       const [, id, place, view = "", inner] = found;
       if (this.shown?.id !== id || !this.shown.conversation) {
         this.leave();
+        const { ConversationPage } = await import("./conversation.js");
         const shown = (this.shown = new ConversationPage(id, this));
         clear(this.main, shown.el);
         this.list.mark(id);
@@ -69,11 +81,11 @@ class Page {
     document.title = "Everturn";
     if (hash === "#/usage") {
       const { view } = await import("./usage.js");
-      return void clear(this.main, view(this).el);
+      return void clear(this.main, view().el);
     }
-    clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim", null, "Choose a conversation, or search everything."),
-      h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Open a conversation, search, run a command"), h("kbd", null, "Ctrl K")),
-      keys(HELP.filter(([key]) => !["Ctrl K", "c", "Ctrl Enter"].includes(key)))));
+    clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim", null, this.may("reader") ? "Choose a conversation, or search everything." : "This key can see counts, not content. Choose a conversation, or look at the usage."),
+      !this.may("reader") ? null : h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Open a conversation, search, run a command"), h("kbd", null, `${MOD} K`)),
+      !this.may("reader") ? null : keys(HELP.filter(([key]) => !["c"].includes(key) && !key.startsWith(MOD)))));
   }
 
   leave() {
@@ -96,10 +108,13 @@ class Page {
   help() {
     const name = h("input", { type: "text", value: memory.get("name", ""), placeholder: "user", "aria-label": "Your name in conversations" });
     name.addEventListener("change", () => memory.set("name", name.value.trim() || undefined));
-    dialog("Keys", h("div", null, keys(HELP), h("label.row", null, "Your name in conversations", name)), [...(session.key ? [["Sign out", () => (session.signOut(), location.reload(), null)]] : []), ["Close", null]]);
+    const { tenant, role, actors = [], key } = this.me ?? {};
+    const who = role && h("p.dim", null, key ? ["Signed in with ", h("code", null, words(key))] : "Without a key", `, ${role} of `, h("b", null, words(tenant)), actors.length ? [", acting as ", words(actors.join(", "))] : "", ".");
+    dialog("Keys", h("div.fields", null, keys(HELP), actors.length ? null : h("label.row", null, "Your name in conversations", name), who), [...(session.key ? [["Sign out", () => (session.signOut(), location.reload(), null)]] : []), ["Close", null]]);
   }
 
   async palette() {
+    if (!this.may("reader")) return;
     const { palette } = await import("./palette.js");
     palette(this);
   }
@@ -129,7 +144,7 @@ class Page {
       }
       this.signing = false;
       this.modelList = undefined;
-      this.build();
+      await this.build();
     } }, h("img", { src: "/web/icon.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), text, h("label", null, "Key", key), h("label.row", null, remember, "Remember the key on this device"), h("button.button.primary", { type: "submit" }, "Sign in"));
     clear(this.root, this.banner, h("main.middle", { id: "main" }, form));
     key.focus();

@@ -7,8 +7,6 @@ import { message } from "./projected.js";
 import { markdown, diff } from "./text.js";
 import { parts, plainText } from "./message.js";
 
-const WINDOW = 500;
-
 const systemTexts = (context) => [context.system].flat().filter(Boolean).map((one) => one.text ?? (typeof one === "string" ? one : JSON.stringify(one)));
 /** A prompt as lines of text, for the diff. */
 const flat = (context) => [...systemTexts(context), ...context.messages.map((one) => `${one.role}: ${plainText(parts(one))}`)].join("\n");
@@ -18,25 +16,32 @@ export function view(frame, at) {
   const el = h("div.scroll.calls", null, h("div.legend", { "aria-hidden": "true" }, SECTIONS.map((name) => h("span", null, h("i", { class: "s-" + name }), name))), h("div.split", null, list, detail));
   const abort = new AbortController();
   let receipts = [], places = new Map(), chosen = at, largest = 1;
-  // For a link to an old call, skip the events after it.
-  let next = Math.min(frame.conversation.head.seq, at ? at + WINDOW : Infinity);
+  // For a link to an old call, begin a little after it.
+  let next = at ? at + 500 : undefined;
 
-  /** The API cannot filter events by kind, so the log is read backwards until enough receipts are found. */
+  /** Reads further receipts, newest first. */
   async function more() {
     const enough = receipts.length + 25;
-    for (let n = 0; next > 0 && receipts.length < enough && n < 12; n++) {
-      const from = Math.max(1, next - WINDOW + 1);
-      const { data } = await get(`/conversations/${frame.id}/events`, { from, limit: next - from + 1 }, abort.signal);
-      for (const event of data) places.set(event.id, event.seq);
-      receipts.push(...data.filter((event) => event.kind === "context.receipt" && event.body).reverse());
-      next = from - 1;
-    }
+    do {
+      const page = await get(`/conversations/${frame.id}/events`, { kinds: "context.receipt", order: "desc", limit: 25, from: next }, abort.signal);
+      receipts.push(...page.data.filter((event) => event.body));
+      next = Number(page.next ?? 0);
+    } while (next > 0 && receipts.length < enough);
     draw();
   }
 
+  /** Finds the places of what a call contained, in the 2,000 events before it. */
+  async function locate({ seq, body }) {
+    const isKnown = () => body.blocks.every(({ source }) => typeof source === "string" || source.every((id) => id.startsWith("fact_") || places.has(id)));
+    for (let to = seq; to > Math.max(0, seq - 2000) && !isKnown(); to -= 500) {
+      const from = Math.max(1, to - 499);
+      const { data } = await get(`/conversations/${frame.id}/events`, { from, limit: to - from + 1 }, abort.signal);
+      for (const event of data) places.set(event.id, event.seq);
+    }
+  }
+
   function draw() {
-    if (!receipts.length && next <= 0) return clear(el, notice("No model call is recorded", "A receipt is written whenever a context is recorded: by generate, or by everturn context --record."));
-    if (!receipts.length) return clear(list), clear(detail, notice("No model calls found", `There is none among the last ${plural(frame.conversation.head.seq - next, "event")}.`, button("Look further back", () => more())));
+    if (!receipts.length) return clear(el, notice("No model call is recorded", "A receipt is written whenever a context is recorded: by generate, or by everturn context --record."));
     chosen ??= receipts[0].seq;
     largest = Math.max(1, ...receipts.map((one) => one.body.used));
     clear(list, receipts.map((one) => {
@@ -45,7 +50,7 @@ export function view(frame, at) {
         h("span.row", null, h("b", null, words(model ?? renderer)), h("span.grow"), h("span.dim", null, when(one.at))),
         h("span.wide", { vars: { width: Math.max(8, (used / largest) * 100) + "%" } }, bar(sections(blocks), used)),
         h("span.dim", null, `#${one.seq} · ${number(used)} tokens`)));
-    }), next > 0 ? button("Look further back", () => more()) : null);
+    }), next > 0 ? button("Show earlier calls", () => more()) : null);
     const one = receipts.find((event) => event.seq === chosen);
     if (one) show(one);
     else clear(detail, notice("No receipt there", `Place #${chosen} is not a model call.`));
@@ -54,6 +59,8 @@ export function view(frame, at) {
   const replay = (seq) => get(`/conversations/${frame.id}/contexts/${seq}`, null, abort.signal).catch((error) => ({ error: error.message }));
 
   async function show(event) {
+    await locate(event).catch(() => {});
+    if (chosen !== event.seq) return;
     const { body } = event, index = receipts.indexOf(event), before = receipts[index + 1];
     const { blocks, used, policy } = body;
     const sums = sections(blocks);

@@ -1,8 +1,8 @@
 // The frame of a conversation: header, tabs, composer.
 
-import { h, clear, icon, iconButton, button, words, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
-import { get, post, put, patch, del, memory, generate } from "./api.js";
-import { Timeline } from "./timeline.js";
+import { h, MOD, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
+import { get, post, put, patch, del, generate } from "./api.js";
+import { Timeline, waits } from "./timeline.js";
 import { menu } from "./menu.js";
 import { hit } from "./list.js";
 
@@ -29,6 +29,7 @@ export class ConversationPage {
     clearTimeout(late);
     if (this.gone) return;
     const { conversation: one } = this;
+    if (!this.may("reader")) return this.counts();
     this.title = h("h1.title", { tabIndex: -1 });
     this.facts = h("p.facts");
     this.status = h("span.connection", { role: "status" });
@@ -44,9 +45,25 @@ export class ConversationPage {
     this.composer = this.compose();
     clear(this.el, this.header, this.alert, this.body, this.composer);
     this.describe();
+    get("/usage/tokens", { conversation: this.id, days: 3660 }).then(({ conversations: [usage] }) => usage && ((this.tokens = usage.prompt + usage.completion), this.describe()), () => {});
     // Created even if another view is shown: its live stream serves all views.
     this.timeline = new Timeline(one, this);
     document.title = (one.title || "Untitled") + " · Everturn";
+  }
+
+  /** For a key that may see numbers, but no words. */
+  async counts() {
+    const { conversation: one } = this;
+    const { plot } = await import("./usage.js");
+    this.told = true;
+    this.title = h("h1.title", { tabIndex: -1 }, h("code", null, one.id));
+    const body = h("div");
+    clear(this.el, h("div.scroll", null,
+      h("div.row", null, iconButton("back", "Back to the list", () => (location.hash = "#/"), { class: "only-narrow" }), this.title),
+      h("p.counter-note", null, "This key can see counts, not content."),
+      h("div.numbers", null, [["Turns", number(one.turns)], ["Events", number(one.head.seq)], ["State", one.state], ["Created", when(one.created)], ["Last change", when(one.updated)], ["Summarized through", one.checkpoint ? "#" + one.checkpoint.through_seq : "nothing"]].map(([label, value]) => h("div.meter", null, h("span.dim", null, label), h("b", null, value)))), body));
+    document.title = one.id + " · Everturn";
+    await plot(body, { conversation: this.id });
   }
 
   destroy() {
@@ -59,9 +76,14 @@ export class ConversationPage {
     const one = this.conversation;
     clear(this.title, words(one.title || "Untitled"));
     const people = one.participants?.slice(0, 5).join(", ");
-    clear(this.facts, words([people, plural(one.turns, "turn"), one.state !== "active" && one.state, one.checkpoint && `checkpoint through #${one.checkpoint.through_seq}`].filter(Boolean).join(" · ")),
+    clear(this.facts, words([people, plural(one.turns, "turn"), this.tokens && short(this.tokens) + " tokens", one.state !== "active" && one.state, one.checkpoint && `checkpoint through #${one.checkpoint.through_seq}`].filter(Boolean).join(" · ")),
       one.parent ? [" · forked from ", h("a", { href: `#/c/${one.parent.conversation}@${one.parent.at_seq}` }, `#${one.parent.at_seq} of another`)] : null);
   }
+
+  /** Whether the key has a role. */
+  may(role) { return this.page.may(role); }
+
+  resolveApproval(approval, state) { return post(`/conversations/${this.id}/approvals/${encodeURIComponent(approval)}/resolve`, { state, actor: this.page.actor }); }
 
   /** Shows a view; `at` is a seq to scroll to or select. */
   async show(name, at) {
@@ -74,7 +96,7 @@ export class ConversationPage {
       this.view?.destroy?.();
       this.view = null;
       if (this.body.firstChild !== this.timeline.el) clear(this.body, this.timeline.el), this.timeline.scroller.settle(), this.timeline.scroller.soon();
-      this.composer.hidden = false;
+      this.composer.hidden = !this.may("writer");
       if (at) this.timeline.show(at);
       if (this.page.typeSoon) this.page.typeSoon = false, this.field.focus();
       return;
@@ -101,10 +123,8 @@ export class ConversationPage {
   wordless(error) {
     if (this.told) return;
     this.told = true;
-    clear(this.status);
     this.timeline?.destroy();
-    this.composer.hidden = this.tabs.hidden = true;
-    clear(this.body, h("div.scroll", null, notice("This key can see counts, not content", error.message)));
+    this.counts();
   }
   reload() { this.page.list.refresh(); }
 
@@ -122,7 +142,7 @@ export class ConversationPage {
 
   stateChanged(state) {
     const open = state.open_turns.length > 0;
-    this.stopButton.hidden = !open;
+    this.stopButton.hidden = !open || !this.may("writer");
     const waiting = state.pending_approvals.length;
     this.alert.hidden = !waiting || this.told;
     if (waiting && !this.told) {
@@ -205,13 +225,13 @@ export class ConversationPage {
       this.model.hidden = models.length < 2;
       clear(this.model, models.map((one) => h("option", { value: one.name }, one.name)));
     });
-    return h("form.composer", { onsubmit: (event) => event.preventDefault() }, this.field, h("div.row", null, this.model, h("span.grow"), h("span.dim.hint", null, "Ctrl Enter"), this.stopButton, this.sendButton, this.askButton));
+    return h("form.composer", { onsubmit: (event) => event.preventDefault() }, this.field, h("div.row", null, this.model, h("span.grow"), h("span.dim.hint", null, `${MOD} Enter`), this.stopButton, this.sendButton, this.askButton));
   }
 
   said() {
     const text = this.field.value.trim();
     if (!text) this.field.focus();
-    return text && { role: "user", content: text, actor: memory.get("name", undefined) };
+    return text && { role: "user", content: text, actor: this.page.actor };
   }
   clearField() {
     this.field.value = "";
@@ -238,7 +258,7 @@ export class ConversationPage {
     this.clearField();
     this.timeline?.scroller.toEnd();
     try {
-      await generate(this.id, { input: turn ? [turn] : [], model: this.model.value || undefined });
+      await generate(this.id, { input: turn ? [turn] : [], model: this.model.value || undefined }, waits);
     } catch (error) {
       if (turn && !["generation.stopped", "model.error"].includes(error.code) && error.status && error.status < 500 && error.code === "generation.running") this.field.value = turn.content;
       if (error.code !== "generation.stopped") toast(error.message, { error: true });
@@ -248,7 +268,7 @@ export class ConversationPage {
   async stop() {
     try {
       const { data } = await get(`/conversations/${this.id}/generations`);
-      const running = data.filter((one) => one.state === "running");
+      const running = data.filter((one) => ["running", "waiting"].includes(one.state));
       for (const one of running) await post(`/generations/${one.id}/stop`);
       if (!running.length) {
         const state = await get(`/conversations/${this.id}/state`);
@@ -278,26 +298,27 @@ export class ConversationPage {
   /** Actions on the conversation, for the menu and the palette. */
   commands() {
     const { conversation: one } = this, at = (view) => () => (location.hash = `#/c/${this.id}${view}`);
+    const writes = this.may("writer");
     return [
-      ["Rename…", async () => {
+      writes && ["Rename…", async () => {
         const field = h("input", { type: "text", value: one.title ?? "", "aria-label": "Title" });
         const title = await dialog("Rename", field, [["Cancel", null], ["Rename", () => field.value.trim() || undefined, "primary"]]);
         if (title) this.rename(title);
       }],
-      ["Add a pin…", () => this.pin()],
-      ["Compact…", () => this.compact()],
-      this.models?.length ? ["Generate without new input", () => this.generate(null)] : null,
-      ["Fork at the end", () => this.timeline?.fork(one.head.seq)],
+      writes && ["Add a pin…", () => this.pin()],
+      writes && ["Compact…", () => this.compact()],
+      writes && this.models?.length ? ["Generate without new input", () => this.generate(null)] : null,
+      writes && ["Fork at the end", () => this.timeline?.fork(one.head.seq)],
       ["Show or fold thinking (t)", () => this.timeline?.toggleThinking()],
       ["Show or hide all events (e)", () => this.timeline?.toggleEvents()],
       ["Verify and export", at("/proof")],
-      [one.state === "archived" ? "Unarchive" : "Archive", async () => {
+      writes && [one.state === "archived" ? "Unarchive" : "Archive", async () => {
         const state = one.state === "archived" ? "active" : "archived", before = one.state;
         const change = (to) => this.act(async () => { Object.assign(one, await patch(`/conversations/${this.id}`, { state: to }), { head: one.head }); this.describe(); });
         await change(state);
         toast(state === "archived" ? "Archived" : "Unarchived", { action: ["Undo", () => change(before)] });
       }],
-      ["Delete…", async () => {
+      this.may("admin") && ["Delete…", async () => {
         if (!(await confirm("Delete this conversation?", `${plural(one.turns, "turn")} will be deleted permanently. A tombstone remains for audit.`, "Delete"))) return;
         await this.act(() => del(`/conversations/${this.id}`, { reason: "deleted on the page" }), "Deleted");
         location.hash = "#/";

@@ -28,6 +28,9 @@ export function add(el, children) {
 
 export const clear = (el, ...children) => (el.replaceChildren(), add(el, children));
 
+/** The key of shortcuts. */
+export const MOD = /Mac/.test(navigator.platform) ? "⌘" : "Ctrl";
+
 const SVG = "http://www.w3.org/2000/svg";
 export function svg(tag, attributes, ...children) {
   const el = document.createElementNS(SVG, tag);
@@ -37,6 +40,7 @@ export function svg(tag, attributes, ...children) {
 
 const ICONS = {
   search: "M11 11l4 4M7 12.5a5.5 5.5 0 1 1 0-11 5.5 5.5 0 0 1 0 11z",
+  talk: "M2.5 3h11v7.5h-6L4.5 13v-2.5h-2z",
   back: "M10 3L5 8l5 5",
   more: "M3 8h.01M8 8h.01M13 8h.01",
   plus: "M8 3v10M3 8h10",
@@ -121,8 +125,9 @@ export function when(time) {
 }
 
 let live;
-/** Shows a notification, also to screen readers. `action` is `[label, function]`, such as undo. */
+/** Shows a notification, also to screen readers. `action` is `[label, function]`, such as undo. Times in it are shown as people write them. */
 export function toast(text, { error = false, action } = {}) {
+  text = text.replace(/\b\d{4}-\d\d-\d\dT[\d:.]+Z/g, (time) => when(time).textContent);
   live ??= document.body.appendChild(h("div.toasts", { role: "status", "aria-live": "polite" }));
   const el = h("div.toast", { class: error ? "bad" : "" }, h("span", null, words(text)));
   const gone = () => el.remove();

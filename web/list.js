@@ -1,6 +1,6 @@
 // The sidebar: conversations, last changed first, with live updates and search.
 
-import { h, clear, icon, iconButton, words, ago, number, plural, short, state as notice, button, toast } from "./dom.js";
+import { h, MOD, clear, icon, iconButton, words, ago, number, plural, short, state as notice, button, toast } from "./dom.js";
 import { get, post, follow, memory } from "./api.js";
 
 const SIZE = 60;
@@ -22,15 +22,19 @@ export class List {
       h("button.chip", { type: "button", "aria-pressed": String(value === this.filter), onclick: (event) => this.choose(value, event.currentTarget) }, label)), h("span.grow"), (this.count = h("span.dim.count")));
     this.entries = h("div.entries", { onscroll: () => this.scrolled() });
     this.entries.addEventListener("keydown", (event) => this.key(event));
+    this.reads = page.may("reader");
     this.el = h("nav.sidebar", { "aria-label": "Conversations" },
       h("header.brand", null, h("a.logo", { href: "#/", title: "Everturn" }, h("img", { src: "/web/icon.svg", alt: "", width: 24, height: 24 }), h("b", null, "Everturn")), h("span.grow"),
-        iconButton("chart", "Usage", () => (location.hash = "#/usage")), iconButton("plus", "New conversation", () => this.create())),
-      h("div.search-box", null, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, /Mac/.test(navigator.platform) ? "⌘K" : "Ctrl K")),
+        iconButton("chart", "Usage", () => (location.hash = "#/usage")), page.may("writer") ? iconButton("plus", "New conversation", () => this.create()) : null),
+      !this.reads ? null : h("div.search-box", null, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, `${MOD} K`)),
       this.filters, this.entries);
     clear(this.entries, skeleton());
     this.refresh();
     this.live();
     this.every(30_000, () => this.times());
+    this.tokens = new Map();
+    this.readTokens();
+    this.every(60_000, () => this.readTokens());
   }
 
   /** A timer that ends with the list. */
@@ -77,10 +81,21 @@ export class List {
     this.counted = newest;
   }
 
+  /** Tokens of conversations, for the rows. */
+  async readTokens() {
+    if (this.tokensOf !== undefined && this.counted === this.tokensOf) return;
+    this.tokensOf = this.counted ?? null;
+    try {
+      const { conversations } = await get("/usage/tokens", { days: 90 }, this.gone.signal);
+      this.tokens = new Map(conversations.map((one) => [one.conversation, one.prompt + one.completion]));
+      if (!this.query) this.draw();
+    } catch { /* shown without */ }
+  }
+
   async readUsage() {
     try {
       const usage = await get("/usage");
-      this.count.textContent = !usage.conversations ? "" : `${number(usage.conversations)} · ${short(usage.turns)} turns`;
+      this.count.textContent = !usage.conversations ? "" : `${number(usage.conversations)} · ${usage.turns === 1 ? "1 turn" : short(usage.turns) + " turns"}`;
     } catch { this.count.textContent = ""; }
   }
 
@@ -112,7 +127,7 @@ export class List {
       return void clear(this.entries, notice(this.failed.code === "offline" ? "No connection" : "The list cannot be read", this.failed.message, button("Try again", () => this.refresh())));
     }
     if (!this.items.length) {
-      return void clear(this.entries, this.filter === "archived" ? notice("Nothing archived", "Archived conversations are listed here.") : notice("No conversations yet", "Create one, or import what agents left on this machine: everturn import", button("New conversation", () => this.create(), { class: "primary" })));
+      return void clear(this.entries, this.filter === "archived" ? notice("Nothing archived", "Archived conversations are listed here.") : notice("No conversations yet", "Create one, or import what agents left on this machine: everturn import", ...(this.page.may("writer") ? [button("New conversation", () => this.create(), { class: "primary" })] : [])));
     }
     let last;
     const children = [];
@@ -142,12 +157,13 @@ export class List {
   item(one) {
     const seen = memory.get("seen." + one.id, 0);
     const isNew = seen > 0 && one.head.seq > seen && one.id !== this.current;
-    const version = [one.updated, one.title, isNew, one.state].join();
+    const tokens = this.tokens.get(one.id);
+    const version = [one.updated, one.title, isNew, one.state, tokens].join();
     const known = this.known.get(one.id);
     if (known?.version === version) return known.el;
     const el = h("a.entry", { href: `#/c/${one.id}`, data: { id: one.id }, class: isNew ? "news" : "" },
-      h("span.title", null, words(one.title || "Untitled")),
-      h("span.meta", null, h("span.people", null, words([one.participants?.slice(0, 4).join(", "), plural(one.turns, "turn")].filter(Boolean).join(" · "))), one.parent ? h("span.badge", null, "fork") : null, one.state !== "active" ? h("span.badge", null, one.state) : null, h("span.grow"), h("time", { dateTime: one.updated }, ago(one.updated))),
+      h("span.title", null, this.reads ? words(one.title || "Untitled") : h("code", null, one.id.slice(0, 4), "…", one.id.slice(-8))),
+      h("span.meta", null, one.participants?.length ? h("span.people", null, words(one.participants.slice(0, 4).join(", "))) : null, h("span.amount", null, [plural(one.turns, "turn"), tokens && short(tokens) + " tokens"].filter(Boolean).join(" · ")), one.parent ? h("span.badge", null, "fork") : null, one.state !== "active" ? h("span.badge", null, one.state) : null, h("span.grow"), h("time", { dateTime: one.updated }, ago(one.updated))),
       isNew ? h("span.sr", null, ", new since you looked") : null);
     this.known.set(one.id, { version, el });
     return el;

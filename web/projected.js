@@ -60,7 +60,7 @@ export function view(frame) {
     const before = raw.messages.reduce((sum, one) => sum + cost(one), 0), after = seen.messages.reduce((sum, one) => sum + cost(one), 0);
     const cut = seen.first_changed_index ?? raw.messages.length;
     const covered = raw.messages.slice(0, cut).reduce((sum, one) => sum + cost(one), 0);
-    const meter = (label, value, total, note) => h("div.meter", null, h("span.dim", null, label), h("b", null, number(value)), h("span.bar", { role: "img", "aria-label": `${label}: ${value} of ${total}` }, h("i.s-tail", { vars: { width: (total ? value / total : 0) * 100 + "%" } })), h("span.dim", null, note));
+    const meter = (label, value, total, note) => h("div.meter", null, h("span.dim", null, label), h("b", null, number(value)), h("span.bar", { role: "img", "aria-label": `${label}: ${value} of ${total}` }, h("i.s-tail", { class: value ? "" : "none", vars: { width: (total ? value / total : 0) * 100 + "%" } })), h("span.dim", null, note));
     clear(numbers,
       meter("Tokens, raw", before, before, plural(raw.messages.length, "message")),
       meter("Tokens, projected", after, before, `${seen.kept_count} kept, ${seen.dropped_count} hidden, ${seen.redacted_count} reclaimed`),

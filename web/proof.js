@@ -46,20 +46,29 @@ export function view(frame) {
     }
   };
 
+  const redacted = h("input", { type: "checkbox" });
   const save = async (format) => {
     try {
-      const bytes = await blob(`/conversations/${id}/export`, { format });
+      const masked = redacted.checked && format !== "jsonl";
+      const bytes = await blob(`/conversations/${id}/export`, { format, redacted: masked || undefined });
       const url = URL.createObjectURL(bytes);
-      h("a", { href: url, download: `${id}.${ENDS[format] ?? format + ".json"}` }).click();
+      h("a", { href: url, download: `${id}${masked ? ".redacted" : ""}.${ENDS[format] ?? format + ".json"}` }).click();
       setTimeout(() => URL.revokeObjectURL(url), 60_000);
     } catch (error) {
       toast(error.message, { error: true });
     }
   };
 
+  const buttons = FORMATS.map(([format, text]) => [format, text, button("Download", () => save(format), { "aria-label": "Download as " + format })]);
+  redacted.addEventListener("change", () => {
+    // Its hashes are those of the original words.
+    const [, , jsonl] = buttons[0];
+    jsonl.disabled = redacted.checked;
+    jsonl.title = redacted.checked ? "A masked file could not be verified" : "";
+  });
   const el = h("div.scroll", null,
     h("section.panel", null, h("h2", null, "Verify"), h("p.dim", null, "Each event contains the hash of the previous one. Keep the head hash to prove later that nothing was changed."), verdict, h("div.row", null, button("Verify", verify, { class: "primary" }), button("Check the links in this browser", walk)), here),
-    h("section.panel", null, h("h2", null, "Export"), h("ul.formats", null, FORMATS.map(([format, text]) => h("li", null, h("div.grow", null, h("b", null, format), h("p.dim", null, text)), button("Download", () => save(format), { "aria-label": "Download as " + format }))))));
+    h("section.panel", null, h("h2", null, "Export"), h("label.row.check", null, redacted, h("span", null, "Mask secrets and personal data", h("span.dim", null, ": keys, passwords, e-mail addresses, phone and card numbers; files and images are left out"))), h("ul.formats", null, buttons.map(([format, text, one]) => h("li", null, h("div.grow", null, h("b", null, format), h("p.dim", null, text)), one)))));
   verify();
   return { el, destroy: () => abort.abort(), update() {} };
 }

@@ -7,10 +7,13 @@ import { parts, plainText, gist, edits, todo, languageOf } from "./message.js";
 import { Scroller, AROUND } from "./scroller.js";
 import { menu } from "./menu.js";
 
+/** Says that the model is asked once approvals are answered. */
+export const waits = (approvals) => toast(approvals.length === 1 ? "The model answers once the approval is resolved" : `The model answers once ${approvals.length} approvals are resolved`);
+
 const bytesOf = (text) => new TextEncoder().encode(text).length;
 
 /** Kinds of events rendered between turns; the others only on demand. */
-const DRAWN = new Set(["conversation.created", "compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "fact.added", "fact.retracted", "transcript_budget"]);
+const DRAWN = new Set(["conversation.created", "compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "fact.added", "fact.retracted", "tool.abandoned", "transcript_budget"]);
 export const SECTIONS = ["system", "state", "facts", "recalled", "digests", "tail", "input"];
 
 export class Timeline {
@@ -22,6 +25,7 @@ export class Timeline {
     this.open = new Map();
     this.writing = new Map();
     this.approvals = new Map();
+    this.turns = new Map();
     this.abort = new AbortController();
     this.thinking = memory.get("thinking", false);
     this.everything = false;
@@ -61,11 +65,36 @@ export class Timeline {
     const query = { after: from - 1, before: to + 1, limit: to - from + 1, include_events: true, include_superseded: true };
     try {
       const { data } = await get(`/conversations/${this.id}/turns`, query, this.abort.signal);
+      await Promise.all(data.filter(isReplaced).map((turn) => this.follow(turn, data)));
+      for (const turn of data) if (turn.partial) this.resume(turn);
       return data;
     } catch (error) {
       if (error instanceof Problem && error.status === 403) this.page.wordless(error);
       throw error;
     }
+  }
+
+  /** Finds what is read in the place of a replaced turn: `path` is the turn, its replacement, that one's replacement, and so on. */
+  async follow(turn, nearby) {
+    const path = [turn];
+    while (isReplaced(path.at(-1)) && path.length < 100) {
+      const id = path.at(-1).superseded_by;
+      if (!this.turns.has(id)) this.turns.set(id, nearby.find((one) => one.id === id) ?? get(`/turns/${id}`, { conversation: this.id }, this.abort.signal).catch(() => null));
+      const next = await this.turns.get(id);
+      if (!next) return;
+      path.push(next);
+    }
+    turn.path = path;
+  }
+
+  /** The durable text of an open turn, where it is ahead of the chunks that arrived. */
+  resume({ id, seq, partial }) {
+    const now = this.writing.get(id);
+    if (now && now.bytes >= partial.offset) return;
+    const next = { text: partial.text, bytes: partial.offset, seq };
+    this.writing.set(id, next);
+    const row = this.rows.get(seq);
+    if (row?.body && row.entry.status === "pending") this.soonWritten(row, next);
   }
 
   async readState() {
@@ -103,7 +132,8 @@ export class Timeline {
     this.page.changed(event);
     this.stale ??= new Set();
     this.stale.add(event.seq);
-    const about = event.turn && [...this.rows.values()].find((row) => row.entry.id === event.turn);
+    if (/^turn\.(superseded|committed|erased)/.test(event.kind)) this.turns.clear();
+    const about = event.turn && [...this.rows.values()].find((row) => row.entry.id === event.turn || row.entry.versions?.some((one) => one.id === event.turn));
     if (about) this.stale.add(about.entry.seq);
     if (/^(turn\.(committed|aborted|interrupted|erased)|message)/.test(event.kind) && event.turn) this.ended = (this.ended ?? new Set()).add(event.turn);
     if (/^(approval|state|compaction|tool|message|turn)/.test(event.kind)) this.stateIsStale = true;
@@ -141,9 +171,27 @@ export class Timeline {
 
   // ------------------------------------------------------------------------------------------------ rows
 
-  build(entries, from, to) {
-    const calls = new Map(), results = new Map();
+  /** Entries as they are read: a replacement stands where the turn stood that it replaces. */
+  inOrder(entries) {
+    const versions = new Map();
+    for (const { path } of entries) {
+      if (!path) continue;
+      const known = versions.get(path.at(-1).id) ?? versions.set(path.at(-1).id, new Map()).get(path.at(-1).id);
+      for (const one of path.slice(0, -1)) known.set(one.seq, one);
+    }
+    return entries.flatMap((entry) => {
+      const now = entry.path?.at(-1);
+      if (now) return placeOf(now) === entry.seq ? [{ ...now, seq: entry.seq, written_seq: now.seq, versions: [...versions.get(now.id).values()].sort((a, b) => a.seq - b.seq) }] : [];
+      if (entry.kind || placeOf(entry) === entry.seq) return [entry];
+      return this.everything ? [{ kind: "edit", seq: entry.seq, at: entry.created, actor: entry.actor, body: { place: entry.place } }] : [];
+    });
+  }
+
+  build(loaded, from, to) {
+    const entries = this.inOrder(loaded), calls = new Map(), results = new Map(), given = new Map(), outcomes = new Map();
     for (const entry of entries) {
+      if (entry.kind === "tool.abandoned") given.set(entry.body?.tool_call_id, entry);
+      if (entry.kind === "approval.resolved") outcomes.set(entry.body?.approval_id, entry);
       if (entry.kind) continue;
       entry.parts ??= parts(entry);
       for (const part of entry.parts) {
@@ -171,10 +219,13 @@ export class Timeline {
       const isHere = entry.seq >= from;
       if (entry.kind) {
         if (!DRAWN.has(entry.kind) && !this.everything) continue;
+        // The call itself says so.
+        if (entry.kind === "tool.abandoned" && calls.has(entry.body?.tool_call_id) && !this.everything) continue;
+        const outcome = entry.kind === "approval.requested" && outcomes.get(entry.body?.approval_id);
         if (entry.kind === "conversation.created" && !entry.body?.system_prompt && !this.everything) continue;
         if (entry.kind.startsWith("turn.") && !this.everything) continue;
         const between = dividers(entry, day ?? entry.occurred_at ?? entry.at);
-        if (isHere) rows.push(this.row(entry, { key: this.approvals.has(entry.body?.approval_id) ? "pending" : "", dividers: between }));
+        if (isHere) rows.push(this.row(entry, { key: [this.approvals.has(entry.body?.approval_id), outcome?.seq].join(), outcome, dividers: between }));
         if (entry.kind === "compaction") before = null;
         continue;
       }
@@ -184,13 +235,13 @@ export class Timeline {
       for (const part of own) if (part.kind === "call" && joined(entry, results.get(part.id))) answers.set(part.id, results.get(part.id));
       const time = entry.occurred_at ?? entry.created;
       const between = dividers(entry, time);
-      const follows = !between.length && before && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && entry.status !== "pending";
+      const follows = !between.length && before && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && !entry.versions && entry.visibility === before.visibility && entry.status !== "pending";
       if (isHere) {
-        const key = [follows, [...answers.values()].map((one) => one.entry.seq), entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
-        const later = entry.superseded_by && entries.find((one) => one.id === entry.superseded_by);
-        rows.push(this.row(entry, { own, answers, follows, key, dividers: between, later }));
+        const abandoned = new Map(own.filter((part) => part.kind === "call" && given.has(part.id)).map((part) => [part.id, given.get(part.id)]));
+        const key = [entry.id, follows, [...answers.values()].map((one) => one.entry.seq), [...abandoned.keys()], entry.versions?.length, entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
+        rows.push(this.row(entry, { own, answers, abandoned, follows, key, dividers: between }));
       }
-      before = { actor: entry.actor, role: entry.role, time };
+      before = { actor: entry.actor, role: entry.role, visibility: entry.visibility, time };
       if (entry.superseded_by) before = null;
     }
     return rows;
@@ -207,7 +258,7 @@ export class Timeline {
     const row = { entry, version, everything: this.everything };
     this.rows.set(entry.seq, row);
     try {
-      row.el = entry.kind ? this.event(entry) : this.turn(entry, how, row);
+      row.el = entry.kind ? this.event(entry, how) : this.turn(entry, how, row);
     } catch (error) {
       // A message that fails to render must not hide the others.
       console.warn(error);
@@ -222,7 +273,7 @@ export class Timeline {
     return row.el;
   }
 
-  turn(entry, { own, answers, follows, later }, row) {
+  turn(entry, { own, answers, abandoned, follows }, row) {
     const name = entry.actor ?? entry.role;
     const time = entry.occurred_at ?? entry.created;
     const isTool = own.length && own.every((part) => part.kind === "result");
@@ -247,27 +298,43 @@ export class Timeline {
     } else if (entry.status === "pending") {
       el.classList.add("writing");
       const now = this.writing.get(entry.id);
-      written(body, now?.text ?? plainText(own));
+      written(body, now?.text ?? "");
       head.insertBefore(h("span.badge.live", null, "writing"), head.querySelector(".grow"));
-      if (!now && typeof entry.content === "string") this.writing.set(entry.id, { text: entry.content, bytes: bytesOf(entry.content), seq: entry.seq });
     } else {
       clearTimeout(this.writing.get(entry.id)?.timer);
       this.writing.delete(entry.id);
-      const inner = own.map((part, n) => this.part(part, `${entry.id}:${n}`, answers, entry));
+      const inner = own.map((part, n) => this.part(part, `${entry.id}:${n}`, { answers, abandoned }, entry));
       if (entry.superseded_by) {
         el.classList.add("superseded");
-        body.append(this.fold(entry.id + ":old", [h("span.badge", null, later ? `replaced by #${later.seq}` : "replaced"), h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
+        body.append(this.fold(entry.id + ":old", [h("span.badge", null, isReplaced(entry) ? "replaced" : "broken off"), h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
       } else {
         add(body, inner);
         if (!own.length) body.append(h("p.gone", null, "Empty."));
       }
+      if (entry.versions) el.append(this.fold(entry.id + ":versions", [h("span.dim", null, plural(entry.versions.length, "earlier version"))], () => this.versions(entry), { class: "versions" }));
       if (entry.status === "aborted" || entry.status === "interrupted") {
         el.classList.add("broken");
         body.append(h("p.reason", null, h("span.badge.bad", null, entry.status), words(entry.reason ?? "")));
       }
     }
-    if (entry.visibility === "private") head.insertBefore(h("span.badge", null, "private"), head.querySelector(".grow"));
+    const badge = (text, title) => head.insertBefore(h("span.badge", { title }, words(text)), head.querySelector(".grow"));
+    if (entry.versions) badge("edited", `Written as #${entry.written_seq}`);
+    if (entry.visibility === "private") {
+      el.classList.add("private");
+      badge(entry.audience?.length ? "private, for " + entry.audience.join(", ") : "private", "Only its actor and its audience see it");
+    } else if (entry.hidden && !entry.erased) badge("partly hidden", "A private part of it is not for you");
     return el;
+  }
+
+  /** Earlier versions of a turn, newest first, each with its difference to the next. */
+  versions(entry) {
+    const all = [...entry.versions, { ...entry, seq: entry.written_seq }];
+    const text = (turn) => plainText((turn.parts ??= parts(turn)));
+    return h("ol.version-list", null, entry.versions.map((turn, n) => {
+      const next = all[n + 1];
+      return h("li", null, h("p.dim", null, h("b", null, words(turn.actor ?? turn.role)), ` #${turn.seq}, `, when(turn.occurred_at ?? turn.created), `; replaced by #${next.seq}`),
+        turn.erased ? h("p.gone", null, "Erased.") : turn.status === "aborted" ? h("p.gone", null, "Broken off.") : diff(text(turn), text(next), `#${turn.seq} and #${next.seq}`));
+    }).reverse());
   }
 
   /** A `<details>` whose content is rendered when it is first opened; its state survives re-rendering. */
@@ -288,12 +355,12 @@ export class Timeline {
     return el;
   }
 
-  part(part, key, answers, entry) {
+  part(part, key, around, entry) {
     switch (part.kind) {
       case "text": return this.prose(part.text, key, entry.role);
       case "refusal": return h("div.md", null, h("span.badge.bad", null, "refused"), markdown(part.text));
       case "thinking": return this.thought(part, key);
-      case "call": return this.call(part, key, answers?.get(part.id), entry);
+      case "call": return this.call(part, key, around?.answers?.get(part.id), around?.abandoned?.get(part.id));
       case "result": return this.result(part, key);
       case "image": return this.image(part, entry);
       case "file": return h("p.file", null, h("span.badge", null, "file"), words(part.name ?? "without a name"), part.mime ? h("span.dim", null, " " + part.mime) : null);
@@ -315,16 +382,16 @@ export class Timeline {
       () => (part.text ? h("div.md", { dir: "auto" }, markdown(part.text)) : h("p.dim", null, "The provider encrypts this part.")), { class: "thought", open: this.thinking && !!part.text });
   }
 
-  call(part, key, answer, entry) {
+  call(part, key, answer, abandoned) {
     const pending = this.state?.pending_tools?.some((one) => one.tool_call_id === part.id && part.id);
-    const status = answer ? (answer.part.failed ? "failed" : "done") : pending ? "waiting" : "";
+    const status = answer ? (answer.part.failed ? "failed" : "done") : abandoned ? "given up" : pending ? "waiting" : "";
     const changed = edits(part.input);
     const images = answer?.part.parts.filter((one) => one.kind === "image") ?? [];
     const el = this.fold(key, [
       h("span.status", { class: status, role: "img", "aria-label": status || "no result nearby" }, status === "done" ? icon("check") : status === "failed" ? icon("cross") : status === "waiting" ? icon("clock") : icon("tool")),
       h("b.tool-name", null, words(part.name)), h("span.gist", null, words(gist(part.input))),
-      changed.length ? h("span.badge", null, "edit") : null, status === "failed" ? h("span.badge.bad", null, "failed") : status === "waiting" ? h("span.badge.warn", null, "waiting") : null,
-    ], () => [this.input(part, changed), answer ? [h("div.label", null, answer.part.failed ? "Failed with" : "Result", h("a.dim", { href: `#/c/${this.id}@${answer.entry.seq}` }, " #" + answer.entry.seq)), this.output(answer.part, part, answer.entry)] : null], { class: "call" });
+      changed.length ? h("span.badge", null, "edit") : null, status === "failed" ? h("span.badge.bad", null, "failed") : status === "waiting" ? h("span.badge.warn", null, "waiting") : status === "given up" ? h("span.badge", null, "given up") : null,
+    ], () => [this.input(part, changed), status === "given up" ? h("p.dim", null, "Given up", abandoned.actor ? [" by ", words(abandoned.actor)] : "", abandoned.body?.reason ? [": ", words(abandoned.body.reason)] : ".") : null, answer ? [h("div.label", null, answer.part.failed ? "Failed with" : "Result", h("a.dim", { href: `#/c/${this.id}@${answer.entry.seq}` }, " #" + answer.entry.seq)), this.output(answer.part, part, answer.entry)] : null], { class: "call" });
     return images.length ? [el, h("div.shown", null, images.map((one) => this.image(one, answer.entry)))] : el;
   }
 
@@ -372,7 +439,7 @@ export class Timeline {
 
   // ------------------------------------------------------------------------------------------------ events
 
-  event(entry) {
+  event(entry, { outcome } = {}) {
     const body = entry.body ?? {};
     const line = (...inside) => h("article.event", { tabIndex: -1, "aria-label": `${entry.kind}, place ${entry.seq}` }, inside);
     switch (entry.kind) {
@@ -402,7 +469,11 @@ export class Timeline {
         return line(h("p.note", null, icon("bolt"), h("span", null, "fact added: ", h("b", null, words(body.subject ?? "")), " ", words(body.predicate ?? ""), " ", words(body.object ?? ""))));
       case "fact.retracted":
         return line(h("p.note", null, icon("bolt"), "a fact was retracted"));
-      case "approval.requested": return line(this.approval(entry));
+      case "tool.abandoned":
+        return line(h("p.note", null, icon("clock"), h("span", null, "gave up on ", h("b", null, words(body.tool_name ?? body.tool_call_id ?? "a call")), body.reason ? [": ", words(body.reason)] : "")));
+      case "edit":
+        return line(h("p.note", null, icon("edit"), h("span", null, "an edit, read at ", h("a", { href: `#/c/${this.id}@${body.place}` }, "#" + body.place))));
+      case "approval.requested": return line(this.approval(entry, outcome));
       case "approval.resolved":
         return line(h("p.note", null, icon(body.state === "approved" ? "check" : "cross"), h("span", null, `${body.approval_id} was `, h("b", null, words(body.state ?? "")), entry.actor ? [" by ", words(entry.actor)] : "")));
       case "transcript_budget":
@@ -412,13 +483,18 @@ export class Timeline {
     return line(this.fold("e" + entry.seq, [h("code", null, words(entry.kind)), h("span.dim", null, "#" + entry.seq, " ", when(entry.occurred_at ?? entry.at))], () => (entry.erased ? h("p.dim", null, "Erased.") : entry.hidden && entry.body === undefined ? h("p.dim", null, "Private, and not for you.") : code(JSON.stringify(body, null, 2), "json")), { class: "raw-event" }));
   }
 
-  approval(entry) {
-    const { approval_id: id, question, tool_name: tool } = entry.body ?? {};
-    const pending = this.approvals.has(id);
-    const resolve = (decision) => this.act(() => post(`/conversations/${this.id}/approvals/${encodeURIComponent(id)}/resolve`, { state: decision }), decision === "approved" ? "Approved" : "Denied");
+  approval(entry, outcome) {
+    const { approval_id: id, question, tool_name: tool, deadline } = entry.body ?? {};
+    const pending = this.approvals.has(id) && !outcome;
+    const resolve = async (decision) => {
+      await this.act(() => this.page.resolveApproval(id, decision), decision === "approved" ? "Approved" : "Denied");
+      this.readState();
+    };
+    const decided = outcome?.body?.state;
     return h("div.approval", { class: pending ? "pending" : "" },
-      h("div.grow", null, h("span.label", null, pending ? "Approval pending" : "Approval requested"), h("p", null, words(question ?? tool ?? id)), tool && question ? h("p.dim", null, "Tool: ", h("code", null, words(tool))) : null),
-      pending ? h("div.row", null, button("Deny", () => resolve("denied")), button("Approve", () => resolve("approved"), { class: "primary" })) : null);
+      h("div.grow", null, h("span.label", null, pending ? "Approval pending" : decided ? [words(decided[0].toUpperCase() + decided.slice(1)), outcome.actor ? [" by ", words(outcome.actor)] : "", ", ", when(outcome.at)] : "Approval requested"), h("p", null, words(question ?? tool ?? id)), tool && question ? h("p.dim", null, "Tool: ", h("code", null, words(tool))) : null,
+        outcome?.body?.reason ? h("p.dim", null, words(outcome.body.reason)) : null, pending && deadline ? h("p.dim", null, "Expires ", when(deadline)) : null),
+      pending && this.page.may("writer") ? h("div.row", null, button("Deny", () => resolve("denied")), button("Approve", () => resolve("approved"), { class: "primary" })) : null);
   }
 
   // ------------------------------------------------------------------------------------------------ actions
@@ -436,50 +512,73 @@ export class Timeline {
   actions(anchor, entry) {
     const text = plainText(entry.parts ?? []);
     const { prompt, completion } = entry.tokens ?? {};
-    const about = [`#${entry.seq}`, when(entry.occurred_at ?? entry.created).textContent, prompt != null || completion != null ? `${number(prompt ?? 0)} → ${number(completion ?? 0)} tokens` : null];
+    const about = [`#${entry.written_seq ?? entry.seq}`, when(entry.occurred_at ?? entry.created).textContent, prompt != null || completion != null ? `${number(prompt ?? 0)} → ${number(completion ?? 0)} tokens` : null];
+    const writes = this.page.may("writer"), fixed = entry.status === "pending" || entry.superseded_by || entry.erased || entry.hidden;
+    const asks = writes && this.page.models?.length && entry.role === "assistant" && !fixed;
     menu(anchor, about.filter(Boolean).join(" · "), [
       ["Copy a link to this turn", () => copy(`${location.origin}/#/c/${this.id}@${entry.seq}`)],
       ["Copy text", () => copy(text)],
-      ["Edit…", () => this.supersede(entry), entry.status === "pending" || entry.superseded_by || entry.erased],
-      entry.role === "user" ? ["Edit in a fork…", () => this.branch(entry), entry.erased] : null,
-      this.page.models?.length && entry.role === "assistant" ? ["Regenerate in a fork", () => this.again(entry)] : null,
-      ["Fork from here", () => this.fork(entry.seq)],
-      ["Show as JSON", () => dialog(`Turn #${entry.seq}`, code(JSON.stringify({ ...entry, parts: undefined }, null, 2), "json"), [["Close", null]])],
-      entry.status === "pending" ? ["Stop this answer", () => this.stop(entry)] : ["Erase content…", () => this.erase(entry), entry.erased],
+      writes ? ["Edit in place…", () => this.supersede(entry), fixed] : null,
+      writes && entry.role === "user" ? ["Edit in a fork…", () => this.branch(entry), fixed] : null,
+      asks ? ["Regenerate in place", () => this.regenerate(entry)] : null,
+      asks ? ["Regenerate in a fork", () => this.again(entry)] : null,
+      writes ? ["Fork from here", () => this.fork(entry.written_seq ?? entry.seq)] : null,
+      ["Show as JSON", async () => dialog(`Turn #${entry.written_seq ?? entry.seq}`, code(JSON.stringify(await get(`/turns/${entry.id}`, { conversation: this.id }), null, 2), "json"), [["Close", null]])],
+      entry.status === "pending" ? (writes ? ["Stop this answer", () => this.stop(entry)] : null) : this.page.may("admin") ? ["Erase content…", () => this.erase(entry), entry.erased] : null,
     ]);
   }
 
   async supersede(entry) {
     const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "New text" });
-    const content = await dialog("Edit this turn", h("div", null, h("p.dim", null, "The old turn stays in the log, marked as replaced. Prompts use the new one."), field), [["Cancel", null], ["Replace", () => field.value.trim() || undefined, "primary"]]);
+    const content = await dialog("Edit this turn", h("div", null, h("p.dim", null, "The new text is read in this place, by people and models. The old one stays in the log, and what follows stays as it is."), field), [["Cancel", null], ["Replace", () => field.value.trim() || undefined, "primary"]]);
     if (!content) return;
-    await this.act(() => post(`/turns/${entry.id}/supersede`, { role: entry.role, actor: entry.actor, content }), "Replaced; the old turn is still readable");
+    const replace = (id, text) => this.act(() => post(`/turns/${id}/supersede`, { conversation: this.id, role: entry.role, actor: entry.actor, content: text }));
+    const made = await replace(entry.id, content);
+    if (made) toast("Edited; the old version is still readable", { action: ["Undo", () => replace(made.turns[0].id, entry.message?.content ?? entry.content)] });
+  }
+
+  /** Has the model answer anew; the new answer takes the place of this one once it is complete. */
+  async regenerate(entry) {
+    this.scroller.toEnd();
+    const done = await this.act(() => generate(this.id, { regenerate: entry.id, model: this.page.model?.value || undefined }, waits), "Regenerated; the old answer is still readable");
+    if (done) this.show(entry.seq);
   }
 
   /** Forks before a user turn and sends an edited version there. */
   async branch(entry) {
     const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "Text in the fork" });
     const content = await dialog("Edit in a fork", h("div", null, h("p.dim", null, "The fork shares everything before this turn. This conversation stays as it is."), field), [["Cancel", null], ["Fork", () => field.value.trim() || undefined, "primary"]]);
-    if (!content) return;
-    const made = await this.fork(entry.seq - 1);
-    if (!made) return;
-    const turn = { role: "user", actor: entry.actor, content };
-    await this.act(() => (this.page.models?.length ? generate(made.id, { input: [turn] }) : post(`/conversations/${made.id}/turns`, { turns: [turn] })));
+    if (content) await this.branched(entry, content);
   }
 
-  /** Forks before an answer and generates another one there. */
+  /** Branches at the prompt of an answer, and generates another answer there. */
   async again(entry) {
-    const made = await this.fork(entry.seq - 1);
-    if (made) await this.act(() => generate(made.id, { input: [] }));
+    const { data } = await get(`/conversations/${this.id}/turns`, { before: entry.seq, order: "desc", limit: 200 }, this.abort.signal);
+    const prompt = data.find((turn) => turn.role === "user" && parts(turn).some((part) => part.kind === "text"));
+    if (prompt) await this.branched(prompt, prompt.message?.content ?? prompt.content);
+    else toast("There is no prompt before this answer", { error: true });
+  }
+
+  /** Opens a fork with everything before a turn and this content instead of it, and has the model answer. */
+  async branched(turn, content) {
+    const made = await this.act(() => post(`/turns/${turn.id}/branch`, { conversation: this.id, role: turn.role, actor: turn.actor, content }));
+    if (!made) return;
+    const { conversation } = made.turns[0];
+    this.opened(conversation, placeOf(turn) - 1);
+    if (this.page.models?.length) await this.act(() => generate(conversation, { input: [] }, waits));
   }
 
   async fork(seq) {
     const made = await this.act(() => post(`/conversations/${this.id}/fork`, { at_seq: seq }));
-    if (!made) return;
-    toast(`Forked at #${seq}`, { action: ["Undo", async () => { await this.act(() => del(`/conversations/${made.id}`, { reason: "undone" }), "The fork is gone"); location.hash = `#/c/${this.id}`; this.page.reload(); }] });
-    this.page.reload();
-    location.hash = `#/c/${made.id}`;
+    if (made) this.opened(made.id, seq);
     return made;
+  }
+
+  /** Goes to a new fork, which can be undone. */
+  opened(id, seq) {
+    toast(`Forked at #${seq}`, !this.page.may("admin") ? {} : { action: ["Undo", async () => { await this.act(() => del(`/conversations/${id}`, { reason: "undone" }), "The fork is gone"); location.hash = `#/c/${this.id}`; this.page.reload(); }] });
+    this.page.reload();
+    location.hash = `#/c/${id}`;
   }
 
   async erase(entry) {
@@ -541,9 +640,9 @@ export class Timeline {
       const query = by > 0 ? { after: seq, order: "asc", limit: 200 } : { before: seq, order: "desc", limit: 200 };
       const { data } = await get(`/conversations/${this.id}/turns`, query, this.abort.signal);
       const found = data.find((turn) => turn.role === "user" && parts(turn).some((part) => part.kind === "text"));
-      if (found) return this.show(found.seq);
+      if (found) return this.show(placeOf(found));
       if (data.length < 200) break;
-      seq = data.at(-1).seq;
+      seq = placeOf(data.at(-1));
     }
     toast(by > 0 ? "No prompt after this one" : "No prompt before this one");
   }
@@ -563,6 +662,8 @@ export class Timeline {
         row.focus({ preventScroll: true });
         return;
       }
+      const moved = this.scroller.data.get(this.scroller.pageOf(seq))?.find((entry) => entry.seq === seq && entry.place && entry.place !== seq);
+      if (moved) return this.show(moved.place);
       // A result merged into its call has no row.
       if (n > 10 && this.scroller.data.has(this.scroller.pageOf(seq))) {
         const near = this.scroller.rows().filter((one) => Number(one.dataset.seq) <= seq).at(-1);
@@ -588,6 +689,10 @@ export class Timeline {
     toast(this.everything ? "All events are shown" : "Only turns and key events are shown");
   }
 }
+
+const isReplaced = (turn) => !!turn.superseded_by?.startsWith("turn_");
+/** Position of a turn in reading order. */
+const placeOf = (turn) => turn.place ?? turn.seq;
 
 /** Text of an open turn, with a caret at the end. */
 function written(body, text) {

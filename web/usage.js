@@ -1,104 +1,99 @@
-// Usage: tokens by day, model and conversation, and their cost at user-defined prices.
+// Usage: tokens, calls, time and cost of model calls, by day, model and conversation.
 
-import { h, svg, clear, words, number, plural, short, day, iconButton, state as notice } from "./dom.js";
+import { h, svg, clear, words, number, short, day, iconButton, state as notice } from "./dom.js";
 import { get, memory } from "./api.js";
 
-const TURNS_MAX = 2000;
+const COLOURS = ["s-tail", "s-recalled", "s-state", "s-facts", "s-input", "s-digests", "s-system"];
+const MEASURES = {
+  tokens: ["Tokens", (one) => one.prompt + one.completion, short],
+  calls: ["Calls", (one) => one.calls, short],
+  time: ["Time", (one) => one.ms / 1000, (seconds) => duration(seconds * 1000)],
+  cost: ["Cost", (one) => one.cost ?? 0, (value) => money(value)],
+};
+const RANGES = [7, 30, 90, 365];
 
-export function view(page) {
-  const body = h("div.scroll"), days = new Map(), models = new Map(), talks = [];
-  let prices = memory.get("prices", {});
+const money = (value) => (value === null || value === undefined ? "" : value && value < 0.01 ? "< 0.01" : value.toFixed(2));
+const duration = (ms) => {
+  const seconds = Math.round(ms / 1000);
+  return !ms ? "" : seconds < 1 ? "< 1 s" : seconds < 120 ? seconds + " s" : seconds < 7200 ? Math.round(seconds / 60) + " min" : Math.round(seconds / 3600) + " h";
+};
+const modelOf = (one) => one.model ?? "unknown";
+const sum = (rows) => rows.reduce((all, one) => ({ calls: all.calls + one.calls, prompt: all.prompt + one.prompt, completion: all.completion + one.completion, ms: all.ms + one.ms, cost: one.cost === null ? all.cost : (all.cost ?? 0) + one.cost }), { calls: 0, prompt: 0, completion: 0, ms: 0, cost: null });
 
-  async function read() {
-    const { data } = await get("/conversations", { limit: 40 });
-    const usage = await get("/usage").catch(() => null);
-    for (const [n, one] of data.entries()) {
-      if (n % 5 === 4) clear(body, notice("Counting…", `${n + 1} of ${data.length} conversations`));
-      const sum = { one, prompt: 0, completion: 0, by: {}, first: null, last: null };
-      let before, seen = 0;
-      while (seen < TURNS_MAX) {
-        const { data: turns } = await get(`/conversations/${one.id}/turns`, { order: "desc", limit: 500, before });
-        for (const turn of turns) {
-          if (!turn.tokens || (one.parent && turn.seq <= one.parent.at_seq)) continue;
-          const { prompt = 0, completion = 0 } = turn.tokens, when = (turn.occurred_at ?? turn.created).slice(0, 10), model = turn.model ?? "unknown";
-          sum.prompt += prompt ?? 0;
-          sum.completion += completion ?? 0;
-          const mine = (sum.by[model] ??= { prompt: 0, completion: 0 });
-          mine.prompt += prompt ?? 0;
-          mine.completion += completion ?? 0;
-          const time = turn.occurred_at ?? turn.created;
-          sum.first = time;
-          sum.last ??= time;
-          for (const [map, key] of [[days, when], [models, model]]) {
-            const now = map.get(key) ?? { prompt: 0, completion: 0, calls: 0, by: {} };
-            now.prompt += prompt ?? 0;
-            now.completion += completion ?? 0;
-            now.calls++;
-            now.by[model] = (now.by[model] ?? 0) + (prompt ?? 0) + (completion ?? 0);
-            map.set(key, now);
-          }
-        }
-        seen += turns.length;
-        if (turns.length < 500) break;
-        before = turns.at(-1).seq;
-      }
-      if (sum.prompt + sum.completion) talks.push(sum);
+/** Draws the usage of all conversations, or of one, with its controls. */
+export async function plot(into, { conversation } = {}) {
+  let { days = 30, measure = "tokens" } = memory.get("usage", {}), usage;
+  const chips = (label, all, chosen, choose) => h("div.chips", { role: "group", "aria-label": label }, all.map(([value, text]) => h("button.chip", { type: "button", "aria-pressed": String(value === chosen), onclick: () => choose(value) }, text)));
+  const read = async () => {
+    try {
+      usage = await get("/usage/tokens", { days, conversation });
+      draw();
+    } catch (error) {
+      clear(into, notice("The usage cannot be read", error.message));
     }
-    draw(data.length, usage);
+  };
+  const keep = () => memory.set("usage", { days, measure });
+
+  function draw() {
+    const models = new Map();
+    for (const row of usage.days) models.set(modelOf(row), [...(models.get(modelOf(row)) ?? []), row]);
+    const totals = [...models].map(([name, rows]) => [name, sum(rows)]).sort(([, a], [, b]) => b.prompt + b.completion - a.prompt - a.completion);
+    const colour = (name) => COLOURS[totals.findIndex(([one]) => one === name) % COLOURS.length];
+    const priced = usage.prices.length > 0;
+    const all = sum(usage.days), timed = all.ms > 0;
+    const measures = Object.entries(MEASURES).filter(([name]) => (name !== "cost" || priced) && (name !== "time" || timed));
+    if (!measures.some(([name]) => name === measure)) measure = "tokens";
+    const table = (label, heads, rows) => h("div.table.counts-table", { tabIndex: 0, role: "region", "aria-label": label }, h("table", null, h("thead", null, h("tr", null, heads.map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text)))), h("tbody", null, rows)));
+    const cells = (one) => [number(one.calls), number(one.prompt), number(one.completion), ...(timed ? [duration(one.ms)] : []), ...(priced ? [money(one.cost)] : [])].map((value) => h("td.right", null, value));
+    const heads = ["Calls", "Tokens in", "Tokens out", ...(timed ? ["Time"] : []), ...(priced ? ["Cost"] : [])];
+    clear(into, h("section.panel", null,
+      h("div.row.spread", null, chips("Measure", measures.map(([name, [label]]) => [name, label]), measure, (value) => ((measure = value), keep(), draw())), h("span.grow"),
+        chips("Period", RANGES.map((n) => [n, n === 365 ? "1 year" : `${n} days`]), days, (value) => ((days = value), keep(), read()))),
+      usage.days.length ? [
+        h("div.legend", null, totals.map(([name]) => h("span", null, h("i", { class: colour(name) }), words(name)))),
+        bars(usage, measure, totals.map(([name]) => name), colour, roomIn(into))] : notice("No model calls in this time", "Counts come from what providers report for each answer.")),
+    usage.days.length ? [
+      h("section.panel", null, h("h2", null, "By model"), table("By model", ["Model", ...heads], [totals.map(([name, one]) => h("tr", null, h("td", null, h("i.key", { class: colour(name) }), words(name)), cells(one))), totals.length > 1 ? h("tr.total", null, h("td", null, "Together"), cells(all)) : null]),
+        priced || conversation ? null : h("p.dim", null, "For costs, give the server prices per million tokens: ", h("code", null, `prices = ["${totals[0][0]} 3.00 15.00"]`))),
+      conversation ? null : h("section.panel", null, h("h2", null, "By conversation"), table("By conversation", ["Conversation", ...heads], usage.conversations.map((one) => h("tr", null, h("td", null, h("a", { href: `#/c/${one.conversation}` }, words(one.title || (one.conversation.slice(0, 4) + "…" + one.conversation.slice(-8))))), cells(one))))),
+    ] : null);
   }
 
-  const cost = (model, { prompt, completion }) => (prices[model] ? (prompt * prices[model].in + completion * prices[model].out) / 1e6 : null);
-  const total = (sum) => Object.entries(sum.by).reduce((all, [model, part]) => (cost(model, part) === null ? all : (all ?? 0) + cost(model, part)), null);
-  const money = (value) => (value === null ? "" : value.toFixed(2));
-
-  function draw(count, usage) {
-    const names = [...models.keys()].sort((a, b) => models.get(b).prompt - models.get(a).prompt);
-    const colour = (name) => ["s-tail", "s-recalled", "s-state", "s-facts", "s-input", "s-digests", "s-system"][names.indexOf(name) % 7];
-    const head = (...texts) => h("thead", null, h("tr", null, texts.map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text))));
-    clear(body,
-      h("div.row", null, iconButton("back", "Back to the list", () => (location.hash = "#/"), { class: "only-narrow" }), h("h1.title", null, "Usage")),
-      usage ? h("div.numbers", null, [["Conversations", usage.conversations], ["Turns", usage.turns], ["Bytes of events", usage.bytes], ["Assets", usage.assets]].map(([label, value]) => h("div.meter", null, h("span.dim", null, label), h("b", null, number(value))))) : null,
-      days.size ? [
-        h("section.panel", null, h("h2", null, "Tokens by day"), h("div.legend", null, names.map((name) => h("span", null, h("i", { class: colour(name) }), words(name)))), plot(days, colour)),
-        h("section.panel", null, h("h2", null, "By model"), h("p.dim", null, "Prices are per million tokens, in any currency, and stay in this browser."), h("div.table", { tabIndex: 0, role: "region", "aria-label": "By model" }, h("table", null, head("Model", "Calls", "In", "Out", "Price in", "Price out", "Cost"), h("tbody", null, names.map((name) => {
-          const sum = models.get(name), price = (side) => h("input.price", { type: "number", min: 0, step: "any", value: prices[name]?.[side] ?? "", "aria-label": `Price ${side} of ${name}`, onchange: (event) => {
-            prices = { ...prices, [name]: { in: 0, out: 0, ...prices[name], [side]: Number(event.target.value) } };
-            memory.set("prices", prices);
-            draw(count, usage);
-          } });
-          return h("tr", null, h("td", null, h("i.key", { class: colour(name) }), words(name)), [sum.calls, sum.prompt, sum.completion].map((value) => h("td.right", null, number(value))), h("td", null, price("in")), h("td", null, price("out")), h("td.right", null, money(cost(name, sum))));
-        }))))),
-        h("section.panel", null, h("h2", null, "By conversation"), h("div.table", { tabIndex: 0, role: "region", "aria-label": "By conversation" }, h("table", null, head("Conversation", "Duration", "In", "Out", "Cost"),
-          h("tbody", null, talks.sort((a, b) => b.prompt - a.prompt).map((sum) => h("tr", null, h("td", null, h("a", { href: `#/c/${sum.one.id}` }, words(sum.one.title || "Untitled"))), [span(sum.first, sum.last), number(sum.prompt), number(sum.completion), money(total(sum))].map((value) => h("td.right", null, value)))))))),
-        h("p.dim", null, `From the ${plural(count, "conversation")} that changed last, up to ${number(TURNS_MAX)} turns of each.`),
-      ] : notice("No token counts yet", "They come from what providers report for each answer."));
-  }
-
-  clear(body, notice("Counting…"));
-  read().catch((error) => clear(body, notice("The usage cannot be read", error.message)));
-  return { el: body };
+  clear(into, notice("Counting…"));
+  await read();
 }
 
-/** Time between two answers, rounded. */
-function span(from, to) {
-  const minutes = Math.round((new Date(to) - new Date(from)) / 60_000);
-  return minutes < 1 ? "" : minutes < 120 ? `${minutes} min` : minutes < 48 * 60 ? `${Math.round(minutes / 60)} h` : `${Math.round(minutes / 1440)} days`;
+export function view() {
+  const numbers = h("div.numbers"), body = h("div");
+  get("/usage").then((usage) => clear(numbers, [["Conversations", number(usage.conversations)], ["Turns", number(usage.turns)], ["Text", bytes(usage.bytes)], ["Files", `${number(usage.assets)}, ${bytes(usage.asset_bytes)}`]].map(([label, value]) => h("div.meter", null, h("span.dim", null, label), h("b", null, value)))), () => {});
+  plot(body);
+  return { el: h("div.scroll", null, h("div.row", null, iconButton("back", "Back to the list", () => (location.hash = "#/"), { class: "only-narrow" }), h("h1.title", null, "Usage")), numbers, body) };
 }
+
+const bytes = (n) => (n < 10_000 ? `${number(n)} B` : n < 1e7 ? `${number(Math.round(n / 1000))} KB` : `${number(Math.round(n / 1e6))} MB`);
+
+/** Width of a drawing: what there is, so that its text keeps its size, up to that of a panel. */
+export const roomIn = (el) => Math.max(300, Math.min(820, el.clientWidth || 720));
 
 /** Stacked bars by day and model. */
-function plot(days, colour) {
-  const keys = [...days.keys()].sort(), first = new Date(keys[0]), last = new Date(keys.at(-1));
-  const all = [];
-  for (let at = new Date(Math.max(first, last - 59 * 86_400_000)); at <= last; at = new Date(+at + 86_400_000)) all.push(at.toISOString().slice(0, 10));
-  const width = 720, height = 180, most = Math.max(...all.map((key) => (days.get(key) ? days.get(key).prompt + days.get(key).completion : 0)), 1), step = (width - 44) / all.length;
-  return h("figure.plot", null, svg("svg", { viewBox: `0 0 ${width} ${height + 24}`, role: "img", "aria-label": `Tokens by day, ${all.length} days, at most ${number(most)}` },
-    [0, 0.5, 1].map((part) => [svg("line", { x1: 44, x2: width, y1: height - part * (height - 12), y2: height - part * (height - 12), class: "grid" }), svg("text", { x: 38, y: height - part * (height - 12) + 4, "text-anchor": "end" }, short(Math.round(most * part)))]),
-    all.flatMap((key, n) => {
-      let y = height;
-      return [...Object.entries(days.get(key)?.by ?? {}).map(([name, tokens]) => {
-        const size = (tokens / most) * (height - 12);
-        y -= size;
-        return svg("rect", { x: 44 + n * step + step * 0.14, y, width: Math.min(step * 0.72, 46), height: Math.max(0.5, size), class: "f-" + colour(name) }, svg("title", {}, `${key}, ${name}: ${number(tokens)} tokens`));
-      }), all.length <= 14 || n % Math.ceil(all.length / 10) === 0 ? svg("text", { x: 44 + n * step + Math.min(step * 0.5, 23 + step * 0.14), y: height + 17, "text-anchor": "middle" }, day(key)) : null];
-    })));
+function bars(usage, measure, names, colour, width) {
+  const [label, value, format] = MEASURES[measure];
+  const all = [], byDay = new Map();
+  for (const row of usage.days) byDay.set(row.day, [...(byDay.get(row.day) ?? []), row]);
+  // Empty days before the first call are left out.
+  const end = new Date(usage.through);
+  for (let at = new Date(Math.min(new Date(usage.days[0].day), end - 6 * 86_400_000)); at <= end; at = new Date(+at + 86_400_000)) all.push(at.toISOString().slice(0, 10));
+  const height = 180, left = 52, labels = Math.floor(width / 72), most = Math.max(...all.map((key) => (byDay.get(key) ?? []).reduce((sum, row) => sum + value(row), 0))) || 1, step = (width - left) / all.length, wide = Math.min(step * 0.72, 46);
+  const line = (part) => height - part * (height - 12);
+  const shapes = all.flatMap((key, n) => {
+    let y = height;
+    const middle = left + (n + 0.5) * step, rows = (byDay.get(key) ?? []).sort((a, b) => names.indexOf(modelOf(a)) - names.indexOf(modelOf(b)));
+    return [...rows.filter((row) => value(row) > 0).map((row) => {
+      const size = Math.max(1, (value(row) / most) * (height - 12));
+      y -= size;
+      return svg("rect", { x: middle - wide / 2, y, width: wide, height: size, class: "f-" + colour(modelOf(row)) }, svg("title", {}, `${day(key)}, ${modelOf(row)}: ${number(row.prompt)} tokens in, ${number(row.completion)} out, ${number(row.calls)} calls${row.cost === null ? "" : ", " + money(row.cost)}`));
+    }), n % Math.ceil(all.length / labels) === 0 ? svg("text", { x: middle, y: height + 17, "text-anchor": "middle" }, day(key)) : null];
+  });
+  return h("figure.plot", null, svg("svg", { viewBox: `0 0 ${width} ${height + 24}`, role: "img", "aria-label": `${label} by day, ${all.length} days, at most ${format(most)}` },
+    [0, 0.5, 1].map((part) => [svg("line", { x1: left, x2: width, y1: line(part), y2: line(part), class: "grid" }), svg("text", { x: left - 6, y: line(part) + 4, "text-anchor": "end" }, part ? format(measure === "cost" || measure === "time" ? most * part : Math.round(most * part)) : "0")]), shapes));
 }

@@ -187,6 +187,12 @@ impl About {
         About { role: KeyRole::Reader, idempotent: true, ..self }
     }
 
+    /// It answers with numbers, so that counters may ask as well: it leaves out words for them, see
+    /// [`Asker::is_counter`](crate::Asker::is_counter).
+    pub const fn counts(self) -> About {
+        About { role: KeyRole::Counter, ..self }
+    }
+
     /// For admins only.
     pub const fn admin(self) -> About {
         About { role: KeyRole::Admin, ..self }

@@ -2,6 +2,8 @@
 
 use everturn::{Commit, ConversationHandle, Tenant};
 use everturn_core::Error;
+use everturn_core::access::KeyRole;
+use everturn_core::conversation::Conversation;
 use everturn_core::id::ConversationId;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -15,6 +17,8 @@ use std::sync::Arc;
 pub struct Asker {
     /// Tenant of the caller.
     pub tenant: Tenant,
+    /// Role of the caller.
+    pub role: KeyRole,
     /// Whether the server requires no key as long as there is none: the first one must then be an admin's.
     pub is_keyless: bool,
     /// Runner of blocking work.
@@ -38,7 +42,17 @@ pub type Elsewhere = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 impl Asker {
     /// A caller that may block the thread.
     pub fn here(tenant: Tenant) -> Asker {
-        Asker { tenant, is_keyless: false, threads: Threads::Here, progress: None }
+        Asker { tenant, role: KeyRole::Admin, is_keyless: false, threads: Threads::Here, progress: None }
+    }
+
+    /// Whether the caller may see numbers only.
+    pub fn is_counter(&self) -> bool {
+        self.role == KeyRole::Counter
+    }
+
+    /// The conversation as the caller may see it.
+    pub fn shown(&self, conversation: Conversation) -> Conversation {
+        if self.is_counter() { conversation.without_words() } else { conversation }
     }
 
     /// Runs blocking work on a suitable thread.

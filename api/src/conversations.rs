@@ -103,6 +103,8 @@ pub struct ListConversations {
     pub query: Option<String>,
     /// Only those in this state.
     pub state: Option<Lifecycle>,
+    /// Only forks of this conversation.
+    pub forked_from: Option<ConversationName>,
     /// Cursor: the `next` of the previous page.
     pub after: Option<String>,
     /// Maximum number of entries; 50 by default.
@@ -120,16 +122,24 @@ impl Operation for ListConversations {
         "List conversations",
         "A page.",
     )
+    .counts()
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Page<Conversation>, Error> {
+        if asker.is_counter() && self.query.is_some() {
+            let text = "`query` searches titles, which a counter may not see; leave it out, or use the key of a reader";
+            return Err(Error::forbidden("access.role", text));
+        }
+        let forked_from = self.forked_from.map(|name| name.find(&asker.tenant)).transpose()?;
         let page = asker.tenant.list(ListQuery {
             text: self.query,
             state: self.state,
+            forked_from: forked_from.map(|chat| chat.id()),
             after: self.after.as_deref().map(cursor).transpose()?,
             limit: self.limit.unwrap_or(ListQuery::default().limit),
         })?;
-        Ok(Page { data: page.data, next: page.next.map(cursor_text) })
+        let data = page.data.into_iter().map(|conversation| asker.shown(conversation)).collect();
+        Ok(Page { data, next: page.next.map(cursor_text) })
     }
 }
 
@@ -192,11 +202,12 @@ impl Operation for GetConversation {
         "Read a conversation's settings",
         "The conversation as it is now.",
     )
+    .counts()
     .versioned()
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.conversation(&self.conversation)?.get()
+        asker.conversation(&self.conversation)?.get().map(|conversation| asker.shown(conversation))
     }
 
     fn tag(answer: &Conversation) -> Option<String> {

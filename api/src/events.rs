@@ -1,7 +1,7 @@
 //! The log itself, in pages. A server also streams it live.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
-use everturn::{Tenant, TenantChanges, Timestamp};
+use everturn::{ConversationChange, Order, Tenant, TenantChanges, Timestamp};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::json::Raw;
@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// Reads the log, or follows it.
+///
+/// A search for `kinds` reads a bounded part of the log at a time, so a page may be short, or empty, before the end: go on
+/// until `next` is null.
 ///
 /// With `Accept: text/event-stream`, everything from `from` on is sent, then new events as they come, without
 /// gaps and without repetition. `id:` is the position to resume after, to be sent back as `Last-Event-ID`; it
@@ -26,9 +29,15 @@ use serde_json::json;
 pub struct ListEvents {
     /// The conversation.
     pub conversation: ConversationName,
-    /// `seq` of the first event; 1 by default.
+    /// `seq` of the first event; by default the first one, or with `order` `desc` the last.
     #[serde(default, deserialize_with = "everturn_core::json::place")]
     pub from: Option<u64>,
+    /// Only events of these kinds, such as `compaction` or `context.receipt`. Not for a live stream.
+    #[serde(default, alias = "kind")]
+    pub kinds: Vec<String>,
+    /// Oldest or newest first. A live stream is always oldest first.
+    #[serde(default)]
+    pub order: Order,
     /// Maximum number of events, 50 by default; a live stream has no limit.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: Option<usize>,
@@ -49,8 +58,13 @@ impl Operation for ListEvents {
 
     async fn run(self, asker: &Asker) -> Result<Page<Event>, Error> {
         let chat = asker.conversation(&self.conversation)?;
+        let limit = self.limit.unwrap_or(50);
+        if !self.kinds.is_empty() || self.order == Order::Descending {
+            let page = chat.log().find(&self.kinds, self.from, self.order, limit)?;
+            return Ok(Page { data: page.data, next: page.next.map(|next| next.to_string()) });
+        }
         let from = self.from.unwrap_or(1).max(1);
-        let data = chat.log().read(from - 1, self.limit.unwrap_or(50))?;
+        let data = chat.log().read(from - 1, limit)?;
         let next = match data.last() {
             Some(last) if !chat.log().read(last.seq, 1)?.is_empty() => Some((last.seq + 1).to_string()),
             _ => None,
@@ -86,12 +100,21 @@ impl Operation for ListChanges {
         "Follow all conversations",
         "What changed since; `next` is the next request's `since`. Or a live stream.",
     )
+    .counts()
     .work(Work::Page)
     .streams();
 
     async fn run(self, asker: &Asker) -> Result<TenantChanges, Error> {
-        asker.tenant.changes(self.since).read()
+        let mut changes = asker.tenant.changes(self.since).read()?;
+        changes.data = changes.data.into_iter().map(|change| shown(asker, change)).collect();
+        Ok(changes)
     }
+}
+
+/// A change as the caller may see it.
+pub fn shown(asker: &Asker, change: ConversationChange) -> ConversationChange {
+    let conversation = change.conversation.map(|conversation| asker.shown(conversation));
+    ConversationChange { conversation, ..change }
 }
 
 /// Appends an event that is not a turn.

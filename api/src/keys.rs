@@ -1,10 +1,10 @@
 //! Access keys of the caller's own tenant.
 
-use crate::{About, Asker, Method, Noun, Operation, Page};
+use crate::{About, Asker, Method, Noun, Operation, Page, Work};
 use everturn::NewKey;
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, KeyRole};
-use everturn_core::id::KeyId;
+use everturn_core::id::{KeyId, TenantName};
 use everturn_core::time::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use serde_json::json;
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"role": "admin", "label": "my laptop"}))]
 pub struct CreateKey {
-    /// Role: `reader`, `writer` or `admin`.
+    /// Role: `counter` (numbers, but no words), `reader`, `writer` or `admin`.
     pub role: KeyRole,
     /// Actors that the holder is: it sees their private turns, and writes in their names only. Without any, an admin sees
     /// everything, everyone else what is for everyone, and either may write in any name.
@@ -114,5 +114,41 @@ impl Operation for RevokeKey {
 
     async fn run(self, asker: &Asker) -> Result<AccessKey, Error> {
         asker.tenant.keys().revoke(asker.tenant.name().as_str(), self.key)
+    }
+}
+
+/// Shows who the caller is: tenant, role, and the actors that its key is bound to.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WhoAmI {}
+
+/// The caller of a request.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Identity {
+    /// Tenant.
+    pub tenant: TenantName,
+    /// Role: `counter`, `reader`, `writer` or `admin`.
+    pub role: KeyRole,
+    /// Actors that the caller is; none if it may act as anyone.
+    pub actors: Vec<String>,
+    /// Id of the key, or `jwt:` and the subject of a token; null without one.
+    pub key: Option<String>,
+}
+
+impl Operation for WhoAmI {
+    type Answer = Identity;
+    const ABOUT: About =
+        About::new(Method::Get, Noun::Keys, "whoami", "/whoami", "Show the caller", "The caller.")
+            .counts()
+            .work(Work::Quick);
+
+    async fn run(self, asker: &Asker) -> Result<Identity, Error> {
+        let caller = asker.tenant.caller();
+        Ok(Identity {
+            tenant: asker.tenant.name().clone(),
+            role: asker.role,
+            actors: caller.actors().to_vec(),
+            key: caller.key().map(str::to_string),
+        })
     }
 }

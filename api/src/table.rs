@@ -139,5 +139,7 @@ pub static TABLE: &[Row] = &[
     row::<keys::CreateKey>(),
     row::<keys::ListKeys>(),
     row::<keys::RevokeKey>(),
+    row::<keys::WhoAmI>(),
     row::<usage::GetUsage>(),
+    row::<usage::GetTokenUsage>(),
 ];

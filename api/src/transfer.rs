@@ -24,6 +24,10 @@ pub struct Export {
     /// `transcript` is a transcript value. `openai-chat`, `openai-responses`, `anthropic` and `gemini` are the
     /// messages of a request; `markdown` (the default of a tool) and `html` are for people.
     pub format: Option<Format>,
+    /// Mask secrets and personal data (e-mail addresses, phone and card numbers), and leave out files and images. Not
+    /// for `jsonl`, which would not verify.
+    #[serde(default)]
+    pub redacted: bool,
 }
 
 /// A conversation as the text of a file.
@@ -55,7 +59,11 @@ impl Operation for Export {
         let chat = asker.conversation(&self.conversation)?;
         let format = self.format.unwrap_or(Format::Markdown);
         let mut file = Within { bytes: Vec::new(), overflows: false };
-        let (id, written) = (chat.id(), chat.export(format, &mut file, &mut |_| {}));
+        let written = match self.redacted {
+            true => chat.export_redacted(format, &mut file, &mut |_| {}),
+            false => chat.export(format, &mut file, &mut |_| {}),
+        };
+        let id = chat.id();
         if file.overflows {
             let text = format!(
                 "the conversation is larger than {EXPORT_BYTES_MAX} bytes as {format}; read its turns, or write the file \

@@ -1,7 +1,7 @@
-//! Storage used by a tenant, and its quotas.
+//! Storage used by a tenant, its quotas, and the tokens of its model calls.
 
-use crate::{About, Asker, Method, Noun, Operation};
-use everturn::Quota;
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
+use everturn::{Quota, TokenUsage};
 use everturn_core::Error;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,8 @@ impl Operation for GetUsage {
         "/usage",
         "Read usage and quotas",
         "Usage and quotas.",
-    );
+    )
+    .counts();
 
     async fn run(self, asker: &Asker) -> Result<StorageUsage, Error> {
         let tenant = &asker.tenant;
@@ -53,5 +54,41 @@ impl Operation for GetUsage {
             keys: tenant.keys().count_valid(tenant.name())?,
             quotas: tenant.quota(),
         })
+    }
+}
+
+/// Reads the tokens, time and cost of model calls by day, model and conversation: what providers reported, or importers
+/// found, for each reply. Costs follow from the setting `prices`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetTokenUsage {
+    /// Number of days, today included; 30 by default.
+    #[schemars(range(min = 1, max = 3660))]
+    pub days: Option<u64>,
+    /// Only this conversation.
+    pub conversation: Option<ConversationName>,
+}
+
+impl Operation for GetTokenUsage {
+    type Answer = TokenUsage;
+    const ABOUT: About = About::new(
+        Method::Get,
+        Noun::Usage,
+        "get_token_usage",
+        "/usage/tokens",
+        "Read token usage by day",
+        "Tokens, time and cost.",
+    )
+    .counts()
+    .work(Work::Large);
+
+    async fn run(self, asker: &Asker) -> Result<TokenUsage, Error> {
+        let conversation = self.conversation.map(|name| name.find(&asker.tenant)).transpose()?;
+        let mut usage =
+            asker.tenant.token_usage(self.days.unwrap_or(30), conversation.map(|chat| chat.id()))?;
+        if asker.is_counter() {
+            usage.conversations.iter_mut().for_each(|one| one.title = None);
+        }
+        Ok(usage)
     }
 }

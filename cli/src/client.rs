@@ -91,13 +91,17 @@ impl Client {
         &self,
         id: ConversationId,
         format: Format,
+        redacted: bool,
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failure> {
         match self {
+            Client::Local(local) if redacted => {
+                Ok(local.tenant.conversation(id).export_redacted(format, out, progress)?)
+            }
             Client::Local(local) => Ok(local.tenant.conversation(id).export(format, out, progress)?),
-            Client::Remote(remote) => remote.export(id, format, out, progress),
-            Client::Owner(owner) => owner.now().export(id, format, out, progress),
+            Client::Remote(remote) => remote.export(id, format, redacted, out, progress),
+            Client::Owner(owner) => owner.now().export(id, format, redacted, out, progress),
         }
     }
 

@@ -17,6 +17,8 @@ use std::str::FromStr;
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "KeyRole")]
 pub enum KeyRole {
+    /// May see numbers, but no words: usage, and conversations without titles, names and metadata.
+    Counter,
     /// May read.
     Reader,
     /// May read, append and derive.
@@ -29,6 +31,7 @@ impl KeyRole {
     /// The name in JSON, in configuration and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
+            KeyRole::Counter => "counter",
             KeyRole::Reader => "reader",
             KeyRole::Writer => "writer",
             KeyRole::Admin => "admin",
@@ -46,12 +49,15 @@ impl FromStr for KeyRole {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<KeyRole, Error> {
-        [KeyRole::Reader, KeyRole::Writer, KeyRole::Admin]
+        [KeyRole::Counter, KeyRole::Reader, KeyRole::Writer, KeyRole::Admin]
             .into_iter()
             .find(|role| role.as_str() == text)
             .ok_or_else(|| {
                 let text = clip(text);
-                Error::invalid("key.role", format!("{text:?} is not a role; use reader, writer or admin"))
+                Error::invalid(
+                    "key.role",
+                    format!("{text:?} is not a role; use counter, reader, writer or admin"),
+                )
             })
     }
 }
@@ -64,7 +70,7 @@ pub struct AccessKey {
     pub id: KeyId,
     /// The tenant that the key gives access to.
     pub tenant: TenantName,
-    /// Role of the holder: `reader`, `writer` or `admin`.
+    /// Role of the holder: `counter`, `reader`, `writer` or `admin`.
     pub role: KeyRole,
     /// Actors that the holder is. Who holds such a key reads what these may see and writes in their names only; without
     /// any, an admin sees everything, and everyone else what is for everyone.
@@ -103,10 +109,13 @@ mod tests {
 
     #[test]
     fn roles_are_ordered_and_have_one_spelling() {
-        assert!(KeyRole::Reader < KeyRole::Writer && KeyRole::Writer < KeyRole::Admin);
-        for role in [KeyRole::Reader, KeyRole::Writer, KeyRole::Admin] {
+        assert!(KeyRole::Counter < KeyRole::Reader && KeyRole::Reader < KeyRole::Writer);
+        assert!(KeyRole::Writer < KeyRole::Admin);
+        for role in [KeyRole::Counter, KeyRole::Reader, KeyRole::Writer, KeyRole::Admin] {
             assert_eq!(role.to_string().parse::<KeyRole>().unwrap(), role);
         }
-        assert!("root".parse::<KeyRole>().unwrap_err().text().contains("use reader, writer or admin"));
+        assert!(
+            "root".parse::<KeyRole>().unwrap_err().text().contains("use counter, reader, writer or admin")
+        );
     }
 }

@@ -166,6 +166,24 @@ pub fn mask_personal(text: &str) -> Cow<'_, str> {
     })
 }
 
+/// Masks the secrets and the personal data in every string of a JSON text, keys included.
+pub fn mask_json(text: &str) -> Result<Cow<'_, str>, Error> {
+    let mut edits = Vec::new();
+    json::scan(text, |s| {
+        let plain = json::unescape(s.raw);
+        let masked = mask_text(&plain);
+        if masked != plain {
+            edits.push((s.start, s.end, json::quote(&masked)));
+        }
+    })?;
+    Ok(if edits.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(edit(text, edits)) })
+}
+
+/// Masks the secrets and the personal data in a text.
+pub fn mask_text(text: &str) -> String {
+    mask_personal(&mask(text, &mut Vec::new())).into_owned()
+}
+
 /// Validates the check digit of a card number.
 fn luhn(number: &str) -> bool {
     let digits = number.bytes().rev().filter(u8::is_ascii_digit).map(|b| u32::from(b - b'0'));
@@ -272,6 +290,22 @@ mod tests {
         ] {
             assert_eq!(mask_personal(text), text);
         }
+    }
+
+    #[test]
+    fn a_json_text_is_masked_as_a_whole() {
+        let key = format!("AKIA{}", "IOSFODNN7EXAMPLE");
+        let text = format!(
+            r#"{{"n":1.0,"a@b.example":["zo\u00eb@b.example",{{"t":"\n{key} 4111 1111 1111 1111"}}]}}"#
+        );
+        let masked = mask_json(&text).unwrap();
+        assert!(
+            masked.starts_with(r#"{"n":1.0,"‹email›":["‹email›",{"t":"\n‹secret:aws_access_key:"#),
+            "{masked}"
+        );
+        assert!(masked.ends_with(r#" ‹card›"}]}"#), "{masked}");
+        let plain = r#"{"id":"toolu_01A09q90qw90lq917835lq9","at":"2026-04-27T14:30:00Z"}"#;
+        assert_eq!(mask_json(plain).unwrap(), plain);
     }
 
     #[test]

@@ -57,6 +57,11 @@ impl Caller {
         }
     }
 
+    /// Id of the key that it holds, or `jwt:` and the subject of its token.
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
     pub(crate) fn check(&self, actor: &str) -> Result<(), Error> {
         if !self.is_bound || self.viewer.is(Some(actor)) {
             return Ok(());

@@ -21,6 +21,7 @@ use crate::streaming::changes::ChangeHub;
 use crate::streaming::hub::Hub;
 use crate::streaming::open_turns::Streams;
 use crate::tenant::Tenant;
+use crate::token_usage::{Price, TokenCounts};
 use crate::world::{Source, SystemWorld, World};
 use crate::writer::{self, Submitted};
 use crate::{backup, model, private};
@@ -61,6 +62,8 @@ pub struct Options {
     pub sweep_every: Duration,
     /// Storage quotas of the tenants.
     pub quotas: Quotas,
+    /// Prices of models; none by default.
+    pub prices: Vec<Price>,
     /// Largest conversation read, or file imported, as one value in memory, in bytes.
     pub whole_bytes_max: u64,
     /// Whether this process compacts conversations and extracts facts where their policy asks for it.
@@ -97,6 +100,7 @@ impl Default for Options {
             stream_idle_max: Duration::from_millis(STREAM_IDLE_MAX_MS),
             sweep_every: Duration::from_secs(30),
             quotas: Quotas::default(),
+            prices: Vec::new(),
             whole_bytes_max: 512 * 1024 * 1024,
             auto_compaction: true,
             summarizers: BTreeMap::new(),
@@ -130,6 +134,7 @@ pub(crate) struct Shared {
     pub keys: KeyRing,
     pub backup: Arc<dyn everturn_store::Backup>,
     pub quotas: Arc<QuotaCounts>,
+    pub token_counts: TokenCounts,
     pub folds: Arc<Folds>,
     pub transcripts: Arc<Transcripts>,
     pub compaction: Arc<Compactions>,
@@ -246,6 +251,7 @@ impl Everturn {
             keys: KeyRing::new(keys),
             backup,
             quotas,
+            token_counts: TokenCounts::default(),
             folds,
             transcripts,
             compaction,

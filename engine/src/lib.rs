@@ -75,6 +75,7 @@ mod recall;
 pub mod script;
 mod streaming;
 mod tenant;
+mod token_usage;
 mod transfer;
 mod world;
 mod writer;
@@ -131,6 +132,7 @@ pub use streaming::changes::{ChangeKind, ChangeSubscription, ConversationChange,
 pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use streaming::turn::{NewStream, OpenTurn};
 pub use tenant::{ListQuery, NewConversation, Page, Tenant};
+pub use token_usage::{ConversationUsage, DayUsage, Price, Spent, TokenUsage};
 pub use transfer::{Format, ImportOptions, Imported, Logged};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};

@@ -62,6 +62,8 @@ pub struct ListQuery {
     pub text: Option<String>,
     /// Only those in this state.
     pub state: Option<Lifecycle>,
+    /// Only forks of this conversation.
+    pub forked_from: Option<ConversationId>,
     /// End of the previous page.
     pub after: Option<(Timestamp, ConversationId)>,
     /// At most this many.
@@ -70,7 +72,7 @@ pub struct ListQuery {
 
 impl Default for ListQuery {
     fn default() -> ListQuery {
-        ListQuery { text: None, state: None, after: None, limit: 50 }
+        ListQuery { text: None, state: None, forked_from: None, after: None, limit: 50 }
     }
 }
 
@@ -186,8 +188,13 @@ impl Tenant {
     /// Conversations, last changed first.
     pub fn list(&self, query: ListQuery) -> Result<Page<Conversation, (Timestamp, ConversationId)>, Error> {
         let limit = page_limit(query.limit)?;
-        let store_query =
-            ConversationQuery { text: query.text, state: query.state, after: query.after, limit: limit + 1 };
+        let store_query = ConversationQuery {
+            text: query.text,
+            state: query.state,
+            parent: query.forked_from,
+            after: query.after,
+            limit: limit + 1,
+        };
         let mut data = self.shared().journal.listed(self.name(), &store_query)?;
         let next = more(&mut data, limit, |c: &Conversation| (c.updated, c.id));
         Ok(Page { data, next })

@@ -3,6 +3,7 @@
 mod agents;
 mod export;
 mod live;
+mod redacted;
 mod session;
 
 pub use export::Format;
@@ -19,7 +20,7 @@ use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
-use everturn_core::redaction::Mode;
+use everturn_core::redaction::{Mode, mask_text};
 use everturn_core::turn::Turn;
 use everturn_core::write::{Action, StateBody, Summarized, Write};
 use everturn_formats::agents::Opened;
@@ -302,13 +303,14 @@ impl ConversationHandle {
     /// The conversation as a transcript value, version 2.
     pub fn transcript(&self) -> Result<String, Error> {
         let mut text = Vec::new();
-        self.export_transcript(&mut text, &mut |_| {})?;
+        self.export_transcript(false, &mut text, &mut |_| {})?;
         String::from_utf8(text).map_err(|e| Error::internal("transcript.encode", e.to_string()))
     }
 
     /// Writes it, up to the head of the moment it began, so that a busy conversation has an end as well.
     pub(crate) fn export_transcript(
         &self,
+        is_redacted: bool,
         out: impl std::io::Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
@@ -324,6 +326,9 @@ impl ConversationHandle {
         let abandoned = fold.abandoned.iter().map(|abandoned| abandoned.seq);
         let checkpoint = fold.checkpoint.map(|at| at.seq);
         let in_force = set.chain(waiting).chain(tools).chain(abandoned).chain(checkpoint).collect();
+        if is_redacted {
+            conversation = redacted::conversation(conversation)?;
+        }
         let progress = RefCell::new(progress);
         let events = |after: u64| {
             let left = usize::try_from(head.saturating_sub(after)).unwrap_or(usize::MAX);
@@ -337,7 +342,10 @@ impl ConversationHandle {
             if let Some(last) = page.last() {
                 progress.borrow_mut()(last.seq);
             }
-            Ok(page)
+            match is_redacted {
+                true => page.into_iter().map(redacted::event).collect(),
+                false => Ok(page),
+            }
         };
         let page = |after: u64, whole_log: bool| {
             let query = TurnQuery {
@@ -349,7 +357,10 @@ impl ConversationHandle {
                 bytes_max: Some(PAGE_BYTES_MAX),
                 ..TurnQuery::default()
             };
-            self.turns(&query)
+            match is_redacted {
+                true => self.turns(&query)?.into_iter().map(redacted::turn).collect(),
+                false => self.turns(&query),
+            }
         };
         let edited = self.edited_view(conversation.view_start().0, &page)?;
         let turns = |after| page(after, true);
@@ -360,7 +371,13 @@ impl ConversationHandle {
             None => page(after, false),
         };
         let system_prompt = self.state().system_prompt(None)?;
+        let system_prompt = match is_redacted {
+            true => system_prompt.as_ref().map(redacted::system_prompt),
+            false => system_prompt,
+        };
         let checkpoint = self.checkpoint_with_edits(&fold)?.map(|(checkpoint, _)| checkpoint);
+        let summary = checkpoint.map(|checkpoint| checkpoint.handoff_md);
+        let summary = if is_redacted { summary.as_deref().map(mask_text) } else { summary };
         let source = transcript::Source {
             conversation: &conversation,
             system_prompt: system_prompt.as_ref(),
@@ -368,7 +385,7 @@ impl ConversationHandle {
             turns: &turns,
             read: &read,
             has_assets: !self.assets().list()?.is_empty(),
-            summary: checkpoint.as_ref().map(|checkpoint| checkpoint.handoff_md.as_str()),
+            summary: summary.as_deref(),
             events_after: if over { conversation.view_start().0 } else { 0 },
             in_force: &in_force,
         };

@@ -60,7 +60,8 @@ pub struct Caller {
 impl Caller {
     /// The caller as the API takes it, on a thread that may block or on one that serves.
     pub fn asker(&self, threads: Threads) -> Asker {
-        Asker { tenant: self.scope.clone(), is_keyless: self.is_keyless, threads, progress: None }
+        let (tenant, role) = (self.scope.clone(), self.role);
+        Asker { tenant, role, is_keyless: self.is_keyless, threads, progress: None }
     }
 }
 

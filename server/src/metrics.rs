@@ -1,10 +1,11 @@
 //! Metrics for Prometheus. The engine reports them through the `metrics` facade; here they are collected and
 //! served.
 
-use crate::access::Reader;
+use crate::access::{KeyRole, allowed};
 use crate::app::App;
 use crate::problem::Problem;
 use axum::Router;
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -67,13 +68,14 @@ pub async fn upkeep(stopping: CancellationToken) {
     }
 }
 
-/// `/metrics`, for readers. The numbers cover the whole process and name no tenant.
+/// `/metrics`, for counters. The numbers cover the whole process and name no tenant.
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/metrics", get(show))
 }
 
-async fn show(_: Reader) -> Response {
-    match collect() {
+async fn show(request: Request) -> Result<Response, Problem> {
+    allowed(request.extensions(), KeyRole::Counter)?;
+    Ok(match collect() {
         Some(collector) => {
             ([(CONTENT_TYPE, "text/plain; version=0.0.4")], collector.render()).into_response()
         }
@@ -81,5 +83,5 @@ async fn show(_: Reader) -> Response {
             let text = "the program that embeds this server collects its metrics elsewhere; read them there";
             Problem::new(StatusCode::NOT_FOUND, "metrics.elsewhere", text).into_response()
         }
-    }
+    })
 }

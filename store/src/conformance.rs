@@ -106,6 +106,7 @@ macro_rules! conformance {
             participants_are_those_who_spoke
             conversations_are_listed_last_changed_first
             listing_filters_by_title_and_state
+            forks_are_listed_by_their_parent
             ids_are_found_by_their_beginning
             expired_lists_exactly_what_is_due
             an_open_turn_collects_text_until_it_is_committed

@@ -52,6 +52,8 @@ pub struct ConversationQuery {
     pub text: Option<String>,
     /// Only those in this state.
     pub state: Option<Lifecycle>,
+    /// Only forks of this conversation.
+    pub parent: Option<ConversationId>,
     /// Only those after this one in the listing: its `updated` and id.
     pub after: Option<(Timestamp, ConversationId)>,
     /// Maximum number of conversations.

@@ -16,6 +16,10 @@ const BINARY = process.env.EVERTURN_TEST_BINARY;
 const CHROMIUM = process.env.EVERTURN_TEST_CHROMIUM ?? "/usr/bin/chromium";
 export const SHOTS = process.env.EVERTURN_SCREENSHOTS;
 
+// Nothing of the settings of whoever runs the tests.
+const own = { ...process.env, XDG_CONFIG_HOME: path.join(tmpdir(), "everturn-web-no-config") };
+for (const name of Object.keys(own)) if (name.startsWith("EVERTURN_") && name !== "EVERTURN_WEB") delete own[name];
+
 const children = new Set();
 const folders = [];
 
@@ -27,7 +31,7 @@ export function folder() {
 
 /** Starts everturn and waits until it prints its address. */
 export async function start(args, says = /listens on (http:\S+)/, env = {}) {
-  const child = spawn(BINARY, args, { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, ...env, EVERTURN_CONFIG: env.EVERTURN_CONFIG ?? "", EVERTURN_URL: "", EVERTURN_STORE: "" } });
+  const child = spawn(BINARY, args, { stdio: ["ignore", "ignore", "pipe"], env: { ...own, ...env } });
   children.add(child);
   let said = "";
   const url = await new Promise((resolve, reject) => {
@@ -139,8 +143,18 @@ export async function quiet(page) {
   if (found.length) throw new Error(found.join("\n"));
 }
 
-/** Serious and critical findings of axe. */
+/** Serious and critical findings of axe, in light and in dark. */
 export async function accessible(page) {
+  const found = [];
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    found.push(...(await findings(page)).map((text) => `${colorScheme}: ${text}`));
+  }
+  await page.emulateMedia({ colorScheme: null });
+  return found;
+}
+
+async function findings(page) {
   // The policy of the page forbids scripts from elsewhere; the debugger may inject them.
   const results = await page.evaluate(async (source) => {
     if (!globalThis.axe) (0, Function)(source)();
@@ -153,11 +167,15 @@ export async function accessible(page) {
   return results.violations.filter((one) => ["serious", "critical"].includes(one.impact)).flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 160)} ${node.failureSummary?.split("\n")[1] ?? ""}`));
 }
 
+/** Takes a picture in light and one in dark. */
 export async function shot(page, name) {
   if (!SHOTS) return;
   mkdirSync(SHOTS, { recursive: true });
-  await page.waitForTimeout(250);
-  await page.screenshot({ path: path.join(SHOTS, name + ".png") });
+  for (const colorScheme of ["dark", "light"]) {
+    await page.emulateMedia({ colorScheme });
+    await page.waitForTimeout(250);
+    await page.screenshot({ path: path.join(SHOTS, `${name}-${colorScheme}.png`) });
+  }
 }
 
 export async function close() {

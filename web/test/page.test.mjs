@@ -2,8 +2,8 @@
 
 import { after, before, test } from "node:test";
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
-import { Server, start, model, open, quiet, accessible, shot, close } from "./harness.mjs";
+import { readFileSync, writeFileSync } from "node:fs";
+import { Server, start, folder, model, open, quiet, accessible, shot, close } from "./harness.mjs";
 
 let demo, ids;
 const talk = (name) => `${demo}/#/c/${ids[name]}`;
@@ -21,7 +21,7 @@ before(async () => {
 });
 after(close);
 
-const LOGIN = "Logins time out on staging", PORT = "Move the importer to Rust", QUEUE = "Which queue for the mailer?", NIGHT = "Nightly clean-up of previews", STORY = "A bedtime story for Nora";
+const LOGIN = "Logins time out on staging", PORT = "Move the importer to Rust", QUEUE = "Which queue for the mailer?", NIGHT = "Nightly clean-up of previews", STORY = "A bedtime story for Nora", OFFSITE = "Offsite in September";
 
 // ---------------------------------------------------------------------------------------------------- how it is served
 
@@ -38,8 +38,13 @@ test("the files have a strict policy, a version, and are small", async () => {
   assert.doesNotMatch(html, /<script(?![^>]*src)|style=|onclick/);
 });
 
-test("the whole page, with every view, is sent in less than 150 KB, and the first view is there at once", async () => {
-  const page = await open(talk(LOGIN));
+test("the first view takes less than 50 KB, the whole page with every view less than 150 KB", async () => {
+  const page = await open(demo);
+  await page.waitForSelector(".entry .title");
+  const sent = () => page.evaluate(() => performance.getEntries().filter((one) => one.entryType === "navigation" || /\/web\//.test(one.name)).reduce((sum, one) => ({ wire: sum.wire + one.transferSize, whole: sum.whole + one.decodedBodySize }), { wire: 0, whole: 0 }));
+  const list = await sent();
+  assert.ok(list.wire < 50 * 1024, `${list.wire} bytes for the list`);
+  await page.goto(talk(LOGIN));
   await page.waitForSelector(".turn");
   const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
   for (const view of ["projected", "calls", "state", "proof"]) {
@@ -48,9 +53,10 @@ test("the whole page, with every view, is sent in less than 150 KB, and the firs
   }
   await page.goto(demo + "/#/usage");
   await page.waitForSelector(".plot");
-  const sizes = await page.evaluate(() => performance.getEntriesByType("resource").filter((one) => one.name.includes("/web/")).reduce((sum, one) => sum + one.transferSize, 0));
-  console.log(`first paint after ${Math.round(paint)} ms; ${Math.round(sizes / 1024)} KB in all`);
-  assert.ok(sizes < 150 * 1024, `${sizes} bytes`);
+  const all = await sent(), kb = (n) => Math.round(n / 1024);
+  console.log(`first paint after ${Math.round(paint)} ms; on the wire ${kb(list.wire)} KB for the list, ${kb(all.wire)} KB for everything (${kb(all.whole)} KB before compression)`);
+  assert.ok(all.wire < 150 * 1024, `${all.wire} bytes`);
+  assert.ok(all.wire < all.whole / 2, "it is compressed");
   await quiet(page);
 });
 
@@ -60,10 +66,11 @@ test("the list shows what changed last, with people and turns", async () => {
   const page = await open(demo);
   await page.waitForSelector(".entry .title");
   assert.equal(await page.locator(".entry").count(), 10);
-  assert.match(await text(page, `.entry:has-text("${LOGIN}") .meta >> nth=0`), /alice, claude, tools · 2[5-9] turns/);
+  await page.waitForSelector('.amount:has-text("40k tokens")');
+  assert.match(await text(page, `.entry:has-text("${LOGIN}") .meta >> nth=0`), /alice, claude, tools\s+2[5-9] turns · 40k tokens/);
   await page.waitForFunction(() => document.querySelector(".count").textContent.includes("10"));
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "list-light");
+  await shot(page, "list");
   await quiet(page);
 });
 
@@ -72,7 +79,7 @@ test("search as you type finds words in any conversation and goes to the place",
   await page.waitForSelector(".entry .title");
   await page.getByRole("searchbox", { name: "Search everything" }).pressSequentially("redis answers", { delay: 20 });
   await page.waitForSelector(".hit mark");
-  await shot(page, "search-light");
+  await shot(page, "search");
   assert.deepEqual(await accessible(page), []);
   await page.locator(".hit", { hasText: "Every login gives up" }).first().click();
   await page.waitForSelector(".turn.current");
@@ -96,7 +103,7 @@ test("nothing archived, and nothing at all, are states of their own", async () =
   await page.waitForSelector(".entries .empty");
   assert.match(await text(page, ".entries .empty"), /No conversations yet/);
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "empty-light");
+  await shot(page, "empty");
   await page.getByRole("button", { name: "Archived" }).click();
   await page.waitForFunction(() => document.querySelector(".entries .empty")?.textContent.includes("Nothing archived"));
   await quiet(page);
@@ -122,7 +129,7 @@ test("a conversation opens at its end", async () => {
   await page.waitForSelector('.turn:has-text("Nothing has to be changed")');
   await page.waitForFunction(() => { const s = document.querySelector(".scroller"); return s.scrollHeight - s.scrollTop - s.clientHeight < 2; });
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "conversation-light");
+  await shot(page, "conversation");
   await quiet(page);
 });
 
@@ -152,7 +159,7 @@ test("an edit is shown as a difference", async () => {
   await unfold(call);
   assert.ok((await call.locator(".added").count()) >= 2);
   assert.ok((await call.locator(".removed").count()) >= 2);
-  await shot(page, "edit-light");
+  await shot(page, "edit");
   await quiet(page);
 });
 
@@ -183,16 +190,57 @@ test("tables, code and patches are shown as such", async () => {
   assert.equal(await page.locator(".md table th").count(), 4);
   assert.ok((await page.locator(".code .hl-k").count()) > 3);
   assert.equal(await page.locator(".code .added").count(), 2);
-  await shot(page, "markdown-light");
+  await shot(page, "markdown");
   assert.deepEqual(await accessible(page), []);
   await quiet(page);
 });
 
-test("replaced and broken-off turns stay in their place", async () => {
+test("an edit is read in the place of the turn that it replaces; broken-off turns stay where they were", async () => {
   const page = await open(talk(QUEUE));
-  await page.waitForSelector(".turn.superseded");
-  assert.match(await text(page, ".turn.superseded"), /replaced/);
+  const edited = page.locator(".turn", { has: page.locator(".badge:has-text('edited')") });
+  await edited.waitFor();
+  assert.match(await edited.innerText(), /See below for the numbers[^]*1 earlier version/);
+  assert.equal(await page.locator('.turn:has-text("See below for the numbers")').count(), 1, "it is there once");
+  const order = await page.locator(".turn.user").allInnerTexts();
+  assert.match(order[0], /See below/);
+  assert.match(order[1], /bursts of up to 50,000/);
+  await unfold(edited.locator("details.versions"));
+  assert.equal(await edited.locator(".removed").count(), 1);
   assert.match(await text(page, ".turn.broken"), /three things[^]*aborted[^]*model.overloaded/);
+  await shot(page, "versions");
+  await page.keyboard.press("e");
+  await page.waitForSelector('.note:has-text("an edit, read at #2")');
+  await quiet(page);
+});
+
+test("a link to an edit leads to its place, and an edit by somebody else appears there", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Edited", "first", ...Array.from({ length: 120 }, (_, n) => `Line ${n + 1} of many`));
+  const [first] = (await server.get(`/conversations/${id}/turns?limit=1`)).data;
+  const page = await open(`${server.url}/#/c/${id}@2`);
+  await page.waitForSelector('.turn.current:has-text("first")');
+  const { turns: [second] } = await server.post(`/turns/${first.id}/supersede`, { role: "user", content: "second", actor: "bob" });
+  await page.waitForSelector('[data-seq="2"]:has-text("second")');
+  const { turns: [third] } = await server.post(`/turns/${second.id}/supersede`, { role: "user", content: "third", actor: "bob" });
+  await page.waitForSelector('[data-seq="2"]:has-text("third"):has-text("2 earlier versions")');
+  await page.goto(`${server.url}/#/c/${id}@60`);
+  await page.waitForSelector('[data-seq="60"].current');
+  await page.goto(`${server.url}/#/c/${id}@${third.seq}`);
+  await page.waitForSelector('[data-seq="2"].current:has-text("third")');
+  await quiet(page);
+  await server.end();
+});
+
+test("calls that were given up, and private turns, are marked", async () => {
+  const page = await open(talk(OFFSITE));
+  const call = page.locator('details.call:has-text("book_room")');
+  await call.waitFor();
+  assert.match(await call.innerText(), /given up/);
+  await unfold(call);
+  assert.match(await call.innerText(), /did not answer within an hour/);
+  assert.match(await text(page, ".turn.private"), /private, for lee[^]*Between the two of us/);
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "private");
   await quiet(page);
 });
 
@@ -201,7 +249,7 @@ test("a checkpoint is drawn where it was made, and opens", async () => {
   const boundary = page.locator(".boundary").last();
   await boundary.waitFor();
   await boundary.scrollIntoViewIfNeeded();
-  assert.match(await boundary.innerText(), /covers #43–#62, 18 turns[^]*tokens/);
+  assert.match(await boundary.innerText(), /covers #\d+–#\d+, 18 turns[^]*tokens/);
   await unfold(boundary);
   assert.match(await boundary.innerText(), /Goal:/);
   await quiet(page);
@@ -227,7 +275,7 @@ test("find inside one conversation", async () => {
   await page.keyboard.press("/");
   await page.getByRole("searchbox", { name: "Find in this conversation" }).fill("rounding half");
   await page.waitForSelector(".found .hit");
-  await shot(page, "find-light");
+  await shot(page, "find");
   await page.keyboard.press("Enter");
   await page.waitForSelector('.turn.current:has-text("rounding half")');
   await quiet(page);
@@ -240,7 +288,7 @@ test("Ctrl+K goes to conversations, to places and does things", async () => {
   await page.getByRole("combobox", { name: "Go anywhere" }).fill("importer");
   await page.waitForSelector('.option[aria-selected="true"]:has-text("Move the importer")');
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "palette-light");
+  await shot(page, "palette");
   await page.keyboard.press("Enter");
   await page.waitForSelector(`h1:has-text("${PORT}")`);
   await page.keyboard.press("Control+k");
@@ -280,7 +328,7 @@ test("100,000 turns open at their end, scroll, and jump", async () => {
   }
   const page = await open(`${server.url}/#/c/${id}`);
   await page.waitForSelector('.turn:has-text("Turn 100000.")');
-  await shot(page, "turns-100000-light");
+  await shot(page, "turns-100000");
   assert.ok((await page.locator("*").count()) < 4000, "only what is near the view has elements");
   const frames = await page.evaluate(async () => {
     const s = document.querySelector(".scroller"), times = [];
@@ -386,7 +434,7 @@ test("a server that is gone is said so, and the page goes on when it is back", a
   await server.end();
   await page.waitForSelector(".banner:not([hidden])");
   assert.match(await text(page, ".turn"), /still here/);
-  await shot(page, "offline-light");
+  await shot(page, "offline");
   await server.again();
   await page.waitForSelector(".banner", { state: "hidden" });
   await server.say(id, "and again");
@@ -404,7 +452,7 @@ test("raw beside projected: what is hidden, why, and what it saves", async () =>
   assert.match(await text(page, ".gone-pair .hole"), /hidden by clean_tool_repair, about \d+ tokens/);
   assert.match(await text(page, ".numbers"), /2 hidden/);
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "projected-light");
+  await shot(page, "projected");
   await page.getByLabel("Policy").selectOption("summary_prefix");
   await page.waitForSelector('.msg:has-text("added by the policy")');
   await page.getByLabel("Further options").fill('{"keep_last": ');
@@ -437,7 +485,7 @@ test("what the model saw: sections, what changed since the call before, the prom
   assert.match(await text(page, ".call-detail"), /state[^]*tail[^]*input/);
   await page.waitForSelector("h3:has-text('Left out')");
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "calls-light");
+  await shot(page, "calls");
   await page.getByRole("button", { name: "Show the prompt" }).click();
   await page.waitForSelector('.msg:has-text("two sentences")');
   await page.getByRole("button", { name: "Compare with the previous prompt" }).click();
@@ -462,7 +510,7 @@ test("state: checkpoints as a line of time, pins with undo, facts, forks", async
   await page.waitForSelector(".lineage rect.covers");
   assert.equal(await page.locator(".lineage rect.covers").count(), 3);
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "state-light");
+  await shot(page, "state");
   await page.getByRole("button", { name: "Add a pin…" }).click();
   await page.getByLabel("Name").fill("owner");
   await page.getByLabel("Value").fill("jonas");
@@ -470,6 +518,10 @@ test("state: checkpoints as a line of time, pins with undo, facts, forks", async
   await page.waitForSelector('.pins dt:has-text("owner")');
   await page.getByRole("button", { name: "Undo" }).click();
   await page.waitForFunction(() => !document.querySelector(".pins")?.innerText.includes("owner"));
+  assert.match(await page.locator(".state").innerText(), /Scratchpads[^]*"next":"command_line"[^]*Policies[^]*projection\s+clean_tool_repair/);
+  await page.goto(talk(QUEUE) + "/state");
+  await page.waitForSelector('.tree .edit:has-text("#2 edited by lee")');
+  await shot(page, "tree");
   await page.goto(talk(LOGIN) + "/state");
   await page.waitForSelector('.tree:has-text("what if we roll back")');
   assert.match(await text(page, ".state table"), /Redis on staging/);
@@ -491,13 +543,55 @@ test("an approval is answered on the page", async () => {
   await server.end();
 });
 
+test("of two answers to an approval one counts, and the other is told who was first", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Race", "Delete it");
+  const ask = (name) => server.post(`/conversations/${id}/approvals`, { approval_id: name, question: `Really ${name}?` });
+  await ask("one");
+  await ask("two");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".approval.pending");
+  // The page does not hear of it in time.
+  await page.route(/\/(resolve|state)$/, async (route) => {
+    if (route.request().method() === "POST" && !page.raced) {
+      page.raced = true;
+      await server.post(`/conversations/${id}/approvals/one/resolve`, { state: "denied", actor: "bob", reason: "not today" });
+    }
+    await route.continue();
+  });
+  await page.locator('.approval:has-text("Really one?")').getByRole("button", { name: "Approve" }).click();
+  await page.waitForSelector('.toast.bad:has-text("was denied by bob")');
+  await page.waitForSelector('.approval:not(.pending):has-text("Denied by bob"):has-text("not today")');
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "approval-race");
+  await page.goto(`${server.url}/#/c/${id}/state`);
+  await page.waitForSelector('.approval.pending:has-text("Really two?")');
+  await server.post(`/conversations/${id}/approvals/two/resolve`, { state: "approved", actor: "ana" });
+  await page.waitForSelector("text=Nothing is pending");
+  await quiet(page);
+  await server.end();
+});
+
+test("a call that waits can be given up", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Waiting", "Run it", { role: "assistant", content: null, tool_calls: [{ id: "c1", type: "function", function: { name: "run", arguments: "{}" } }] });
+  const page = await open(`${server.url}/#/c/${id}/state`);
+  await page.getByRole("button", { name: "Give up run" }).click();
+  await page.locator("dialog").getByRole("button", { name: "Give up" }).click();
+  await page.waitForSelector("text=Nothing is pending");
+  await page.goto(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('details.call:has-text("given up")');
+  await quiet(page);
+  await server.end();
+});
+
 test("proof: the server's verdict, the links followed here, and a file that verifies", async () => {
   const page = await open(talk(LOGIN) + "/proof");
   await page.waitForSelector(".big.good:has-text('Unchanged since it was written')");
   await page.getByRole("button", { name: "Check the links in this browser" }).click();
   await page.waitForSelector("text=Every link holds");
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "proof-light");
+  await shot(page, "proof");
   const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download as jsonl" }).click()]);
   const lines = readFileSync(await download.path(), "utf8").trim().split("\n");
   assert.ok(lines.length > 40);
@@ -505,21 +599,60 @@ test("proof: the server's verdict, the links followed here, and a file that veri
   await quiet(page);
 });
 
-test("usage: tokens by day and model, and costs at one's own prices", async () => {
+test("an export with secrets and addresses masked", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Contacts", "Write to zoe@example.org, +49 30 901820");
+  const page = await open(`${server.url}/#/c/${id}/proof`);
+  await page.getByRole("checkbox", { name: /Mask secrets/ }).check();
+  assert.equal(await page.getByRole("button", { name: "Download as jsonl" }).isDisabled(), true);
+  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download as markdown" }).click()]);
+  assert.match(download.suggestedFilename(), /\.redacted\.md$/);
+  const file = readFileSync(await download.path(), "utf8");
+  assert.match(file, /Write to ‹email›, ‹phone›/);
+  assert.deepEqual(await accessible(page), []);
+  await quiet(page);
+  await server.end();
+});
+
+test("the exported page has the same looks, light and dark, without a script", async () => {
+  const file = await (await fetch(`${demo}/api/v1/conversations/${ids[LOGIN]}/export?format=html`)).text();
+  assert.doesNotMatch(file, /<script/i);
+  const path = `${folder()}/talk.html`;
+  writeFileSync(path, file);
+  const page = await open("file://" + path);
+  await page.waitForSelector("text=Logins time out on staging");
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "exported");
+  await page.context().close();
+});
+
+test("usage: tokens, calls, time and costs by day, model and conversation", async () => {
   const page = await open(demo + "/#/usage");
   await page.waitForSelector(".plot rect");
   assert.deepEqual(await accessible(page), []);
-  const price = page.getByLabel("Price in of gpt-5", { exact: true });
-  await price.fill("1000");
-  await price.press("Tab");
-  await page.waitForSelector('tr:has-text("gpt-5") >> text=1.69');
-  await shot(page, "usage-light");
+  assert.match(await text(page, 'tr:has-text("claude-opus-4-1")'), /36\s+277,620\s+5,256[^]*4\.56/);
+  assert.match(await text(page, 'tr:has-text("Move the importer to Rust")'), /4\.56/);
+  await shot(page, "usage");
+  await page.getByRole("button", { name: "Cost", exact: true }).click();
+  await page.waitForSelector('.plot svg[aria-label^="Cost by day"]');
+  await page.getByRole("button", { name: "7 days" }).click();
+  await page.waitForSelector(".plot rect");
+  await page.reload();
+  await page.waitForSelector('.plot svg[aria-label^="Cost by day"]');
   await quiet(page);
+  const server = await Server.new();
+  await server.talk("Unpriced", { role: "assistant", content: "Yes.", model: "small", tokens: { prompt: 1000, completion: 10 } });
+  const other = await open(server.url + "/#/usage");
+  await other.waitForSelector(".plot rect");
+  assert.equal(await other.getByRole("button", { name: "Cost", exact: true }).count(), 0);
+  await other.waitForSelector("text=prices = [");
+  await quiet(other);
+  await server.end();
 });
 
 // ---------------------------------------------------------------------------------------------------- acting
 
-test("say something, replace it, and erase it", async () => {
+test("say something, edit it, undo, and erase it", async () => {
   const server = await Server.new();
   const id = await server.talk("Acting");
   const page = await open(`${server.url}/#/c/${id}`);
@@ -527,12 +660,14 @@ test("say something, replace it, and erase it", async () => {
   await page.keyboard.press("Control+Enter");
   await page.waitForSelector('.turn:has-text("Hello <b>you</b>")');
   await page.getByRole("button", { name: /More about turn/ }).click();
-  await page.getByRole("menuitem", { name: "Edit…" }).click();
+  await page.getByRole("menuitem", { name: "Edit in place…" }).click();
   await page.getByRole("textbox", { name: "New text" }).fill("Good morning");
   await page.getByRole("button", { name: "Replace" }).click();
-  await page.waitForSelector('.turn:not(.superseded):has-text("Good morning")');
-  await page.waitForSelector('.turn.superseded:has-text("Hello")');
-  await page.locator('.turn:not(.superseded)').getByRole("button", { name: /More about turn/ }).click();
+  await page.waitForSelector('.turn:has-text("Good morning"):has-text("1 earlier version")');
+  assert.equal(await page.locator(".turn").count(), 1);
+  await page.getByRole("button", { name: "Undo" }).click();
+  await page.waitForSelector('.turn:has-text("Hello <b>you</b>"):has-text("2 earlier versions")');
+  await page.getByRole("button", { name: /More about turn/ }).click();
   await page.getByRole("menuitem", { name: "Erase content…" }).click();
   await page.getByRole("button", { name: "Erase" }).click();
   await page.waitForSelector('.turn:has-text("was erased")');
@@ -561,6 +696,49 @@ test("ask a model, see the answer come, and stop one", async () => {
   await page.getByRole("button", { name: "Stop" }).click();
   await page.waitForSelector('.turn.broken:has-text("stopped")');
   go();
+  await quiet(page);
+  await server.end();
+  fake.close();
+});
+
+test("while an approval is pending the model is not asked, and the page says so", async () => {
+  const fake = await model(["Gladly ", "done."]);
+  const server = await Server.new(`[models.default]\nbase_url = "${fake.url}"\nmodel = "small"\n`);
+  const id = await server.talk("Careful", "hello");
+  await server.post(`/conversations/${id}/approvals`, { approval_id: "a1", question: "May I?" });
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.getByRole("button", { name: "Ask" }).waitFor();
+  await page.getByRole("textbox", { name: "Write a message" }).fill("Do it");
+  await page.getByRole("button", { name: "Ask" }).click();
+  await page.waitForSelector('.toast:has-text("once the approval is resolved")');
+  assert.equal(fake.state.asked.length, 0);
+  await page.getByRole("button", { name: "Approve" }).click();
+  await page.waitForSelector('.turn.assistant:not(.writing):has-text("Gladly done.")');
+  await quiet(page);
+  await server.end();
+  fake.close();
+});
+
+test("an answer is generated anew in its place, and in a fork", async () => {
+  const fake = await model(["Fresh ", "answer."]);
+  const server = await Server.new(`[models.default]\nbase_url = "${fake.url}"\nmodel = "small"\n`);
+  const id = await server.talk("Again", "one", { role: "assistant", actor: "claude", content: "Stale answer." }, "two", { role: "assistant", actor: "claude", content: "Last answer." });
+  const page = await open(`${server.url}/#/c/${id}`);
+  const choose = async (name) => {
+    const answer = page.locator('.turn.assistant:has-text("answer.")').first();
+    await answer.hover();
+    await answer.getByRole("button", { name: /More about turn/ }).click();
+    await page.getByRole("menuitem", { name }).click();
+  };
+  await page.getByRole("button", { name: "Ask" }).waitFor();
+  await choose("Regenerate in place");
+  await page.waitForSelector('[data-seq="3"]:has-text("Fresh answer."):has-text("1 earlier version")');
+  assert.match((await page.locator(".turn").allInnerTexts()).join("\n"), /one[^]*Fresh answer[^]*two[^]*Last answer/);
+  await choose("Regenerate in a fork");
+  await page.waitForSelector(".facts:has-text('forked from')");
+  await page.waitForSelector('.turn.assistant:has-text("Fresh answer.")');
+  assert.equal(await page.locator('.turn:has-text("Last answer.")').count(), 0);
+  assert.equal((await server.get(`/conversations?forked_from=${id}`)).data.length, 1);
   await quiet(page);
   await server.end();
   fake.close();
@@ -673,7 +851,7 @@ test("with keys the page asks for one and keeps it in the tab only", async () =>
   await page.waitForSelector(".sign-in");
   assert.doesNotMatch(await page.locator("body").innerText(), /nobody else/);
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "sign-in-light");
+  await shot(page, "sign-in");
   await page.getByLabel("Key", { exact: true }).fill("et_wrong_key");
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.waitForFunction(() => !/requires a key/.test(document.querySelector("#key-text").textContent));
@@ -693,7 +871,28 @@ test("with keys the page asks for one and keeps it in the tab only", async () =>
   await server.end();
 });
 
-test("a key that may only read is told so when it writes", async () => {
+test("a key of one actor sees what is private to others as such, and writes in its own name", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Shared", "for everyone",
+    { role: "user", actor: "bob", content: "between bob and ana", visibility: "private", audience: ["ana"] },
+    { role: "user", actor: "bob", content: "bob alone", visibility: "private" });
+  const admin = (await server.post("/keys", { role: "admin" })).secret;
+  const { secret } = await server.post("/keys", { role: "writer", actors: ["ana"] }, admin);
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.getByLabel("Key", { exact: true }).fill(secret);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.waitForSelector('.turn.private:has-text("between bob and ana")');
+  await page.waitForSelector('.turn:has-text("This turn is private, and not for you.")');
+  assert.doesNotMatch(await page.content(), /bob alone/);
+  await page.getByRole("textbox", { name: "Write a message" }).fill("hello from me");
+  await page.getByRole("button", { name: "Send" }).click();
+  await page.waitForSelector('.turn:has-text("hello from me"):has(b.name:text-is("ana"))');
+  assert.deepEqual(await accessible(page), []);
+  await quiet(page);
+  await server.end();
+});
+
+test("a key that may only read is offered nothing to write", async () => {
   const server = await Server.new();
   const id = await server.talk("Readable", "one");
   const admin = (await server.post("/keys", { role: "admin" })).secret;
@@ -702,25 +901,43 @@ test("a key that may only read is told so when it writes", async () => {
   await page.getByLabel("Key", { exact: true }).fill(secret);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.waitForSelector('.turn:has-text("one")');
-  await page.getByRole("textbox", { name: "Write a message" }).fill("two");
-  await page.getByRole("button", { name: "Send" }).click();
-  await page.waitForSelector('.toast.bad:has-text("needs the role writer")');
-  assert.equal(await page.getByRole("textbox", { name: "Write a message" }).inputValue(), "two", "what was typed is not lost");
+  assert.equal(await page.locator(".composer").isVisible(), false);
+  assert.equal(await page.getByRole("button", { name: "New conversation" }).count(), 0);
+  await page.getByRole("button", { name: "More", exact: true }).click();
+  assert.deepEqual(await page.getByRole("menuitem").allInnerTexts(), ["Show or fold thinking (t)", "Show or hide all events (e)", "Verify and export"]);
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("?");
+  await page.waitForSelector("dialog:has-text('reader of default')");
+  await page.keyboard.press("Escape");
+  await page.goto(`${server.url}/#/c/${id}/state`);
+  await page.waitForSelector("text=Nothing is pending");
+  assert.equal(await page.locator(".state .button, .state .quiet").count(), 0);
   await quiet(page);
   await server.end();
 });
 
 test("a key that may see numbers but no words gets the numbers", async () => {
-  const page = await open(demo);
-  await page.waitForSelector(".entry .title");
-  // As a server answers a key of such a role.
-  await page.route(/\/api\/v1\/conversations\/[^/]+\/(turns|state|events)/, (route) => route.fulfill({ status: 403, contentType: "application/problem+json", body: JSON.stringify({ code: "access.role", detail: "this needs the role reader, the key has counter; use another key" }) }));
-  await page.goto(talk(LOGIN));
+  const server = await Server.new();
+  const id = await server.talk("Xylophone lessons", { role: "user", actor: "xenia", content: "xylophone" }, { role: "assistant", actor: "claude", content: "xylophone", model: "small", tokens: { prompt: 700, completion: 70 } });
+  const admin = (await server.post("/keys", { role: "admin" })).secret;
+  const { secret } = await server.post("/keys", { role: "counter" }, admin);
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.getByLabel("Key", { exact: true }).fill(secret);
+  await page.getByRole("button", { name: "Sign in" }).click();
   await page.waitForSelector("text=This key can see counts, not content");
-  assert.match(await text(page, ".facts"), /27 turns/);
+  await page.waitForSelector(".plot rect");
+  assert.match(await text(page, ".numbers"), /Turns\s+2/);
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "numbers-only-light");
+  await shot(page, "numbers-only");
+  for (const place of ["#/", "#/usage", `#/c/${id}`, `#/c/${id}/state`]) {
+    await page.goto(server.url + "/" + place);
+    await page.waitForTimeout(300);
+    await page.keyboard.press("Control+k");
+    assert.equal(await page.locator(".palette").count(), 0);
+    assert.doesNotMatch(await page.content(), /xylophone|xenia/i);
+  }
   await quiet(page);
+  await server.end();
 });
 
 test("hostile content is shown as text and does nothing", async () => {
@@ -760,7 +977,7 @@ test("hostile content is shown as text and does nothing", async () => {
   await page.keyboard.press("g");
   await page.waitForSelector(".trick:has-text('U+202E')");
   await page.waitForSelector(".host:has-text('evil.example')");
-  await shot(page, "hostile-light");
+  await shot(page, "hostile");
   await page.getByRole("searchbox", { name: "Search everything" }).fill("hacked");
   await page.waitForSelector(".hit");
   await quiet(page);
@@ -799,20 +1016,26 @@ test("on a phone: the list, a conversation, and back", async () => {
   const page = await open(demo, { width: 390, height: 844 });
   await page.waitForSelector(".entry .title");
   assert.equal(await page.locator(".main").isVisible(), false);
-  await shot(page, "phone-list-light");
+  await shot(page, "phone-list");
   await page.locator(`.entry:has-text("${LOGIN}")`).click();
   await page.waitForSelector(".turn");
   assert.equal(await page.locator(".sidebar").isVisible(), false);
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
   assert.ok(wide <= 390, `${wide} wide`);
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "phone-conversation-light");
+  await shot(page, "phone-conversation");
   for (const view of ["projected", "calls", "state", "proof"]) {
     await page.goto(talk(LOGIN) + "/" + view);
     await page.waitForTimeout(400);
     assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390, view);
+    await shot(page, "phone-" + view);
   }
-  await shot(page, "phone-proof-light");
+  await page.goto(demo + "/#/usage");
+  await page.waitForSelector(".plot rect");
+  assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390, "usage");
+  await shot(page, "phone-usage");
+  await page.goto(talk(LOGIN));
+  await page.waitForSelector(".turn");
   await page.getByRole("button", { name: "Back to the list" }).click();
   await page.waitForSelector(".entry");
   assert.equal(await page.locator(".sidebar").isVisible(), true);
@@ -830,26 +1053,20 @@ test("every view in the dark, readable", async () => {
     if (path) await page.goto(talk(name === "state" ? PORT : LOGIN) + path);
     await page.waitForTimeout(500);
     assert.deepEqual(await accessible(page), [], name);
-    await shot(page, name + "-dark");
   }
   await page.goto(talk(QUEUE));
   await page.waitForSelector(".md table");
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "markdown-dark");
   await page.goto(talk(NIGHT));
   await page.waitForSelector(".approval.pending");
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "approval-dark");
   await page.goto(demo + "/#/usage");
   await page.waitForSelector(".plot rect");
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "usage-dark");
   await page.goto(demo + "/#/");
   await page.waitForSelector(".home");
-  await shot(page, "list-dark");
   await page.keyboard.press("Control+k");
   await page.waitForSelector(".option");
-  await shot(page, "palette-dark");
   await quiet(page);
 });
 
@@ -857,12 +1074,12 @@ test("the demo shows an answer being written and an approval that waits", async 
   const page = await open(talk(STORY));
   await page.waitForSelector(".turn.writing");
   await page.waitForTimeout(300);
-  await shot(page, "live-light");
+  await shot(page, "live");
   await page.goto(talk(NIGHT));
   await page.waitForSelector(".approval.pending");
   assert.match(await text(page, ".approval.pending"), /with their databases/);
   assert.deepEqual(await accessible(page), []);
-  await shot(page, "approval-light");
+  await shot(page, "approval");
   await quiet(page);
 });
 

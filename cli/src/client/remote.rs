@@ -113,10 +113,12 @@ impl Remote {
         &self,
         id: ConversationId,
         format: Format,
+        redacted: bool,
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failure> {
-        let request = self.server.get(&["conversations", &id.to_string(), "export"]).query("format", format);
+        let export = self.server.get(&["conversations", &id.to_string(), "export"]).query("format", format);
+        let request = if redacted { export.query("redacted", true) } else { export };
         transfer::export(&self.server, request, out, progress)
     }
 

@@ -36,12 +36,17 @@ pub struct Demo {
     no_open: bool,
 }
 
+/// Prices of the models in the script, per million tokens.
+const PRICES: &str =
+    "claude-opus-4-1 15 75, claude-sonnet-4-5 3 15, gpt-5 1.25 10, gpt-5-mini 0.25 2, mistral-large 2 6";
+
 pub fn run(_: &Args, verb: &Demo) -> Result<(), Failure> {
     let cannot = |e: std::io::Error| Error::internal("demo.folder", format!("cannot make a folder: {e}"));
     let folder = tempfile::tempdir().map_err(cannot)?;
     let store = format!("sqlite:{}", folder.path().join("demo.db").display());
     let flags = vec![
         Flag { key: "listen", flag: "--listen", value: verb.listen.clone() },
+        Flag { key: "prices", flag: "--prices", value: PRICES.to_string() },
         Flag { key: "telemetry.log", flag: "--verbose", value: "warn".to_string() },
     ];
     let settings = Settings::gather(None, &|_| None, flags)?;
@@ -124,7 +129,9 @@ impl Player {
                 Map::from_iter([("turn".into(), turn.clone()), ("delta".into(), word.into())]),
             )?;
         }
-        self.run("commit_turn", Map::from_iter([("turn".into(), turn)]))?;
+        let words = text.split_whitespace().count();
+        let tokens = serde_json::json!({"prompt": 84, "completion": words * 4 / 3});
+        self.run("commit_turn", Map::from_iter([("turn".into(), turn), ("tokens".into(), tokens)]))?;
         std::thread::sleep(PAUSE * 60);
         Ok(())
     }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "Examples:\n  \
     everturn export @last -o session.jsonl\n  \
     everturn export @last --format html -o talk.html\n  \
+    everturn export @last --format markdown --redacted\n  \
     everturn export @last --format anthropic | jq .messages")]
 pub struct Export {
     /// Conversation: id, beginning of an id, or @last
@@ -23,6 +24,9 @@ pub struct Export {
     /// Format of the file
     #[arg(long, value_enum, default_value_t = Format::Jsonl)]
     format: Format,
+    /// Mask secrets and personal data, and leave out files and images; not for jsonl, which would not verify
+    #[arg(long)]
+    redacted: bool,
     /// Write to this file instead of standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -73,16 +77,16 @@ pub fn run(args: &Args, verb: &Export) -> Result<(), Failure> {
     let store = open::reading(args)?;
     let id = store.resolve(&verb.conversation)?;
     match &verb.output {
-        None => write(&store, id, verb.format, &mut BufWriter::new(io::stdout().lock())),
+        None => write(&store, id, verb, &mut BufWriter::new(io::stdout().lock())),
         Some(path) => into_file(&store, id, verb, path),
     }
 }
 
-fn write(store: &Client, id: ConversationId, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
+fn write(store: &Client, id: ConversationId, verb: &Export, out: &mut dyn Write) -> Result<(), Failure> {
     let bar = output::progress(store.call(GetConversation { conversation: id.into() })?.head.seq, "events");
-    store.export(id, format.into(), out, &mut |done| bar.set_position(done))?;
+    store.export(id, verb.format.into(), verb.redacted, out, &mut |done| bar.set_position(done))?;
     bar.finish_and_clear();
-    if format == Format::Transcript {
+    if verb.format == Format::Transcript {
         writeln!(out)?;
     }
     Ok(out.flush()?)
@@ -103,7 +107,7 @@ fn into_file(store: &Client, id: ConversationId, verb: &Export, path: &Path) -> 
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| cannot(&e))?;
-    write(store, id, verb.format, &mut BufWriter::new(file.as_file_mut()))?;
+    write(store, id, verb, &mut BufWriter::new(file.as_file_mut()))?;
     file.as_file().sync_all().map_err(|e| cannot(&e))?;
     match verb.force {
         true => drop(file.persist(path).map_err(|e| cannot(&e))?),

@@ -25,7 +25,7 @@ pub struct Keys {
 enum Verb {
     /// Create a key and print it, once
     Create {
-        /// Role: reader, writer or admin
+        /// Role: counter (numbers, but no words), reader, writer or admin
         #[arg(long)]
         role: String,
         /// Actor that the holder is: the key sees this actor's private turns and writes in its name only; may be repeated

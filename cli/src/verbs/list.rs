@@ -4,6 +4,7 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::ConversationName;
 use everturn_api::conversations::ListConversations;
 
 #[derive(ClapArgs)]
@@ -19,6 +20,9 @@ pub struct List {
     /// Maximum number of conversations
     #[arg(long, short, default_value_t = 20, value_name = "N")]
     limit: usize,
+    /// Only forks of this conversation
+    #[arg(long, value_name = "CONV")]
+    forked_from: Option<String>,
     /// Continue after a page: the `next` of the previous page
     #[arg(long, value_name = "NEXT")]
     after: Option<String>,
@@ -29,6 +33,7 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
     let page = store.call(ListConversations {
         query: verb.query.clone(),
         state: verb.state.as_deref().map(str::parse).transpose()?,
+        forked_from: verb.forked_from.clone().map(ConversationName),
         after: verb.after.clone(),
         limit: Some(verb.limit),
     })?;

@@ -140,7 +140,72 @@ impl ConversationLog<'_> {
     pub fn read(&self, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
         self.0.events(after, page_limit(limit)?)
     }
+
+    /// Events of these kinds, or of any if none is named, from a `seq` on in either direction; by default from the end of
+    /// the log that the order begins with. `next` is the `seq` to go on from. At most 20,000 events are searched
+    /// at a time, so a page may be short, or empty, before the end.
+    pub fn find(
+        &self,
+        kinds: &[String],
+        from: Option<u64>,
+        order: Order,
+        limit: usize,
+    ) -> Result<Page<Event>, Error> {
+        let limit = page_limit(limit)?;
+        let head = self.0.get()?.head.seq;
+        let mut data = Vec::new();
+        let mut next = Some(match order {
+            Order::Ascending => from.unwrap_or(1).max(1),
+            Order::Descending => from.map_or(head, |from| from.min(head)),
+        });
+        let mut searched = 0;
+        while let Some(at) = next.filter(|at| (1..=head).contains(at)) {
+            if data.len() >= limit || searched >= SEARCHED_MAX {
+                return Ok(Page { data, next });
+            }
+            let (first, last) = match order {
+                Order::Ascending => (at, at.saturating_add(EVENTS_PAGE - 1).min(head)),
+                Order::Descending => ((at + 1).saturating_sub(EVENTS_PAGE).max(1), at),
+            };
+            searched += last - first + 1;
+            let mut found = self.between(first, last)?;
+            if order == Order::Descending {
+                found.reverse();
+            }
+            next = match order {
+                Order::Ascending => Some(last + 1),
+                Order::Descending => Some(first - 1),
+            };
+            for event in found.into_iter().filter(|event| kinds.is_empty() || kinds.contains(&event.kind)) {
+                if data.len() == limit {
+                    return Ok(Page { data, next: Some(event.seq) });
+                }
+                data.push(event);
+            }
+        }
+        Ok(Page { data, next: None })
+    }
+
+    /// Events between two places, both included.
+    fn between(&self, first: u64, last: u64) -> Result<Vec<Event>, Error> {
+        let mut events: Vec<Event> = Vec::new();
+        loop {
+            let after = events.last().map_or(first - 1, |event| event.seq);
+            let left = usize::try_from(last - after).unwrap_or(usize::MAX);
+            let page = if left == 0 { Vec::new() } else { self.0.events(after, left)? };
+            if page.is_empty() {
+                return Ok(events);
+            }
+            events.extend(page);
+        }
+    }
 }
+
+/// Events read at a time in a search.
+const EVENTS_PAGE: u64 = 500;
+
+/// Most events that one search reads.
+const SEARCHED_MAX: u64 = 20_000;
 
 impl ConversationHandle {
     /// A turn as the caller sees it, with its durable text so far if it is open.

@@ -1,12 +1,13 @@
 //! Out of a store, in the format that is wanted.
 
+use super::redacted::{self, Redacted};
 use crate::context::StoredMedia;
 use crate::conversation::{ConversationHandle, HistoryEntry, HistoryQuery};
 use everturn_core::Error;
 use everturn_core::id::clip;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::{Successor, Turn};
-use everturn_formats::provider::Provider;
+use everturn_formats::provider::{Media, NoMedia, Provider};
 use everturn_formats::render::{About, Document, Style, document};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -128,20 +129,52 @@ impl ConversationHandle {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
         match (format, format.style()) {
-            (_, Some(style)) => self.export_as(style, out, progress),
-            (Format::Transcript, None) => self.export_transcript(out, progress),
+            (_, Some(style)) => self.export_as(style, false, out, progress),
+            (Format::Transcript, None) => self.export_transcript(false, out, progress),
             (_, None) => self.export_jsonl(out, progress),
         }
     }
 
-    fn export_as(&self, style: Style, out: impl Write, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
+    /// The same with secrets and personal data (e-mail addresses, phone and card numbers) masked, and without the bytes of
+    /// assets, which cannot be searched. Refused for `jsonl`: its hashes are those of the words as they were written.
+    pub fn export_redacted(
+        &self,
+        format: Format,
+        out: impl Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
+        match (format, format.style()) {
+            (_, Some(style)) => self.export_as(style, true, out, progress),
+            (Format::Transcript, None) => self.export_transcript(true, out, progress),
+            (_, None) => Err(Error::invalid(
+                "export.redacted",
+                "a redacted jsonl would not verify, because its hashes are those of the original words; use another format",
+            )),
+        }
+    }
+
+    fn export_as(
+        &self,
+        style: Style,
+        is_redacted: bool,
+        out: impl Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
         let key = self.key();
-        let conversation = self.shared().journal.shown(key)?;
-        let system_prompt = self.state().system_prompt(None)?;
-        let media = StoredMedia { conversation: self };
-        let about =
-            About { conversation: &conversation, system_prompt: system_prompt.as_ref(), media: &media };
+        let mut conversation = self.shared().journal.shown(key)?;
+        let mut system_prompt = self.state().system_prompt(None)?;
+        let stored = StoredMedia { conversation: self };
+        let mut media: &dyn Media = &stored;
+        if is_redacted {
+            conversation = redacted::conversation(conversation)?;
+            system_prompt = system_prompt.as_ref().map(redacted::system_prompt);
+            media = &NoMedia;
+        }
+        let about = About { conversation: &conversation, system_prompt: system_prompt.as_ref(), media };
         let mut document = document(style, out, about)?;
+        if is_redacted {
+            document = Box::new(Redacted(document));
+        }
         // Up to the head of the moment it began, so that a busy conversation has an end as well. A request has nothing but
         // current turns.
         let has_all = !matches!(style, Style::Messages(_));

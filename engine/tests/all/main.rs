@@ -13,6 +13,7 @@ mod carrying;
 mod child;
 mod compacting;
 mod context;
+mod counting;
 mod crash;
 mod damage;
 mod dice;

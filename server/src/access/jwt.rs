@@ -131,7 +131,9 @@ impl Verifier {
         let tenant = needed(&self.config.tenant_claim)?;
         let role = needed(&self.config.role_claim)?;
         let role = role.parse().map_err(|_| {
-            Problem::unauthorized("the role in the token is not reader, writer or admin; ask its issuer")
+            Problem::unauthorized(
+                "the role in the token is not counter, reader, writer or admin; ask its issuer",
+            )
         })?;
         let actors = match claims.get(&self.config.actors_claim) {
             None => Vec::new(),

@@ -191,7 +191,8 @@ impl Service {
         let parsed = || serde_json::Value::Object(request.arguments.clone().unwrap_or_default()).to_string();
         let arguments = sent.unwrap_or_else(parsed);
         let is_large = row.about.work == Work::Large;
-        let asker = Asker { is_keyless: caller.is_keyless, ..Asker::here(caller.scope.clone()) };
+        let asker =
+            Asker { role: caller.role, is_keyless: caller.is_keyless, ..Asker::here(caller.scope.clone()) };
         let (scope, store) = (caller.scope.clone(), caller.store.clone());
         let run = move || {
             let json = match store.map(|store| store.ask(row, arguments.clone())) {

@@ -184,7 +184,7 @@ fn tool(row: &Row) -> Tool {
     let answer = (row.answer)(&mut generator);
     let output = whole(answer.to_value(), generator.take_definitions(true));
     let hints = ToolAnnotations::new()
-        .read_only(about.role == KeyRole::Reader)
+        .read_only(about.role <= KeyRole::Reader)
         .destructive(about.destructive)
         .idempotent(about.idempotent)
         .open_world(about.asks_model);

@@ -13,8 +13,8 @@ use axum::response::Response;
 use axum::response::sse::Event;
 use axum::routing::get;
 use everturn::{ChangeKind, ChangeSubscription, Position, Subscription, TenantChanges, Timestamp, Update};
-use everturn_api::Operation;
-use everturn_api::events::{ListChanges, ListEvents};
+use everturn_api::events::{ListChanges, ListEvents, shown};
+use everturn_api::{Asker, Operation};
 use everturn_core::Error;
 use futures_util::StreamExt;
 use serde_json::json;
@@ -153,12 +153,13 @@ async fn list_changes(State(app): State<Arc<App>>, request: Request) -> Result<R
         None => asked.since,
     };
     let changes = asker.blocking(move |tenant| Ok(tenant.changes(after))).await?;
-    Ok(sse::answer(&app, FollowingAll::new(changes)))
+    Ok(sse::answer(&app, FollowingAll::new(asker, changes)))
 }
 
 /// A live stream of a tenant's changes. Reading them blocks, so it is done on another thread, which holds the
 /// subscription meanwhile.
 struct FollowingAll {
+    asker: Asker,
     changes: Option<ChangeSubscription>,
     reading: Option<JoinHandle<(ChangeSubscription, Result<TenantChanges, Error>)>>,
     ready: VecDeque<Event>,
@@ -167,10 +168,16 @@ struct FollowingAll {
 }
 
 impl FollowingAll {
-    fn new(changes: ChangeSubscription) -> FollowingAll {
+    fn new(asker: Asker, changes: ChangeSubscription) -> FollowingAll {
         let position = changes.position();
         let ready = frame("ready", &json!({"next": position})).id(position.to_string());
-        FollowingAll { changes: Some(changes), reading: None, ready: VecDeque::from([ready]), position }
+        FollowingAll {
+            asker,
+            changes: Some(changes),
+            reading: None,
+            ready: VecDeque::from([ready]),
+            position,
+        }
     }
 
     /// Reads the next changes; false at the end. Dropping the future loses nothing.
@@ -193,13 +200,14 @@ impl FollowingAll {
         if read.reset {
             self.ready.push_back(frame("reset", &json!({"next": read.next})).id(read.next.to_string()));
         }
-        self.ready.extend(read.data.iter().map(|change| {
+        self.ready.extend(read.data.into_iter().map(|change| {
             let name = match change.change {
                 ChangeKind::Created => "created",
                 ChangeKind::Changed => "changed",
                 ChangeKind::Deleted => "deleted",
             };
-            frame(name, change).id(change.at.to_string())
+            let change = shown(&self.asker, change);
+            frame(name, &change).id(change.at.to_string())
         }));
         self.position = read.next;
         Ok(true)

@@ -30,29 +30,35 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 async fn get_transcript(Reader(scope): Reader, Path(id): Path<ConversationId>) -> Result<Response, Problem> {
-    let text = written(scope.conversation(id), Format::Transcript).await?;
+    let text = written(scope.conversation(id), Format::Transcript, false).await?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
 /// A conversation as a file that is written while it is sent.
-async fn written(chat: ConversationHandle, format: Format) -> Result<Body, Error> {
+async fn written(chat: ConversationHandle, format: Format, is_redacted: bool) -> Result<Body, Error> {
     // Errors must come before the first byte.
     let chat = blocking(move || chat.get().map(|_| chat)).await?;
     let thread = large_thread().await?;
-    pipe::written(thread, move |out| chat.export(format, out, &mut |_| {})).await
+    pipe::written(thread, move |out| match is_redacted {
+        true => chat.export_redacted(format, out, &mut |_| {}),
+        false => chat.export(format, out, &mut |_| {}),
+    })
+    .await
 }
 
 async fn export(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
-    let (asker, Export { conversation, format }) = operations::read::<Export>(&app, request).await?;
+    let (asker, Export { conversation, format, redacted }) =
+        operations::read::<Export>(&app, request).await?;
     let chat = asker.blocking(move |tenant| conversation.find(tenant)).await?;
     let format = format.unwrap_or_default();
-    let name = format!("{}.{}", chat.id(), format.extension());
+    let mark = if redacted { ".redacted" } else { "" };
+    let name = format!("{}{mark}.{}", chat.id(), format.extension());
     let headers = [
         (CONTENT_TYPE, format.content_type().to_string()),
         // A page is a file, too: it is never shown on this server's origin.
         (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
     ];
-    Ok((headers, written(chat, format).await?).into_response())
+    Ok((headers, written(chat, format, redacted).await?).into_response())
 }
 
 /// Name of the file.

@@ -7,7 +7,7 @@ use everturn::model::{
     Configured, Embed, Embedder, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Secret, Summarize,
     Summarizer,
 };
-use everturn::{Options, Quota, Quotas};
+use everturn::{Options, Price, Quota, Quotas};
 use everturn_core::Error;
 use jsonwebtoken::Algorithm;
 use std::collections::BTreeMap;
@@ -39,6 +39,7 @@ impl Settings {
         Ok(Options {
             mirror: self.text("mirror").map(PathBuf::from),
             quotas: self.quotas(),
+            prices: self.prices()?,
             summarizers: self.summarizers(&models)?,
             models,
             ..Options::default()
@@ -109,6 +110,27 @@ impl Settings {
             #[cfg(feature = "mcp-fixtures")]
             mcp_fixtures: false,
         })
+    }
+
+    /// Prices of models, each written as `MODEL PROMPT COMPLETION`.
+    fn prices(&self) -> Result<Vec<Price>, Error> {
+        let price = |text: &String| {
+            let mut parts = text.split_whitespace();
+            let model = parts.next()?.to_string();
+            let mut number = || parts.next()?.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0);
+            let (prompt, completion) = (number()?, number()?);
+            parts.next().is_none().then_some(Price { model, prompt, completion })
+        };
+        let read = |text: &String| {
+            price(text).ok_or_else(|| {
+                let why = format!(
+                    "{text:?} is not a price; write the model, the price of a million tokens of prompts, and that of completions: \
+                     \"gpt-4.1 2.00 8.00\""
+                );
+                self.wrong("prices", &why)
+            })
+        };
+        self.list("prices").iter().map(read).collect()
     }
 
     /// Quotas of tenants.

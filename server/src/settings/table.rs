@@ -91,6 +91,7 @@ pub const KNOWN: &[Known] = &[
     known("quotas.tenants.*.assets", Number, ""),
     known("quotas.tenants.*.asset_bytes", Number, ""),
     known("quotas.tenants.*.keys", Number, ""),
+    known("prices", List, ""),
     known("cors.origins", List, ""),
     known("mcp.record", Text, ""),
     known("mcp.session_idle_s", Number, "1800"),

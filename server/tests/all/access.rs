@@ -37,8 +37,17 @@ fn needed(method: &str, path: &str) -> KeyRole {
         "POST /api/v1/conversations/{conversation}/project",
         "POST /api/v1/conversations/{conversation}/summarize",
     ];
+    const COUNTER: &[&str] = &[
+        "GET /api/v1/conversations",
+        "GET /api/v1/conversations/{conversation}",
+        "GET /api/v1/events",
+        "GET /api/v1/usage",
+        "GET /api/v1/usage/tokens",
+        "GET /api/v1/whoami",
+    ];
     let place = format!("{method} {path}");
     match () {
+        () if COUNTER.contains(&place.as_str()) => KeyRole::Counter,
         () if ADMIN.contains(&place.as_str()) => KeyRole::Admin,
         () if READER.contains(&place.as_str()) || method == "GET" => KeyRole::Reader,
         () => KeyRole::Writer,
@@ -193,7 +202,7 @@ async fn without_a_good_key_nothing_is_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_may_do_what_it_may_and_no_more() {
-    for role in [KeyRole::Reader, KeyRole::Writer, KeyRole::Admin] {
+    for role in [KeyRole::Counter, KeyRole::Reader, KeyRole::Writer, KeyRole::Admin] {
         let store = Everturn::open("memory:").unwrap();
         let (_, words) = key(&store, "acme", role);
         let (_, variables) = furnish(&store, "acme");
@@ -206,6 +215,86 @@ async fn a_role_may_do_what_it_may_and_no_more() {
         }
         stage.stop().await;
     }
+}
+
+/// A counter gets numbers from every route that it may use, in pages and live, and no word of anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_sees_numbers_and_no_words() {
+    let store = Everturn::open("memory:").unwrap();
+    key(&store, "acme", KeyRole::Admin);
+    let (_, words) = key(&store, "acme", KeyRole::Counter);
+    let scope = store.tenant("acme").unwrap();
+    let raw = || everturn::Raw::of(&json!({"note": MARKER})).unwrap();
+    let settings = everturn_core::conversation::Settings {
+        title: Some(Some(MARKER.into())),
+        owner: Some(Some(MARKER.into())),
+        participants: vec![MARKER.into()],
+        metadata: [(MARKER.to_string(), raw())].into(),
+        policy: [("note".to_string(), raw())].into(),
+        system_prompt: Some(Some(everturn_core::conversation::SystemPrompt::new(MARKER.into()))),
+        ..Default::default()
+    };
+    let chat = scope.create(everturn::NewConversation { settings, ..Default::default() }).wait().unwrap();
+    let tokens = Some(everturn::Tokens { prompt: Some(70), completion: Some(7) });
+    chat.append(NewTurn { tokens, ..NewTurn::assistant(MARKER) }.by(MARKER)).wait().unwrap();
+    let id = chat.id();
+    let stage = Stage::over(store, asking()).await;
+    let get = async |path: &str| ask(stage.request(Method::GET, path), Some(&words)).await;
+    for (path, number) in [
+        ("/api/v1/conversations".to_string(), "\"turns\":1"),
+        (format!("/api/v1/conversations/{id}"), "\"turns\":1"),
+        ("/api/v1/events?since=2026-01-01T00:00:00Z".into(), "\"turns\":1"),
+        ("/api/v1/usage".into(), "\"turns\":1"),
+        ("/api/v1/usage/tokens".into(), "\"prompt\":70"),
+        (format!("/api/v1/usage/tokens?conversation={id}"), "\"completion\":7"),
+        ("/api/v1/whoami".into(), "\"role\":\"counter\""),
+        ("/metrics".into(), "everturn_"),
+    ] {
+        let (status, text) = get(&path).await;
+        assert!(status == 200 && text.contains(number), "{path}: {status} {text}");
+        assert!(!text.contains(MARKER), "{path}: {text}");
+    }
+    // A search would tell words letter by letter.
+    let (status, text) = get("/api/v1/conversations?query=xyl").await;
+    assert!(status == 403 && text.contains("access.role"), "{text}");
+    let live = stage.request(Method::GET, "/api/v1/events?since=2026-01-01T00:00:00Z").bearer_auth(&words);
+    let mut live = Live::connect(live).await;
+    loop {
+        let frame = live.next().await.expect("the stream goes on");
+        assert!(!frame.data.to_string().contains(MARKER), "{}", frame.data);
+        if frame.name == "created" || frame.name == "changed" {
+            assert_eq!(frame.data["conversation"]["turns"], 1);
+            break;
+        }
+    }
+    for path in ["/v1/conversations", "/v1/models", "/mcp"] {
+        assert_eq!(get(path).await.0, 403, "{path}");
+    }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_is_told_who_it_is() {
+    let store = Everturn::open("memory:").unwrap();
+    let stage = Stage::over(store.clone(), asking()).await;
+    let without = stage.get("/api/v1/whoami", 200).await;
+    assert_eq!(without, json!({"tenant": "default", "role": "admin", "actors": [], "key": null}));
+    let new = NewKey {
+        tenant: "acme".into(),
+        role: KeyRole::Writer,
+        actors: vec!["ana".into()],
+        label: None,
+        expires: None,
+    };
+    let (key, words) = store.keys().create(new).unwrap();
+    let (status, text) = ask(stage.request(Method::GET, "/api/v1/whoami"), Some(&words)).await;
+    assert_eq!(status, 200, "{text}");
+    let told: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        told,
+        json!({"tenant": "acme", "role": "writer", "actors": ["ana"], "key": key.id.to_string()})
+    );
+    stage.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -246,3 +246,37 @@ async fn a_tenants_changes_live_resumed_and_in_pages() {
     assert_eq!(told["participants"], json!(["ann", "bob"]));
     stage.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_by_kind_and_from_its_end() {
+    let (stage, scope, id) = stage(config()).await;
+    (1..7).for_each(|n| say(&scope, id, &n.to_string()));
+    let path = format!("/api/v1/conversations/{id}/events");
+    stage.post(&path, &json!({"kind": "snapshot_created", "body": {"a": 1}}), 201).await;
+    stage.post(&path, &json!({"kind": "other", "body": {"a": 2}}), 201).await;
+    let seqs = |page: &Value| -> Vec<u64> {
+        page["data"].as_array().unwrap().iter().map(|event| event["seq"].as_u64().unwrap()).collect()
+    };
+    let found = stage.get(&format!("{path}?kinds=snapshot_created&kinds=other&order=desc"), 200).await;
+    assert_eq!((seqs(&found), &found["next"]), (vec![9, 8], &Value::Null));
+    let one = stage.get(&format!("{path}?kind=other"), 200).await;
+    assert_eq!(seqs(&one), [9]);
+    let last = stage.get(&format!("{path}?order=desc&limit=2"), 200).await;
+    assert_eq!((seqs(&last), &last["next"]), (vec![9, 8], &json!("7")));
+    let none = stage.get(&format!("{path}?kinds=nothing"), 200).await;
+    assert_eq!((seqs(&none), &none["next"]), (vec![], &Value::Null));
+    stage.get(&format!("{path}?order=sideways"), 400).await;
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_are_listed_by_their_parent() {
+    let (stage, scope, id) = stage(config()).await;
+    say(&scope, id, "one");
+    let fork = stage.post(&format!("/api/v1/conversations/{id}/fork"), &json!({}), 201).await;
+    stage.conversation().await;
+    let found = stage.get(&format!("/api/v1/conversations?forked_from={id}"), 200).await;
+    assert_eq!(found["data"].as_array().unwrap().len(), 1);
+    assert_eq!(found["data"][0]["id"], fork["id"]);
+    stage.stop().await;
+}

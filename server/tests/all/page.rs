@@ -36,7 +36,7 @@ async fn the_page_needs_no_key_and_may_run_nothing_but_itself() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_file_of_the_page_is_served() {
     let stage = Stage::new().await;
-    let mut bytes = 0;
+    let mut sent = 0;
     for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../web")).unwrap() {
         let (path, name) = (file.as_ref().unwrap().path(), file.unwrap().file_name().into_string().unwrap());
         let media_type = match path.extension().and_then(|end| end.to_str()) {
@@ -50,9 +50,14 @@ async fn every_file_of_the_page_is_served() {
         assert_eq!(answer.headers()["content-type"], media_type, "{name}");
         let body = answer.bytes().await.unwrap();
         assert_eq!(body, std::fs::read(path).unwrap(), "{name}");
-        bytes += body.len();
+        let packed = stage.request(Method::GET, &format!("/web/{name}")).header("accept-encoding", "gzip");
+        let packed = packed.send().await.unwrap();
+        if media_type.starts_with("text/") {
+            assert_eq!(packed.headers()["content-encoding"], "gzip", "{name}");
+        }
+        sent += packed.bytes().await.unwrap().len();
     }
-    assert!(bytes > 0);
+    assert!((1..100 * 1024).contains(&sent), "the whole page takes {sent} bytes on the wire");
     stage.stop().await;
 }
 

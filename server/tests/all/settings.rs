@@ -130,3 +130,18 @@ fn every_setting_is_documented() {
         );
     }
 }
+
+#[test]
+fn prices_are_a_list_of_models_and_numbers() {
+    let settings = gather(r#"prices = ["gpt-4.1 2.00 8.00", "local 0 0"]"#, &[], &[]).unwrap();
+    let prices = settings.options(&|_| None).unwrap().prices;
+    assert_eq!(prices.len(), 2);
+    assert_eq!((prices[0].model.as_str(), prices[0].prompt, prices[0].completion), ("gpt-4.1", 2.0, 8.0));
+    assert!(gather("", &[], &[]).unwrap().options(&|_| None).unwrap().prices.is_empty());
+    for wrong in
+        ["gpt-4.1", "gpt-4.1 2.00", "gpt-4.1 two 8", "gpt-4.1 -1 8", "gpt-4.1 2 8 9", "gpt-4.1 inf 8"]
+    {
+        let text = refused(&format!("prices = [{wrong:?}]"), &[]);
+        assert!(text.contains("is not a price; write the model"), "{text}");
+    }
+}

@@ -289,3 +289,19 @@ async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
         assert_eq!(problem["code"], "chain.body_mismatch", "{format}: {problem}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redacted_file_masks_secrets_and_addresses() {
+    let stage = Stage::new().await;
+    let id = stage.conversation().await;
+    stage.say(&id, "Write to zoe@example.org").await;
+    let path = format!("/api/v1/conversations/{id}/export");
+    let file = stage.request(Method::GET, &format!("{path}?format=html&redacted=true")).send().await.unwrap();
+    let name = file.headers()["content-disposition"].to_str().unwrap().to_string();
+    assert_eq!(name, format!("attachment; filename=\"{id}.redacted.html\""));
+    let text = file.text().await.unwrap();
+    assert!(text.contains("‹email›") && !text.contains("zoe@"), "{text}");
+    let refused = stage.get(&format!("{path}?redacted=true"), 400).await;
+    assert_eq!(refused["code"], "export.redacted");
+    stage.stop().await;
+}

@@ -490,7 +490,15 @@ pub fn listing_filters_by_title_and_state(store: &dyn Backend) {
         (titled(Some("Trip to Köln")), titled(Some("BUDGET trip")), titled(Some("100%_sure")), titled(None));
     append(store, &budget, vec![m.state(Lifecycle::Archived)]);
     let find = |text: Option<&str>, state: Option<Lifecycle>| {
-        listed(store, &ConversationQuery { text: text.map(str::to_string), state, limit: 9, after: None })
+        listed(
+            store,
+            &ConversationQuery {
+                text: text.map(str::to_string),
+                state,
+                limit: 9,
+                ..ConversationQuery::default()
+            },
+        )
     };
     assert_eq!(find(Some("tRiP"), None), [budget.id, trip.id]);
     assert_eq!(find(Some("Köln"), None), [trip.id]);
@@ -499,6 +507,33 @@ pub fn listing_filters_by_title_and_state(store: &dyn Backend) {
     assert_eq!(find(Some("trip"), Some(Lifecycle::Archived)), [budget.id]);
     assert_eq!(find(None, Some(Lifecycle::Active)), [none.id, percent.id, trip.id]);
     assert_eq!(find(Some("absent"), None), []);
+}
+
+/// Forks are listed by the conversation that they were forked from, whatever became of it.
+pub fn forks_are_listed_by_their_parent(store: &dyn Backend) {
+    let m = Maker::default();
+    let (root, first, second, nested) = (m.key(), m.key(), m.key(), m.key());
+    create(store, &root, vec![m.created(), m.say("one"), m.say("two")]);
+    create(store, &elsewhere(&root), vec![m.created()]);
+    done(store, m.fork(&first, &root, 2));
+    done(store, m.fork(&second, &root, 3));
+    done(store, m.fork(&nested, &first, 3));
+    let forks = |parent: &Key| {
+        let mut found = listed(
+            store,
+            &ConversationQuery { parent: Some(parent.id), limit: 9, ..ConversationQuery::default() },
+        );
+        found.sort();
+        found
+    };
+    let mut both = [first.id, second.id];
+    both.sort();
+    assert_eq!(forks(&root), both);
+    assert_eq!(forks(&first), [nested.id]);
+    assert_eq!(forks(&nested), []);
+    done(store, m.delete(&second));
+    done(store, m.delete(&root));
+    assert_eq!(forks(&root), [first.id]);
 }
 
 /// An id is found by its first characters, in any case, with or without its prefix.

@@ -36,6 +36,9 @@ impl ConversationIndex for Memory {
             .filter(|c| query.after.is_none_or(|after| (c.updated, c.id) < after))
             .filter(|c| query.state.is_none_or(|state| c.state == state))
             .filter(|c| {
+                query.parent.is_none_or(|id| c.parent.is_some_and(|parent| parent.conversation == id))
+            })
+            .filter(|c| {
                 query.text.as_ref().is_none_or(|text| {
                     c.title
                         .as_ref()

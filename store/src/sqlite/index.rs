@@ -47,6 +47,7 @@ impl ConversationIndex for Sqlite {
                     "SELECT {CONVERSATION_COLUMNS} FROM conversation_rows c
                      WHERE c.tenant = ?1 AND c.deleted IS NULL AND (c.updated, c.id) < (?2, ?3)
                        AND (?4 IS NULL OR instr(lower(c.title), lower(?4)) > 0) AND (?5 IS NULL OR c.state = ?5)
+                       AND (?7 IS NULL OR c.parent IN (SELECT p.no FROM conversation_rows p WHERE p.tenant = ?1 AND p.id = ?7))
                      ORDER BY c.updated DESC, c.id DESC LIMIT ?6"
                 ))?
                 .query_map(
@@ -56,7 +57,8 @@ impl ConversationIndex for Sqlite {
                         Bytes(id),
                         query.text,
                         query.state.map(|state| state.as_str()),
-                        signed(query.limit as u64)
+                        signed(query.limit as u64),
+                        query.parent.map(|parent| Bytes(parent.to_bytes()))
                     ],
                     |row| Ok(rows::conversation(row)?.1),
                 )?
