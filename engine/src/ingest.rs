@@ -165,6 +165,11 @@ impl Shared {
             {
                 *role
             }
+            (Ok(role), DraftKind::End(_, opened, ..)) if role != *opened => {
+                let text =
+                    format!("the turn was opened as {opened}; commit it in that role, or open another one");
+                return Err(Error::invalid("turn.role", text));
+            }
             (role, _) => role?,
         };
         let id = match &place {

@@ -73,11 +73,18 @@ pub struct Imported {
     pub added: u64,
     /// Turns in the file.
     pub turns: u64,
+    /// New turns that were said before others that an earlier import brought. They are at the end of the log.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub late: u64,
     /// Number of lines that are no turns and were kept as events `import.line`, by type.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<String, u64>,
     /// Parts that could not be imported, each with the reason.
     pub problems: Vec<String>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Problems of a file in one line: the first, and how many more there are.
@@ -208,6 +215,7 @@ impl Tenant {
             linked: Vec::new(),
             events: restore.events,
             turns: restore.turns,
+            late: 0,
             added: restore.added,
             kept: BTreeMap::new(),
             problems,
@@ -258,6 +266,7 @@ impl Tenant {
             linked: Vec::new(),
             events: added.max(items as u64),
             turns,
+            late: 0,
             added,
             kept: BTreeMap::new(),
             problems,

@@ -360,6 +360,13 @@ fn a_damaged_turn_is_named_can_be_read_around_and_erased() {
     let page = |query| scope.conversation(id).history(query).unwrap().data.len();
     assert_eq!(page(HistoryQuery { before: Some(5), ..HistoryQuery::default() }), 3);
     assert!(page(HistoryQuery { after: Some(5), ..HistoryQuery::default() }) > 20);
+    refused(scope.token_usage(30, Some(id)).map(drop), "chain.body_mismatch", &names);
+    let sums = |scope: &Tenant| {
+        scope.token_usage(30, None).unwrap().conversations.iter().map(|one| one.spent.prompt).sum::<u64>()
+    };
+    let tokens = Some(everturn::Tokens { prompt: Some(7), completion: None });
+    scope.say(scope.begin(), NewTurn { tokens, ..NewTurn::assistant("counted") });
+    assert_eq!(sums(&scope), 7, "a damaged conversation does not hide the others");
     scope.say(id, NewTurn::user("writing goes on"));
     scope.conversation(id).erase(sound.turns[3], None, "damaged").wait().unwrap();
     assert!(page(HistoryQuery::default()) > 20);

@@ -5,9 +5,9 @@ use super::recent::Recent;
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, signed};
 use super::{Sqlite, branches, derived, door, erase, explain, failed};
 use crate::{
-    AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Log, Maintenance,
-    Problem, ProblemKind, Provenance, RecallIndex, StoredTurn, TenantUsage, TurnIndex, TurnQuery,
-    WrittenPage,
+    AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, ListOrder, Log,
+    Maintenance, Problem, ProblemKind, Provenance, RecallIndex, StoredTurn, TenantUsage, TurnIndex,
+    TurnQuery, WrittenPage,
 };
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -35,33 +35,37 @@ impl ConversationIndex for Sqlite {
         tenant: &TenantName,
         query: &ConversationQuery,
     ) -> Result<Vec<Conversation>, Error> {
-        let (updated, id) = match query.after {
-            Some((updated, id)) => (updated.0, id.to_bytes()),
+        let (at, id) = match query.after {
+            Some((at, id)) => (at.0, id.to_bytes()),
             None => (i64::MAX, [0xff; 16]),
+        };
+        let position = match query.order {
+            ListOrder::Said => "c.said",
+            ListOrder::Changed => "c.updated",
         };
         self.settled_first()?;
         let list = || {
             self.reading(|db| {
-            let found = db
-                .prepare_cached(&format!(
-                    "SELECT {CONVERSATION_COLUMNS} FROM conversation_rows c
-                     WHERE c.tenant = ?1 AND c.deleted IS NULL AND (c.updated, c.id) < (?2, ?3)
-                       AND (?4 IS NULL OR instr(lower(c.title), lower(?4)) > 0) AND (?5 IS NULL OR c.state = ?5)
-                       AND (?7 IS NULL OR c.parent IN (SELECT p.no FROM conversation_rows p WHERE p.tenant = ?1 AND p.id = ?7))
-                     ORDER BY c.updated DESC, c.id DESC LIMIT ?6"
-                ))?
-                .query_map(
-                    params![
-                        tenant.as_str(),
-                        updated,
-                        Bytes(id),
-                        query.text,
-                        query.state.map(|state| state.as_str()),
-                        signed(query.limit as u64),
-                        query.parent.map(|parent| Bytes(parent.to_bytes()))
-                    ],
-                    |row| Ok(rows::conversation(row)?.1),
-                )?
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT {CONVERSATION_COLUMNS} FROM conversation_rows c
+                 WHERE c.tenant = ?1 AND c.deleted IS NULL AND ({position}, c.id) < (?2, ?3) AND {position} >= ?6
+                   AND (?4 IS NULL OR instr(lower(c.title), lower(?4)) > 0) AND (?5 IS NULL OR c.state = ?5)
+                   AND (?7 IS NULL OR c.parent IN (SELECT p.no FROM conversation_rows p WHERE p.tenant = ?1 AND p.id = ?7))
+                 ORDER BY {position} DESC, c.id DESC"
+            ))?;
+            let asked = params![
+                tenant.as_str(),
+                at,
+                Bytes(id),
+                query.text,
+                query.state.map(|state| state.as_str()),
+                query.since.map_or(i64::MIN, |since| since.0),
+                query.parent.map(|parent| Bytes(parent.to_bytes()))
+            ];
+            let found = statement
+                .query_map(asked, |row| Ok(rows::conversation(row)?.1))?
+                .filter(|found| found.as_ref().map_or(true, |conversation| query.takes(conversation)))
+                .take(query.limit)
                 .collect::<Result<Vec<_>, _>>()?;
             if self.remembers() {
                 return Ok(found);

@@ -615,8 +615,14 @@ fn update_conversation(
     before: &Conversation,
     after: &Conversation,
 ) -> rusqlite::Result<()> {
-    let moved =
-        Conversation { head: after.head, updated: after.updated, turns: after.turns, ..before.clone() };
+    let moved = Conversation {
+        head: after.head,
+        updated: after.updated,
+        began: after.began,
+        last_said: after.last_said,
+        turns: after.turns,
+        ..before.clone()
+    };
     if moved != *after {
         // Overwritten first: a shorter value would leave the rest of the old one behind.
         if before.title != after.title {
@@ -627,11 +633,13 @@ fn update_conversation(
         }
         return update_all(db, no, after);
     }
-    db.prepare_cached("UPDATE conversation_rows SET head_seq = ?, head_hash = ?, updated = ?, turns = ?, expires = ? WHERE no = ?")?
+    db.prepare_cached("UPDATE conversation_rows SET head_seq = ?, head_hash = ?, updated = ?, began = ?, said = ?, turns = ?, expires = ? WHERE no = ?")?
         .execute(params![
             signed(after.head.seq),
             Bytes(after.head.hash.0),
             after.updated.0,
+            after.began.map(|at| at.0),
+            after.said().0,
             signed(after.turns),
             after.expires().map(|at| at.0),
             no
@@ -641,7 +649,7 @@ fn update_conversation(
 
 pub fn update_all(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<()> {
     db.prepare_cached(
-        "UPDATE conversation_rows SET owner = ?, title = ?, participants = ?, metadata = ?, state = ?, updated = ?,
+        "UPDATE conversation_rows SET owner = ?, title = ?, participants = ?, metadata = ?, state = ?, updated = ?, began = ?, said = ?,
              summarized_through = ?, ttl = ?, expires = ?, retention = ?, policy = ?, head_seq = ?, head_hash = ?, turns = ?,
              predecessor = ?, prompt_sha256 = ?, prompt_seq = ?, checkpoint = ?, budget = ?
          WHERE no = ?",
@@ -653,6 +661,8 @@ pub fn update_all(db: &Connection, no: i64, conversation: &Conversation) -> rusq
         json(&conversation.metadata)?,
         conversation.state.as_str(),
         conversation.updated.0,
+        conversation.began.map(|at| at.0),
+        conversation.said().0,
         conversation.summarized_through.map(|turn| Bytes(turn.to_bytes())),
         conversation.ttl.map(signed),
         conversation.expires().map(|at| at.0),

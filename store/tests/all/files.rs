@@ -70,14 +70,21 @@ fn tables_and_views_have_the_names_that_people_know() {
     let number =
         |pragma: &str| -> i64 { db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap() };
     assert_eq!(number("application_id"), 0x4576_746e);
-    assert_eq!(number("user_version"), 6);
+    assert_eq!(number("user_version"), 7);
     let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
 }
 
-/// Reverts what version 6 added.
+/// Reverts what version 7 added.
+const UNDO_VERSION_7: &str =
+    "DROP INDEX conversations_by_time; ALTER TABLE conversation_rows DROP COLUMN said;
+    ALTER TABLE conversation_rows DROP COLUMN began; PRAGMA user_version = 6;";
+
+/// Reverts what versions 6 and 7 added.
 pub const UNDO_VERSION_6: &str =
-    "DROP VIEW conversation_facts; DROP VIEW turns; DROP VIEW conversations; DROP VIEW conversation_ids;
+    "DROP INDEX conversations_by_time; ALTER TABLE conversation_rows DROP COLUMN said;
+    ALTER TABLE conversation_rows DROP COLUMN began;
+    DROP VIEW conversation_facts; DROP VIEW turns; DROP VIEW conversations; DROP VIEW conversation_ids;
     ALTER TABLE conversation_rows RENAME TO conversations; ALTER TABLE turn_rows RENAME TO turns;
     ALTER TABLE fact_rows RENAME TO conversation_facts; PRAGMA user_version = 5;";
 
@@ -93,6 +100,33 @@ const UNDO_VERSION_5: &str = "ALTER TABLE events DROP COLUMN written_by; ALTER T
 /// Reverts what version 3 added.
 const UNDO_VERSION_3: &str = "DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected; DROP INDEX turns_fallen;
     ALTER TABLE conversation_facts DROP COLUMN corrects; ALTER TABLE folds DROP COLUMN turns; PRAGMA user_version = 2;";
+
+/// A file of version 6 has no times of conversations: they are read from their turns.
+#[test]
+fn a_file_of_version_6_is_upgraded_with_the_times_of_what_was_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let m = Maker::default();
+    let (key, fork, silent) = (m.key(), m.key(), m.key());
+    let said = |at: i64| everturn_core::event::Draft {
+        occurred_at: Some(everturn_core::time::Timestamp(at)),
+        ..m.say("then")
+    };
+    let store = open(&path).unwrap();
+    create(&store, &key, vec![m.created(), said(50), said(70), said(60), said(i64::MAX / 2)]);
+    done(&store, m.fork(&fork, &key, 3));
+    append(&store, &fork, vec![said(40)]);
+    create(&store, &silent, vec![m.created()]);
+    let conversations = |store: &Sqlite| [&key, &fork, &silent].map(|key| store.conversation(key).unwrap());
+    let before = conversations(&store);
+    assert_eq!(before[0].began, Some(everturn_core::time::Timestamp(50)));
+    assert_eq!(before[2].began, None);
+    drop(store);
+    Connection::open(&path).unwrap().execute_batch(UNDO_VERSION_7).unwrap();
+    let store = open(&path).unwrap();
+    assert_eq!(conversations(&store), before);
+    assert_eq!(store.check().unwrap(), []);
+}
 
 /// In a file of version 2, erasing a turn reaches what was written before the upgrade.
 #[test]
