@@ -154,7 +154,7 @@ impl Talk<'_> {
             }
             12 => drop(
                 chat.state()
-                    .pin(self.dice.pick(&["branch", "port"]), Raw::of(&words).unwrap())
+                    .pin(self.dice.pick::<&str>(&["branch", "port"]), Raw::of(&words).unwrap())
                     .wait()
                     .unwrap(),
             ),
