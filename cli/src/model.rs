@@ -25,7 +25,7 @@ pub fn options(args: &Args, model: &Model, servers_own: &str) -> Result<Options,
         (Some(client), _) => Configured::new(client),
         (None, Some(name)) => options.models.get(name).cloned().ok_or_else(|| {
             let text = format!(
-                "there is no model {:?}; describe it under [models.NAME] in the configuration, or say --base-url",
+                "there is no model {:?}; describe it under [models.NAME] in the configuration, or pass --base-url",
                 clip(name)
             );
             Error::invalid("model.absent", text)

@@ -99,7 +99,7 @@ pub fn admit(draft: &Draft, last: Option<&Event>, request: Option<&Event>) -> Re
 
 /// No such approval waits.
 pub fn absent(approval_id: &str) -> Error {
-    let text = format!("no approval {:?} waits; the state shows those that do", clip(approval_id));
+    let text = format!("no approval {:?} waits; `state` shows those that do", clip(approval_id));
     Error::not_found("approval.absent", text)
 }
 

@@ -21,9 +21,10 @@
 //!
 //! - [`Everturn`] is an open store: opening and its [`Options`], checking, repairing, [backups](backup), access [`Keys`].
 //! - [`Tenant`] is everything that one tenant owns: creating, listing and finding conversations, [recall](Tenant::recall) over all of them,
-//!   [import](Tenant::import). No call reaches another tenant's data.
+//!   [import](Tenant::import), [`changes`](Tenant::changes) of all conversations. No call reaches another tenant's data.
 //! - [`ConversationHandle`] is one conversation: [`append`](ConversationHandle::append), [`history`](ConversationHandle::history),
 //!   [`subscribe`](ConversationHandle::subscribe), [`fork`](ConversationHandle::fork), [`supersede`](ConversationHandle::supersede),
+//!   [`edit_and_branch`](ConversationHandle::edit_and_branch),
 //!   [`generate`](ConversationHandle::generate), [`export`](ConversationHandle::export). Related methods have a handle of their own:
 //!   [`contexts`](ConversationHandle::contexts), [`state`](ConversationHandle::state), [`facts`](ConversationHandle::facts),
 //!   [`assets`](ConversationHandle::assets), [`compaction`](ConversationHandle::compaction), [`log`](ConversationHandle::log), and
@@ -33,7 +34,8 @@
 //! # Waiting
 //!
 //! A write returns a [`Commit`] (an append an [`Append`]): a sync caller `wait`s, an async one `.await`s, on any executor. Once it
-//! is done, the write survives a power loss. Reads run on the caller's thread, on a connection of their own, and never wait for the writer.
+//! is done, the write survives a power loss. A few writes that read first, such as adding a fact or recording a context, return when
+//! they are done. Reads run on the caller's thread, on a connection of their own, and never wait for the writer.
 //! A [`Subscription`] is an iterator for sync callers and a stream for async ones.
 //!
 //! # Errors

@@ -325,7 +325,7 @@ impl ConversationHandle {
     ) -> Result<(), Error> {
         let key = self.key();
         let mut conversation = self.shared().journal.index.conversation(key)?;
-        conversation.metadata.insert("transcript_budget".into(), self.budget_metadata(&conversation)?);
+        conversation.metadata.insert("transcript_budget".into(), self.transcript_budget(&conversation)?);
         let head = conversation.head.seq;
         let fold = self.shared().fold(key, head)?;
         let over = conversation.limits().max_events.is_some_and(|max| head > max);

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 #[derive(ClapArgs)]
 #[command(
     after_help = "An editor starts this command instead of the agent; the agent's own command follows --.\n\
-    AcpChange passes is unchanged, and goes on if it cannot be recorded. Examples:\n  \
+    Messages pass unchanged, even if they cannot be recorded.\n\nExamples:\n  \
     everturn acp -- claude-agent-acp\n  \
     everturn acp --store sqlite:work.db -- gemini --acp\n  \
     {\"agent_servers\": {\"Claude\": {\"command\": \"everturn\", \"args\": [\"acp\", \"--\", \"claude-agent-acp\"]}}}"

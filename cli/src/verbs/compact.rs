@@ -64,10 +64,9 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     }
     let done = if verb.dry_run { "would summarize" } else { "summarized" };
     output::text(format!(
-        "{done} {} (#{} to #{}), {} tokens into {}, {}\n",
+        "{done} {} ({}), {} tokens into {}, {}\n",
         show::count(compacted.covers.turns, "turn"),
-        compacted.covers.from_seq,
-        compacted.covers.to_seq,
+        show::range(compacted.covers.from_seq, compacted.covers.to_seq),
         compacted.tokens_before,
         compacted.tokens_after,
         match compacted.summarizer.as_str() {

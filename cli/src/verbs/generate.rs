@@ -46,7 +46,7 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
     let servers_own = "a server uses its own models, from its configuration";
     let options = model::options(args, &verb.model, servers_own)?;
     if open::server(args)?.is_none() && options.models.is_empty() {
-        let text = "no model is named; say --base-url and --model (or EVERTURN_MODEL_URL and EVERTURN_MODEL), or describe one under [models.NAME] in the configuration";
+        let text = "no model is named; pass --base-url and --model (or EVERTURN_MODEL_URL and EVERTURN_MODEL), or describe one under [models.NAME] in the configuration";
         return Err(Error::invalid("model.absent", text).into());
     }
     let store = open::with(args, Options { create: false, ..options })?;

@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "An MCP client starts this command instead of the server; the server's own command follows --.\n\
-    With --to, it is pointed at this proxy instead of the server. What passes is unchanged, and goes on if it\n\
-    cannot be recorded. Examples:\n  \
+    after_help = "An MCP client starts this command instead of the server; the server's own command follows --. \
+    With --to, the client connects to this proxy instead of the server. Messages pass unchanged, even if they cannot be \
+    recorded.\n\nExamples:\n  \
     everturn record -- npx -y @modelcontextprotocol/server-filesystem .\n  \
     everturn record --session photos/img_1 -- python server.py\n  \
     everturn record --to http://127.0.0.1:3001/mcp --listen 127.0.0.1:3002"

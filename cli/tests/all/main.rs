@@ -10,6 +10,7 @@ mod changing;
 mod conversations;
 mod documents;
 mod erasing;
+mod guidance;
 mod importing;
 mod process;
 mod reading;

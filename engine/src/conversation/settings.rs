@@ -8,7 +8,7 @@ use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{
-    Conversation, Lifecycle, Parent, Retention, Settings, SystemPrompt, Tombstone, fork_title,
+    Conversation, Lifecycle, POLICIES, Parent, Retention, Settings, SystemPrompt, Tombstone, fork_title,
 };
 use everturn_core::event::{Event, kind};
 use everturn_core::id::ConversationId;
@@ -85,14 +85,13 @@ impl ConversationState<'_> {
 }
 
 impl ConversationHandle {
-    /// The conversation; its metadata includes the text of the system prompt.
+    /// The conversation, with its budget; its metadata includes the text of the system prompt.
     pub fn get(&self) -> Result<Conversation, Error> {
         let mut conversation = self.shared().journal.shown(self.key())?;
         if let Some(prompt) = self.prompt_of(&conversation)? {
             conversation.metadata.insert("system_prompt".into(), Raw::of(&prompt)?);
         }
-        let budget = self.budget_metadata(&conversation)?;
-        conversation.metadata.insert("transcript_budget".into(), budget);
+        conversation.transcript_budget = Some(self.transcript_budget(&conversation)?);
         Ok(conversation)
     }
 
@@ -163,13 +162,14 @@ impl ConversationHandle {
     }
 
     pub(crate) fn settings_of(&self, conversation: &Conversation) -> Result<Settings, Error> {
+        let known = conversation.policy.iter().filter(|(name, _)| POLICIES.contains(&name.as_str()));
         Ok(Settings {
             owner: conversation.owner.clone().map(Some),
             title: conversation.title.clone().map(Some),
             metadata: conversation.metadata.clone(),
             ttl: conversation.ttl.map(Some),
             retention: Some(conversation.retention).filter(|retention| *retention != Retention::Full),
-            policy: conversation.policy.clone(),
+            policy: known.map(|(name, raw)| (name.clone(), raw.clone())).collect(),
             system_prompt: self.prompt_of(conversation)?.map(Some),
             ..Settings::default()
         })

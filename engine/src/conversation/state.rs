@@ -108,8 +108,16 @@ impl ConversationState<'_> {
         let fold = self.0.shared().fold(self.0.key(), head)?;
         let is_it = |tool: &&Tool| tool.id.as_deref().unwrap_or(&tool.name) == call;
         let tool = fold.tools.iter().find(is_it).ok_or_else(|| {
-            let text =
-                format!("no tool call {:?} waits for a result; the state shows those that do", clip(call));
+            let named = |tool: &Tool| match &tool.id {
+                Some(id) => format!("{} ({})", clip(id), clip(&tool.name)),
+                None => clip(&tool.name),
+            };
+            let others: Vec<String> = fold.tools.iter().map(named).collect();
+            let others = match others.is_empty() {
+                true => "none does".to_string(),
+                false => format!("these do: {}", others.join(", ")),
+            };
+            let text = format!("no tool call {:?} waits for a result; {others}", clip(call));
             Error::not_found("tool_call.absent", text)
         })?;
         let mut events = self.0.abandon(std::slice::from_ref(tool), actor, reason)?;
