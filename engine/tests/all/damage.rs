@@ -5,8 +5,8 @@
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, files, quiet, refused};
 use everturn::{
-    CompactOptions, ContextOptions, Error, Everturn, FactQuery, Format, HistoryQuery, NewFact, NewStream,
-    NewTurn, Options, Order, RecallOptions, Tenant, Update,
+    CompactOptions, ContextOptions, Error, Everturn, FactQuery, Format, HistoryQuery, ListQuery, NewFact,
+    NewStream, NewTurn, Options, Order, RecallOptions, Tenant, Update,
 };
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
@@ -228,7 +228,7 @@ fn damage_rows(path: &Path, dice: &mut Dice) -> String {
                    WHERE e.no = ?2) WHERE no = ?1",
         ),
         14 => run("UPDATE places SET event = ?2 WHERE event = ?1"),
-        _ => run("UPDATE turns SET content_seq = ?2 WHERE seq = ?1"),
+        _ => run("UPDATE turn_rows SET content_seq = ?2 WHERE seq = ?1"),
     }
 }
 
@@ -288,6 +288,39 @@ fn every_read_of_a_damaged_database_is_right_or_an_error() {
         if errors > 0 { noticed += 1 } else { unharmed += 1 }
     }
     assert!(noticed > VARIANTS / 2, "{noticed} noticed, {unharmed} unharmed");
+}
+
+/// A page printed the head of the conversation's row, which no hash covers.
+#[test]
+fn the_hash_of_a_head_is_that_of_the_last_event() {
+    let sound = Sound::new();
+    let [id, _] = sound.conversations;
+    let shown = |folder: &Path| {
+        let store = open(folder, Options { read_only: true, ..quiet() }).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        let mut page = Vec::new();
+        let exported = scope.conversation(id).export(Format::Html, &mut page, &mut |_| {});
+        let listed = scope.list(ListQuery::default()).unwrap().data;
+        let listed = listed.iter().find(|listed| listed.id == id).unwrap().head;
+        (scope.conversation(id).get().map(|found| found.head), exported.map(|()| page), listed)
+    };
+    let truth = shown(sound.folder.path());
+    let head = truth.2;
+    assert!(String::from_utf8(truth.1.clone().unwrap()).unwrap().contains(&head.hash.to_string()));
+    let damaged = |sql: &str| {
+        let copy = sound.copy();
+        let db = Connection::open(copy.path().join("store.db")).unwrap();
+        assert_eq!(db.execute(sql, []).unwrap(), 1);
+        drop(db);
+        shown(copy.path())
+    };
+    assert_eq!(damaged("UPDATE conversation_rows SET head_hash = zeroblob(32) WHERE no = 1"), truth);
+    // The event itself: an error, but others can still be listed.
+    let last = format!("UPDATE events SET hash = zeroblob(32) WHERE conversation = 1 AND seq = {}", head.seq);
+    let (got, exported, listed) = damaged(&last);
+    refused(got, "chain.envelope_mismatch", "");
+    refused(exported, "chain.envelope_mismatch", "");
+    assert_eq!(listed, head);
 }
 
 fn damaged_turn() -> (Sound, tempfile::TempDir, PathBuf) {
