@@ -234,7 +234,7 @@ fn check_block(text: &str) -> Result<(), Error> {
         match &*key {
             "visibility" => {
                 let word: Value = serde_json::from_str(value).unwrap_or_default();
-                if !word.is_null() && !word.as_str().is_some_and(|word| word.parse::<Visibility>().is_ok()) {
+                if !word.is_null() && word.as_str().is_none_or(|word| word.parse::<Visibility>().is_err()) {
                     let text = format!(
                         "the visibility {} of a block is not public, internal or private; correct it",
                         clip(value)
