@@ -170,7 +170,8 @@ impl Erasing<'_> {
         if let Some(at) = owner(&self.lineage, row.seq) {
             self.turns.insert(at);
             if summaries {
-                self.summaries(at)?;
+                // What sums up an edit reaches its place, not its `seq`.
+                self.summaries(EventRef { seq: row.place, ..at })?;
             }
         }
         Ok(())
@@ -189,7 +190,8 @@ impl Erasing<'_> {
             self.turns.insert(at);
             self.statements(StatementsOf::Source(turn))?;
             if summaries {
-                self.summaries(at)?;
+                // A copy is read before everything of its branch.
+                self.summaries(EventRef { conversation, seq: 1 })?;
             }
         }
         for row in self.lookup.summaries(conversation, at.seq..=at.seq)? {
