@@ -107,6 +107,9 @@ const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" 
 const YEAR = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
 const WHOLE = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "medium" });
 
+/** Time of a conversation in lists: its latest turn, or its creation. */
+export const said = (one) => one.last_said ?? one.created;
+
 /** Relative time. */
 export function ago(time, now = Date.now()) {
   const seconds = (new Date(time) - now) / 1000;

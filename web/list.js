@@ -1,6 +1,6 @@
-// The sidebar: conversations, last changed first, with live updates and search.
+// The sidebar: conversations, latest first, with live updates and search.
 
-import { h, MOD, clear, icon, iconButton, words, ago, number, plural, short, state as notice, button, toast } from "./dom.js";
+import { h, MOD, clear, icon, iconButton, words, ago, said, number, plural, short, state as notice, button, toast } from "./dom.js";
 import { get, post, follow, memory } from "./api.js";
 
 const SIZE = 60;
@@ -68,7 +68,7 @@ export class List {
     try {
       const { data, next } = await get("/conversations", { limit: SIZE, state: this.filter });
       const ids = new Set(data.map((one) => one.id));
-      const rest = this.items.filter((one) => !ids.has(one.id) && data.length === SIZE && one.updated < data.at(-1).updated);
+      const rest = this.items.filter((one) => !ids.has(one.id) && data.length === SIZE && said(one) < said(data.at(-1)));
       this.items = [...data, ...rest];
       if (!rest.length) this.next = next && data.length === SIZE ? next : null;
       this.failed = null;
@@ -76,7 +76,7 @@ export class List {
       this.failed = error;
     }
     if (!this.query) this.draw();
-    const newest = this.items[0]?.updated + this.items.length;
+    const newest = this.items.map((one) => one.updated).sort().at(-1) + this.items.length;
     if (newest !== this.counted) this.readUsage();
     this.counted = newest;
   }
@@ -132,7 +132,7 @@ export class List {
     let last;
     const children = [];
     for (const one of this.items) {
-      const group = period(one.updated);
+      const group = period(said(one));
       if (group !== last) children.push(this.group(group));
       last = group;
       children.push(this.item(one));
@@ -163,7 +163,7 @@ export class List {
     if (known?.version === version) return known.el;
     const el = h("a.entry", { href: `#/c/${one.id}`, data: { id: one.id }, class: isNew ? "news" : "" },
       h("span.title", null, this.reads ? words(one.title || "Untitled") : h("code", null, one.id.slice(0, 4), "…", one.id.slice(-8))),
-      h("span.meta", null, one.participants?.length ? h("span.people", null, words(one.participants.slice(0, 4).join(", "))) : null, h("span.amount", null, [plural(one.turns, "turn"), tokens && short(tokens) + " tokens"].filter(Boolean).join(" · ")), one.parent ? h("span.badge", null, "fork") : null, one.state !== "active" ? h("span.badge", null, one.state) : null, h("span.grow"), h("time", { dateTime: one.updated }, ago(one.updated))),
+      h("span.meta", null, one.participants?.length ? h("span.people", null, words(one.participants.slice(0, 4).join(", "))) : null, h("span.amount", null, [plural(one.turns, "turn"), tokens && short(tokens) + " tokens"].filter(Boolean).join(" · ")), one.parent ? h("span.badge", null, "fork") : null, one.state !== "active" ? h("span.badge", null, one.state) : null, h("span.grow"), h("time", { dateTime: said(one) }, ago(said(one)))),
       isNew ? h("span.sr", null, ", new since you looked") : null);
     this.known.set(one.id, { version, el });
     return el;

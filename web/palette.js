@@ -1,6 +1,6 @@
 // Command palette (Cmd+K): conversations, full-text search, actions.
 
-import { h, clear, icon, words, ago } from "./dom.js";
+import { h, clear, icon, words, ago, said } from "./dom.js";
 import { get, post } from "./api.js";
 import { snippet } from "./list.js";
 
@@ -33,7 +33,7 @@ export function palette(page) {
     clear(list, found.map((option, n) => h("div.option", { id: "option-" + n, role: "option", onclick: () => choose(option), onpointermove: () => at !== n && ((at = n), mark()) }, h("span.kind", null, option.kind), h("span.text", null, option.nodes ?? words(option.label)), option.note ? h("span.dim", null, words(option.note)) : null)));
     mark();
   };
-  const conversation = (one) => ({ kind: "open", label: one.title || "Untitled", note: ago(one.updated), run: () => (location.hash = `#/c/${one.id}`) });
+  const conversation = (one) => ({ kind: "open", label: one.title || "Untitled", note: ago(said(one)), run: () => (location.hash = `#/c/${one.id}`) });
 
   const look = async () => {
     const query = field.value.trim().toLowerCase();

@@ -95,7 +95,7 @@ pub(crate) fn place(conversation: &Conversation) -> String {
     format!("/conversations/{}", conversation.id)
 }
 
-/// Lists conversations, last changed first, with title, state, number of turns and times.
+/// Lists conversations, by the time of the latest turn (`last_said`, or `created` before there is one), newest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListConversations {
@@ -103,6 +103,11 @@ pub struct ListConversations {
     pub query: Option<String>,
     /// Only those in this state.
     pub state: Option<Lifecycle>,
+    /// Only those of this project: its name (the last part of its path), or a folder that it is in. A project is
+    /// `metadata.project`, or the folder of an imported session.
+    pub project: Option<String>,
+    /// Only those in which something was said at this time or later.
+    pub since: Option<Timestamp>,
     /// Only forks of this conversation.
     pub forked_from: Option<ConversationName>,
     /// Cursor: the `next` of the previous page.
@@ -126,14 +131,16 @@ impl Operation for ListConversations {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Page<Conversation>, Error> {
-        if asker.is_counter() && self.query.is_some() {
-            let text = "`query` searches titles, which a counter may not see; leave it out, or use the key of a reader";
+        if asker.is_counter() && (self.query.is_some() || self.project.is_some()) {
+            let text = "`query` and `project` search titles and metadata, which a counter may not see; leave them out, or use the key of a reader";
             return Err(Error::forbidden("access.role", text));
         }
         let forked_from = self.forked_from.map(|name| name.find(&asker.tenant)).transpose()?;
         let page = asker.tenant.list(ListQuery {
             text: self.query,
             state: self.state,
+            project: self.project,
+            since: self.since,
             forked_from: forked_from.map(|chat| chat.id()),
             after: self.after.as_deref().map(cursor).transpose()?,
             limit: self.limit.unwrap_or(ListQuery::default().limit),
@@ -144,22 +151,22 @@ impl Operation for ListConversations {
 }
 
 /// The cursor of the next page of conversations, as text.
-pub fn cursor_text((updated, id): (Timestamp, ConversationId)) -> String {
-    format!("{updated}/{id}")
+pub fn cursor_text((said, id): (Timestamp, ConversationId)) -> String {
+    format!("{said}/{id}")
 }
 
 /// Parses such a cursor.
 pub fn cursor(text: &str) -> Result<(Timestamp, ConversationId), Error> {
     let wrong = || Error::invalid("list.after", "`after` is not the `next` of a page; copy it from there");
-    let (updated, id) = text.split_once('/').ok_or_else(wrong)?;
-    Ok((updated.parse().map_err(|_| wrong())?, id.parse().map_err(|_| wrong())?))
+    let (said, id) = text.split_once('/').ok_or_else(wrong)?;
+    Ok((said.parse().map_err(|_| wrong())?, id.parse().map_err(|_| wrong())?))
 }
 
 /// Resolves a name to a conversation.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResolveConversation {
-    /// An id, the beginning of one, or `@last` for the conversation that changed last.
+    /// An id, the beginning of one, or `@last` for the conversation with the latest turn.
     #[schemars(example = &"@last")]
     pub name: String,
 }

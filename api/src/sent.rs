@@ -39,7 +39,15 @@ impl Sent {
         let mut path = Vec::new();
         for part in alias.unwrap_or(about.path).split('/').skip(1) {
             path.push(match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
-                Some(field) => take(field).unwrap_or_default(),
+                Some(field) => match take(field).unwrap_or_default() {
+                    // URLs are resolved before they are sent.
+                    name if matches!(name.as_str(), "." | "..") => {
+                        let text =
+                            format!("{field} is {name:?}, which no path can name; use the store itself");
+                        return Err(Error::invalid("name.malformed", text));
+                    }
+                    name => name,
+                },
                 None => part.to_string(),
             });
         }

@@ -14,6 +14,7 @@ mod append;
 mod attacked;
 mod backup;
 mod change;
+mod compaction_quality;
 mod context;
 mod corpus;
 mod embed;
@@ -113,6 +114,12 @@ enum What {
         #[command(flatten)]
         public: quality::Public,
     },
+    /// Quality of extracted checkpoints on labelled sessions; not part of `all`
+    CompactionQuality {
+        /// Also print every wrong entry and every missing label
+        #[arg(long)]
+        explain: bool,
+    },
     /// The built-in embedding model: text per second of one core against splitting it into words; not part of
     /// `all`
     Embed,
@@ -206,6 +213,9 @@ fn run(args: &Args) -> Result<()> {
         let open = |name: &String| name.parse::<everturn::model::Embedder>()?.open_with(2);
         let (embedder, reranker) = (open(embedder)?, rerank.as_ref().map(open).transpose()?);
         done(&args.what, &mut rows, quality::run(&embedder, reranker.as_ref(), public)?);
+    }
+    if let What::CompactionQuality { explain } = args.what {
+        done(&args.what, &mut rows, compaction_quality::run(explain)?);
     }
     if let What::Embed = args.what {
         done(&args.what, &mut rows, embed::run(scale)?);

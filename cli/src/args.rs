@@ -1,15 +1,19 @@
 //! Command-line arguments. The arguments of a verb are beside it, in [`verbs`](crate::verbs).
 
+use crate::complete;
 use crate::verbs::{
     acp, append, backup, change, compact, completions, context, delete, demo, doctor, erase, export, facts,
-    fork, generate, history, import, keys, list, mcp, new, open, project, recall, record, restore, serve,
-    session, state, summarize, supersede, sweep, tail, verify,
+    fork, generate, history, import, info, keys, list, man, mcp, new, open, project, recall, record, restore,
+    serve, session, state, summarize, supersede, sweep, tail, verify,
 };
 use clap::parser::ValueSource;
 use clap::{
     Arg, ArgMatches, Args as ClapArgs, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
 };
 use std::path::PathBuf;
+
+/// Heading of the options that every verb has.
+const GLOBAL: &str = "Global options";
 
 /// Every word is kept; the model reads what it needs. A conversation store for AI agents.
 #[derive(Parser)]
@@ -28,6 +32,7 @@ pub struct Args {
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL,
         env = "EVERTURN_STORE",
         hide_env = true,
         default_value = "sqlite:",
@@ -36,12 +41,20 @@ pub struct Args {
     )]
     pub store: String,
     /// Use this server instead; its key is in EVERTURN_KEY
-    #[arg(long, global = true, env = "EVERTURN_URL", hide_env_values = true, value_name = "URL")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = GLOBAL,
+        env = "EVERTURN_URL",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     pub url: Option<String>,
     /// File that holds the key of the server
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL,
         env = "EVERTURN_KEY_FILE",
         hide_env_values = true,
         hide_short_help = true,
@@ -52,6 +65,7 @@ pub struct Args {
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL,
         env = "EVERTURN_TENANT",
         hide_env_values = true,
         default_value = "default",
@@ -59,12 +73,13 @@ pub struct Args {
     )]
     pub tenant: String,
     /// Print JSON instead of text for people
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
     /// Mirror every conversation that is written into a file
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL,
         env = "EVERTURN_MIRROR",
         hide_env_values = true,
         hide_short_help = true,
@@ -76,14 +91,15 @@ pub struct Args {
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL,
         env = "EVERTURN_CONFIG",
         hide_env_values = true,
         hide_short_help = true,
         value_name = "FILE"
     )]
     pub config: Option<PathBuf>,
-    /// Log more to standard error (twice: even more)
-    #[arg(long, short, global = true, hide_short_help = true, action = clap::ArgAction::Count)]
+    /// Say more: a line for each file of an import; log more to standard error (twice: even more)
+    #[arg(long, short, global = true, help_heading = GLOBAL, hide_short_help = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     #[command(subcommand)]
     pub verb: Option<Verb>,
@@ -103,8 +119,12 @@ pub struct Sources {
 }
 
 impl Args {
-    /// The command, without `--url` in the help of verbs that work on the store itself.
-    pub fn without_url(verbs: &[&'static str]) -> Command {
+    /// The whole command: with completions, and without `--url` in the help of verbs that work on the store itself.
+    pub fn whole() -> Command {
+        complete::with_conversations(Args::without_url(&["backup", "restore"]))
+    }
+
+    fn without_url(verbs: &[&'static str]) -> Command {
         let url = Arg::new("url").long("url").env("EVERTURN_URL").hide(true);
         let key_file = Arg::new("key_file").long("key-file").env("EVERTURN_KEY_FILE").hide(true);
         let hidden = [url, key_file.value_parser(clap::value_parser!(PathBuf))];
@@ -165,8 +185,10 @@ pub enum Verb {
     Serve(serve::Serve),
     /// Create a conversation
     New(new::New),
-    /// List conversations, last changed first
+    /// List conversations, latest first
     List(list::List),
+    /// Show what is known about a conversation
+    Info(info::Info),
     /// Append a turn
     Append(append::Append),
     /// Replace a turn with a new one; the old one stays in the log
@@ -207,6 +229,8 @@ pub enum Verb {
     Project(project::Project),
     /// Change a conversation's title, metadata, retention, policy or system prompt
     Update(change::Update),
+    /// Give a conversation another title
+    Rename(change::Rename),
     /// Archive a conversation, or resume it
     Archive(change::Archive),
     /// End a conversation for good; it can still be read
@@ -250,6 +274,9 @@ pub enum Verb {
     /// Print completions for a shell
     #[command(hide = true)]
     Completions(completions::Completions),
+    /// Print the manual page, or write those of all verbs
+    #[command(hide = true)]
+    Man(man::Man),
 }
 
 /// A model, for verbs that can have one do the work.

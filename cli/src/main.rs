@@ -6,6 +6,8 @@
 mod args;
 mod browser;
 mod client;
+mod complete;
+mod dates;
 mod model;
 mod open;
 mod output;
@@ -25,7 +27,8 @@ static ALLOCATOR: Metered<mimalloc::MiMalloc> = Metered(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     outlive_size_limits();
-    let matches = Args::without_url(&["backup", "restore"]).get_matches();
+    complete::answer();
+    let matches = Args::whole().get_matches();
     let args = Args::read(&matches).unwrap_or_else(|error| error.exit());
     // A server configures its own logging.
     if !matches!(args.verb, Some(Verb::Serve(_) | Verb::Demo(_))) {
@@ -65,6 +68,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         Some(Verb::Keys(verb)) => verbs::keys::run(args, verb),
         Some(Verb::New(verb)) => verbs::new::run(args, verb),
         Some(Verb::List(verb)) => verbs::list::run(args, verb),
+        Some(Verb::Info(verb)) => verbs::info::run(args, verb),
         Some(Verb::Append(verb)) => verbs::append::run(args, verb),
         Some(Verb::History(verb)) => verbs::history::run(args, verb),
         Some(Verb::Tail(verb)) => verbs::tail::run(args, verb),
@@ -77,6 +81,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         Some(Verb::Deny(verb)) => verbs::state::deny(args, verb),
         Some(Verb::AbandonCall(verb)) => verbs::state::abandon_call(args, verb),
         Some(Verb::Update(verb)) => verbs::change::update(args, verb),
+        Some(Verb::Rename(verb)) => verbs::change::rename(args, verb),
         Some(Verb::Archive(verb)) => verbs::change::archive(args, verb),
         Some(Verb::Close(verb)) => verbs::change::close(args, verb),
         Some(Verb::Reset(verb)) => verbs::change::reset(args, verb),
@@ -105,5 +110,6 @@ fn run(args: &Args) -> Result<(), Failure> {
         Some(Verb::Demo(verb)) => verbs::demo::run(args, verb),
         Some(Verb::Doctor(verb)) => verbs::doctor::run(args, verb),
         Some(Verb::Completions(verb)) => verbs::completions::run(verb),
+        Some(Verb::Man(verb)) => verbs::man::run(verb),
     }
 }

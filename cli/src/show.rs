@@ -1,5 +1,6 @@
 //! Formatting conversations, turns and events for people.
 
+use crate::dates;
 use anstyle::{AnsiColor, Style};
 use everturn_core::asset::Asset;
 use everturn_core::conversation::{Conversation, Lifecycle};
@@ -19,17 +20,12 @@ const BOLD: Style = Style::new().bold();
 /// Number of characters shown of a folded part.
 const FOLDED_CHARS: usize = 100;
 
-/// `2026-11-15 05:30:12`, UTC.
-pub fn time(at: Timestamp) -> String {
-    at.to_string().replace('T', " ").split('.').next().unwrap_or_default().to_string()
-}
-
 /// A count and its noun.
 pub fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// One line of a list.
+/// A conversation on one line.
 pub fn conversation(conversation: &Conversation) -> String {
     let title = conversation.title.as_deref().unwrap_or("(no title)");
     let turns = count(conversation.turns, "turn");
@@ -37,9 +33,9 @@ pub fn conversation(conversation: &Conversation) -> String {
         Lifecycle::Active => String::new(),
         state => format!("  {state}"),
     };
-    let changed = time(conversation.updated);
+    let said = dates::to_second(conversation.said());
     format!(
-        "{}  {DIM}{changed}{DIM:#}  {turns:>10}  {BOLD}{}{BOLD:#}{DIM}{state}{DIM:#}",
+        "{}  {DIM}{said}{DIM:#}  {turns:>10}  {BOLD}{}{BOLD:#}{DIM}{state}{DIM:#}",
         conversation.id,
         one_line(title)
     )
@@ -104,7 +100,7 @@ pub fn head(speech: Speech, actor: Option<&str>, at: Timestamp, seq: u64) -> Str
     };
     let style = color.on_default().bold();
     let who = actor.map_or(name.to_string(), |actor| format!("{} ({name})", one_line(actor)));
-    format!("{style}{who}{style:#}  {DIM}#{seq}  {}{DIM:#}", time(at))
+    format!("{style}{who}{style:#}  {DIM}#{seq}  {}{DIM:#}", dates::to_second(at))
 }
 
 fn body(message: &Value, role: Role, assets: &[Asset], full: bool, called: &mut Called) -> String {
@@ -170,11 +166,12 @@ fn folded(mark: &str, text: &str, full: bool) -> String {
     if full {
         return indented(&format!("{mark} {text}"));
     }
-    let lines = text.lines().count();
-    let start: String = one_line(text).chars().take(FOLDED_CHARS).collect();
-    let more = match text.chars().count() > FOLDED_CHARS || lines > 1 {
-        true => format!("… ({}, {})", count(lines as u64, "line"), size(text.len() as u64)),
-        false => String::new(),
+    let line = one_line(text);
+    let start = clipped(&line, FOLDED_CHARS);
+    // Whatever fits on the line is whole.
+    let more = match start == line {
+        true => String::new(),
+        false => format!(" ({}, {})", count(text.lines().count() as u64, "line"), size(text.len() as u64)),
     };
     format!("  {DIM}{mark} {start}{more}{DIM:#}\n")
 }
@@ -203,11 +200,11 @@ pub fn fact(fact: &Fact) -> String {
 pub fn event(event: &Event) -> String {
     let what = match event.text() {
         Some("{}") => String::new(),
-        Some(text) => format!("  {}", one_line(text).chars().take(FOLDED_CHARS).collect::<String>()),
+        Some(text) => format!("  {}", clipped(text, FOLDED_CHARS)),
         None if event.hidden => "  ‹private›".to_string(),
         None => "  ‹erased›".to_string(),
     };
-    format!("{DIM}· {}  #{}  {}{what}{DIM:#}", event.kind, event.seq, time(event.at))
+    format!("{DIM}· {}  #{}  {}{what}{DIM:#}", event.kind, event.seq, dates::to_second(event.at))
 }
 
 /// `12 KiB`.
@@ -217,6 +214,15 @@ pub fn size(bytes: u64) -> String {
 
 pub fn one_line(text: &str) -> String {
     printable(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// The beginning of a text on one line; `…` marks omitted text.
+pub fn clipped(text: &str, chars: usize) -> String {
+    let line = one_line(text);
+    match line.char_indices().nth(chars) {
+        Some((end, _)) => format!("{}…", line[..end].trim_end()),
+        None => line,
+    }
 }
 
 /// Escapes control characters, so that content cannot control the reader's terminal.

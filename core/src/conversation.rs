@@ -22,11 +22,12 @@ pub enum Lifecycle {
     /// Accepts turns.
     #[default]
     Active,
-    /// Put away; `resume` makes it active again.
+    /// Put away; it can be made active again.
     Archived,
-    /// Given up; `resume` makes it active again.
+    /// Given up; it can be made active again.
     Abandoned,
-    /// Ended for good; `reset` starts a new one that refers to it.
+    /// Ended for good: no turn, prompt, pin, approval or tool call is added. Settings, facts, checkpoints and erasure still
+    /// are. `reset` starts a new one that refers to it.
     Closed,
 }
 words!(Lifecycle, "state.unknown", Active "active", Archived "archived", Abandoned "abandoned", Closed "closed");
@@ -298,6 +299,12 @@ pub struct Conversation {
     pub created: Timestamp,
     /// Time of the last event.
     pub updated: Timestamp,
+    /// Time of the first turn, inherited ones aside, as its author or importer states it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub began: Option<Timestamp>,
+    /// Time of the latest turn, inherited ones aside, as its author or importer states it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_said: Option<Timestamp>,
     /// The last turn that a checkpoint covers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summarized_through: Option<TurnId>,
@@ -356,6 +363,8 @@ impl Conversation {
             state: Lifecycle::Active,
             created,
             updated: created,
+            began: None,
+            last_said: None,
             summarized_through: None,
             ttl: None,
             retention: Retention::Full,
@@ -368,6 +377,46 @@ impl Conversation {
             checkpoint: None,
             budget: None,
         }
+    }
+
+    /// Position in a listing: the time of the latest turn, or of the creation before there is one.
+    pub fn said(&self) -> Timestamp {
+        self.last_said.unwrap_or(self.created)
+    }
+
+    /// Takes note of the time of a turn.
+    pub(crate) fn note_turn(&mut self, at: Timestamp) {
+        self.began = Some(self.began.map_or(at, |began| began.min(at)));
+        self.last_said = self.last_said.max(Some(at));
+    }
+
+    /// The program that it was imported from or that recorded it.
+    pub fn agent(&self) -> Option<String> {
+        self.named("agent").or_else(|| self.origin().format)
+    }
+
+    /// The project that it is about: `metadata.project`, or the folder that an imported session ran in.
+    pub fn project(&self) -> Option<String> {
+        self.named("project").or_else(|| self.origin().cwd)
+    }
+
+    /// The conversation that a subagent worked for.
+    pub fn works_for(&self) -> Option<ConversationId> {
+        let Origin { agent, parent, .. } = self.origin();
+        parent.filter(|_| agent.is_some())
+    }
+
+    /// The branch that was checked out where an imported session ran.
+    pub fn git_branch(&self) -> Option<String> {
+        self.origin().git_branch
+    }
+
+    fn named(&self, key: &str) -> Option<String> {
+        self.metadata.get(key).and_then(Raw::read::<String>).filter(|name| !name.trim().is_empty())
+    }
+
+    fn origin(&self) -> Origin {
+        self.metadata.get("import").and_then(Raw::read).unwrap_or_default()
     }
 
     /// Current start of the messages view, see [`view_start`].
@@ -465,6 +514,50 @@ impl Conversation {
     }
 }
 
+/// The part of `metadata.import` that is shown: where an imported session ran.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Origin {
+    format: Option<String>,
+    agent: Option<String>,
+    parent: Option<ConversationId>,
+    cwd: Option<String>,
+    git_branch: Option<String>,
+}
+
+/// The title of a fork, which says so.
+pub fn fork_title(title: &str, at_seq: u64) -> String {
+    let mark = format!("{FORK_MARK}{at_seq})");
+    let own = without_fork_mark(title);
+    let end = own.floor_char_boundary(TITLE_BYTES_MAX - mark.len());
+    format!("{}{mark}", own[..end].trim_end())
+}
+
+const FORK_MARK: &str = " (fork at #";
+
+/// A title without the mark of a fork.
+pub fn without_fork_mark(title: &str) -> &str {
+    let is_seq = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match title.rsplit_once(FORK_MARK) {
+        Some((own, rest)) if rest.strip_suffix(')').is_some_and(is_seq) => own,
+        _ => title,
+    }
+}
+
+/// Last part of a project's path, which may be of another system.
+pub fn project_name(project: &str) -> &str {
+    let path = project.trim_end_matches(['/', '\\']);
+    path.rsplit(['/', '\\']).next().filter(|name| !name.is_empty()).unwrap_or(project)
+}
+
+/// Whether a project has this name, or lies in this folder.
+pub fn is_project(project: &str, wanted: &str) -> bool {
+    let folder = wanted.trim_end_matches(['/', '\\']);
+    let rest = project.strip_prefix(folder).filter(|_| !folder.is_empty());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '\\']))
+        || project_name(project).eq_ignore_ascii_case(wanted)
+}
+
 fn merge(into: &mut BTreeMap<String, Raw>, from: BTreeMap<String, Raw>) {
     for (key, value) in from {
         if value.get() == "null" {
@@ -486,4 +579,38 @@ pub struct Tombstone {
     pub deleted: Timestamp,
     /// Reason for the deletion.
     pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_title_of_a_fork_says_so_once() {
+        assert_eq!(fork_title("Fix the build", 12), "Fix the build (fork at #12)");
+        assert_eq!(fork_title("Fix the build (fork at #12)", 40), "Fix the build (fork at #40)");
+        assert_eq!(without_fork_mark("A (fork at #x)"), "A (fork at #x)");
+        let long = "ß".repeat(TITLE_BYTES_MAX);
+        assert!(fork_title(&long, u64::MAX).len() <= TITLE_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_project_is_named_by_its_folder_or_by_a_folder_around_it() {
+        for (wanted, found) in [
+            ("web", true),
+            ("WEB", true),
+            ("/home/ada/web", true),
+            ("/home/ada/web/", true),
+            ("/home/ada", true),
+            ("/home/ad", false),
+            ("ada", false),
+            ("", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_project("/home/ada/web", wanted), found, "{wanted:?}");
+        }
+        assert!(is_project("C:\\src\\web\\", "web"));
+        assert!(is_project("holidays", "holidays"));
+        assert_eq!(project_name("/"), "/");
+    }
 }

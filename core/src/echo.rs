@@ -5,7 +5,7 @@
 //! erased text from.
 
 use crate::chain::Hash;
-use crate::conversation::Settings;
+use crate::conversation::{Settings, without_fork_mark};
 use crate::event::{Event, kind};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -97,7 +97,10 @@ fn texts_of(event: &Event) -> Vec<String> {
         }
         kind if kind::is_settings(kind) => {
             let title = event.read::<Settings>().and_then(|settings| settings.title.flatten());
-            texts.extend(title.and_then(|title| tidied(&title)));
+            let title = title.as_deref().unwrap_or_default();
+            let own = without_fork_mark(title);
+            texts.extend(tidied(title));
+            texts.extend(tidied(own).filter(|_| own != title));
         }
         _ => {}
     }

@@ -166,7 +166,7 @@ impl ConversationIndex for Unexpired {
         loop {
             let page = self.index.conversations(tenant, &query)?;
             let is_last = page.len() < query.limit;
-            query.after = page.last().map(|last| (last.updated, last.id)).or(query.after);
+            query.after = page.last().map(|last| query.order.position(last)).or(query.after);
             found.extend(page.into_iter().filter(|conversation| !self.is_expired(conversation)));
             if is_last || found.len() >= query.limit {
                 found.truncate(query.limit);

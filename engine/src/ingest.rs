@@ -109,8 +109,9 @@ pub struct Ingested {
 pub enum DraftKind {
     /// A complete turn.
     Whole,
-    /// A complete turn of a transcript value, with the value's event if that holds more than the message.
-    Imported(Option<Raw>),
+    /// A complete turn of a transcript value, with its id there if it keeps that, and with the value's event if that holds
+    /// more than the turn.
+    Imported(Option<TurnId>, Option<Raw>),
     /// A complete turn whose id is derived from its source, so that finding it again gives the same id.
     Found(TurnId),
     /// A complete turn, in this role if the message has none: not all items of a reply have one.
@@ -164,14 +165,18 @@ impl Shared {
             {
                 *role
             }
+            (Ok(role), DraftKind::End(_, opened, ..)) if role != *opened => {
+                let text =
+                    format!("the turn was opened as {opened}; commit it in that role, or open another one");
+                return Err(Error::invalid("turn.role", text));
+            }
             (role, _) => role?,
         };
-        let id = self.journal.source.ulid()?;
-        let turn_id = match &place {
-            DraftKind::Whole | DraftKind::Imported(_) | DraftKind::Said(_) => TurnId(id),
-            DraftKind::End(turn, ..) | DraftKind::Found(turn) => *turn,
+        let id = match &place {
+            DraftKind::Found(turn) | DraftKind::Imported(Some(turn), _) => turn.0,
+            _ => self.journal.source.ulid()?,
         };
-        let id = if let DraftKind::Found(turn) = &place { turn.0 } else { id };
+        let turn_id = if let DraftKind::End(turn, ..) = &place { *turn } else { TurnId(id) };
         let public = without_private(&stored);
         let default = match role {
             // The message itself says so.
@@ -199,7 +204,7 @@ impl Shared {
         let whole = if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE };
         let (kind, reason, mut event) = match place {
             DraftKind::Whole | DraftKind::Said(_) | DraftKind::Found(_) => (whole, None, None),
-            DraftKind::Imported(event) => (whole, None, event),
+            DraftKind::Imported(_, event) => (whole, None, event),
             DraftKind::End(_, _, kind, reason) => (kind, reason, None),
         };
         if let Some(event) = &mut event {

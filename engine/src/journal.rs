@@ -10,7 +10,7 @@ use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName};
 use everturn_core::write::Write;
-use everturn_store::{Assets, CheckedIndex, CheckedLog, Committed};
+use everturn_store::{Assets, CheckedIndex, CheckedLog, Committed, ConversationQuery};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -104,6 +104,23 @@ impl Journal {
         let conversation = Arc::new(self.index.conversation(key)?);
         self.remember(key, conversation.clone());
         Ok(conversation)
+    }
+
+    /// A conversation to be shown, with the verified hash of its head.
+    pub fn shown(&self, key: &Key) -> Result<Conversation, Error> {
+        self.log.with_head(self.index.conversation(key)?)
+    }
+
+    /// A page of conversations to be shown. One that was deleted meanwhile is not in it. Where the last event is
+    /// damaged, the head is the row's, so that one conversation does not hide the others.
+    pub fn listed(&self, tenant: &TenantName, query: &ConversationQuery) -> Result<Vec<Conversation>, Error> {
+        let listed = self.index.conversations(tenant, query)?.into_iter();
+        let shown = listed.map(|conversation| match self.log.with_head(conversation.clone()) {
+            Err(Error::NotFound(_)) => Ok(None),
+            Err(Error::Corrupt(_)) => Ok(Some(conversation)),
+            shown => shown.map(Some),
+        });
+        shown.filter_map(Result::transpose).collect()
     }
 
     fn remember(&self, key: &Key, conversation: Arc<Conversation>) {

@@ -55,13 +55,17 @@ impl From<Settings> for NewConversation {
     }
 }
 
-/// Conversations to list, last changed first.
+/// Conversations to list, latest first.
 #[derive(Clone, Debug)]
 pub struct ListQuery {
     /// Only those whose title contains this.
     pub text: Option<String>,
     /// Only those in this state.
     pub state: Option<Lifecycle>,
+    /// Only those of this project: its name, or a folder that it is in.
+    pub project: Option<String>,
+    /// Only those in which something was said at this time or later.
+    pub since: Option<Timestamp>,
     /// Only forks of this conversation.
     pub forked_from: Option<ConversationId>,
     /// End of the previous page.
@@ -72,7 +76,15 @@ pub struct ListQuery {
 
 impl Default for ListQuery {
     fn default() -> ListQuery {
-        ListQuery { text: None, state: None, forked_from: None, after: None, limit: 50 }
+        ListQuery {
+            text: None,
+            state: None,
+            project: None,
+            since: None,
+            forked_from: None,
+            after: None,
+            limit: 50,
+        }
     }
 }
 
@@ -185,22 +197,26 @@ impl Tenant {
         Ok(drafts)
     }
 
-    /// Conversations, last changed first.
+    /// Conversations, by the time of the latest turn, newest first.
     pub fn list(&self, query: ListQuery) -> Result<Page<Conversation, (Timestamp, ConversationId)>, Error> {
         let limit = page_limit(query.limit)?;
         let store_query = ConversationQuery {
             text: query.text,
             state: query.state,
+            project: query.project,
+            since: query.since,
             parent: query.forked_from,
             after: query.after,
             limit: limit + 1,
+            ..ConversationQuery::default()
         };
-        let mut data = self.shared().journal.index.conversations(self.name(), &store_query)?;
-        let next = more(&mut data, limit, |c: &Conversation| (c.updated, c.id));
+        let mut data = self.shared().journal.listed(self.name(), &store_query)?;
+        let next = more(&mut data, limit, |c: &Conversation| store_query.order.position(c));
         Ok(Page { data, next })
     }
 
-    /// Resolves an id as people write it: a whole one, the beginning of one, or `@last` for the last changed.
+    /// Resolves an id as people write it: a whole one, the beginning of one, or `@last` for the one with the
+    /// latest turn.
     pub fn resolve(&self, text: &str) -> Result<ConversationId, Error> {
         if text == "@last" {
             let query = ConversationQuery { limit: 1, ..ConversationQuery::default() };

@@ -215,6 +215,11 @@ impl Tenant {
                 Ok(counted) => counted,
                 // Deleted meanwhile.
                 Err(Error::NotFound(_)) => return Ok(()),
+                // One damaged conversation does not hide the others; `doctor` names it.
+                Err(Error::Corrupt(found)) if conversation.is_none() => {
+                    tracing::warn!(error = %found.text, "a damaged conversation is not counted");
+                    return Ok(());
+                }
                 Err(error) => return Err(error),
             };
             let mut sum = Spent::default();

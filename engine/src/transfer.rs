@@ -10,21 +10,26 @@ pub use export::Format;
 pub use live::Logged;
 
 use crate::conversation::ConversationHandle;
-use crate::ingest::{DraftKind, Ingested, NewTurn};
+use crate::ingest::{self, DraftKind, Ingested, NewTurn, redaction_mode};
 use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::{ConversationId, TenantName};
+use everturn_core::id::{ConversationId, TenantName, TurnId};
+use everturn_core::json::Raw;
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::redaction::{Mode, mask_text};
-use everturn_core::write::{Action, StateBody, Write};
+use everturn_core::turn::Turn;
+use everturn_core::write::{Action, StateBody, Summarized, Write};
 use everturn_formats::agents::Opened;
 use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
 use everturn_formats::transcript;
 use everturn_store::TurnQuery;
+use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
+use everturn_views::reading;
+use everturn_views::tokens::Family;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -67,11 +72,18 @@ pub struct Imported {
     pub added: u64,
     /// Turns in the file.
     pub turns: u64,
+    /// New turns that were said before others that an earlier import brought. They are at the end of the log.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub late: u64,
     /// Number of lines that are no turns and were kept as events `import.line`, by type.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<String, u64>,
     /// Parts that could not be imported, each with the reason.
     pub problems: Vec<String>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Problems of a file in one line: the first, and how many more there are.
@@ -202,6 +214,7 @@ impl Tenant {
             linked: Vec::new(),
             events: restore.events,
             turns: restore.turns,
+            late: 0,
             added: restore.added,
             kept: BTreeMap::new(),
             problems,
@@ -214,26 +227,48 @@ impl Tenant {
             Some(id) => id,
             None => ConversationId(self.shared().journal.source.ulid()?),
         };
+        let chat = self.conversation(id);
+        let (existing, items) = match self.shared().journal.index.conversation(&self.key(id)) {
+            Ok(existing) => (Some(existing), value.items.len()),
+            Err(Error::NotFound(_)) => (None, 0),
+            Err(error) => return Err(error),
+        };
+        let mut problems = Vec::new();
         let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
-        if let Err(error) = self.conversation(id).transcript_drafts(value, &mut ingested) {
+        let prepared = match &existing {
+            Some(existing) => chat.new_in_transcript(existing, value, &mut ingested, &mut problems),
+            None => chat.transcript_drafts(value, &mut ingested),
+        };
+        if let Err(error) = prepared {
             self.shared().journal.uploaded(&ingested.uploads);
             return Err(error);
         }
-        let events = ingested.drafts.len() as u64;
+        let added = ingested.drafts.len() as u64;
         let turns = ingested.drafts.iter().filter(|draft| kind::begins_turn(&draft.kind)).count() as u64;
-        let action = Action::Create { drafts: ingested.drafts, parent: None, idempotency: None };
-        let submitted = self.submit(self.key(id), action, ingested.uploads);
-        let conversation =
-            Commit::new(submitted, |committed| Ok(Arc::unwrap_or_clone(committed.conversation))).wait()?;
+        let Ingested { drafts, uploads } = ingested;
+        let action = match &existing {
+            Some(existing) => {
+                Action::Append { drafts, expected_seq: Some(existing.head.seq), idempotency: None }
+            }
+            None => Action::Create { drafts, parent: None, idempotency: None },
+        };
+        let conversation = match existing {
+            Some(existing) if added == 0 => existing,
+            _ => Commit::new(self.submit(self.key(id), action, uploads), |committed| {
+                Ok(Arc::unwrap_or_clone(committed.conversation))
+            })
+            .wait()?,
+        };
         Ok(Imported {
             format: "transcript".into(),
             conversation,
             linked: Vec::new(),
-            events,
+            events: added.max(items as u64),
             turns,
-            added: events,
+            late: 0,
+            added,
             kept: BTreeMap::new(),
-            problems: Vec::new(),
+            problems,
         })
     }
 }
@@ -294,7 +329,11 @@ impl ConversationHandle {
         let fold = self.shared().fold(key, head)?;
         let over = conversation.limits().max_events.is_some_and(|max| head > max);
         let set = fold.pins.values().chain(fold.scratchpads.values()).copied();
-        let in_force = set.chain(fold.approvals.iter().map(|waiting| waiting.seq)).collect();
+        let waiting = fold.approvals.iter().map(|waiting| waiting.seq);
+        let tools = fold.tools.iter().filter(|tool| tool.turn.is_none()).map(|tool| tool.seq);
+        let abandoned = fold.abandoned.iter().map(|abandoned| abandoned.seq);
+        let checkpoint = fold.checkpoint.map(|at| at.seq);
+        let in_force = set.chain(waiting).chain(tools).chain(abandoned).chain(checkpoint).collect();
         if is_redacted {
             conversation = redacted::conversation(conversation)?;
         }
@@ -331,13 +370,20 @@ impl ConversationHandle {
                 false => self.turns(&query),
             }
         };
-        let (turns, read) = (|after| page(after, true), |after| page(after, false));
+        let edited = self.edited_view(conversation.view_start().0, &page)?;
+        let turns = |after| page(after, true);
+        let read = |after: u64| match &edited {
+            Some(turns) => {
+                Ok(turns.iter().filter(|turn| turn.place > after).take(PAGE_ENTRIES_MAX).cloned().collect())
+            }
+            None => page(after, false),
+        };
         let system_prompt = self.state().system_prompt(None)?;
         let system_prompt = match is_redacted {
             true => system_prompt.as_ref().map(redacted::system_prompt),
             false => system_prompt,
         };
-        let checkpoint = self.checkpoint(conversation.checkpoint)?;
+        let checkpoint = self.checkpoint_with_edits(&fold)?.map(|(checkpoint, _)| checkpoint);
         let summary = checkpoint.map(|checkpoint| checkpoint.handoff_md);
         let summary = if is_redacted { summary.as_deref().map(mask_text) } else { summary };
         let source = transcript::Source {
@@ -352,6 +398,156 @@ impl ConversationHandle {
             in_force: &in_force,
         };
         transcript::export(&source, out)
+    }
+
+    /// The turns of the messages view where some were edited, without calls and results that lost each other by it. `None`
+    /// if none was, or if they are too many to be held at once.
+    fn edited_view(
+        &self,
+        start: u64,
+        page: &dyn Fn(u64, bool) -> Result<Vec<Turn>, Error>,
+    ) -> Result<Option<Vec<Turn>>, Error> {
+        if self.shared().journal.index.fallen_after(self.key(), start)? == 0 {
+            return Ok(None);
+        }
+        let (mut turns, mut bytes, mut after) = (Vec::new(), 0, start);
+        loop {
+            let read = page(after, true)?;
+            let Some(last) = read.last() else { break };
+            after = last.seq;
+            bytes += read
+                .iter()
+                .filter_map(|turn| turn.message.as_ref())
+                .map(|m| m.get().len() as u64)
+                .sum::<u64>();
+            if bytes > self.shared().options.whole_bytes_max {
+                return Ok(None);
+            }
+            turns.extend(read.into_iter().filter(|turn| turn.place > start));
+        }
+        let standing = reading::messages(&turns)?.into_iter();
+        let standing = standing
+            .map(|(index, message)| Turn { message: Some(message.raw().clone()), ..turns[index].clone() });
+        Ok(Some(standing.collect()))
+    }
+
+    /// Drafts of what a value has that is not in its conversation: turns after all that are there. One that was exported
+    /// here and has nothing new has none.
+    fn new_in_transcript(
+        &self,
+        existing: &Conversation,
+        value: transcript::Imported,
+        into: &mut Ingested,
+        problems: &mut Vec<String>,
+    ) -> Result<(), Error> {
+        let index = &self.shared().journal.index;
+        let mut known = Vec::new();
+        let (mut after, _) = existing.view_start();
+        loop {
+            let query = TurnQuery { after: Some(after), limit: PAGE_ENTRIES_MAX, ..TurnQuery::default() };
+            let page = index.turns(self.key(), &query)?;
+            let Some(last) = page.last() else { break };
+            after = last.place;
+            known.extend(page.into_iter().filter_map(|turn| turn.message));
+        }
+        // What was stored as an asset is not in the message any more.
+        let is_same = |(known, given): (&Raw, &Raw)| known == given || known.get().contains("\"asset_id\"");
+        let said = value.items.iter().filter_map(|item| match item {
+            transcript::Item::Turn { message, .. } => Some(message),
+            transcript::Item::Event { .. } => None,
+        });
+        let given: Vec<&Raw> = said.collect();
+        if !known.iter().zip(&given).all(|(known, given)| is_same((known, given))) {
+            let is_known = |item: &transcript::Item| match item {
+                transcript::Item::Turn { about, .. } => {
+                    about.turn.is_some_and(|turn| index.turn_in(self.key(), turn).is_ok())
+                }
+                transcript::Item::Event { .. } => true,
+            };
+            if !value.items.iter().all(is_known) {
+                problems
+                    .push(format!("{} is here already and reads differently; nothing was added", self.id()));
+            }
+            return Ok(());
+        }
+        let turns = value.items.into_iter().filter(|item| matches!(item, transcript::Item::Turn { .. }));
+        for item in turns.skip(known.len()) {
+            self.transcript_draft(existing, item, into)?;
+        }
+        into.drafts.iter().try_for_each(Draft::check)
+    }
+
+    fn transcript_draft(
+        &self,
+        conversation: &Conversation,
+        item: transcript::Item,
+        into: &mut Ingested,
+    ) -> Result<(), Error> {
+        let shared = self.shared();
+        let body = item.body().transpose()?;
+        match item {
+            transcript::Item::Turn { visibility, message, event, is_derived, about, .. } => {
+                let transcript::About { turn, actor, audience, at, model, tokens, metadata } = *about;
+                let new = NewTurn {
+                    actor,
+                    audience,
+                    tokens,
+                    model,
+                    metadata,
+                    occurred_at: at,
+                    visibility: Some(visibility),
+                    ..NewTurn::message(message.get())
+                };
+                // A turn keeps its id, unless that is taken.
+                let is_free =
+                    |turn: &TurnId| shared.journal.index.stored_turn(&self.key().tenant, *turn).is_err();
+                let turn = turn.filter(is_free);
+                let event = event.filter(|_| !(is_derived && turn.is_some()));
+                shared.ingest(conversation, new, DraftKind::Imported(turn, event), into)
+            }
+            transcript::Item::Event { kind, role, visibility, raw, about } => {
+                let mut body = body.unwrap_or(raw);
+                ingest::redact(&mut body, redaction_mode(conversation))?;
+                let draft = shared.draft(kind, &body)?;
+                // A call without an id is given up by its turn.
+                let turn = about.turn.filter(|turn| {
+                    draft.kind == kind::TOOL_ABANDONED
+                        && into.drafts.iter().any(|said| said.id.0 == turn.0 && said.turn == Some(*turn))
+                });
+                let (actor, occurred_at) = (about.actor, about.at);
+                into.drafts.push(Draft { role, visibility, actor, occurred_at, turn, ..draft });
+                Ok(())
+            }
+        }
+    }
+
+    /// The event that makes a value's summary a checkpoint: it covers everything before the first turn.
+    fn summary_draft(
+        &self,
+        (checkpoint, through): (Checkpoint, Option<TurnId>),
+        before: u64,
+        mode: Mode,
+    ) -> Result<Draft, Error> {
+        let input_hash = Hash::of(checkpoint.handoff_md.as_bytes());
+        let tokens_after = Family::default().count(&compaction::render(&checkpoint));
+        let id = self.shared().journal.source.ulid()?;
+        let through = through.unwrap_or(TurnId(id));
+        let body = CompactionBody {
+            checkpoint: Some(checkpoint),
+            covers: Covers { from_seq: 1, to_seq: before, turns: 0 },
+            summarized: Some(Summarized { through, through_seq: before, turns_before: 0 }),
+            previous: None,
+            summarizer: "transcript".into(),
+            prompt_hash: None,
+            input_hash,
+            tokens_before: 0,
+            tokens_after,
+            reverts: None,
+            restores: None,
+        };
+        let mut body = Raw::of(&body)?;
+        ingest::redact(&mut body, mode)?;
+        self.shared().draft(kind::COMPACTION, &body)
     }
 
     fn transcript_drafts(&self, value: transcript::Imported, into: &mut Ingested) -> Result<(), Error> {
@@ -369,18 +565,25 @@ impl ConversationHandle {
         for asset in value.assets {
             into.drafts.push(shared.draft(kind::ASSET_ADDED, &asset.raw)?);
         }
+        let mut summary = value.checkpoint;
         for item in value.items {
-            let body = item.body().transpose()?;
-            match item {
-                transcript::Item::Turn { visibility, message, event, .. } => {
-                    let turn = NewTurn { visibility: Some(visibility), ..NewTurn::message(message.get()) };
-                    shared.ingest(&created, turn, DraftKind::Imported(event), into)?;
-                }
-                transcript::Item::Event { kind, role, visibility, raw } => {
-                    let draft = shared.draft(kind, &body.unwrap_or(raw))?;
-                    into.drafts.push(Draft { role, visibility, ..draft });
-                }
+            if matches!(item, transcript::Item::Turn { .. })
+                && let Some(summary) = summary.take()
+            {
+                into.drafts.push(self.summary_draft(
+                    summary,
+                    into.drafts.len() as u64,
+                    redaction_mode(&created),
+                )?);
             }
+            self.transcript_draft(&created, item, into)?;
+        }
+        if let Some(summary) = summary {
+            into.drafts.push(self.summary_draft(
+                summary,
+                into.drafts.len() as u64,
+                redaction_mode(&created),
+            )?);
         }
         into.drafts.push(shared.draft(kind::IMPORT_FINISHED, &serde_json::json!({"format": "transcript"}))?);
         if value.state != Lifecycle::Active {

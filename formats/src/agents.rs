@@ -1,5 +1,5 @@
 //! Files that agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, pi, Droid, Qwen Code, Copilot
-//! CLI, and messages in the shapes of providers.
+//! CLI, Kimi CLI, Cursor, opencode, and messages in the shapes of providers.
 //!
 //! [`open`] tells the format by the content, [`Reader`] reads a file from its beginning in bounded memory and gives an
 //! [`Entry`] for everything in it: a turn, a compaction, or an event that keeps a line as it was. One file may hold several
@@ -12,6 +12,7 @@
 
 mod claude;
 mod codex;
+mod cursor;
 mod detect;
 mod elements;
 mod expand;
@@ -20,12 +21,13 @@ mod line;
 mod lines;
 mod linked;
 mod messages;
+mod opencode;
 mod reader;
 mod tree;
 
 pub use detect::{Format, HEAD_BYTES, detect, unknown};
 pub use expand::{EXPANSION_MAX, Expanded};
-pub use reader::{Opened, Reader, open};
+pub use reader::{Opened, Reader, first_time, open};
 
 use everturn_core::chain::Hash;
 use everturn_core::event::Visibility;

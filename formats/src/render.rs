@@ -24,9 +24,12 @@ use crate::provider::{Media, Provider};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, SystemPrompt};
 use everturn_core::event::{Event, Visibility};
+use everturn_core::message::{self, Part};
 use everturn_core::time::Timestamp;
-use everturn_core::turn::{Status, Turn};
+use everturn_core::turn::{Role, Status, Tokens, Turn};
+use everturn_core::viewer::without_private;
 use everturn_views::compaction::{self, CompactionBody};
+use everturn_views::speech;
 use std::io::Write;
 
 /// Form of a document.
@@ -49,8 +52,61 @@ pub struct About<'a> {
     pub conversation: &'a Conversation,
     /// Its system prompt.
     pub system_prompt: Option<&'a SystemPrompt>,
+    /// Overview of its turns; only [`Style::Html`] shows it.
+    pub outline: &'a Outline,
     /// Source of asset bytes.
     pub media: &'a dyn Media,
+}
+
+/// Overview of the turns for the head of a page. They are read for it before the first is written.
+#[derive(Clone, Debug, Default)]
+pub struct Outline {
+    prompts: Vec<Prompt>,
+    tokens: Tokens,
+}
+
+/// A person's turn, by its beginning.
+#[derive(Clone, Debug)]
+struct Prompt {
+    seq: u64,
+    text: String,
+}
+
+/// Number of characters of a prompt in the outline.
+const PROMPT_CHARS: usize = 100;
+
+impl Outline {
+    /// Takes note of a turn that stands.
+    pub fn note(&mut self, turn: &Turn) {
+        if !is_said(turn) {
+            return;
+        }
+        if let Some(tokens) = turn.tokens {
+            for (sum, more) in
+                [(&mut self.tokens.prompt, tokens.prompt), (&mut self.tokens.completion, tokens.completion)]
+            {
+                *sum = more.map(|more| sum.unwrap_or(0).saturating_add(more)).or(*sum);
+            }
+        }
+        if speech::of_turn(turn).role == Role::User
+            && let Some(text) = prompt(turn)
+        {
+            self.prompts.push(Prompt { seq: turn.seq, text });
+        }
+    }
+}
+
+/// The beginning of a person's words, on one line.
+fn prompt(turn: &Turn) -> Option<String> {
+    let public = without_private(turn.message.as_ref()?.get())?;
+    let message: serde_json::Value = serde_json::from_str(&public).ok()?;
+    let texts = message::parts(&message).into_iter();
+    let texts: Vec<&str> =
+        texts.filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None }).collect();
+    let text = texts.join(" ");
+    let line = speech::words(&text).ok()?.split_whitespace().collect::<Vec<_>>().join(" ");
+    let cut = line.char_indices().nth(PROMPT_CHARS).map(|(end, _)| format!("{}…", line[..end].trim_end()));
+    Some(cut.unwrap_or(line)).filter(|line| !line.is_empty())
 }
 
 /// A document being written.

@@ -7,11 +7,14 @@
 //!
 //! - `conversation.created` carries [`Imported::settings`]. Their `transcript` map is never empty: it marks the
 //!   conversation as imported and holds everything that our model has no field for (`version` as it was, a foreign `id`,
-//!   `summary`, unknown fields, and under `metadata` the entries that settings cannot hold).
+//!   unknown fields, and under `metadata` the entries that settings cannot hold).
 //! - Each asset is an `asset.added` event whose body is the descriptor as it came.
-//! - [`Item::Turn`] is a turn whose `core::turn::TurnBody` has the message and, where it differs from what the message
-//!   gives by itself, the `event`. The value's message without an event has [`NO_EVENT`] there.
-//! - [`Item::Event`] is an event of that kind, without a turn, whose body is `{"event": …}` ([`Item::body`]).
+//! - [`Imported::checkpoint`], made of the summary, is a `compaction` event before the first turn.
+//! - [`Item::Turn`] is a turn whose `core::turn::TurnBody` has the message and, where it differs from what the turn
+//!   gives by itself, the `event`. The value's message without an event has [`NO_EVENT`] there, and one with an event
+//!   that has none of the fields of [`About`] has [`BARE_EVENT`].
+//! - [`Item::Event`] is an event of that kind, without a turn, whose body is `{"event": …}`; one that changes the state
+//!   has the fields of that as well ([`Item::body`]).
 //! - `import.finished` comes last, and behind it, for a value that was not active, one `conversation.state` whose reason
 //!   is [`STATE_REASON`] (it cannot stand before: a closed conversation takes no more events).
 //!
@@ -29,9 +32,11 @@ pub use import::{AssetItem, Imported, Item, parse};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::event::{Visibility, kind};
+use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::message;
-use everturn_core::turn::Role;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Role, Tokens, Turn};
 use everturn_views::projection::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -62,6 +67,8 @@ pub const TYPE: &str = "transcript";
 pub const VERSION: u64 = 2;
 /// In place of a turn's event: the imported value has none for this message. (Null would read as "as derived".)
 pub const NO_EVENT: &str = "false";
+/// In place of a turn's event: the imported value has the one that the message gives, and nothing about the turn.
+pub const BARE_EVENT: &str = "true";
 /// The reason of the `conversation.state` event with which an import takes over the value's state.
 pub const STATE_REASON: &str = "import";
 
@@ -73,6 +80,57 @@ struct Derived {
     visibility: Visibility,
     text: String,
     blocks: Vec<Raw>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<EventId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turn: Option<TurnId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    audience: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Tokens>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message_index: Option<usize>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    metadata: BTreeMap<String, Raw>,
+}
+
+/// What an event says of its turn besides the message.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct About {
+    /// The turn.
+    pub turn: Option<TurnId>,
+    /// Its actor.
+    pub actor: Option<String>,
+    /// Actors that it is addressed to.
+    pub audience: Vec<String>,
+    /// Time at which it was said.
+    pub at: Option<Timestamp>,
+    /// Model that wrote it.
+    pub model: Option<String>,
+    /// Token counts.
+    pub tokens: Option<Tokens>,
+    /// Metadata.
+    pub metadata: BTreeMap<String, Raw>,
+}
+
+impl About {
+    fn of(turn: &Turn) -> About {
+        About {
+            turn: Some(turn.id),
+            actor: turn.actor.clone(),
+            audience: turn.audience.clone(),
+            at: Some(turn.occurred_at.unwrap_or(turn.created)),
+            model: turn.model.clone(),
+            tokens: turn.tokens,
+            metadata: turn.metadata.clone(),
+        }
+    }
 }
 
 /// The fields of a message that matter here.
@@ -96,7 +154,23 @@ impl Derived {
             visibility,
             text: value.map(|value| message::render(&value, |id| labels.get(id))).unwrap_or_default(),
             blocks: blocks(&shape, message),
+            id: None,
+            turn: None,
+            actor: None,
+            audience: Vec::new(),
+            at: None,
+            model: None,
+            tokens: None,
+            message_index: None,
+            metadata: BTreeMap::new(),
         }
+    }
+
+    /// The same with what is known of the turn, and the index of its message in the value.
+    fn about(self, about: About, message_index: Option<usize>) -> Derived {
+        let About { turn, actor, audience, at, model, tokens, metadata } = about;
+        let id = turn.map(|turn| EventId(turn.0));
+        Derived { id, turn, actor, audience, at, model, tokens, message_index, metadata, ..self }
     }
 }
 
@@ -140,6 +214,28 @@ impl Labels {
 #[serde(deny_unknown_fields)]
 struct GivenEvent {
     event: Raw,
+}
+
+/// The same for one that changes the state, which has what it changes beside it.
+#[derive(Deserialize)]
+struct GivenChange {
+    event: Raw,
+}
+
+/// Whether an event of the kind changes the state by its body alone.
+fn changes_state(kind: &str) -> bool {
+    use kind::*;
+    matches!(
+        kind,
+        PIN | UNPIN
+            | SCRATCHPAD_SET
+            | SCRATCHPAD_CLEAR
+            | APPROVAL_REQUESTED
+            | APPROVAL_RESOLVED
+            | TOOL_STARTED
+            | TOOL_FINISHED
+            | TOOL_ABANDONED
+    )
 }
 
 /// The text of `metadata.system_prompt`, which is a string or an object with `content`.

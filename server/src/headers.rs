@@ -11,10 +11,13 @@ use std::fmt::Display;
 pub fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     match text(headers, &IF_MATCH)?.as_deref().map(str::trim) {
         None | Some("*") => Ok(None),
-        Some(tag) => opaque(tag).parse().map(Some).map_err(|_| {
-            let text = "If-Match must be one ETag that a GET of the conversation gave";
-            Error::invalid("if_match.malformed", text).into()
-        }),
+        Some(tag) => {
+            let digits = Some(opaque(tag)).filter(|tag| tag.bytes().all(|byte| byte.is_ascii_digit()));
+            digits.and_then(|digits| digits.parse().ok()).map(Some).ok_or_else(|| {
+                let text = "If-Match must be one ETag that a GET of the conversation gave";
+                Error::invalid("if_match.malformed", text).into()
+            })
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::{Index, Log, StoredTurn, TurnQuery};
 use everturn_core::Error;
 use everturn_core::chain;
+use everturn_core::conversation::Conversation;
 use everturn_core::error::code;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
@@ -22,19 +23,33 @@ pub trait CheckedLog: Log {
         let events = self.stored_events(key, after, limit)?;
         for (event, expected) in events.iter().zip(after.saturating_add(1)..) {
             if event.seq != expected {
-                return Err(Error::corrupt(
-                    "chain.missing_seq",
-                    format!(
-                        "{} has no event at seq {expected}; read what is after it with `after` {expected}, and restore it from \
-                         a backup",
-                        key.id
-                    ),
-                ));
+                return Err(missing(key, expected));
             }
             chain::check(event)?;
         }
         Ok(events)
     }
+
+    /// A conversation with its head's hash from its last event. Its row has it too, but no hash covers the row.
+    fn with_head(&self, mut conversation: Conversation) -> Result<Conversation, Error> {
+        let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
+        let seq = conversation.head.seq;
+        if let Some(before) = seq.checked_sub(1) {
+            let last = self.events(&key, before, 1)?.pop();
+            conversation.head.hash = last.ok_or_else(|| missing(&key, seq))?.hash;
+        }
+        Ok(conversation)
+    }
+}
+
+fn missing(key: &Key, seq: u64) -> Error {
+    Error::corrupt(
+        "chain.missing_seq",
+        format!(
+            "{} has no event at seq {seq}; read what is after it with `after` {seq}, and restore it from a backup",
+            key.id
+        ),
+    )
 }
 
 impl<T: Log> CheckedLog for T {}

@@ -104,7 +104,9 @@ macro_rules! conformance {
             a_turn_is_superseded_once
             settings_fold_into_the_conversation
             participants_are_those_who_spoke
-            conversations_are_listed_last_changed_first
+            conversations_are_listed_latest_first
+            a_conversation_knows_when_it_was_said
+            listing_filters_by_project
             listing_filters_by_title_and_state
             forks_are_listed_by_their_parent
             ids_are_found_by_their_beginning

@@ -3,7 +3,7 @@
 
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, Lifecycle, Tombstone};
+use everturn_core::conversation::{Conversation, Lifecycle, Tombstone, is_project};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
@@ -22,7 +22,7 @@ impl<T: ConversationIndex + TurnIndex + AssetIndex + Provenance + FoldCache + Ma
 pub trait ConversationIndex: Send + Sync {
     /// A conversation. `NotFound` if it is absent, another tenant's, or deleted.
     fn conversation(&self, key: &Key) -> Result<Conversation, Error>;
-    /// Conversations of a tenant, last changed first.
+    /// A page of a tenant's conversations, latest first.
     fn conversations(
         &self,
         tenant: &TenantName,
@@ -52,12 +52,49 @@ pub struct ConversationQuery {
     pub text: Option<String>,
     /// Only those in this state.
     pub state: Option<Lifecycle>,
+    /// Only those of this project: see [`is_project`].
+    pub project: Option<String>,
     /// Only forks of this conversation.
     pub parent: Option<ConversationId>,
-    /// Only those after this one in the listing: its `updated` and id.
+    /// Only those at or after this time in the listing.
+    pub since: Option<Timestamp>,
+    /// Order of the listing.
+    pub order: ListOrder,
+    /// Only those after this one in the listing: its [`position`](ListOrder::position).
     pub after: Option<(Timestamp, ConversationId)>,
     /// Maximum number of conversations.
     pub limit: usize,
+}
+
+/// Order of a listing of conversations, latest first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ListOrder {
+    /// By the time of the latest turn.
+    #[default]
+    Said,
+    /// By the time of the last event.
+    Changed,
+}
+
+impl ListOrder {
+    /// Position of a conversation in the listing.
+    pub fn position(self, conversation: &Conversation) -> (Timestamp, ConversationId) {
+        let at = match self {
+            ListOrder::Said => conversation.said(),
+            ListOrder::Changed => conversation.updated,
+        };
+        (at, conversation.id)
+    }
+}
+
+impl ConversationQuery {
+    /// Whether a conversation passes the filters, its position, title and state aside.
+    pub(crate) fn takes(&self, conversation: &Conversation) -> bool {
+        self.since.is_none_or(|since| self.order.position(conversation).0 >= since)
+            && self.project.as_ref().is_none_or(|wanted| {
+                conversation.project().is_some_and(|project| is_project(&project, wanted))
+            })
+    }
 }
 
 /// Storage that a tenant uses. Erased and deleted content does not count, and inherited content counts once.

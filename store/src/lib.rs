@@ -38,8 +38,9 @@ pub use assets::Assets;
 pub use backup::{Backup, ErasedPage, Member};
 pub use checked::{CheckedIndex, CheckedLog};
 pub use index::{
-    AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Index, Maintenance,
-    Problem, ProblemKind, Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
+    AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Index, ListOrder,
+    Maintenance, Problem, ProblemKind, Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written,
+    WrittenPage,
 };
 pub use keys::Keys;
 pub use log::{Committed, Log};

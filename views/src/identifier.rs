@@ -338,7 +338,7 @@ fn is_path(word: &str) -> bool {
 }
 
 /// Uses a list, because `self.name` and `example.com` have a dot as well.
-fn has_file_ending(word: &str) -> bool {
+pub(crate) fn has_file_ending(word: &str) -> bool {
     #[rustfmt::skip]
     const ENDINGS: &[&str] = &[
         "avif", "bak", "bash", "bat", "bin", "bmp", "c", "cc", "cfg", "cjs", "clj", "cmake", "cmd", "conf",

@@ -38,6 +38,9 @@ use std::sync::Arc;
 /// Version of the terms: an index of another version is rebuilt.
 pub const TERMS_VERSION: u32 = 4;
 
+/// Two texts with a lower cosine are unrelated, whatever the model.
+pub const UNRELATED_BELOW: f64 = 0.2;
+
 /// Kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -24,7 +24,7 @@ impl Speech {
 }
 
 /// Elements that agents put around text of their own, and what each is.
-const ELEMENTS: [(&str, &str); 25] = [
+const ELEMENTS: [(&str, &str); 29] = [
     ("bash-input", "shell command"),
     ("bash-stderr", "shell output"),
     ("bash-stdout", "shell output"),
@@ -35,6 +35,7 @@ const ELEMENTS: [(&str, &str); 25] = [
     ("ide_diagnostics", "editor state"),
     ("ide_opened_file", "editor state"),
     ("ide_selection", "editor state"),
+    ("image_files", "attachment"),
     ("instructions", "instructions"),
     ("local-command-caveat", "command"),
     ("local-command-stderr", "command output"),
@@ -43,9 +44,12 @@ const ELEMENTS: [(&str, &str); 25] = [
     ("session-start-hook", "hook output"),
     ("skill", "skill"),
     ("subagent_notification", "notification"),
+    ("system", "program text"),
     ("system-reminder", "reminder"),
     ("task-notification", "notification"),
+    ("timestamp", "time"),
     ("turn_aborted", "interruption"),
+    ("uploaded_documents", "attachment"),
     ("user-prompt-submit-hook", "hook output"),
     ("user_instructions", "instructions"),
     ("user_shell_command", "shell command"),
@@ -65,6 +69,9 @@ const BEGINNINGS: [(&str, &str); 6] = [
 /// The heading below which Codex' extensions of editors put what was asked.
 const REQUEST: &str = "## My request for Codex:";
 
+/// The element in which Cursor puts them, behind others of its own.
+const QUERY: (&str, &str) = ("<user_query>", "</user_query>");
+
 /// The words of a person in a text of the role `user`, without what a program put before and behind them. `Err` with the
 /// kind of notice if nothing is left.
 pub fn words(text: &str) -> Result<&str, &'static str> {
@@ -73,9 +80,15 @@ pub fn words(text: &str) -> Result<&str, &'static str> {
     if let Some((_, request)) = rest.rsplit_once(REQUEST).filter(|_| rest.starts_with('#')) {
         rest = request.trim();
     }
+    if rest.contains(QUERY.0) {
+        rest = rest.trim_start_matches("[Image]").trim_start();
+    }
     while let Some((notice, end)) = leading(rest) {
         first = first.or(Some(notice));
         rest = rest[end..].trim_start();
+    }
+    if let Some(query) = rest.strip_prefix(QUERY.0) {
+        rest = query.rsplit_once(QUERY.1).map_or(query, |(query, _)| query).trim();
     }
     match first.filter(|_| rest.is_empty()) {
         Some(notice) => Err(notice),
@@ -165,6 +178,16 @@ mod tests {
                 Ok("Fix it."),
             ),
             ("Base directory for this skill: /x\n\n# Skill", Err("skill")),
+            (
+                "<timestamp>Friday, May 8</timestamp>\n<user_query>\nAdd <b>it</b>.\n</user_query>",
+                Ok("Add <b>it</b>."),
+            ),
+            (
+                "[Image]\n<image_files>\n1. /a.png\n</image_files>\n<user_query>Like this.</user_query>",
+                Ok("Like this."),
+            ),
+            ("<user_query>cut off", Ok("cut off")),
+            ("<system>CHECKPOINT 0</system>", Err("program text")),
             ("", Ok("")),
         ] {
             assert_eq!(words(text), expected, "{text}");

@@ -17,7 +17,7 @@ use everturn_core::limits::BODY_BYTES_MAX;
 use everturn_core::turn::{Role, Turn, TurnBody};
 use everturn_views::speech;
 use everturn_views::state::PendingTool;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
@@ -78,10 +78,9 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
     }
     // Read before the store is opened, so that a slow pipe does not block other writers.
     let text = if verb.text == "-" { standard_input()? } else { verb.text.clone() };
-    // A tool result may be empty; an empty user turn is a mistake.
-    if text.trim().is_empty() && !verb.message && role == Role::User {
-        let text = "there is nothing to append: the text is empty; give it as TEXT, or on standard input";
-        return Err(Error::invalid("append.empty", text).into());
+    // A tool may have no output.
+    if text.trim().is_empty() && (verb.message || role != Role::Tool) {
+        return Err(empty().into());
     }
     let store = open::writing(args)?;
     let conversation = store.resolve(&verb.conversation)?;
@@ -104,6 +103,11 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
         idempotency_key: verb.idempotency_key.clone(),
     };
     store.call(append)?.turns.iter().try_for_each(|turn| said(args, turn))
+}
+
+fn empty() -> Error {
+    let text = "there is nothing to append: the text is empty; give it as TEXT, or on standard input";
+    Error::invalid("append.empty", text)
 }
 
 /// Id of the call that a tool's text answers: the named one, else the only one that waits. `None` if none does.
@@ -185,9 +189,12 @@ fn stream(store: &Client, id: ConversationId, verb: &Append, role: Role) -> Resu
         model: verb.model.clone(),
         ..NewStream::default()
     };
+    let mut input = BufReader::new(std::io::stdin().lock());
+    if input.fill_buf()?.is_empty() {
+        return Err(empty().into());
+    }
     let turn = store.call(OpenTurn { conversation: id.into(), new })?.id;
     let mut length = 0;
-    let mut input = std::io::stdin().lock();
     let mut pending: Vec<u8> = Vec::new();
     let mut buffer = [0; 8192];
     let ended = loop {

@@ -77,6 +77,24 @@ pub fn update(args: &Args, verb: &Update) -> Result<(), Failure> {
 }
 
 #[derive(ClapArgs)]
+#[command(
+    after_help = "Examples:\n  everturn rename @last 'Lisbon in May'\n  everturn rename conv_01J9 ''     (no title)"
+)]
+pub struct Rename {
+    /// Conversation: id, beginning of an id, or @last
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// New title; an empty one removes it
+    #[arg(value_name = "TITLE", required = true)]
+    title: Vec<String>,
+}
+
+pub fn rename(args: &Args, verb: &Rename) -> Result<(), Failure> {
+    let title = Some(Some(verb.title.join(" ")).filter(|title| !title.trim().is_empty()));
+    run(args, &verb.conversation, ChangeConversation { title, ..ChangeConversation::default() })
+}
+
+#[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn archive @last\n  everturn archive conv_01J9 --undo")]
 pub struct Archive {
     /// Conversation: id, beginning of an id, or @last
@@ -98,7 +116,8 @@ pub fn archive(args: &Args, verb: &Archive) -> Result<(), Failure> {
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "A closed conversation can be read, exported and forked; no more turns are appended to it.\n\n\
+    after_help = "A closed conversation can be read, exported and forked. No more turns, approvals, pins or prompts are added to\n\
+    it, for ever. What is said about it still can be: title, metadata and retention, facts, summaries, erasure.\n\n\
     Example:\n  everturn close @last --reason 'the trip is over'"
 )]
 pub struct Close {

@@ -15,6 +15,7 @@ use everturn_core::Error;
 use find::{Inputs, find};
 use indicatif::ProgressBar;
 use serde::Serialize;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -24,11 +25,12 @@ use std::path::Path;
     everturn import                               (all sessions of agents on this machine)\n  \
     everturn import --dry-run                     (only count, import nothing)\n  \
     everturn import session.jsonl transcript.json\n  \
+    everturn import ~/.claude/projects -v         (a line for each file)\n  \
     everturn import ~/.claude/projects --watch\n  \
     everturn import - < session.jsonl\n\n\
     The format is detected from the content: files that `export` wrote, session files, transcript values, Claude Code, Codex\n\
     (also .zst), Gemini CLI, lists of OpenAI or Anthropic messages, and one message a line. Importing again adds only what\n\
-    is new. See docs/import.md.")]
+    is new. Files are read in the order of their first timestamp. See docs/import.md.")]
 pub struct Import {
     /// Files and folders; - is standard input [default: the session folders of Claude Code, Codex and Gemini
     /// CLI]
@@ -41,6 +43,8 @@ pub struct Import {
     #[arg(long, conflicts_with = "dry_run")]
     watch: bool,
 }
+
+const DIM: anstyle::Style = anstyle::Style::new().dimmed();
 
 /// Number of bytes of a file read at a time.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -75,9 +79,11 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     let store = open::importing(args)?;
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
     let mut reports = Vec::new();
+    // Of a folder, the files that need attention.
+    let each = args.verbose > 0 || found.places.is_empty();
     for file in &found.files {
         let report = one(&store, &file.path, false, &bar);
-        if !args.json {
+        if !args.json && (each || !report.is_clean() || report.late() > 0) {
             bar.suspend(|| output::text(report.text()))?;
         }
         reports.push(report);
@@ -92,8 +98,40 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         output::json_list(&reports, None)?;
     } else if let Some(text) = found.nothing() {
         output::text(text)?;
+    } else if reports.len() > 1 || !each {
+        output::text(total(&reports, each))?;
     }
     if reports.iter().all(Report::is_clean) { Ok(()) } else { Err(Failure::Reported) }
+}
+
+/// What was imported from several files.
+fn total(reports: &[Report], each: bool) -> String {
+    let imported = || reports.iter().filter_map(|report| report.imported.as_ref());
+    let ids: HashSet<_> = imported().flat_map(|it| it.linked.iter().chain([&it.conversation.id])).collect();
+    let sum = |number: fn(&Imported) -> u64| imported().map(number).sum::<u64>();
+    let mut out = format!(
+        "{}: {}, {}, {} new",
+        show::count(reports.len() as u64, "file"),
+        show::count(ids.len() as u64, "conversation"),
+        show::count(sum(|it| it.turns), "turn"),
+        show::count(sum(|it| it.added), "event"),
+    );
+    let left_out = reports.iter().filter(|report| report.left_out.is_some()).count();
+    let failed = reports.iter().filter(|report| report.error.is_some()).count();
+    let odd = imported().filter(|it| !it.problems.is_empty()).count();
+    let said = [(left_out, "left out"), (odd, "with problems"), (failed, "failed")];
+    let said: Vec<String> = said
+        .iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, what)| format!("{number} {what}"))
+        .collect();
+    if !said.is_empty() {
+        out += &format!(" ({})", said.join(", "));
+    }
+    if !each {
+        out += &format!("\n{DIM}-v shows a line for each file{DIM:#}");
+    }
+    out
 }
 
 /// Imports one file. A bad one does not stop the others.
@@ -140,6 +178,10 @@ impl Report {
         self.left_out.is_some() || self.imported.as_ref().is_some_and(|imported| imported.problems.is_empty())
     }
 
+    fn late(&self) -> u64 {
+        self.imported.as_ref().map_or(0, |imported| imported.late)
+    }
+
     fn text(&self) -> String {
         if let Some(reason) = &self.left_out {
             return format!("left out  {}: {reason}", self.path);
@@ -161,6 +203,10 @@ impl Report {
             show::count(imported.turns, "turn"),
             imported.added,
         );
+        if imported.late > 0 {
+            let late = show::count(imported.late, "turn");
+            out += &format!("\n  {late} said before what was imported earlier: appended at the end");
+        }
         for linked in &imported.linked {
             out += &format!("\n  also {linked}");
         }

@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::output::{self, Failure};
-use crate::{open, show};
+use crate::{dates, open, show};
 use clap::{Args as ClapArgs, Subcommand};
 use everturn::KEY_PREFIX;
 use everturn_api::keys::{CreateKey, ListKeys, MadeKey, RevokeKey};
@@ -94,11 +94,12 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
 fn line(key: &AccessKey) -> String {
     let label = key.label.as_deref().map(|label| format!("  {}", show::printable(label))).unwrap_or_default();
     let state = match (key.revoked, key.expires) {
-        (Some(at), _) => format!("revoked {at}"),
-        (None, Some(at)) => format!("until {at}"),
+        (Some(at), _) => format!("revoked {}", dates::to_second(at)),
+        (None, Some(at)) => format!("until {}", dates::to_second(at)),
         (None, None) => "valid".to_string(),
     };
-    let used = key.last_used.map_or("never used".to_string(), |at| format!("last used {at}"));
+    let used =
+        key.last_used.map_or("never used".to_string(), |at| format!("last used {}", dates::to_second(at)));
     let actors = match key.actors.is_empty() {
         true => String::new(),
         false => format!("  as {}", show::printable(&key.actors.join(", "))),

@@ -2,23 +2,36 @@
 
 use crate::args::Args;
 use crate::output::{self, Failure};
-use crate::{open, show};
+use crate::{dates, open, show};
 use clap::Args as ClapArgs;
 use everturn_api::ConversationName;
 use everturn_api::conversations::ListConversations;
+use everturn_core::conversation::{Conversation, Lifecycle, project_name};
+use std::path::Path;
 
 #[derive(ClapArgs)]
-#[command(after_help = "Examples:\n  everturn list\n  everturn list --query build --state active --json\n  \
-    everturn list --url http://127.0.0.1:7317       (the same, at a server)")]
+#[command(
+    after_help = "Examples:\n  everturn list\n  everturn list --project everturn --since yesterday\n  \
+    everturn list --since 7d --project .          (this folder, the last week)\n  \
+    everturn list --query build --state active --json\n  \
+    everturn list --url http://127.0.0.1:7317       (the same, at a server)\n\n\
+    Subagents are listed below the conversation that they worked for. Times are local."
+)]
 pub struct List {
     /// Only those whose title contains this text
     #[arg(long, short)]
     query: Option<String>,
+    /// Only those of this project: its name, or a folder that it is in
+    #[arg(long, short, value_name = "NAME | DIR")]
+    project: Option<String>,
+    /// Only those with a turn since then: 2026-01-31, yesterday, 7d, …
+    #[arg(long, value_name = "DATE")]
+    since: Option<String>,
     /// Only those in this state: active, archived, abandoned or closed
     #[arg(long)]
     state: Option<String>,
     /// Maximum number of conversations
-    #[arg(long, short, default_value_t = 20, value_name = "N")]
+    #[arg(long, short, default_value_t = LIMIT, value_name = "N")]
     limit: usize,
     /// Only forks of this conversation
     #[arg(long, value_name = "CONV")]
@@ -28,11 +41,43 @@ pub struct List {
     after: Option<String>,
 }
 
+const LIMIT: usize = 20;
+
+/// Maximum number of characters of a title and of a project.
+const TITLE_CHARS: usize = 60;
+const PROJECT_CHARS: usize = 20;
+
+const DIM: anstyle::Style = anstyle::Style::new().dimmed();
+const BOLD: anstyle::Style = anstyle::Style::new().bold();
+
+impl List {
+    /// The flags of the next page, beside its cursor.
+    fn flags(&self) -> String {
+        let texts = [
+            ("--query", &self.query),
+            ("--project", &self.project),
+            ("--since", &self.since),
+            ("--state", &self.state),
+            ("--forked-from", &self.forked_from),
+        ];
+        let mut flags: String = texts
+            .iter()
+            .filter_map(|(flag, text)| Some(format!(" {flag} {}", quoted((*text).as_ref()?))))
+            .collect();
+        if self.limit != LIMIT {
+            flags += &format!(" --limit {}", self.limit);
+        }
+        flags
+    }
+}
+
 pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
     let store = open::reading(args)?;
     let page = store.call(ListConversations {
         query: verb.query.clone(),
         state: verb.state.as_deref().map(str::parse).transpose()?,
+        project: verb.project.as_deref().map(project),
+        since: verb.since.as_deref().map(dates::parse).transpose()?,
         forked_from: verb.forked_from.clone().map(ConversationName),
         after: verb.after.clone(),
         limit: Some(verb.limit),
@@ -41,13 +86,160 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
         return output::json(&page);
     }
     if page.data.is_empty() {
-        return output::text("no conversations; `everturn new` creates one");
+        return output::text(match !verb.flags().is_empty() || verb.after.is_some() {
+            true => "no such conversations; `everturn list` shows all",
+            false => "no conversations; `everturn new` creates one, `everturn import` finds those of agents",
+        });
     }
-    for conversation in &page.data {
-        output::text(show::conversation(conversation))?;
-    }
+    output::text(table(&page.data))?;
     if let Some(next) = page.next {
-        output::text(format!("more: everturn list --after {next}"))?;
+        output::text(format!("{DIM}more: everturn list{} --after {next}{DIM:#}", verb.flags()))?;
     }
     Ok(())
+}
+
+/// A folder as `.` or `../x` is meant from here; anything else is a name or a path as it is stored.
+fn project(text: &str) -> String {
+    let here = matches!(
+        Path::new(text).components().next(),
+        Some(std::path::Component::CurDir | std::path::Component::ParentDir)
+    );
+    let folder = here.then(|| std::fs::canonicalize(text).ok()).flatten();
+    folder.map_or_else(|| text.to_string(), |folder| folder.display().to_string())
+}
+
+/// A word of a command line, quoted where a shell would take it apart.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_string(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// One line of the table.
+struct Line {
+    id: String,
+    said: String,
+    turns: String,
+    agent: String,
+    project: String,
+    title: String,
+    state: String,
+}
+
+/// Aligned columns. Those that would be empty are left out.
+fn table(conversations: &[Conversation]) -> String {
+    let mut lines = vec![Line {
+        id: "id".into(),
+        said: format!("last turn ({})", dates::zone()),
+        turns: "turns".into(),
+        agent: "agent".into(),
+        project: "project".into(),
+        title: "title".into(),
+        state: String::new(),
+    }];
+    lines.extend(in_order(conversations).into_iter().map(|(conversation, depth)| line(conversation, depth)));
+    let width = |column: fn(&Line) -> &str| lines.iter().map(|line| chars(column(line))).max().unwrap_or(0);
+    let (id, said, turns) = (width(|l| &l.id), width(|l| &l.said), width(|l| &l.turns));
+    let optional = |column: fn(&Line) -> &str| {
+        let used = lines[1..].iter().any(|line| !column(line).is_empty());
+        if used { width(column) } else { 0 }
+    };
+    let (agent, project) = (optional(|l| &l.agent), optional(|l| &l.project));
+    let mut out = Vec::new();
+    for (n, line) in lines.iter().enumerate() {
+        let mut text = format!("{:id$}  {DIM}{:said$}{DIM:#}  {:>turns$}", line.id, line.said, line.turns);
+        for (cell, width) in [(&line.agent, agent), (&line.project, project)] {
+            if width > 0 {
+                text += &format!("  {cell:width$}");
+            }
+        }
+        let title = if n == 0 { line.title.clone() } else { format!("{BOLD}{}{BOLD:#}", line.title) };
+        text += &format!("  {title}{DIM}{}{DIM:#}", line.state);
+        out.push(if n == 0 { format!("{DIM}{text}{DIM:#}") } else { text });
+    }
+    out.join("\n")
+}
+
+/// Conversations with the subagents that worked for them below, each with its depth.
+fn in_order(conversations: &[Conversation]) -> Vec<(&Conversation, usize)> {
+    let listed = |id| conversations.iter().any(|other| other.id == id);
+    let parent = |one: &Conversation| one.works_for().filter(|id| *id != one.id && listed(*id));
+    let mut out: Vec<(&Conversation, usize)> = Vec::new();
+    let mut left: Vec<(&Conversation, usize)> =
+        conversations.iter().rev().filter(|one| parent(one).is_none()).map(|one| (one, 0)).collect();
+    while let Some((one, depth)) = left.pop() {
+        out.push((one, depth));
+        // In the order in which they were started.
+        let mut below: Vec<&Conversation> =
+            conversations.iter().filter(|other| parent(other) == Some(one.id)).collect();
+        below.sort_by_key(|other| std::cmp::Reverse((other.began.unwrap_or(other.created), other.id)));
+        left.extend(below.into_iter().map(|other| (other, depth + 1)));
+    }
+    // A circle of parents has no beginning.
+    let circular = conversations.iter().filter(|one| !out.iter().any(|(other, _)| other.id == one.id));
+    let circular: Vec<_> = circular.map(|one| (one, 0)).collect();
+    out.extend(circular);
+    out
+}
+
+fn line(conversation: &Conversation, depth: usize) -> Line {
+    let state = match conversation.state {
+        Lifecycle::Active => String::new(),
+        state => format!("  {state}"),
+    };
+    let title = conversation.title.as_deref().unwrap_or("(no title)");
+    let project = conversation.project().unwrap_or_default();
+    Line {
+        id: format!("{:1$}{2}", "", depth * 2, conversation.id),
+        said: dates::to_minute(conversation.said()),
+        turns: conversation.turns.to_string(),
+        agent: show::clipped(&conversation.agent().unwrap_or_default(), PROJECT_CHARS),
+        project: show::clipped(project_name(&project), PROJECT_CHARS),
+        title: show::clipped(title, TITLE_CHARS),
+        state,
+    }
+}
+
+fn chars(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everturn_core::chain::Head;
+    use everturn_core::id::{ConversationId, TenantName};
+    use everturn_core::json::Raw;
+    use everturn_core::time::Timestamp;
+
+    fn conversation(n: u8, parent: Option<u8>) -> Conversation {
+        let id = |n: u8| ConversationId::from_bytes([n; 16]);
+        let tenant = TenantName::new("default".to_string()).unwrap();
+        let mut one = Conversation::new(id(n), tenant, Timestamp(i64::from(n)), Head::genesis(id(n)));
+        if let Some(parent) = parent {
+            let origin = serde_json::json!({"format": "claude-code", "agent": "a", "parent": id(parent)});
+            one.metadata.insert("import".into(), Raw::of(&origin).unwrap());
+        }
+        one
+    }
+
+    #[test]
+    fn subagents_are_below_the_conversation_they_worked_for() {
+        let given = [
+            (9, Some(1)),
+            (8, None),
+            (7, Some(9)),
+            (5, Some(1)),
+            (1, None),
+            (4, Some(99)),
+            (2, Some(3)),
+            (3, Some(2)),
+        ];
+        let all: Vec<Conversation> = given.iter().map(|(n, parent)| conversation(*n, *parent)).collect();
+        let order: Vec<(u64, usize)> =
+            in_order(&all).iter().map(|(one, depth)| (one.created.0 as u64, *depth)).collect();
+        assert_eq!(order, [(8, 0), (1, 0), (5, 1), (9, 1), (7, 2), (4, 0), (2, 0), (3, 0)]);
+    }
 }

@@ -17,8 +17,10 @@ pub mod fork;
 pub mod generate;
 pub mod history;
 pub mod import;
+pub mod info;
 pub mod keys;
 pub mod list;
+pub mod man;
 pub mod mcp;
 pub mod new;
 pub mod open;
@@ -40,7 +42,8 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 18] = [
+const FURTHER: [&str; 20] = [
+    "info",
     "supersede",
     "scratchpad",
     "generate",
@@ -50,6 +53,7 @@ const FURTHER: [&str; 18] = [
     "abandon-call",
     "summarize",
     "update",
+    "rename",
     "archive",
     "close",
     "reset",
@@ -64,7 +68,9 @@ const FURTHER: [&str; 18] = [
 /// Without a verb: an overview on one screen.
 pub fn overview() -> Result<(), Failure> {
     let further = FURTHER.join(", ");
-    let command = Args::command().mut_arg("tenant", |tenant| tenant.hide(true));
+    // One heading is enough here.
+    let command = Args::command().mut_args(|arg| arg.help_heading(None::<&str>));
+    let command = command.mut_arg("tenant", |tenant| tenant.hide(true));
     let command =
         FURTHER.iter().fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
     let after = format!("More: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());

@@ -3,17 +3,16 @@
 use crate::args::Args;
 use crate::client::Client;
 use crate::output::{self, Failure};
-use crate::{open, show};
+use crate::{dates, open, show};
 use clap::Args as ClapArgs;
 use everturn::{HistoryEntry, HistoryQuery, Hit, Matched, Order, RecallOptions};
 use everturn_api::recall as api;
 use everturn_api::turns::ListTurns;
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
-use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_server::settings::Flag;
-use everturn_views::recall::{Mode, text_of};
+use everturn_views::recall::{Mode, UNRELATED_BELOW, text_of};
 use everturn_views::speech::{self, Speech};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -24,7 +23,7 @@ use std::collections::BTreeMap;
     everturn recall '\"connection refused\" sqlite.rs' --role tool --limit 3\n  \
     everturn recall build_con* --conversation @last --mode lexical\n  \
     everturn recall which port did we choose --context 2      (with two turns before and after)\n  \
-    everturn recall deployment --after 2026-01-01T00:00:00Z --json\n  \
+    everturn recall deployment --after yesterday --json\n  \
     everturn recall --index")]
 pub struct Recall {
     /// Query: words, "phrases", prefix*
@@ -39,11 +38,11 @@ pub struct Recall {
     /// Only in this role: user, assistant, system or tool; may be repeated
     #[arg(long)]
     role: Vec<String>,
-    /// Only at this time or later
-    #[arg(long, value_name = "TIME")]
+    /// Only what was said then or later: 2026-01-31, yesterday, 7d, …
+    #[arg(long, visible_alias = "since", value_name = "DATE")]
     after: Option<String>,
-    /// Only before this time
-    #[arg(long, value_name = "TIME")]
+    /// Only what was said before then
+    #[arg(long, value_name = "DATE")]
     before: Option<String>,
     /// Only turns, or only facts
     #[arg(long)]
@@ -79,9 +78,6 @@ const MARK: anstyle::Style = anstyle::AnsiColor::Yellow.on_default().bold();
 /// Number of characters shown of a turn around a hit.
 const CONTEXT_CHARS: usize = 160;
 
-/// Two texts with a lower cosine are unrelated for any model.
-const NEAR_MIN: f64 = 0.2;
-
 pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     let models =
         [("recall.embedder", "--embedder", &verb.embedder), ("recall.rerank", "--rerank", &verb.rerank)];
@@ -99,8 +95,8 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         conversation: None,
         actors: verb.actor.clone(),
         roles: verb.role.iter().map(|role| role.parse()).collect::<Result<_, _>>()?,
-        after: verb.after.as_deref().map(time).transpose()?,
-        before: verb.before.as_deref().map(time).transpose()?,
+        after: verb.after.as_deref().map(dates::parse).transpose()?,
+        before: verb.before.as_deref().map(dates::parse).transpose()?,
         kinds: verb.kind.iter().map(|kind| kind.parse()).collect::<Result<_, _>>()?,
         limit: verb.limit,
         mode: verb.mode.parse()?,
@@ -113,8 +109,9 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     })?;
     // Inherited turns are shown in the fork.
     let place = |hit: &Hit| conversation.unwrap_or(hit.conversation);
-    if args.json && verb.context == 0 {
-        return output::json(&recalled);
+    if args.json && (verb.context == 0 || recalled.data.is_empty()) {
+        output::json(&recalled)?;
+        return if recalled.data.is_empty() { Err(Failure::Reported) } else { Ok(()) };
     }
     if args.json {
         let mut value = json!(recalled);
@@ -134,11 +131,11 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     if recalled.data.is_empty() {
         let filters = verb.actor.len() + verb.role.len() + verb.kind.len();
         let filtered = filters > 0 || conversation.is_some() || verb.after.is_some() || verb.before.is_some();
-        return output::text(if filtered {
-            "nothing found; try other words, or look in more places (with fewer options)"
-        } else {
-            "nothing found; try other words, or leave some out"
-        });
+        eprintln!(
+            "nothing found; try other words, or {}",
+            if filtered { "look in more places (with fewer options)" } else { "leave some out" }
+        );
+        return Err(Failure::Reported);
     }
     for (at, (id, hits)) in by_conversation(&recalled.data, place).iter().enumerate() {
         if at > 0 {
@@ -163,17 +160,6 @@ pub fn index(store: &Client) -> Result<(), Error> {
     })?;
     bar.finish_and_clear();
     Ok(())
-}
-
-/// A time, or the beginning of a day.
-fn time(text: &str) -> Result<Timestamp, Error> {
-    let is_day = text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
-    let time = if is_day { format!("{text}T00:00:00Z").parse() } else { text.parse() };
-    time.map_err(|_| {
-        let text =
-            format!("{text:?} is not a day such as 2026-04-27, nor a time such as 2026-04-27T14:30:00Z");
-        Error::invalid("time.malformed", text)
-    })
 }
 
 /// The hits grouped by conversation, in the order of the best of each.
@@ -201,7 +187,7 @@ fn shown(hit: &Hit, all: &[&Hit]) -> String {
         (None, Some(role)) => {
             show::head(Speech { role, notice: None }, hit.actor.as_deref(), hit.at, hit.seq)
         }
-        _ => format!("{BOLD}fact{BOLD:#}  {DIM}#{}  {}{DIM:#}", hit.seq, show::time(hit.at)),
+        _ => format!("{BOLD}fact{BOLD:#}  {DIM}#{}  {}{DIM:#}", hit.seq, dates::to_second(hit.at)),
     };
     let mut out = format!("  {head}  {DIM}{}{DIM:#}", why(&hit.matched));
     if let (Some(seq), Some(beside)) = (hit.matched.beside, &hit.beside)
@@ -216,7 +202,7 @@ fn shown(hit: &Hit, all: &[&Hit]) -> String {
 
 /// The reason for a hit.
 fn why(matched: &Matched) -> String {
-    let near = matched.vector.filter(|meaning| meaning.score >= NEAR_MIN);
+    let near = matched.vector.filter(|meaning| meaning.score >= UNRELATED_BELOW);
     let own = match (matched.lexical, near) {
         (Some(words), Some(meaning)) if words.rank == 1 && meaning.rank == 1 => {
             "best by words and by meaning"
@@ -303,9 +289,6 @@ fn beside(turn: &Turn) -> String {
     let who = turn.actor.as_deref().map_or(speech::of_turn(turn).name().to_string(), show::one_line);
     let text = turn.value().map(|message| text_of(&message)).unwrap_or_default();
     let line = show::one_line(&text);
-    let mut text: String = line.chars().take(CONTEXT_CHARS).collect();
-    if text.len() < line.len() {
-        text.push('…');
-    }
+    let text = show::clipped(&line, CONTEXT_CHARS);
     format!("  {DIM}{who}  #{}  {text}{DIM:#}", turn.seq)
 }

@@ -1,6 +1,7 @@
 //! Errors say what is wrong and what to do; nothing is lost.
 
 use crate::{Shell, assert_shows};
+use std::io::Write;
 
 #[test]
 fn errors_say_what_to_do() {
@@ -119,6 +120,7 @@ fn a_second_writer_is_told_who_writes() {
     let id = shell.new_conversation();
     let mut first =
         shell.command(&["append", &id, "--stream", "-"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    first.stdin.as_mut().unwrap().write_all(b"first").unwrap();
     // The stream's turn appears once the first process holds the store.
     while shell.json(&["history", &id, "--json"])["data"].as_array().unwrap().is_empty() {}
     let error = shell.refused(&["append", &id, "me too"]);

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 /// Ids, hashes and salts, times, ports.
 static CHANGES: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
-        r#"(?P<kind>conv|turn|evt|asset|fact|key|tr)_(?P<id>[0-9A-HJKMNP-TV-Z]{26})|(?P<hash>\b[0-9a-f]{32,64}\b)|(?P<took>"(duration_s|score)":[-0-9.e]+)|(?P<time>(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(\.\d+Z)?)"#,
+        r#"(?P<kind>conv|turn|evt|asset|fact|key|tr)_(?P<id>[0-9A-HJKMNP-TV-Z]{26})|(?P<hash>\b[0-9a-f]{32,64}\b)|(?P<took>"(duration_s|score)":[-0-9.e]+)|(?P<time>(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(\.\d+Z)?|\d{4}-\d\d-\d\d \d\d:\d\d)"#,
     )
     .unwrap()
 });
@@ -34,6 +34,13 @@ const WRITING: Scene = &[
     (&["list", "--after", "time-1/conv-1"], ""),
     (&["list", "--query", "build", "--state", "active", "--json"], ""),
     (&["list", "--after", "nonsense"], ""),
+    (&["list", "--since", "7d", "--project", "web"], ""),
+    (&["list", "--since", "yesterday"], ""),
+    (&["list", "--since", "someday"], ""),
+    (&["info", "conv-1"], ""),
+    (&["info", "zzz"], ""),
+    (&["rename", "conv-1", "Fix", "the", "build", "again"], ""),
+    (&["rename", "conv-1", "Fix the build"], ""),
     (&["list", "--limit", "0"], ""),
     (&["list", "--limit", "5000", "--json"], ""),
     (&["history", "conv-1"], ""),
@@ -268,6 +275,8 @@ const KEEPING: Scene = &[
     (&["export", "conv-1", "--redacted"], ""),
     (&["list", "--forked-from", "conv-1"], ""),
     (&["export", "conv-1", "--format", "markdown", "-o", "talk.md"], ""),
+    (&["export", "--all", "all", "--format", "markdown"], ""),
+    (&["export", "--all", "all", "--format", "markdown"], ""),
     (&["export", "conv-1", "--format", "pdf"], ""),
     (&["export", "zzz", "--format", "html"], ""),
     (&["export", "zzz"], ""),
@@ -378,6 +387,7 @@ const RECALL: Scene = &[
     (&["recall", "rel*", "--limit", "1"], ""),
     (&["recall", "port", "--before", "2020-01-01T00:00:00Z"], ""),
     (&["recall", "port", "--after", "yesterday"], ""),
+    (&["recall", "port", "--since", "someday"], ""),
     (&["recall", "port", "--mode", "guess"], ""),
     (&["recall", "port", "--limit", "0"], ""),
     (&["recall", "AND \" * ( NEAR"], ""),

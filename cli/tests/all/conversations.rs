@@ -26,9 +26,12 @@ fn a_conversation_reads_pleasantly() {
       → grep {"pattern":"TODO"}
 
     grep (tool)  #4  TIME
-      ← one two three… (3 lines, 13 B)
+      ← one two three
     "#);
-    assert_shows!(shell.ok(&["list"]), @"conv_ID  TIME     3 turns  Fix the build");
+    assert_shows!(shell.ok(&["list"]), @r"
+    id                               last turn (UTC)   turns  title
+    conv_ID  TIME      3  Fix the build
+    ");
 }
 
 #[test]
@@ -166,6 +169,9 @@ fn a_closed_pipe_is_no_error() {
 fn tenants_do_not_see_each_other() {
     let shell = Shell::new();
     let id = shell.new_conversation();
-    assert_eq!(shell.ok(&["list", "--tenant", "other"]), "no conversations; `everturn new` creates one\n");
+    assert_eq!(
+        shell.ok(&["list", "--tenant", "other"]),
+        "no conversations; `everturn new` creates one, `everturn import` finds those of agents\n"
+    );
     assert!(shell.refused(&["history", &id, "--tenant", "other"]).contains("no conversation"));
 }

@@ -20,7 +20,9 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
     }
     let all = shell.ok(&["--help"]);
     let further = [
+        "info",
         "update",
+        "rename",
         "archive",
         "close",
         "reset",

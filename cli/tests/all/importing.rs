@@ -10,8 +10,13 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn line(session: &str, uuid: &str, text: &str) -> String {
+    line_at("2026-01-01T00:00:00Z", session, uuid, text)
+}
+
+fn line_at(at: &str, session: &str, uuid: &str, text: &str) -> String {
     let message = json!({"role":"user","content":text});
-    let line = json!({"type":"user","uuid":uuid,"sessionId":session,"cwd":"/w","timestamp":"2026-01-01T00:00:00Z","message":message});
+    let line =
+        json!({"type":"user","uuid":uuid,"sessionId":session,"cwd":"/w","timestamp":at,"message":message});
     format!("{line}\n")
 }
 
@@ -74,13 +79,14 @@ fn without_a_path_everything_that_agents_left_is_found() {
     let (text, _) = run(&shell, &["import", "--dry-run"]);
     assert!(text.contains("projects: 2 files, 2 conversations, 2 turns, "), "{text}");
 
-    let (said, code) = run(&shell, &["import"]);
-    assert_eq!((said.lines().filter(|line| line.contains(" new")).count(), code), (4, 0), "{said}");
+    let (said, code) = run(&shell, &["import", "-v"]);
+    assert_eq!((said.lines().filter(|line| line.starts_with("conv_")).count(), code), (4, 0), "{said}");
     assert!(said.contains("attached 1 file beside it"), "{said}");
+    assert!(said.ends_with("\n4 files: 4 conversations, 4 turns, 6 events new\n"), "{said}");
     assert_eq!(shell.json(&["list", "--json"])["data"].as_array().unwrap().len(), 4);
     let (again, code) = run(&shell, &["import"]);
-    assert_eq!((again.lines().filter(|line| line.ends_with(" 0 new")).count(), code), (4, 0), "{again}");
-    assert!(!again.contains("attached"), "{again}");
+    let total = "4 files: 4 conversations, 4 turns, 0 events new\n-v shows a line for each file\n";
+    assert_eq!((again.as_str(), code), (total, 0));
     assert!(shell.ok(&["doctor"]).contains("everything is in order"));
 }
 
@@ -112,6 +118,16 @@ fn sessions_of_other_agents_and_archived_ones_are_found() {
         ]),
     );
     put(
+        &shell.path(".kimi/sessions/f/k/context.jsonl"),
+        &session(&[json!({"role":"_checkpoint","id":0}), json!({"role":"user","content":"hi"})]),
+    );
+    put(
+        &shell.path(".cursor/projects/w/agent-transcripts/c/c.jsonl"),
+        &session(&[
+            json!({"role":"user","message":{"content":[{"type":"text","text":"<user_query>hi</user_query>"}]}}),
+        ]),
+    );
+    put(
         &shell.path(".codex/archived_sessions/rollout-1.jsonl"),
         &session(&[
             json!({"timestamp":at,"type":"session_meta","payload":{"id":"x"}}),
@@ -123,7 +139,7 @@ fn sessions_of_other_agents_and_archived_ones_are_found() {
     let said: Value = serde_json::from_str(&said).unwrap();
     let files = said["data"].as_array().unwrap();
     let found: Vec<&str> = files.iter().map(|file| file["format"].as_str().unwrap()).collect();
-    assert_eq!(found, ["codex", "pi", "droid", "qwen-code", "copilot-cli"]);
+    assert_eq!(found, ["codex", "pi", "droid", "qwen-code", "copilot-cli", "kimi-cli", "cursor"]);
     assert!(files.iter().all(|file| file["turns"] == 1), "{said}");
 }
 
@@ -217,7 +233,7 @@ fn a_file_is_followed_until_ctrl_c() {
     out.write_all(&second.as_bytes()[30..]).unwrap();
     until("the second line is there", || has("second words"));
     // A new file.
-    put(&shell.path("logs/new.jsonl"), &line("new", "u1", "other words"));
+    put(&shell.path("logs/new.jsonl"), &line_at("2026-01-02T00:00:00Z", "new", "u1", "other words"));
     until("the new file is there", || has("other words"));
     // Others can write meanwhile.
     assert_eq!(shell.run(&["append", "@last", "mine"]).code, 0);
@@ -262,7 +278,37 @@ fn a_deleted_session_is_left_out_and_that_is_no_failure() {
     put(&shell.path("s/two.jsonl"), &line("two", "u1", "first of two"));
     let (said, code) = run(&shell, &["import", "s"]);
     assert_eq!(code, 0, "{said}");
-    assert!(said.contains("left out") && said.contains("was deleted on") && said.contains("1 new"), "{said}");
+    assert!(said.starts_with("2 files: 1 conversation, 1 turn, 1 event new (1 left out)\n"), "{said}");
+    let (said, code) = run(&shell, &["import", "s", "-v"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("left out") && said.contains("was deleted on") && said.contains("0 new"), "{said}");
     let (json, _) = run(&shell, &["import", "s", "--json"]);
     assert!(json.contains("\"left_out\""), "{json}");
+}
+
+/// Of a session in two files, the one that sorts first by its name may be the later one. Its turns came first.
+#[test]
+fn files_of_a_session_are_read_in_the_order_of_their_time_and_late_ones_are_reported() {
+    let shell = Shell::new();
+    put(&shell.path("s/a.jsonl"), &line_at("2026-01-03T00:00:00Z", "one", "u3", "third"));
+    put(&shell.path("s/b.jsonl"), &line_at("2026-01-02T00:00:00Z", "one", "u2", "second"));
+    let (said, code) = run(&shell, &["import", "s"]);
+    assert_eq!(code, 0, "{said}");
+    let texts = || {
+        let history = shell.json(&["history", "@last", "--json"]);
+        let turns = history["data"].as_array().unwrap().clone();
+        turns.iter().map(|turn| turn["content"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(), ["second", "third"]);
+    let info = shell.json(&["info", "@last", "--json"]);
+    assert_eq!(info["began"], "2026-01-02T00:00:00.000000Z");
+    assert_eq!(info["last_said"], "2026-01-03T00:00:00.000000Z");
+    put(&shell.path("s/c.jsonl"), &line_at("2026-01-01T00:00:00Z", "one", "u1", "first"));
+    let (said, code) = run(&shell, &["import", "s"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("c.jsonl (claude-code)"), "{said}");
+    assert!(said.contains("1 turn said before what was imported earlier: appended at the end"), "{said}");
+    assert_eq!(texts(), ["second", "third", "first"]);
+    let (again, _) = run(&shell, &["import", "s", "--json"]);
+    assert!(!again.contains("\"late\""), "{again}");
 }

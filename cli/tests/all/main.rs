@@ -21,6 +21,7 @@ mod serving;
 mod session;
 mod settings;
 mod sharing;
+mod terminal;
 mod transfer;
 
 use std::io::Write;
@@ -59,6 +60,7 @@ impl Shell {
             // Embeddings have tests of their own; without them, results do not depend on a server's progress.
             .env("EVERTURN_RECALL_EMBEDDER", "none")
             .env("NO_COLOR", "1")
+            .env("TZ", "UTC")
             .env("COLUMNS", "100");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -118,7 +120,7 @@ macro_rules! assert_shows {
     ($text:expr, @$expected:literal) => {
         insta::with_settings!({filters => vec![
             (r"(conv|turn|evt|asset|tr)_[0-9A-HJKMNP-TV-Z]{26}", "${1}_ID"),
-            (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?", "TIME"),
+            (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+Z| UTC)?", "TIME"),
             (r"\b[0-9a-f]{64}\b", "HASH"),
             (r"process \d+ \([^)]*\)", "process PID"),
             (r"/[^\s:]*/(store\.db|[a-z-]+\.(jsonl|json|txt))", "FOLDER/$1"),

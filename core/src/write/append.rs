@@ -165,18 +165,21 @@ fn admit(
             format!("{} is {}; {advice}", conversation.id, conversation.state),
         ))
     };
+    // No turn, prompt, pin, approval or tool comes after the end; what is said about the conversation still does: settings,
+    // facts and checkpoints, which retention needs, and erasure.
     // The end of an open turn may carry assets.
     let brought = kind == kind::ASSET_ADDED && draft.turn.is_some();
     let about_it = matches!(kind, kind::ERASED | kind::UPDATED | kind::COMPACTION | kind::RECEIPT)
         || kind::ends_turn(kind)
-        // Facts can be learned and corrected after a conversation has ended.
         || kind::is_fact(kind)
         || kind == kind::FACTS_READ
         || brought;
     match conversation.state {
         Lifecycle::Active => {}
         Lifecycle::Archived | Lifecycle::Abandoned if about_it || kind == kind::STATE => {}
-        Lifecycle::Archived | Lifecycle::Abandoned => return refuse("resume it first"),
+        Lifecycle::Archived | Lifecycle::Abandoned => {
+            return refuse("set its state to active first (`everturn archive --undo`)");
+        }
         Lifecycle::Closed if about_it => {}
         Lifecycle::Closed => {
             return refuse("it cannot be continued: `reset` starts a new one, `fork` goes on from a copy");

@@ -43,6 +43,8 @@ pub fn fold(
             if let Some(row) = TurnRow::begun(event) {
                 changes.turns.push(row);
                 conversation.turns += 1;
+                // Nothing is said after it was stored, whatever a client's clock states.
+                conversation.note_turn(event.occurred_at.unwrap_or(event.at).min(event.at));
                 refer(event, event.seq, changes);
             }
         }

@@ -221,7 +221,12 @@ fn what_is_not_active_takes_no_turns() {
         let mut log = Log::with(vec![opened(2), state(3, away)]);
         let error = log.refuses(vec![message(4)]);
         assert_eq!(error.code(), "conversation.not_active");
-        assert!(error.text().ends_with(&format!("is {away}; resume it first")), "{error}");
+        assert!(
+            error
+                .text()
+                .ends_with(&format!("is {away}; set its state to active first (`everturn archive --undo`)")),
+            "{error}"
+        );
         // Open turns may end, and the conversation becomes active again.
         log.append(vec![about(4, kind::COMMITTED, 2, "{}"), state(5, Lifecycle::Active), message(6)])
             .unwrap();

@@ -46,7 +46,7 @@ const ATTEMPTS: usize = 4;
 /// Version of the renderers; a change of their output changes it. Since version 2, prompts for Anthropic carry cache
 /// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, edits of
 /// turns that the checkpoint covers follow it, and older turns fill the budget where newer ones do not fit; since version
-/// 5, many or long approvals are shortened.
+/// 5, these edits are part of its note, and many or long approvals are shortened.
 pub(super) const RENDERER_VERSION: u32 = 5;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
@@ -261,7 +261,8 @@ impl ConversationHandle {
             begins: None,
         };
         let mut checkpoint = None;
-        let mut is_shortened = self.fit_checkpoint(&fold, &request, &mut checkpoint, &mut material)?;
+        let mut is_shortened =
+            self.fit_checkpoint(&fold, version, &request, &mut checkpoint, &mut material)?;
         let asked = self.audience_of(&options.asked)?;
         let mut begins = through + 1;
         if options.recall.is_some() {
@@ -278,7 +279,7 @@ impl ConversationHandle {
             (None, None) => {}
         }
         for _ in 0..ATTEMPTS {
-            is_shortened |= self.fit_checkpoint(&fold, &request, &mut checkpoint, &mut material)?;
+            is_shortened |= self.fit_checkpoint(&fold, version, &request, &mut checkpoint, &mut material)?;
             let assembled = context::assemble(&request, &material)?;
             let mut rendered = self.render(options.provider, &assembled, &asked)?;
             if version >= 2 && options.provider == Provider::Anthropic {
@@ -327,11 +328,20 @@ impl ConversationHandle {
     fn fit_checkpoint(
         &self,
         fold: &Fold,
+        version: u32,
         request: &Request,
         checkpoint: &mut Option<Checkpoint>,
         material: &mut Material,
     ) -> Result<bool, Error> {
         let mut is_shortened = false;
+        if !context::lacks_room(request, material) {
+            return Ok(false);
+        }
+        let edits = if version >= 5 { self.edits(fold, &[])? } else { None };
+        let rendered = |shown: &Checkpoint| match &edits {
+            Some((note, _)) => compaction::render(&with_note(shown.clone(), note)),
+            None => compaction::render(shown),
+        };
         while context::lacks_room(request, material) {
             let shown = match checkpoint.take() {
                 Some(shown) => Some(shown),
@@ -339,7 +349,7 @@ impl ConversationHandle {
             };
             let (Some(shown), Some(state)) = (shown, &mut material.state) else { break };
             let Some(shorter) = compaction::shorter(&shown) else { break };
-            state.text = state.text.replacen(&compaction::render(&shown), &compaction::render(&shorter), 1);
+            state.text = state.text.replacen(&rendered(&shown), &rendered(&shorter), 1);
             (*checkpoint, is_shortened) = (Some(shorter), true);
         }
         Ok(is_shortened)
@@ -431,7 +441,7 @@ impl ConversationHandle {
         if options.sections.has(Section::State) {
             let state = |chat: &ConversationHandle| -> Result<Option<ContextText>, Error> {
                 let mut state = chat.state_piece(fold, version)?;
-                if version >= 4 {
+                if version == 4 {
                     chat.add_edits(fold, options, &mut state)?;
                 }
                 Ok(state)
@@ -615,13 +625,32 @@ impl ConversationHandle {
         }))
     }
 
+    /// The checkpoint in force, whose note says what was edited since; and the ids of these edits.
+    pub(crate) fn checkpoint_with_edits(
+        &self,
+        fold: &Fold,
+    ) -> Result<Option<(Checkpoint, Vec<String>)>, Error> {
+        let checkpoint = self.checkpoint(fold.checkpoint)?;
+        Ok(match self.edits(fold, &[])? {
+            Some((note, ids)) => Some((with_note(checkpoint.unwrap_or_default(), &note), ids)),
+            None => checkpoint.map(|checkpoint| (checkpoint, Vec::new())),
+        })
+    }
+
     fn state_piece(&self, fold: &Fold, version: u32) -> Result<Option<ContextText>, Error> {
-        let state: State = self.read_state(fold, fold.updated)?;
+        let mut state: State = self.read_state(fold, fold.updated)?;
+        let mut edits = Vec::new();
+        if version >= 5
+            && let Some((checkpoint, ids)) = self.checkpoint_with_edits(fold)?
+        {
+            (state.checkpoint, edits) = (Some(checkpoint), ids);
+        }
         let text = if version < 5 { state.render() } else { state.render_for_prompt() };
         if text.is_empty() {
             return Ok(None);
         }
         let mut ids: Vec<String> = fold.checkpoint.map(|at| at.event.to_string()).into_iter().collect();
+        ids.extend(edits);
         let places = state.pins.values().map(|pin| pin.seq);
         let places = places.chain(state.scratchpads.values().map(|scratchpad| scratchpad.seq));
         let places = places.chain(state.pending_approvals.iter().map(|waiting| waiting.requested_seq));
@@ -632,16 +661,11 @@ impl ConversationHandle {
         Ok(Some(ContextText { source: Source::Ids(ids), text }))
     }
 
-    /// Adds to the state the turns that replace some that the checkpoint still tells of.
-    fn add_edits(
-        &self,
-        fold: &Fold,
-        options: &ContextOptions,
-        state: &mut Option<ContextText>,
-    ) -> Result<(), Error> {
-        let Some(at) = fold.checkpoint else { return Ok(()) };
+    /// Note on the turns that replace some that the checkpoint still tells of, and their ids.
+    fn edits(&self, fold: &Fold, participants: &[String]) -> Result<Option<(String, Vec<String>)>, Error> {
+        let Some(at) = fold.checkpoint else { return Ok(None) };
         let edits = self.edits_since(at, Some(fold.through_seq), EDITS_MAX)?;
-        let pieces = edits.iter().filter_map(|turn| turn_piece(turn, &options.participants, Names::Speakers));
+        let pieces = edits.iter().filter_map(|turn| turn_piece(turn, participants, Names::Speakers));
         let (mut ids, mut text) = (Vec::new(), String::new());
         for piece in pieces {
             if text.len() > EDITS_BYTES {
@@ -653,10 +677,18 @@ impl ConversationHandle {
             }
             text = format!("{text}\n\n{}", piece.text);
         }
-        if text.is_empty() {
-            return Ok(());
-        }
         let note = format!("Edited since this summary; these replace what it says of them:{text}");
+        Ok((!text.is_empty()).then_some((note, ids)))
+    }
+
+    /// Adds the edits to the end of the state, as in prompts of version 4.
+    fn add_edits(
+        &self,
+        fold: &Fold,
+        options: &ContextOptions,
+        state: &mut Option<ContextText>,
+    ) -> Result<(), Error> {
+        let Some((note, ids)) = self.edits(fold, &options.participants)? else { return Ok(()) };
         match state {
             Some(ContextText { source: Source::Ids(known), text }) => {
                 known.extend(ids);
@@ -785,6 +817,14 @@ impl ConversationHandle {
         let media = StoredMedia { conversation: &reader };
         provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
     }
+}
+
+fn with_note(checkpoint: Checkpoint, note: &str) -> Checkpoint {
+    let handoff_md = match checkpoint.handoff_md.as_str() {
+        "" => note.to_string(),
+        told => format!("{told}\n\n{note}"),
+    };
+    Checkpoint { handoff_md, ..checkpoint }
 }
 
 /// Splits the input off the end of the tail, with the tool calls that it answers.

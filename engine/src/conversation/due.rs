@@ -77,7 +77,7 @@ fn search(shared: &Shared) -> Result<(), Error> {
         loop {
             let page = index.conversations(&tenant, &query)?;
             let Some(last) = page.last() else { break };
-            query.after = Some((last.updated, last.id));
+            query.after = Some(query.order.position(last));
             let due = page.iter().filter(|conversation| conversation.abandon_tools_after_s().is_some());
             let keys = due.map(|conversation| Key { tenant: tenant.clone(), id: conversation.id });
             shared.deadlines.watched.lock().extend(keys);

@@ -8,7 +8,7 @@ use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{
-    Conversation, Lifecycle, Parent, Retention, Settings, SystemPrompt, Tombstone,
+    Conversation, Lifecycle, Parent, Retention, Settings, SystemPrompt, Tombstone, fork_title,
 };
 use everturn_core::event::{Event, kind};
 use everturn_core::id::ConversationId;
@@ -87,7 +87,7 @@ impl ConversationState<'_> {
 impl ConversationHandle {
     /// The conversation; its metadata includes the text of the system prompt.
     pub fn get(&self) -> Result<Conversation, Error> {
-        let mut conversation = self.shared().journal.index.conversation(self.key())?;
+        let mut conversation = self.shared().journal.shown(self.key())?;
         if let Some(prompt) = self.prompt_of(&conversation)? {
             conversation.metadata.insert("system_prompt".into(), Raw::of(&prompt)?);
         }
@@ -212,7 +212,7 @@ impl ConversationHandle {
             }
             .redacted(redaction_mode(&parent))?;
             // In an event of its own, so that erasing the turn it was made from leaves the other settings.
-            let title = settings.title.take();
+            let title = settings.title.take().map(|title| title.map(|title| fork_title(&title, at_seq)));
             let mut drafts = vec![self.shared().draft(kind::FORKED, &settings)?];
             if title.is_some() {
                 let titled = Settings { title, ..Settings::default() };

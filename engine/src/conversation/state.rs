@@ -198,6 +198,9 @@ impl ConversationHandle {
         let head = self.shared().journal.index.conversation(self.key())?.head.seq;
         let fold = self.shared().fold(self.key(), head)?;
         let about: ApprovalBody = body.read().unwrap_or_default();
+        if draft.kind == kind::APPROVAL_REQUESTED {
+            check_segment("approval_id", &about.approval_id)?;
+        }
         if draft.kind == kind::APPROVAL_REQUESTED
             && about.deadline.is_some_and(|deadline| deadline <= draft.at)
         {
@@ -229,6 +232,7 @@ impl ConversationHandle {
             _ => return Ok(()),
         };
         let Some(PinBody { name, .. }) = body.read() else { return Ok(()) };
+        check_segment("name", &name)?;
         let head = self.shared().journal.conversation(self.key())?.head.seq;
         let fold = self.shared().fold(self.key(), head)?;
         let names = names(&fold);
@@ -250,5 +254,16 @@ impl ConversationHandle {
             Ok(body) => self.append_event(kind, None, body),
             Err(error) => Commit::ready(Err(error)),
         }
+    }
+}
+
+/// Refuses a name that no URL can contain: a client would leave it out of the path.
+fn check_segment(what: &str, name: &str) -> Result<(), Error> {
+    match name {
+        "." | ".." => Err(Error::invalid(
+            "name.malformed",
+            format!("{what} is {name:?}, which no path can name; choose another"),
+        )),
+        _ => Ok(()),
     }
 }

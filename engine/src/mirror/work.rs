@@ -124,7 +124,7 @@ impl<'a> Work<'a> {
         }
         self.steps.push_front(match page.last() {
             Some(last) if page.len() == CATCH_UP_PAGE => {
-                CatchUp::Page(tenant.clone(), Some((last.updated, last.id)))
+                CatchUp::Page(tenant.clone(), Some(query.order.position(last)))
             }
             _ => CatchUp::Tidy(tenant.clone()),
         });
@@ -288,7 +288,7 @@ impl<'a> Work<'a> {
                 self.root(&Key { tenant: tenant.clone(), id: conversation.id }, conversation)?;
             }
             match page.last() {
-                Some(last) if page.len() == CATCH_UP_PAGE => after = Some((last.updated, last.id)),
+                Some(last) if page.len() == CATCH_UP_PAGE => after = Some(query.order.position(last)),
                 _ => break,
             }
         }

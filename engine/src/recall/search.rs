@@ -12,8 +12,8 @@ use everturn_core::turn::{Role, Status, Turn};
 use everturn_core::viewer::Viewer;
 use everturn_store::{Behind, Proposal, Proposed, TurnQuery};
 use everturn_views::recall::{
-    Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, Wanted, WordFit,
-    has_phrases, searched_text, snippet, terms, text_of, word_fit,
+    Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, UNRELATED_BELOW, Wanted,
+    WordFit, has_phrases, searched_text, snippet, terms, text_of, word_fit,
 };
 use everturn_views::speech;
 use schemars::JsonSchema;
@@ -161,6 +161,20 @@ pub struct Matched {
     pub in_period: bool,
 }
 
+impl Matched {
+    /// Whether it shares words with the query, is near to it in meaning, or is from the time that it names.
+    fn is_related(&self) -> bool {
+        self.lexical.is_some()
+            || self.in_period
+            || self.vector.is_some_and(|vector| vector.score >= UNRELATED_BELOW)
+    }
+
+    /// Whether it was found as the neighbour of another.
+    fn is_beside(&self) -> bool {
+        self.beside.is_some() || self.vector.is_none()
+    }
+}
+
 /// Rank and score in one ranking.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Rank {
@@ -213,8 +227,13 @@ impl Tenant {
         // The index may catch up during the search, and a loss may only then be noticed: everything that may have
         // been missed counts. The second call also wakes the indexer, which nothing else tells of a loss.
         let before = embedding::behind(self.shared(), self.name())?;
-        let (data, mode, note) =
+        let (mut data, mode, note) =
             self.find(query, &options.filter(self.viewer().clone()), options.mode, limit)?;
+        if mode == Mode::Hybrid {
+            // Something is nearest to anything. A neighbour of a hit may answer in other words.
+            let is_found = data.iter().any(|hit| hit.matched.is_related());
+            data.retain(|hit| is_found && (hit.matched.is_related() || hit.matched.is_beside()));
+        }
         let after = embedding::behind(self.shared(), self.name())?;
         let behind =
             Behind { events: before.events.max(after.events), vectors: before.vectors.max(after.vectors) };

@@ -11,7 +11,7 @@ use everturn_core::conversation::Conversation;
 use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, TenantName};
 use everturn_core::time::Timestamp;
-use everturn_store::ConversationQuery;
+use everturn_store::{ConversationQuery, ListOrder};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -126,7 +126,7 @@ impl ChangeHub {
 pub fn look_elsewhere(shared: &Shared) -> Result<(), Error> {
     let tenants: Vec<TenantName> = shared.changes.tenants.lock().keys().cloned().collect();
     for tenant in tenants {
-        let first = ConversationQuery { limit: 1, ..ConversationQuery::default() };
+        let first = ConversationQuery { limit: 1, order: ListOrder::Changed, ..ConversationQuery::default() };
         let last = shared.journal.index.conversations(&tenant, &first)?.pop();
         let deleted = shared.journal.index.tombstones(&tenant)?.len();
         let newest = (last.map(|conversation| (conversation.id, conversation.head.seq)), deleted);
@@ -276,9 +276,13 @@ impl Tenant {
     fn changes_since(&self, since: Timestamp) -> Result<TenantChanges, Error> {
         let now = self.shared().now();
         let from = Timestamp(since.0.saturating_sub(OVERLAP_US));
-        let query = ConversationQuery { limit: CATCH_UP_MAX + 1, ..ConversationQuery::default() };
-        let mut listed = self.shared().journal.index.conversations(self.name(), &query)?;
-        listed.retain(|conversation| conversation.updated >= from);
+        let query = ConversationQuery {
+            since: Some(from),
+            order: ListOrder::Changed,
+            limit: CATCH_UP_MAX + 1,
+            ..ConversationQuery::default()
+        };
+        let listed = self.shared().journal.listed(self.name(), &query)?;
         let kind = |conversation: &Conversation| match conversation.created >= from {
             true => ChangeKind::Created,
             false => ChangeKind::Changed,

@@ -18,6 +18,7 @@ use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::METADATA_BYTES_MAX;
+use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Successor};
 use everturn_core::write::{Summarized, SupersededBody};
 use everturn_formats::agents::{Entry, EntryContent, ParsedTurn, Reader, Thread};
@@ -59,6 +60,7 @@ impl Tenant {
             deleted: BTreeMap::new(),
             waiting: 0,
             turns: 0,
+            late: 0,
             added: 0,
             kept: BTreeMap::new(),
         };
@@ -114,6 +116,7 @@ impl Tenant {
             linked: linked.to_vec(),
             events: reader.lines(),
             turns: import.turns,
+            late: import.late,
             added: import.added,
             kept: import.kept,
             problems,
@@ -164,6 +167,7 @@ struct Import<'a> {
     /// Bytes in all batches.
     waiting: usize,
     turns: u64,
+    late: u64,
     added: u64,
     kept: BTreeMap<String, u64>,
 }
@@ -176,6 +180,8 @@ struct Target {
     root: ConversationId,
     /// The conversation in the store; `None` if nothing was written yet.
     conversation: Option<Conversation>,
+    /// The time of its latest turn before this import.
+    last_said: Option<Timestamp>,
     /// Newest version of every imported entry, by name.
     known: HashMap<u64, u64>,
     /// First version of entries with several.
@@ -217,6 +223,11 @@ impl Import<'_> {
                     return Ok(());
                 }
                 self.turn(at, entry.line, id, *said, entry.at, before)?;
+                // A newer version of a turn belongs where the older one is.
+                let last_said = self.target(at)?.last_said;
+                if before.is_none() && entry.at.zip(last_said).is_some_and(|(now, last)| now < last) {
+                    self.late += 1;
+                }
             }
             EntryContent::System(prompt) => {
                 let batch = &mut self.target(at)?.batch;
@@ -289,6 +300,7 @@ impl Import<'_> {
             key,
             thread,
             root,
+            last_said: conversation.as_ref().and_then(|conversation| conversation.last_said),
             conversation,
             known: HashMap::new(),
             first: HashMap::new(),
@@ -376,7 +388,7 @@ impl Import<'_> {
         line: u64,
         id: TurnId,
         said: ParsedTurn,
-        occurred_at: Option<everturn_core::time::Timestamp>,
+        occurred_at: Option<Timestamp>,
         before: Option<u64>,
     ) -> Result<(), Error> {
         let versions = before.into_iter();
@@ -435,7 +447,7 @@ impl Import<'_> {
         at: usize,
         line: u64,
         body: Raw,
-        occurred_at: Option<everturn_core::time::Timestamp>,
+        occurred_at: Option<Timestamp>,
     ) -> Result<(), Error> {
         let shared = self.tenant.shared();
         let tenant = self.tenant.name().clone();
@@ -448,7 +460,7 @@ impl Import<'_> {
         at: usize,
         summary: String,
         tokens_before: Option<u64>,
-        occurred_at: Option<everturn_core::time::Timestamp>,
+        occurred_at: Option<Timestamp>,
     ) -> Result<(), Error> {
         self.flush(at)?;
         let shared = self.tenant.shared();

@@ -8,7 +8,7 @@ use everturn_core::id::clip;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::{Successor, Turn};
 use everturn_formats::provider::{Media, NoMedia, Provider};
-use everturn_formats::render::{About, Document, Style, document};
+use everturn_formats::render::{About, Document, Outline, Style, document};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -161,8 +161,12 @@ impl ConversationHandle {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
         let key = self.key();
-        let mut conversation = self.shared().journal.index.conversation(key)?;
+        let mut conversation = self.shared().journal.shown(key)?;
         let mut system_prompt = self.state().system_prompt(None)?;
+        let outline = match style {
+            Style::Html => self.outline(conversation.head.seq, is_redacted)?,
+            _ => Outline::default(),
+        };
         let stored = StoredMedia { conversation: self };
         let mut media: &dyn Media = &stored;
         if is_redacted {
@@ -170,7 +174,12 @@ impl ConversationHandle {
             system_prompt = system_prompt.as_ref().map(redacted::system_prompt);
             media = &NoMedia;
         }
-        let about = About { conversation: &conversation, system_prompt: system_prompt.as_ref(), media };
+        let about = About {
+            conversation: &conversation,
+            system_prompt: system_prompt.as_ref(),
+            outline: &outline,
+            media,
+        };
         let mut document = document(style, out, about)?;
         if is_redacted {
             document = Box::new(Redacted(document));
@@ -201,6 +210,29 @@ impl ConversationHandle {
             }
         }
         document.finish()
+    }
+
+    /// Overview of the turns up to a `seq`.
+    fn outline(&self, head: u64, is_redacted: bool) -> Result<Outline, Error> {
+        let mut outline = Outline::default();
+        let mut query =
+            HistoryQuery { before: Some(head + 1), limit: PAGE_ENTRIES_MAX, ..HistoryQuery::default() };
+        loop {
+            let page = self.history(query.clone())?;
+            for entry in &page.data {
+                match entry {
+                    HistoryEntry::Turn(turn) if is_redacted => {
+                        outline.note(&redacted::turn((**turn).clone())?)
+                    }
+                    HistoryEntry::Turn(turn) => outline.note(turn),
+                    HistoryEntry::Event(_) => {}
+                }
+            }
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return Ok(outline),
+            }
+        }
     }
 
     /// Writes a turn and those that replace it, if it is the first of them; the others are written with their first.

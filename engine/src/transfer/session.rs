@@ -87,6 +87,7 @@ impl Tenant {
             linked: Vec::new(),
             events,
             turns,
+            late: 0,
             added: import.added,
             kept: BTreeMap::new(),
             problems,

@@ -244,8 +244,10 @@ fn titles_and_imported_lines_go_with_the_turn_that_they_repeat() {
             imported.conversation.title.as_deref().is_some_and(|title| title.contains(WORD)),
             "{imported:?}"
         );
-        let fork = scope.conversation(id).fork(imported.conversation.head.seq).wait().unwrap().get().unwrap();
-        assert_eq!(fork.title, imported.conversation.title);
+        let head = imported.conversation.head.seq;
+        let fork = scope.conversation(id).fork(head).wait().unwrap().get().unwrap();
+        let title = imported.conversation.title.unwrap();
+        assert_eq!(fork.title, Some(format!("{title} (fork at #{head})")));
         ids.push((id, fork.id));
     }
     for (id, fork) in ids {

@@ -6,19 +6,22 @@
 
 use crate::child::{Process, given, tell};
 use crate::dice::{Dice, ToldOnFailure, seed};
-use crate::stage::{PATIENCE, Short, Stage, files, words};
+use crate::stage::{PATIENCE, Short, Stage, files, turns_of, words};
 use base64::Engine;
 use everturn::{
-    AppendOptions, Appended, Error, Everturn, NewConversation, NewStream, NewTurn, Options, Tenant,
+    AppendOptions, Appended, Error, Everturn, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn,
+    Options, Tenant,
 };
 use everturn_core::asset;
 use everturn_core::chain::Hash;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
+use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::process::Command;
 use std::time::Duration;
 
 /// Kills in a row, all on one store.
@@ -438,4 +441,50 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed_at_any_moment() {
     assert!(turns as u64 > ROUNDS, "only {turns} turns were acknowledged: the children hardly worked");
     assert!(!marks(&stage).is_empty(), "nothing was looked for in the right way");
     assert!(interrupted > 0, "no stream was ever cut");
+}
+
+/// The views for people have every turn that the next process reads, with its words.
+#[test]
+fn a_store_that_was_killed_while_writing_can_be_read_with_sqlite3() {
+    let stage = Stage::new();
+    let shared = stage.open().tenant(TENANT).unwrap().begin();
+    let process = Process::start(
+        "append",
+        &[(STORE, stage.url()), (SHARED, shared.to_string()), (SEED, seed(1).to_string())],
+    );
+    (0..60).for_each(|_| process.wait_for("turn"));
+    process.kill();
+
+    let sql = "select id, conversation, status, content from turns";
+    let said = Command::new("sqlite3").args(["-readonly", "-json"]).arg(stage.path()).arg(sql).output();
+    let said = said.expect("this needs the program sqlite3; ./test installs it");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let rows: Vec<Value> = serde_json::from_slice(&said.stdout).unwrap();
+    let row = |turn: &Turn| {
+        let is_it =
+            |row: &&Value| row["id"] == json!(turn.id) && row["conversation"] == json!(turn.conversation);
+        rows.iter().find(is_it).unwrap_or_else(|| panic!("{} is not in the view", turn.id)).clone()
+    };
+
+    let store = stage.open();
+    let scope = store.tenant(TENANT).unwrap();
+    let mut count = 0;
+    for conversation in scope.list(ListQuery { limit: 1000, ..ListQuery::default() }).unwrap().data {
+        let all = HistoryQuery { include_superseded: true, limit: 1000, ..HistoryQuery::default() };
+        for turn in turns_of(scope.conversation(conversation.id).history(all).unwrap().data) {
+            count += 1;
+            let row = row(&Turn { conversation: conversation.id, ..turn.clone() });
+            if row["status"] == "pending" {
+                continue;
+            }
+            assert_eq!(row["status"], json!(turn.status));
+            let content = match &row["content"] {
+                Value::String(text) if text.starts_with('[') => serde_json::from_str(text).unwrap(),
+                content => content.clone(),
+            };
+            let expected = turn.value().map(|message| message["content"].clone()).unwrap_or_default();
+            assert_eq!(content, expected, "{}", turn.id);
+        }
+    }
+    assert_eq!(count, rows.len());
 }

@@ -5,8 +5,8 @@
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, files, quiet, refused};
 use everturn::{
-    CompactOptions, ContextOptions, Error, Everturn, FactQuery, Format, HistoryQuery, NewFact, NewStream,
-    NewTurn, Options, Order, RecallOptions, Tenant, Update,
+    CompactOptions, ContextOptions, Error, Everturn, FactQuery, Format, HistoryQuery, ListQuery, NewFact,
+    NewStream, NewTurn, Options, Order, RecallOptions, Tenant, Update,
 };
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
@@ -228,7 +228,7 @@ fn damage_rows(path: &Path, dice: &mut Dice) -> String {
                    WHERE e.no = ?2) WHERE no = ?1",
         ),
         14 => run("UPDATE places SET event = ?2 WHERE event = ?1"),
-        _ => run("UPDATE turns SET content_seq = ?2 WHERE seq = ?1"),
+        _ => run("UPDATE turn_rows SET content_seq = ?2 WHERE seq = ?1"),
     }
 }
 
@@ -290,6 +290,39 @@ fn every_read_of_a_damaged_database_is_right_or_an_error() {
     assert!(noticed > VARIANTS / 2, "{noticed} noticed, {unharmed} unharmed");
 }
 
+/// A page printed the head of the conversation's row, which no hash covers.
+#[test]
+fn the_hash_of_a_head_is_that_of_the_last_event() {
+    let sound = Sound::new();
+    let [id, _] = sound.conversations;
+    let shown = |folder: &Path| {
+        let store = open(folder, Options { read_only: true, ..quiet() }).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        let mut page = Vec::new();
+        let exported = scope.conversation(id).export(Format::Html, &mut page, &mut |_| {});
+        let listed = scope.list(ListQuery::default()).unwrap().data;
+        let listed = listed.iter().find(|listed| listed.id == id).unwrap().head;
+        (scope.conversation(id).get().map(|found| found.head), exported.map(|()| page), listed)
+    };
+    let truth = shown(sound.folder.path());
+    let head = truth.2;
+    assert!(String::from_utf8(truth.1.clone().unwrap()).unwrap().contains(&head.hash.to_string()));
+    let damaged = |sql: &str| {
+        let copy = sound.copy();
+        let db = Connection::open(copy.path().join("store.db")).unwrap();
+        assert_eq!(db.execute(sql, []).unwrap(), 1);
+        drop(db);
+        shown(copy.path())
+    };
+    assert_eq!(damaged("UPDATE conversation_rows SET head_hash = zeroblob(32) WHERE no = 1"), truth);
+    // The event itself: an error, but others can still be listed.
+    let last = format!("UPDATE events SET hash = zeroblob(32) WHERE conversation = 1 AND seq = {}", head.seq);
+    let (got, exported, listed) = damaged(&last);
+    refused(got, "chain.envelope_mismatch", "");
+    refused(exported, "chain.envelope_mismatch", "");
+    assert_eq!(listed, head);
+}
+
 fn damaged_turn() -> (Sound, tempfile::TempDir, PathBuf) {
     let sound = Sound::new();
     let copy = sound.copy();
@@ -327,6 +360,13 @@ fn a_damaged_turn_is_named_can_be_read_around_and_erased() {
     let page = |query| scope.conversation(id).history(query).unwrap().data.len();
     assert_eq!(page(HistoryQuery { before: Some(5), ..HistoryQuery::default() }), 3);
     assert!(page(HistoryQuery { after: Some(5), ..HistoryQuery::default() }) > 20);
+    refused(scope.token_usage(30, Some(id)).map(drop), "chain.body_mismatch", &names);
+    let sums = |scope: &Tenant| {
+        scope.token_usage(30, None).unwrap().conversations.iter().map(|one| one.spent.prompt).sum::<u64>()
+    };
+    let tokens = Some(everturn::Tokens { prompt: Some(7), completion: None });
+    scope.say(scope.begin(), NewTurn { tokens, ..NewTurn::assistant("counted") });
+    assert_eq!(sums(&scope), 7, "a damaged conversation does not hide the others");
     scope.say(id, NewTurn::user("writing goes on"));
     scope.conversation(id).erase(sound.turns[3], None, "damaged").wait().unwrap();
     assert!(page(HistoryQuery::default()) > 20);

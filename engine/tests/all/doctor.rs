@@ -73,7 +73,7 @@ fn a_cell_that_cannot_be_read_is_named_with_its_column_and_rebuilding_mends_it()
     scope.say(id, NewTurn::user("before"));
     drop((scope, store));
     for cells in ["metadata = 'nonsense', policy = '['", "state = 'asleep', head_hash = x'00'"] {
-        sql(&stage, &format!("UPDATE conversations SET {cells} WHERE no = 1"));
+        sql(&stage, &format!("UPDATE conversation_rows SET {cells} WHERE no = 1"));
         let found = examine(&stage.open_read_only());
         assert_eq!(found.conversations, 2);
         let [finding] = &found.findings[..] else { panic!("{found:#?}") };
@@ -92,7 +92,7 @@ fn a_cell_that_cannot_be_read_is_named_with_its_column_and_rebuilding_mends_it()
         assert_eq!(examine(&store).findings, []);
     }
     // A write needs no rebuilding.
-    sql(&stage, "UPDATE conversations SET metadata = 'nonsense'");
+    sql(&stage, "UPDATE conversation_rows SET metadata = 'nonsense'");
     let scope = stage.open().tenant("acme").unwrap();
     scope.say(id, NewTurn::user("after"));
     assert_eq!(scope.turns(id).len(), 2);

@@ -90,7 +90,7 @@ fn a_conversation_that_is_put_away_takes_no_turns_until_it_is_resumed() {
     ] {
         assert_eq!(put_away.state.as_str(), state);
     }
-    let says = format!("{id} is abandoned; resume it first");
+    let says = format!("{id} is abandoned; set its state to active first (`everturn archive --undo`)");
     refused(scope.try_say(id, NewTurn::user("hello?")), "conversation.not_active", &says);
     refused(scope.conversation(id).open(NewStream::default()).wait(), "conversation.not_active", &says);
     // What was begun may end, and what is asked for may be erased.

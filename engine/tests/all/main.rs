@@ -9,6 +9,7 @@ mod approving;
 mod backup;
 mod budgets;
 mod canary;
+mod carrying;
 mod child;
 mod compacting;
 mod context;

@@ -32,6 +32,8 @@ pub struct Talk {
     pub participants: Vec<String>,
     pub created: i64,
     pub updated: i64,
+    /// When the latest turn of its own was said.
+    pub last_said: Option<i64>,
     pub parent: Option<(ConversationId, u64)>,
     pub predecessor: Option<ConversationId>,
     /// Key, what was sent, the place of the first event and the turns that came of it.
@@ -93,6 +95,9 @@ impl Talk {
         if !kinds.is_empty() {
             self.updated = self.updated.max(now);
         }
+        if kinds.iter().any(|kind| ["message", "tool_result", "turn.opened"].contains(kind)) {
+            self.last_said = self.last_said.max(Some(now));
+        }
     }
 
     pub fn join(&mut self, actor: &Option<String>) {
@@ -119,7 +124,7 @@ impl Talk {
         }
         copy.requests.clear();
         copy.state = ACTIVE;
-        copy.predecessor = None;
+        (copy.predecessor, copy.last_said) = (None, None);
         copy
     }
 

@@ -12,7 +12,7 @@ use everturn::{
     AppendOptions, Change, Error, Everturn, Format, HistoryEntry, HistoryQuery, Lifecycle, ListQuery,
     NewConversation, NewStream, NewTurn, Order, Tenant, Update,
 };
-use everturn_core::conversation::{Conversation, Settings};
+use everturn_core::conversation::{Conversation, Settings, fork_title};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
@@ -506,6 +506,7 @@ impl Run {
             parent = above;
         }
         (talk.parent, talk.created, talk.updated) = (Some((parent, at)), self.now, self.now);
+        talk.title = talk.title.map(|title| fork_title(&title, at));
         // Its title is in an event of its own, so that it can be erased without the rest.
         let kinds = ["conversation.forked", "conversation.updated"];
         let count = if talk.title.is_some() { 2 } else { 1 };

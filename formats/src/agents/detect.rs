@@ -36,6 +36,12 @@ pub enum Format {
     Qwen,
     /// Copilot CLI: `~/.copilot/session-state/<session>/events.jsonl`.
     Copilot,
+    /// Kimi CLI: `~/.kimi/sessions/<folder>/<session>/context.jsonl`.
+    Kimi,
+    /// Cursor's agent: `~/.cursor/projects/<folder>/agent-transcripts/<session>/<session>.jsonl`.
+    Cursor,
+    /// opencode: what `opencode export` writes.
+    Opencode,
     /// A list of messages for OpenAI's chat completions.
     OpenaiChat,
     /// A list of items of OpenAI's Responses.
@@ -50,7 +56,7 @@ pub enum Format {
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 12] = [
+    pub const ALL: [Format; 15] = [
         Format::ClaudeCode,
         Format::Codex,
         Format::Gemini,
@@ -58,6 +64,9 @@ impl Format {
         Format::Droid,
         Format::Qwen,
         Format::Copilot,
+        Format::Kimi,
+        Format::Cursor,
+        Format::Opencode,
         Format::OpenaiChat,
         Format::OpenaiResponses,
         Format::Anthropic,
@@ -75,6 +84,9 @@ impl Format {
             Format::Droid => "droid",
             Format::Qwen => "qwen-code",
             Format::Copilot => "copilot-cli",
+            Format::Kimi => "kimi-cli",
+            Format::Cursor => "cursor",
+            Format::Opencode => "opencode",
             Format::OpenaiChat => "openai-chat",
             Format::OpenaiResponses => "openai-responses",
             Format::Anthropic => "anthropic",
@@ -231,6 +243,18 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
     if has("sessionId") && has("messages") {
         return Some((Format::Gemini, Layout::Value));
     }
+    if line.object("info").is_some() && line.raw("messages").is_some_and(|list| list.contains("\"parts\"")) {
+        return Some((Format::Opencode, Layout::Value));
+    }
+    let role = line.text("role");
+    // Kimi's notes between the messages.
+    if role.as_deref().is_some_and(|role| ["_system_prompt", "_checkpoint", "_usage"].contains(&role)) {
+        return Some((Format::Kimi, Layout::Lines));
+    }
+    let inner = line.object("message").filter(|_| kind.is_none() && !has("content"));
+    if role.is_some() && inner.is_some_and(|message| message.list("content").is_some()) {
+        return Some((Format::Cursor, Layout::Lines));
+    }
     if has("sessionId") && !has("type") && (has("projectHash") || has("startTime")) {
         return Some((Format::Gemini, Layout::Lines));
     }
@@ -277,6 +301,9 @@ fn of_beginning(text: &str, one_line: bool) -> Option<(Format, Layout)> {
     }
     if has("sessionId") && (has("projectHash") || has("startTime")) {
         return Some((Format::Gemini, Layout::Value));
+    }
+    if has("info") && has("sessionID") && has("parts") {
+        return Some((Format::Opencode, Layout::Value));
     }
     if one_line && has("payload") && has("timestamp") {
         return Some((Format::Codex, Layout::Lines));

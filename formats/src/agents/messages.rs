@@ -1,8 +1,10 @@
-//! Messages in the shapes of providers: a list, a request with a list in it, or one message a line.
+//! Messages in the shapes of providers: a list, a request with a list in it, or one message a line, as Kimi CLI and Cursor
+//! write them.
 //!
 //! Instructions that a request gives apart from its messages are the conversation's system prompt. Where they come in
 //! several pieces, the first is the prompt and the others are turns behind it, so that an export has the same pieces again.
 
+use super::cursor;
 use super::detect::LISTS;
 use super::line::{Line, made, words};
 use super::reader::Mapper;
@@ -71,6 +73,19 @@ impl Messages {
         self.threads.len() - 1
     }
 
+    fn session(&mut self, session: Session) -> usize {
+        let format = self.format.name();
+        let id = |session: &str| conversation_id(&[format, session]);
+        let (agent, parent) = match session.parent {
+            Some(parent) => (Some(session.id.clone()), Some(id(&parent))),
+            None => (None, None),
+        };
+        let thread = id(&session.id);
+        let origin = Origin { format, session: Some(session.id), agent, parent, ..Origin::default() };
+        self.threads.push(Thread { id: thread, origin, branch: None });
+        self.threads.len() - 1
+    }
+
     fn begin(&mut self, out: &mut Vec<Entry>) {
         if self.waiting.is_empty() && self.fields.is_empty() {
             return;
@@ -78,7 +93,10 @@ impl Messages {
         let waiting = std::mem::take(&mut self.waiting);
         let beginning: Vec<&str> = waiting.iter().map(|(_, text)| text.as_str()).collect();
         let thread = match self.fallback.clone() {
-            Some(name) => self.thread(&["file", &name]),
+            Some(name) => match Session::of(self.format, &name) {
+                Some(session) => self.session(session),
+                None => self.thread(&["file", &name]),
+            },
             None => self.thread(&[&["text"], beginning.as_slice()].concat()),
         };
         let instructions = self.instructions();
@@ -117,10 +135,18 @@ impl Messages {
     fn say(&mut self, thread: usize, number: u64, text: &str, out: &mut Vec<Entry>) {
         let name = self.name(thread, text);
         let line = Line::parse(text).unwrap_or_default();
-        let at = ["timestamp", "created_at"].iter().find_map(|name| line.time(name));
+        let at = match self.format {
+            Format::Cursor => cursor::time(&line),
+            _ => ["timestamp", "created_at"].iter().find_map(|name| line.time(name)),
+        };
         let entry = |step, title| Entry { thread, line: number, name, key: name, at, title, step };
         let Some(role) = role(&line) else {
-            let what = line.text("type").unwrap_or("no role".into()).into_owned();
+            if let Some(prompt) =
+                line.text("content").filter(|_| line.text("role").as_deref() == Some("_system_prompt"))
+            {
+                return self.prompt(thread, number, vec![prompt.into_owned()], out);
+            }
+            let what = line.text("type").or(line.text("role")).unwrap_or("no role".into()).into_owned();
             return out.push(entry(EntryContent::Event { what, body: made(text.to_string()) }, None));
         };
         let mut titled = None;
@@ -156,6 +182,31 @@ impl Messages {
             let name = self.name(thread, &rest);
             let step = EntryContent::Event { what: "request".into(), body: made(rest) };
             out.push(Entry { thread, line: number, name, key: name, at: None, title: None, step });
+        }
+    }
+}
+
+/// The session that the path of a file names, where its lines do not.
+struct Session {
+    id: String,
+    /// The session that a subagent worked for.
+    parent: Option<String>,
+}
+
+impl Session {
+    fn of(format: Format, path: &str) -> Option<Session> {
+        let mut parts = path.rsplit(['/', '\\']);
+        let file = parts.next()?.split('.').next()?;
+        let folder = parts.next()?;
+        match format {
+            // Earlier contexts of a session are beside it, with a number.
+            Format::Kimi if file == "context" => Some(Session { id: folder.to_string(), parent: None }),
+            Format::Kimi => Some(Session { id: format!("{folder}/{file}"), parent: None }),
+            Format::Cursor if folder == "subagents" => {
+                Some(Session { id: file.to_string(), parent: parts.next().map(str::to_string) })
+            }
+            Format::Cursor if folder == file => Some(Session { id: file.to_string(), parent: None }),
+            _ => None,
         }
     }
 }
@@ -204,6 +255,10 @@ impl Mapper for Messages {
     }
 
     fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+        let text = &match self.format {
+            Format::Cursor => cursor::message(number, text),
+            _ => Cow::Borrowed(text),
+        };
         let line = Line::parse(text).unwrap_or_default();
         if role(&line).is_none()
             && let Some(list) = LISTS.iter().find(|name| line.list(name).is_some())

@@ -10,11 +10,13 @@ use super::line::made;
 use super::lines::{LineRead, Lines};
 use super::linked::Linked;
 use super::messages::Messages;
+use super::opencode::Opencode;
 use super::{Entry, Format, LINE_BYTES_MAX, Problem, Thread};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
 use everturn_core::json::{self, Raw};
+use everturn_core::time::Timestamp;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Cursor, Read};
@@ -52,6 +54,26 @@ pub fn open<R: BufRead>(source: R, name: Option<&str>) -> Result<Opened<R>, Erro
     }
 }
 
+/// Bytes of a file in which its first timestamp is searched.
+const FIRST_TIME_BYTES: u64 = 1024 * 1024;
+
+/// The first timestamp of a file, which may be compressed. Nothing else of it is read.
+pub fn first_time(source: impl BufRead) -> Option<Timestamp> {
+    let mut head = Vec::new();
+    // The part before a failure may do.
+    let _ = Expanded::new(source).ok()?.take(FIRST_TIME_BYTES).read_to_end(&mut head);
+    let text = String::from_utf8_lossy(&head);
+    // A key inside a string would have its quotes escaped.
+    let keys = ["\"timestamp\"", "\"startTime\""];
+    let mut places: Vec<usize> =
+        keys.iter().flat_map(|key| text.match_indices(key).map(|(at, key)| at + key.len())).collect();
+    places.sort_unstable();
+    places.into_iter().find_map(|at| {
+        let value = text[at..].trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+        value.split('"').next()?.parse().ok()
+    })
+}
+
 type Source<R> = io::Chain<Cursor<Vec<u8>>, Expanded<R>>;
 
 enum Input<R: BufRead> {
@@ -86,6 +108,7 @@ impl<R: BufRead> Reader<R> {
             Format::Pi | Format::Droid | Format::Qwen | Format::Copilot => {
                 Box::new(Linked::new(format, name))
             }
+            Format::Opencode => Box::new(Opencode::new(name)),
             other => Box::new(Messages::new(other, name)),
         };
         let source = Cursor::new(head).chain(source);

@@ -4,14 +4,14 @@
 
 use super::prose::{escape, is_link, link, to_html};
 use super::shown::{Attachment, Content, Part, Shower, Shown};
-use super::{About, Document, Out, compaction, day_and_time, time, title};
+use super::{About, Document, Out, Prompt, compaction, day_and_time, time, title};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::{Event, kind};
-use everturn_core::turn::{Role, Turn};
+use everturn_core::turn::{Role, Tokens, Turn};
 use everturn_views::compaction::CompactionBody;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -36,7 +36,9 @@ impl<'a, W: Write> Html<'a, W> {
                 &format!("<div class=\"prose\">\n{}</div>\n", to_html(&prompt.content)),
             )
         });
-        out.write(&masthead(about.conversation, &prompt.unwrap_or_default()))?;
+        let outline = prompts(&about.outline.prompts);
+        let below = format!("{}{outline}", prompt.unwrap_or_default());
+        out.write(&masthead(about.conversation, about.outline.tokens, &below))?;
         Ok(Html { out, shower: Shower::new(about.media), day: String::new() })
     }
 
@@ -111,17 +113,30 @@ fn head(title: &str) -> String {
     )
 }
 
-fn masthead(conversation: &Conversation, prompt: &str) -> String {
-    let (from, from_time) = day_and_time(conversation.created);
-    let (to, to_time) = day_and_time(conversation.updated);
+fn masthead(conversation: &Conversation, tokens: Tokens, below: &str) -> String {
+    let (from, from_time) = day_and_time(conversation.began.unwrap_or(conversation.created));
+    let (to, to_time) = day_and_time(conversation.said());
     let began = format!("<time datetime=\"{from}T{from_time}Z\">{from} {from_time}</time>");
     let ended = format!("<time datetime=\"{to}T{to_time}Z\">{to} {to_time}</time>");
-    let mut facts = vec![("Turns", conversation.turns.to_string())];
+    let mut facts = Vec::new();
+    let origin = [
+        ("Agent", conversation.agent()),
+        ("Project", conversation.project()),
+        ("Branch", conversation.git_branch()),
+    ];
+    facts.extend(origin.into_iter().filter_map(|(name, value)| Some((name, escape(&value?)))));
+    facts.push(("Turns", conversation.turns.to_string()));
+    let counted = [(tokens.prompt, "in"), (tokens.completion, "out")];
+    let counted: Vec<String> =
+        counted.iter().filter_map(|(number, way)| Some(format!("{} {way}", (*number)?))).collect();
+    if !counted.is_empty() {
+        facts.push(("Tokens", counted.join(", ")));
+    }
     if !conversation.participants.is_empty() {
         facts.push(("Participants", escape(&conversation.participants.join(", "))));
     }
     facts.push(("Began", format!("{began} UTC")));
-    facts.push(("Last change", format!("{ended} UTC")));
+    facts.push(("Last turn", format!("{ended} UTC")));
     facts.push(("Conversation", format!("<code>{}</code>", conversation.id)));
     let (seq, hash) = (conversation.head.seq, conversation.head.hash);
     facts.push(("Log head", format!("#{seq} <code>{hash}</code>")));
@@ -130,9 +145,22 @@ fn masthead(conversation: &Conversation, prompt: &str) -> String {
         let _ = writeln!(list, "<div><dt>{name}</dt><dd>{value}</dd></div>");
     }
     format!(
-        "<header class=\"masthead\">\n<h1>{}</h1>\n<dl>\n{list}</dl>\n{prompt}</header>\n<main id=\"conversation\">\n",
+        "<header class=\"masthead\">\n<h1>{}</h1>\n<dl>\n{list}</dl>\n{below}</header>\n<main id=\"conversation\">\n",
         escape(&title(conversation))
     )
+}
+
+/// Links to what people asked.
+fn prompts(prompts: &[Prompt]) -> String {
+    if prompts.len() < 2 {
+        return String::new();
+    }
+    let links: String = prompts
+        .iter()
+        .map(|Prompt { seq, text }| format!("<li><a href=\"#t{seq}\">{}</a></li>\n", escape(text)))
+        .collect();
+    let list = folded("prompts", &format!("{} prompts", prompts.len()), &format!("<ol>\n{links}</ol>\n"));
+    format!("<nav aria-label=\"Prompts\">\n{list}</nav>\n")
 }
 
 fn article(turn: &Turn, shown: &Shown, when: &str, body: &str) -> String {

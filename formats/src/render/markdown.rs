@@ -17,7 +17,7 @@ pub struct Markdown<'a, W> {
 impl<'a, W: Write> Markdown<'a, W> {
     pub fn begin(mut out: Out<W>, about: About<'a>) -> Result<Markdown<'a, W>, Error> {
         let conversation = about.conversation;
-        let (day, _) = day_and_time(conversation.created);
+        let (day, _) = day_and_time(conversation.began.unwrap_or(conversation.created));
         let mut facts = vec![format!("`{}`", conversation.id), day, count(conversation.turns, "turn")];
         if !conversation.participants.is_empty() {
             let names: Vec<String> = conversation.participants.iter().map(|name| plain(name)).collect();

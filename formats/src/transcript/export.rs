@@ -1,17 +1,21 @@
 //! From a log to a transcript value.
 
-use super::{Derived, GivenEvent, Labels, NO_EVENT, STATE_REASON, TYPE, VERSION, prompt_content};
+use super::{
+    About, BARE_EVENT, Derived, GivenChange, GivenEvent, Labels, NO_EVENT, STATE_REASON, TYPE, VERSION,
+    changes_state, prompt_content,
+};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Event, Visibility, kind};
-use everturn_core::id::ConversationId;
+use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
 use everturn_core::write::StateBody;
 use serde::ser::{Error as _, SerializeSeq};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 
 /// Input of [`export`].
@@ -125,12 +129,22 @@ struct LifecycleEvent {
     kind: String,
     role: Role,
     visibility: Visibility,
-    text: &'static str,
+    text: String,
     blocks: [Raw; 0],
+    id: EventId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turn: Option<TurnId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor: Option<String>,
+    at: Timestamp,
     /// The body; absent once erased.
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<Raw>,
 }
+
+/// The index in `messages` of each current turn's message; `None` where it is summarized, trimmed or open. Known once the
+/// messages are written, which is before the events.
+type Indices = RefCell<HashMap<TurnId, Option<usize>>>;
 
 /// Writes the conversation as a transcript value, version 2. Messages keep the exact bytes they were given with.
 pub fn export(source: &Source<'_>, mut out: impl Write) -> Result<(), Error> {
@@ -139,7 +153,7 @@ pub fn export(source: &Source<'_>, mut out: impl Write) -> Result<(), Error> {
     let mut labels = Labels::default();
     assets.iter().for_each(|asset| labels.add(asset));
 
-    let failed = RefCell::default();
+    let (failed, indices) = (RefCell::default(), Indices::default());
     let value = Value {
         marker: TYPE,
         version: VERSION,
@@ -150,8 +164,8 @@ pub fn export(source: &Source<'_>, mut out: impl Write) -> Result<(), Error> {
             None => origin.kept.get("summary").cloned(),
         },
         metadata: metadata(source, &origin)?,
-        messages: List { items: RefCell::new(messages(source)), failed: &failed },
-        events: List { items: RefCell::new(events(source, &origin, &labels)), failed: &failed },
+        messages: List { items: RefCell::new(messages(source, &indices)), failed: &failed },
+        events: List { items: RefCell::new(events(source, &origin, &labels, &indices)), failed: &failed },
         assets: &assets,
         further: origin.further(),
     };
@@ -207,8 +221,13 @@ impl Origin {
 
     /// The event object that an imported event holds.
     fn given(&self, event: &Event) -> Option<Raw> {
-        let given = event.read::<GivenEvent>().filter(|_| self.is_imported())?;
-        given.event.get().starts_with('{').then_some(given.event)
+        let is_of_import = self.is_imported() && event.seq <= self.finished_seq;
+        let given = match changes_state(&event.kind) {
+            _ if !is_of_import => None,
+            true => event.read::<GivenChange>().map(|given| given.event),
+            false => event.read::<GivenEvent>().map(|given| given.event),
+        };
+        given.filter(|given| given.get().starts_with('{'))
     }
 
     /// Whether the event was written by the import itself and is no part of the value.
@@ -239,6 +258,9 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
     if let Some(prompt) = source.system_prompt {
         metadata.insert(PROMPT.into(), Raw::of(prompt)?);
     }
+    if !source.conversation.policy.is_empty() {
+        metadata.insert("policy".into(), Raw::of(&source.conversation.policy)?);
+    }
     // Entries that settings could not hold are restored, unless they have been changed since.
     let kept: BTreeMap<String, Raw> = origin.kept.get("metadata").and_then(Raw::read).unwrap_or_default();
     for (key, raw) in kept {
@@ -255,11 +277,21 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
 
 /// Messages that a model call would continue from: complete or interrupted turns that are neither superseded,
 /// summarized nor trimmed.
-fn messages(source: &Source<'_>) -> impl Iterator<Item = Result<Raw, Error>> {
+fn messages<'a>(
+    source: &'a Source<'_>,
+    indices: &'a Indices,
+) -> impl Iterator<Item = Result<Raw, Error>> + 'a {
     let (start, _) = source.conversation.view_start();
-    each(source.read, |turn| turn.place).filter_map(move |turn| match turn {
-        Ok(turn) => turn.message.clone().filter(|_| turn.place > start && is_said(&turn)).map(Ok),
-        Err(error) => Some(Err(error)),
+    let mut count = 0;
+    each(source.read, |turn| turn.place).filter_map(move |turn| {
+        let turn = match turn {
+            Ok(turn) => turn,
+            Err(error) => return Some(Err(error)),
+        };
+        let message = turn.message.clone().filter(|_| turn.place > start && is_said(&turn));
+        indices.borrow_mut().insert(turn.id, message.as_ref().map(|_| count));
+        count += usize::from(message.is_some());
+        message.map(Ok)
     })
 }
 
@@ -267,11 +299,12 @@ fn is_said(turn: &Turn) -> bool {
     matches!(turn.status, Status::Complete | Status::Interrupted) && turn.superseded_by.is_none()
 }
 
-fn events(
-    source: &Source<'_>,
-    origin: &Origin,
-    labels: &Labels,
-) -> impl Iterator<Item = Result<Written, Error>> {
+fn events<'a>(
+    source: &'a Source<'_>,
+    origin: &'a Origin,
+    labels: &'a Labels,
+    indices: &'a Indices,
+) -> impl Iterator<Item = Result<Written, Error>> + 'a {
     let mut turns = source.each_turn().peekable();
     let Source { events_after, in_force, .. } = *source;
     let is_shown = move |event: &Event| event.seq > events_after || in_force.contains(&event.seq);
@@ -279,7 +312,7 @@ fn events(
         let written = event.and_then(|event| {
             while turns.next_if(|turn| turn.as_ref().is_ok_and(|turn| turn.seq < event.seq)).is_some() {}
             let turn = turns.next_if(|turn| turn.as_ref().map_or(true, |turn| turn.seq == event.seq));
-            write(&event, turn.transpose()?, origin, labels)
+            write(&event, turn.transpose()?, origin, labels, indices)
         });
         written.transpose()
     })
@@ -291,21 +324,49 @@ fn write(
     turn: Option<Turn>,
     origin: &Origin,
     labels: &Labels,
+    indices: &Indices,
 ) -> Result<Option<Written>, Error> {
     if let Some(turn) = turn {
-        return Ok(match event.read::<TurnBody>().and_then(|body| body.event) {
-            Some(given) => (given.get() != NO_EVENT).then_some(Written::Given(given)),
-            None => {
-                let message = turn.message.as_ref();
-                Some(Written::Derived(Derived::of(turn.role, event.visibility, message, labels)))
-            }
+        let index = indices.borrow().get(&turn.id).copied().flatten();
+        let derived = || Derived::of(turn.role, event.visibility, turn.message.as_ref(), labels);
+        let given = event.read::<TurnBody>().and_then(|body| body.event);
+        return Ok(match given.as_ref().map(Raw::get) {
+            Some(NO_EVENT) => None,
+            Some(BARE_EVENT) => Some(Written::Derived(derived())),
+            Some(_) => given.map(|given| linked(given, index).map(Written::Given)).transpose()?,
+            None => Some(Written::Derived(derived().about(About::of(&turn), index))),
         });
     }
     if let Some(given) = origin.given(event) {
+        // The event of a message that stands elsewhere in the log.
+        let turn = given.read::<BTreeMap<String, Raw>>().and_then(|fields| fields.get("turn")?.read());
+        let index = turn.and_then(|turn: TurnId| indices.borrow().get(&turn).copied());
+        let given = match index {
+            Some(index) => linked(given, index)?,
+            None => given,
+        };
         return Ok(Some(Written::Given(given)));
     }
     let is_shown = !origin.is_bookkeeping(event) && !is_content(event);
     is_shown.then(|| lifecycle(event).map(Written::Lifecycle)).transpose()
+}
+
+/// An imported event whose link to its message, if it has one, is as the messages are now.
+fn linked(given: Raw, index: Option<usize>) -> Result<Raw, Error> {
+    const INDEX: &str = "message_index";
+    if !given.get().contains(INDEX) {
+        return Ok(given);
+    }
+    let mut fields: BTreeMap<String, Raw> = given.read().unwrap_or_default();
+    let Some(old) = fields.remove(INDEX).filter(|old| old.read::<usize>() != index) else { return Ok(given) };
+    // Something else under this name stays.
+    if old.read::<usize>().is_none() {
+        return Ok(given);
+    }
+    if let Some(index) = index {
+        fields.insert(INDEX.into(), Raw::of(&index)?);
+    }
+    Raw::of(&fields)
 }
 
 /// Whether the event carries the content of a turn that is shown where it began.
@@ -314,14 +375,31 @@ fn is_content(event: &Event) -> bool {
 }
 
 fn lifecycle(event: &Event) -> Result<LifecycleEvent, Error> {
-    let metadata = event.text().map(|text| without_prompt(&event.kind, text)).transpose();
+    /// A projection says what it did in words, and has its decision in `metadata`.
+    #[derive(Deserialize)]
+    struct Projected {
+        text: String,
+        metadata: Raw,
+    }
+    let projected = event.read::<Projected>().filter(|_| event.kind == kind::PROJECTION);
+    let (text, metadata) = match projected {
+        Some(Projected { text, metadata }) => (text, Some(metadata)),
+        None => {
+            let metadata = event.text().map(|text| without_prompt(&event.kind, text)).transpose();
+            (String::new(), metadata.map_err(|error| error.at(format_args!("seq {}", event.seq)))?)
+        }
+    };
     Ok(LifecycleEvent {
         kind: event.kind.clone(),
         role: Role::System,
         visibility: event.visibility,
-        text: "",
+        text,
         blocks: [],
-        metadata: metadata.map_err(|error| error.at(format_args!("seq {}", event.seq)))?,
+        id: event.id,
+        turn: event.turn,
+        actor: event.actor.clone(),
+        at: event.occurred_at.unwrap_or(event.at),
+        metadata,
     })
 }
 

@@ -1,13 +1,18 @@
 //! From a transcript value to settings, assets, turns and events.
 
-use super::{Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION, prompt_content};
+use super::{
+    About, BARE_EVENT, Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION, changes_state, prompt_content,
+};
 use everturn_core::Error;
+use everturn_core::chain::Hash;
 use everturn_core::conversation::{Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Visibility, check_name, kind};
-use everturn_core::id::{ConversationId, clip};
+use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::{self, Raw};
 use everturn_core::message;
 use everturn_core::turn::Role;
+use everturn_views::compaction::{Checkpoint, CompactionBody};
+use everturn_views::state;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -15,7 +20,7 @@ use std::fmt;
 /// A transcript value, ready to be stored as the [module](super) describes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Imported {
-    /// Id of the conversation, if it is one of ours.
+    /// Id of the conversation: its own if that is one of ours, else one derived from the value's id.
     pub id: Option<ConversationId>,
     /// Initial settings of the conversation.
     pub settings: Settings,
@@ -23,6 +28,8 @@ pub struct Imported {
     pub state: Lifecycle,
     /// Descriptors, to be stored before the items that refer to them.
     pub assets: Vec<AssetItem>,
+    /// The checkpoint that its summary is, and the last turn that this covers.
+    pub checkpoint: Option<(Checkpoint, Option<TurnId>)>,
     /// Turns and events, in order.
     pub items: Vec<Item>,
 }
@@ -47,9 +54,13 @@ pub enum Item {
         visibility: Visibility,
         /// The message as it came.
         message: Raw,
-        /// The event object as it came, if it differs from the one derived from the message; [`NO_EVENT`] if the
-        /// value has none for it.
+        /// The event object as it came, if it differs from the one derived from the message; [`NO_EVENT`] if the value has
+        /// none for it, [`BARE_EVENT`] if it is the derived one without the fields of [`About`].
         event: Option<Raw>,
+        /// Whether `event` is what the turn gives by itself once it has the id of `about`.
+        is_derived: bool,
+        /// What its event says of it.
+        about: Box<About>,
     },
     /// An event that belongs to no message.
     Event {
@@ -62,6 +73,8 @@ pub enum Item {
         visibility: Visibility,
         /// The event object as it came.
         raw: Raw,
+        /// Its actor, time and turn.
+        about: Box<About>,
     },
 }
 
@@ -70,9 +83,32 @@ impl Item {
     pub fn body(&self) -> Option<Result<Raw, Error>> {
         match self {
             Item::Turn { .. } => None,
-            Item::Event { raw, .. } => Some(Raw::of(&GivenEvent { event: raw.clone() })),
+            Item::Event { kind, raw, .. } => Some(match change(kind, raw) {
+                Some(mut fields) => {
+                    fields.insert("event".into(), raw.clone());
+                    Raw::of(&fields)
+                }
+                None => Raw::of(&GivenEvent { event: raw.clone() }),
+            }),
         }
     }
+}
+
+/// The change of the state that an event of the value tells of in its metadata.
+fn change(kind: &str, raw: &Raw) -> Option<Fields> {
+    if !changes_state(kind) {
+        return None;
+    }
+    let mut fields = raw.read::<Fields>()?;
+    let metadata = fields.remove("metadata")?;
+    // A call without an id is given up by its turn.
+    let by_turn = kind == kind::TOOL_ABANDONED && fields.get("turn").and_then(Raw::read::<TurnId>).is_some();
+    if state::check(kind, &metadata).is_err()
+        && !(by_turn && metadata.read::<state::AbandonedBody>().is_some())
+    {
+        return None;
+    }
+    metadata.read::<Fields>().filter(|fields| !fields.contains_key("event"))
 }
 
 type Fields = BTreeMap<String, Raw>;
@@ -87,10 +123,14 @@ pub fn parse(text: &str) -> Result<Imported, Error> {
     let mut settings = Settings::default();
     settings.transcript.insert("version".into(), Raw::of(&version)?);
     let id = id(&mut value, &mut settings)?;
-    let state = state(&mut value)?;
+    let state = lifecycle(&mut value)?;
     metadata(&mut value, &mut settings)?;
     if let Some(summary) = value.get("summary").filter(|raw| raw.read::<Option<String>>().is_none()) {
         return Err(wrong("$.summary", format!("must be a text, not {}", clip(summary.get()))));
+    }
+    let summary = value.get("summary").and_then(Raw::read::<String>).filter(|text| !text.trim().is_empty());
+    if summary.is_some() {
+        value.remove("summary");
     }
 
     let assets = assets(&mut value)?;
@@ -99,16 +139,32 @@ pub fn parse(text: &str) -> Result<Imported, Error> {
     let messages = list(&mut value, "messages")?.unwrap_or_default();
     let messages = numbered("$.messages", messages, Message::read)?;
     let events = list(&mut value, "events")?;
+    let events = events.map(|events| numbered("$.events", events, Given::read)).transpose()?;
+    let checkpoint = summary.map(|summary| checkpoint(summary, events.as_deref().unwrap_or_default()));
     let items = match events {
-        Some(events) => pair(messages, numbered("$.events", events, Given::read)?, &labels)?,
+        Some(events) if events.iter().any(|event| event.message_index.is_some()) => {
+            pair_linked(messages, events, &labels)?
+        }
+        Some(events) => pair(messages, events, &labels)?,
         // A value without the field is older than events: they are derived.
-        None => messages.into_iter().map(|message| message.turn(None)).collect(),
+        None => messages.into_iter().map(|message| message.turn(None, About::default())).collect(),
     };
 
     settings.transcript.extend(value);
     // The settings are nested one level deeper in the event, and must still fit.
     json::check(Raw::of(&settings)?.get()).map_err(|error| error.at("$"))?;
-    Ok(Imported { id, settings, state, assets, items })
+    Ok(Imported { id, settings, state, assets, checkpoint, items })
+}
+
+/// The summary as a checkpoint: with the other parts of the last one that the events tell of, if it begins with its note.
+fn checkpoint(summary: String, events: &[Given]) -> (Checkpoint, Option<TurnId>) {
+    let told = events.iter().rev().find(|event| event.kind == kind::COMPACTION);
+    let told = told.and_then(|event| event.raw.read::<Fields>()?.get("metadata")?.read::<CompactionBody>());
+    let through = told.as_ref().and_then(|told| told.summarized.as_ref()).map(|told| told.through);
+    match told.and_then(|told| told.checkpoint).filter(|told| summary.starts_with(&told.handoff_md)) {
+        Some(told) => (Checkpoint { handoff_md: summary, ..told }, through),
+        None => (Checkpoint { handoff_md: summary, ..Checkpoint::default() }, None),
+    }
 }
 
 fn wrong(path: impl fmt::Display, what: impl fmt::Display) -> Error {
@@ -137,13 +193,19 @@ fn id(value: &mut Fields, settings: &mut Settings) -> Result<Option<Conversation
     let Some(raw) = value.remove("id") else { return Ok(None) };
     let id: String = raw.read().ok_or_else(|| wrong("$.id", "must be a text such as tr_01J…"))?;
     let ours = id.strip_prefix("tr_").and_then(|ulid| format!("conv_{ulid}").parse().ok());
-    if ours.is_none() {
-        settings.transcript.insert("id".into(), raw);
+    if ours.is_some() {
+        return Ok(ours);
     }
-    Ok(ours)
+    settings.transcript.insert("id".into(), raw);
+    let foreign = || {
+        let mut bytes = [0; 16];
+        bytes[6..].copy_from_slice(&Hash::of(format!("transcript {id}").as_bytes()).0[..10]);
+        ConversationId::from_bytes(bytes)
+    };
+    Ok((!id.is_empty()).then(foreign))
 }
 
-fn state(value: &mut Fields) -> Result<Lifecycle, Error> {
+fn lifecycle(value: &mut Fields) -> Result<Lifecycle, Error> {
     let Some(raw) = value.remove("state") else { return Ok(Lifecycle::Active) };
     let word: String = raw.read().ok_or_else(|| wrong("$.state", "must be a text such as active"))?;
     word.parse().map_err(|error: Error| error.at("$.state"))
@@ -167,6 +229,11 @@ fn metadata(value: &mut Fields, settings: &mut Settings) -> Result<(), Error> {
                 kept.insert(key, raw);
             }
             settings.system_prompt = Some(Some(prompt));
+        } else if key == "policy"
+            && let Some(policy) = raw.read::<Fields>()
+            && (Settings { policy: policy.clone(), ..Settings::default() }).normalise().is_ok()
+        {
+            settings.policy = policy;
         } else {
             settings.metadata.insert(key, raw);
         }
@@ -252,13 +319,26 @@ impl Message {
     }
 
     /// Its turn, with the visibility that a turn of its role has by itself.
-    fn turn(self, event: Option<Raw>) -> Item {
+    fn turn(self, event: Option<Raw>, about: About) -> Item {
         let visibility = if self.role == Role::Tool { Visibility::Internal } else { Visibility::Public };
-        Item::Turn { role: self.role, visibility, message: self.raw, event }
+        let (role, message, about) = (self.role, self.raw, Box::new(about));
+        Item::Turn { role, visibility, message, event, is_derived: false, about }
     }
 
     fn without_event(self) -> Result<Item, Error> {
-        Ok(self.turn(Some(Raw::new(NO_EVENT.to_string())?)))
+        Ok(self.turn(Some(Raw::new(NO_EVENT.to_string())?), About::default()))
+    }
+
+    /// Its turn where its event stands elsewhere.
+    fn apart_from(self, event: Option<&Given>) -> Result<Item, Error> {
+        let item = self.without_event()?;
+        Ok(match (item, event) {
+            (Item::Turn { role, message, event, is_derived, .. }, Some(told)) => {
+                let (visibility, about) = (told.visibility, Box::new(told.about.clone()));
+                Item::Turn { role, visibility, message, event, is_derived, about }
+            }
+            (item, _) => item,
+        })
     }
 }
 
@@ -268,6 +348,9 @@ struct Given {
     role: Option<Role>,
     visibility: Visibility,
     raw: Raw,
+    about: About,
+    /// Index of its message.
+    message_index: Option<usize>,
 }
 
 impl Given {
@@ -285,7 +368,12 @@ impl Given {
         }
         let role = role(&fields).ok();
         let visibility = visibility(path, &fields, role)?;
-        Ok(Given { kind, role, visibility, raw })
+        let message_index = fields.get("message_index").and_then(Raw::read);
+        let mut about = about(&fields);
+        if visibility != Visibility::Private {
+            about.audience.clear();
+        }
+        Ok(Given { kind, role, visibility, raw, about, message_index })
     }
 
     /// Whether it can be the event of a message.
@@ -298,8 +386,30 @@ impl Given {
     }
 
     fn item(self) -> Item {
-        let Given { kind, role, visibility, raw } = self;
-        Item::Event { kind: stored_kind(&kind), role, visibility, raw }
+        let Given { kind, role, visibility, raw, about, .. } = self;
+        Item::Event { kind: stored_kind(&kind), role, visibility, raw, about: Box::new(about) }
+    }
+}
+
+/// What an event says of its turn. In a value of another program the same names may mean something else: what cannot be
+/// ours is left out, and stays in the event.
+fn about(fields: &Fields) -> About {
+    fn read<T: serde::de::DeserializeOwned>(fields: &Fields, name: &str) -> Option<T> {
+        fields.get(name).and_then(Raw::read)
+    }
+    let is_name = |name: &String| check_name("actor", name).is_ok();
+    let turn: Option<TurnId> = read(fields, "turn");
+    About {
+        turn,
+        actor: read(fields, "actor").filter(is_name),
+        audience: read(fields, "audience")
+            .filter(|names: &Vec<String>| names.iter().all(is_name))
+            .unwrap_or_default(),
+        at: read(fields, "at"),
+        model: read(fields, "model"),
+        tokens: read(fields, "tokens"),
+        // Another program's metadata stays in its event.
+        metadata: turn.and_then(|_| read(fields, "metadata")).unwrap_or_default(),
     }
 }
 
@@ -362,16 +472,58 @@ fn pair(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> Result<V
     Ok(items)
 }
 
+/// The same where events name their messages. Messages are stored in their order, in which the conversation reads: one
+/// that was edited may stand before its event, which is then kept apart from it.
+fn pair_linked(messages: Vec<Message>, mut events: Vec<Given>, labels: &Labels) -> Result<Vec<Item>, Error> {
+    let mut event_of: HashMap<usize, usize> = HashMap::new();
+    let mut turns = HashSet::new();
+    for (e, event) in events.iter_mut().enumerate() {
+        let message = event.message_index.and_then(|index| Some((index, messages.get(index)?)));
+        if let Some((index, message)) = message
+            && event.is_message()
+            && event.may_be(message)
+        {
+            event_of.entry(index).or_insert(e);
+        }
+        // No two turns have one id.
+        event.about.turn = event.about.turn.filter(|turn| !event.is_message() || turns.insert(*turn));
+    }
+    let index_of: HashMap<usize, usize> =
+        event_of.iter().map(|(message, event)| (*event, *message)).collect();
+    let mut items = Vec::with_capacity(messages.len().max(events.len()));
+    let mut events: Vec<Option<Given>> = events.into_iter().map(Some).collect();
+    let mut waiting = messages.into_iter().enumerate().peekable();
+    for e in 0..events.len() {
+        let index = index_of.get(&e).copied();
+        while let Some((m, message)) = waiting.next_if(|(m, _)| index.is_some_and(|index| *m < index)) {
+            let event = event_of.get(&m).and_then(|e| events[*e].as_ref());
+            items.push(message.apart_from(event)?);
+        }
+        let message = waiting.next_if(|(m, _)| index == Some(*m));
+        match (events[e].take(), message) {
+            (Some(event), Some((_, message))) => items.push(together(message, event, labels)?),
+            (Some(event), None) => items.push(event.item()),
+            (None, _) => {}
+        }
+    }
+    for (_, message) in waiting {
+        items.push(message.without_event()?);
+    }
+    Ok(items)
+}
+
 /// A turn with its event, which is kept only if export would not derive it.
 fn together(message: Message, event: Given, labels: &Labels) -> Result<Item, Error> {
-    let derived = Raw::of(&Derived::of(message.role, event.visibility, Some(&message.raw), labels))?;
-    let event_kept = (!same(&derived, &event.raw)).then_some(event.raw);
-    Ok(Item::Turn {
-        role: message.role,
-        visibility: event.visibility,
-        message: message.raw,
-        event: event_kept,
-    })
+    let Given { visibility, raw, about, message_index, .. } = event;
+    let derive = || Derived::of(message.role, visibility, Some(&message.raw), labels);
+    let is_derived =
+        about.turn.is_some() && same(&Raw::of(&derive().about(about.clone(), message_index))?, &raw);
+    let event = match is_derived || !same(&Raw::of(&derive())?, &raw) {
+        true => raw,
+        false => Raw::new(BARE_EVENT.to_string())?,
+    };
+    let (role, message, about) = (message.role, message.raw, Box::new(about));
+    Ok(Item::Turn { role, visibility, message, event: Some(event), is_derived, about })
 }
 
 /// Whether two are equal as values. Numbers beyond any double are equal only byte for byte.

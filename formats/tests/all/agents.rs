@@ -803,3 +803,134 @@ fn instructions_of_a_request_are_the_system_prompt() {
     // What is no text is only in the request.
     assert_eq!(said(r#"{"system":7,"messages":[{"role":"user","content":"hi"}]}"#), [hi, "request"]);
 }
+
+/// What was read of a file with this path.
+fn read_at(path: &str, text: &str) -> Read {
+    let Opened::Agent(mut reader) = open(text.as_bytes(), Some(path)).unwrap() else {
+        panic!("not known: {text}")
+    };
+    let entries = reader.by_ref().map(Result::unwrap).collect();
+    let threads = reader.threads().iter().map(|thread| (thread.id, thread.origin.clone())).collect();
+    let problems = reader.problems();
+    Read { format: reader.format(), entries, threads, problems, lines: reader.lines() }
+}
+
+#[test]
+fn kimi_cli_sessions_are_read_as_they_are() {
+    let said = [
+        json!({"role":"user","content":[{"type":"text","text":"<system>CHECKPOINT 0</system>"}]}),
+        json!({"role":"user","content":"List the files"}),
+        json!({"role":"assistant","content":[{"type":"think","think":"hm","encrypted":null},{"type":"text","text":"I look."}],
+            "tool_calls":[{"type":"function","id":"c1","function":{"name":"Shell","arguments":"{\"command\":\"ls\"}"}}]}),
+        json!({"role":"tool","content":[{"type":"text","text":"a.txt"}],"tool_call_id":"c1"}),
+    ];
+    let mut file = vec![
+        json!({"role":"_system_prompt","content":"You are Kimi."}),
+        json!({"role":"_checkpoint","id":0}),
+    ];
+    file.extend(said.iter().cloned());
+    file.push(json!({"role":"_usage","token_count":1234}));
+    let read = read_at("/home/u/.kimi/sessions/9f/5b1e-1/context.jsonl", &lines(&file));
+    assert_eq!((read.format.name(), kept(&read)), ("kimi-cli", vec!["_checkpoint", "_usage"]));
+    assert_eq!(messages(&read), said);
+    assert!(read.entries.iter().any(|entry| entry.step == EntryContent::System("You are Kimi.".into())));
+    assert_eq!(read.threads[0].1.session.as_deref(), Some("5b1e-1"));
+    let titles: Vec<&str> = read.entries.iter().filter_map(|entry| entry.title.as_deref()).collect();
+    assert_eq!(titles, ["List the files"]);
+    // Another place of the same session is the same conversation; a context beside it and another session are not.
+    let id = |path: &str| read_at(path, &lines(&file)).threads[0].0;
+    assert_eq!(id("/copy/5b1e-1/context.jsonl"), read.threads[0].0);
+    assert_ne!(id("/copy/5b1e-1/context_1.jsonl"), read.threads[0].0);
+    assert_ne!(id("/copy/5b1e-2/context.jsonl"), read.threads[0].0);
+}
+
+#[test]
+fn cursor_transcripts_are_read_with_their_calls() {
+    let line = |role: &str, content: Value| json!({"role":role,"message":{"content":content}});
+    let stamp = "<timestamp>Friday, May 8, 2026, 6:05 AM (UTC+5:30)</timestamp>";
+    let prompt = format!("{stamp}\n<user_query>\nadd a health check\n</user_query>");
+    let call = |input: Value| json!([{"type":"text","text":"I look."},{"type":"tool_use","name":"ReadFile","input":input}]);
+    let file = [
+        line("user", json!([{"type":"text","text":prompt}])),
+        line("assistant", call(json!({"path":"/a/router.ts"}))),
+        line("assistant", call(json!("*** Begin Patch\n*** End Patch"))),
+        line("assistant", call(json!("*** Begin Patch\n*** End Patch"))),
+        json!({"type":"turn_ended","status":"completed"}),
+    ];
+    let folder = "/home/u/.cursor/projects/a/agent-transcripts/c-1";
+    // The last line of these files has no line break.
+    let read = read_at(&format!("{folder}/c-1.jsonl"), lines(&file).trim_end());
+    assert_eq!((read.format.name(), kept(&read)), ("cursor", vec!["turn_ended"]));
+    let said = messages(&read);
+    assert_eq!(said.len(), 4, "equal lines are kept");
+    assert_eq!(said[0], json!({"role":"user","content":[{"type":"text","text":prompt}]}));
+    assert_eq!(
+        said[1]["content"][1],
+        json!({"id":"call_2_1","type":"tool_use","name":"ReadFile","input":{"path":"/a/router.ts"}})
+    );
+    assert_eq!(read.entries[0].at, Some("2026-05-08T00:35:00Z".parse().unwrap()));
+    assert_eq!(read.entries[0].title.as_deref(), Some("add a health check"));
+    let agent = read_at(&format!("{folder}/subagents/s-1.jsonl"), &lines(&file));
+    let origin = &agent.threads[0].1;
+    assert_eq!((origin.agent.as_deref(), origin.parent), (Some("s-1"), Some(read.threads[0].0)));
+}
+
+#[test]
+fn exports_of_opencode_are_read_step_by_step() {
+    let part = |kind: &str, text: &str| json!({"id":"prt","sessionID":"ses_1","messageID":"m","type":kind,"text":text});
+    let tool = |id: &str, state: Value| json!({"type":"tool","callID":id,"tool":"bash","state":state});
+    let answer = json!({"info":{"id":"msg_2","sessionID":"ses_1","role":"assistant","time":{"created":1_767_322_800_000_u64},
+        "modelID":"kimi-k2","tokens":{"input":10,"output":5,"reasoning":2,"cache":{"read":7,"write":0}}},
+        "parts":[{"type":"step-start"}, part("reasoning", "hm"), part("text", "I look."),
+            tool("c1", json!({"status":"completed","input":{"command":"ls"},"output":"a.txt","title":"ls"})),
+            tool("c2", json!({"status":"error","input":{"command":"rm"},"error":"denied"})),
+            {"type":"step-finish"}, part("text", "One file.")]});
+    let mut file = json!({"info":{"id":"ses_1","directory":"/work","title":"New session - 2026","version":"1.0","parentID":"ses_0",
+        "time":{"created":1_767_322_790_000_u64}},
+        "messages":[{"info":{"id":"msg_1","sessionID":"ses_1","role":"user","time":{"created":1_767_322_790_000_u64}},
+            "parts":[part("text", "List the files")]}, answer, {"info":{"id":"msg_3","role":"user"},"parts":[]}]});
+    for text in [file.to_string(), format!("{file:#}")] {
+        let read = read(text.as_bytes()).unwrap();
+        assert_eq!((read.format.name(), kept(&read)), ("opencode", vec!["message"]));
+        assert_eq!(
+            messages(&read),
+            [
+                json!({"role":"user","content":[{"type":"text","text":"List the files"}]}),
+                json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"I look."},
+                    {"type":"tool_call","id":"c1","name":"bash","arguments":{"command":"ls"}},
+                    {"type":"tool_call","id":"c2","name":"bash","arguments":{"command":"rm"}}]}),
+                json!({"role":"tool","content":[
+                    {"type":"tool_result","tool_use_id":"c1","name":"bash","content":"a.txt"},
+                    {"type":"tool_result","tool_use_id":"c2","name":"bash","content":"denied","is_error":true}]}),
+                json!({"role":"assistant","content":[{"type":"text","text":"One file."}]}),
+            ]
+        );
+        let said = turns(&read);
+        let tokens = said[3].tokens.unwrap();
+        assert_eq!(
+            (said[3].model.as_deref(), tokens.prompt, tokens.completion),
+            (Some("kimi-k2"), Some(17), Some(7))
+        );
+        assert!(said[1].metadata["opencode"].get().contains("step-finish"));
+        let origin = &read.threads[0].1;
+        assert_eq!((origin.session.as_deref(), origin.cwd.as_deref()), (Some("ses_1"), Some("/work")));
+        assert!(origin.parent.is_some());
+        assert_eq!(read.entries[0].title.as_deref(), Some("List the files"));
+        assert_eq!(read.entries[0].at, Some("2026-01-02T02:59:50Z".parse().unwrap()));
+    }
+    // An export that was made earlier has the same names, and other versions of what was not whole.
+    file["messages"][1]["parts"][6]["text"] = "One".into();
+    let names = |value: &Value| -> Vec<(u64, u64)> {
+        read(value.to_string().as_bytes())
+            .unwrap()
+            .entries
+            .iter()
+            .map(|entry| (entry.name, entry.key))
+            .collect()
+    };
+    let earlier = names(&file);
+    file["messages"][1]["parts"][6]["text"] = "One file.".into();
+    let later = names(&file);
+    assert_eq!(earlier[..3], later[..3]);
+    assert!(earlier[3].0 == later[3].0 && earlier[3].1 != later[3].1);
+}

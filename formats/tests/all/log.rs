@@ -28,6 +28,8 @@ pub struct Log {
     pub id: ConversationId,
     pub conversation: Option<Conversation>,
     pub events: Vec<Event>,
+    /// The note of the checkpoint.
+    pub summary: Option<String>,
     rows: Rows,
     next_id: u64,
 }
@@ -114,19 +116,23 @@ impl Traces for Rows {
 impl Log {
     pub fn new(id: ConversationId) -> Log {
         let rows = Rows { turns: BTreeMap::new(), parent: None };
-        Log { id, conversation: None, events: Vec::new(), rows, next_id: 1 }
+        Log { id, conversation: None, events: Vec::new(), summary: None, rows, next_id: 1 }
     }
 
     /// Begins with these settings, and with the fingerprint of the prompt if they set one.
     pub fn created(id: ConversationId, settings: Settings) -> Log {
         let mut log = Log::new(id);
+        log.begin(settings);
+        log
+    }
+
+    fn begin(&mut self, settings: Settings) {
         let settings = settings.normalise().unwrap();
-        log.add(kind::CREATED, Raw::of(&settings).unwrap().get());
+        self.add(kind::CREATED, Raw::of(&settings).unwrap().get());
         if let Some(Some(prompt)) = &settings.system_prompt {
             let body = format!(r#"{{"sha256":"{}","bytes":{}}}"#, prompt.sha256, prompt.bytes);
-            log.append(Draft { visibility: Visibility::Internal, ..log.draft(kind::SYSTEM_PROMPT, &body) });
+            self.append(Draft { visibility: Visibility::Internal, ..self.draft(kind::SYSTEM_PROMPT, &body) });
         }
-        log
     }
 
     /// Goes on behind the last event of a parent, whose events stand in front.
@@ -149,25 +155,45 @@ impl Log {
     /// As `engine` stores a value: what [`everturn_formats::transcript`] says, in this order.
     pub fn imported(value: &Imported) -> Log {
         let id = value.id.unwrap_or_else(|| conversation_id(4711));
-        let mut log = Log::created(id, value.settings.clone());
+        let mut log = Log::new(id);
+        // New ids are none of the value's.
+        let given = value.items.iter().filter_map(|item| match item {
+            Item::Turn { about, .. } | Item::Event { about, .. } => about.turn,
+        });
+        let last = given.map(|turn| u128::from_be_bytes(turn.to_bytes())).max().unwrap_or_default();
+        log.next_id = u64::try_from(last % (1 << 40)).unwrap() + 1000;
+        log.begin(value.settings.clone());
         for asset in &value.assets {
             log.add(kind::ASSET_ADDED, asset.raw.get());
         }
+        if let Some((checkpoint, _)) = &value.checkpoint {
+            log.summary = Some(checkpoint.handoff_md.clone());
+        }
         for item in &value.items {
             match item {
-                Item::Turn { role, visibility, message, event } => {
+                Item::Turn { role, visibility, message, event, is_derived, about } => {
                     let body = TurnBody {
                         message: Some(message.clone()),
-                        event: event.clone(),
+                        event: event.clone().filter(|_| !is_derived),
+                        tokens: about.tokens,
+                        model: about.model.clone(),
+                        metadata: about.metadata.clone(),
+                        audience: about.audience.clone(),
                         ..TurnBody::default()
                     };
-                    log.turn(*role, *visibility, &body);
+                    let draft = log.turn_draft(*role, *visibility, &body);
+                    let turn = about.turn.or(draft.turn);
+                    let id = turn.map_or(draft.id, |turn| EventId(turn.0));
+                    let (actor, occurred_at) = (about.actor.clone(), about.at);
+                    log.append(Draft { id, turn, actor, occurred_at, ..draft });
                 }
-                Item::Event { kind, role, visibility, .. } => {
+                Item::Event { kind, role, visibility, about, .. } => {
                     let body = item.body().unwrap().unwrap();
                     log.append(Draft {
                         role: *role,
                         visibility: *visibility,
+                        actor: about.actor.clone(),
+                        occurred_at: about.at,
                         ..log.draft(kind.clone(), body.get())
                     });
                 }
@@ -220,11 +246,16 @@ impl Log {
     }
 
     pub fn turn(&mut self, role: Role, visibility: Visibility, body: &TurnBody) -> TurnId {
+        let draft = self.turn_draft(role, visibility, body);
+        let turn = TurnId(draft.id.0);
+        self.append(draft);
+        turn
+    }
+
+    fn turn_draft(&self, role: Role, visibility: Visibility, body: &TurnBody) -> Draft {
         let kind = if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE };
         let draft = self.draft(kind, Raw::of(body).unwrap().get());
-        let turn = TurnId(draft.id.0);
-        self.append(Draft { role: Some(role), visibility, turn: Some(turn), ..draft });
-        turn
+        Draft { role: Some(role), visibility, turn: Some(TurnId(draft.id.0)), ..draft }
     }
 
     /// A turn with this message.
@@ -275,7 +306,7 @@ impl Log {
             turns: &|after| Ok(turns.iter().filter(|turn| turn.seq > after).take(2).cloned().collect()),
             read: &|after| Ok(read.iter().filter(|turn| turn.place > after).take(2).cloned().collect()),
             has_assets: true,
-            summary: None,
+            summary: self.summary.as_deref(),
             events_after: 0,
             in_force: &BTreeSet::new(),
         };

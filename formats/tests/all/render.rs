@@ -6,10 +6,10 @@ use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
-use everturn_core::turn::{Role, TurnBody};
+use everturn_core::turn::{Role, Tokens, TurnBody};
 use everturn_core::write::Summarized;
 use everturn_formats::provider::{Input, Media, NoMedia, Provider, render, request_fields};
-use everturn_formats::render::{About, Style, document};
+use everturn_formats::render::{About, Outline, Style, document};
 use everturn_views::compaction::{Checkpoint, CompactionBody, Covers, EXTRACTIVE};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -51,10 +51,12 @@ fn written(log: &Log, style: Style) -> String {
         settings.system_prompt.flatten().unwrap()
     });
     let mut out = Vec::new();
-    let about = About { conversation, system_prompt: prompt.as_ref(), media: &OneAsset };
-    let mut document = document(style, &mut out, about).unwrap();
     let mut turns = log.turns();
     turns.sort_by_key(|turn| turn.seq);
+    let mut outline = Outline::default();
+    turns.iter().for_each(|turn| outline.note(turn));
+    let about = About { conversation, system_prompt: prompt.as_ref(), outline: &outline, media: &OneAsset };
+    let mut document = document(style, &mut out, about).unwrap();
     let mut turns = turns.into_iter().peekable();
     for event in &log.events {
         if let Some(turn) = turns.next_if(|turn| turn.seq == event.seq) {
@@ -188,6 +190,45 @@ fn a_rich_conversation_is_written_as_the_golden_files_say() {
 
 /// What a provider is sent: valid, with the ids that were there, and nothing that is private, superseded or sealed by
 /// somebody else. Read again it is written the same.
+/// A page of a long session was a scroll of hours: nothing said where it ran, what it cost, and where each prompt is.
+#[test]
+fn the_head_of_a_page_has_project_branch_tokens_and_prompts() {
+    let origin = json!({"format": "claude-code", "cwd": "/home/ana/<web>", "git_branch": "fix/login"});
+    let metadata = [("import".to_string(), Raw::of(&origin).unwrap())].into();
+    let mut log = Log::created(conversation_id(9), Settings { metadata, ..Settings::default() });
+    let user = |text: &str| message(json!({"role": "user", "content": text}));
+    let counted = |prompt, completion| TurnBody {
+        tokens: Some(Tokens { prompt: Some(prompt), completion }),
+        ..message(json!({"role": "assistant", "content": "Done."}))
+    };
+    say(&mut log, None, Role::User, user("Fix <b>the</b> build.\n\nIt is red."));
+    say(&mut log, None, Role::Assistant, counted(1200, Some(30)));
+    say(&mut log, None, Role::User, user("<command-name>/clear</command-name>"));
+    let secret =
+        json!({"role": "user", "content": [{"type": "text", "text": "the key", "visibility": "private"}]});
+    say(&mut log, None, Role::User, message(secret));
+    say(&mut log, None, Role::Assistant, counted(1300, None));
+    say(&mut log, None, Role::User, user(&"And now something long. ".repeat(20)));
+    let page = written(&log, Style::Html);
+    let head = page.split("<main").next().unwrap();
+    for part in [
+        "<dt>Agent</dt><dd>claude-code</dd>",
+        "<dt>Project</dt><dd>/home/ana/&lt;web&gt;</dd>",
+        "<dt>Branch</dt><dd>fix/login</dd>",
+        "<dt>Tokens</dt><dd>2500 in, 30 out</dd>",
+        "<summary>2 prompts</summary>",
+        "<li><a href=\"#t2\">Fix &lt;b&gt;the&lt;/b&gt; build. It is red.</a></li>",
+        "<li><a href=\"#t7\">And now something long.",
+        "long. And…</a></li>",
+    ] {
+        assert!(head.contains(part), "{part} is missing:\n{head}");
+    }
+    assert!(!page.contains("the key"));
+    for seq in [2, 7] {
+        assert!(page.contains(&format!("id=\"t{seq}\"")), "#{seq} cannot be reached");
+    }
+}
+
 /// Claude Code writes notices of its own into messages of the user; they were shown as the user's words.
 #[test]
 fn notices_are_folded_and_named() {
@@ -348,7 +389,7 @@ fn tags(page: &str) -> Vec<(String, Vec<(String, String)>)> {
 }
 
 fn check_page(page: &str) -> Result<(), String> {
-    const TAGS: [&str; 58] = [
+    const TAGS: [&str; 59] = [
         "!doctype",
         "html",
         "head",
@@ -357,6 +398,7 @@ fn check_page(page: &str) -> Result<(), String> {
         "style",
         "body",
         "header",
+        "nav",
         "main",
         "article",
         "section",

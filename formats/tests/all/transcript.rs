@@ -5,7 +5,7 @@ use everturn_core::conversation::{Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Visibility, kind};
 use everturn_core::json::Raw;
 use everturn_core::turn::Role;
-use everturn_formats::transcript::{Imported, Item, NO_EVENT, parse};
+use everturn_formats::transcript::{BARE_EVENT, Imported, Item, NO_EVENT, parse};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -20,6 +20,17 @@ fn messages(text: &str) -> Vec<String> {
     }
     let read: Messages = serde_json::from_str(text).unwrap();
     read.messages.iter().map(|message| message.get().to_string()).collect()
+}
+
+/// The value without what its events say of their turns.
+fn bare(mut value: Value) -> Value {
+    for event in value["events"].as_array_mut().unwrap() {
+        let event = event.as_object_mut().unwrap();
+        for name in ["id", "turn", "at", "message_index"] {
+            event.remove(name);
+        }
+    }
+    value
 }
 
 /// Reads, stores and writes a value, which must be equal, its messages byte for byte.
@@ -78,8 +89,7 @@ fn first_event(imported: &Imported) -> Option<&str> {
 #[test]
 fn the_seeds_example_comes_back_equal() {
     let named = round_trip(&seed(Some("screenshot.png")).to_string());
-    assert_eq!(named.id, None);
-    assert_eq!(first_event(&named), None, "with the asset's name, the event is what we derive");
+    assert_eq!(first_event(&named), Some(BARE_EVENT), "with the asset's name, the event is what we derive");
 
     let unnamed = round_trip(&serde_json::to_string_pretty(&seed(None)).unwrap());
     let kept = first_event(&unnamed).unwrap();
@@ -115,7 +125,7 @@ fn older_and_incomplete_values_are_brought_up_to_version_2() {
             ],
             "assets": []
         });
-        assert_eq!(value(&Log::imported(&imported).export()), expected);
+        assert_eq!(bare(value(&Log::imported(&imported).export())), expected);
         round_trip(&expected.to_string());
     }
     let least = Log::imported(&parse(r#"{"_type":"transcript"}"#).unwrap()).export();
@@ -158,7 +168,7 @@ fn every_shape_of_message_gives_an_event() {
         (json!({"role":"user"}), "message", "user", "public", "", json!([])),
     ] {
         let text_in = json!({"_type":"transcript","messages":[message]}).to_string();
-        let written = value(&Log::imported(&parse(&text_in).unwrap()).export());
+        let written = bare(value(&Log::imported(&parse(&text_in).unwrap()).export()));
         let expected = json!([{"kind":kind,"role":role,"visibility":visibility,"text":text,"blocks":blocks}]);
         assert_eq!(written["events"], expected, "{message}");
     }
@@ -227,7 +237,8 @@ fn messages_find_their_events_where_either_side_has_more() {
             Item::Turn { message, event, .. } => {
                 let content = value(message.get())["content"].as_str().unwrap().to_string();
                 match event {
-                    None => content,
+                    Some(raw) if raw.get() == BARE_EVENT => content,
+                    None => panic!("{content} has an event of ours"),
                     Some(raw) if raw.get() == NO_EVENT => format!("{content} alone"),
                     Some(raw) => format!("{content} with {}", value(raw.get())["text"].as_str().unwrap()),
                 }
@@ -388,12 +399,88 @@ fn a_conversation_is_shown_as_it_happened() {
         ]
     );
     assert_eq!(
-        value["events"][7],
+        bare(value.clone())["events"][7],
         json!({"kind":"snapshot_created","role":"system","visibility":"public","text":"","blocks":[],"metadata":{"event":{"kind":"mine"}}}),
         "a body that looks like an imported one is not taken for one"
     );
     assert_eq!(value["events"][4]["blocks"], json!([{"type":"text","text":"edited"}]));
+    let links: Vec<&Value> =
+        value["events"].as_array().unwrap().iter().map(|event| &event["message_index"]).collect();
+    let none = &Value::Null;
+    let [first, second, third] = [&json!(0), &json!(1), &json!(2)];
+    assert_eq!(
+        links,
+        [none, none, none, none, first, none, second, none, none, none, third, none, none],
+        "the edited, the streamed and the interrupted turn have messages"
+    );
+    let edited = &value["events"][4];
+    assert_eq!(edited["turn"], value["events"][5]["metadata"]["by"]);
+    assert_eq!(edited["id"].as_str().unwrap()[4..], edited["turn"].as_str().unwrap()[5..]);
+    assert!(edited["at"].as_str().unwrap().starts_with("2026-01-01T00:00:0"));
     round_trip(&text);
+}
+
+/// The edit came last and is read first.
+#[test]
+fn a_message_that_was_edited_keeps_its_place_and_its_event_too() {
+    let mut log = Log::created(conversation_id(14), Settings::default());
+    let old = log.say(Role::User, r#"{"role":"user","content":"Q1"}"#);
+    log.say(Role::Assistant, r#"{"role":"assistant","content":"A1"}"#);
+    let new = log.say(Role::User, r#"{"role":"user","content":"Q1, better"}"#);
+    log.about(kind::SUPERSEDED, old, &format!(r#"{{"by":"{new}"}}"#));
+    let text = log.export();
+    assert_eq!(value(&text)["events"][3]["message_index"], 0);
+    let imported = round_trip(&text);
+    let said: Vec<_> = imported
+        .items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Turn { message, about, .. } => Some((value(message.get())["content"].clone(), about.turn)),
+            Item::Event { .. } => None,
+        })
+        .collect();
+    assert_eq!(said[0], (json!("Q1, better"), Some(new)));
+    assert_eq!(said[1].0, "A1");
+    // Its link follows its message.
+    let mut log = Log::imported(&imported);
+    let third = log.say(Role::User, r#"{"role":"user","content":"better still"}"#);
+    log.about(kind::SUPERSEDED, said[1].1.unwrap(), &format!(r#"{{"by":"{third}"}}"#));
+    let value = value(&log.export());
+    let links = |turn: String| {
+        let events = value["events"].as_array().unwrap();
+        events.iter().find(|event| event["turn"] == turn && event["kind"] == "message").unwrap()["message_index"].clone()
+    };
+    assert_eq!(links(new.to_string()), 0);
+    assert_eq!(links(said[1].1.unwrap().to_string()), Value::Null);
+    assert_eq!(links(third.to_string()), 1);
+}
+
+#[test]
+fn a_summary_is_a_checkpoint() {
+    let summary = |value: Value| parse(&value.to_string()).unwrap().checkpoint;
+    let (checkpoint, through) = summary(seed(None)).unwrap();
+    assert_eq!((checkpoint.handoff_md.as_str(), through), ("optional compacted summary", None));
+    assert_eq!(summary(json!({"_type": "transcript", "summary": " "})), None);
+    let body = json!({
+        "checkpoint": {"goal": "tea", "user_constraints": [], "decisions": ["green"], "discoveries": [],
+            "completed_work": [], "pending_work": [], "unresolved_questions": [], "critical_identifiers": [],
+            "relevant_files": [], "handoff_md": "Tea."},
+        "covers": {"from_seq": 2, "to_seq": 2, "turns": 1},
+        "summarized": {"through": "turn_01J9ZZZZZZZZZZZZZZZZZZZZZZ", "through_seq": 2, "turns_before": 1},
+        "summarizer": "extractive", "input_hash": "0".repeat(64), "tokens_before": 9, "tokens_after": 3,
+    });
+    let told = json!({"_type": "transcript", "summary": "Tea. And rain.", "events": [{"kind": "compaction", "metadata": body}]});
+    let (checkpoint, through) = summary(told).unwrap();
+    assert_eq!((checkpoint.goal.as_str(), checkpoint.handoff_md.as_str()), ("tea", "Tea. And rain."));
+    assert_eq!(through.unwrap().to_string(), "turn_01J9ZZZZZZZZZZZZZZZZZZZZZZ");
+}
+
+#[test]
+fn an_id_of_another_program_is_one_conversation() {
+    let id = |id: &str| parse(&json!({"_type": "transcript", "id": id}).to_string()).unwrap().id;
+    assert_eq!(id("chat-1"), id("chat-1"));
+    assert_ne!(id("chat-1"), id("chat-2"));
+    assert_eq!(id(""), None);
 }
 
 #[test]
@@ -414,7 +501,7 @@ fn what_happens_after_an_import_is_shown_and_the_import_is_not() {
         json!({"kind":"conversation.updated","role":"system","visibility":"public","text":"","blocks":[],"metadata":{"metadata":{"a":1}}}),
         json!({"kind":"conversation.state","role":"system","visibility":"public","text":"","blocks":[],"metadata":{"state":"archived"}}),
     ]);
-    assert_eq!(value(&log.export()), expected);
+    assert_eq!(bare(value(&log.export())), expected);
     round_trip(&expected.to_string());
 }
 
@@ -560,7 +647,7 @@ fn any_value() -> impl Strategy<Value = Value> {
                 let derived = |message: &Value| {
                     let old = json!({"_type":"transcript","messages":[message],"assets":assets});
                     let written = Log::imported(&parse(&old.to_string()).unwrap()).export();
-                    value(&written)["events"][0].clone()
+                    bare(value(&written))["events"][0].clone()
                 };
                 match step {
                     Step::Derived(message) => {

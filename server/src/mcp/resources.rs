@@ -122,7 +122,7 @@ fn facts(conversation: &Conversation) -> String {
         1 => "1 turn".to_string(),
         turns => format!("{turns} turns"),
     };
-    format!("{turns}, {}, last changed {}", conversation.state, second(conversation.updated))
+    format!("{turns}, {}, last turn {}", conversation.state, second(conversation.said()))
 }
 
 /// Reads a conversation. Blocks.

@@ -122,7 +122,8 @@ pub fn refused(error: &Error) -> CallToolResult {
 }
 
 /// Hints of other surfaces, and the tools that do the same.
-const HINTS: [(&str, &str); 5] = [
+const HINTS: [(&str, &str); 6] = [
+    ("`everturn archive --undo`", "the tool change_conversation"),
     ("`everturn new`", "the tool create_conversation"),
     ("`everturn keys list`", "the tool list_keys"),
     ("`everturn verify`", "the tool verify"),
@@ -166,7 +167,7 @@ fn tool(row: &Row) -> Tool {
         _ => about.title.to_string(),
     };
     if let Some(Value::String(text)) = input.pointer_mut("/properties/conversation/description") {
-        text.push_str(" Its id, the beginning of one, or @last for the last changed.");
+        text.push_str(" Its id, the beginning of one, or @last for the one with the latest turn.");
     }
     // The `next` of a page is a string, and is passed as one.
     for name in ["before", "after", "from"] {

@@ -199,11 +199,11 @@ pub fn page(data: Vec<Value>, has_more: bool) -> axum::Json<Value> {
     }))
 }
 
-/// Conversations, last changed first.
+/// Conversations, by the time of the latest turn, newest first.
 async fn list(Reader(scope): Reader, Query(paging): Query<Paging>) -> Result<axum::Json<Value>, Refused> {
     let limit = paging.limit()?;
     if !paging.newest_first()? {
-        return Err(Refused::field("order", "conversations are listed last changed first; leave order out"));
+        return Err(Refused::field("order", "conversations are listed latest first; leave order out"));
     }
     let after: Option<ConversationId> =
         paging.after().map(|id| id.parse().map_err(Refused::at("after"))).transpose()?;
@@ -211,7 +211,7 @@ async fn list(Reader(scope): Reader, Query(paging): Query<Paging>) -> Result<axu
         let mut query = ListQuery { limit: PAGE_MAX, ..ListQuery::default() };
         if let Some(id) = after {
             let last = scope.conversation(id).get()?;
-            query.after = Some((last.updated, last.id));
+            query.after = Some((last.said(), last.id));
         }
         let mut found = Vec::new();
         loop {

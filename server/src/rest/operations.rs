@@ -7,6 +7,7 @@ use crate::json;
 use crate::lanes::{Charge, SMALL_BYTES};
 use crate::problem::Problem;
 use axum::Router;
+use axum::body::HttpBody;
 use axum::extract::{FromRequestParts, Query, RawPathParams, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName, LOCATION};
@@ -122,7 +123,15 @@ impl ParsedRequest {
         }
         let body = match about.method.has_body() {
             true => json::text(Request::from_parts(parts, body), app).await?,
-            false => String::new(),
+            false if body.is_end_stream() => String::new(),
+            false => {
+                let body = json::body(Request::from_parts(parts, body), &app.config, SMALL_BYTES).await?;
+                if !matches!(body.trim(), "" | "{}") {
+                    let text = "this request takes no body; put its fields into the query";
+                    return Err(Error::invalid("body.unexpected", text).into());
+                }
+                String::new()
+            }
         };
         Ok(ParsedRequest { path, query, headers, body })
     }

@@ -29,7 +29,16 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/import", post(import))
 }
 
-async fn get_transcript(Reader(scope): Reader, Path(id): Path<ConversationId>) -> Result<Response, Problem> {
+/// A query without parameters.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+async fn get_transcript(
+    Reader(scope): Reader,
+    Path(id): Path<ConversationId>,
+    Query(Nothing {}): Query<Nothing>,
+) -> Result<Response, Problem> {
     let text = written(scope.conversation(id), Format::Transcript, false).await?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }

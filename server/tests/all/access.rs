@@ -255,8 +255,10 @@ async fn a_counter_sees_numbers_and_no_words() {
         assert!(!text.contains(MARKER), "{path}: {text}");
     }
     // A search would tell words letter by letter.
-    let (status, text) = get("/api/v1/conversations?query=xyl").await;
-    assert!(status == 403 && text.contains("access.role"), "{text}");
+    for search in ["query=xyl", "project=xyl"] {
+        let (status, text) = get(&format!("/api/v1/conversations?{search}")).await;
+        assert!(status == 403 && text.contains("access.role"), "{text}");
+    }
     let live = stage.request(Method::GET, "/api/v1/events?since=2026-01-01T00:00:00Z").bearer_auth(&words);
     let mut live = Live::connect(live).await;
     loop {

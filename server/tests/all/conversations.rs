@@ -221,3 +221,71 @@ async fn what_has_expired_is_absent_before_it_is_swept() {
     );
     stage.stop().await;
 }
+
+/// An old session that is imported today was listed first, and was `@last`.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_listed_by_what_was_said_last() {
+    let stage = Stage::new().await;
+    let new = async |project: &str, said: &str| {
+        let body = json!({"metadata": {"import": {"format": "codex", "cwd": project}}});
+        let id = stage.post(ALL, &body, 201).await["id"].as_str().unwrap().to_string();
+        let turn = json!({"role": "user", "content": "hello", "occurred_at": said});
+        stage.post(&format!("{ALL}/{id}/turns"), &json!({"turns": [turn]}), 201).await;
+        id
+    };
+    let web = new("/home/ada/web", "2026-01-05T10:00:00Z").await;
+    let api = new("/home/ada/api", "2026-01-03T10:00:00Z").await;
+    let listed = async |query: &str| {
+        let page = stage.get(&format!("{ALL}?{query}"), 200).await;
+        let ids: Vec<String> =
+            page["data"].as_array().unwrap().iter().map(|c| c["id"].as_str().unwrap().to_string()).collect();
+        ids
+    };
+    assert_eq!(listed("").await, [web.clone(), api.clone()]);
+    assert_eq!(listed("since=2026-01-04T00:00:00Z").await, [web.clone()]);
+    assert_eq!(listed("project=api").await, [api]);
+    assert_eq!(stage.get(&format!("{ALL}/resolve?name=@last"), 200).await["id"], web);
+    let found = stage.get(&format!("{ALL}/{web}"), 200).await;
+    assert_eq!(
+        (&found["began"], &found["last_said"]),
+        (&json!("2026-01-05T10:00:00.000000Z"), &found["began"])
+    );
+    assert_eq!(stage.get(&format!("{ALL}?since=yesterday"), 400).await["code"], "query.shape");
+    stage.stop().await;
+}
+
+/// Each of these was accepted, and what was wrong with it ignored.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_be_ignored_is_refused() {
+    let stage = Stage::new().await;
+    let id = stage.conversation().await;
+    let path = format!("{ALL}/{id}");
+    assert_eq!(stage.get(&format!("{path}/transcript?x=1"), 400).await["code"], "query.shape");
+    for tag in ["\"+1\"", "+1", "\"\"", "\"-1\""] {
+        let request = stage
+            .request(Method::PATCH, &path)
+            .header("if-match", tag)
+            .header("content-type", "application/json");
+        let request = request.body(json!({"title": "A"}).to_string());
+        assert_eq!(answer(request, 400).await["code"], "if_match.malformed", "{tag}");
+    }
+    let refused = stage.send(Method::DELETE, &path, &json!({"reason": "test data"}), 400).await;
+    assert_eq!(refused["code"], "body.unexpected");
+    for name in [".", ".."] {
+        let refused = stage.post(&format!("{path}/approvals"), &json!({"approval_id": name}), 400).await;
+        assert_eq!(refused["code"], "name.malformed", "{name}");
+    }
+    let open = stage.post(&format!("{path}/turns/open"), &json!({"role": "assistant"}), 201).await;
+    let turn = format!("/api/v1/turns/{}", open["id"].as_str().unwrap());
+    for last in
+        [json!({"role": "user", "content": "hi"}), json!({"message": {"role": "user", "content": "hi"}})]
+    {
+        let refused = stage.post(&format!("{turn}/commit"), &last, 400).await;
+        assert_eq!(refused["code"], "turn.role", "{last}");
+    }
+    let ended =
+        stage.post(&format!("{turn}/commit"), &json!({"role": "assistant", "content": "hi"}), 200).await;
+    assert_eq!(ended["status"], "complete");
+    stage.send(Method::DELETE, &path, &json!({}), 200).await;
+    stage.stop().await;
+}

@@ -1,11 +1,12 @@
 //! Looking up, listing and folding.
 
 use super::*;
-use crate::{ConversationQuery, TenantUsage, TurnQuery};
+use crate::{ConversationQuery, ListOrder, TenantUsage, TurnQuery};
 use everturn_core::Error;
 use everturn_core::conversation::{Lifecycle, Retention, Settings, SystemPrompt};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key};
+use everturn_core::json::Raw;
 use everturn_core::limits::{EPHEMERAL_TTL_S, PAGE_BYTES_MAX};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Successor, Turn};
@@ -446,9 +447,9 @@ fn listed(store: &dyn Backend, query: &ConversationQuery) -> Vec<ConversationId>
     found.into_iter().map(|conversation| conversation.id).collect()
 }
 
-/// Conversations are listed by last change, newest first; pages joined by their last entry give the whole list,
-/// also where several changed at the same time.
-pub fn conversations_are_listed_last_changed_first(store: &dyn Backend) {
+/// Conversations are listed by their latest turn or their last change, newest first; pages joined by their last entry give
+/// the whole list, also where several have the same time.
+pub fn conversations_are_listed_latest_first(store: &dyn Backend) {
     let m = Maker::default();
     let keys: Vec<Key> = (0..7).map(|_| m.key()).collect();
     let at = Timestamp(1_800_000_000_000_000);
@@ -459,22 +460,89 @@ pub fn conversations_are_listed_last_changed_first(store: &dyn Backend) {
     append(store, &keys[2], vec![Draft { at: at.plus_s(9), ..m.say("now") }]);
     append(store, &keys[5], vec![Draft { at: at.plus_s(5), ..m.say("before") }]);
     append(store, &keys[1], vec![Draft { at: Timestamp(0), ..m.say("by a wrong clock") }]);
-    let expected: Vec<ConversationId> = [2, 5, 6, 4, 3, 1, 0].map(|n: usize| keys[n].id).to_vec();
-    let all = ConversationQuery { limit: 100, ..ConversationQuery::default() };
-    assert_eq!(listed(store, &all), expected);
-    for size in 1..=8 {
-        let mut joined = Vec::new();
-        let mut query = ConversationQuery { limit: size, ..ConversationQuery::default() };
-        loop {
-            let page = store.conversations(&tenant("acme"), &query).expect("a listing");
-            let Some(last) = page.last() else { break };
-            query.after = Some((last.updated, last.id));
-            joined.extend(page.iter().map(|conversation| conversation.id));
+    let long_ago = Some(Timestamp(1_600_000_000_000_000));
+    append(store, &keys[6], vec![Draft { at: at.plus_s(7), occurred_at: long_ago, ..m.say("long ago") }]);
+    // Nothing was said here, and nothing is said in the future.
+    append(store, &keys[3], vec![Draft { at: at.plus_s(11), ..m.state(Lifecycle::Archived) }]);
+    let future = Some(at.plus_s(99));
+    append(store, &keys[4], vec![Draft { at: at.plus_s(3), occurred_at: future, ..m.say("by another") }]);
+    for (order, expected) in
+        [(ListOrder::Said, [2, 5, 4, 3, 0, 6, 1]), (ListOrder::Changed, [3, 2, 6, 5, 4, 1, 0])]
+    {
+        let expected: Vec<ConversationId> = expected.map(|n: usize| keys[n].id).to_vec();
+        let all = ConversationQuery { order, limit: 100, ..ConversationQuery::default() };
+        assert_eq!(listed(store, &all), expected, "{order:?}");
+        for size in 1..=8 {
+            let mut joined = Vec::new();
+            let mut query = ConversationQuery { order, limit: size, ..ConversationQuery::default() };
+            loop {
+                let page = store.conversations(&tenant("acme"), &query).expect("a listing");
+                let Some(last) = page.last() else { break };
+                query.after = Some(order.position(last));
+                joined.extend(page.iter().map(|conversation| conversation.id));
+            }
+            assert_eq!(joined, expected, "{order:?}, pages of {size}");
         }
-        assert_eq!(joined, expected, "pages of {size}");
+        let since = ConversationQuery { since: Some(at.plus_s(5)), ..all };
+        let number = if order == ListOrder::Said { 2 } else { 4 };
+        assert_eq!(listed(store, &since), expected[..number], "{order:?}");
     }
+    let all = ConversationQuery { limit: 100, ..ConversationQuery::default() };
     done(store, m.delete(&keys[5]));
     assert!(!listed(store, &all).contains(&keys[5].id));
+}
+
+/// `began` and `last_said` are the times of a conversation's own turns, as stated; a fork's are not those that it inherits.
+pub fn a_conversation_knows_when_it_was_said(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let at = |s: u64| Timestamp(1_500_000_000_000_000).plus_s(s);
+    let said = |s: u64| Draft { occurred_at: Some(at(s)), ..m.say("then") };
+    let times = |key: &Key| {
+        let conversation = store.conversation(key).expect("it is there");
+        (conversation.began, conversation.last_said)
+    };
+    create(store, &key, vec![m.created()]);
+    assert_eq!(times(&key), (None, None));
+    append(store, &key, vec![said(20), said(60), said(40)]);
+    assert_eq!(times(&key), (Some(at(20)), Some(at(60))));
+    let fork = m.key();
+    done(store, m.fork(&fork, &key, 3));
+    assert_eq!(times(&fork), (None, None));
+    append(store, &fork, vec![said(30)]);
+    assert_eq!(times(&fork), (Some(at(30)), Some(at(30))));
+    let now = m.say("now");
+    let at_now = now.at;
+    append(store, &key, vec![said(10), now]);
+    assert_eq!(times(&key), (Some(at(10)), Some(at_now)));
+    store.rebuild().expect("a rebuild");
+    assert_eq!((times(&key), times(&fork)), ((Some(at(10)), Some(at_now)), (Some(at(30)), Some(at(30)))));
+}
+
+/// Filters by project: its name, or a folder that it is in.
+pub fn listing_filters_by_project(store: &dyn Backend) {
+    let m = Maker::default();
+    let about = |name: &str, value: serde_json::Value| {
+        let key = m.key();
+        let metadata = [(name.to_string(), Raw::of(&value).expect("it is JSON"))].into();
+        create(store, &key, vec![m.event(kind::CREATED, &Settings { metadata, ..Settings::default() })]);
+        key.id
+    };
+    let web = about("import", serde_json::json!({"format": "codex", "cwd": "/home/ada/web"}));
+    let api = about("import", serde_json::json!({"format": "codex", "cwd": "/home/ada/api"}));
+    let own = about("project", serde_json::json!("web"));
+    about("project", serde_json::json!({"name": "web"}));
+    let find = |project: &str, limit| {
+        listed(
+            store,
+            &ConversationQuery { project: Some(project.into()), limit, ..ConversationQuery::default() },
+        )
+    };
+    assert_eq!(find("Web", 9), [own, web]);
+    assert_eq!(find("web", 1), [own]);
+    assert_eq!(find("/home/ada", 9), [api, web]);
+    assert_eq!(find("/home/ada/api/", 9), [api]);
+    assert_eq!(find("home", 9), []);
 }
 
 /// Filters by a part of the title in any (ASCII) case, and by state.

@@ -33,7 +33,8 @@ impl ConversationIndex for Memory {
             .all_living()
             .filter(|(key, _)| key.tenant == *tenant)
             .map(|(_, entry)| &entry.conversation)
-            .filter(|c| query.after.is_none_or(|after| (c.updated, c.id) < after))
+            .filter(|c| query.after.is_none_or(|after| query.order.position(c) < after))
+            .filter(|c| query.takes(c))
             .filter(|c| query.state.is_none_or(|state| c.state == state))
             .filter(|c| {
                 query.parent.is_none_or(|id| c.parent.is_some_and(|parent| parent.conversation == id))
@@ -46,7 +47,7 @@ impl ConversationIndex for Memory {
                 })
             })
             .collect();
-        found.sort_by_key(|c| std::cmp::Reverse((c.updated, c.id)));
+        found.sort_by_key(|c| std::cmp::Reverse(query.order.position(c)));
         Ok(found.into_iter().take(query.limit).cloned().collect())
     }
 

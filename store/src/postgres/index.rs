@@ -31,19 +31,22 @@ impl ConversationIndex for Postgres {
         tenant: &TenantName,
         query: &ConversationQuery,
     ) -> Result<Vec<Conversation>, Error> {
-        let (updated, id) = match query.after {
-            Some((updated, id)) => (updated.0, id.to_bytes()),
-            None => (i64::MAX, [0xff; 16]),
-        };
-        let sql = "SELECT row FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL AND (updated, id) < ($2, $3)
-             AND ($4::text IS NULL OR position(lower($4) IN lower(convert_from(title, 'UTF8'))) > 0)
-             AND ($5::text IS NULL OR state = $5) ORDER BY updated DESC, id DESC LIMIT $6";
+        // The spike reads all of them; SQLite has an index for each order.
+        let sql = "SELECT row FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL
+             AND ($2::text IS NULL OR position(lower($2) IN lower(convert_from(title, 'UTF8'))) > 0)
+             AND ($3::text IS NULL OR state = $3)";
         let state = query.state.map(|state| state.as_str());
-        let found = self.db()?.query(
-            sql,
-            &[&tenant.as_str(), &updated, &&id[..], &query.text, &state, &signed(query.limit as u64)],
-        )?;
-        found.iter().map(|row| rows::conversation(rows::get(row, 0)?)).collect()
+        let found = self.db()?.query(sql, &[&tenant.as_str(), &query.text, &state])?;
+        let found: Result<Vec<Conversation>, Error> =
+            found.iter().map(|row| rows::conversation(rows::get(row, 0)?)).collect();
+        let mut found = found?;
+        found.retain(|c| query.after.is_none_or(|after| query.order.position(c) < after) && query.takes(c));
+        found.retain(|c| {
+            query.parent.is_none_or(|id| c.parent.is_some_and(|parent| parent.conversation == id))
+        });
+        found.sort_by_key(|c| std::cmp::Reverse(query.order.position(c)));
+        found.truncate(query.limit);
+        Ok(found)
     }
 
     fn starting_with(

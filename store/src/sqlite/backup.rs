@@ -23,7 +23,7 @@ const ERASED_SPAN: u64 = 50_000;
 const MEMBERS: &str = "SELECT c.no, c.tenant, c.id, c.parent, c.parent_seq, c.head_seq, c.deleted, c.deleted_reason,
         iif(typeof(c.created) = 'integer', c.created, coalesce((SELECT e.at FROM events e WHERE e.conversation = c.no ORDER BY e.no LIMIT 1), 0)) AS created,
         coalesce(l.seq, 0) AS through, iif(c.deleted IS NULL, coalesce(l.hash, c.head_hash), c.head_hash) AS hash
-    FROM conversations c LEFT JOIN events l ON l.no = (
+    FROM conversation_rows c LEFT JOIN events l ON l.no = (
         SELECT p.event FROM places p JOIN events e ON e.no = p.event AND e.conversation = p.conversation AND e.seq = p.seq
         WHERE p.conversation = c.no ORDER BY p.seq DESC LIMIT 1)";
 
@@ -85,7 +85,7 @@ impl Backup for Sqlite {
     ) -> Result<Vec<Event>, Error> {
         self.reading(|db| {
             let conversation: Option<Bytes<16>> = db
-                .prepare_cached("SELECT id FROM conversations WHERE no = ?")?
+                .prepare_cached("SELECT id FROM conversation_rows WHERE no = ?")?
                 .query_row([signed(no)], |row| row.get(0))
                 .optional()?;
             let id = ConversationId::from_bytes(conversation.ok_or_else(|| crate::absent_member(no))?.0);
@@ -191,7 +191,7 @@ impl Backup for Sqlite {
 /// point.
 fn hash_before(db: &Connection, no: u64, seq: u64) -> Result<Hash, Failure> {
     let id: Bytes<16> = db
-        .prepare_cached("SELECT id FROM conversations WHERE no = ?")?
+        .prepare_cached("SELECT id FROM conversation_rows WHERE no = ?")?
         .query_row([signed(no)], |row| row.get(0))?;
     let lineage = super::read::lineage(db, signed(no), ConversationId::from_bytes(id.0))?;
     if let Some(hash) = super::read::hash_at(db, &lineage, seq.saturating_sub(1))? {

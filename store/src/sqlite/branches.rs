@@ -24,7 +24,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// Living conversations in which a `seq` was assigned more than once.
 pub fn diverged(db: &Connection) -> rusqlite::Result<Vec<i64>> {
     db.prepare(
-        "SELECT DISTINCT e.conversation FROM events e JOIN conversations c ON c.no = e.conversation
+        "SELECT DISTINCT e.conversation FROM events e JOIN conversation_rows c ON c.no = e.conversation
          WHERE c.deleted IS NULL GROUP BY e.conversation, e.seq HAVING count(*) > 1",
     )?
     .query_map([], |row| row.get(0))?
@@ -51,7 +51,7 @@ pub fn list(db: &Connection) -> Result<Vec<Branch>, Failure> {
     let mut found = Vec::new();
     for no in diverged(db)? {
         let (tenant, id): (String, Bytes<16>) =
-            db.query_row("SELECT tenant, id FROM conversations WHERE no = ?", [no], |row| {
+            db.query_row("SELECT tenant, id FROM conversation_rows WHERE no = ?", [no], |row| {
                 Ok((row.get(0)?, row.get(1)?))
             })?;
         let key = Key { tenant: TenantName::new(tenant)?, id: ConversationId::from_bytes(id.0) };
@@ -167,7 +167,7 @@ impl Moved<'_> {
             let forks: Vec<(Fork, u64)> = self
                 .db
                 .prepare(
-                    "SELECT no, id, parent_seq, deleted, ifnull(deleted_reason, '') FROM conversations
+                    "SELECT no, id, parent_seq, deleted, ifnull(deleted_reason, '') FROM conversation_rows
                      WHERE parent = ? ORDER BY no",
                 )?
                 .query_map([old_parent], |row| {
@@ -199,18 +199,18 @@ impl Moved<'_> {
     fn renumber(&self, no: i64, parent: i64, parent_seq: i64) -> rusqlite::Result<i64> {
         let db = self.db;
         let tenant: String =
-            db.query_row("SELECT tenant FROM conversations WHERE no = ?", [no], |row| row.get(0))?;
+            db.query_row("SELECT tenant FROM conversation_rows WHERE no = ?", [no], |row| row.get(0))?;
         erase::bury(db, no)?;
         db.execute(
-            "INSERT INTO conversations (tenant, id, participants, metadata, state, created, updated, retention, policy, head_seq,
+            "INSERT INTO conversation_rows (tenant, id, participants, metadata, state, created, updated, retention, policy, head_seq,
                  head_hash, turns, parent, parent_seq)
              SELECT ?1, id, '[]', '{}', state, created, updated, retention, '{}', head_seq, head_hash, turns, ?2, ?3
-             FROM conversations WHERE no = ?4",
+             FROM conversation_rows WHERE no = ?4",
             params![tenant, parent, parent_seq, no],
         )?;
         let new = db.last_insert_rowid();
         db.execute(
-            "UPDATE conversations SET owner = NULL, title = NULL, participants = '[]', metadata = '{}', policy = '{}', expires = NULL,
+            "UPDATE conversation_rows SET owner = NULL, title = NULL, participants = '[]', metadata = '{}', policy = '{}', expires = NULL,
                  deleted = updated, deleted_reason = 'moved by a repair' WHERE no = ?",
             [no],
         )?;
@@ -292,7 +292,7 @@ struct Tree {
 impl Tree {
     fn read(db: &Connection, no: i64, through: i64) -> rusqlite::Result<Tree> {
         let id: Bytes<16> =
-            db.query_row("SELECT id FROM conversations WHERE no = ?", [no], |row| row.get(0))?;
+            db.query_row("SELECT id FROM conversation_rows WHERE no = ?", [no], |row| row.get(0))?;
         let id = ConversationId::from_bytes(id.0);
         let repeated: bool = db.query_row(
             "SELECT count(*) > count(DISTINCT seq) FROM events WHERE conversation = ? AND no <= ?",

@@ -23,12 +23,12 @@ const PAGE: usize = 500;
 
 /// Tables that are derived from `events`, entirely or except for a few columns.
 const TABLES: &[&str] = &[
-    "conversations",
+    "conversation_rows",
     "places",
-    "turns",
+    "turn_rows",
     "assets",
     "asset_references",
-    "conversation_facts",
+    "fact_rows",
     "summaries",
     "echoes",
     "folds",
@@ -38,7 +38,7 @@ const TABLES: &[&str] = &[
 
 /// Those of them that contain only rows of single conversations.
 pub const OF_CONVERSATIONS: &[&str] =
-    &["places", "turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes", "folds"];
+    &["places", "turn_rows", "assets", "asset_references", "fact_rows", "summaries", "echoes", "folds"];
 
 /// The part of a conversation's row that is not derived from its events.
 struct Given {
@@ -50,8 +50,8 @@ struct Given {
 /// Living conversations, parents before their forks. `None` for an invalid row.
 fn living(db: &Connection) -> rusqlite::Result<Vec<(i64, Option<Given>)>> {
     db.prepare(
-        "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversations p WHERE p.no = c.parent)
-         FROM conversations c WHERE c.deleted IS NULL ORDER BY c.no",
+        "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversation_rows p WHERE p.no = c.parent)
+         FROM conversation_rows c WHERE c.deleted IS NULL ORDER BY c.no",
     )?
     .query_map([], |row| Ok((row.get(0)?, given(row).ok())))?
     .collect()
@@ -76,9 +76,9 @@ pub fn rebuild(db: &Connection) -> Result<(), Failure> {
     derive_all(db, last)?;
     db.execute("DELETE FROM folds", [])?;
     // Rows of conversations that do not exist.
-    for table in ["turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes"] {
+    for table in ["turn_rows", "assets", "asset_references", "fact_rows", "summaries", "echoes"] {
         db.execute(
-            &format!("DELETE FROM {table} WHERE conversation NOT IN (SELECT no FROM conversations)"),
+            &format!("DELETE FROM {table} WHERE conversation NOT IN (SELECT no FROM conversation_rows)"),
             [],
         )?;
     }
@@ -90,18 +90,18 @@ pub fn rebuild(db: &Connection) -> Result<(), Failure> {
 /// Derives rows from the events up to a number. Returns the conversations whose events cannot be read.
 fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failure> {
     db.execute(
-        "DELETE FROM places WHERE conversation IN (SELECT no FROM conversations WHERE deleted IS NULL)
-            OR conversation NOT IN (SELECT no FROM conversations)",
+        "DELETE FROM places WHERE conversation IN (SELECT no FROM conversation_rows WHERE deleted IS NULL)
+            OR conversation NOT IN (SELECT no FROM conversation_rows)",
         [],
     )?;
     db.execute(
-        "INSERT OR IGNORE INTO places SELECT e.conversation, e.seq, e.no FROM events e JOIN conversations c ON c.no = e.conversation
+        "INSERT OR IGNORE INTO places SELECT e.conversation, e.seq, e.no FROM events e JOIN conversation_rows c ON c.no = e.conversation
          WHERE c.deleted IS NULL AND e.no <= ? ORDER BY e.conversation, e.seq, e.no",
         [through],
     )?;
     // Parents come before their forks.
     let numbers: Vec<i64> = db
-        .prepare("SELECT no FROM conversations ORDER BY no")?
+        .prepare("SELECT no FROM conversation_rows ORDER BY no")?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     numbers.into_iter().try_for_each(|no| mend_parent(db, no))?;
@@ -129,7 +129,7 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
     // The other columns of repeated requests cannot be derived: the requests themselves are not stored. Their
     // events may be after the `settled` mark.
     db.execute(
-        "DELETE FROM idempotency WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.no = idempotency.conversation
+        "DELETE FROM idempotency WHERE NOT EXISTS (SELECT 1 FROM conversation_rows c WHERE c.no = idempotency.conversation
              AND c.deleted IS NULL AND typeof(fingerprint) = 'blob' AND length(fingerprint) = 32
              AND typeof(first_seq) = 'integer' AND first_seq > ifnull(c.parent_seq, 0)
              AND typeof(last_seq) = 'integer' AND last_seq >= first_seq
@@ -148,8 +148,8 @@ pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
         mend_parent(db, no)?;
         branches::place(db, no, i64::MAX)?;
         let given = db.query_row(
-            "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversations p WHERE p.no = c.parent)
-             FROM conversations c WHERE c.no = ?",
+            "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversation_rows p WHERE p.no = c.parent)
+             FROM conversation_rows c WHERE c.no = ?",
             [no],
             given,
         )?;
@@ -162,8 +162,8 @@ pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
 pub fn place_turns(db: &Connection) -> Result<(), Failure> {
     let numbers: Vec<i64> = db
         .prepare(
-            "SELECT no FROM conversations WHERE deleted IS NULL
-               AND no IN (SELECT conversation FROM turns WHERE superseded_by LIKE 'turn%') ORDER BY no",
+            "SELECT no FROM conversation_rows WHERE deleted IS NULL
+               AND no IN (SELECT conversation FROM turn_rows WHERE superseded_by LIKE 'turn%') ORDER BY no",
         )?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
@@ -190,7 +190,7 @@ fn mend_parent(db: &Connection, no: i64) -> Result<(), Failure> {
     let Some(parent) = parents::proven(db, no)? else { return Ok(()) };
     let (parent, at_seq) = parent.map(|(no, parent)| (no, signed(parent.at_seq))).unzip();
     db.prepare_cached(
-        "UPDATE conversations SET parent = ?1, parent_seq = ?2 WHERE no = ?3 AND (parent IS NOT ?1 OR parent_seq IS NOT ?2)",
+        "UPDATE conversation_rows SET parent = ?1, parent_seq = ?2 WHERE no = ?3 AND (parent IS NOT ?1 OR parent_seq IS NOT ?2)",
     )?
     .execute(params![parent, at_seq, no])?;
     Ok(())
@@ -217,7 +217,7 @@ pub fn mend_lineage(db: &Connection, no: i64) -> Result<(), Failure> {
     }
     for no in line.into_iter().rev() {
         let living = db
-            .prepare_cached("SELECT 1 FROM conversations WHERE no = ? AND deleted IS NULL")?
+            .prepare_cached("SELECT 1 FROM conversation_rows WHERE no = ? AND deleted IS NULL")?
             .exists([no])?;
         if living { mend(db, no)? } else { mend_parent(db, no)? }
     }
@@ -233,7 +233,7 @@ const MALFORMED: &[(&str, &str)] = &[
     ),
     ("asset_references", "typeof(turn_seq) <> 'integer' OR typeof(asset) <> 'text'"),
     (
-        "conversation_facts",
+        "fact_rows",
         "typeof(seq) <> 'integer' OR typeof(id) <> 'blob' OR length(id) <> 16
              OR source_turn IS NOT NULL AND (typeof(source_turn) <> 'blob' OR length(source_turn) <> 16)
              OR corrects IS NOT NULL AND (typeof(corrects) <> 'blob' OR length(corrects) <> 16)",
@@ -249,8 +249,9 @@ pub fn mend_malformed(db: &Connection) -> Result<(), Failure> {
 
 fn malformed(db: &Connection) -> rusqlite::Result<BTreeSet<i64>> {
     let mut found = BTreeSet::new();
-    let mut statement =
-        db.prepare(&format!("SELECT {CONVERSATION_COLUMNS} FROM conversations c WHERE c.deleted IS NULL"))?;
+    let mut statement = db.prepare(&format!(
+        "SELECT {CONVERSATION_COLUMNS} FROM conversation_rows c WHERE c.deleted IS NULL"
+    ))?;
     let mut conversations = statement.query([])?;
     while let Some(row) = conversations.next()? {
         if rows::conversation(row).is_err() {
@@ -258,7 +259,7 @@ fn malformed(db: &Connection) -> rusqlite::Result<BTreeSet<i64>> {
         }
     }
     let mut statement = db.prepare(&format!(
-        "SELECT {TURN_COLUMNS}, c.no FROM turns t JOIN conversations c ON c.no = t.conversation WHERE c.deleted IS NULL"
+        "SELECT {TURN_COLUMNS}, c.no FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation WHERE c.deleted IS NULL"
     ))?;
     let mut turns = statement.query([])?;
     while let Some(row) = turns.next()? {
@@ -269,7 +270,7 @@ fn malformed(db: &Connection) -> rusqlite::Result<BTreeSet<i64>> {
     for (table, wrong) in MALFORMED {
         let numbers: Vec<i64> = db
             .prepare(&format!(
-                "SELECT no FROM conversations WHERE deleted IS NULL AND no IN (SELECT conversation FROM {table} WHERE {wrong})"
+                "SELECT no FROM conversation_rows WHERE deleted IS NULL AND no IN (SELECT conversation FROM {table} WHERE {wrong})"
             ))?
             .query_map([], |row| row.get(0))?
             .collect::<Result<_, _>>()?;
@@ -281,10 +282,10 @@ fn malformed(db: &Connection) -> rusqlite::Result<BTreeSet<i64>> {
 /// The rows of one conversation, from its indexed events.
 fn derive(db: &Connection, given: &Given) -> Result<(), Failure> {
     let no = given.no;
-    db.execute("DELETE FROM turns WHERE conversation = ?", [no])?;
+    db.execute("DELETE FROM turn_rows WHERE conversation = ?", [no])?;
     db.execute("DELETE FROM assets WHERE conversation = ?", [no])?;
     db.execute("DELETE FROM asset_references WHERE conversation = ?", [no])?;
-    db.execute("DELETE FROM conversation_facts WHERE conversation = ?", [no])?;
+    db.execute("DELETE FROM fact_rows WHERE conversation = ?", [no])?;
     db.execute("DELETE FROM summaries WHERE conversation = ?", [no])?;
     db.execute("DELETE FROM echoes WHERE conversation = ?", [no])?;
     let lookup = InDatabase::new(db, &given.key, Some(no), None);
@@ -309,7 +310,7 @@ fn derive(db: &Connection, given: &Given) -> Result<(), Failure> {
             write::insert_changes(db, no, &changes)?;
         }
     }
-    db.execute("UPDATE conversations SET created = ? WHERE no = ?", params![fresh.created.0, no])?;
+    db.execute("UPDATE conversation_rows SET created = ? WHERE no = ?", params![fresh.created.0, no])?;
     write::update_all(db, no, &fresh)?;
     Ok(())
 }
@@ -319,7 +320,7 @@ fn derive(db: &Connection, given: &Given) -> Result<(), Failure> {
 fn unhide(db: &Connection) -> rusqlite::Result<Vec<i64>> {
     let speaking: Vec<(i64, i64)> = db
         .prepare(
-            "SELECT e.conversation, max(e.seq) FROM events e JOIN conversations c ON c.no = e.conversation
+            "SELECT e.conversation, max(e.seq) FROM events e JOIN conversation_rows c ON c.no = e.conversation
              WHERE c.deleted IS NOT NULL AND e.salt <> zeroblob(16) GROUP BY e.conversation",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -327,7 +328,10 @@ fn unhide(db: &Connection) -> rusqlite::Result<Vec<i64>> {
     let mut hidden = Vec::new();
     for (no, through) in speaking {
         if through > signed(read::needed(db, no)?) {
-            db.execute("UPDATE conversations SET deleted = NULL, deleted_reason = NULL WHERE no = ?", [no])?;
+            db.execute(
+                "UPDATE conversation_rows SET deleted = NULL, deleted_reason = NULL WHERE no = ?",
+                [no],
+            )?;
             hidden.push(no);
         }
     }
@@ -351,10 +355,10 @@ pub fn check(db: &Connection) -> Result<Vec<Problem>, Failure> {
     problems.extend(wrong_tombstones(db)?);
     for (table, noun) in [
         ("places", "places of events"),
-        ("turns", "turns"),
+        ("turn_rows", "turns"),
         ("assets", "assets"),
         ("asset_references", "references to assets"),
-        ("conversation_facts", "facts"),
+        ("fact_rows", "facts"),
         ("summaries", "summaries"),
         ("echoes", "repeated words"),
         ("idempotency", "repeated requests"),
@@ -388,7 +392,7 @@ fn wrong_rows(
 fn wrong_tombstones(db: &Connection) -> rusqlite::Result<Vec<Problem>> {
     let numbers: Vec<i64> = db
         .prepare(
-            "SELECT stored.no FROM main.conversations stored JOIN temp.conversations derived ON derived.no = stored.no
+            "SELECT stored.no FROM main.conversation_rows stored JOIN temp.conversation_rows derived ON derived.no = stored.no
              WHERE derived.deleted IS NOT NULL
                AND (stored.parent IS NOT derived.parent OR stored.parent_seq IS NOT derived.parent_seq)",
         )?
@@ -405,11 +409,11 @@ fn wrong_folds(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
         "WITH counted AS (
              SELECT f.conversation, f.seq, f.turns, typeof(f.seq) = 'integer' AND f.seq <= c.head_seq
                      AND typeof(f.fold) = 'text' AND json_valid(f.fold) AS sound,
-                 sum((SELECT count(*) FROM temp.turns t WHERE t.conversation = f.conversation
+                 sum((SELECT count(*) FROM temp.turn_rows t WHERE t.conversation = f.conversation
                       AND t.seq > max(f.before, ifnull(c.parent_seq, 0)) AND t.seq <= f.seq))
                      OVER (PARTITION BY f.conversation ORDER BY f.seq) AS own
              FROM (SELECT *, lag(seq, 1, 0) OVER (PARTITION BY conversation ORDER BY seq) AS before FROM main.folds) f
-             JOIN temp.conversations c ON c.no = f.conversation AND c.deleted IS NULL)
+             JOIN temp.conversation_rows c ON c.no = f.conversation AND c.deleted IS NULL)
          SELECT conversation, count(*) FROM counted
          WHERE NOT sound OR turns IS NOT NULL AND turns IS NOT own GROUP BY conversation",
     )?
@@ -431,17 +435,15 @@ fn shadow(db: &Connection) -> rusqlite::Result<()> {
         }
     }
     db.execute_batch(
-        "INSERT INTO temp.conversations SELECT * FROM main.conversations;
+        "INSERT INTO temp.conversation_rows SELECT * FROM main.conversation_rows;
          INSERT INTO temp.idempotency SELECT * FROM main.idempotency;",
     )?;
     // Rows of a deleted conversation, which forks still read, stay as the deletion left them.
-    for table in
-        ["places", "turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes"]
-    {
+    for table in ["places", "turn_rows", "assets", "asset_references", "fact_rows", "summaries", "echoes"] {
         db.execute(
             &format!(
                 "INSERT INTO temp.{table} SELECT * FROM main.{table}
-                 WHERE conversation IN (SELECT no FROM main.conversations WHERE deleted IS NOT NULL)"
+                 WHERE conversation IN (SELECT no FROM main.conversation_rows WHERE deleted IS NOT NULL)"
             ),
             [],
         )?;
@@ -469,8 +471,9 @@ fn differences(db: &Connection, table: &str) -> rusqlite::Result<Vec<(i64, i64)>
 /// Names the differing fields of conversations' rows.
 fn compare_conversations(db: &Connection, failed: &[i64]) -> Result<Vec<Problem>, Failure> {
     let row = |schema: &str, no: i64| {
-        let sql =
-            format!("SELECT {CONVERSATION_COLUMNS}, c.expires FROM {schema}.conversations c WHERE c.no = ?");
+        let sql = format!(
+            "SELECT {CONVERSATION_COLUMNS}, c.expires FROM {schema}.conversation_rows c WHERE c.no = ?"
+        );
         db.prepare_cached(&sql)?.query_row([no], |row| Ok((rows::conversation(row)?.1, row.get("expires")?)))
     };
     let mut problems = Vec::new();
@@ -478,10 +481,11 @@ fn compare_conversations(db: &Connection, failed: &[i64]) -> Result<Vec<Problem>
         if failed.contains(&no) {
             continue;
         }
-        let hidden: bool =
-            db.query_row("SELECT deleted IS NOT NULL FROM main.conversations WHERE no = ?", [no], |row| {
-                row.get(0)
-            })?;
+        let hidden: bool = db.query_row(
+            "SELECT deleted IS NOT NULL FROM main.conversation_rows WHERE no = ?",
+            [no],
+            |row| row.get(0),
+        )?;
         let derived: (Conversation, Option<i64>) = row("temp", no)?;
         let differing = match row("main", no) {
             _ if hidden => vec!["deleted".to_string()],
@@ -499,14 +503,14 @@ fn compare_conversations(db: &Connection, failed: &[i64]) -> Result<Vec<Problem>
 /// The differing columns of a conversation's row that cannot be read.
 fn columns(db: &Connection, no: i64) -> rusqlite::Result<Vec<String>> {
     let names: Vec<String> = db
-        .prepare("SELECT name FROM pragma_table_info('conversations')")?
+        .prepare("SELECT name FROM pragma_table_info('conversation_rows')")?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     let mut differing = Vec::new();
     for name in names {
         let differs = db.query_row(
             &format!(
-                "SELECT stored.{name} IS NOT derived.{name} FROM main.conversations stored JOIN temp.conversations derived
+                "SELECT stored.{name} IS NOT derived.{name} FROM main.conversation_rows stored JOIN temp.conversation_rows derived
                  ON derived.no = stored.no WHERE stored.no = ?"
             ),
             [no],
@@ -547,7 +551,7 @@ fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
     let known: Vec<(i64, i64, bool)> = db
         .prepare(
             // After the parents according to the log.
-            "SELECT no, ifnull(iif(parent_seq >= 0, parent_seq, 0), 0), deleted IS NOT NULL FROM temp.conversations",
+            "SELECT no, ifnull(iif(parent_seq >= 0, parent_seq, 0), 0), deleted IS NOT NULL FROM temp.conversation_rows",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<Result<_, _>>()?;
@@ -595,7 +599,7 @@ fn known_end(db: &Connection, no: i64) -> rusqlite::Result<i64> {
                  OR EXISTS (SELECT 1 FROM main.places p WHERE p.conversation = c.no AND p.seq = c.head_seq)
                  OR NOT EXISTS (SELECT 1 FROM events e WHERE e.conversation = c.no AND e.hash = c.head_hash), c.head_seq, 0),
                  (SELECT max(seq) FROM main.places p WHERE p.conversation = c.no AND typeof(seq) = 'integer'))
-             FROM main.conversations c WHERE c.no = ?",
+             FROM main.conversation_rows c WHERE c.no = ?",
         )?
         .query_row([no], |row| row.get::<_, Option<i64>>(0))?;
     Ok(through.unwrap_or(0))
@@ -647,7 +651,7 @@ fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<Problem>)> 
 fn about(db: &Connection, no: i64, kind: ProblemKind, text: String) -> rusqlite::Result<Problem> {
     let key = db
         .query_row(
-            "SELECT c.no, c.tenant, c.id, c.parent_seq, NULL FROM conversations c WHERE c.no = ?",
+            "SELECT c.no, c.tenant, c.id, c.parent_seq, NULL FROM conversation_rows c WHERE c.no = ?",
             [no],
             |row| Ok(given(row).ok().map(|given| given.key)),
         )

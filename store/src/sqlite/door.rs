@@ -30,7 +30,13 @@ const MIGRATIONS: &[&str] = &[
     include_str!("v3.sql"),
     include_str!("v4.sql"),
     include_str!("v5.sql"),
+    include_str!("v6.sql"),
+    include_str!("v7.sql"),
 ];
+
+/// Views for people, made anew with each change of the schema; the first version that has them.
+const VIEWS: &str = include_str!("views.sql");
+const VIEWS_SINCE: usize = 6;
 
 /// Network file systems, by their magic number on Linux. Their locks and syncs cannot be relied on.
 const REMOTE: &[(u32, &str)] = &[
@@ -269,27 +275,51 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Error> {
         ));
     }
     connection.execute_batch("PRAGMA synchronous = FULL").map_err(|e| explain(path, &e))?;
-    let version = MIGRATIONS.len();
-    if from == version {
+    if from == MIGRATIONS.len() {
         return Ok(());
     }
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .map_err(|e| explain(path, &e))?;
-    for sql in &MIGRATIONS[from..] {
-        transaction.execute_batch(sql).map_err(|e| explain(path, &e))?;
+    upgrade(&transaction, from).map_err(|failure| super::failed(path, failure))?;
+    transaction.commit().map_err(|e| explain(path, &e))
+}
+
+/// Upgrades a file from a version, in one step: all of it, or nothing.
+fn upgrade(db: &Connection, from: usize) -> Result<(), rows::Failure> {
+    if from >= VIEWS_SINCE {
+        for view in ["conversation_facts", "turns", "conversations", "conversation_ids"] {
+            db.execute_batch(&format!("DROP VIEW IF EXISTS {view}"))?;
+        }
     }
-    // These read events, so the schema must be complete.
+    MIGRATIONS[from..].iter().try_for_each(|sql| db.execute_batch(sql))?;
+    let views = ["id", "f.id", "f.turn"]
+        .into_iter()
+        .fold(VIEWS.to_string(), |sql, column| sql.replace(&format!("@{column}@"), &text_of_id(column)));
+    db.execute_batch(&views)?;
+    // Rows that a version added are filled in the tables of this one.
     if (1..3).contains(&from) {
-        super::write::fill_version_3(&transaction).map_err(|failure| super::failed(path, failure))?;
+        super::write::fill_version_3(db)?;
     }
     if (1..4).contains(&from) {
-        super::derived::place_turns(&transaction).map_err(|failure| super::failed(path, failure))?;
+        super::derived::place_turns(db)?;
     }
-    transaction
-        .execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};"))
-        .and_then(|()| transaction.commit())
-        .map_err(|e| explain(path, &e))
+    let version = MIGRATIONS.len();
+    let marks = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};");
+    Ok(db.execute_batch(&marks)?)
+}
+
+/// The text of an id of sixteen bytes, as an expression of plain SQL: 26 characters of five bits each.
+fn text_of_id(column: &str) -> String {
+    let digit = |at: usize| format!("instr('123456789ABCDEF', substr(hex({column}), {}, 1))", at + 1);
+    let character = |bits: String| format!("substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', 1 + ({bits}), 1)");
+    // Of 130 bits the first two are zero, so that character `n` begins at bit 5n - 2.
+    let first = character(format!("{} >> 1", digit(0)));
+    let others = (1..26).map(|n| 5 * n - 2).map(|bit| {
+        let (at, shift) = (bit / 4, 3 - bit % 4);
+        character(format!("(({} << 4) + {}) >> {shift} & 31", digit(at), digit(at + 1)))
+    });
+    std::iter::once(first).chain(others).collect::<Vec<_>>().join(" || ")
 }
 
 /// The error for the caller that corresponds to one of SQLite.

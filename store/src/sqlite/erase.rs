@@ -69,7 +69,7 @@ pub fn erase(db: &Connection, erasure: &Erasure) -> rusqlite::Result<()> {
     }
     let tables = [
         ("assets", "seq", assets),
-        ("conversation_facts", "seq", facts),
+        ("fact_rows", "seq", facts),
         ("summaries", "seq", bodies),
         ("echoes", "seq", bodies),
         ("asset_references", "turn_seq", references),
@@ -91,7 +91,7 @@ pub fn erase(db: &Connection, erasure: &Erasure) -> rusqlite::Result<()> {
         let json = checkpoint.map(|checkpoint| super::write::json(&checkpoint)).transpose()?;
         let through = checkpoint.map(|checkpoint| Bytes(checkpoint.through.to_bytes()));
         db.execute(
-            "UPDATE conversations SET checkpoint = ?, summarized_through = ? WHERE no = ?",
+            "UPDATE conversation_rows SET checkpoint = ?, summarized_through = ? WHERE no = ?",
             params![json, through, signed(*no)],
         )?;
     }
@@ -101,7 +101,7 @@ pub fn erase(db: &Connection, erasure: &Erasure) -> rusqlite::Result<()> {
 /// A conversation (?1) and all forks that see one of its events (?2). `UNION` also terminates if rows refer to
 /// each other.
 pub const FAMILY: &str = "WITH RECURSIVE family (no) AS
-    (SELECT ?1 UNION SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= ?2)";
+    (SELECT ?1 UNION SELECT c.no FROM conversation_rows c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= ?2)";
 
 /// An event of a conversation itself, not of an ancestor.
 pub fn own_event(db: &Connection, no: i64, seq: u64) -> rusqlite::Result<Option<Event>> {
@@ -149,7 +149,9 @@ pub fn chunks(db: &Connection, conversation: i64, turn_seq: u64) -> rusqlite::Re
         wipe(db, "chunks", &["text"], no, b' ')?;
     }
     let some_open: bool =
-        db.query_row("SELECT EXISTS (SELECT 1 FROM turns WHERE status = 'pending')", [], |row| row.get(0))?;
+        db.query_row("SELECT EXISTS (SELECT 1 FROM turn_rows WHERE status = 'pending')", [], |row| {
+            row.get(0)
+        })?;
     if !some_open {
         // Without a condition SQLite drops whole pages, which moves no row.
         db.execute("DELETE FROM chunks", [])?;
@@ -159,7 +161,7 @@ pub fn chunks(db: &Connection, conversation: i64, turn_seq: u64) -> rusqlite::Re
 
 /// Chunks of turns that are not open.
 const STRAY: &str = "FROM main.chunks k WHERE typeof(k.text) IN ('text', 'blob') AND trim(k.text) <> '' AND NOT EXISTS
-    (SELECT 1 FROM turns t WHERE t.conversation = k.conversation AND t.seq = k.turn_seq AND t.status = 'pending')";
+    (SELECT 1 FROM turn_rows t WHERE t.conversation = k.conversation AND t.seq = k.turn_seq AND t.status = 'pending')";
 
 /// Number of stray chunks, by conversation.
 pub fn stray_pieces(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
@@ -179,10 +181,10 @@ pub fn wipe_stray_pieces(db: &Connection) -> rusqlite::Result<()> {
 
 /// Applies a deletion.
 pub fn delete(db: &Connection, no: i64, deletion: &Deletion) -> rusqlite::Result<()> {
-    wipe(db, "conversations", &["owner", "title", "participants", "metadata", "policy"], no, b' ')?;
+    wipe(db, "conversation_rows", &["owner", "title", "participants", "metadata", "policy"], no, b' ')?;
     let Tombstone { head, deleted, reason, .. } = &deletion.tombstone;
     db.execute(
-        "UPDATE conversations SET deleted = ?, deleted_reason = ?, head_seq = ?, head_hash = ?, owner = NULL, title = NULL,
+        "UPDATE conversation_rows SET deleted = ?, deleted_reason = ?, head_seq = ?, head_hash = ?, owner = NULL, title = NULL,
              participants = '[]', metadata = '{}', policy = '{}', expires = NULL WHERE no = ?",
         params![deleted.0, reason, signed(head.seq), Bytes(head.hash.0), no],
     )?;
@@ -212,12 +214,12 @@ fn purge(db: &Connection, purge: Purge) -> rusqlite::Result<()> {
         wipe(db, "chunks", &["text"], piece, b' ')?;
     }
     db.execute("DELETE FROM places WHERE conversation = ? AND seq > ?", params![no, keep])?;
-    db.execute("DELETE FROM turns WHERE conversation = ? AND seq > ?", params![no, keep])?;
+    db.execute("DELETE FROM turn_rows WHERE conversation = ? AND seq > ?", params![no, keep])?;
     db.execute("DELETE FROM assets WHERE conversation = ? AND seq > ?", params![no, keep])?;
     db.execute("DELETE FROM asset_references WHERE conversation = ? AND turn_seq > ?", params![no, keep])?;
     db.execute("DELETE FROM idempotency WHERE conversation = ?", [no])?;
     db.execute("DELETE FROM folds WHERE conversation = ? AND seq > ?", params![no, keep])?;
-    db.execute("DELETE FROM conversation_facts WHERE conversation = ? AND seq > ?", params![no, keep])?;
+    db.execute("DELETE FROM fact_rows WHERE conversation = ? AND seq > ?", params![no, keep])?;
     db.execute("DELETE FROM summaries WHERE conversation = ? AND seq > ?", params![no, keep])?;
     db.execute("DELETE FROM echoes WHERE conversation = ? AND seq > ?", params![no, keep])?;
     Ok(())
@@ -225,5 +227,5 @@ fn purge(db: &Connection, purge: Purge) -> rusqlite::Result<()> {
 
 /// Hides a tombstone from every tenant (no tenant's name has a slash), because its conversation is restored.
 pub fn bury(db: &Connection, no: i64) -> rusqlite::Result<()> {
-    db.execute("UPDATE conversations SET tenant = tenant || '/' || no WHERE no = ?", [no]).map(drop)
+    db.execute("UPDATE conversation_rows SET tenant = tenant || '/' || no WHERE no = ?", [no]).map(drop)
 }

@@ -5,9 +5,9 @@ use super::recent::Recent;
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, signed};
 use super::{Sqlite, branches, derived, door, erase, explain, failed};
 use crate::{
-    AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Log, Maintenance,
-    Problem, ProblemKind, Provenance, RecallIndex, StoredTurn, TenantUsage, TurnIndex, TurnQuery,
-    WrittenPage,
+    AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, ListOrder, Log,
+    Maintenance, Problem, ProblemKind, Provenance, RecallIndex, StoredTurn, TenantUsage, TurnIndex,
+    TurnQuery, WrittenPage,
 };
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -35,33 +35,37 @@ impl ConversationIndex for Sqlite {
         tenant: &TenantName,
         query: &ConversationQuery,
     ) -> Result<Vec<Conversation>, Error> {
-        let (updated, id) = match query.after {
-            Some((updated, id)) => (updated.0, id.to_bytes()),
+        let (at, id) = match query.after {
+            Some((at, id)) => (at.0, id.to_bytes()),
             None => (i64::MAX, [0xff; 16]),
+        };
+        let position = match query.order {
+            ListOrder::Said => "c.said",
+            ListOrder::Changed => "c.updated",
         };
         self.settled_first()?;
         let list = || {
             self.reading(|db| {
-            let found = db
-                .prepare_cached(&format!(
-                    "SELECT {CONVERSATION_COLUMNS} FROM conversations c
-                     WHERE c.tenant = ?1 AND c.deleted IS NULL AND (c.updated, c.id) < (?2, ?3)
-                       AND (?4 IS NULL OR instr(lower(c.title), lower(?4)) > 0) AND (?5 IS NULL OR c.state = ?5)
-                       AND (?7 IS NULL OR c.parent IN (SELECT p.no FROM conversations p WHERE p.tenant = ?1 AND p.id = ?7))
-                     ORDER BY c.updated DESC, c.id DESC LIMIT ?6"
-                ))?
-                .query_map(
-                    params![
-                        tenant.as_str(),
-                        updated,
-                        Bytes(id),
-                        query.text,
-                        query.state.map(|state| state.as_str()),
-                        signed(query.limit as u64),
-                        query.parent.map(|parent| Bytes(parent.to_bytes()))
-                    ],
-                    |row| Ok(rows::conversation(row)?.1),
-                )?
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT {CONVERSATION_COLUMNS} FROM conversation_rows c
+                 WHERE c.tenant = ?1 AND c.deleted IS NULL AND ({position}, c.id) < (?2, ?3) AND {position} >= ?6
+                   AND (?4 IS NULL OR instr(lower(c.title), lower(?4)) > 0) AND (?5 IS NULL OR c.state = ?5)
+                   AND (?7 IS NULL OR c.parent IN (SELECT p.no FROM conversation_rows p WHERE p.tenant = ?1 AND p.id = ?7))
+                 ORDER BY {position} DESC, c.id DESC"
+            ))?;
+            let asked = params![
+                tenant.as_str(),
+                at,
+                Bytes(id),
+                query.text,
+                query.state.map(|state| state.as_str()),
+                query.since.map_or(i64::MIN, |since| since.0),
+                query.parent.map(|parent| Bytes(parent.to_bytes()))
+            ];
+            let found = statement
+                .query_map(asked, |row| Ok(rows::conversation(row)?.1))?
+                .filter(|found| found.as_ref().map_or(true, |conversation| query.takes(conversation)))
+                .take(query.limit)
                 .collect::<Result<Vec<_>, _>>()?;
             if self.remembers() {
                 return Ok(found);
@@ -88,7 +92,7 @@ impl ConversationIndex for Sqlite {
         self.reading(|db| {
             let found = db
                 .prepare_cached(
-                    "SELECT id FROM conversations WHERE tenant = ? AND id BETWEEN ? AND ? AND deleted IS NULL ORDER BY id LIMIT ?",
+                    "SELECT id FROM conversation_rows WHERE tenant = ? AND id BETWEEN ? AND ? AND deleted IS NULL ORDER BY id LIMIT ?",
                 )?
                 .query_map(params![tenant.as_str(), Bytes(low), Bytes(high), signed(limit as u64)], |row| {
                     Ok(ConversationId::from_bytes(row.get::<_, Bytes<16>>(0)?.0))
@@ -103,7 +107,7 @@ impl ConversationIndex for Sqlite {
         self.reading(|db| {
             let found = db
                 .prepare_cached(
-                    "SELECT tenant, id FROM conversations WHERE expires IS NOT NULL AND expires <= ? AND deleted IS NULL
+                    "SELECT tenant, id FROM conversation_rows WHERE expires IS NOT NULL AND expires <= ? AND deleted IS NULL
                      ORDER BY expires LIMIT ?",
                 )?
                 .query_map(params![now.0, signed(limit as u64)], |row| Ok(key(row).ok()))?
@@ -116,7 +120,7 @@ impl ConversationIndex for Sqlite {
         self.reading(|db| {
             let found = db
                 .prepare_cached(
-                    "SELECT id, head_seq, head_hash, deleted, deleted_reason FROM conversations
+                    "SELECT id, head_seq, head_hash, deleted, deleted_reason FROM conversation_rows
                      WHERE tenant = ? AND deleted IS NOT NULL ORDER BY deleted DESC",
                 )?
                 .query_map([tenant.as_str()], |row| {
@@ -140,8 +144,8 @@ impl ConversationIndex for Sqlite {
             // From one to the next by the index: one step for each tenant, not for each conversation.
             let names = db
                 .prepare_cached(
-                    "WITH RECURSIVE t (name) AS (SELECT min(tenant) FROM conversations UNION ALL
-                        SELECT (SELECT min(tenant) FROM conversations WHERE tenant > t.name) FROM t WHERE t.name IS NOT NULL)
+                    "WITH RECURSIVE t (name) AS (SELECT min(tenant) FROM conversation_rows UNION ALL
+                        SELECT (SELECT min(tenant) FROM conversation_rows WHERE tenant > t.name) FROM t WHERE t.name IS NOT NULL)
                      SELECT name FROM t WHERE typeof(name) = 'text'",
                 )?
                 .query_map([], |row| row.get::<_, String>(0))?
@@ -164,14 +168,14 @@ impl ConversationIndex for Sqlite {
                 })
             };
             // `octet_length` of a column does not read the text.
-            let (_, bytes) = one("SELECT count(*), ifnull(sum(octet_length(e.body)), 0) FROM conversations c
+            let (_, bytes) = one("SELECT count(*), ifnull(sum(octet_length(e.body)), 0) FROM conversation_rows c
                  JOIN places p ON p.conversation = c.no JOIN events e ON e.no = p.event
                  WHERE c.tenant = ? AND c.deleted IS NULL AND e.salt <> zeroblob(16)")?;
-            let (conversations, turns) = one("SELECT count(*), ifnull(sum((SELECT count(*) FROM turns t
-                 WHERE t.conversation = c.no AND t.seq > ifnull(c.parent_seq, 0))), 0) FROM conversations c
+            let (conversations, turns) = one("SELECT count(*), ifnull(sum((SELECT count(*) FROM turn_rows t
+                 WHERE t.conversation = c.no AND t.seq > ifnull(c.parent_seq, 0))), 0) FROM conversation_rows c
                  WHERE c.tenant = ? AND c.deleted IS NULL")?;
             let (assets, asset_bytes) = one("SELECT count(*), ifnull(sum(iif(json_valid(e.body), e.body ->> 'bytes', 0)), 0)
-                 FROM conversations c JOIN assets a ON a.conversation = c.no
+                 FROM conversation_rows c JOIN assets a ON a.conversation = c.no
                  JOIN places p ON p.conversation = c.no AND p.seq = a.seq JOIN events e ON e.no = p.event
                  WHERE c.tenant = ? AND c.deleted IS NULL AND a.sha256 IS NOT NULL AND e.salt <> zeroblob(16)")?;
             Ok(TenantUsage { conversations, turns, bytes, assets, asset_bytes })
@@ -202,7 +206,7 @@ impl TurnIndex for Sqlite {
             // its fork point.
             let said: Option<(i64, Bytes<16>)> = db
                 .prepare_cached(
-                    "SELECT c.no, c.id FROM turns t JOIN conversations c ON c.no = t.conversation
+                    "SELECT c.no, c.id FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
                      WHERE t.id = ? AND c.tenant = ? AND c.deleted IS NULL AND t.seq > ifnull(c.parent_seq, 0)",
                 )?
                 .query_row(params![Bytes(id.to_bytes()), tenant.as_str()], |row| {
@@ -232,7 +236,7 @@ impl TurnIndex for Sqlite {
             self.reading(|db| {
                 let found = db
                     .prepare_cached(
-                        "SELECT c.tenant, c.id, t.id FROM turns t JOIN conversations c ON c.no = t.conversation
+                        "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
                          WHERE t.status = 'pending' AND c.deleted IS NULL",
                     )?
                     .query_map([], |row| {
@@ -292,7 +296,7 @@ impl AssetIndex for Sqlite {
             // The row with the smallest id of each group: SQLite returns the other columns of that same row.
             let places: Vec<(i64, Bytes<16>, i64)> = db
                 .prepare_cached(
-                    "SELECT c.no, min(c.id), a.seq FROM assets a JOIN conversations c ON c.no = a.conversation
+                    "SELECT c.no, min(c.id), a.seq FROM assets a JOIN conversation_rows c ON c.no = a.conversation
                      WHERE a.id = ? AND c.tenant = ? AND c.deleted IS NULL GROUP BY a.sha256 ORDER BY 2 LIMIT ?",
                 )?
                 .query_map(params![id, tenant.as_str(), signed(limit as u64)], |row| {
@@ -320,7 +324,7 @@ impl Provenance for Sqlite {
         self.reading(|db| {
             let found: Option<Bytes<16>> = db
                 .prepare_cached(
-                    "SELECT c.id FROM conversation_facts f JOIN conversations c ON c.no = f.conversation
+                    "SELECT c.id FROM fact_rows f JOIN conversation_rows c ON c.no = f.conversation
                      WHERE f.id = ? AND f.corrects IS NOT f.id AND c.tenant = ? AND c.deleted IS NULL ORDER BY c.no LIMIT 1",
                 )?
                 .query_row(params![Bytes(id.to_bytes()), tenant.as_str()], |row| row.get(0))

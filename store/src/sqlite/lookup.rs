@@ -116,7 +116,7 @@ impl Lookup for InDatabase<'_> {
         let levels = self.ancestry()?.levels;
         self.query(|db| {
             let mut deleted =
-                db.prepare_cached("SELECT deleted IS NOT NULL FROM conversations WHERE no = ?")?;
+                db.prepare_cached("SELECT deleted IS NOT NULL FROM conversation_rows WHERE no = ?")?;
             let level = |level: &read::Level| {
                 Ok(Level {
                     conversation: level.no as u64,
@@ -151,7 +151,7 @@ impl Lookup for InDatabase<'_> {
 impl Traces for InDatabase<'_> {
     fn number(&self, id: ConversationId) -> Result<Option<u64>, Error> {
         self.query(|db| {
-            db.prepare_cached("SELECT no FROM conversations WHERE tenant = ? AND id = ?")?
+            db.prepare_cached("SELECT no FROM conversation_rows WHERE tenant = ? AND id = ?")?
                 .query_row(params![self.key.tenant.as_str(), Bytes(id.to_bytes())], |row| {
                     rows::unsigned(row, "no")
                 })
@@ -215,7 +215,7 @@ impl Traces for InDatabase<'_> {
         self.query(|db| {
             db.prepare_cached(
                 "WITH RECURSIVE family (no) AS
-                     (SELECT ?1 UNION SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no)
+                     (SELECT ?1 UNION SELECT c.no FROM conversation_rows c JOIN family f ON c.parent = f.no)
                  SELECT r.conversation, r.turn_seq FROM family f JOIN asset_references r ON r.conversation = f.no
                  WHERE r.asset = ?2",
             )?

@@ -38,7 +38,7 @@ fn read_told(row: &Row<'_>) -> rusqlite::Result<Option<Option<Parent>>> {
 pub fn proven(db: &Connection, no: i64) -> rusqlite::Result<Option<Option<(i64, Parent)>>> {
     let Some(told) = told(db, no)? else { return Ok(None) };
     let id: Option<Bytes<16>> = db
-        .prepare_cached("SELECT id FROM conversations WHERE no = ?")?
+        .prepare_cached("SELECT id FROM conversation_rows WHERE no = ?")?
         .query_row([no], |row| Ok(row.get(0).ok()))?;
     let Some(id) = id.map(|id| ConversationId::from_bytes(id.0)) else { return Ok(None) };
     let found = match told {
@@ -86,7 +86,7 @@ pub fn number(db: &Connection, no: i64) -> rusqlite::Result<Option<i64>> {
         Some(Some(parent)) => find(db, no, parent.conversation),
         None => db
             .prepare_cached(
-                "SELECT iif(typeof(parent) = 'integer', parent, NULL) FROM conversations WHERE no = ?",
+                "SELECT iif(typeof(parent) = 'integer', parent, NULL) FROM conversation_rows WHERE no = ?",
             )?
             .query_row([no], |row| row.get(0)),
     }
@@ -96,9 +96,9 @@ pub fn number(db: &Connection, no: i64) -> rusqlite::Result<Option<i64>> {
 /// conversation may have reused the id of a deleted one; else the tenant's.
 fn find(db: &Connection, no: i64, parent: ConversationId) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached(
-        "SELECT p.no FROM conversations c JOIN conversations p ON p.no = c.parent AND p.id = ?2 WHERE c.no = ?1
+        "SELECT p.no FROM conversation_rows c JOIN conversation_rows p ON p.no = c.parent AND p.id = ?2 WHERE c.no = ?1
          UNION ALL
-         SELECT p.no FROM conversations c JOIN conversations p ON p.tenant = c.tenant AND p.id = ?2 WHERE c.no = ?1
+         SELECT p.no FROM conversation_rows c JOIN conversation_rows p ON p.tenant = c.tenant AND p.id = ?2 WHERE c.no = ?1
          LIMIT 1",
     )?
     .query_row(params![no, Bytes(parent.to_bytes())], |row| row.get(0))

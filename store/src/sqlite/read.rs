@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// A conversation and its number in this file.
 pub fn conversation(db: &Connection, key: &Key) -> rusqlite::Result<Option<(i64, Conversation)>> {
     db.prepare_cached(&format!(
-        "SELECT {CONVERSATION_COLUMNS} FROM conversations c WHERE c.tenant = ? AND c.id = ? AND c.deleted IS NULL"
+        "SELECT {CONVERSATION_COLUMNS} FROM conversation_rows c WHERE c.tenant = ? AND c.id = ? AND c.deleted IS NULL"
     ))?
     .query_row(params![key.tenant.as_str(), Bytes(key.id.to_bytes())], rows::conversation)
     .optional()
@@ -25,14 +25,14 @@ pub fn conversation(db: &Connection, key: &Key) -> rusqlite::Result<Option<(i64,
 
 /// The number of a conversation in this file.
 pub fn number(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>> {
-    db.prepare_cached("SELECT no FROM conversations WHERE tenant = ? AND id = ? AND deleted IS NULL")?
+    db.prepare_cached("SELECT no FROM conversation_rows WHERE tenant = ? AND id = ? AND deleted IS NULL")?
         .query_row(params![key.tenant.as_str(), Bytes(key.id.to_bytes())], |row| row.get(0))
         .optional()
 }
 
 /// The id of a conversation, also of a deleted one.
 pub fn id(db: &Connection, no: i64) -> rusqlite::Result<ConversationId> {
-    db.prepare_cached("SELECT id FROM conversations WHERE no = ?")?
+    db.prepare_cached("SELECT id FROM conversation_rows WHERE no = ?")?
         .query_row([no], |row| Ok(ConversationId::from_bytes(row.get::<_, Bytes<16>>(0)?.0)))
 }
 
@@ -104,7 +104,7 @@ pub fn lineage(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Result
 /// Finds a conversation's ancestors by their rows.
 pub fn ancestors(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Result<Lineage> {
     let mut parent_of = db.prepare_cached(
-        "SELECT p.no, p.id, c.parent_seq FROM conversations c JOIN conversations p ON p.no = c.parent WHERE c.no = ?",
+        "SELECT p.no, p.id, c.parent_seq FROM conversation_rows c JOIN conversation_rows p ON p.no = c.parent WHERE c.no = ?",
     )?;
     let malformed =
         |error: &rusqlite::Error| rows::malformed(&format!("the row of {id} or of an ancestor"), error);
@@ -238,7 +238,7 @@ pub fn count_turns(db: &Connection, lineage: &Lineage, through: u64) -> rusqlite
             .optional()?;
         let (from, turns) = known.unwrap_or((signed(level.floor), 0));
         let own: i64 = db
-            .prepare_cached("SELECT count(*) FROM turns WHERE conversation = ? AND seq > ? AND seq <= ?")?
+            .prepare_cached("SELECT count(*) FROM turn_rows WHERE conversation = ? AND seq > ? AND seq <= ?")?
             .query_row(params![level.no, from, signed(cap)], |row| row.get(0))?;
         count += (turns + own) as u64;
     }
@@ -248,7 +248,7 @@ pub fn count_turns(db: &Connection, lineage: &Lineage, through: u64) -> rusqlite
 /// Number of own turns of a conversation up to a `seq`; `floor` is its fork point.
 pub fn own_turns(db: &Connection, no: i64, through: u64) -> rusqlite::Result<u64> {
     let floor: Option<i64> =
-        db.query_row("SELECT parent_seq FROM conversations WHERE no = ?", [no], |row| row.get(0))?;
+        db.query_row("SELECT parent_seq FROM conversation_rows WHERE no = ?", [no], |row| row.get(0))?;
     let level =
         Level { no, id: ConversationId::from_bytes([0; 16]), floor: floor.unwrap_or(0) as u64, cap: through };
     count_turns(db, &Lineage { levels: vec![level], recent: Vec::new() }, through)
@@ -263,7 +263,7 @@ pub fn turn_row(db: &Connection, lineage: &Lineage, id: TurnId) -> rusqlite::Res
     for level in &lineage.levels {
         let row = db
             .prepare_cached(&format!(
-                "SELECT {TURN_COLUMNS} FROM turns t WHERE t.id = ? AND t.conversation = ?"
+                "SELECT {TURN_COLUMNS} FROM turn_rows t WHERE t.id = ? AND t.conversation = ?"
             ))?
             .query_row(params![Bytes(id.to_bytes()), level.no], rows::turn)
             .optional()?;
@@ -327,7 +327,7 @@ fn turn_page(
 ) -> rusqlite::Result<Vec<TurnRow>> {
     let order = if descending { "DESC" } else { "ASC" };
     let mut statement = db.prepare_cached(&format!(
-        "SELECT {TURN_COLUMNS} FROM turns t WHERE t.conversation = ? AND t.seq >= ? AND t.seq <= ? ORDER BY t.seq {order} LIMIT ?"
+        "SELECT {TURN_COLUMNS} FROM turn_rows t WHERE t.conversation = ? AND t.seq >= ? AND t.seq <= ? ORDER BY t.seq {order} LIMIT ?"
     ))?;
     let recent = lineage.recent.iter().filter(|event| (low..=high).contains(&event.seq));
     let recent = recent.filter_map(|event| TurnRow::begun(event)).map(|row| (row.seq, row));
@@ -357,7 +357,7 @@ fn placed_page(
     let order = if query.descending { "DESC" } else { "ASC" };
     // Without superseded turns, which share the places of others: a page must not end between them.
     let select = format!(
-        "SELECT {TURN_COLUMNS} FROM turns t
+        "SELECT {TURN_COLUMNS} FROM turn_rows t
          WHERE t.conversation = ?1 AND NOT ifnull(t.superseded_seq BETWEEN 1 AND ?5, 0) AND"
     );
     let mut at_seq = db.prepare_cached(&format!(
@@ -373,7 +373,8 @@ fn placed_page(
         "{select} t.place IS NOT NULL AND t.place <= ?3 AND t.seq >= ?2 AND t.seq <= min(?3, ?5) AND t.placed_seq > ?5
          ORDER BY t.seq {order} LIMIT ?4"
     ))?;
-    let mut inherited = db.prepare_cached("SELECT seq FROM turns WHERE conversation = ?1 AND seq <= ?2")?;
+    let mut inherited =
+        db.prepare_cached("SELECT seq FROM turn_rows WHERE conversation = ?1 AND seq <= ?2")?;
     // Turns that are not settled yet replace nothing.
     let recent = lineage.recent.iter().filter(|_| query.moved_after.is_none());
     let recent = recent.filter(|event| (low..=high).contains(&event.seq));
@@ -424,10 +425,10 @@ pub fn fallen_after(db: &Connection, lineage: &Lineage, after: u64) -> rusqlite:
     for level in &lineage.levels {
         // An ancestor's rows of inherited turns hide those further up, even if those are current.
         let mut rows = db.prepare_cached(&format!(
-            "SELECT {TURN_COLUMNS} FROM turns t
+            "SELECT {TURN_COLUMNS} FROM turn_rows t
              WHERE t.conversation = ?1 AND t.superseded_by IS NOT NULL AND t.seq > ?2 AND t.seq <= ?3
-             UNION ALL SELECT {TURN_COLUMNS} FROM turns t WHERE t.conversation = ?1 AND t.seq > ?2 AND t.seq <= min(?3, ?4)
-             UNION ALL SELECT {TURN_COLUMNS} FROM turns t
+             UNION ALL SELECT {TURN_COLUMNS} FROM turn_rows t WHERE t.conversation = ?1 AND t.seq > ?2 AND t.seq <= min(?3, ?4)
+             UNION ALL SELECT {TURN_COLUMNS} FROM turn_rows t
              WHERE t.conversation = ?1 AND t.place IS NOT NULL AND t.place <= ?2 AND t.seq > ?2 AND t.seq <= ?3"
         ))?;
         let is_own = lineage.levels.first().is_some_and(|own| own.no == level.no);
@@ -482,7 +483,7 @@ pub fn open_text(db: &Connection, no: i64, turn_seq: u64) -> rusqlite::Result<St
 /// conversation show. The tenant of a buried tombstone has a slash and a suffix.
 pub fn asset_count(db: &Connection, tenant: &TenantName, sha256: Hash) -> rusqlite::Result<u64> {
     db.prepare_cached(
-        "SELECT count(*) FROM assets a JOIN conversations c ON c.no = a.conversation
+        "SELECT count(*) FROM assets a JOIN conversation_rows c ON c.no = a.conversation
          WHERE a.sha256 = ?1 AND (c.tenant = ?2 OR substr(c.tenant, 1, length(?2) + 1) = ?2 || '/')",
     )?
     .query_row(params![Bytes(sha256.0), tenant.as_str()], |row| rows::unsigned(row, 0))
@@ -492,7 +493,7 @@ pub fn asset_count(db: &Connection, tenant: &TenantName, sha256: Hash) -> rusqli
 pub fn forks(db: &Connection, conversation: u64) -> rusqlite::Result<Vec<Fork>> {
     db.prepare_cached(
         "SELECT no, iif(typeof(parent_seq) = 'integer' AND parent_seq >= 0, parent_seq, ?2), deleted IS NOT NULL
-         FROM conversations WHERE parent = ?1",
+         FROM conversation_rows WHERE parent = ?1",
     )?
     .query_map([signed(conversation), i64::MAX], |row| {
         Ok(Fork {
@@ -516,7 +517,7 @@ pub fn statements(
     of: StatementsOf,
 ) -> rusqlite::Result<Vec<Statement>> {
     let all = "SELECT f.conversation, c.id AS conversation_id, f.seq, f.id, f.source_turn, f.corrects
-         FROM conversation_facts f JOIN conversations c ON c.no = f.conversation WHERE c.tenant = ?1";
+         FROM fact_rows f JOIN conversation_rows c ON c.no = f.conversation WHERE c.tenant = ?1";
     let order = "ORDER BY f.conversation, f.seq";
     let read = |which: &str, values: &[&dyn ToSql]| {
         db.prepare_cached(&format!("{all} AND {which} {order}"))?.query_map(values, statement)?.collect()
@@ -568,7 +569,7 @@ pub fn written_by(
         .prepare_cached(
             // The tenant of a tombstone whose id was reused has a slash and a suffix.
             "SELECT c.no, c.id, c.deleted IS NOT NULL AS deleted, e.seq, e.kind, e.turn
-             FROM events e JOIN conversations c ON c.no = e.conversation
+             FROM events e JOIN conversation_rows c ON c.no = e.conversation
              WHERE e.no > ?1 AND e.no <= ?2 AND e.actor = ?3 AND (e.salt <> zeroblob(16) OR trim(e.body) <> '')
                AND (c.tenant = ?4 OR substr(c.tenant, 1, length(?4) + 1) = ?4 || '/') ORDER BY e.no",
         )?
@@ -586,8 +587,8 @@ pub fn written_by(
             let fork: Option<Bytes<16>> = db
                 .prepare_cached(
                     "WITH RECURSIVE family (no) AS (SELECT ?1 UNION
-                         SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= ?2)
-                     SELECT c.id FROM family f JOIN conversations c ON c.no = f.no WHERE c.deleted IS NULL LIMIT 1",
+                         SELECT c.no FROM conversation_rows c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= ?2)
+                     SELECT c.id FROM family f JOIN conversation_rows c ON c.no = f.no WHERE c.deleted IS NULL LIMIT 1",
                 )?
                 .query_row(params![no, signed(written.place.seq)], |row| row.get(0))
                 .optional()?;

@@ -18,7 +18,7 @@ const ARRIVED_BYTES_MAX: usize = 8 * 1024 * 1024;
 fn arrived(condition: &str) -> String {
     format!(
         "SELECT {EVENT_COLUMNS}, events.no AS no, c.tenant AS tenant, c.id AS conversation_id
-         FROM events JOIN conversations c ON c.no = events.conversation WHERE {condition}"
+         FROM events JOIN conversation_rows c ON c.no = events.conversation WHERE {condition}"
     )
 }
 
@@ -78,7 +78,7 @@ impl Ground for Sqlite {
         }
         self.reading(|db| {
             let mut statement = db.prepare_cached(
-                "SELECT c.tenant AS tenant, count(*) AS events FROM events e JOIN conversations c ON c.no = e.conversation
+                "SELECT c.tenant AS tenant, count(*) AS events FROM events e JOIN conversation_rows c ON c.no = e.conversation
                  WHERE e.no > ? AND e.no <= ? GROUP BY e.conversation",
             )?;
             let mut found = statement.query([signed(after), signed(through)])?;
@@ -97,9 +97,9 @@ impl Ground for Sqlite {
         self.reading(|db| {
             let numbers = db
                 .prepare_cached(&format!(
-                    "SELECT p.event FROM conversations c CROSS JOIN places p ON p.conversation = c.no
+                    "SELECT p.event FROM conversation_rows c CROSS JOIN places p ON p.conversation = c.no
                      WHERE {OF_TENANT} AND p.event > ?2 AND p.event <= ?3
-                     UNION SELECT e.no FROM events e CROSS JOIN conversations c ON c.no = e.conversation
+                     UNION SELECT e.no FROM events e CROSS JOIN conversation_rows c ON c.no = e.conversation
                      WHERE e.no > (SELECT event FROM settled) AND e.no > ?2 AND e.no <= ?3 AND {OF_TENANT}
                      ORDER BY 1"
                 ))?
@@ -133,7 +133,7 @@ impl Ground for Sqlite {
     fn with_deletions(&self) -> Result<Vec<TenantName>, Error> {
         self.reading(|db| {
             let mut statement =
-                db.prepare_cached("SELECT DISTINCT tenant FROM conversations WHERE deleted IS NOT NULL")?;
+                db.prepare_cached("SELECT DISTINCT tenant FROM conversation_rows WHERE deleted IS NOT NULL")?;
             let mut found = statement.query([])?;
             let mut tenants = Vec::new();
             while let Some(row) = found.next()? {
@@ -147,7 +147,7 @@ impl Ground for Sqlite {
         self.reading(|db| {
             let found: Option<(i64, bool)> = db
                 .prepare_cached(
-                    "SELECT no, deleted IS NOT NULL FROM conversations WHERE tenant = ? AND id = ?",
+                    "SELECT no, deleted IS NOT NULL FROM conversation_rows WHERE tenant = ? AND id = ?",
                 )?
                 .query_row(params![key.tenant.as_str(), Bytes(key.id.to_bytes())], |row| {
                     Ok((row.get(0)?, row.get(1)?))

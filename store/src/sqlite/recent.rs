@@ -129,7 +129,7 @@ impl Recent {
 /// A conversation that was not deleted.
 pub fn living(db: &Connection, no: i64) -> rusqlite::Result<Option<Conversation>> {
     db.prepare_cached(&format!(
-        "SELECT {CONVERSATION_COLUMNS} FROM conversations c WHERE c.no = ? AND c.deleted IS NULL"
+        "SELECT {CONVERSATION_COLUMNS} FROM conversation_rows c WHERE c.no = ? AND c.deleted IS NULL"
     ))?
     .query_row([no], |row| Ok(rows::conversation(row)?.1))
     .optional()
@@ -160,7 +160,7 @@ fn settled_mark(db: &Connection) -> rusqlite::Result<Option<i64>> {
     let place: Option<bool> = db
         .prepare_cached(
             "SELECT EXISTS (SELECT 1 FROM places p WHERE p.conversation = e.conversation AND p.seq = e.seq)
-             FROM events e JOIN conversations c ON c.no = e.conversation
+             FROM events e JOIN conversation_rows c ON c.no = e.conversation
              WHERE e.no <= ?1 AND e.no > ?1 - ?2 AND c.deleted IS NULL ORDER BY e.no DESC LIMIT 1",
         )?
         .query_row([mark, MARK_LOOK_BACK], |row| row.get(0))
@@ -194,7 +194,7 @@ pub fn settle<'a>(
     )?
     .execute([])?;
     db.prepare_cached(
-        "INSERT OR REPLACE INTO turns SELECT conversation, seq, id, actor, role, 'complete', at, NULL, NULL, NULL, NULL, NULL
+        "INSERT OR REPLACE INTO turn_rows SELECT conversation, seq, id, actor, role, 'complete', at, NULL, NULL, NULL, NULL, NULL
          FROM events WHERE no > (SELECT event FROM settled) ORDER BY conversation, seq",
     )?
     .execute([])?;

@@ -109,9 +109,9 @@ pub fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub const CONVERSATION_COLUMNS: &str = "c.no, c.tenant, c.id, c.owner, c.title, c.participants, c.metadata, c.state, c.created, c.updated,
+pub const CONVERSATION_COLUMNS: &str = "c.no, c.tenant, c.id, c.owner, c.title, c.participants, c.metadata, c.state, c.created, c.updated, c.began, c.said,
     c.summarized_through, c.ttl, c.retention, c.policy, c.head_seq, c.head_hash, c.turns, c.parent_seq, c.predecessor,
-    c.prompt_sha256, c.prompt_seq, c.checkpoint, c.budget, (SELECT p.id FROM conversations p WHERE p.no = c.parent) AS parent_id";
+    c.prompt_sha256, c.prompt_seq, c.checkpoint, c.budget, (SELECT p.id FROM conversation_rows p WHERE p.no = c.parent) AS parent_id";
 
 /// Names the row in its error.
 pub fn conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
@@ -134,6 +134,8 @@ fn read_conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
             (Some(sha256), Some(seq)) => Some(PromptRef { sha256: Hash(sha256.0), seq }),
             _ => None,
         };
+    let time = |column| row.get::<_, Option<i64>>(column).map(|at| at.map(Timestamp));
+    let (began, said) = (time("began")?, time("said")?);
     let conversation = Conversation {
         id: ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
         tenant: TenantName::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?,
@@ -144,6 +146,8 @@ fn read_conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
         state: row.get::<_, Parsed<_>>("state")?.0,
         created: Timestamp(row.get("created")?),
         updated: Timestamp(row.get("updated")?),
+        began,
+        last_said: began.and(said),
         summarized_through: id("summarized_through")?.map(|id| TurnId::from_bytes(id.0)),
         ttl: optional_unsigned(row, "ttl")?,
         retention: row.get::<_, Parsed<_>>("retention")?.0,

@@ -396,7 +396,7 @@ impl<'a> Batch<'a> {
         let found = self
             .db
             .prepare_cached(
-                "SELECT i.fingerprint, i.first_seq, i.last_seq, c.id, c.no FROM idempotency i JOIN conversations c ON c.no = i.conversation
+                "SELECT i.fingerprint, i.first_seq, i.last_seq, c.id, c.no FROM idempotency i JOIN conversation_rows c ON c.no = i.conversation
                  WHERE i.scope = ? AND i.key = ?",
             )?
             .query_row(params![scope, name], |row| {
@@ -514,7 +514,7 @@ fn insert_event(db: &Connection, no: i64, event: &Event) -> rusqlite::Result<i64
 /// Writes derived rows.
 pub fn insert_changes(db: &Connection, no: i64, changes: &Changes) -> rusqlite::Result<()> {
     for row in &changes.turns {
-        db.prepare_cached("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?
+        db.prepare_cached("INSERT OR REPLACE INTO turn_rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?
             .execute(params![
                 no,
                 signed(row.seq),
@@ -546,15 +546,13 @@ pub fn insert_changes(db: &Connection, no: i64, changes: &Changes) -> rusqlite::
         ])?;
     }
     for fact in &changes.facts {
-        db.prepare_cached("INSERT OR REPLACE INTO conversation_facts VALUES (?, ?, ?, ?, ?)")?.execute(
-            params![
-                no,
-                signed(fact.seq),
-                Bytes(fact.id.to_bytes()),
-                fact.source_turn.map(|turn| Bytes(turn.to_bytes())),
-                fact.corrects.map(|fact| Bytes(fact.to_bytes()))
-            ],
-        )?;
+        db.prepare_cached("INSERT OR REPLACE INTO fact_rows VALUES (?, ?, ?, ?, ?)")?.execute(params![
+            no,
+            signed(fact.seq),
+            Bytes(fact.id.to_bytes()),
+            fact.source_turn.map(|turn| Bytes(turn.to_bytes())),
+            fact.corrects.map(|fact| Bytes(fact.to_bytes()))
+        ])?;
     }
     for summary in &changes.summaries {
         db.prepare_cached("INSERT OR REPLACE INTO summaries VALUES (?, ?, ?)")?.execute(params![
@@ -577,7 +575,7 @@ fn insert_conversation(db: &Connection, key: &Key, conversation: &Conversation) 
     let parent: Option<i64> = match conversation.parent {
         None => None,
         Some(parent) => Some(db.query_row(
-            "SELECT no FROM conversations WHERE tenant = ? AND id = ?",
+            "SELECT no FROM conversation_rows WHERE tenant = ? AND id = ?",
             params![key.tenant.as_str(), Bytes(parent.conversation.to_bytes())],
             |row| row.get(0),
         )?),
@@ -585,7 +583,7 @@ fn insert_conversation(db: &Connection, key: &Key, conversation: &Conversation) 
     // A deleted conversation that is restored by import replaces its tombstone.
     let buried: Option<i64> = db
         .query_row(
-            "SELECT no FROM conversations WHERE tenant = ? AND id = ?",
+            "SELECT no FROM conversation_rows WHERE tenant = ? AND id = ?",
             params![key.tenant.as_str(), Bytes(key.id.to_bytes())],
             |row| row.get(0),
         )
@@ -594,7 +592,7 @@ fn insert_conversation(db: &Connection, key: &Key, conversation: &Conversation) 
         erase::bury(db, no)?;
     }
     db.prepare_cached(
-        "INSERT INTO conversations (tenant, id, participants, metadata, state, created, updated, retention, policy, head_seq,
+        "INSERT INTO conversation_rows (tenant, id, participants, metadata, state, created, updated, retention, policy, head_seq,
              head_hash, turns, parent, parent_seq)
          VALUES (?, ?, '[]', '{}', 'active', ?, 0, 'full', '{}', 0, x'', 0, ?, ?)",
     )?
@@ -617,23 +615,31 @@ fn update_conversation(
     before: &Conversation,
     after: &Conversation,
 ) -> rusqlite::Result<()> {
-    let moved =
-        Conversation { head: after.head, updated: after.updated, turns: after.turns, ..before.clone() };
+    let moved = Conversation {
+        head: after.head,
+        updated: after.updated,
+        began: after.began,
+        last_said: after.last_said,
+        turns: after.turns,
+        ..before.clone()
+    };
     if moved != *after {
         // Overwritten first: a shorter value would leave the rest of the old one behind.
         if before.title != after.title {
-            erase::wipe(db, "conversations", &["title"], no, b' ')?;
+            erase::wipe(db, "conversation_rows", &["title"], no, b' ')?;
         }
         if before.metadata != after.metadata {
-            erase::wipe(db, "conversations", &["metadata"], no, b' ')?;
+            erase::wipe(db, "conversation_rows", &["metadata"], no, b' ')?;
         }
         return update_all(db, no, after);
     }
-    db.prepare_cached("UPDATE conversations SET head_seq = ?, head_hash = ?, updated = ?, turns = ?, expires = ? WHERE no = ?")?
+    db.prepare_cached("UPDATE conversation_rows SET head_seq = ?, head_hash = ?, updated = ?, began = ?, said = ?, turns = ?, expires = ? WHERE no = ?")?
         .execute(params![
             signed(after.head.seq),
             Bytes(after.head.hash.0),
             after.updated.0,
+            after.began.map(|at| at.0),
+            after.said().0,
             signed(after.turns),
             after.expires().map(|at| at.0),
             no
@@ -643,7 +649,7 @@ fn update_conversation(
 
 pub fn update_all(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<()> {
     db.prepare_cached(
-        "UPDATE conversations SET owner = ?, title = ?, participants = ?, metadata = ?, state = ?, updated = ?,
+        "UPDATE conversation_rows SET owner = ?, title = ?, participants = ?, metadata = ?, state = ?, updated = ?, began = ?, said = ?,
              summarized_through = ?, ttl = ?, expires = ?, retention = ?, policy = ?, head_seq = ?, head_hash = ?, turns = ?,
              predecessor = ?, prompt_sha256 = ?, prompt_seq = ?, checkpoint = ?, budget = ?
          WHERE no = ?",
@@ -655,6 +661,8 @@ pub fn update_all(db: &Connection, no: i64, conversation: &Conversation) -> rusq
         json(&conversation.metadata)?,
         conversation.state.as_str(),
         conversation.updated.0,
+        conversation.began.map(|at| at.0),
+        conversation.said().0,
         conversation.summarized_through.map(|turn| Bytes(turn.to_bytes())),
         conversation.ttl.map(signed),
         conversation.expires().map(|at| at.0),

@@ -117,15 +117,15 @@ const DAMAGE: &[(&str, &str)] = &[
     ("INSERT INTO settled VALUES (1)", "settled"),
     ("UPDATE settled SET event = event - 4", "settled"),
     ("UPDATE settled SET event = (SELECT max(no) FROM events)", "places"),
-    ("DELETE FROM turns", "turns"),
-    ("DELETE FROM turns WHERE conversation = 1 AND seq = 2", "turns"),
-    ("UPDATE turns SET status = 'aborted' WHERE seq = 2", "turns"),
-    ("UPDATE turns SET superseded_by = NULL, superseded_seq = NULL", "turns"),
-    ("UPDATE turns SET place = seq - 1 WHERE seq = 3", "turns"),
-    ("UPDATE turns SET place = NULL, placed_seq = NULL WHERE place IS NOT NULL OR seq = 2", "turns"),
-    ("UPDATE turns SET role = 'system', actor = 'eve' WHERE seq = 2", "turns"),
+    ("DELETE FROM turn_rows", "turns"),
+    ("DELETE FROM turn_rows WHERE conversation = 1 AND seq = 2", "turns"),
+    ("UPDATE turn_rows SET status = 'aborted' WHERE seq = 2", "turns"),
+    ("UPDATE turn_rows SET superseded_by = NULL, superseded_seq = NULL", "turns"),
+    ("UPDATE turn_rows SET place = seq - 1 WHERE seq = 3", "turns"),
+    ("UPDATE turn_rows SET place = NULL, placed_seq = NULL WHERE place IS NOT NULL OR seq = 2", "turns"),
+    ("UPDATE turn_rows SET role = 'system', actor = 'eve' WHERE seq = 2", "turns"),
     (
-        "INSERT INTO turns SELECT 3, 11, zeroblob(16), 'eve', 'user', 'complete', 0, NULL, NULL, NULL, NULL, NULL",
+        "INSERT INTO turn_rows SELECT 3, 11, zeroblob(16), 'eve', 'user', 'complete', 0, NULL, NULL, NULL, NULL, NULL",
         "turns",
     ),
     ("DELETE FROM places WHERE seq = 3", "places"),
@@ -136,21 +136,21 @@ const DAMAGE: &[(&str, &str)] = &[
     ("UPDATE assets SET sha256 = zeroblob(32)", "assets"),
     ("DELETE FROM asset_references", "references"),
     ("UPDATE asset_references SET turn_seq = 2", "references"),
-    ("DELETE FROM conversation_facts", "facts"),
-    ("UPDATE conversation_facts SET source_turn = NULL", "facts"),
+    ("DELETE FROM fact_rows", "facts"),
+    ("UPDATE fact_rows SET source_turn = NULL", "facts"),
     ("UPDATE idempotency SET first_seq = 0", "repeated requests"),
     ("UPDATE idempotency SET last_seq = 9999", "repeated requests"),
-    ("UPDATE conversations SET title = 'Coffee' WHERE no = 1", "title"),
-    ("UPDATE conversations SET owner = 'eve', turns = 77, updated = 1", "owner"),
-    ("UPDATE conversations SET created = 1", "created"),
-    ("UPDATE conversations SET expires = 1", "expires"),
-    ("UPDATE conversations SET metadata = '{' WHERE no = 3", "in metadata"),
-    ("UPDATE conversations SET head_seq = head_seq - 2 WHERE no = 3", "head"),
-    ("UPDATE conversations SET head_hash = zeroblob(32)", "head"),
-    ("UPDATE conversations SET state = 'archived' WHERE no = 1", "state"),
-    ("UPDATE conversations SET deleted = 1, deleted_reason = 'no' WHERE no = 1", "deleted"),
-    ("DELETE FROM turns WHERE status = 'pending'", "turns"),
-    ("UPDATE turns SET status = 'complete' WHERE status = 'pending'", "turns"),
+    ("UPDATE conversation_rows SET title = 'Coffee' WHERE no = 1", "title"),
+    ("UPDATE conversation_rows SET owner = 'eve', turns = 77, updated = 1", "owner"),
+    ("UPDATE conversation_rows SET created = 1", "created"),
+    ("UPDATE conversation_rows SET expires = 1", "expires"),
+    ("UPDATE conversation_rows SET metadata = '{' WHERE no = 3", "in metadata"),
+    ("UPDATE conversation_rows SET head_seq = head_seq - 2 WHERE no = 3", "head"),
+    ("UPDATE conversation_rows SET head_hash = zeroblob(32)", "head"),
+    ("UPDATE conversation_rows SET state = 'archived' WHERE no = 1", "state"),
+    ("UPDATE conversation_rows SET deleted = 1, deleted_reason = 'no' WHERE no = 1", "deleted"),
+    ("DELETE FROM turn_rows WHERE status = 'pending'", "turns"),
+    ("UPDATE turn_rows SET status = 'complete' WHERE status = 'pending'", "turns"),
     ("INSERT INTO chunks VALUES (NULL, 1, 2, 0, 'never said')", "turns that are not open"),
     ("INSERT INTO chunks VALUES (NULL, 3, 99, 0, 'never said')", "turns that are not open"),
     ("INSERT INTO folds VALUES (3, 5, '{}', 77)", "folds"),
@@ -192,39 +192,39 @@ fn whatever_happens_to_derived_rows_they_are_named_and_mended_and_the_log_goes_o
 
 /// Unreadable cells, and a word of what `check` reports.
 const MALFORMED: &[(&str, &str)] = &[
-    ("UPDATE conversations SET participants = '['", "participants"),
-    ("UPDATE conversations SET metadata = 'nonsense'", "metadata"),
-    ("UPDATE conversations SET metadata = x'ff00'", "metadata"),
-    ("UPDATE conversations SET state = 'asleep'", "state"),
-    ("UPDATE conversations SET created = 'noon'", "created"),
-    ("UPDATE conversations SET updated = 'noon'", "updated"),
-    ("UPDATE conversations SET summarized_through = x'00'", "summarized_through"),
-    ("UPDATE conversations SET ttl = -1", "ttl"),
-    ("UPDATE conversations SET retention = 'never'", "retention"),
-    ("UPDATE conversations SET policy = 'none'", "policy"),
-    ("UPDATE conversations SET head_seq = -5", "head_seq"),
-    ("UPDATE conversations SET head_seq = 'x'", "head_seq"),
-    ("UPDATE conversations SET head_hash = x'00'", "head_hash"),
-    ("UPDATE conversations SET turns = -1", "turns"),
-    ("UPDATE conversations SET predecessor = x'00'", "predecessor"),
-    ("UPDATE conversations SET parent_seq = -1 WHERE no = 2", "parent"),
-    ("UPDATE conversations SET parent_seq = 'x' WHERE no = 2", "parent"),
-    ("UPDATE conversations SET parent = NULL WHERE no = 2", "parent"),
-    ("UPDATE conversations SET parent_seq = 2 WHERE no = 2", "parent"),
-    ("UPDATE conversations SET parent = 3 WHERE no = 2", "parent"),
-    ("UPDATE conversations SET prompt_sha256 = x'00', prompt_seq = 1", "prompt_sha256"),
-    ("UPDATE conversations SET checkpoint = '{'", "checkpoint"),
-    ("UPDATE conversations SET budget = 7", "budget"),
-    ("UPDATE conversations SET updated = 9223372036854775807, ttl = 9223372036854775807", "updated"),
-    ("UPDATE turns SET id = x'00' || seq WHERE status = 'pending'", "turns"),
-    ("UPDATE turns SET role = 'nobody'", "turns"),
-    ("UPDATE turns SET status = 'asleep'", "turns"),
-    ("UPDATE turns SET content_seq = -4", "turns"),
-    ("UPDATE turns SET superseded_by = 'nobody', superseded_seq = -1", "turns"),
-    ("UPDATE turns SET seq = 'x' || seq", "turns"),
-    ("UPDATE turns SET place = 'x'", "turns"),
-    ("UPDATE turns SET place = -1, placed_seq = 'x'", "turns"),
-    ("UPDATE turns SET place = 9999", "turns"),
+    ("UPDATE conversation_rows SET participants = '['", "participants"),
+    ("UPDATE conversation_rows SET metadata = 'nonsense'", "metadata"),
+    ("UPDATE conversation_rows SET metadata = x'ff00'", "metadata"),
+    ("UPDATE conversation_rows SET state = 'asleep'", "state"),
+    ("UPDATE conversation_rows SET created = 'noon'", "created"),
+    ("UPDATE conversation_rows SET updated = 'noon'", "updated"),
+    ("UPDATE conversation_rows SET summarized_through = x'00'", "summarized_through"),
+    ("UPDATE conversation_rows SET ttl = -1", "ttl"),
+    ("UPDATE conversation_rows SET retention = 'never'", "retention"),
+    ("UPDATE conversation_rows SET policy = 'none'", "policy"),
+    ("UPDATE conversation_rows SET head_seq = -5", "head_seq"),
+    ("UPDATE conversation_rows SET head_seq = 'x'", "head_seq"),
+    ("UPDATE conversation_rows SET head_hash = x'00'", "head_hash"),
+    ("UPDATE conversation_rows SET turns = -1", "turns"),
+    ("UPDATE conversation_rows SET predecessor = x'00'", "predecessor"),
+    ("UPDATE conversation_rows SET parent_seq = -1 WHERE no = 2", "parent"),
+    ("UPDATE conversation_rows SET parent_seq = 'x' WHERE no = 2", "parent"),
+    ("UPDATE conversation_rows SET parent = NULL WHERE no = 2", "parent"),
+    ("UPDATE conversation_rows SET parent_seq = 2 WHERE no = 2", "parent"),
+    ("UPDATE conversation_rows SET parent = 3 WHERE no = 2", "parent"),
+    ("UPDATE conversation_rows SET prompt_sha256 = x'00', prompt_seq = 1", "prompt_sha256"),
+    ("UPDATE conversation_rows SET checkpoint = '{'", "checkpoint"),
+    ("UPDATE conversation_rows SET budget = 7", "budget"),
+    ("UPDATE conversation_rows SET updated = 9223372036854775807, ttl = 9223372036854775807", "updated"),
+    ("UPDATE turn_rows SET id = x'00' || seq WHERE status = 'pending'", "turns"),
+    ("UPDATE turn_rows SET role = 'nobody'", "turns"),
+    ("UPDATE turn_rows SET status = 'asleep'", "turns"),
+    ("UPDATE turn_rows SET content_seq = -4", "turns"),
+    ("UPDATE turn_rows SET superseded_by = 'nobody', superseded_seq = -1", "turns"),
+    ("UPDATE turn_rows SET seq = 'x' || seq", "turns"),
+    ("UPDATE turn_rows SET place = 'x'", "turns"),
+    ("UPDATE turn_rows SET place = -1, placed_seq = 'x'", "turns"),
+    ("UPDATE turn_rows SET place = 9999", "turns"),
     ("UPDATE places SET event = 'x'", "places"),
     ("UPDATE places SET seq = 'x' || seq", "places"),
     ("INSERT INTO places VALUES ('x', 1, 1)", "places"),
@@ -232,14 +232,14 @@ const MALFORMED: &[(&str, &str)] = &[
     ("UPDATE idempotency SET first_seq = 'x'", "repeated requests"),
     ("UPDATE settled SET event = 1e300", "settled"),
     ("UPDATE assets SET sha256 = x'00', seq = 'x'", "assets"),
-    ("INSERT INTO folds SELECT no, 1, x'ff', 'x' FROM conversations", "folds"),
-    ("UPDATE conversations SET parent = no, parent_seq = 3 WHERE no = 1", "parent"),
-    ("UPDATE conversations SET parent = 2, parent_seq = 3 WHERE no = 1", "parent"),
-    ("UPDATE conversations SET parent = 2 WHERE no = 1", "parent"),
-    ("UPDATE conversations SET parent = 3, parent_seq = 6 WHERE no = 1", "parent"),
-    ("UPDATE conversations SET parent = 3, parent_seq = 6 WHERE no IN (1, 2)", "parent"),
-    ("UPDATE conversation_facts SET id = x'00'", "facts"),
-    ("UPDATE conversation_facts SET seq = 'x'", "facts"),
+    ("INSERT INTO folds SELECT no, 1, x'ff', 'x' FROM conversation_rows", "folds"),
+    ("UPDATE conversation_rows SET parent = no, parent_seq = 3 WHERE no = 1", "parent"),
+    ("UPDATE conversation_rows SET parent = 2, parent_seq = 3 WHERE no = 1", "parent"),
+    ("UPDATE conversation_rows SET parent = 2 WHERE no = 1", "parent"),
+    ("UPDATE conversation_rows SET parent = 3, parent_seq = 6 WHERE no = 1", "parent"),
+    ("UPDATE conversation_rows SET parent = 3, parent_seq = 6 WHERE no IN (1, 2)", "parent"),
+    ("UPDATE fact_rows SET id = x'00'", "facts"),
+    ("UPDATE fact_rows SET seq = 'x'", "facts"),
     ("UPDATE asset_references SET asset = x'ff'", "references"),
     ("UPDATE assets SET sha256 = x'00'", "assets"),
 ];
@@ -326,8 +326,8 @@ fn a_reader_finds_what_is_not_settled_whatever_the_mark_says() {
 #[test]
 fn an_append_makes_no_hole_in_the_chain() {
     for sql in [
-        "UPDATE conversations SET head_seq = 99 WHERE no = 3",
-        "UPDATE conversations SET head_seq = 99, head_hash = zeroblob(32) WHERE no = 3",
+        "UPDATE conversation_rows SET head_seq = 99 WHERE no = 3",
+        "UPDATE conversation_rows SET head_seq = 99, head_hash = zeroblob(32) WHERE no = 3",
         "INSERT INTO places VALUES (3, 99, 9999)",
         "UPDATE places SET event = 9999 WHERE conversation = 3 AND seq = 10",
     ] {
@@ -379,7 +379,10 @@ fn events_that_rows_know_of_and_the_log_lacks_are_named_by_their_places() {
         ),
         ("DELETE FROM events WHERE conversation = 1 AND seq IN (3, 6, 7)", &["seq 3 is", "seq 6 to 7"]),
         ("DELETE FROM events WHERE conversation = 2 AND seq >= 8", &["seq 8 to 9"]),
-        ("UPDATE conversations SET head_seq = 99, head_hash = zeroblob(32) WHERE no = 3", &["seq 11 to 99"]),
+        (
+            "UPDATE conversation_rows SET head_seq = 99, head_hash = zeroblob(32) WHERE no = 3",
+            &["seq 11 to 99"],
+        ),
     ];
     for (sql, says) in cases {
         let world = world();
@@ -407,16 +410,16 @@ fn a_wrong_parent_is_set_right_by_what_the_log_says() {
     };
     let expected = truth(&whole, &open(&whole.path));
     for sql in [
-        "UPDATE conversations SET parent = no, parent_seq = 3 WHERE no = 1",
-        "UPDATE conversations SET parent = 2, parent_seq = 3 WHERE no = 1",
-        "UPDATE conversations SET parent = 2 WHERE no = 1",
-        "UPDATE conversations SET parent = 3, parent_seq = 6 WHERE no = 1",
-        "UPDATE conversations SET parent = 3 WHERE no = 2",
-        "UPDATE conversations SET parent = NULL WHERE no = 2",
-        "UPDATE conversations SET parent = NULL, parent_seq = NULL WHERE no = 2",
-        "UPDATE conversations SET parent_seq = 4 WHERE no = 2",
-        "UPDATE conversations SET parent = 3 - no, parent_seq = 6 WHERE no < 3",
-        "UPDATE conversations SET parent = 3, parent_seq = 6 WHERE no < 3",
+        "UPDATE conversation_rows SET parent = no, parent_seq = 3 WHERE no = 1",
+        "UPDATE conversation_rows SET parent = 2, parent_seq = 3 WHERE no = 1",
+        "UPDATE conversation_rows SET parent = 2 WHERE no = 1",
+        "UPDATE conversation_rows SET parent = 3, parent_seq = 6 WHERE no = 1",
+        "UPDATE conversation_rows SET parent = 3 WHERE no = 2",
+        "UPDATE conversation_rows SET parent = NULL WHERE no = 2",
+        "UPDATE conversation_rows SET parent = NULL, parent_seq = NULL WHERE no = 2",
+        "UPDATE conversation_rows SET parent_seq = 4 WHERE no = 2",
+        "UPDATE conversation_rows SET parent = 3 - no, parent_seq = 6 WHERE no < 3",
+        "UPDATE conversation_rows SET parent = 3, parent_seq = 6 WHERE no < 3",
     ] {
         let world = world();
         Connection::open(&world.path).unwrap().execute_batch(sql).unwrap();
@@ -443,9 +446,9 @@ fn a_wrong_parent_is_set_right_by_what_the_log_says() {
 #[test]
 fn a_wrong_parent_of_a_deleted_conversation_is_set_right_too() {
     for sql in [
-        "UPDATE conversations SET parent = 2, parent_seq = 3 WHERE no = 1",
-        "UPDATE conversations SET parent = no, parent_seq = 3 WHERE no = 1",
-        "UPDATE conversations SET parent = 3, parent_seq = 3 WHERE no = 1",
+        "UPDATE conversation_rows SET parent = 2, parent_seq = 3 WHERE no = 1",
+        "UPDATE conversation_rows SET parent = no, parent_seq = 3 WHERE no = 1",
+        "UPDATE conversation_rows SET parent = 3, parent_seq = 3 WHERE no = 1",
     ] {
         let world = world();
         let store = open(&world.path);
@@ -496,7 +499,7 @@ fn rows_that_know_of_events_which_never_were_are_wrong_rows() {
         "INSERT INTO places VALUES (3, 99, 9999)",
         "INSERT INTO places VALUES (3, 8, 9999)",
         "INSERT INTO places VALUES (3, 11, 1)",
-        "UPDATE conversations SET head_seq = 99 WHERE no = 3",
+        "UPDATE conversation_rows SET head_seq = 99 WHERE no = 3",
     ] {
         let world = world();
         Connection::open(&world.path).unwrap().execute_batch(sql).unwrap();
@@ -516,7 +519,7 @@ fn a_state_that_nobody_set_refuses_no_append() {
         let m = &world.m;
         open(&world.path).settle().unwrap();
         let db = Connection::open(&world.path).unwrap();
-        db.execute("UPDATE conversations SET state = ?", [state]).unwrap();
+        db.execute("UPDATE conversation_rows SET state = ?", [state]).unwrap();
         drop(db);
         let store = open(&world.path);
         for key in &world.keys {
@@ -571,10 +574,10 @@ fn malformed_rows_keep_nobody_from_erasing_deleting_and_backing_up() {
 #[test]
 fn a_backup_reads_past_wrong_rows_that_it_may_not_mend() {
     for sql in [
-        "UPDATE conversations SET head_hash = x'00' WHERE no = 2",
-        "UPDATE conversations SET created = 'zz' WHERE no = 2",
-        "UPDATE conversations SET parent = -1 WHERE no = 2",
-        "UPDATE conversations SET parent = -1, parent_seq = 1 WHERE no = 3",
+        "UPDATE conversation_rows SET head_hash = x'00' WHERE no = 2",
+        "UPDATE conversation_rows SET created = 'zz' WHERE no = 2",
+        "UPDATE conversation_rows SET parent = -1 WHERE no = 2",
+        "UPDATE conversation_rows SET parent = -1, parent_seq = 1 WHERE no = 3",
         "UPDATE places SET seq = 9223372036854775807 WHERE conversation = 3 AND seq = 2",
         "UPDATE places SET seq = 'zz' WHERE conversation = 3 AND seq = 2",
     ] {
@@ -598,7 +601,7 @@ fn rows_of_nobody_are_dropped_and_hide_nothing() {
     let db = Connection::open(&world.path).unwrap();
     db.execute_batch(
         "PRAGMA foreign_keys = OFF;
-         INSERT INTO turns SELECT 99, seq, randomblob(16), actor, role, status, created, content_seq, superseded_by, superseded_seq, place, placed_seq FROM turns LIMIT 1;
+         INSERT INTO turn_rows SELECT 99, seq, randomblob(16), actor, role, status, created, content_seq, superseded_by, superseded_seq, place, placed_seq FROM turn_rows LIMIT 1;
          INSERT INTO summaries VALUES (99, 1, 1);
          INSERT INTO echoes VALUES (99, 1, 1)",
     )
@@ -611,7 +614,7 @@ fn rows_of_nobody_are_dropped_and_hide_nothing() {
     let tenants = store.tenants().unwrap();
     drop(store);
     let db = Connection::open(&world.path).unwrap();
-    db.execute_batch("UPDATE conversations SET tenant = x'00' WHERE no = 3").unwrap();
+    db.execute_batch("UPDATE conversation_rows SET tenant = x'00' WHERE no = 3").unwrap();
     drop(db);
     let reader = Sqlite::open_read_only(&world.path).unwrap();
     assert_eq!(reader.tenants().unwrap(), tenants);

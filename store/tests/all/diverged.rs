@@ -162,11 +162,11 @@ fn moves_forks(grandchild_at: u64, deleted: bool) {
     let db = Connection::open(&path).unwrap();
     db.execute("ATTACH ? AS alone", [alone.to_str().unwrap()]).unwrap();
     db.execute_batch(
-        "INSERT INTO conversations SELECT * FROM alone.conversations WHERE no > 1;
+        "INSERT INTO conversation_rows SELECT * FROM alone.conversation_rows WHERE no > 1;
          INSERT INTO events SELECT no + 1000, conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn,
              body_hash, hash, salt, body, written_by FROM alone.events WHERE conversation > 1;
          INSERT INTO places SELECT conversation, seq, event + 1000 FROM alone.places WHERE conversation > 1;
-         INSERT INTO turns SELECT * FROM alone.turns WHERE conversation > 1;",
+         INSERT INTO turn_rows SELECT * FROM alone.turn_rows WHERE conversation > 1;",
     )
     .unwrap();
     drop(db);

@@ -54,13 +54,13 @@ fn read_all(store: &Sqlite, keys: &[Key]) -> Vec<Error> {
 }
 
 #[test]
-fn the_tables_have_the_names_that_people_know() {
+fn tables_and_views_have_the_names_that_people_know() {
     let (_folder, path, _) = written();
     let db = Connection::open(&path).unwrap();
     for table in ["conversations", "turns", "events", "assets", "conversation_facts"] {
         let found: i64 = db
             .query_row(
-                "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?",
+                "SELECT count(*) FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ?",
                 [table],
                 |row| row.get(0),
             )
@@ -70,10 +70,23 @@ fn the_tables_have_the_names_that_people_know() {
     let number =
         |pragma: &str| -> i64 { db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap() };
     assert_eq!(number("application_id"), 0x4576_746e);
-    assert_eq!(number("user_version"), 5);
+    assert_eq!(number("user_version"), 7);
     let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
 }
+
+/// Reverts what version 7 added.
+const UNDO_VERSION_7: &str =
+    "DROP INDEX conversations_by_time; ALTER TABLE conversation_rows DROP COLUMN said;
+    ALTER TABLE conversation_rows DROP COLUMN began; PRAGMA user_version = 6;";
+
+/// Reverts what versions 6 and 7 added.
+pub const UNDO_VERSION_6: &str =
+    "DROP INDEX conversations_by_time; ALTER TABLE conversation_rows DROP COLUMN said;
+    ALTER TABLE conversation_rows DROP COLUMN began;
+    DROP VIEW conversation_facts; DROP VIEW turns; DROP VIEW conversations; DROP VIEW conversation_ids;
+    ALTER TABLE conversation_rows RENAME TO conversations; ALTER TABLE turn_rows RENAME TO turns;
+    ALTER TABLE fact_rows RENAME TO conversation_facts; PRAGMA user_version = 5;";
 
 /// Reverts what version 4 added.
 const UNDO_VERSION_4: &str =
@@ -87,6 +100,33 @@ const UNDO_VERSION_5: &str = "ALTER TABLE events DROP COLUMN written_by; ALTER T
 /// Reverts what version 3 added.
 const UNDO_VERSION_3: &str = "DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected; DROP INDEX turns_fallen;
     ALTER TABLE conversation_facts DROP COLUMN corrects; ALTER TABLE folds DROP COLUMN turns; PRAGMA user_version = 2;";
+
+/// A file of version 6 has no times of conversations: they are read from their turns.
+#[test]
+fn a_file_of_version_6_is_upgraded_with_the_times_of_what_was_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let m = Maker::default();
+    let (key, fork, silent) = (m.key(), m.key(), m.key());
+    let said = |at: i64| everturn_core::event::Draft {
+        occurred_at: Some(everturn_core::time::Timestamp(at)),
+        ..m.say("then")
+    };
+    let store = open(&path).unwrap();
+    create(&store, &key, vec![m.created(), said(50), said(70), said(60), said(i64::MAX / 2)]);
+    done(&store, m.fork(&fork, &key, 3));
+    append(&store, &fork, vec![said(40)]);
+    create(&store, &silent, vec![m.created()]);
+    let conversations = |store: &Sqlite| [&key, &fork, &silent].map(|key| store.conversation(key).unwrap());
+    let before = conversations(&store);
+    assert_eq!(before[0].began, Some(everturn_core::time::Timestamp(50)));
+    assert_eq!(before[2].began, None);
+    drop(store);
+    Connection::open(&path).unwrap().execute_batch(UNDO_VERSION_7).unwrap();
+    let store = open(&path).unwrap();
+    assert_eq!(conversations(&store), before);
+    assert_eq!(store.check().unwrap(), []);
+}
 
 /// In a file of version 2, erasing a turn reaches what was written before the upgrade.
 #[test]
@@ -111,7 +151,7 @@ fn a_file_of_version_2_is_upgraded_with_what_erasing_needs_to_find() {
     let store = open(&path).unwrap();
     create(&store, &key, vec![created, said, learned, corrected, m.draft(kind::COMPACTION, checkpoint)]);
     drop(store);
-    let back = format!("{UNDO_VERSION_5} {UNDO_VERSION_4} {UNDO_VERSION_3}");
+    let back = format!("{UNDO_VERSION_6} {UNDO_VERSION_5} {UNDO_VERSION_4} {UNDO_VERSION_3}");
     Connection::open(&path).unwrap().execute_batch(&back).unwrap();
     let store = open(&path).unwrap();
     assert_eq!(store.echoes(&key, turn).unwrap().len(), 1, "the title");
@@ -136,7 +176,10 @@ fn a_file_of_version_3_is_upgraded_with_the_places_of_edited_turns() {
     done(&store, m.fork(&fork, &key, 5));
     append(&store, &key, vec![m.say("not settled yet")]);
     drop(store);
-    Connection::open(&path).unwrap().execute_batch(&format!("{UNDO_VERSION_5} {UNDO_VERSION_4}")).unwrap();
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch(&format!("{UNDO_VERSION_6} {UNDO_VERSION_5} {UNDO_VERSION_4}"))
+        .unwrap();
     let store = open(&path).unwrap();
     let read = |key: &Key| {
         let turns = store.turns(key, &everturn_store::TurnQuery { limit: 9, ..Default::default() }).unwrap();
@@ -153,9 +196,11 @@ fn a_file_of_version_3_is_upgraded_with_the_places_of_edited_turns() {
 fn a_file_of_an_older_version_is_upgraded_when_it_is_opened_for_writing() {
     let v1 = include_str!("../../src/sqlite/v1.sql");
     let facts = &v1[v1.find("CREATE TABLE conversation_facts").unwrap()..];
-    let back_to_2 = format!("{UNDO_VERSION_5} {UNDO_VERSION_4} {UNDO_VERSION_3}");
+    let back_to_2 = format!("{UNDO_VERSION_6} {UNDO_VERSION_5} {UNDO_VERSION_4} {UNDO_VERSION_3}");
     let back_to_1 = format!("{back_to_2} DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
-    for (version, back) in [(1, back_to_1), (2, back_to_2), (4, UNDO_VERSION_5.to_string())] {
+    let back_to_4 = format!("{UNDO_VERSION_6} {UNDO_VERSION_5}");
+    let back_to_5 = UNDO_VERSION_6.to_string();
+    for (version, back) in [(1, back_to_1), (2, back_to_2), (4, back_to_4), (5, back_to_5)] {
         let (_folder, path, keys) = written();
         let before = log(&open(&path).unwrap(), &keys[0]);
         Connection::open(&path).unwrap().execute_batch(&back).unwrap();
@@ -181,7 +226,7 @@ fn streams_left_open_are_found_without_reading_every_turn() {
     let db = Connection::open(&path).unwrap();
     // The statement as the store runs it, taken from its source, so that the two cannot drift apart.
     let source = include_str!("../../src/sqlite/index.rs");
-    let start = source.find("SELECT c.tenant, c.id, t.id FROM turns t").unwrap();
+    let start = source.find("SELECT c.tenant, c.id, t.id FROM turn_rows t").unwrap();
     let sql = &source[start..start + source[start..].find('"').unwrap()];
     let plan: Vec<String> = db
         .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
@@ -224,11 +269,11 @@ fn rebuilding_brings_back_rows_that_were_lost() {
     Connection::open(&path)
         .unwrap()
         .execute_batch(
-            "UPDATE conversations SET owner = 'x', title = 'x', participants = '[]', metadata = '{}', state = 'closed',
+            "UPDATE conversation_rows SET owner = 'x', title = 'x', participants = '[]', metadata = '{}', state = 'closed',
                  updated = 0, ttl = NULL, expires = NULL, retention = 'ephemeral', head_seq = 0, head_hash = zeroblob(32),
                  turns = 77;
-             DELETE FROM turns; DELETE FROM assets; DELETE FROM asset_references;
-             INSERT INTO turns (conversation, seq, id, role, status, created)
+             DELETE FROM turn_rows; DELETE FROM assets; DELETE FROM asset_references;
+             INSERT INTO turn_rows (conversation, seq, id, role, status, created)
                  VALUES (1, 2000, zeroblob(16), 'user', 'complete', 0);",
         )
         .unwrap();
@@ -369,10 +414,10 @@ fn values_that_make_no_sense_are_corrupt() {
         "UPDATE events SET seq = -3 WHERE seq = 3",
         "UPDATE events SET at = 'yesterday' WHERE seq = 3",
         "UPDATE events SET body = x'ff' WHERE seq = 3",
-        "UPDATE turns SET status = 'lost' WHERE seq = 3",
-        "UPDATE turns SET content_seq = 999 WHERE seq = 3",
-        "UPDATE conversations SET metadata = '{'",
-        "UPDATE conversations SET tenant = '../x' WHERE no = 1",
+        "UPDATE turn_rows SET status = 'lost' WHERE seq = 3",
+        "UPDATE turn_rows SET content_seq = 999 WHERE seq = 3",
+        "UPDATE conversation_rows SET metadata = '{'",
+        "UPDATE conversation_rows SET tenant = '../x' WHERE no = 1",
         "DELETE FROM events WHERE seq = 3",
     ] {
         let (_folder, path, keys) = written();
@@ -459,7 +504,7 @@ fn a_file_of_before_there_were_keys_has_none() {
     let path = folder.path().join("store.db");
     drop(Sqlite::open(&path, Duration::ZERO).unwrap());
     let back = "ALTER TABLE events DROP COLUMN written_by; DROP TABLE keys; PRAGMA user_version = 4";
-    Connection::open(&path).unwrap().execute_batch(back).unwrap();
+    Connection::open(&path).unwrap().execute_batch(&format!("{UNDO_VERSION_6} {back}")).unwrap();
     let writer = Sqlite::open(&path, Duration::ZERO).unwrap();
     assert!(!writer.any_key(None).unwrap());
     let there = Connection::open(&path).unwrap().prepare("SELECT * FROM keys").is_ok();

@@ -11,5 +11,6 @@ mod in_postgres;
 mod indexes;
 mod load;
 mod promises;
+mod sql;
 mod whole;
 mod writers;

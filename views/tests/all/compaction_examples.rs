@@ -144,18 +144,15 @@ fn a_debugging_session_with_tools() {
 
 ## Completed work
 
-- Ran shell: cargo test -p auth session
 - Ran edit_file: services/auth/src/config.rs, services/auth/src/session.rs
-- Ran grep: session_timeout
-- Ran read_file: services/auth/src/session.rs
 
 ## Identifiers
 
-OPS-1142, session_timeout, 9f3c2ab, 250ms, 400ms, 5 s, session_timeout_ms, https://grafana.internal/d/auth-latency, 10 s
+OPS-1142, 9f3c2ab, 5 s, session_timeout_ms, https://grafana.internal/d/auth-latency
 
 ## Files
 
-services/auth/src/session.rs, services/auth/src/config.rs, src/session.rs, docs/config.md"#
+services/auth/src/config.rs, services/auth/src/session.rs, docs/config.md"#
     );
 }
 
@@ -243,10 +240,11 @@ fn a_german_conversation_about_a_garden() {
 ## Discoveries
 
 - Der Garten hat 240 m² und liegt in Leipzig.
+- Dann empfehle ich Stauden statt Wechselbeeten.
 - Laut Satzung muss bei Kleingärten ein Drittel der Fläche für Obst und Gemüse genutzt werden.
 
 ## Identifiers
 
-240 m², 1,20 m, 45 €, 300 €, 800 €, 12. März, 500 Liter"#
+240 m², 1,20 m, 800 €, 12. März, 500 Liter"#
     );
 }

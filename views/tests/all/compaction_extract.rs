@@ -293,7 +293,7 @@ fn who_said_it_is_told_where_several_people_talk() {
 }
 
 #[test]
-fn code_and_tool_noise_are_not_prose_but_their_names_are_kept() {
+fn code_and_tool_output_are_not_prose_and_names_in_output_are_not_kept() {
     let mut talk = Talk::of(&[(
         "user",
         "Please review this:\n```rust\n// we must never panic here\nfn open() { load(\"conf/app.toml\") }\n```\nThanks.",
@@ -305,7 +305,11 @@ fn code_and_tool_noise_are_not_prose_but_their_names_are_kept() {
     );
     let found = extract(None, &talk.candidates());
     assert_eq!((found.user_constraints, found.decisions), (vec![], vec![]));
-    assert_eq!(found.relevant_files, ["conf/app.toml", "app.log"]);
+    assert_eq!(found.relevant_files, ["app.log", "conf/app.toml"]);
+    assert_eq!(found.critical_identifiers, Vec::<String>::new());
+    // Repeated by somebody, they are.
+    talk.say(None, json!({"role":"assistant","content":"The request req_4711 fails on host-3.internal."}));
+    let found = extract(None, &talk.candidates());
     assert_eq!(found.critical_identifiers, ["req_4711", "host-3.internal"]);
 }
 
@@ -386,6 +390,7 @@ fn names_in_json_in_a_string_are_read_without_its_escapes() {
         json!({"command":["ls"]}),
         r#"{"output":"conf/alpha.toml\nconf/wombat.yaml","metadata":{"exit_code":0}}"#,
     );
+    talk.say(None, json!({"role":"assistant","content":"It is in wombat.yaml."}));
     talk.tool(
         "shell",
         json!({"command":["make"]}),
@@ -394,7 +399,7 @@ fn names_in_json_in_a_string_are_read_without_its_escapes() {
     let found = extract(None, &talk.candidates());
     let text = format!("{found:?}");
     assert!(!text.contains("nconf") && !text.contains("\\\\n"), "{text}");
-    assert!(found.relevant_files.iter().any(|file| file == "conf/wombat.yaml"), "{text}");
+    assert_eq!(found.relevant_files, ["conf/wombat.yaml"]);
     assert_eq!(found.discoveries, ["shell make failed: error: no rule to make wombat"]);
 }
 
@@ -451,4 +456,115 @@ fn a_question_of_someone_with_a_long_name_is_not_answered_by_themselves() {
     let second = after(&first, &[(name, "I forgot to say that I bring mine along.")]);
     assert_eq!(second.unresolved_questions, first.unresolved_questions);
     assert_eq!(after(&second, &[("ana", "The Miramar.")]).unresolved_questions, Vec::<String>::new());
+}
+
+#[test]
+fn files_are_listed_once_and_edited_ones_first() {
+    let mut talk =
+        Talk::of(&[("user", "The runner loses its environment, see docs/env.md. We use Node.js 22.")]);
+    talk.tool(
+        "grep",
+        json!({"pattern":"Env","path":"/home/d/run"}),
+        "src/a.go:1: cmd.Env = nil\nvendor/x/b.go:2: x",
+    );
+    talk.tool(
+        "read_file",
+        json!({"path":"/home/d/run/src/read.go"}),
+        "// cmd.Env must never be nil\nlog.Fatal()",
+    );
+    talk.tool("edit_file", json!({"path":"./src/exec.go"}), "ok");
+    talk.tool("edit_file", json!({"path":"/home/d/run/src/exec.go"}), "ok");
+    talk.tool("apply_patch", json!({"input":"*** Begin Patch\n*** Add File: src/env.go\n+x\n*** Add File: src/old.go\n+x\n*** End Patch"}), "ok");
+    talk.tool("edit_file", json!({"path":"go.mod"}), "ok");
+    talk.tool("shell", json!({"command":["bash","-lc","rm src/old.go && git checkout go.mod"]}), "");
+    talk.say(None, json!({"role":"assistant","content":"exec.go:43 sets cmd.Env now, console.log is gone and git.exe finds it. See src/old.go."}));
+    let found = extract(None, &talk.candidates());
+    assert_eq!(found.relevant_files, ["src/exec.go", "src/env.go", "src/read.go", "docs/env.md"]);
+    assert_eq!(found.critical_identifiers, ["/home/d/run"]);
+    // The next round spells them alike, and a file that is removed later goes.
+    let mut talk = Talk::of(&[("user", "Now the other platform, in /home/d/run/src/win.go.")]);
+    talk.tool("edit_file", json!({"path":"/home/d/run/src/env.go"}), "ok");
+    talk.tool("shell", json!({"command":"git rm src/read.go"}), "rm 'src/read.go'");
+    let found = extract(Some(&found), &talk.candidates());
+    assert_eq!(found.relevant_files, ["src/exec.go", "src/env.go", "docs/env.md", "src/win.go"]);
+}
+
+#[test]
+fn a_pasted_log_is_neither_a_constraint_nor_a_finding_nor_the_goal() {
+    let found = of(&[
+        (
+            "user",
+            "CI is red since the new image, what's wrong?\n\n#9 3.2 warning: profiles will be ignored\n#12 88.1 error: failed to run the build of ssl-sys\n#12 88.1 You must set SSL_DIR and never commit it.\nERROR: process did not complete: exit code 101",
+        ),
+        ("assistant", "The new image has no headers of OpenSSL any more."),
+        (
+            "user",
+            "The image must stay below 80 MB.\n\n2026-11-12T08:14:02Z WARN operators must acknowledge\n2026-11-12T08:14:03Z ERROR never reached, giving up",
+        ),
+    ]);
+    assert_eq!(found.goal, "CI is red since the new image, what's wrong?");
+    assert_eq!(found.user_constraints, ["The image must stay below 80 MB."]);
+    let text = format!("{found:?}");
+    assert!(
+        !text.contains("SSL_DIR") && !text.contains("acknowledge") && !text.contains("giving up"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_was_announced_and_followed_is_neither_pending_nor_a_discovery() {
+    let mut talk = Talk::of(&[
+        ("user", "Please add an allow list to the runner."),
+        ("assistant", "Next I'll add it beside the start function."),
+    ]);
+    talk.tool("edit_file", json!({"path":"src/env.rs"}), "ok");
+    talk.say(None, json!({"role":"assistant","content":"Now let me add tests for the allow list."}));
+    talk.tool("edit_file", json!({"path":"tests/env.rs"}), "ok");
+    let found = extract(None, &talk.candidates());
+    assert_eq!((&found.pending_work, &found.discoveries), (&vec![], &vec![]));
+    // What was announced last and not begun is.
+    talk.say(None, json!({"role":"assistant","content":"I'll document the allow list in docs/env.md."}));
+    assert_eq!(
+        extract(None, &talk.candidates()).pending_work,
+        ["I'll document the allow list in docs/env.md."]
+    );
+}
+
+#[test]
+fn work_that_is_done_declined_or_listed_anew_is_not_next() {
+    let mut talk = Talk::of(&[
+        ("user", "Write the guide for our tool."),
+        (
+            "assistant",
+            "The guide is written.\n\nNot done yet:\n- a picture for chapter 2\n- the title in docs/index.md\n- the index of terms",
+        ),
+        ("user", "The picture I make myself."),
+    ]);
+    talk.tool("edit_file", json!({"path":"docs/index.md"}), "ok");
+    let first = extract(None, &talk.candidates());
+    assert_eq!(first.pending_work, ["the index of terms"]);
+    // All that is left replaces what was left before, also in a later round.
+    talk.say(
+        None,
+        json!({"role":"assistant","content":"What remains is a German translation, if you want one?"}),
+    );
+    talk.say(Some("user"), json!({"role":"user","content":"Yes, but only after the release."}));
+    let all = extract(None, &talk.candidates());
+    assert_eq!(all.pending_work, ["What remains is a German translation, if you want one?"]);
+    let later = after(&first, &[("assistant", "What remains is a German translation."), ("user", "Fine.")]);
+    assert_eq!(later.pending_work, ["What remains is a German translation."]);
+    // The list that an agent keeps with a tool of its own.
+    talk.tool("TodoWrite", json!({"todos":[{"content":"Translate","status":"completed"},{"content":"Send it to Oskar","status":"pending"}]}), "ok");
+    assert_eq!(extract(None, &talk.candidates()).pending_work, ["Send it to Oskar"]);
+}
+
+#[test]
+fn a_demand_that_is_taken_back_goes() {
+    let lines = [
+        ("user", "Make the dialog accessible. Don't change the colours of the buttons. No new packages."),
+        ("assistant", "The contrast of the buttons is too low, 2.9 to 1."),
+        ("user", "Ok, forget what I said about the colours of the buttons."),
+    ];
+    assert_eq!(of(&lines).user_constraints, ["No new packages."]);
+    assert_eq!(after(&of(&lines[..1]), &lines[1..]).user_constraints, ["No new packages."]);
 }

@@ -38,7 +38,7 @@ fn round(n: usize) -> Talk {
         talk.tool("edit_file", json!({"path": file, "text": format!("req_{n}x{k}")}), "ok");
         let text = match k {
             0 => format!(
-                "The problem was that {file} opened its own connection, trace id {:08x}a1.",
+                "The problem was that {file} opened its own connection for req_{n}x{k}, trace id {:08x}a1.",
                 0x1000_0000 + n * 16 + k
             ),
             1 => format!(
@@ -71,13 +71,12 @@ const FIRST_QUESTIONS: [&str; 2] = [
 
 fn first_names() -> Vec<String> {
     let mut names: Vec<String> =
-        ["MIG-7", "3.4.1", "acme-prod-17", "#2004", "https://api.example.org/v2/billing/0/2", "101ms"]
+        ["MIG-7", "3.4.1", "acme-prod-17", "#2004", "https://api.example.org/v2/billing/0/2", "req_0x0"]
             .iter()
             .map(|name| name.to_string())
             .collect();
     for k in 0..5 {
         names.push(format!("services/billing/src/part_0_{k}.rs"));
-        names.push(format!("req_0x{k}"));
     }
     names.push(format!("{:08x}a1", 0x1000_0000));
     names.push(format!("{:07x}b", 0x100_0000 + 1));

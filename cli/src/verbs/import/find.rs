@@ -1,6 +1,7 @@
 //! Finding the files to import.
 
 use everturn_core::Error;
+use everturn_core::time::Timestamp;
 use everturn_formats::agents::{self, Opened};
 use std::fs::File;
 use std::io::BufReader;
@@ -24,7 +25,29 @@ pub struct Input {
 
 /// The named files, those in the named folders, or without any those that agents left on this machine.
 pub fn find(paths: &[String]) -> Result<Inputs, Error> {
-    find_that(paths, &mut |path, _| is_readable(path))
+    let mut found = find_that(paths, &mut |path, _| is_readable(path))?;
+    in_time(&mut found.files, |file| &file.path);
+    Ok(found)
+}
+
+/// Brings files into the order of their first timestamps: a session may have several. Files without one keep their places.
+pub fn in_time<T>(files: &mut Vec<T>, path: fn(&T) -> &str) {
+    if files.len() < 2 {
+        return;
+    }
+    let times: Vec<Option<Timestamp>> = files.iter().map(|file| first_time(path(file))).collect();
+    let places: Vec<usize> = (0..files.len()).filter(|at| times[*at].is_some()).collect();
+    let mut order = places.clone();
+    order.sort_by_key(|at| times[*at]);
+    let mut left: Vec<Option<T>> = std::mem::take(files).into_iter().map(Some).collect();
+    let mut sources: Vec<usize> = (0..left.len()).collect();
+    places.iter().zip(order).for_each(|(place, from)| sources[*place] = from);
+    files.extend(sources.into_iter().filter_map(|from| left[from].take()));
+}
+
+fn first_time(path: &str) -> Option<Timestamp> {
+    let file = File::open(path).ok().filter(|_| path != "-")?;
+    agents::first_time(BufReader::new(file))
 }
 
 /// The same, with a predicate for the files of a folder.
@@ -61,7 +84,14 @@ fn usual() -> Result<Vec<PathBuf>, Error> {
     let codex = place("CODEX_HOME", ".codex");
     let mut places = vec![place("CLAUDE_CONFIG_DIR", ".claude").join("projects"), codex.join("sessions")];
     places.extend(Some(codex.join("archived_sessions")).filter(|archived| archived.is_dir()));
-    let others = [".pi/agent/sessions", ".factory/sessions", ".qwen/projects", ".copilot/session-state"];
+    let others = [
+        ".pi/agent/sessions",
+        ".factory/sessions",
+        ".qwen/projects",
+        ".copilot/session-state",
+        ".kimi/sessions",
+        ".cursor/projects",
+    ];
     places.extend(others.iter().map(|place| home.join(place)).filter(|place| place.is_dir()));
     let gemini = home.join(".gemini/tmp");
     let projects = std::fs::read_dir(&gemini).into_iter().flatten().flatten();

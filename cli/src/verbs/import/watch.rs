@@ -4,7 +4,7 @@
 //! enough: importing again adds only what is new. The store is open only meanwhile, so that others can write to
 //! it.
 
-use super::find::{find_that, is_readable};
+use super::find::{find_that, in_time, is_readable};
 use super::{Import, one};
 use crate::args::Args;
 use crate::open;
@@ -93,6 +93,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
                 due.push((path.clone(), looked));
             }
         }
+        in_time(&mut due, |(path, _)| path);
         if !due.is_empty() {
             take(args, &due, &mut files, &stopping)?;
         }

@@ -160,15 +160,19 @@ impl Run {
 
     pub(super) fn list(&mut self) {
         let limit = 1 + self.dice.roll(5);
-        let mut wanted: Vec<(i64, ConversationId)> =
-            self.model.conversations.iter().map(|(id, talk)| (talk.updated, *id)).collect();
+        let mut wanted: Vec<(i64, ConversationId)> = self
+            .model
+            .conversations
+            .iter()
+            .map(|(id, talk)| (talk.last_said.unwrap_or(talk.created), *id))
+            .collect();
         wanted.sort_by_key(|entry| std::cmp::Reverse(*entry));
         let mut got = Vec::new();
         let mut after = None;
         loop {
             let query = ListQuery { after, limit, ..ListQuery::default() };
             let page = self.both(|scope| scope.list(query.clone())).unwrap();
-            got.extend(page.data.iter().map(|c| (c.updated.0, c.id)));
+            got.extend(page.data.iter().map(|c| (c.said().0, c.id)));
             after = page.next;
             if after.is_none() {
                 break;
@@ -197,6 +201,7 @@ impl Run {
         assert_eq!((got.state.as_str(), &got.title), (talk.state, &talk.title));
         assert_eq!(got.participants, talk.participants);
         assert_eq!((got.created.0, got.updated.0), (talk.created, talk.updated));
+        assert_eq!(got.last_said.map(|at| at.0), talk.last_said);
         assert_eq!(got.parent.map(|parent| (parent.conversation, parent.at_seq)), talk.parent);
         assert_eq!(got.predecessor, talk.predecessor);
         let prompt = self.both(|scope| scope.conversation(id).state().system_prompt(None)).unwrap();

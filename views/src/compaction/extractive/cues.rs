@@ -40,9 +40,15 @@ pub(super) enum Group {
     Revision,
     /// The rest of the sentence is hypothetical, negated or in the future.
     Unreal,
+    /// All that is left to do follows.
+    Total,
+    /// A person declines work, or does it without help.
+    Dismissal,
+    /// Takes back what was said before.
+    Withdrawal,
 }
 
-const GROUPS: usize = Group::Unreal as usize + 1;
+const GROUPS: usize = Group::Withdrawal as usize + 1;
 
 /// Groups in the order of their numbers, with their names in [`TABLE`].
 const NAMES: [(Group, &str); GROUPS] = [
@@ -62,6 +68,9 @@ const NAMES: [(Group, &str); GROUPS] = [
     (Group::Resolution, "Resolution"),
     (Group::Revision, "Revision"),
     (Group::Unreal, "Unreal"),
+    (Group::Total, "Total"),
+    (Group::Dismissal, "Dismissal"),
+    (Group::Withdrawal, "Withdrawal"),
 ];
 
 /// Groups with their weights and cues.

@@ -3,8 +3,9 @@
 //! Deterministic and offline. It quotes and never rephrases, so it invents nothing.
 
 use super::cues::Group;
-use super::identifiers;
+use super::files::Files;
 use super::lists::{attributable, entry_terms, fit, is_near, merge, roll_names};
+use super::pending::{Dismissals, Pending, is_definite, is_next, reports};
 use super::prose::clip;
 use super::spoken::{Material, ReadSentence, Spoken};
 use super::terms::Terms;
@@ -22,6 +23,8 @@ const BEFORE: &str = " (before that: ";
 const AWAITING: &str = ", awaiting an answer)";
 /// Maximum number of turns between a question and its answer.
 const ANSWER_TURNS_MAX: usize = 50;
+/// Maximum number of withdrawals that are compared with what was said before: the last ones.
+const WITHDRAWALS_MAX: usize = 64;
 /// Maximum number of entries that one round adds to a list before the list's own limit is applied.
 const PER_ROUND_MAX: usize = 64;
 
@@ -34,24 +37,39 @@ pub fn extract(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Checkp
     let empty = Checkpoint::default();
     let previous = previous.unwrap_or(&empty);
     let material = Material::of(turns);
-    let reading = Reading::of(&material);
-    let work = tools::work(turns);
-    let mut next = Checkpoint { goal: goal(&previous.goal, &material), ..previous.clone() };
+    let files = Files::of(&material, &previous.relevant_files);
+    let goal = Goal::of(&previous.goal, &material);
+    let reading = Reading::of(&material, &files, &goal);
+    let reported = material
+        .spoken
+        .iter()
+        .rev()
+        .find(|spoken| spoken.role == Role::Assistant && reports(&material, spoken));
+    let work = tools::work(&material.calls, &files, reported.map(|spoken| spoken.turn));
+    let pending = Pending::of(&material, &files);
+    let mut next = Checkpoint { goal: goal.text.clone(), ..previous.clone() };
 
-    merge(&mut next.user_constraints, reading.lines(Group::Constraint, 8));
+    next.user_constraints.retain(|entry| !reading.is_taken_back(&entry_terms(entry), 0));
+    merge(&mut next.user_constraints, reading.lines(Group::Constraint, 12));
     merge(&mut next.decisions, reading.lines(Group::Decision, 8));
     // A failure that a later round repairs is no longer recognised as such; the newest statement is the last
     // one.
-    merge(&mut next.discoveries, reading.lines(Group::Discovery, 6).into_iter().chain(work.failures));
-    merge(&mut next.completed_work, reading.lines(Group::Completed, 6).into_iter().chain(work.done));
-    merge(
-        &mut next.pending_work,
-        reading.lines(Group::Pending, 6).into_iter().chain(unanswered_request(&material)),
-    );
+    merge(&mut next.discoveries, reading.lines(Group::Discovery, 10).into_iter().chain(work.failures));
+    let done = reading.lines(Group::Completed, 8);
+    // What a shell ran says little about the work, unless nothing else does.
+    let silent = done.is_empty() && work.edits.is_empty() && work.commits.is_empty();
+    let ran = if silent { work.others } else { Vec::new() };
+    merge(&mut next.completed_work, done.into_iter().chain(work.commits).chain(work.edits).chain(ran));
+    if pending.is_all {
+        next.pending_work.clear();
+    }
+    let dismissals = Dismissals::of(&material);
+    next.pending_work.retain(|entry| !dismissals.include(&entry_terms(entry), None));
+    merge(&mut next.pending_work, pending.items);
     next.pending_work.retain(|entry| !reading.is_completed(entry));
     next.unresolved_questions = open_questions(&previous.unresolved_questions, &material);
     merge(&mut next.unresolved_questions, questions(&material));
-    roll_names(&mut next, previous, &identifiers::names(&material.texts));
+    roll_names(&mut next, previous, &material, &files);
     fit(&mut next);
     next.handoff_md = handoff(&next);
     next
@@ -62,16 +80,21 @@ struct Reading<'m> {
     material: &'m Material<'m>,
     ranked: Vec<Ranked>,
     settled: Vec<Settled>,
+    /// Sentences in which people take something back.
+    taken_back: Vec<(usize, &'m Terms)>,
+    goal: String,
 }
 
 struct Ranked {
     said: usize,
     class: Option<Group>,
+    /// Whether it is left out of every list.
+    dropped: bool,
     score: u32,
 }
 
 impl<'m> Reading<'m> {
-    fn of(material: &'m Material<'m>) -> Reading<'m> {
+    fn of(material: &'m Material<'m>, files: &Files, goal: &Goal) -> Reading<'m> {
         let mut frequency: HashMap<u32, u32> = HashMap::new();
         for said in &material.said {
             for word in said.terms.words.iter().chain(&said.terms.names) {
@@ -81,12 +104,40 @@ impl<'m> Reading<'m> {
         let settled = settled(material);
         // A reply that is shown together with its question is not shown again alone.
         let told: HashSet<usize> = settled.iter().map(|settled| settled.reply).collect();
-        let ranked = material.said.iter().enumerate().filter(|(index, _)| !told.contains(index));
-        let ranked = ranked.map(|(index, said)| {
-            let (class, cue) = class_of(material, said);
-            Ranked { said: index, class, score: score(material, said, cue, &frequency) }
+        let withdrawn = withdrawn(material);
+        let ranked = material.said.iter().enumerate().filter(|(index, _)| {
+            !told.contains(index) && !withdrawn.iter().any(|range| range.contains(index))
         });
-        Reading { material, ranked: ranked.collect(), settled }
+        let ranked = ranked.map(|(index, said)| {
+            let (mut class, cue) = class_of(material, index, said);
+            // What leads up to the request is a part of it, and a file that is gone needs no report.
+            let leads = goal.said.first().is_some_and(|first| {
+                index < *first
+                    && material.said[*first].spoken == said.spoken
+                    && class == Some(Group::Discovery)
+            });
+            let repeats = || goal.said.contains(&index) || files.names_undone(&said.text);
+            let dropped = leads || (class != Some(Group::Constraint) && repeats());
+            if dropped {
+                class = None;
+            }
+            Ranked { said: index, class, dropped, score: score(material, said, cue, &frequency) }
+        });
+        let takes_back = |said: &(usize, &ReadSentence)| {
+            material.role(said.1) == Role::User && said.1.cues.weight(Group::Withdrawal) > 0
+        };
+        let taken_back = material.said.iter().enumerate().rev().filter(takes_back).take(WITHDRAWALS_MAX);
+        let taken_back = taken_back.map(|(index, said)| (index, &said.terms)).collect();
+        let ranked = ranked.collect();
+        let mut reading = Reading { material, ranked, settled, taken_back, goal: goal.text.clone() };
+        let kept = |ranked: &Ranked| {
+            ranked.class != Some(Group::Constraint)
+                || !reading.is_taken_back(&material.said[ranked.said].terms, ranked.said + 1)
+        };
+        let kept: Vec<bool> = reading.ranked.iter().map(kept).collect();
+        let mut kept = kept.into_iter();
+        reading.ranked.retain(|_| kept.next().unwrap_or(true));
+        reading
     }
 
     /// The entries that these turns add to a list, in the order in which they were said. More turns add more
@@ -144,6 +195,14 @@ impl<'m> Reading<'m> {
         })
     }
 
+    /// Whether a person takes a demand back, from a sentence on.
+    fn is_taken_back(&self, demand: &Terms, from: usize) -> bool {
+        self.taken_back.iter().any(|(index, terms)| {
+            let shared = demand.shared(terms);
+            *index >= from && (shared >= 2 || (shared == 1 && terms.len() <= 3))
+        })
+    }
+
     /// Statements without any cue that are closest to the subject of the turns: all there is in many languages,
     /// and in small talk. A few always; more of them where there are few cues.
     fn telling(&self) -> Vec<(usize, String)> {
@@ -151,42 +210,39 @@ impl<'m> Reading<'m> {
             let said = &self.material.said[ranked.said];
             let cues = &said.cues;
             ranked.class.is_none()
+                && !ranked.dropped
                 && !said.question
+                && said.ticked.is_none()
+                && said.lead.is_none()
+                && cues.weight(Group::Total) == 0
+                && cues.weight(Group::Pending) < 4
                 && said.terms.len() >= 4
                 && ![Group::Noise, Group::Agreement].iter().any(|group| cues.starts(*group))
-                && ![Group::Request, Group::Deflection, Group::Intent]
+                && ![Group::Request, Group::Deflection, Group::Intent, Group::Dismissal, Group::Proposal]
                     .iter()
                     .any(|group| cues.weight(*group) > 2)
         });
         let cued = self.ranked.iter().filter(|ranked| ranked.class.is_some()).count();
-        let few = 1 + self.material.spoken.len() / 6;
+        let few = 2 + self.material.spoken.len() / 6;
         let count = (few + 2).saturating_sub(cued).max(few).min(8);
         let chosen = self.choose(quiet.collect(), Group::Discovery, count + 1);
         // The goal is not repeated.
-        let goal = goal("", self.material);
         chosen
             .into_iter()
-            .filter(|(said, _)| !goal.contains(self.material.said[*said].text.as_str()))
+            .filter(|(said, _)| !self.goal.contains(self.material.said[*said].text.as_str()))
             .take(count)
             .collect()
     }
 }
 
 /// A sentence as an entry. With several speakers, "I" needs a name; with one, only beside what the model did.
-fn quoted(material: &Material<'_>, said: &ReadSentence, class: Group) -> String {
-    const FIRST_PERSON: [&str; 11] =
-        ["i", "i'm", "i'll", "i've", "i'd", "my", "ich", "mein", "meine", "meinen", "mir"];
+pub(super) fn quoted(material: &Material<'_>, said: &ReadSentence, class: Group) -> String {
     let spoken = &material.spoken[said.spoken];
-    let personal = || {
-        said.text
-            .split(|c: char| !c.is_alphanumeric() && c != '\'' && c != '’')
-            .any(|word| FIRST_PERSON.contains(&word.to_lowercase().replace('’', "'").as_str()))
-    };
     let named = material.people > 1
         || (spoken.role == Role::User
             && class != Group::Constraint
             && class != Group::Decision
-            && personal());
+            && is_personal(&said.text));
     if named {
         clip(&format!("{}: {}", attributable(spoken.speaker), said.text), ENTRY_CHARS_MAX)
     } else {
@@ -194,43 +250,74 @@ fn quoted(material: &Material<'_>, said: &ReadSentence, class: Group) -> String 
     }
 }
 
-/// The class of a sentence, and the strength of its cues.
-fn class_of(material: &Material<'_>, said: &ReadSentence) -> (Option<Group>, u8) {
+/// Whether a text speaks of its speaker.
+fn is_personal(text: &str) -> bool {
+    const FIRST_PERSON: [&str; 11] =
+        ["i", "i'm", "i'll", "i've", "i'd", "my", "ich", "mein", "meine", "meinen", "mir"];
+    text.split(|c: char| !c.is_alphanumeric() && c != '\'' && c != '’')
+        .any(|word| FIRST_PERSON.contains(&word.to_lowercase().replace('’', "'").as_str()))
+}
+
+/// The class of a sentence, and the strength of its cues. What is left to do is not a class: see [`Pending`].
+fn class_of(material: &Material<'_>, index: usize, said: &ReadSentence) -> (Option<Group>, u8) {
     const STRONG: u8 = 6;
+    const CONTRASTS: [&str; 3] = [", not ", ", nicht ", ", kein"];
     let cues = &said.cues;
     if let Some(ticked) = said.ticked {
-        return (Some(if ticked { Group::Completed } else { Group::Pending }), STRONG);
+        return (ticked.then_some(Group::Completed), STRONG);
     }
     if said.question {
         return (None, 0);
     }
     if let Some(lead) = said.lead {
-        return (Some(lead), STRONG);
+        return ((lead != Group::Pending).then_some(lead), STRONG);
     }
     let spoken = &material.spoken[said.spoken];
     let word = !said.text.contains(' ') && !said.text.contains(super::terms::is_unspaced);
     let empty = word || said.terms.len() == 0 || (cues.starts(Group::Noise) && said.terms.len() < 6);
-    if empty || (cues.starts(Group::Agreement) && said.terms.len() < 4) || cues.weight(Group::Deflection) > 0
+    if empty || (cues.starts(Group::Agreement) && said.terms.len() < 2) || cues.weight(Group::Deflection) > 0
     {
         return (None, 0);
     }
     let demands = matches!(spoken.role, Role::User | Role::System);
-    // "should" with a number is a requirement; without one it is often only a thought.
-    let measured = u8::from(cues.weight(Group::Constraint) == 1 && !said.terms.numbers.is_empty());
     let asks = demands && cues.weight(Group::Request) >= 3;
-    // Something announced beside a call happens at once, and something announced long ago happened or was
-    // dropped, unless a person promised something definite.
-    let definite = demands && said.terms.names.len() + said.terms.numbers.len() > 0;
-    let recent = (said.spoken + 1) * 3 > material.spoken.len() * 2;
-    let intends = !spoken.acts && (recent || definite) && !cues.starts(Group::Noise);
+    // "should" is a demand of a person; of a model it is only a thought.
+    let mut demand = if demands { cues.weight(Group::Constraint) } else { 0 };
+    if demand > 0 || (demands && CONTRASTS.iter().any(|contrast| said.text.contains(contrast))) {
+        demand = demand.max(2);
+    }
+    if said.text.starts_with("No,") || said.text.starts_with("Nein,") {
+        demand = demand.saturating_sub(4);
+    }
+    let intends = cues.weight(Group::Intent) > 0;
+    let dismisses = demands && cues.weight(Group::Dismissal) > 0;
+    let remains = cues.weight(Group::Pending) >= 4 || cues.weight(Group::Total) > 0;
+    // What the model would do is a decision once somebody agrees; work that a person declines is one at once.
+    let decision = match () {
+        () if !demands && cues.weight(Group::Proposal) > 0 => 0,
+        () if dismisses && is_personal(&said.text) => 0,
+        () if dismisses && said.terms.len() >= 3 => STRONG,
+        () if demand > 0 => cues.weight(Group::Decision),
+        () => cues.weight(Group::Decision).max(reply(material, index, said)),
+    };
+    let states = !intends
+        && !asks
+        && !dismisses
+        && !remains
+        && !cues.starts(Group::Noise)
+        && cues.weight(Group::Proposal) == 0
+        && said.terms.len() >= 3
+        && is_definite(said);
     let classes = [
         (Group::Open, cues.weight(Group::Open)),
-        (Group::Decision, cues.weight(Group::Decision)),
-        (Group::Constraint, if demands { cues.weight(Group::Constraint) + measured } else { 0 }),
-        (Group::Completed, if asks { 0 } else { cues.weight(Group::Completed).max(past(&said.text)) }),
-        (Group::Pending, cues.weight(Group::Pending)),
-        (Group::Discovery, cues.weight(Group::Discovery)),
-        (Group::Pending, if intends { cues.weight(Group::Intent) } else { 0 }),
+        (Group::Decision, decision),
+        (Group::Constraint, demand),
+        (
+            Group::Completed,
+            if asks || intends { 0 } else { cues.weight(Group::Completed).max(past(&said.text)) },
+        ),
+        (Group::Discovery, if intends || asks { 0 } else { cues.weight(Group::Discovery) }),
+        (Group::Discovery, if states { 2 } else { 0 }),
     ];
     // The first of equals: `max_by_key` would take the last.
     let least = if said.terms.len() < 2 { 4 } else { 2 };
@@ -239,13 +326,60 @@ fn class_of(material: &Material<'_>, said: &ReadSentence) -> (Option<Group>, u8)
     strongest.map_or((None, 0), |(class, weight)| (Some(*class), *weight))
 }
 
+/// A short statement with which a person answers the model is a decision: "Own table.", "Ok, the flag then."
+fn reply(material: &Material<'_>, index: usize, said: &ReadSentence) -> u8 {
+    const WORDS_MAX: usize = 8;
+    const LEADING_MAX: usize = 3;
+    let spoken = &material.spoken[said.spoken];
+    let before = said.spoken.checked_sub(1).map(|before| &material.spoken[before]);
+    let answers = spoken.role == Role::User && before.is_some_and(|before| before.role == Role::Assistant);
+    let first = spoken.said.clone().take(LEADING_MAX).find(|index| {
+        let said = &material.said[*index];
+        !(said.cues.starts(Group::Noise) || said.cues.starts(Group::Agreement) && said.terms.len() == 0)
+    });
+    let cues = &said.cues;
+    let other = [Group::Request, Group::Intent, Group::Dismissal, Group::Pending, Group::Withdrawal];
+    let short = said.text.split_whitespace().count() <= WORDS_MAX && !is_next(&said.text);
+    let decides = answers
+        && first == Some(index)
+        && short
+        && !is_overruled(material, said.spoken)
+        && other.iter().all(|group| cues.weight(*group) < 3);
+    if decides { 3 } else { 0 }
+}
+
+/// Sentences of the model that a later one of the same turn takes back.
+fn withdrawn(material: &Material<'_>) -> Vec<std::ops::Range<usize>> {
+    let by_model = material.spoken.iter().rev().filter(|spoken| spoken.role == Role::Assistant);
+    let last = by_model.filter_map(|spoken| {
+        let last =
+            material.sentences(spoken).iter().rposition(|said| said.cues.weight(Group::Withdrawal) > 0)?;
+        Some(spoken.said.start..spoken.said.start + last + 1)
+    });
+    last.take(WITHDRAWALS_MAX).collect()
+}
+
 /// "Documented the flag.": a sentence that begins with a past-tense verb reports finished work.
 fn past(text: &str) -> u8 {
     const NOT_DONE: [&str; 7] = ["Indeed", "Based", "Related", "Expected", "Failed", "Needed", "Unexpected"];
+    const IRREGULAR: [&str; 12] = [
+        "Built",
+        "Rebuilt",
+        "Cut",
+        "Made",
+        "Put",
+        "Rewritten",
+        "Rewrote",
+        "Set",
+        "Split",
+        "Taken",
+        "Written",
+        "Wrote",
+    ];
     let first = text.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
     let done =
         first.len() > 4 && first.ends_with("ed") && first.starts_with(|c: char| c.is_ascii_uppercase());
-    if done && !NOT_DONE.contains(&first) { 3 } else { 0 }
+    if done && !NOT_DONE.contains(&first) || IRREGULAR.contains(&first) { 3 } else { 0 }
 }
 
 /// The score of a sentence.
@@ -267,7 +401,22 @@ fn score(material: &Material<'_>, said: &ReadSentence, cue: u8, frequency: &Hash
 }
 
 /// The goal: the first substantial request, unless a later one changes it.
-fn goal(previous: &str, material: &Material<'_>) -> String {
+struct Goal {
+    text: String,
+    /// Indices of the sentences of people that it consists of.
+    said: Vec<usize>,
+}
+
+impl Goal {
+    fn of(previous: &str, material: &Material<'_>) -> Goal {
+        let mut said = Vec::new();
+        let text = goal(previous, material, &mut said);
+        said.retain(|index| material.role(&material.said[*index]) == Role::User);
+        Goal { text, said }
+    }
+}
+
+fn goal(previous: &str, material: &Material<'_>, indices: &mut Vec<usize>) -> String {
     let mut goal = previous.to_string();
     if goal.is_empty() {
         let by_user = |said: &&ReadSentence| material.role(said) == Role::User;
@@ -294,10 +443,10 @@ fn goal(previous: &str, material: &Material<'_>) -> String {
                     .saturating_sub(4 * u32::from(demand))
             })
         });
-        goal = best.map(|best| in_context(material, best)).unwrap_or_default();
+        goal = best.map(|best| in_context(material, best, indices)).unwrap_or_default();
     }
     let start = goal.clone();
-    let changed = material.said.iter().rev().find(|said| {
+    let changed = material.said.iter().enumerate().rev().find(|(_, said)| {
         let cues = &said.cues;
         let instead = cues.weight(Group::Request) > 0 && said.text.to_lowercase().starts_with("instead");
         material.role(said) == Role::User
@@ -306,7 +455,8 @@ fn goal(previous: &str, material: &Material<'_>) -> String {
             && (cues.weight(Group::GoalChange) > 0 || instead)
             && !start.contains(said.text.as_str())
     });
-    if let Some(said) = changed {
+    if let Some((index, said)) = changed {
+        indices.push(index);
         let began = goal.split_once(BEFORE).map_or(goal.as_str(), |(_, began)| began.trim_end_matches(')'));
         let new = clip(&said.text, ENTRY_CHARS_MAX);
         goal = if began.is_empty() { new } else { format!("{new}{BEFORE}{})", clip(began, 160)) };
@@ -315,7 +465,7 @@ fn goal(previous: &str, material: &Material<'_>) -> String {
 }
 
 /// A sentence; if it says little ("please fix it"), prefixed with the one before it in its turn.
-fn in_context(material: &Material<'_>, index: usize) -> String {
+fn in_context(material: &Material<'_>, index: usize, indices: &mut Vec<usize>) -> String {
     let said = &material.said[index];
     let before = index.checked_sub(1).map(|before| &material.said[before]).filter(|before| {
         said.terms.len() < 4
@@ -323,6 +473,7 @@ fn in_context(material: &Material<'_>, index: usize) -> String {
             && before.terms.len() >= 2
             && !before.cues.starts(Group::Noise)
     });
+    indices.extend(before.map(|_| index - 1).into_iter().chain([index]));
     let text = before.map_or(said.text.clone(), |before| format!("{} {}", before.text, said.text));
     clip(&text, ENTRY_CHARS_MAX)
 }
@@ -337,11 +488,15 @@ struct Settled {
 }
 
 fn settled(material: &Material<'_>) -> Vec<Settled> {
+    const PERMISSIONS: [&str; 5] = ["May I", "Shall I", "Can I", "Darf ich", "Soll ich"];
     const SHORT_WORDS: usize = 8;
     const REPLY_CHARS: usize = 100;
     let mut found = Vec::new();
-    for pair in material.spoken.windows(2) {
+    for (index, pair) in material.spoken.windows(2).enumerate() {
         let [asks, replies] = pair else { continue };
+        if is_overruled(material, index + 1) {
+            continue;
+        }
         if asks.speaker == replies.speaker || replies.role != Role::User || !replies.answers() {
             continue;
         }
@@ -354,7 +509,10 @@ fn settled(material: &Material<'_>) -> Vec<Settled> {
                 !said.question && said.terms.len() >= 2 && said.cues.weight(Group::Proposal) >= 3
             });
         let text = if last.question && last.terms.len() >= 2 {
-            if !brief || reply.cues.starts(Group::Noise) {
+            // The permission for a step says nothing once the step is taken.
+            let permits =
+                agrees && reply.terms.len() == 0 && PERMISSIONS.iter().any(|ask| last.text.starts_with(ask));
+            if !brief || permits || reply.cues.starts(Group::Noise) {
                 continue;
             }
             let question = clip(&quoted(material, last, Group::Decision), ENTRY_CHARS_MAX - REPLY_CHARS);
@@ -371,19 +529,12 @@ fn settled(material: &Material<'_>) -> Vec<Settled> {
     found
 }
 
-/// The user's last request, if nobody answered it.
-fn unanswered_request(material: &Material<'_>) -> Option<String> {
-    let last = material.spoken.iter().rposition(|spoken| spoken.role == Role::User)?;
-    if material.spoken[last..].iter().any(|spoken| spoken.role == Role::Assistant)
-        || !material.spoken.iter().any(|spoken| spoken.role == Role::Assistant)
-    {
-        return None;
-    }
-    let sentences = material.sentences(&material.spoken[last]);
-    let request = sentences
-        .iter()
-        .find(|said| !said.question && said.terms.len() >= 2 && said.cues.weight(Group::Request) >= 3)?;
-    Some(clip(&request.text, ENTRY_CHARS_MAX))
+/// Whether the next speaker, also a person, says no.
+fn is_overruled(material: &Material<'_>, spoken: usize) -> bool {
+    material.spoken.get(spoken + 1).is_some_and(|next| {
+        let first = material.said[next.said.start].text.as_str();
+        next.role == Role::User && ["No,", "No.", "Nein,", "Nein."].iter().any(|no| first.starts_with(no))
+    })
 }
 
 /// Questions of the covered turns that no later turn answers.

@@ -1,23 +1,26 @@
 //! Names in the covered turns, and the choice among them when there are too many.
 
+use super::files::Files;
 use super::spoken::Source;
 use crate::compaction::limits::IDENTIFIER_BYTES_MAX;
-use crate::identifier::{self, Kind};
+use crate::identifier::{self, Kind, has_file_ending};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-/// Maximum number of names that one round adds to each list: the best of them, if a tool listed a thousand.
+/// Maximum number of names that one round adds: the best of them.
 const PER_ROUND_MAX: usize = 120;
-/// Minimum score of a name that may be an ordinary word.
+/// Minimum score of a name that may be an ordinary word: a person says it, or the model does so twice.
 const WEAK_SCORE_MIN: u32 = 6;
 
 /// Category of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
-    /// Goes to `relevant_files`.
+    /// Looks like a file; see [`files`](super::files).
     File,
     /// Goes to `critical_identifiers`.
     Name,
+    /// Goes there if a person says it: a number with a unit is worth little without its sentence.
+    Figure,
     /// Goes there with a high enough score: a symbol, or two words with a slash between.
     Weak,
 }
@@ -26,42 +29,42 @@ pub(super) enum Sort {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Name<'t> {
     pub text: &'t str,
-    pub sort: Sort,
     pub score: u32,
 }
 
-/// Names of the covered turns, in the order of their first mention.
-pub(super) fn names<'t>(texts: &'t [(Source, Cow<'_, str>)]) -> Vec<Name<'t>> {
-    let mut names: Vec<Name<'t>> = Vec::new();
+/// Names that people and the model say in the covered turns, in the order of their first mention, without files. Arguments and
+/// output of tools are not read: a name that matters is repeated by somebody.
+pub(super) fn names<'t>(texts: &'t [(Source, Cow<'_, str>)], files: &Files) -> Vec<Name<'t>> {
+    let mut names: Vec<(Sort, Name<'t>)> = Vec::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
     for (source, text) in texts {
         let score = match source {
             Source::User => 6,
             Source::Assistant => 4,
-            Source::Call => 3,
-            Source::Output => 1,
-            Source::Tool => continue,
+            Source::Call | Source::Output | Source::Tool => continue,
         };
         scan(text, |sort, name| {
+            if sort == Sort::File || (sort == Sort::Figure && *source != Source::User) {
+                return;
+            }
             let index = *known.entry(name).or_insert_with(|| {
-                names.push(Name { text: name, sort, score: 0 });
+                names.push((sort, Name { text: name, score: 0 }));
                 names.len() - 1
             });
-            names[index].score += score;
+            names[index].1.score += score;
         });
     }
-    names.retain(|name| name.sort != Sort::Weak || name.score >= WEAK_SCORE_MIN);
-    let (mut files, mut others): (Vec<_>, Vec<_>) =
-        names.into_iter().enumerate().partition(|(_, name)| name.sort == Sort::File);
-    for list in [&mut files, &mut others] {
-        if list.len() > PER_ROUND_MAX {
-            list.sort_by_key(|(index, name)| (std::cmp::Reverse(name.score), *index));
-            list.truncate(PER_ROUND_MAX);
-        }
+    names.retain(|(sort, name)| {
+        (*sort != Sort::Weak || name.score >= WEAK_SCORE_MIN)
+            && !(name.text.contains('/') && files.covers(name.text))
+    });
+    let mut names: Vec<(usize, Name<'t>)> = names.into_iter().map(|(_, name)| name).enumerate().collect();
+    if names.len() > PER_ROUND_MAX {
+        names.sort_by_key(|(index, name)| (std::cmp::Reverse(name.score), *index));
+        names.truncate(PER_ROUND_MAX);
+        names.sort_unstable_by_key(|(index, _)| *index);
     }
-    files.append(&mut others);
-    files.sort_unstable_by_key(|(index, _)| *index);
-    files.into_iter().map(|(_, name)| name).collect()
+    names.into_iter().map(|(_, name)| name).collect()
 }
 
 /// Calls back for every name in a text.
@@ -78,7 +81,7 @@ pub(super) fn scan<'t>(text: &'t str, mut found: impl FnMut(Sort, &'t str)) {
         true
     });
     identifier::words(text, &mut reader);
-    figures(text, |figure| take(Sort::Name, figure));
+    figures(text, |figure| take(Sort::Figure, figure));
 }
 
 fn sort_of(kind: Option<Kind>, word: &str) -> Option<Sort> {
@@ -88,21 +91,27 @@ fn sort_of(kind: Option<Kind>, word: &str) -> Option<Sort> {
         Some(Kind::Path) => {
             let last = word.rsplit(['/', '\\']).next().unwrap_or_default();
             let plain = word.chars().all(|c| c.is_alphabetic() || c == '/') && !word.starts_with('/');
-            match last.find('.') {
-                Some(dot) if dot > 0 => Sort::File,
+            match () {
+                () if has_file_ending(last) => Sort::File,
                 // "client/server" is more often a pair of words than a folder.
-                _ if plain && word.matches('/').count() == 1 => Sort::Weak,
-                _ => Sort::Name,
+                () if plain && word.matches('/').count() == 1 => Sort::Weak,
+                () => Sort::Name,
             }
         }
         // Of symbols, those with a number in them are ids: `req_8f3a`, `conv_01J…`.
         Some(Kind::Symbol) => {
-            if digits {
-                Sort::Name
-            } else {
-                Sort::Weak
+            match () {
+                () if digits => Sort::Name,
+                // `kWh` is a unit.
+                () if word.chars().count() < 4 => return None,
+                () => Sort::Weak,
             }
         }
+        // A hash that ends in a unit: `1000001b`.
+        Some(Kind::Quantity) if word.len() > 6 && word.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            Sort::Name
+        }
+        Some(Kind::Quantity) => Sort::Figure,
         Some(_) => Sort::Name,
         None if is_code(word, digits) || is_host(word) => Sort::Name,
         None => return None,

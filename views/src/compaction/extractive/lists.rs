@@ -3,6 +3,7 @@
 
 use super::cues::{Cues, Group};
 use super::extract::open_questions;
+use super::files::Files;
 use super::identifiers::{self, Name, Sort};
 use super::prose::clip;
 use super::spoken::Material;
@@ -50,7 +51,10 @@ pub fn complete(checkpoint: &mut Checkpoint, previous: Option<&Checkpoint>, turn
         }
         list.retain(|name| !name.is_empty() && name.len() <= IDENTIFIER_BYTES_MAX);
     }
-    complete_names(checkpoint, previous, &identifiers::names(&material.texts));
+    let files = Files::of(&material, &previous.relevant_files);
+    let mut names = identifiers::names(&material.texts, &files);
+    names.extend(files.relevant.iter().map(|file| Name { text: &file.path, score: file.score }));
+    complete_names(checkpoint, previous, &names);
     fit(checkpoint);
 }
 
@@ -313,28 +317,33 @@ fn protected(text: &str) -> HashSet<&str> {
 }
 
 /// Updates the two lists of names after a round without a model.
-pub(super) fn roll_names(checkpoint: &mut Checkpoint, previous: &Checkpoint, names: &[Name<'_>]) {
+pub(super) fn roll_names(
+    checkpoint: &mut Checkpoint,
+    previous: &Checkpoint,
+    material: &Material<'_>,
+    files: &Files,
+) {
     let protecting = protecting_text(checkpoint);
     let protected = protected(&protecting);
-    let pick = |file: bool| -> Vec<(&str, u32)> {
-        // A name that a model put into the other list is not listed twice.
-        let other = if file { &previous.critical_identifiers } else { &previous.relevant_files };
-        let other: HashSet<&str> = other.iter().map(String::as_str).collect();
-        names
-            .iter()
-            .filter(|name| (name.sort == Sort::File) == file && !other.contains(name.text))
-            .map(|name| (name.text, name.score))
-            .collect()
-    };
+    // A name that a model put into the other list is not listed twice.
+    let other: HashSet<&str> = previous.relevant_files.iter().map(String::as_str).collect();
+    let names = identifiers::names(&material.texts, files);
+    let mut new: Vec<(&str, u32)> = Vec::new();
+    if let Some(root) = &files.root {
+        new.push((root, 1));
+    }
+    new.extend(names.iter().filter(|name| !other.contains(name.text)).map(|name| (name.text, name.score)));
     checkpoint.critical_identifiers = identifiers::roll(
         &previous.critical_identifiers,
-        &pick(false),
+        &new,
         &protected,
         IDENTIFIERS_MAX,
         IDENTIFIERS_OLDEST,
     );
-    checkpoint.relevant_files =
-        identifiers::roll(&previous.relevant_files, &pick(true), &protected, FILES_MAX, FILES_OLDEST);
+    let other: HashSet<&str> = previous.critical_identifiers.iter().map(String::as_str).collect();
+    let new = files.relevant.iter().map(|file| (file.path.as_str(), file.score));
+    let new: Vec<(&str, u32)> = new.filter(|(path, _)| !other.contains(path)).collect();
+    checkpoint.relevant_files = identifiers::roll(&files.previous, &new, &protected, FILES_MAX, FILES_OLDEST);
 }
 
 /// An upper bound of the size that `render` writes, in bytes.

@@ -173,7 +173,7 @@ fn plain(text: &str) -> String {
 }
 
 /// Whether a line is not prose: code, a log line, a prompt, a stack frame.
-fn is_code(line: &str) -> bool {
+pub(super) fn is_code(line: &str) -> bool {
     let bytes = line.as_bytes();
     let last = bytes.last().copied().unwrap_or_default();
     if matches!(last, b'{' | b'}' | b';')
@@ -243,11 +243,25 @@ fn is_abbreviation(before: &str) -> bool {
         "e.g", "i.e", "etc", "vs", "cf", "mr", "mrs", "ms", "dr", "prof", "st", "no", "fig", "approx", "inc",
         "z.b", "d.h", "u.a", "bzw", "ca", "usw", "nr", "str", "evtl", "ggf", "inkl",
     ];
-    let word = before.rsplit(|c: char| c.is_whitespace() || c == '(').next().unwrap_or_default();
+    // "am 3. Mai", "in der 3. Klasse", but not "see chapter 3. Then".
+    const BEFORE_ORDINALS: [&str; 16] = [
+        "am", "der", "die", "das", "dem", "den", "des", "im", "zum", "zur", "vom", "beim", "bis", "ab",
+        "und", "oder",
+    ];
+    let mut words = before.rsplit(|c: char| c.is_whitespace() || c == '(');
+    let word = words.next().unwrap_or_default();
     let lower = word.to_lowercase();
+    let mut is_ordinal = || {
+        let number = !word.is_empty() && word.len() <= 2 && word.bytes().all(|b| b.is_ascii_digit());
+        let before = words.find(|word| !word.is_empty()).unwrap_or_default().to_lowercase();
+        number
+            && (before.is_empty()
+                || before.ends_with([',', ':'])
+                || BEFORE_ORDINALS.contains(&before.as_str()))
+    };
     SHORT.contains(&lower.as_str())
         || (word.chars().count() == 1 && word.chars().all(char::is_alphabetic))
-        || (!word.is_empty() && word.len() <= 2 && word.bytes().all(|b| b.is_ascii_digit()))
+        || is_ordinal()
 }
 
 /// The text, or its beginning up to the last word that fits, with an ellipsis.
@@ -281,6 +295,7 @@ mod tests {
                 vec!["Use e.g. main.rs, v1.2.3 or `a. B`.", "Then stop."],
             ),
             ("Am 3. Mai kommt Dr. Weiß. Gut.", vec!["Am 3. Mai kommt Dr. Weiß.", "Gut."]),
+            ("It is in chapter 4. The rest is open.", vec!["It is in chapter 4.", "The rest is open."]),
             ("a line\nthat wraps.\n\nNew paragraph", vec!["a line that wraps.", "New paragraph"]),
             ("她来了。真的吗？好！", vec!["她来了。", "真的吗？", "好！"]),
             ("He said \"stop!\" Then left.", vec!["He said \"stop!\"", "Then left."]),

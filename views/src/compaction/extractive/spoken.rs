@@ -1,8 +1,9 @@
 //! The covered turns, parsed once: sentences of people and models, and every text that may contain a name.
 
 use super::cues::{Cues, Group};
-use super::prose;
 use super::terms::Terms;
+use super::tools::{self, ToolCall};
+use super::{pasted, prose};
 use crate::compaction::plan::Candidate;
 use crate::speech;
 use everturn_core::event::Visibility;
@@ -48,9 +49,9 @@ pub(super) struct ReadSentence {
 pub(super) struct Spoken<'a> {
     /// The actor, else the role.
     pub speaker: &'a str,
+    /// Index of the turn among the covered ones.
+    pub turn: usize,
     pub role: Role,
-    /// Whether it also calls a tool: then what it announces happens at once.
-    pub acts: bool,
     /// Whether it contains anything other than questions.
     pub states: bool,
     /// Whether it defers an answer.
@@ -73,19 +74,21 @@ pub(super) struct Material<'a> {
     pub said: Vec<ReadSentence>,
     /// Number of different speakers.
     pub people: usize,
-    /// Every text with its source, secrets masked.
+    /// Every text with its source, secrets masked. A log that a person pasted is output.
     pub texts: Vec<(Source, Cow<'a, str>)>,
+    pub calls: Vec<ToolCall<'a>>,
 }
 
 impl<'a> Material<'a> {
     pub fn of(turns: &[Candidate<'a>]) -> Material<'a> {
-        let mut material = Material::default();
-        for turn in turns {
+        let mut material = Material { calls: tools::calls(turns), ..Material::default() };
+        for (index, turn) in turns.iter().enumerate() {
             let first = material.texts.len();
-            let mut acts = false;
-            for text in texts(turn) {
-                acts |= text.0 == Source::Tool;
-                material.texts.push(text);
+            for (source, text) in texts(turn) {
+                match source {
+                    Source::User => material.push_words(text),
+                    _ => material.texts.push((source, text)),
+                }
             }
             let start = material.said.len();
             for (_, text) in material.texts[first..]
@@ -114,16 +117,28 @@ impl<'a> Material<'a> {
             let sentences = &material.said[said.clone()];
             material.spoken.push(Spoken {
                 states: sentences.iter().any(|said| !said.question),
-                defers: sentences.iter().any(|said| said.cues.weight(Group::Deflection) > 0),
+                defers: defers(sentences),
                 speaker: turn.actor.unwrap_or(turn.role.as_str()),
+                turn: index,
                 role: turn.role,
-                acts,
                 said,
             });
         }
         let people = material.spoken.iter().filter(|spoken| spoken.role == Role::User);
         material.people = people.map(|spoken| spoken.speaker).collect::<HashSet<_>>().len();
         material
+    }
+
+    fn push_words(&mut self, text: Cow<'a, str>) {
+        let (words, log) = pasted::split(&text);
+        match log {
+            None => self.texts.push((Source::User, text)),
+            Some(log) => {
+                let words = words.into_owned();
+                self.texts.push((Source::User, Cow::Owned(words)));
+                self.texts.push((Source::Output, Cow::Owned(log)));
+            }
+        }
     }
 
     pub fn role(&self, said: &ReadSentence) -> Role {
@@ -133,6 +148,16 @@ impl<'a> Material<'a> {
     pub fn sentences(&self, spoken: &Spoken<'_>) -> &[ReadSentence] {
         &self.said[spoken.said.clone()]
     }
+}
+
+/// Whether an answer is put off, and not given after all: "Let me ask… ok, they have one."
+fn defers(sentences: &[ReadSentence]) -> bool {
+    let last = sentences.iter().rposition(|said| said.cues.weight(Group::Deflection) > 0);
+    let tells = |said: &ReadSentence| {
+        let announces = [Group::Intent, Group::Pending, Group::Open, Group::Total];
+        !said.question && said.terms.len() >= 4 && announces.iter().all(|group| said.cues.weight(*group) == 0)
+    };
+    last.is_some_and(|last| !sentences[last + 1..].iter().any(tells))
 }
 
 fn is_question(text: &str) -> bool {
@@ -190,7 +215,7 @@ pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Sourc
     out
 }
 
-fn is_private(value: &Value) -> bool {
+pub(super) fn is_private(value: &Value) -> bool {
     message::visibility(value) == Visibility::Private
 }
 

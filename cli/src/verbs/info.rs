@@ -1,0 +1,68 @@
+//! `everturn info`
+
+use crate::args::Args;
+use crate::output::{self, Failure};
+use crate::{dates, open, show};
+use clap::Args as ClapArgs;
+use everturn_api::conversations::GetConversation;
+use everturn_core::conversation::{Conversation, Retention};
+
+#[derive(ClapArgs)]
+#[command(
+    after_help = "Examples:\n  everturn info @last\n  everturn info conv_01J9 --json\n\nTimes are local."
+)]
+pub struct Info {
+    /// Conversation: id, beginning of an id, or @last
+    #[arg(value_name = "CONV")]
+    conversation: String,
+}
+
+const DIM: anstyle::Style = anstyle::Style::new().dimmed();
+const BOLD: anstyle::Style = anstyle::Style::new().bold();
+
+pub fn run(args: &Args, verb: &Info) -> Result<(), Failure> {
+    let store = open::reading(args)?;
+    let id = store.resolve(&verb.conversation)?;
+    let conversation = store.call(GetConversation { conversation: id.into() })?;
+    if args.json {
+        return output::json(&conversation);
+    }
+    let title = conversation.title.as_deref().unwrap_or("(no title)");
+    output::text(format!("{BOLD}{}{BOLD:#}", show::one_line(title)))?;
+    for (name, value) in facts(&conversation) {
+        output::text(format!("  {DIM}{name:<13}{DIM:#} {value}"))?;
+    }
+    Ok(())
+}
+
+fn facts(conversation: &Conversation) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("id", conversation.id.to_string()), ("state", conversation.state.to_string())];
+    let mut add = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
+    add("agent", conversation.agent().map(|agent| show::one_line(&agent)));
+    add("project", conversation.project().map(|project| show::one_line(&project)));
+    add("branch", conversation.git_branch().map(|branch| show::one_line(&branch)));
+    add("owner", conversation.owner.as_deref().map(show::one_line));
+    let participants: Vec<String> =
+        conversation.participants.iter().map(|name| show::one_line(name)).collect();
+    add("participants", Some(participants.join(", ")).filter(|names| !names.is_empty()));
+    add("turns", Some(conversation.turns.to_string()));
+    add("began", conversation.began.map(dates::to_second));
+    add("last turn", conversation.last_said.map(dates::to_second));
+    add("created", Some(dates::to_second(conversation.created)));
+    add("changed", Some(dates::to_second(conversation.updated)));
+    let parent = conversation.parent.map(|parent| format!("{} at #{}", parent.conversation, parent.at_seq));
+    add("fork of", parent);
+    add("works for", conversation.works_for().map(|id| id.to_string()));
+    add("continues", conversation.predecessor.map(|id| id.to_string()));
+    let summarized = conversation.checkpoint.map(|checkpoint| {
+        format!("{} up to #{}", show::count(checkpoint.turns_before, "turn"), checkpoint.through_seq)
+    });
+    add("summarized", summarized);
+    add(
+        "retention",
+        Some(conversation.retention).filter(|it| *it != Retention::Full).map(|it| it.to_string()),
+    );
+    add("deleted on", conversation.expires().map(dates::to_second));
+    add("log", Some(format!("#{}, head {}", conversation.head.seq, conversation.head.hash)));
+    facts
+}

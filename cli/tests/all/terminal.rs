@@ -1,0 +1,294 @@
+//! What a person at a terminal reads and types.
+
+use crate::Shell;
+use serde_json::{Value, json};
+
+/// A session of Claude Code in a project, with a subagent.
+fn session(shell: &Shell, name: &str, project: &str, day: &str) {
+    let line = |n: usize, kind: &str, content: Value, more: Value| {
+        let mut line = json!({"type": kind, "uuid": format!("{name}{n}"), "sessionId": name, "cwd": project,
+            "gitBranch": "main", "version": "2.1.0", "timestamp": format!("{day}T10:0{n}:00Z"),
+            "message": {"role": kind, "content": content}});
+        line.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        format!("{line}\n")
+    };
+    let lines = [
+        line(0, "user", json!(format!("Fix {name}")), json!({})),
+        line(1, "assistant", json!([{"type": "text", "text": "I ask a helper."}]), json!({})),
+        line(2, "user", json!("Look around"), json!({"isSidechain": true, "agentId": "helper"})),
+    ];
+    std::fs::write(shell.path(&format!("{name}.jsonl")), lines.concat()).unwrap();
+    shell.ok(&["import", &format!("{name}.jsonl")]);
+}
+
+#[test]
+fn a_list_has_agent_and_project_and_subagents_below() {
+    let shell = Shell::new();
+    session(&shell, "login", "/home/ada/web", "2026-01-05");
+    session(&shell, "parser", "/home/ada/api", "2026-01-07");
+    session(&shell, "layout", "/home/ada/web", "2026-01-06");
+    let list = shell.ok(&["list"]);
+    let lines: Vec<&str> = list.lines().collect();
+    let columns = |line: &str| {
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).skip(1).collect::<Vec<_>>().join("|")
+    };
+    assert_eq!(columns(lines[0]), "last turn (UTC)|turns|agent|project|title", "{list}");
+    assert_eq!(columns(lines[1]), "2026-01-07 10:01|2|claude-code|api|Fix parser", "{list}");
+    assert!(lines[2].starts_with("  conv_") && lines[2].contains("2026-01-07 10:02"), "{list}");
+    assert_eq!(columns(lines[3]), "2026-01-06 10:01|2|claude-code|web|Fix layout", "{list}");
+    let place = |line: &str| line.find("claude-code");
+    assert!(lines[1..].iter().all(|line| place(line) == place(lines[1])), "columns are aligned:\n{list}");
+    assert_eq!(lines.len(), 7, "{list}");
+
+    let web = shell.ok(&["list", "--project", "web"]);
+    assert!(web.contains("Fix login") && web.contains("Fix layout") && !web.contains("Fix parser"), "{web}");
+    assert_eq!(shell.ok(&["list", "--project", "/home/ada/"]).lines().count(), 7);
+    let since = shell.ok(&["list", "--since", "2026-01-06"]);
+    assert!(
+        since.contains("Fix parser") && since.contains("Fix layout") && !since.contains("Fix login"),
+        "{since}"
+    );
+    assert!(shell.ok(&["list", "--since", "7d"]).starts_with("no such conversations"));
+    assert!(shell.refused(&["list", "--since", "soon"]).contains("write 2026-01-31, '2026-01-31 14:30'"));
+    let more = shell.ok(&["list", "--project", "web", "--limit", "1"]);
+    let next = more.lines().last().unwrap().strip_prefix("more: everturn ").unwrap();
+    let next: Vec<&str> = next.split(' ').collect();
+    assert_eq!(next[..5], ["list", "--project", "web", "--limit", "1"]);
+    assert!(shell.ok(&next).contains("web"));
+    // The last said, and not the last stored.
+    assert!(shell.ok(&["history", "@last"]).contains("Look around"));
+    shell.ok(&["new", "--title", "Now"]);
+    assert!(shell.ok(&["info", "@last"]).starts_with("Now\n"));
+}
+
+#[test]
+fn times_are_local_and_say_so() {
+    let shell = Shell::new();
+    session(&shell, "login", "/home/ada/web", "2026-01-05");
+    let tokyo = |args: &[&str]| {
+        let said = crate::Said::from(shell.command(args).env("TZ", "JST-9").output().unwrap());
+        assert_eq!(said.code, 0, "{}", said.err);
+        said.out
+    };
+    let list = tokyo(&["list", "--query", "login"]);
+    assert!(list.contains("last turn (JST)") && list.contains("2026-01-05 19:01 "), "{list}");
+    let id = &list.lines().nth(1).unwrap()[..31];
+    assert!(tokyo(&["history", id]).contains("2026-01-05 19:00:00 JST"));
+    assert!(tokyo(&["info", id]).contains("2026-01-05 19:00:00 JST"));
+    // A day begins at local midnight: 19:01 there is after 19:00 there, and 10:01 in UTC.
+    assert!(tokyo(&["list", "--since", "2026-01-05 19:01"]).contains("Fix login"));
+    assert!(tokyo(&["list", "--since", "2026-01-05 19:03"]).starts_with("no such"));
+    assert!(tokyo(&["recall", "helper", "--since", "2026-01-05 19:00"]).contains("I ask a helper."));
+    assert_eq!(shell.run(&["recall", "helper", "--after", "2026-01-06"]).code, 1);
+}
+
+#[test]
+fn a_conversation_is_described_and_renamed() {
+    let shell = Shell::new();
+    session(&shell, "login", "/home/ada/web", "2026-01-05");
+    let id =
+        shell.json(&["list", "--query", "login", "--json"])["data"][0]["id"].as_str().unwrap().to_string();
+    let renamed = shell.ok(&["rename", &id, "Login", "on", "phones"]);
+    assert!(renamed.contains("Login on phones"), "{renamed}");
+    let info = shell.ok(&["info", &id]);
+    for line in [
+        "Login on phones\n",
+        "  agent         claude-code\n",
+        "  project       /home/ada/web\n",
+        "  branch        main\n",
+        "  turns         2\n",
+        "  began         2026-01-05 10:00:00 UTC\n",
+        "  last turn     2026-01-05 10:01:00 UTC\n",
+        &format!("  id            {id}\n"),
+    ] {
+        assert!(info.contains(line), "{line} is missing:\n{info}");
+    }
+    let fork = shell.json(&["fork", &id, "--at", "2", "--json"]);
+    assert_eq!(fork["title"], "Login on phones (fork at #2)");
+    let below = shell.json(&["fork", fork["id"].as_str().unwrap(), "--json"]);
+    assert_eq!(below["title"], "Login on phones (fork at #4)");
+    let info = shell.ok(&["info", fork["id"].as_str().unwrap()]);
+    assert!(info.contains(&format!("  fork of       {id} at #2\n")), "{info}");
+    shell.ok(&["rename", &id, ""]);
+    assert!(shell.ok(&["info", &id]).starts_with("(no title)\n"));
+}
+
+#[test]
+fn everything_is_exported_into_a_folder() {
+    let shell = Shell::new();
+    session(&shell, "login", "/home/ada/web", "2026-01-05");
+    shell.ok(&["rename", "@last", "Äpfel / Birnen: ../und mehr"]);
+    let said = shell.run(&["export", "--all", "out", "--format", "html"]);
+    assert_eq!((said.out.as_str(), said.err.as_str(), said.code), ("", "wrote 2 files to out\n", 0));
+    let mut names: Vec<String> = std::fs::read_dir(shell.path("out"))
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let plain = |name: &str| name.split("_conv_").next().unwrap().to_string();
+    assert_eq!(
+        names.iter().map(|name| plain(name)).collect::<Vec<_>>(),
+        ["2026-01-05_fix-login", "2026-01-05_äpfel-birnen-und-mehr"]
+    );
+    assert!(names.iter().all(|name| name.ends_with(".html")), "{names:?}");
+    let page = std::fs::read_to_string(shell.path("out").join(&names[0])).unwrap();
+    assert!(
+        page.contains("<dt>Project</dt><dd>/home/ada/web</dd>")
+            && page.contains("<dt>Branch</dt><dd>main</dd>")
+    );
+    let again = shell.run(&["export", "--all", "out", "--format", "html"]);
+    assert_eq!(again.err, "wrote 0 files to out; 2 files there already, --force replaces them\n");
+    assert_eq!(
+        shell.run(&["export", "--all", "out", "--format", "html", "--force"]).err,
+        "wrote 2 files to out\n"
+    );
+    assert_eq!(shell.run(&["export", "--all", "out", "@last"]).code, 2);
+    shell.ok(&["export", "--all", "logs"]);
+    for file in std::fs::read_dir(shell.path("logs")).unwrap() {
+        shell.ok(&["verify", file.unwrap().path().to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn help_shows_the_options_of_the_verb_first() {
+    let shell = Shell::new();
+    for verb in ["list", "recall", "export", "import", "append"] {
+        for flag in ["--help", "-h"] {
+            let help = shell.ok(&[verb, flag]);
+            let (own, global) =
+                help.split_once("\nGlobal options:\n").unwrap_or_else(|| panic!("{verb} {flag}:\n{help}"));
+            assert!(
+                !own.contains("--store") && global.contains("--store") && global.contains("--json"),
+                "{help}"
+            );
+            assert!(own.contains("\nOptions:\n"), "{help}");
+        }
+    }
+}
+
+#[test]
+fn a_shell_completes_verbs_and_ids() {
+    let shell = Shell::new();
+    session(&shell, "login", "/home/ada/web", "2026-01-05");
+    let id =
+        shell.json(&["list", "--query", "login", "--json"])["data"][0]["id"].as_str().unwrap().to_string();
+    let complete = |words: &[&str], store: bool| {
+        let mut command = shell.command(&["--"]);
+        command.args(words).env("EVERTURN_COMPLETE", "fish");
+        if !store {
+            command.env_remove("EVERTURN_STORE").env("XDG_DATA_HOME", shell.path("elsewhere"));
+        }
+        let said = crate::Said::from(command.output().unwrap());
+        assert_eq!(said.code, 0, "{}", said.err);
+        said.out
+    };
+    assert!(complete(&["everturn", "hist"], true).contains("history"));
+    let ids = complete(&["everturn", "history", "conv_"], true);
+    assert!(ids.contains(&format!("{id}\tFix login\n")), "{ids}");
+    assert_eq!(ids.lines().count(), 2, "{ids}");
+    assert!(complete(&["everturn", "export", "@"], true).contains("@last"));
+    assert!(complete(&["everturn", "recall", "--conversation", "conv_"], true).contains(&id));
+    let url = format!("sqlite:{}", shell.path("store.db").display());
+    assert!(complete(&["everturn", "--store", &url, "fork", &id[..12]], false).contains(&id));
+    assert_eq!(complete(&["everturn", "fork", "conv_"], false), "", "no store, no ids, no error");
+    let script = shell.ok(&["completions", "bash"]);
+    assert!(script.contains("EVERTURN_COMPLETE"), "{script}");
+}
+
+#[test]
+fn there_is_a_manual() {
+    let shell = Shell::new();
+    let page = shell.ok(&["man"]);
+    assert!(page.contains(".TH everturn 1") && page.contains("A conversation store for AI agents"), "{page}");
+    shell.ok(&["man", "man1"]);
+    let recall = std::fs::read_to_string(shell.path("man1/everturn-recall.1")).unwrap();
+    assert!(recall.contains("which port did we choose"), "{recall}");
+    assert!(shell.path("man1/everturn.1").exists());
+}
+
+#[test]
+fn what_is_not_found_is_a_failure() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "The relay listens on port 8443."]);
+    assert_eq!(shell.run(&["recall", "port"]).code, 0);
+    let nothing = shell.run(&["recall", "xyzzy"]);
+    assert_eq!((nothing.out.as_str(), nothing.code), ("", 1));
+    assert!(nothing.err.contains("nothing found; try other words"), "{}", nothing.err);
+    let json = shell.run(&["recall", "xyzzy", "--json"]);
+    assert_eq!(
+        (json.code, serde_json::from_str::<Value>(&json.out).unwrap()["data"].clone()),
+        (1, json!([]))
+    );
+    // Embeddings find something near to anything; what shares no words and little meaning is not shown.
+    let mut command = shell.command(&["recall", "xyzzy plugh"]);
+    let near = crate::Said::from(command.env_remove("EVERTURN_RECALL_EMBEDDER").output().unwrap());
+    assert_eq!((near.out.as_str(), near.code), ("", 1), "{}", near.err);
+    assert!(shell.refused(&["verify", "nosuch.jsonl"]).contains("there is no file nosuch.jsonl"));
+}
+
+#[test]
+fn an_empty_turn_is_refused_and_leaves_nothing() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    for args in [
+        &["append", &id, ""][..],
+        &["append", &id, " \n", "--role", "assistant"],
+        &["append", &id, "-", "--role", "system"],
+        &["append", &id, "-", "--stream"],
+        &["append", &id, "-", "--message"],
+    ] {
+        assert!(shell.refused(args).contains("there is nothing to append"), "{args:?}");
+    }
+    assert_eq!(shell.json(&["info", &id, "--json"])["head"]["seq"], 1);
+    // A tool may have no output.
+    shell.ok(&["append", &id, "", "--role", "tool"]);
+}
+
+#[test]
+fn only_what_is_cut_is_marked_as_cut() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "--role", "tool", "one\ntwo\nthree"]);
+    shell.ok(&["append", &id, "--role", "tool", &"word ".repeat(40)]);
+    let history = shell.ok(&["history", &id]);
+    assert!(history.contains("  ← one two three\n"), "{history}");
+    assert!(history.contains("word… (1 line, "), "{history}");
+}
+
+/// "resume it first" named no command; nothing is called so.
+#[test]
+fn an_archived_conversation_says_how_to_resume_it() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["archive", &id]);
+    let said = shell.refused(&["append", &id, "hello"]);
+    assert!(said.contains("set its state to active first (`everturn archive --undo`)"), "{said}");
+    shell.ok(&["archive", "--undo", &id]);
+    shell.ok(&["append", &id, "hello"]);
+}
+
+/// After the end, nothing is said any more; what is said about it is.
+#[test]
+fn a_closed_conversation_takes_settings_and_facts_and_nothing_else() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    for n in 0..6 {
+        shell.ok(&["append", &id, &format!("step {n}")]);
+    }
+    shell.ok(&["close", &id]);
+    for args in [
+        &["append", &id, "more"][..],
+        &["pin", &id, "branch", "main"],
+        &["scratchpad", &id, "plan", "rest"],
+        &["request-approval", &id, "a1", "--question", "May I?"],
+        &["update", &id, "--system-prompt", "Be brief."],
+        &["archive", &id, "--undo"],
+    ] {
+        let said = shell.refused(args);
+        assert!(said.contains("is closed; it cannot be continued"), "{args:?}: {said}");
+    }
+    shell.ok(&["rename", &id, "Done"]);
+    shell.ok(&["facts", &id, "add", "relay", "listens on", "8443"]);
+    shell.ok(&["compact", &id, "--keep-last", "2"]);
+}

@@ -1,0 +1,363 @@
+//! The transcript value carries a conversation on: after export and import, elsewhere, every prompt is the same.
+
+use crate::compacting::policy;
+use crate::dice::{Dice, ToldOnFailure, seed};
+use crate::stage::{Short, Stage, memory, quiet, turns_of};
+use everturn::model::Provider;
+use everturn::{
+    Caller, CompactOptions, ContextOptions, Everturn, HistoryQuery, NewConversation, NewStream, NewTurn,
+    Tenant,
+};
+use everturn_core::approval::ApprovalBody;
+use everturn_core::conversation::Settings;
+use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::turn::{Role, Turn};
+use everturn_views::projection;
+use serde_json::{Value, json};
+
+const CONVERSATIONS: u64 = 40;
+const STEPS: usize = 40;
+
+/// A store in memory, and one in a file.
+fn stores() -> (Stage, Vec<Everturn>) {
+    let stage = Stage::new();
+    let both = vec![Everturn::open_with("memory:", quiet()).unwrap(), stage.open_with(quiet())];
+    (stage, both)
+}
+
+fn value(scope: &Tenant, id: ConversationId) -> Value {
+    serde_json::from_str(&scope.conversation(id).transcript().unwrap()).unwrap()
+}
+
+/// Prompts of every kind, as bytes.
+fn prompts(scope: &Tenant, id: ConversationId) -> Vec<String> {
+    let with = |provider: Provider, token_budget: u64, participants: &[&str], projection: Option<&str>| {
+        let participants = participants.iter().map(ToString::to_string).collect();
+        let projection = projection.map(|policy| projection::Options::parse(&json!(policy)).unwrap());
+        ContextOptions { provider, participants, projection, ..ContextOptions::new(token_budget) }
+    };
+    let options = [
+        with(Provider::Neutral, 100_000, &[], None),
+        with(Provider::Neutral, 700, &[], None),
+        with(Provider::Anthropic, 100_000, &["ann"], None),
+        with(Provider::OpenaiChat, 100_000, &["bot"], None),
+        with(Provider::OpenaiChat, 100_000, &[], Some("clean_tool_repair")),
+    ];
+    let prompt = |options| match scope.conversation(id).contexts().build(options) {
+        Ok(context) => json!([context.system, context.messages]).to_string(),
+        Err(error) => error.code().to_string(),
+    };
+    options.iter().map(prompt).collect()
+}
+
+/// The value is imported into an empty store of each kind, and reads the same there.
+fn carried_on(scope: &Tenant, id: ConversationId) {
+    let text = scope.conversation(id).transcript().unwrap();
+    let ours: Value = serde_json::from_str(&text).unwrap();
+    let expected = prompts(scope, id);
+    let (_stage, stores) = stores();
+    for store in stores {
+        let elsewhere = store.tenant("other").unwrap();
+        let imported = elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!((imported.conversation.id, imported.problems), (id, Vec::new()));
+        for (there, here) in prompts(&elsewhere, id).iter().zip(&expected) {
+            assert_eq!(there, here, "{}", scope.conversation(id).transcript().unwrap());
+        }
+        let mut again = value(&elsewhere, id);
+        again["metadata"]["transcript_budget"] = ours["metadata"]["transcript_budget"].clone();
+        assert_eq!(again, ours, "and the value is equal");
+        // Once more adds nothing, there as here.
+        for scope in [&elsewhere, scope] {
+            let head = scope.head(id);
+            let again = scope.import(text.as_bytes(), &mut |_| {}).unwrap();
+            assert_eq!((again.added, again.problems), (0, Vec::new()));
+            assert_eq!(scope.head(id), head);
+        }
+    }
+}
+
+fn current(scope: &Tenant, id: ConversationId) -> Vec<Turn> {
+    let query = HistoryQuery { limit: 1000, ..HistoryQuery::default() };
+    turns_of(scope.conversation(id).history(query).unwrap().data)
+}
+
+struct Talk<'a> {
+    scope: &'a Tenant,
+    id: ConversationId,
+    dice: Dice,
+    count: usize,
+}
+
+impl Talk<'_> {
+    fn words(&mut self) -> String {
+        self.count += 1;
+        let more =
+            ["See src/parser.rs.", "Never use tabs.", "We decided on port 8080.", "Why is it slow?", ""];
+        format!(
+            "number {} about the {}. {}",
+            self.count,
+            self.dice.pick(&["harbour", "parser"]),
+            self.dice.pick(&more)
+        )
+    }
+
+    fn call(&mut self, id: &str) -> NewTurn {
+        NewTurn::message(match self.dice.once_in(2) {
+            true => json!({"role": "assistant", "content": null, "tool_calls": [
+                {"id": id, "type": "function", "function": {"name": "ls", "arguments": "{\"path\":\"src\"}"}}]}),
+            false => json!({"role": "assistant", "content": [
+                {"type": "text", "text": "I look."}, {"type": "tool_use", "id": id, "name": "ls", "input": {"path": "src"}}]}),
+        }.to_string())
+    }
+
+    fn step(&mut self) {
+        let chat = self.scope.conversation(self.id);
+        let words = self.words();
+        match self.dice.roll(16) {
+            0..=2 => {
+                drop(self.scope.say(self.id, NewTurn::user(&words).by(*self.dice.pick(&["ann", "ben"]))))
+            }
+            3..=5 => {
+                drop(self.scope.say(
+                    self.id,
+                    NewTurn { model: Some("m-1".into()), ..NewTurn::assistant(&words).by("bot") },
+                ))
+            }
+            6 | 7 => {
+                let id = format!("call_{}", self.count);
+                let call = self.call(&id);
+                self.scope.say(self.id, call);
+                match self.dice.roll(4) {
+                    0 => drop(chat.state().abandon_tool(&id, None, Some("gone")).unwrap()),
+                    1 => {}
+                    _ => drop(self.scope.say(self.id, NewTurn::tool_result(&id, "parser.rs lexer.rs"))),
+                }
+            }
+            8 | 9 => {
+                let turns: Vec<TurnId> = current(self.scope, self.id)
+                    .iter()
+                    .filter(|turn| turn.message.is_some() && turn.role != Role::Tool)
+                    .map(|turn| turn.id)
+                    .collect();
+                if !turns.is_empty() {
+                    let turn = chat.turn(*self.dice.pick(&turns)).unwrap();
+                    let new =
+                        NewTurn { actor: turn.actor, ..NewTurn::text(turn.role, &format!("edited {words}")) };
+                    chat.supersede(turn.id, new).wait().unwrap();
+                }
+            }
+            10 | 11 => {
+                let keep_last = Some(self.dice.roll(6));
+                // Nothing to cover, or a call that waits, is no matter here.
+                let _ = chat.compaction().compact(CompactOptions { keep_last, ..CompactOptions::default() });
+            }
+            12 => drop(
+                chat.state()
+                    .pin(*self.dice.pick(&["branch", "port"]), Raw::of(&words).unwrap())
+                    .wait()
+                    .unwrap(),
+            ),
+            13 => drop(chat.state().set_scratchpad("plan", Raw::of(&words).unwrap()).wait().unwrap()),
+            14 => {
+                let turn = chat
+                    .open(NewStream { actor: Some("bot".into()), ..NewStream::default() })
+                    .wait()
+                    .unwrap()
+                    .id;
+                chat.open_turn(turn).chunk(None, &words).unwrap();
+                match self.dice.once_in(2) {
+                    true => drop(chat.open_turn(turn).commit(NewTurn::default()).wait().unwrap()),
+                    false => drop(chat.open_turn(turn).abort("enough", None).wait().unwrap()),
+                }
+            }
+            _ => {
+                let head = chat.get().unwrap().head.seq;
+                if self.dice.once_in(2) {
+                    self.id = chat.fork(head).wait().unwrap().id();
+                } else {
+                    let body = ApprovalBody {
+                        approval_id: format!("ok-{}", self.count),
+                        question: Some(words),
+                        ..ApprovalBody::default()
+                    };
+                    chat.state().request_approval(body, Some("bot".into())).wait().unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_prompt_is_the_same_after_export_and_import() {
+    let first = seed(0);
+    let (_stage, stores) = stores();
+    for n in first..first + CONVERSATIONS {
+        let _told = ToldOnFailure(n);
+        let scope = stores[usize::from(n % 4 == 0)].tenant("acme").unwrap();
+        let mut settings = Settings::default();
+        if n % 2 == 0 {
+            settings.metadata.insert("system_prompt".into(), Raw::of(&"Be brief.").unwrap());
+        }
+        let id =
+            scope.create(NewConversation { settings, ..NewConversation::default() }).wait().unwrap().id();
+        let mut talk = Talk { scope: &scope, id, dice: Dice::new(n), count: 0 };
+        for _ in 0..STEPS {
+            talk.step();
+        }
+        let id = talk.id;
+        carried_on(&scope, id);
+    }
+}
+
+#[test]
+fn the_summary_stands_for_what_it_covers() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    for n in 0..8 {
+        scope.say(id, NewTurn::user(&format!("question {n}")).by("ann"));
+    }
+    let chat = scope.conversation(id);
+    chat.compaction().compact(CompactOptions { keep_last: Some(3), ..CompactOptions::default() }).unwrap();
+    let ours = value(&scope, id);
+    assert_eq!(ours["messages"].as_array().unwrap().len(), 3, "what is covered is in the summary");
+    let told = chat.state().read().unwrap().checkpoint.unwrap().handoff_md;
+    assert_eq!(ours["summary"], told);
+    let first = &ours["events"].as_array().unwrap().iter().find(|event| event["message_index"] == 0).unwrap();
+    assert_eq!((&first["text"], &first["actor"]), (&json!("question 5"), &json!("ann")));
+    let (_other, elsewhere) = memory();
+    elsewhere.import(ours.to_string().as_bytes(), &mut |_| {}).unwrap();
+    let state = elsewhere.conversation(id).state().read().unwrap();
+    assert_eq!(state.checkpoint, chat.state().read().unwrap().checkpoint);
+    // It can be compacted further, and reverted.
+    elsewhere.say(id, NewTurn::user("question 8"));
+    let compaction = elsewhere.conversation(id);
+    compaction
+        .compaction()
+        .compact(CompactOptions { keep_last: Some(1), ..CompactOptions::default() })
+        .unwrap();
+    assert_eq!(value(&elsewhere, id)["messages"].as_array().unwrap().len(), 1);
+    let goal = |scope: &Tenant| scope.conversation(id).state().read().unwrap().checkpoint.unwrap().goal;
+    assert_eq!(goal(&elsewhere), goal(&scope), "the next checkpoint continues the imported one");
+    carried_on(&elsewhere, id);
+}
+
+/// A value of another program: its summary, its edits of the same conversation, and what came since.
+#[test]
+fn a_value_with_another_id_is_one_conversation_that_grows() {
+    let (_stage, stores) = stores();
+    for store in stores {
+        let scope = store.tenant("acme").unwrap();
+        let mut foreign = json!({"_type": "transcript", "version": 2, "id": "chat-7", "state": "active",
+            "summary": "They planned a trip to Oslo.", "metadata": {},
+            "messages": [{"role": "user", "content": "And the hotel?"}], "events": [], "assets": []});
+        let import = |value: &Value| scope.import(value.to_string().as_bytes(), &mut |_| {}).unwrap();
+        let id = import(&foreign).conversation.id;
+        let context = scope.conversation(id).contexts().build(&ContextOptions::new(5000)).unwrap();
+        assert!(json!(context.system).to_string().contains("trip to Oslo"), "{:?}", context.system);
+        let again = import(&foreign);
+        assert_eq!((again.conversation.id, again.added), (id, 0));
+        foreign["messages"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"role": "assistant", "content": "Near the station."}));
+        let grown = import(&foreign);
+        assert_eq!((grown.conversation.id, grown.added, grown.turns), (id, 1, 1));
+        assert_eq!(value(&scope, id)["messages"], foreign["messages"]);
+        foreign["messages"][0]["content"] = json!("Something else?");
+        let differs = import(&foreign);
+        assert_eq!((differs.added, differs.problems.len()), (0, 1));
+        assert!(differs.problems[0].contains("reads differently"), "{:?}", differs.problems);
+    }
+}
+
+#[test]
+fn results_of_a_call_that_was_edited_away_are_not_messages() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("list it"));
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}]});
+    let call = scope.say(id, NewTurn::message(call.to_string()));
+    scope.say(id, NewTurn::tool_result("c1", "a b c"));
+    scope.conversation(id).supersede(call.id, NewTurn::assistant("I will not.")).wait().unwrap();
+    let said: Vec<Value> =
+        value(&scope, id)["messages"].as_array().unwrap().iter().map(|m| m["content"].clone()).collect();
+    assert_eq!(said, ["list it", "I will not."]);
+    carried_on(&scope, id);
+}
+
+/// A budget that trims leaves what it trimmed out of the value.
+#[test]
+fn the_value_holds_the_budget() {
+    let (_store, scope) = memory();
+    let id = scope
+        .begin_with(policy("budget", json!({"max_messages": 4, "recovery": {"trim": {"keep_last": 2}}})))
+        .id;
+    for n in 0..9 {
+        scope.say(id, NewTurn::user(&format!("question {n}")));
+    }
+    let ours = value(&scope, id);
+    assert!(ours["messages"].as_array().unwrap().len() <= 4);
+    assert_eq!(ours["metadata"]["transcript_budget"]["policy"]["max_messages"], 4);
+    assert_eq!(ours["metadata"]["policy"]["budget"]["max_messages"], 4, "the next store holds it as well");
+    carried_on(&scope, id);
+}
+
+#[test]
+fn a_recorded_projection_reads_as_in_the_log_of_others() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("hello"));
+    let options = ContextOptions {
+        projection: Some(projection::Options::parse(&json!("clean_tool_repair")).unwrap()),
+        ..ContextOptions::new(5000)
+    };
+    let chat = scope.conversation(id);
+    let context = chat.contexts().build(&options).unwrap();
+    chat.contexts().record(&context).unwrap();
+    let ours = value(&scope, id);
+    let projected =
+        ours["events"].as_array().unwrap().iter().find(|e| e["kind"] == "transcript.projection").unwrap();
+    assert_eq!(projected["metadata"]["policy"], "clean_tool_repair");
+    assert!(projected["metadata"]["prefix_hash"].as_str().unwrap().starts_with("sha256:"));
+    assert_ne!(projected["text"], "");
+    carried_on(&scope, id);
+}
+
+/// An id in a value is kept only where it is free: a value cannot take the place of another conversation's turn.
+#[test]
+fn a_value_cannot_take_the_id_of_a_turn_that_is_here() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let said = scope.say(id, NewTurn::user("mine"));
+    let mut forged = value(&scope, id);
+    forged["id"] = json!("someone-else");
+    forged["messages"][0]["content"] = json!("forged");
+    let imported = scope.import(forged.to_string().as_bytes(), &mut |_| {}).unwrap().conversation.id;
+    assert_ne!(imported, id);
+    let found = scope.turn(said.id).unwrap();
+    assert_eq!((found.conversation, found.value().unwrap()["content"].clone()), (id, json!("mine")));
+    assert_ne!(scope.turns(imported)[0].id, said.id);
+}
+
+/// Private turns are in the value of those who may see them, and stay private where it is imported.
+#[test]
+fn private_stays_private_in_a_value() {
+    let (_store, scope) = memory();
+    let seen_by = |scope: &Tenant, actor: &str| {
+        scope.called_by(Caller::default().acting_as(vec![actor.into()]).unwrap())
+    };
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("aloud").by("ann"));
+    scope.say(id, NewTurn { audience: vec!["ben".into()], ..NewTurn::user("psst canary").by("ann") });
+    let ours = value(&scope, id);
+    let theirs = seen_by(&scope, "carl").conversation(id).transcript().unwrap();
+    assert!(!theirs.contains("canary"), "{theirs}");
+    let (_other, elsewhere) = memory();
+    elsewhere.import(ours.to_string().as_bytes(), &mut |_| {}).unwrap();
+    let carl = seen_by(&elsewhere, "carl");
+    assert!(!carl.conversation(id).transcript().unwrap().contains("canary"));
+    let ben = seen_by(&elsewhere, "ben");
+    assert!(ben.conversation(id).transcript().unwrap().contains("canary"));
+}

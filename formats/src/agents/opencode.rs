@@ -1,0 +1,220 @@
+//! Sessions that `opencode export` writes: `{"info": {…}, "messages": [{"info": {…}, "parts": […]}]}`.
+//!
+//! One message of opencode holds all steps of an answer, with the result of each call in the call itself. Here a step
+//! is a turn, and the results of its calls are the next one. What is no text, thought or call stays in the metadata of
+//! the message's first turn.
+
+use super::line::{Line, made};
+use super::reader::Mapper;
+use super::{
+    Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth, prompt_title,
+    title,
+};
+use everturn_core::json::{Raw, quote};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Tokens;
+use std::borrow::Cow;
+
+/// Reads one file.
+pub struct Opencode {
+    threads: Vec<Thread>,
+    fallback: Option<String>,
+    /// The session's own fields.
+    info: String,
+    titled: bool,
+    kept: u64,
+}
+
+/// A turn of a message.
+#[derive(Default)]
+struct Step {
+    blocks: Vec<String>,
+    results: Vec<String>,
+}
+
+impl Opencode {
+    /// For a file with this name.
+    pub fn new(fallback: Option<String>) -> Opencode {
+        Opencode { threads: Vec::new(), fallback, info: "{}".to_string(), titled: false, kept: 0 }
+    }
+
+    fn begin(&mut self, message: &Line<'_>) {
+        if !self.threads.is_empty() {
+            return;
+        }
+        let own = |line: &Line<'_>, name: &str| {
+            line.text(name).filter(|text| !text.is_empty()).map(Cow::into_owned)
+        };
+        let info = Line::parse(&self.info).unwrap_or_default();
+        let format = Format::Opencode.name();
+        let session = own(&info, "id").or_else(|| own(message, "sessionID"));
+        let id = match (&session, &self.fallback) {
+            (Some(session), _) => conversation_id(&[format, session]),
+            (None, Some(name)) => conversation_id(&[format, "file", name]),
+            (None, None) => conversation_id(&[format, "info", &self.info]),
+        };
+        let parent = own(&info, "parentID").map(|parent| conversation_id(&[format, &parent]));
+        let (cwd, version) = (own(&info, "directory"), own(&info, "version"));
+        self.threads.push(Thread {
+            id,
+            origin: Origin { format, session, parent, cwd, version, ..Origin::default() },
+            branch: None,
+        });
+    }
+
+    /// The title that somebody or the program gave, else the first prompt.
+    fn title(&mut self, message: &str) -> Option<String> {
+        if self.titled {
+            return None;
+        }
+        let info = Line::parse(&self.info).unwrap_or_default();
+        let given = info.text("title").filter(|given| !given.starts_with("New session"));
+        let found = given.as_deref().and_then(title).or_else(|| {
+            let message = Line::parse(message)?;
+            let said = message.text("role").as_deref() == Some("user");
+            said.then(|| prompt_title(&super::line::words(message.raw("content")?))).flatten()
+        });
+        self.titled = found.is_some();
+        found
+    }
+}
+
+impl Mapper for Opencode {
+    fn threads(&self) -> &[Thread] {
+        &self.threads
+    }
+
+    fn field(&mut self, name: &str, text: &str) {
+        if name == "info" && text.starts_with('{') {
+            self.info = text.to_string();
+        }
+    }
+
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+        let line = Line::parse(text).unwrap_or_default();
+        let info = line.object("info").unwrap_or_default();
+        self.begin(&info);
+        let (role, parts) = (info.text("role"), line.list("parts"));
+        let (Some(role), Some(parts)) =
+            (role.filter(|role| matches!(role.as_ref(), "user" | "assistant")), parts)
+        else {
+            return self.keep(number, "message", made(text.to_string()), out);
+        };
+        let (steps, rest) = steps(&parts.iter().map(|part| part.get()).collect::<Vec<_>>());
+        let at = info.object("time").and_then(|time| time.number("created")).and_then(at);
+        let id = info.text("id").unwrap_or_default();
+        let mut turns: Vec<ParsedTurn> = Vec::new();
+        for step in steps {
+            if !step.blocks.is_empty() {
+                let message =
+                    format!("{{\"role\":{},\"content\":[{}]}}", quote(&role), step.blocks.join(","));
+                turns.push(ParsedTurn { message, ..ParsedTurn::default() });
+            }
+            if !step.results.is_empty() {
+                let message = format!("{{\"role\":\"tool\",\"content\":[{}]}}", step.results.join(","));
+                turns.push(ParsedTurn { message, ..ParsedTurn::default() });
+            }
+        }
+        if turns.is_empty() {
+            return self.keep(number, "message", made(text.to_string()), out);
+        }
+        let model =
+            info.text("modelID").or_else(|| info.object("model").and_then(|model| model.text("modelID")));
+        let answers = |turn: &&mut ParsedTurn| turn.message.starts_with("{\"role\":\"assistant\"");
+        for turn in turns.iter_mut().filter(answers) {
+            turn.model = model.clone().map(Cow::into_owned);
+        }
+        if let Some(turn) = turns.iter_mut().rfind(answers) {
+            turn.tokens = info.object("tokens").map(|tokens| tokens_of(&tokens));
+        }
+        let kept =
+            format!("{{\"info\":{},\"parts\":[{}]}}", line.raw("info").unwrap_or("{}"), rest.join(","));
+        turns[0].metadata.insert("opencode".to_string(), made(kept));
+        for (index, turn) in turns.into_iter().enumerate() {
+            let name = match id.is_empty() {
+                true => name_of(&["line", &turn.message, &number.to_string()]),
+                false => name_of(&["id", &id, &index.to_string()]),
+            };
+            // A message that was exported before it was whole has a newer version later.
+            let key = nth(name, name_of(&[&turn.message]));
+            let title = self.title(&turn.message);
+            let step = EntryContent::Turn(Box::new(turn));
+            out.push(Entry { thread: 0, line: number, name, key, at, title, step });
+        }
+    }
+
+    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
+        self.begin(&Line::default());
+        self.kept += 1;
+        let name = name_of(&["kept", body.get(), &self.kept.to_string()]);
+        let step = EntryContent::Event { what: what.into(), body };
+        out.push(Entry { thread: 0, line: number, name, key: name, at: None, title: None, step });
+    }
+
+    fn settle(&mut self, _out: &mut Vec<Entry>) {}
+}
+
+/// The steps of a message, and its parts that are in none of them. A step ends where something follows its calls.
+fn steps<'a>(parts: &[&'a str]) -> (Vec<Step>, Vec<&'a str>) {
+    let (mut steps, mut step, mut rest) = (Vec::new(), Step::default(), Vec::new());
+    let mut called = false;
+    for raw in parts {
+        let part = Line::parse(raw).unwrap_or_default();
+        let text = part.raw("text").filter(|text| text.len() > 2 && text.starts_with('"'));
+        let (block, result) = match (part.text("type").as_deref(), text) {
+            (Some("text"), Some(text)) => (format!("{{\"type\":\"text\",\"text\":{text}}}"), None),
+            (Some("reasoning"), Some(text)) => {
+                (format!("{{\"type\":\"thinking\",\"thinking\":{text}}}"), None)
+            }
+            (Some("tool"), _) => {
+                let (call, result) = call(&part);
+                (call, Some(result))
+            }
+            _ => {
+                rest.push(*raw);
+                continue;
+            }
+        };
+        if called && result.is_none() {
+            steps.push(std::mem::take(&mut step));
+            called = false;
+        }
+        called |= result.is_some();
+        step.blocks.push(block);
+        step.results.extend(result.flatten());
+    }
+    steps.push(step);
+    (steps, rest)
+}
+
+/// A call and, if there is one, its result.
+fn call(part: &Line<'_>) -> (String, Option<String>) {
+    let state = part.object("state").unwrap_or_default();
+    let (id, name) = (part.raw("callID").unwrap_or("null"), part.raw("tool").unwrap_or("\"tool\""));
+    let input = state.raw("input").filter(|input| input.starts_with('{')).unwrap_or("{}");
+    let call = format!("{{\"type\":\"tool_call\",\"id\":{id},\"name\":{name},\"arguments\":{input}}}");
+    let (content, failed) = match state.text("status").as_deref() {
+        Some("completed") => (state.raw("output").unwrap_or("\"\""), ""),
+        Some("error") => (state.raw("error").unwrap_or("\"\""), ",\"is_error\":true"),
+        _ => return (call, None),
+    };
+    let result = format!(
+        "{{\"type\":\"tool_result\",\"tool_use_id\":{id},\"name\":{name},\"content\":{content}{failed}}}"
+    );
+    (call, Some(result))
+}
+
+fn tokens_of(tokens: &Line<'_>) -> Tokens {
+    let cache = tokens.object("cache").unwrap_or_default();
+    let sum = |counts: [Option<u64>; 3]| counts.into_iter().flatten().reduce(u64::saturating_add);
+    Tokens {
+        prompt: sum([tokens.number("input"), cache.number("read"), cache.number("write")]),
+        completion: sum([tokens.number("output"), tokens.number("reasoning"), None]),
+    }
+}
+
+/// A time in milliseconds since 1970.
+fn at(millis: u64) -> Option<Timestamp> {
+    let time = Timestamp(i64::try_from(millis).ok()?.checked_mul(1000)?);
+    time.check().is_ok().then_some(time)
+}

@@ -1,0 +1,249 @@
+//! The views for people, read with the plain `sqlite3` program from a store that was killed while writing.
+
+use crate::files::UNDO_VERSION_6;
+use everturn_core::event::{Body, Draft, Visibility, kind};
+use everturn_core::fact::{CorrectedBody, RetractedBody};
+use everturn_core::id::{ConversationId, FactId, Key};
+use everturn_core::turn::Turn;
+use everturn_store::conformance::*;
+use everturn_store::sqlite::Sqlite;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+struct Store {
+    folder: TempDir,
+    m: Maker,
+    store: Sqlite,
+}
+
+impl Store {
+    fn new() -> Store {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&folder.path().join("store.db"), Duration::ZERO).unwrap();
+        Store { folder, m: Maker::default(), store }
+    }
+
+    fn conversation(&self) -> Key {
+        let key = self.m.key();
+        create(&self.store, &key, vec![self.m.created()]);
+        key
+    }
+
+    /// The answer of `sqlite3` about the files as `kill -9` would leave them now.
+    fn ask(&self, sql: &str) -> Vec<Value> {
+        let killed = tempfile::tempdir().unwrap();
+        for name in ["store.db", "store.db-wal"] {
+            std::fs::copy(self.folder.path().join(name), killed.path().join(name)).unwrap();
+        }
+        sqlite3(&killed.path().join("store.db"), sql)
+    }
+
+    fn number(&self, sql: &str) -> i64 {
+        self.ask(sql)[0]["n"].as_i64().unwrap()
+    }
+}
+
+fn sqlite3(path: &Path, sql: &str) -> Vec<Value> {
+    let mut command = Command::new("sqlite3");
+    let said = command.args(["-readonly", "-json"]).arg(path).arg(sql).output();
+    let said = said.expect("this needs the program sqlite3; ./test installs it");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    // Without rows it says nothing.
+    serde_json::from_slice(&said.stdout).unwrap_or_default()
+}
+
+/// The fields of a turn that a view shows.
+fn shown(turn: &Turn) -> Value {
+    let turn = serde_json::to_value(turn).unwrap();
+    let of = |name: &str| turn.get(name).cloned().unwrap_or_default();
+    json!({
+        "id": of("id"), "conversation": of("conversation"), "seq": of("seq"), "actor": of("actor"),
+        "role": of("role"), "status": of("status"), "content": of("content"), "superseded_by": of("superseded_by"),
+    })
+}
+
+const TURNS: &str = "select id, conversation, seq, actor, role, status, content, superseded_by from turns";
+
+fn assert_same(s: &Store, key: &Key) {
+    let mut turns = history(&s.store, key);
+    turns.sort_by_key(|turn| (turn.place, turn.seq));
+    let expected: Vec<Value> = turns.iter().map(shown).collect();
+    let mut found = s.ask(&format!("{TURNS} where conversation = '{}' order by place, seq", key.id));
+    // What an open turn has said so far is compared below.
+    found
+        .iter_mut()
+        .filter(|turn| turn["status"] == "pending")
+        .for_each(|turn| turn["content"] = Value::Null);
+    assert_eq!(found, expected, "{}", key.id);
+}
+
+#[test]
+fn turns_of_every_kind_are_in_the_view() {
+    let s = Store::new();
+    let (m, key) = (&s.m, s.conversation());
+    let [one, two, three] = ["one", "two \"quoted\" 東京", "three"].map(|text| m.say(text));
+    append(&s.store, &key, vec![one.clone(), two.clone(), three.clone()]);
+    let replacement = m.say("two!");
+    let replaced = vec![replacement.clone(), m.supersede(turn_of(&two), turn_of(&replacement))];
+    append(&s.store, &key, replaced);
+    let streamed = m.open();
+    append(&s.store, &key, vec![streamed.clone()]);
+    done(&s.store, chunk(&key, turn_of(&streamed), 0, "strea"));
+    append(&s.store, &key, vec![m.end(kind::COMMITTED, turn_of(&streamed), "streamed")]);
+    done(&s.store, m.erase(&key, &[turn_of(&three)]));
+    let open = m.open();
+    append(&s.store, &key, vec![open.clone()]);
+    // A chunk that was written again overlaps the one before; offsets are bytes.
+    for (offset, text) in [(0, "Es war "), (7, "spät, "), (7, "spät, und"), (17, " kühl")] {
+        done(&s.store, chunk(&key, turn_of(&open), offset, text));
+    }
+    let marks = s.number("select (select max(no) from events) - (select event from settled) as n");
+    assert_eq!(marks, 0, "other events settle what was before them");
+    append(&s.store, &key, vec![m.say("not settled")]);
+    append(&s.store, &key, vec![m.say("nor this")]);
+    let marks = s.number("select (select max(no) from events) - (select event from settled) as n");
+    assert_eq!(marks, 2, "these turns are only in the log");
+    assert_same(&s, &key);
+    let said =
+        |id: String| s.ask(&format!("select content from turns where id = '{id}'"))[0]["content"].clone();
+    assert_eq!(said(turn_of(&open).to_string()), "Es war spät, und kühl");
+    assert_eq!(said(turn_of(&streamed).to_string()), "streamed");
+    assert_eq!(said(turn_of(&three).to_string()), Value::Null, "erased");
+    assert_eq!(said(turn_of(&two).to_string()), "two \"quoted\" 東京");
+    let listed = s.ask("select id, tenant, turns, head_seq, parent from conversations");
+    let head = log(&s.store, &key).last().unwrap().seq;
+    let expected = json!([{"id": key.id, "tenant": "acme", "turns": 8, "head_seq": head, "parent": null}]);
+    assert_eq!(json!(listed), expected);
+    done(&s.store, m.delete(&key));
+    assert_eq!(s.ask("select * from turns"), Vec::<Value>::new(), "deleted");
+    assert_eq!(s.ask("select * from conversations"), Vec::<Value>::new());
+}
+
+/// Private turns are in the view, and a query can leave them out.
+#[test]
+fn a_private_turn_says_so() {
+    let s = Store::new();
+    let (m, key) = (&s.m, s.conversation());
+    let body = json!({"message": {"role": "user", "content": "psst"}, "audience": ["bob"]}).to_string();
+    let private = m.say("psst");
+    let private =
+        Draft { visibility: Visibility::Private, body: Body { text: body, ..private.body }, ..private };
+    append(&s.store, &key, vec![m.say("aloud"), private]);
+    let found = s.ask("select content, visibility, audience from turns order by place");
+    let expected = json!([
+        {"content": "aloud", "visibility": "public", "audience": null},
+        {"content": "psst", "visibility": "private", "audience": "[\"bob\"]"},
+    ]);
+    assert_eq!(json!(found), expected);
+}
+
+/// A fork of a fork, each with changes to what it inherited, before and after the next one was made.
+#[test]
+fn a_fork_has_the_turns_that_it_inherited_as_they_were() {
+    let s = Store::new();
+    let (m, root) = (&s.m, s.conversation());
+    let said = ["one", "two", "three", "four"].map(|text| m.say(text));
+    append(&s.store, &root, said.to_vec());
+    let open = m.open();
+    append(&s.store, &root, vec![open.clone()]);
+    done(&s.store, chunk(&root, turn_of(&open), 0, "half"));
+    let (child, grandchild, sibling) = (m.key(), m.key(), m.key());
+    done(&s.store, m.fork(&child, &root, 6));
+    let replace = |key: &Key, old: usize, text: &str| {
+        let new = m.say(text);
+        append(&s.store, key, vec![new.clone(), m.supersede(turn_of(&said[old]), turn_of(&new))]);
+    };
+    replace(&child, 0, "one in the child");
+    let at = log(&s.store, &child).last().unwrap().seq;
+    done(&s.store, m.fork(&grandchild, &child, at));
+    replace(&child, 1, "too late for the grandchild");
+    replace(&root, 2, "too late for all");
+    append(&s.store, &root, vec![m.end(kind::COMMITTED, turn_of(&open), "whole, later")]);
+    replace(&grandchild, 3, "four in the grandchild");
+    done(&s.store, m.fork(&sibling, &grandchild, 4));
+    append(&s.store, &sibling, vec![m.say("hello")]);
+    done(&s.store, m.erase(&root, &[turn_of(&said[1])]));
+    append(&s.store, &grandchild, vec![m.say("not settled")]);
+    for key in [&root, &child, &grandchild, &sibling] {
+        assert_same(&s, key);
+    }
+    let parents = s.ask("select parent from conversations where parent is not null order by head_seq");
+    assert_eq!(parents.len(), 3);
+    let erased = s.number("select count(*) as n from turns where content is null and status = 'complete'");
+    assert_eq!(erased, 4, "it is erased in each of them");
+}
+
+#[test]
+fn facts_are_in_the_view_with_their_words() {
+    let s = Store::new();
+    let (m, key) = (&s.m, s.conversation());
+    let turn = m.say("I like tea. And rain.");
+    append(&s.store, &key, vec![turn.clone()]);
+    let (tea, rain) = (m.learn(turn_of(&turn), "tea"), m.learn(turn_of(&turn), "rain"));
+    append(&s.store, &key, vec![tea.clone(), rain.clone()]);
+    let fork = m.key();
+    done(&s.store, m.fork(&fork, &key, 4));
+    let id = |draft: &Draft| FactId(draft.id.0);
+    let correction = m.draft(kind::FACT_CORRECTED, "null");
+    let body = CorrectedBody {
+        fact: id(&correction),
+        corrects: id(&tea),
+        subject: None,
+        predicate: None,
+        object: Some("green tea".into()),
+        confidence: 1.0,
+        audience: Vec::new(),
+    };
+    let mut correction = correction;
+    correction.body.text = serde_json::to_string(&body).unwrap();
+    let retraction =
+        m.event(kind::FACT_RETRACTED, &RetractedBody { fact: id(&rain), reason: None, audience: Vec::new() });
+    append(&s.store, &key, vec![correction.clone(), retraction]);
+    let facts = |conversation: ConversationId| {
+        s.ask(&format!(
+            "select id, subject, predicate, object, source_turn, corrected_by, retracted from conversation_facts
+             where conversation = '{conversation}' order by seq"
+        ))
+    };
+    let source = turn_of(&turn);
+    let row = |fact: FactId, object: &str, source: Value, corrected_by: Value, retracted: u8| {
+        json!({
+            "id": fact, "subject": "ada", "predicate": "likes", "object": object, "source_turn": source,
+            "corrected_by": corrected_by, "retracted": retracted,
+        })
+    };
+    let expected = [
+        row(id(&tea), "tea", json!(source), json!(id(&correction)), 0),
+        row(id(&rain), "rain", json!(source), Value::Null, 1),
+        row(id(&correction), "green tea", Value::Null, Value::Null, 0),
+    ];
+    assert_eq!(facts(key.id), expected);
+    // As they were when the fork was made.
+    let expected = [
+        row(id(&tea), "tea", json!(source), Value::Null, 0),
+        row(id(&rain), "rain", json!(source), Value::Null, 0),
+    ];
+    assert_eq!(facts(fork.id), expected);
+    done(&s.store, m.erase(&key, &[turn_of(&turn)]));
+    let left = s.number("select count(*) as n from conversation_facts where object in ('tea', 'rain')");
+    assert_eq!(left, 0, "erased with their turn");
+}
+
+/// A file from before the views gets them when it is opened for writing.
+#[test]
+fn an_older_file_gets_the_views() {
+    let s = Store::new();
+    let key = s.conversation();
+    append(&s.store, &key, vec![s.m.say("one"), s.m.say("two")]);
+    let path: PathBuf = s.folder.path().join("store.db");
+    drop(s.store);
+    rusqlite::Connection::open(&path).unwrap().execute_batch(UNDO_VERSION_6).unwrap();
+    let store = Sqlite::open(&path, Duration::ZERO).unwrap();
+    assert_eq!(texts(&store, &key), ["one", "two"]);
+    drop(store);
+    let found = sqlite3(&path, "select actor, content from turns order by seq");
+    assert_eq!(json!(found), json!([{"actor": "ada", "content": "one"}, {"actor": "ada", "content": "two"}]));
+}
