@@ -62,7 +62,8 @@ impl Given<'_> {
             // fields.
             let rest = if self.body.is_empty() && has_query { Part::Query } else { Part::Body };
             let (part, text) = (part.get().unwrap_or(rest), e.to_string());
-            let is_named = |(name, _): &&(String, String)| text.starts_with(&format!("duplicate field `{name}`"));
+            let is_named =
+                |(name, _): &&(String, String)| text.starts_with(&format!("duplicate field `{name}`"));
             match self.path.iter().find(is_named).filter(|_| part == Part::Body) {
                 Some((name, _)) => {
                     let text = format!("`{name}` is in the path of the request; leave it out of the body");

@@ -131,7 +131,9 @@ mod tests {
             assert_eq!(written.parse::<Timestamp>().unwrap(), at);
             at.check().unwrap();
         }
-        for text in ["9999-12-31T23:59:59-01:00", "10000-01-01T00:00:00Z", "9999-12-31", "9999-12-31T23:59:59"] {
+        for text in
+            ["9999-12-31T23:59:59-01:00", "10000-01-01T00:00:00Z", "9999-12-31", "9999-12-31T23:59:59"]
+        {
             assert_eq!(text.parse::<Timestamp>().unwrap_err().code(), "time.malformed", "{text}");
         }
         assert_eq!(Timestamp(i64::MIN).check().unwrap_err().code(), "time.out_of_range");

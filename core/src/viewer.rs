@@ -137,7 +137,8 @@ pub fn is_for_everyone(turn: &Turn) -> bool {
 pub fn audience_of(turns: &[Turn]) -> Vec<String> {
     let Some((first, others)) = turns.split_first() else { return Vec::new() };
     let sees = |turn: &Turn, name: &String| turn.actor.as_ref() == Some(name) || turn.audience.contains(name);
-    let names = first.actor.iter().chain(first.audience.iter().filter(|name| first.actor.as_ref() != Some(*name)));
+    let names =
+        first.actor.iter().chain(first.audience.iter().filter(|name| first.actor.as_ref() != Some(*name)));
     names.filter(|name| others.iter().all(|turn| sees(turn, name))).cloned().collect()
 }
 

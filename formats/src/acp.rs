@@ -219,7 +219,8 @@ impl AcpListener {
     pub fn finish(&mut self) -> Vec<AcpStep> {
         self.opening = 0;
         for (_, request) in std::mem::take(&mut self.waiting) {
-            if let (Some(approval), Some(session)) = (request.approval, request.params["sessionId"].as_str()) {
+            if let (Some(approval), Some(session)) = (request.approval, request.params["sessionId"].as_str())
+            {
                 self.push(session, AcpChange::Answer { approval, outcome: Approval::Cancelled });
             }
         }

@@ -199,8 +199,7 @@ impl Scribe {
                 Error::invalid("session.subject", text)
             })?;
             let extra = Fields([extra.0, Fields::of(&json!({"server": self.subject}))?.0].concat());
-            let new =
-                New { agent_provider: client, extra, ..New::about(subject, uuid()?, at) };
+            let new = New { agent_provider: client, extra, ..New::about(subject, uuid()?, at) };
             let root = folder.parent().unwrap_or(Path::new(""));
             let session = Session::start(root, &new, Options::default());
             return Ok(Destination::File(Sink::new(Ok(session?), |_| {})));

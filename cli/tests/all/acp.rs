@@ -23,9 +23,13 @@ impl Editor {
         let mut command = shell.command(&["acp", "--", "sh", "-c", AGENT]);
         let mut editor = Editor { child: command.stdin(Stdio::piped()).spawn().unwrap() };
         editor.send(json!({"id": 0, "method": "initialize", "params": {"protocolVersion": 1}}));
-        editor.send(json!({"id": 1, "method": method, "params": {"sessionId": "s1", "cwd": "/", "mcpServers": []}}));
+        editor.send(
+            json!({"id": 1, "method": method, "params": {"sessionId": "s1", "cwd": "/", "mcpServers": []}}),
+        );
         let prompt = json!([{"type": "text", "text": "Tidy up."}]);
-        editor.send(json!({"id": 2, "method": "session/prompt", "params": {"sessionId": "s1", "prompt": prompt}}));
+        editor.send(
+            json!({"id": 2, "method": "session/prompt", "params": {"sessionId": "s1", "prompt": prompt}}),
+        );
         editor
     }
 
@@ -72,5 +76,9 @@ fn a_session_goes_on_after_its_recorder_was_killed_while_it_asked() {
     second.send(json!({"id": "p1", "result": {"outcome": {"outcome": "selected", "optionId": "ok"}}}));
     pending(&shell, |waiting| waiting.is_empty());
     let events = shell.ok(&["history", "@last", "--events", "--json", "--limit", "200"]);
-    assert_eq!(events.matches("the agent was started anew").count(), 2, "the permission and the call: {events}");
+    assert_eq!(
+        events.matches("the agent was started anew").count(),
+        2,
+        "the permission and the call: {events}"
+    );
 }

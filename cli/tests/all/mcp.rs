@@ -37,7 +37,12 @@ fn what_cannot_be_read_is_answered_with_the_id_of_the_request() {
         assert_eq!(answer["jsonrpc"], "2.0");
     }
     // Nobody waits for an answer to these.
-    for line in [&b""[..], b"\r", b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/other\"}", b"{\"id\":3,\"result\":5}"] {
+    for line in [
+        &b""[..],
+        b"\r",
+        b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/other\"}",
+        b"{\"id\":3,\"result\":5}",
+    ] {
         mcp.send_line(line);
     }
     let made = mcp.call("create_conversation", &json!({"title": "still there"})).unwrap();
@@ -63,7 +68,11 @@ fn calls_that_are_sent_at_once_are_stored_in_their_order() {
             .collect();
         let seqs: Vec<u64> = (101..141).map(|id| answers[&id]["turns"][0]["seq"].as_u64().unwrap()).collect();
         assert!(seqs.is_sorted(), "{store}: {seqs:?}");
-        assert_eq!(answers[&200]["data"].as_array().unwrap().len(), 40, "a call that reads sees what was written before");
+        assert_eq!(
+            answers[&200]["data"].as_array().unwrap().len(),
+            40,
+            "a call that reads sees what was written before"
+        );
     }
 }
 
@@ -72,14 +81,21 @@ fn calls_that_are_sent_at_once_are_stored_in_their_order() {
 fn a_call_that_waits_lets_the_next_one_pass() {
     let url = crate::changing::fake_model("To Lisbon, then.");
     let shell = Shell::new();
-    std::fs::write(shell.path("model.toml"), format!("[models.fake]\nbase_url = \"{url}\"\nmodel = \"fake\"\n"))
-        .unwrap();
+    std::fs::write(
+        shell.path("model.toml"),
+        format!("[models.fake]\nbase_url = \"{url}\"\nmodel = \"fake\"\n"),
+    )
+    .unwrap();
     let id = shell.new_conversation();
     shell.ok(&["request-approval", &id, "a1", "--question", "Go?"]);
     let mut mcp = Mcp::start(&shell, &["--toolsets", "all", "--config", "model.toml"]);
     let input = json!([{"role": "user", "content": "Where to?"}]);
     mcp.send_line(&call(100, "generate", json!({"conversation": id, "input": input})));
-    mcp.send_line(&call(101, "resolve_approval", json!({"conversation": id, "approval": "a1", "state": "approved"})));
+    mcp.send_line(&call(
+        101,
+        "resolve_approval",
+        json!({"conversation": id, "approval": "a1", "state": "approved"}),
+    ));
     let answers = [mcp.answer(), mcp.answer()];
     assert_eq!(answers.each_ref().map(|answer| answer["id"].as_u64()), [Some(101), Some(100)], "{answers:?}");
     assert_eq!(answers[1]["result"]["structuredContent"]["text"], "To Lisbon, then.");

@@ -221,7 +221,8 @@ impl ConversationContexts<'_> {
         let (options, mode) = (options.clone(), self.0.redaction()?);
         let options = if mode == Mode::Mask { masked(options)? } else { options };
         let mut actors = options.participants.clone();
-        actors.extend(options.replies_as.iter().filter(|actor| !options.participants.contains(actor)).cloned());
+        actors
+            .extend(options.replies_as.iter().filter(|actor| !options.participants.contains(actor)).cloned());
         if !self.0.tenant.caller().actors().is_empty() {
             options.asked.iter().try_for_each(|turn| self.0.visible_turn(*turn).map(drop))?;
         }
@@ -738,7 +739,8 @@ impl ConversationHandle {
                 if !is_for_everyone(&turn) {
                     private.insert(turn.id);
                 }
-                let is_for = |actor: &String| turn.actor.as_ref() == Some(actor) || turn.audience.contains(actor);
+                let is_for =
+                    |actor: &String| turn.actor.as_ref() == Some(actor) || turn.audience.contains(actor);
                 if is_asked || options.replies_as.as_ref().is_some_and(is_for) {
                     turn.visibility = Visibility::Public;
                 }

@@ -453,10 +453,11 @@ impl Work {
         let before = replaces.first().map(|turn| turn.place);
         // The question of a private answer is private too, and the caller sees both.
         let is_private = |turn: &&Turn| turn.visibility == Visibility::Private;
-        let reader = if replaces.iter().any(|turn| is_private(&turn)) { &self.asking } else { &self.conversation };
+        let reader =
+            if replaces.iter().any(|turn| is_private(&turn)) { &self.asking } else { &self.conversation };
         let recent = recent(reader, before)?;
         let from = input.first().or(recent.first()).map(|turn| turn.place);
-        let said = if input.is_empty() { &recent[..recent.len().min(1)] } else { &input };
+        let said = if input.is_empty() { &recent[..recent.len().min(1)] } else { &input[..] };
         let asked: Vec<Turn> = said.iter().filter(is_private).cloned().collect();
         let viewer = self.conversation.tenant.viewer();
         let built = ContextOptions {

@@ -156,15 +156,23 @@ fn approvals_have_limits_and_prompts_shorten_them() {
         let id = scope.begin();
         refused(request(&scope, id, ask("", None)), "name.malformed", "approval id \"\" is empty");
         refused(request(&scope, id, ask(&"i".repeat(201), None)), "limit.exceeded", "NAME_BYTES_MAX is 200");
-        let long = |bytes: usize| ApprovalBody { question: Some("é".repeat(bytes / 2)), ..ask("long", None) };
+        let long =
+            |bytes: usize| ApprovalBody { question: Some("é".repeat(bytes / 2)), ..ask("long", None) };
         let limit = "APPROVAL_QUESTION_BYTES_MAX is 4096, this is 4098";
         refused(request(&scope, id, long(4098)), "limit.exceeded", limit);
         request(&scope, id, long(4096)).unwrap();
-        let word = |n: usize| ApprovalBody { question: Some(format!("Question {n}? {}", "x".repeat(4000))), ..ask(&format!("a{n}"), None) };
+        let word = |n: usize| ApprovalBody {
+            question: Some(format!("Question {n}? {}", "x".repeat(4000))),
+            ..ask(&format!("a{n}"), None)
+        };
         for n in 1..100 {
             request(&scope, id, word(n)).unwrap();
         }
-        refused(request(&scope, id, ask("more", None)), "limit.exceeded", "APPROVALS_PENDING_MAX is 100, this is 101");
+        refused(
+            request(&scope, id, ask("more", None)),
+            "limit.exceeded",
+            "APPROVALS_PENDING_MAX is 100, this is 101",
+        );
         assert_eq!(pending(&scope, id).len(), 100);
         let chat = scope.conversation(id);
         let context = chat.contexts().build(&everturn::ContextOptions::new(4000)).unwrap();
@@ -187,11 +195,19 @@ fn only_a_deadline_that_has_passed_lets_an_approval_expire() {
         let scope = store.tenant("acme").unwrap();
         let id = scope.begin();
         request(&scope, id, ask("a1", None)).unwrap();
-        refused(resolve(&scope, id, Approval::Expired, "bob"), "approval.not_expired", "has not passed a deadline");
+        refused(
+            resolve(&scope, id, Approval::Expired, "bob"),
+            "approval.not_expired",
+            "has not passed a deadline",
+        );
         resolve(&scope, id, Approval::Approved, "ana").unwrap();
         let id = scope.begin();
         request(&scope, id, ask("a1", Some(clock.now().plus_s(60)))).unwrap();
-        refused(resolve(&scope, id, Approval::Expired, "bob"), "approval.not_expired", "approved, denied or cancelled");
+        refused(
+            resolve(&scope, id, Approval::Expired, "bob"),
+            "approval.not_expired",
+            "approved, denied or cancelled",
+        );
         clock.advance_s(60);
         resolve(&scope, id, Approval::Expired, "bob").unwrap();
     }

@@ -90,12 +90,13 @@ fn types_of_public_fields_have_names() {
     let scope = Everturn::open("memory:").unwrap().tenant("acme").unwrap();
     let chat = scope.create("Names").wait().unwrap();
     let appended = chat.append(NewTurn::user("hello")).wait().unwrap();
-    let everturn::State { pending_approvals, pending_tools, pins, scratchpads, .. } = chat.state().read().unwrap();
+    let everturn::State { pending_approvals, pending_tools, pins, scratchpads, .. } =
+        chat.state().read().unwrap();
     let _: Vec<everturn::PendingApproval> = pending_approvals;
     let _: Vec<everturn::PendingTool> = pending_tools;
     let _: Vec<everturn::Pin> = pins.into_values().collect();
     let _: Vec<everturn::Scratchpad> = scratchpads.into_values().collect();
-    let _: Option<everturn::Successor> = appended.turns[0].superseded_by.clone();
+    let _: Option<everturn::Successor> = appended.turns[0].superseded_by;
     let _: Option<everturn::Body> = chat.log().read(0, 1).unwrap().remove(0).body;
     let conversation = chat.get().unwrap();
     let _: Option<everturn::PromptRef> = conversation.system_prompt;

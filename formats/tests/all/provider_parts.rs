@@ -188,7 +188,9 @@ fn a_call_without_a_result_does_not_wait_once_more_was_said() {
         vec![user.clone(), call("a"), call("b"), answer.clone()],
         vec![user.clone(), chat, answer.clone()],
     ] {
-        for provider in [Provider::OpenaiResponses, Provider::OpenaiChat, Provider::Anthropic, Provider::Gemini] {
+        for provider in
+            [Provider::OpenaiResponses, Provider::OpenaiChat, Provider::Anthropic, Provider::Gemini]
+        {
             let out = given(provider, &messages);
             check(&provider.to_string(), None, &out).unwrap();
             assert!(!out.iter().any(|item| item.to_string().contains("\"f\"")), "{provider}: {out:?}");

@@ -144,8 +144,9 @@ fn read(line: &[u8]) -> Heard {
     if line.is_empty() {
         return Heard::Nothing;
     }
-    let refused = |code, id, text: &str| Heard::Refused(refusal(code, id, text));
-    let Some(text) = std::str::from_utf8(line).ok().filter(|line| serde_json::from_str::<&RawValue>(line).is_ok())
+    let refused = |code, id: Option<&RawValue>, text: &str| Heard::Refused(refusal(code, id, text));
+    let Some(text) =
+        std::str::from_utf8(line).ok().filter(|line| serde_json::from_str::<&RawValue>(line).is_ok())
     else {
         let text = "this line is not JSON; send each message as a line of UTF-8";
         return refused(ErrorCode::PARSE_ERROR, None, text);

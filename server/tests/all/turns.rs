@@ -41,7 +41,10 @@ async fn what_is_wrong_with_a_turn_is_said() {
         assert_eq!(empty["code"], "turn.empty");
         let twice = json!({"turn": turn, "role": "user", "content": "b"});
         let twice = stage.post(&format!("/api/v1/turns/{turn}/{verb}"), &twice, 400).await;
-        assert!(twice["detail"].as_str().unwrap().contains("`turn` is in the path of the request"), "{twice}");
+        assert!(
+            twice["detail"].as_str().unwrap().contains("`turn` is in the path of the request"),
+            "{twice}"
+        );
     }
     for (at, written) in [
         ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59.000000Z"),
@@ -51,7 +54,8 @@ async fn what_is_wrong_with_a_turn_is_said() {
         let late = stage.post(&path, &late, 201).await;
         assert_eq!(late["turns"][0]["occurred_at"], written);
     }
-    let never = json!({"turns": [{"role": "user", "content": "a", "occurred_at": "-000001-01-01T00:00:00Z"}]});
+    let never =
+        json!({"turns": [{"role": "user", "content": "a", "occurred_at": "-000001-01-01T00:00:00Z"}]});
     assert_eq!(stage.post(&path, &never, 400).await["code"], "time.out_of_range");
     stage.stop().await;
 }

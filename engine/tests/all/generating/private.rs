@@ -36,16 +36,21 @@ fn a_private_question_is_in_its_prompt_and_its_answer_is_for_the_same_actors() {
     for (_store, scope, id) in both(&server, &stage) {
         let before = server.seen().len();
         scope.say(id, NewTurn::user("The harbour opens at nine."));
-        scope.say(id, NewTurn { visibility: Some(Visibility::Private), ..NewTurn::user("Mine: grotto.").by("bob") });
+        scope.say(
+            id,
+            NewTurn { visibility: Some(Visibility::Private), ..NewTurn::user("Mine: grotto.").by("bob") },
+        );
         scope.say(id, whispered("Older: lagoon.", &[]));
         let first = generate(&scope, id, asking_privately("Alone: quartz?", &[], None)).unwrap();
-        let second = generate(&scope, id, asking_privately("To you: basalt?", &["claude"], Some("claude"))).unwrap();
+        let second =
+            generate(&scope, id, asking_privately("To you: basalt?", &["claude"], Some("claude"))).unwrap();
         let named = GenerateOptions {
             context: ContextOptions { participants: vec!["claude".into()], ..ContextOptions::new(0) },
             ..asking_privately("Named: marble?", &["claude"], Some("claude"))
         };
         let third = generate(&scope, id, named).unwrap();
-        let anew = GenerateOptions { regenerate: Some(Regenerate::Turn(first.turns[0].id)), ..Default::default() };
+        let anew =
+            GenerateOptions { regenerate: Some(Regenerate::Turn(first.turns[0].id)), ..Default::default() };
         let fourth = generate(&scope, id, anew).unwrap();
         let public = generate(&scope, id, input("And for everyone?")).unwrap();
 
@@ -53,7 +58,9 @@ fn a_private_question_is_in_its_prompt_and_its_answer_is_for_the_same_actors() {
         let holds: [&[&str]; 5] =
             [&["quartz"], &["basalt"], &["basalt", "marble"], &["quartz"], &["And for everyone"]];
         let secrets = ["quartz", "basalt", "marble", "lagoon", "grotto"];
-        for ((seen, holds), generated) in seen.iter().zip(holds).zip([&first, &second, &third, &fourth, &public]) {
+        for ((seen, holds), generated) in
+            seen.iter().zip(holds).zip([&first, &second, &third, &fourth, &public])
+        {
             for word in holds {
                 assert_eq!(seen.body.matches(word).count(), 1, "{word} once in {}", seen.body);
             }
@@ -62,8 +69,10 @@ fn a_private_question_is_in_its_prompt_and_its_answer_is_for_the_same_actors() {
             }
             replays(&scope, id, generated.receipt_seq, seen);
         }
-        let audience = |generated: &Generated| (generated.turns[0].visibility, generated.turns[0].audience.clone());
-        let private = |names: &[&str]| (Visibility::Private, names.iter().map(|name| name.to_string()).collect());
+        let audience =
+            |generated: &Generated| (generated.turns[0].visibility, generated.turns[0].audience.clone());
+        let private =
+            |names: &[&str]| (Visibility::Private, names.iter().map(|name| name.to_string()).collect());
         assert_eq!(audience(&first), private(&["ana"]));
         assert_eq!(audience(&second), private(&["ana", "claude"]));
         assert_eq!(audience(&fourth), private(&["ana"]), "generated anew");
@@ -92,7 +101,11 @@ fn an_answer_is_not_for_somebody_who_sees_only_a_part_of_the_question() {
     let server = ScriptedServer::start((0..2).map(|_| vec![says("An answer.")]).collect());
     for (_store, scope, id) in both(&server, &Stage::new()) {
         let options = GenerateOptions {
-            input: vec![whispered("quartz", &["bob", "carol"]), whispered("basalt", &["carol"]), NewTurn::user("Well?")],
+            input: vec![
+                whispered("quartz", &["bob", "carol"]),
+                whispered("basalt", &["carol"]),
+                NewTurn::user("Well?"),
+            ],
             ..GenerateOptions::default()
         };
         let answer = generate(&scope, id, options).unwrap().turns.remove(0);
