@@ -74,7 +74,7 @@ fn is_printed(line: &str) -> bool {
         || line.contains('\t')
         || !trimmed.contains(char::is_alphanumeric)
         || LEVELS.contains(&first.trim_matches(|c: char| !c.is_ascii_alphanumeric()))
-        || (BEGINNINGS.iter().any(|word| begins(word)) && is_frame())
+        || (BEGINNINGS.iter().any(begins) && is_frame())
         || first.strip_prefix('#').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         || words.clone().take(4).any(is_clock)
         || words.clone().take(2).any(|word| word.ends_with("Error:") || word.ends_with("Exception:"))
