@@ -63,10 +63,17 @@ impl Given<'_> {
             // A missing or unknown field is in none of them: it is attributed to the part with the other
             // fields.
             let rest = if self.body.is_empty() && has_query { Part::Query } else { Part::Body };
-            let part = part.get().unwrap_or(rest);
-            let text = e.to_string();
-            // Lines and columns are those of the body.
-            let text = if part == Part::Body { text } else { without_place(&text).to_string() };
+            let (part, text) = (part.get().unwrap_or(rest), e.to_string());
+            let is_named =
+                |(name, _): &&(String, String)| text.starts_with(&format!("duplicate field `{name}`"));
+            let text = match (part, self.path.iter().find(is_named)) {
+                (Part::Body, Some((name, _))) => {
+                    format!("`{name}` is in the path of the request; leave it out of the body")
+                }
+                // Lines and columns are those of the body.
+                (Part::Body, None) => text,
+                _ => without_place(&text).to_string(),
+            };
             Wrong { part, text }
         })
     }
@@ -529,7 +536,8 @@ mod tests {
             (wrong(&here, &[("limit", "1"), ("limit", "2")], ""), Part::Query, "twice"),
             (wrong(&here, &[("nonsense", "1")], ""), Part::Query, "unknown field"),
             (wrong(&here, &[], r#"{"nonsense": 1}"#), Part::Body, "unknown field"),
-            (wrong(&here, &[], r#"{"place": "there"}"#), Part::Body, "duplicate field"),
+            (wrong(&here, &[], r#"{"place": "there"}"#), Part::Body, "`place` is in the path of the request"),
+            (wrong(&here, &[], r#"{"limit": 1, "limit": 2}"#), Part::Body, "duplicate field `limit`"),
             (wrong(&here, &[], r#"{"limit": 1} x"#), Part::Body, "trailing"),
             (wrong(&here, &[], "[]"), Part::Body, "an object"),
             (wrong(&[], &[], "{}"), Part::Body, "missing field `place`"),

@@ -280,7 +280,7 @@ pub struct ResolveApproval {
     pub conversation: ConversationName,
     /// The approval's id.
     pub approval: String,
-    /// `approved`, `denied`, `cancelled` or `expired`.
+    /// `approved`, `denied` or `cancelled`; `expired` only once its deadline has passed.
     pub state: Approval,
     /// Actor that answers.
     pub actor: Option<String>,

@@ -164,6 +164,15 @@ pub fn is_for_everyone(turn: &Turn) -> bool {
             .is_none_or(|message| matches!(without_private(message.get()), Some(Cow::Borrowed(_))))
 }
 
+/// The actors that see all of these private turns. Empty without any turn.
+pub fn audience_of(turns: &[Turn]) -> Vec<String> {
+    let Some((first, others)) = turns.split_first() else { return Vec::new() };
+    let sees = |turn: &Turn, name: &String| turn.actor.as_ref() == Some(name) || turn.audience.contains(name);
+    let names =
+        first.actor.iter().chain(first.audience.iter().filter(|name| first.actor.as_ref() != Some(*name)));
+    names.filter(|name| others.iter().all(|turn| sees(turn, name))).cloned().collect()
+}
+
 /// Fields that hold blocks, which may hold blocks. Arguments and other JSON of tools are not looked into: a `visibility`
 /// there is the tool's own.
 pub const NESTS: [&str; 7] =

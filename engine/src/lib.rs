@@ -101,24 +101,31 @@ pub use everturn_core::asset::Asset;
 pub use everturn_core::budget::Usage;
 pub use everturn_core::chain::{Hash, Head, Report};
 pub use everturn_core::conversation::{
-    Conversation, Lifecycle, Parent, Retention, Settings, SystemPrompt, Tombstone,
+    BudgetRef, CheckpointRef, Conversation, Lifecycle, Parent, PromptRef, Retention, Settings, SystemPrompt,
+    Tombstone,
 };
 pub use everturn_core::error::code;
-pub use everturn_core::event::{Event, Visibility};
-pub use everturn_core::fact::Fact;
+pub use everturn_core::event::{Body, Event, Visibility};
+pub use everturn_core::fact::{Fact, Retraction, Source as FactSource, Status as FactStatus};
 pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId};
 pub use everturn_core::json::Raw;
 pub use everturn_core::time::Timestamp;
-pub use everturn_core::turn::{Partial, Role, Status, Tokens, Turn};
+pub use everturn_core::turn::{Partial, Role, Status, Successor, Tokens, Turn};
 pub use everturn_core::viewer::Viewer;
 pub use everturn_core::{Error, limits};
 pub use everturn_formats::provider::Provider;
 pub use everturn_store::{Behind, TenantUsage};
 pub use everturn_views::compaction::{Checkpoint, Covers};
-pub use everturn_views::context::{Block, Cache, LeftOut, Section, Sections, Tokens as ContextTokens};
-pub use everturn_views::projection::Options as ProjectionOptions;
+pub use everturn_views::context::{
+    Block, Cache, Choice as SectionChoice, LeftOut, Section, Sections, Source as BlockSource,
+    Tokens as ContextTokens,
+};
+pub use everturn_views::projection::{
+    Clearing, Options as ProjectionOptions, Policy as ProjectionPolicy, Projector, Reachability, Signatures,
+    Trigger,
+};
 pub use everturn_views::recall::{Kind as RecallKind, Mode as RecallMode, Snippet};
-pub use everturn_views::state::{State, ToolBody};
+pub use everturn_views::state::{PendingApproval, PendingTool, Pin, Scratchpad, State, ToolBody};
 pub use facts::{ConversationFacts, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 pub use generation::{
     GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress, Regenerate,

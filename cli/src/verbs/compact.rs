@@ -44,7 +44,7 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
         ..model::options(args, &verb.model, servers_own)?
     };
     let store = open::with(args, options)?;
-    model::check(args, &store)?;
+    model::check(args, &store, &verb.model)?;
     let id = store.resolve(&verb.conversation)?;
     if verb.revert {
         let conversation = store.call(RevertCompaction { conversation: id.into() })?;

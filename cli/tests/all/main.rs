@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod acp;
 mod attacks;
 mod backup;
 mod bad_input;
@@ -12,6 +13,7 @@ mod documents;
 mod erasing;
 mod guidance;
 mod importing;
+mod mcp;
 mod process;
 mod reading;
 mod recalling;

@@ -8,6 +8,7 @@ use everturn_core::conversation::CheckpointRef;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
+use everturn_core::limits::APPROVALS_PENDING_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::write::Action;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
@@ -213,6 +214,11 @@ impl ConversationHandle {
         {
             let text = "the deadline has passed already; give a later time";
             return Err(Error::invalid("approval.deadline", text));
+        }
+        let waiting = fold.approvals.iter().filter(|waiting| !waiting.is_due(draft.at)).count();
+        if draft.kind == kind::APPROVAL_REQUESTED && waiting >= APPROVALS_PENDING_MAX {
+            let (limit, got) = (APPROVALS_PENDING_MAX as u64, waiting as u64 + 1);
+            return Err(Error::limit("APPROVALS_PENDING_MAX", limit, got, "resolve some first"));
         }
         let of = |list: &[Waiting]| list.iter().find(|at| at.id == about.approval_id).map(|at| at.seq);
         let (pending, resolved) = (of(&fold.approvals), of(&fold.resolved));

@@ -21,6 +21,7 @@ use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::policy::OnOverflow;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
+use everturn_core::viewer::audience_of;
 use everturn_core::write::{SupersededBody, absent, not_open};
 use everturn_formats::wire::ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
 use everturn_store::TurnQuery;
@@ -343,9 +344,22 @@ impl Work {
         }
         let replaces = self.replaced()?;
         let before = replaces.first().map(|turn| turn.place);
-        let recent = self.recent(before)?;
+        // The question of a private answer is private too, and the caller sees both.
+        let is_private = |turn: &&Turn| turn.visibility == Visibility::Private;
+        let reader =
+            if replaces.iter().any(|turn| is_private(&turn)) { &self.asking } else { &self.conversation };
+        let recent = recent(reader, before)?;
         let from = input.first().or(recent.first()).map(|turn| turn.place);
-        let built = ContextOptions { input_from: from, before, ..self.options.context.clone() };
+        let said = if input.is_empty() { &recent[..recent.len().min(1)] } else { &input[..] };
+        let asked: Vec<Turn> = said.iter().filter(is_private).cloned().collect();
+        let viewer = self.conversation.tenant.viewer();
+        let built = ContextOptions {
+            input_from: from,
+            before,
+            replies_as: self.options.actor.clone().filter(|actor| viewer.is(Some(actor))),
+            asked: asked.iter().map(|turn| turn.id).collect(),
+            ..self.options.context.clone()
+        };
         let context = self.conversation.contexts().build(&built)?;
         if !context.included.iter().any(|block| matches!(block.section, Section::Tail | Section::Input)) {
             let text = format!("{} has nothing to reply to; give some input", self.conversation.id());
@@ -355,14 +369,12 @@ impl Work {
             context.check_whole()?;
         }
         let receipt_seq = self.conversation.contexts().record(&context)?.seq;
-        // The reply to a private turn is for the same actors.
-        let asked = input.last().or(recent.first()).filter(|turn| turn.visibility == Visibility::Private);
         let new = NewStream {
             actor: self.options.actor.clone(),
             role: Some(Role::Assistant),
-            visibility: asked.map(|turn| turn.visibility),
-            audience: asked
-                .map_or(Vec::new(), |turn| turn.actor.iter().chain(&turn.audience).cloned().collect()),
+            // The reply to a private turn is for the same actors.
+            visibility: asked.first().map(|turn| turn.visibility),
+            audience: audience_of(&asked),
             model: built.model.clone(),
             metadata: self.metadata(json!({ "id": self.generation, "receipt_seq": receipt_seq }))?,
             idempotency_key: None,
@@ -407,9 +419,9 @@ impl Work {
         let Some(regenerate) = self.options.regenerate else { return Ok(Vec::new()) };
         let (shared, key) = (self.conversation.shared(), self.conversation.key());
         let named = match regenerate {
-            Regenerate::Turn(id) => self.conversation.turn(id)?,
+            Regenerate::Turn(id) => self.asking.visible_turn(id)?,
             Regenerate::Last => {
-                let recent = self.recent(None)?.into_iter();
+                let recent = recent(&self.asking, None)?.into_iter();
                 let mut since = recent.take_while(|turn| turn.role != Role::User || answers_call(turn));
                 since.find(|turn| turn.role == Role::Assistant).ok_or_else(|| {
                     let text = format!(
@@ -449,14 +461,6 @@ impl Work {
         items.push(named);
         items.extend(after.into_iter().take_while(belongs));
         Ok(items)
-    }
-
-    /// The last turns that are neither superseded nor aborted, newest first.
-    fn recent(&self, before: Option<u64>) -> Result<Vec<Turn>, Error> {
-        let query = TurnQuery { before, descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
-        let mut turns = self.conversation.turns(&query)?;
-        turns.retain(|turn| turn.status != Status::Pending && turn.message.is_some());
-        Ok(turns)
     }
 
     /// Metadata of a turn of the reply.
@@ -758,6 +762,14 @@ impl Ready {
             messages,
         }
     }
+}
+
+/// The last turns that are neither superseded nor aborted, newest first.
+fn recent(conversation: &ConversationHandle, before: Option<u64>) -> Result<Vec<Turn>, Error> {
+    let query = TurnQuery { before, descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
+    let mut turns = conversation.turns(&query)?;
+    turns.retain(|turn| turn.status != Status::Pending && turn.message.is_some());
+    Ok(turns)
 }
 
 /// Whether tools already ran for this request: a tool result is in the input, or after the last user turn. `recent`

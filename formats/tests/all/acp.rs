@@ -2,7 +2,9 @@
 
 use everturn_core::approval::Approval;
 use everturn_core::turn::Role;
-use everturn_formats::acp::{AcpChange, AcpListener, AcpStart, AcpStep, AcpTurn, Side, conversation_id};
+use everturn_formats::acp::{
+    AcpChange, AcpListener, AcpStart, AcpStep, AcpTurn, Side, approvals_of, conversation_id,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -207,6 +209,30 @@ fn permissions_are_approvals() {
         let answered = wire.answered(Side::Agent, answer);
         assert_eq!(answered[0], AcpChange::Answer { approval: approval.clone(), outcome: expected });
     }
+}
+
+/// Regression: a run that was killed left its permission pending, and the next run asked under the same id.
+#[test]
+fn permissions_of_two_runs_have_two_ids_and_none_outlives_its_run() {
+    let ask = |run: &str| {
+        let mut wire = Wire::new();
+        wire.listener = std::mem::replace(&mut wire.listener, AcpListener::new("x")).in_run(run);
+        wire.ask(Side::Editor, "session/load", json!({"sessionId": "s", "cwd": "/"}), json!({}));
+        wire.update(json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "é".repeat(5000)}));
+        let params = json!({"sessionId": "s", "toolCall": {"toolCallId": "c"}, "options": []});
+        let asked = wire.asked(Side::Agent, "session/request_permission", params);
+        let [.., AcpChange::Ask { approval, question, .. }] = &asked[..] else { panic!("{asked:?}") };
+        assert_eq!(question.len(), 4096);
+        let ended = wire.listener.finish();
+        let cancelled = AcpChange::Answer { approval: approval.clone(), outcome: Approval::Cancelled };
+        assert!(ended.iter().any(|step| step.what == cancelled), "{ended:?}");
+        approval.clone()
+    };
+    let ids = [ask("one-"), ask("two-")];
+    assert_eq!(ids, ["c#one-1", "c#two-1"]);
+    assert!(ids.iter().all(|id| id.starts_with(&approvals_of("c"))));
+    let long = approvals_of(&format!("a\n{}", "é".repeat(500)));
+    assert!(long.len() <= 200 - 40 && long.starts_with("a é") && long.ends_with('#'), "{long}");
 }
 
 #[test]

@@ -307,6 +307,37 @@ async fn those_whom_it_is_for_see_it_everywhere() {
     }
 }
 
+/// A private question used to be missing from the prompt that was to answer it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_question_is_answered_to_those_who_see_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = ScriptedProvider::start().await;
+    for address in addresses(&folder) {
+        let store = provider.store_at(&address);
+        let (ada, bob) = (key(&store, KeyRole::Writer, &["ada"]), key(&store, KeyRole::Writer, &["bob"]));
+        let chat = store.tenant("acme").unwrap().create("Crystals").wait().unwrap();
+        let base = format!("/api/v1/conversations/{}", chat.id());
+        let mut stage = Stage::over(store, asking()).await;
+        stage.bearer(&ada);
+        let question =
+            json!([{"role": "user", "content": format!("Where is the {CANARY}?"), "visibility": "private"}]);
+        let got = stage.post(&format!("{base}/generate"), &json!({"input": question}), 200).await;
+        let asked = provider.seen().pop().unwrap().to_string();
+        assert_eq!(asked.matches(CANARY).count(), 1, "{asked}");
+        assert_eq!(
+            (&got["turns"][0]["visibility"], &got["turns"][0]["audience"]),
+            (&json!("private"), &json!(["ada"]))
+        );
+        stage.bearer(&bob);
+        let others = json!([{"role": "user", "content": "What was said?"}]);
+        let got = stage.post(&format!("{base}/generate"), &json!({"input": others}), 200).await;
+        silent(&provider.seen().pop().unwrap().to_string(), "the model that bob asks");
+        silent(&got.to_string(), "bob's answer");
+        silent(&stage.get(&format!("{base}/events?limit=100"), 200).await.to_string(), "bob's events");
+        stage.stop().await;
+    }
+}
+
 /// The words of others must not be readable from the scores of one's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn private_words_change_no_score() {
