@@ -165,7 +165,7 @@ pub fn is_for_everyone(turn: &Turn) -> bool {
 }
 
 /// The actors that see all of these private turns. Empty without any turn.
-pub fn audience_of(turns: &[Turn]) -> Vec<String> {
+pub fn common_audience(turns: &[Turn]) -> Vec<String> {
     let Some((first, others)) = turns.split_first() else { return Vec::new() };
     let sees = |turn: &Turn, name: &String| turn.actor.as_ref() == Some(name) || turn.audience.contains(name);
     let names =

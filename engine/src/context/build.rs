@@ -17,7 +17,7 @@ use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::redaction::{self, Mode};
 use everturn_core::turn::{Status, Turn};
-use everturn_core::viewer::{Viewer, audience_of, is_for_everyone};
+use everturn_core::viewer::{Viewer, common_audience, is_for_everyone};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint};
@@ -321,7 +321,7 @@ impl ConversationHandle {
     /// Actors that see all of these private turns.
     fn audience_of(&self, turns: &[TurnId]) -> Result<Vec<String>, Error> {
         let turn = |id: &TurnId| self.shared().journal.index.turn_in(self.key(), *id);
-        Ok(audience_of(&turns.iter().map(turn).collect::<Result<Vec<_>, _>>()?))
+        Ok(common_audience(&turns.iter().map(turn).collect::<Result<Vec<_>, _>>()?))
     }
 
     /// Shortens the checkpoint, part by part, until everything that is never left out fits. `checkpoint` is what is left of

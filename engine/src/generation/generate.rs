@@ -21,7 +21,7 @@ use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::policy::OnOverflow;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
-use everturn_core::viewer::audience_of;
+use everturn_core::viewer::common_audience;
 use everturn_core::write::{SupersededBody, absent, not_open};
 use everturn_formats::wire::ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
 use everturn_store::TurnQuery;
@@ -374,7 +374,7 @@ impl Work {
             role: Some(Role::Assistant),
             // The reply to a private turn is for the same actors.
             visibility: asked.first().map(|turn| turn.visibility),
-            audience: audience_of(&asked),
+            audience: common_audience(&asked),
             model: built.model.clone(),
             metadata: self.metadata(json!({ "id": self.generation, "receipt_seq": receipt_seq }))?,
             idempotency_key: None,
