@@ -209,6 +209,10 @@ impl AcpRecorder {
             AcpChange::Answer { approval, outcome } => store
                 .call(ResolveApproval { conversation, approval, state: outcome, actor: None, reason: None })
                 .map(drop),
+            AcpChange::Abandon { call, reason } => {
+                let reason = Some(reason);
+                store.call(AbandonToolCall { conversation, call, actor: None, reason }).map(drop)
+            }
             AcpChange::Title(title) => {
                 let change =
                     ChangeConversation { conversation, title: Some(Some(title)), ..Default::default() };
