@@ -24,11 +24,11 @@ impl Timestamp {
 
     /// Refuses a time that RFC 3339 cannot express: it could not be read back from a file.
     pub fn check(self) -> Result<(), Error> {
-        match self.in_utc().filter(|at| at.year() >= 0) {
+        match self.in_utc() {
             Some(_) => Ok(()),
             None => Err(Error::invalid(
                 "time.out_of_range",
-                format!("{} µs is not a time between the years 0000 and 9999", self.0),
+                format!("{} µs is not a time between the years -9999 and 9999", self.0),
             )),
         }
     }
@@ -137,7 +137,5 @@ mod tests {
             assert_eq!(text.parse::<Timestamp>().unwrap_err().code(), "time.malformed", "{text}");
         }
         assert_eq!(Timestamp(i64::MIN).check().unwrap_err().code(), "time.out_of_range");
-        let before = "0000-01-01T00:00:00Z".parse::<Timestamp>().unwrap().0 - 1;
-        assert_eq!(Timestamp(before).check().unwrap_err().code(), "time.out_of_range");
     }
 }

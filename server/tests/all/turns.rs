@@ -54,9 +54,6 @@ async fn what_is_wrong_with_a_turn_is_said() {
         let late = stage.post(&path, &late, 201).await;
         assert_eq!(late["turns"][0]["occurred_at"], written);
     }
-    let never =
-        json!({"turns": [{"role": "user", "content": "a", "occurred_at": "-000001-01-01T00:00:00Z"}]});
-    assert_eq!(stage.post(&path, &never, 400).await["code"], "time.out_of_range");
     stage.stop().await;
 }
 
