@@ -88,6 +88,13 @@ pub enum AcpChange {
         /// Outcome.
         outcome: Approval,
     },
+    /// A call is given up: it has no result, and none of its output is known.
+    Abandon {
+        /// Id of the call.
+        call: String,
+        /// Reason.
+        reason: String,
+    },
     /// The agent gave the session a title.
     Title(String),
 }
@@ -538,9 +545,18 @@ impl AcpListener {
         self.flush_repeated(session);
         self.flush(session);
         for at in 0..self.session(session).calls.len() {
-            if !self.session(session).calls[at].is_ended {
-                self.called(session, at);
+            if self.session(session).calls[at].is_ended {
+                continue;
+            }
+            self.called(session, at);
+            let state = self.session(session);
+            let call = &state.calls[at];
+            // A replay consists of turns.
+            if state.replay.is_some() || call.has_output() {
                 self.returned(session, at, Some(missing));
+            } else {
+                let abandoned = AcpChange::Abandon { call: call.id.clone(), reason: missing.into() };
+                self.push(session, abandoned);
             }
         }
         self.session(session).calls.clear();

@@ -257,9 +257,14 @@ impl Described {
             }},
         });
         let named = json!({"type": "string", "description": "Name of the asset."});
+        let visibility = json!({
+            "type": "string", "enum": ["public", "internal", "private"],
+            "description": "`private`: only for the actors of the caller. By default everyone may see it.",
+        });
         let parameters = vec![
             conversation("query", true, "The conversation it belongs to."),
             parameter("name", "query", named, false),
+            parameter("visibility", "query", visibility, false),
         ];
         self.put(
             "POST",

@@ -203,6 +203,9 @@ pub struct AbandonedBody {
     /// Reason given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Actors that may read the reason, where the call is private; absent if everyone may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_for: Option<Vec<String>>,
 }
 
 /// Checks the body of an event that changes the state, so that a typo is not stored as a pin that is never

@@ -9,7 +9,7 @@ use clap::Args as ClapArgs;
 use everturn::{HistoryEntry, HistoryQuery, NewStream, Update};
 use everturn_api::conversations::{ChangeConversation, CreateConversation, GetConversation};
 use everturn_api::events::AppendEvent;
-use everturn_api::state::{RequestApproval, ResolveApproval};
+use everturn_api::state::{AbandonToolCall, RequestApproval, ResolveApproval};
 use everturn_api::streams::{AppendChunk, CommitTurn, OpenTurn};
 use everturn_api::turns::{AppendTurns, ListTurns, TurnInput};
 use everturn_core::Error;
@@ -206,6 +206,10 @@ impl AcpRecorder {
             AcpChange::Answer { approval, outcome } => store
                 .call(ResolveApproval { conversation, approval, state: outcome, actor: None, reason: None })
                 .map(drop),
+            AcpChange::Abandon { call, reason } => {
+                let reason = Some(reason);
+                store.call(AbandonToolCall { conversation, call, actor: None, reason }).map(drop)
+            }
             AcpChange::Title(title) => {
                 let change =
                     ChangeConversation { conversation, title: Some(Some(title)), ..Default::default() };

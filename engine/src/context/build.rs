@@ -440,7 +440,8 @@ impl ConversationHandle {
             let how = match (how, recorded) {
                 (_, Some(recorded)) => Some(How::Recorded(recorded)),
                 (Some(how), None) => {
-                    let how = how.clone().with_scratchpads(&self.scratchpads(fold)?);
+                    let how = how.clone().redacted(self.redaction()?)?;
+                    let how = how.with_scratchpads(&self.scratchpads(fold)?);
                     let summary = self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
                     Some(How::Now(Box::new(how), summary))
                 }

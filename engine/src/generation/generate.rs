@@ -158,6 +158,7 @@ impl ConversationHandle {
         self.shared().journal.writable()?;
         let model = self.tenant.generations().model(options.model.as_deref())?;
         complete(&model, &mut options)?;
+        options.actor.as_ref().map_or(Ok(()), |actor| self.tenant.caller().check(actor))?;
         self.shared().journal.conversation(self.key())?;
         let runtime = runtime()?;
         let generation = GenerationId(self.shared().journal.source.ulid()?);

@@ -129,9 +129,14 @@ impl Streams {
         self.open().get(&(key.clone(), turn)).cloned()
     }
 
-    /// The actor of an open turn.
-    pub fn actor(&self, key: &Key, turn: TurnId) -> Option<String> {
-        self.open().get(&(key.clone(), turn))?.actor.clone()
+    /// Checks an open turn, if it is open here.
+    pub fn check<E>(
+        &self,
+        key: &Key,
+        turn: TurnId,
+        check: impl FnOnce(&Open) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.open().get(&(key.clone(), turn)).map_or(Ok(()), check)
     }
 
     /// Wakes the thread that makes chunks durable, so that it sees the store closing.

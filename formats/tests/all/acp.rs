@@ -149,15 +149,24 @@ fn a_call_is_written_when_its_input_is_known_and_its_result_once() {
 }
 
 #[test]
-fn a_call_without_a_result_gets_one_when_the_prompt_ends() {
+fn a_call_without_a_result_is_given_up_when_the_prompt_ends() {
     let mut wire = Wire::new();
     wire.prompt("go");
     wire.update(
         json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "Run", "status": "in_progress"}),
     );
     let steps = wire.answered(Side::Editor, json!({"stopReason": "cancelled"}));
+    let given_up = |call: &str, reason: &str| AcpChange::Abandon { call: call.into(), reason: reason.into() };
+    assert_eq!(steps[0], given_up("c", "no result was reported"));
+    // Output that came before is its result.
+    wire.prompt("once more");
+    wire.update(
+        json!({"sessionUpdate": "tool_call", "toolCallId": "b", "title": "Run", "status": "in_progress",
+        "content": [{"type": "content", "content": {"type": "text", "text": "half"}}]}),
+    );
+    let steps = wire.answered(Side::Editor, json!({"stopReason": "cancelled"}));
     let result = &turn(&steps[0]).message["content"][0];
-    assert_eq!((&result["content"], &result["is_error"]), (&json!("no result was reported"), &json!(true)));
+    assert_eq!((&result["content"][0]["text"], &result["is_error"]), (&json!("half"), &json!(true)));
     // The agent dies in the middle.
     wire.prompt("again");
     wire.update(chunk("agent_message_chunk", "half a sen"));
@@ -167,8 +176,7 @@ fn a_call_without_a_result_gets_one_when_the_prompt_ends() {
     wire.update(chunk("agent_message_chunk", "more"));
     let steps: Vec<AcpChange> = wire.listener.finish().into_iter().map(|step| step.what).collect();
     assert_eq!(turn(&steps[0]).message["content"][0]["text"], "more");
-    assert_eq!(turn(&steps[1]).role, Role::Tool);
-    assert_eq!(steps.len(), 2);
+    assert_eq!(steps[1..], [given_up("d", "the agent ended before the tool did")]);
 }
 
 #[test]
@@ -301,7 +309,8 @@ proptest! {
             let blocks = said.flat_map(|said| said.message["content"].as_array().cloned().unwrap_or_default());
             blocks.filter(|block| block["type"] == kind).map(|block| block[field].to_string()).collect()
         };
-        prop_assert_eq!(ids("tool_call", "id").len(), ids("tool_result", "tool_use_id").len());
+        let given_up = steps.iter().filter(|step| matches!(step.what, AcpChange::Abandon { .. })).count();
+        prop_assert_eq!(ids("tool_call", "id").len(), ids("tool_result", "tool_use_id").len() + given_up);
     }
 }
 

@@ -22,6 +22,8 @@ pub struct InDatabase<'a> {
     pub db: &'a Db,
     pub buffer: &'a RefCell<Buffer>,
     pub key: &'a Key,
+    /// Origin of a fork that is being made.
+    pub parent: Option<Parent>,
 }
 
 impl InDatabase<'_> {
@@ -31,7 +33,23 @@ impl InDatabase<'_> {
     }
 
     fn line(&self) -> Result<Lineage, Error> {
-        Ok(read::lineage_of(self.db()?, self.key)?.unwrap_or(Lineage(Vec::new())))
+        match (read::lineage_of(self.db()?, self.key)?, self.parent) {
+            (Some(lineage), _) => Ok(lineage),
+            (None, Some(parent)) => self.inherited(parent),
+            (None, None) => Ok(Lineage(Vec::new())),
+        }
+    }
+
+    /// What a fork sees before it exists: no level of its own yet, and those above up to its origin.
+    fn inherited(&self, parent: Parent) -> Result<Lineage, Error> {
+        let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
+        let Some(Lineage(mut levels)) = read::lineage_of(self.db()?, &key)? else {
+            return Ok(Lineage(Vec::new()));
+        };
+        levels.iter_mut().for_each(|level| level.cap = level.cap.min(parent.at_seq));
+        let (floor, cap) = (parent.at_seq, i64::MAX as u64);
+        levels.insert(0, read::Level { no: -1, id: self.key.id, floor, cap, deleted: false });
+        Ok(Lineage(levels))
     }
 }
 
