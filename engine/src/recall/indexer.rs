@@ -116,10 +116,13 @@ pub fn run(shared: &Shared) {
         }
         if removals && Instant::now() >= next_scrub && !stopping() {
             let began = Instant::now();
-            match shared.recall.store.scrub(None, None) {
-                Ok(_) => shared.recall.indexer.news().removals = false,
-                Err(error) => tracing::debug!(%error, "removed text stays in the index file for now"),
-            }
+            // Removals from here on are noted again.
+            shared.recall.indexer.news().removals = false;
+            let is_clean = shared.recall.store.scrub(None, None).unwrap_or_else(|error| {
+                tracing::debug!(%error, "removed text stays in the index file for now");
+                false
+            });
+            shared.recall.indexer.news().removals |= !is_clean;
             next_scrub = Instant::now() + SCRUB_PAUSE_MIN + began.elapsed() * SCRUB_PAUSES;
         }
     }
