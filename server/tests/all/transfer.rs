@@ -274,7 +274,11 @@ async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
     for format in formats {
         for encoding in ["identity", "gzip"] {
             let export = read(&stage, format, encoding).await.unwrap();
-            assert_eq!(export.status(), 200);
+            // A page begins with its list of prompts, so all of them are read first.
+            assert_eq!(export.status(), if format == "html" { 500 } else { 200 });
+            if format == "html" {
+                continue;
+            }
             assert!(export.bytes().await.is_err(), "{format} as {encoding} looks whole");
         }
     }
