@@ -1,6 +1,6 @@
 //! Reading a request: fields from the path, the query and headers, then those of a JSON body, into one struct.
 //!
-//! The body is read straight from its text, so that [`Raw`](everturn_core::json::Raw) fields keep their bytes;
+//! The body is read straight from its text, so that [`Raw`] fields keep their bytes;
 //! nothing is parsed into a generic value first.
 
 use everturn_core::json::Raw;
