@@ -246,6 +246,10 @@ fn count_common(db: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// The value of `removed` once the full-text index is merged, until the file is written anew. A removal in between sets
+/// it to 1 again, as its text would stay.
+const MERGED: i64 = 2;
+
 /// Whether the file still contains removed text.
 pub fn has_removed(db: &Connection) -> rusqlite::Result<bool> {
     db.prepare_cached("SELECT removed FROM position")?.query_row([], |row| row.get(0))
@@ -274,11 +278,12 @@ pub fn merge(db: &Connection) -> rusqlite::Result<()> {
     db.execute(silent, [])?;
     let unused = "DELETE FROM actors WHERE no NOT IN (SELECT actor FROM entries WHERE actor IS NOT NULL
         UNION SELECT actor FROM private_entries WHERE actor IS NOT NULL UNION SELECT actor FROM audience)";
-    db.execute(unused, []).map(drop)
+    db.execute(unused, [])?;
+    db.execute("UPDATE position SET removed = ? WHERE removed", [MERGED]).map(drop)
 }
 
 /// Rewrites the file, including the space that it freed and what SQLite left behind when it moved rows. Returns
-/// whether no reader kept copies of it.
+/// whether no reader kept copies of it, and nothing was removed since it was merged.
 pub fn write_anew(db: &Connection, in_file: bool) -> rusqlite::Result<bool> {
     if in_file {
         db.execute_batch("VACUUM")?;
@@ -287,8 +292,8 @@ pub fn write_anew(db: &Connection, in_file: bool) -> rusqlite::Result<bool> {
             return Ok(false);
         }
     }
-    db.execute("UPDATE position SET removed = 0", [])?;
-    Ok(true)
+    let written = db.execute("UPDATE position SET removed = 0 WHERE removed = ?", [MERGED])?;
+    Ok(written == 1)
 }
 
 #[cfg(test)]
