@@ -239,7 +239,10 @@ fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
         changes_of(shared, tenant, event, &mut changes)?;
     }
     embed(shared, &mut changes);
-    if changes.iter().any(|change| matches!(change, IndexChange::Remove { .. })) {
+    if changes
+        .iter()
+        .any(|change| matches!(change, IndexChange::Remove { .. } | IndexChange::RemoveAt { .. }))
+    {
         shared.recall.indexer.news().removals = true;
     }
     let span = unindexed.span.clone();
@@ -300,9 +303,12 @@ fn changes_of(
             changes.extend(fell);
         }
         kind::ERASED => {
-            let erased = event.read::<ErasedBody>().map(|body| body.turns).unwrap_or_default();
+            let (turns, events) =
+                event.read::<ErasedBody>().map(|body| (body.turns, body.events)).unwrap_or_default();
             let remove = |id| IndexChange::Remove { key: key.clone(), id: EntryId::Turn(id) };
-            changes.extend(erased.into_iter().map(remove));
+            changes.extend(turns.into_iter().map(remove));
+            // Copies of a turn in branches are among the other events.
+            changes.extend(events.into_iter().map(|at| IndexChange::RemoveAt { tenant: tenant.clone(), at }));
         }
         _ => {}
     }

@@ -186,6 +186,26 @@ fn copies_of_an_edit_in_branches_go_with_the_edit() {
     }
 }
 
+/// The words were read before the erasure, and the branch was committed after it; or the branch came just before.
+#[test]
+fn a_branch_beside_an_erasure_keeps_no_copy() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    for _ in 0..20 {
+        let chat = scope.conversation(scope.begin());
+        let said = ["Q1", "A1", "Q2"].map(|text| scope.say(chat.id(), NewTurn::user(text)).id);
+        let edit = chat.supersede(said[0], format!("a {WORD} it is").into()).wait().unwrap().turns[0].id;
+        std::thread::scope(|threads| {
+            for _ in 0..3 {
+                threads.spawn(|| chat.edit_and_branch(said[2], "Q2, other".into()).unwrap());
+            }
+            threads.spawn(|| chat.erase(edit, None, "asked for").wait().unwrap());
+        });
+    }
+    nowhere(&stage, &scope);
+}
+
 type Hook = Box<dyn FnOnce() + Send>;
 
 /// A model that is interrupted once while it writes, and repeats what it was told.

@@ -5,6 +5,7 @@ use super::{find, kind_number, sign_bits, vectors};
 use crate::IndexChange;
 use crate::sqlite::rows::{Bytes, signed};
 use everturn_core::id::{ConversationId, EventId};
+use everturn_core::write::EventAddress;
 use everturn_views::recall::{EntryId, IndexEntry, terms};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -56,6 +57,9 @@ pub fn take_in(
             }
             IndexChange::Remove { id, .. } => {
                 with_id(db, places, *id)?.into_iter().try_for_each(|no| remove(db, no))?;
+            }
+            IndexChange::RemoveAt { at, .. } => {
+                of_event(db, at)?.into_iter().try_for_each(|no| remove(db, no))?;
             }
         }
     }
@@ -171,6 +175,15 @@ fn with_id(db: &Connection, conversations: &[ConversationId], id: EntryId) -> ru
         }
     }
     Ok(found)
+}
+
+/// The entries of an event.
+fn of_event(db: &Connection, at: &EventAddress) -> rusqlite::Result<Vec<i64>> {
+    let sql = "SELECT e.no FROM entries e JOIN conversations c ON c.no = e.conversation WHERE c.id = ?1 AND e.seq = ?2
+        UNION ALL SELECT -e.no FROM private_entries e JOIN conversations c ON c.no = e.conversation
+            WHERE c.id = ?1 AND e.seq = ?2";
+    let parameters = params![Bytes(at.conversation.to_bytes()), signed(at.seq)];
+    db.prepare_cached(sql)?.query_map(parameters, |row| row.get(0))?.collect()
 }
 
 fn actor_number(db: &Connection, name: &str) -> rusqlite::Result<i64> {
