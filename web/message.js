@@ -106,7 +106,12 @@ function block(b) {
   return [{ kind: "other", value: b }];
 }
 
-const parsedOutput = (value) => (value && typeof value === "object" && !Array.isArray(value) && !value.type ? (isText(value.output) ? value.output : JSON.stringify(value, null, 2)) : value);
+function parsedOutput(value) {
+  if (!value || typeof value !== "object" || Array.isArray(value) || value.type) return value;
+  // An MCP server wraps its blocks.
+  if (Array.isArray(value.content) && value.content.length && value.content.every((one) => isText(one?.type))) return value.content;
+  return isText(value.output) ? value.output : JSON.stringify(value, null, 2);
+}
 
 /** Plain text of parts, for previews and copying. */
 export const plainText = (list) => list.map((part) => part.text ?? (part.parts ? plainText(part.parts) : part.kind === "call" ? `${part.name} ${gist(part.input)}` : part.kind === "image" ? "[picture]" : "")).filter(Boolean).join("\n");

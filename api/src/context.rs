@@ -1,6 +1,6 @@
 //! Context of a model call.
 
-use crate::given::split;
+use crate::given::{messages, messages_schema, split};
 use crate::{About, Asker, ConversationName, Method, Noun, Operation};
 use everturn::script::options;
 use everturn::{Context, ContextOptions, Digest, RecallRequest};
@@ -8,7 +8,7 @@ use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_formats::provider::Provider;
 use everturn_views::context::Sections;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -35,8 +35,9 @@ pub struct ContextRequest {
     /// Additional texts: a work board, a memory, a scratchpad. The most important first.
     #[serde(default)]
     pub digests: Vec<Digest>,
-    /// New input, as messages of any shape.
-    #[serde(default)]
+    /// New input: a text, or messages of any shape.
+    #[serde(default, deserialize_with = "messages")]
+    #[schemars(schema_with = "messages_schema::<Raw>")]
     pub input: Vec<Raw>,
     /// Content blocks of the input: images, files.
     #[serde(default)]
@@ -54,7 +55,23 @@ pub struct ContextRequest {
     pub at_seq: Option<u64>,
 }
 
+fn requires_budget(schema: &mut Schema) {
+    let required = schema.ensure_object().entry("required").or_insert_with(|| json!([]));
+    if let Some(names) = required.as_array_mut() {
+        names.push("token_budget".into());
+    }
+}
+
 impl ContextRequest {
+    /// The request of a context that no model determines the budget of.
+    fn with_budget(self) -> Result<ContextOptions, Error> {
+        if self.token_budget.is_none() {
+            let text = "token_budget is missing; give the most tokens that the prompt may have";
+            return Err(Error::invalid("context.token_budget", text));
+        }
+        self.into_options()
+    }
+
     /// Whether it sets a field that a generation determines itself.
     pub(crate) fn says_what_follows(&self) -> bool {
         !self.input.is_empty() || self.provider.is_some() || self.model.is_some()
@@ -84,6 +101,7 @@ impl ContextRequest {
 /// Builds the context of the next model call of a conversation, inside a token budget: system prompt, summary,
 /// pins and the newest turns, with token counts and what was left out. Nothing is written.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(transform = requires_budget)]
 #[schemars(example = json!({"token_budget": 8000, "provider": "openai-chat", "input": [{"role": "user", "content": "And then?"}]}))]
 pub struct BuildContext {
     /// The conversation.
@@ -108,12 +126,13 @@ impl Operation for BuildContext {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Context, Error> {
-        asker.conversation(&self.conversation)?.contexts().build(&self.request.into_options()?)
+        asker.conversation(&self.conversation)?.contexts().build(&self.request.with_budget()?)
     }
 }
 
 /// Builds a context and records its receipt, for a context that will be used.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(transform = requires_budget)]
 #[schemars(example = json!({"token_budget": 8000, "provider": "openai-chat", "input": [{"role": "user", "content": "And then?"}]}))]
 pub struct RecordContext {
     /// The conversation.
@@ -160,7 +179,7 @@ impl Operation for RecordContext {
 
     async fn run(self, asker: &Asker) -> Result<RecordedContext, Error> {
         let chat = asker.conversation(&self.conversation)?;
-        let context = chat.contexts().build(&self.request.into_options()?)?;
+        let context = chat.contexts().build(&self.request.with_budget()?)?;
         let recorded_seq = chat.contexts().record(&context)?.seq;
         Ok(RecordedContext { context, recorded_seq })
     }

@@ -34,7 +34,8 @@ pub struct CreateConversation {
     pub ttl: Option<u64>,
     /// Retention of content.
     pub retention: Option<Retention>,
-    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`, `abandon_tools_after_s`.
+    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`, `projection`,
+    /// `abandon_tools_after_s`.
     #[serde(default)]
     pub policy: BTreeMap<String, Raw>,
     /// Instructions for the whole conversation.

@@ -1,6 +1,7 @@
 //! Generations: replies of models.
 
 use crate::context::ContextRequest;
+use crate::given::{messages, messages_schema};
 use crate::turns::{TurnInput, new_turns};
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
 use everturn::{
@@ -32,8 +33,9 @@ use std::collections::BTreeMap;
 pub struct Generate {
     /// The conversation.
     pub conversation: ConversationName,
-    /// New turns to append first. Without any, the model replies to the end of the log.
-    #[serde(default)]
+    /// New turns to append first, or the text of one of the user. Without any, the model replies to the end of the log.
+    #[serde(default, deserialize_with = "messages")]
+    #[schemars(schema_with = "messages_schema::<TurnInput>")]
     pub input: Vec<TurnInput>,
     /// Generate an answer anew instead of another one: `last`, or the id of its turn. What is read before it is the
     /// prompt, and the new answer takes its place once it is complete.

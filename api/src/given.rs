@@ -1,8 +1,10 @@
 //! Reading a request: fields from the path, the query and headers, then those of a JSON body, into one struct.
 //!
-//! The body is read straight from its text, so that [`Raw`](everturn_core::json::Raw) fields keep their bytes;
+//! The body is read straight from its text, so that [`Raw`] fields keep their bytes;
 //! nothing is parsed into a generic value first.
 
+use everturn_core::json::Raw;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IntoDeserializer, MapAccess, SeqAccess,
@@ -61,9 +63,71 @@ impl Given<'_> {
             // A missing or unknown field is in none of them: it is attributed to the part with the other
             // fields.
             let rest = if self.body.is_empty() && has_query { Part::Query } else { Part::Body };
-            Wrong { part: part.get().unwrap_or(rest), text: e.to_string() }
+            let (part, text) = (part.get().unwrap_or(rest), e.to_string());
+            let is_named =
+                |(name, _): &&(String, String)| text.starts_with(&format!("duplicate field `{name}`"));
+            let text = match (part, self.path.iter().find(is_named)) {
+                (Part::Body, Some((name, _))) => {
+                    format!("`{name}` is in the path of the request; leave it out of the body")
+                }
+                // Lines and columns are those of the body.
+                (Part::Body, None) => text,
+                _ => without_place(&text).to_string(),
+            };
+            Wrong { part, text }
         })
     }
+}
+
+impl Wrong {
+    /// Names all fields of the request where one of them is unknown, except those of the path: serde names only the
+    /// fields of one of its parts.
+    pub fn naming_fields<T: JsonSchema>(self, given: &Given<'_>) -> Wrong {
+        let text = match without_place(&self.text).strip_prefix("unknown field `") {
+            Some(rest) => unknown_field::<T>(rest, given).unwrap_or(self.text),
+            None => self.text,
+        };
+        Wrong { text, ..self }
+    }
+}
+
+/// The message about an unknown field of the request itself; `None` if it is in a part of a field.
+fn unknown_field<T: JsonSchema>(text: &str, given: &Given<'_>) -> Option<String> {
+    let (unknown, expected) = text.split_once('`')?;
+    let schema = schemars::schema_for!(T);
+    let fields = schema.get("properties")?.as_object()?;
+    // The first name that it could have been tells the struct.
+    if expected.split('`').nth(1).is_some_and(|name| !fields.contains_key(name)) {
+        return None;
+    }
+    let in_path = |name: &str| given.path.iter().any(|(known, _)| known == name);
+    let known: Vec<&str> = fields.keys().map(String::as_str).filter(|name| !in_path(name)).collect();
+    Some(match known[..] {
+        [] => format!("unknown field `{unknown}`; there are no fields"),
+        _ => format!("unknown field `{unknown}`; known are {}", known.join(", ")),
+    })
+}
+
+/// The message of an error in JSON without its line and column.
+pub fn without_place(text: &str) -> &str {
+    text.rsplit_once(" at line ").map_or(text, |(text, _)| text)
+}
+
+/// Parses a list of messages. A text stands for one message of the user.
+pub fn messages<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let raw = <Raw as serde::Deserialize>::deserialize(deserializer)?;
+    let message = raw.get().trim_start().starts_with('"');
+    let list = match message {
+        true => format!(r#"[{{"role":"user","content":{}}}]"#, raw.get()),
+        false => raw.get().to_string(),
+    };
+    serde_json::from_str(&list).map_err(|e| D::Error::custom(without_place(&e.to_string())))
+}
+
+/// Schema of such a list.
+pub fn messages_schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    let list = generator.subschema_for::<Vec<T>>();
+    json_schema!({"anyOf": [{"type": "string"}, list]})
 }
 
 /// The fields before the body, grouped by name.
@@ -416,10 +480,9 @@ pub(crate) use split;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use everturn_core::json::Raw;
     use serde::Deserialize;
 
-    #[derive(Deserialize, Debug)]
+    #[derive(Deserialize, JsonSchema, Debug)]
     #[serde(deny_unknown_fields)]
     struct Body {
         value: Option<Raw>,
@@ -429,9 +492,10 @@ mod tests {
         actors: Vec<String>,
     }
 
-    #[derive(Debug)]
+    #[derive(JsonSchema, Debug)]
     struct Asked {
         place: String,
+        #[schemars(flatten)]
         body: Body,
     }
     split!(Asked { place: String } body);
@@ -460,7 +524,8 @@ mod tests {
     fn what_is_wrong_names_its_part() {
         let wrong = |path: &[(&str, &str)], query: &[(&str, &str)], body: &str| {
             let given = Given { path: pairs(path), query: pairs(query), headers: Vec::new(), body };
-            let wrong = given.read::<Asked>().unwrap_err();
+            let wrong = given.read::<Asked>().unwrap_err().naming_fields::<Asked>(&given);
+            assert!(wrong.part == Part::Body || !wrong.text.contains(" at line "), "{}", wrong.text);
             (wrong.part, wrong.text)
         };
         let here = [("place", "here")];
@@ -471,7 +536,8 @@ mod tests {
             (wrong(&here, &[("limit", "1"), ("limit", "2")], ""), Part::Query, "twice"),
             (wrong(&here, &[("nonsense", "1")], ""), Part::Query, "unknown field"),
             (wrong(&here, &[], r#"{"nonsense": 1}"#), Part::Body, "unknown field"),
-            (wrong(&here, &[], r#"{"place": "there"}"#), Part::Body, "duplicate field"),
+            (wrong(&here, &[], r#"{"place": "there"}"#), Part::Body, "`place` is in the path of the request"),
+            (wrong(&here, &[], r#"{"limit": 1, "limit": 2}"#), Part::Body, "duplicate field `limit`"),
             (wrong(&here, &[], r#"{"limit": 1} x"#), Part::Body, "trailing"),
             (wrong(&here, &[], "[]"), Part::Body, "an object"),
             (wrong(&[], &[], "{}"), Part::Body, "missing field `place`"),
@@ -480,5 +546,31 @@ mod tests {
             assert_eq!(part, expected, "{text}");
             assert!(text.contains(words), "{text}");
         }
+        let known = |path: &[(&str, &str)]| {
+            let text = wrong(path, &[], r#"{"nonsense": 1}"#).1;
+            let known = text.strip_prefix("unknown field `nonsense`; known are ").unwrap();
+            let mut known: Vec<String> = known.split(", ").map(str::to_string).collect();
+            known.sort();
+            known.join(" ")
+        };
+        assert_eq!(known(&here), "actors limit value", "the path has the place already");
+        assert_eq!(known(&[]), "actors limit place value");
+    }
+
+    #[test]
+    fn a_text_stands_for_one_message_of_the_user() {
+        #[derive(Deserialize)]
+        struct Asked {
+            #[serde(default, deserialize_with = "messages")]
+            input: Vec<Raw>,
+        }
+        let input = |json: &str| serde_json::from_str::<Asked>(json).map(|asked| asked.input);
+        let texts = |json: &str| -> Vec<String> {
+            input(json).unwrap().iter().map(|raw| raw.get().to_string()).collect()
+        };
+        assert_eq!(texts(r#"{"input": "a \"b\""}"#), [r#"{"role":"user","content":"a \"b\""}"#]);
+        assert_eq!(texts(r#"{"input": [{"a": 1.0}]}"#), [r#"{"a": 1.0}"#]);
+        assert!(texts("{}").is_empty());
+        assert!(input(r#"{"input": 7}"#).is_err() && input(r#"{"input": null}"#).is_err());
     }
 }

@@ -30,6 +30,8 @@ pub struct StartSession {
     pub context_loaded: Vec<String>,
     /// Hash of the state of the work at the beginning.
     pub starting_snapshot_hash: Option<String>,
+    /// Time at which it began, if not now.
+    pub timestamp: Option<Timestamp>,
     /// Additional fields of the header.
     #[serde(default)]
     pub fields: Fields,
@@ -56,7 +58,7 @@ impl Operation for StartSession {
                 context_loaded: self.context_loaded,
                 starting_snapshot_hash: self.starting_snapshot_hash,
                 extra: self.fields,
-                ..New::about(self.subject, self.session_id.unwrap_or(id), now)
+                ..New::about(self.subject, self.session_id.unwrap_or(id), self.timestamp.unwrap_or(now))
             };
             tenant.start_session(header)?.get()
         };

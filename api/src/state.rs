@@ -106,7 +106,7 @@ impl Operation for Unpin {
         let unpin = move |tenant: &Tenant| {
             let chat = self.conversation.find(tenant)?;
             if !chat.state().read()?.pins.contains_key(&self.name) {
-                let text = format!("nothing is pinned as {:?}; the state shows the pins", clip(&self.name));
+                let text = format!("nothing is pinned as {:?}; `state` shows the pins", clip(&self.name));
                 return Err(Error::not_found("pin.absent", text));
             }
             Ok(chat.state().unpin(&self.name))
@@ -177,7 +177,7 @@ impl Operation for ClearScratchpad {
         let clear = move |tenant: &Tenant| {
             let chat = self.conversation.find(tenant)?;
             if !chat.state().read()?.scratchpads.contains_key(&self.name) {
-                let text = format!("there is no scratchpad {:?}; the state shows them", clip(&self.name));
+                let text = format!("there is no scratchpad {:?}; `state` shows them", clip(&self.name));
                 return Err(Error::not_found("scratchpad.absent", text));
             }
             Ok(chat.state().clear_scratchpad(&self.name))
@@ -280,7 +280,7 @@ pub struct ResolveApproval {
     pub conversation: ConversationName,
     /// The approval's id.
     pub approval: String,
-    /// `approved`, `denied`, `cancelled` or `expired`.
+    /// `approved`, `denied` or `cancelled`; `expired` only once its deadline has passed.
     pub state: Approval,
     /// Actor that answers.
     pub actor: Option<String>,

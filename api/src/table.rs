@@ -60,7 +60,10 @@ const fn row<O: Operation>() -> Row {
         about: O::ABOUT,
         request: |generator| O::json_schema(generator),
         answer: |generator| generator.subschema_for::<O::Answer>(),
-        read: |given| Ok(Box::new(given.read::<O>()?)),
+        read: |given| match given.read::<O>() {
+            Ok(request) => Ok(Box::new(request)),
+            Err(wrong) => Err(wrong.naming_fields::<O>(given)),
+        },
     }
 }
 

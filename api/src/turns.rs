@@ -104,6 +104,20 @@ impl TurnInput {
     }
 }
 
+impl TurnInput {
+    /// Converts a turn that must say something.
+    pub(crate) fn into_said(self) -> Result<NewTurn, Error> {
+        let turn = self.into_turn()?;
+        match turn.message.is_empty() {
+            true => {
+                let text = "the turn says nothing; give it a `role` and `content`, or a `message`";
+                Err(Error::invalid("turn.empty", text))
+            }
+            false => Ok(turn),
+        }
+    }
+}
+
 impl TryFrom<NewTurn> for TurnInput {
     type Error = Error;
 
@@ -131,7 +145,7 @@ impl TryFrom<NewTurn> for TurnInput {
 /// Converts turns to the engine's type; an error names the index of the turn.
 pub(crate) fn new_turns(turns: Vec<TurnInput>) -> Result<Vec<NewTurn>, Error> {
     let turns = turns.into_iter().enumerate();
-    turns.map(|(n, turn)| turn.into_turn().map_err(|e| e.at(format!("turns[{n}]")))).collect()
+    turns.map(|(n, turn)| turn.into_said().map_err(|e| e.at(format!("turns[{n}]")))).collect()
 }
 
 /// Appends turns to a conversation, atomically and durably: all of them, or none. Nothing is ever overwritten.
@@ -273,7 +287,7 @@ impl Operation for SupersedeTurn {
 
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let SupersedeTurn { turn, conversation, with } = self;
-        let with = with.into_turn()?;
+        let with = with.into_said()?;
         let supersede = move |tenant: &Tenant| Ok(editing(tenant, turn, conversation)?.supersede(turn, with));
         asker.writing(supersede).await
     }
@@ -320,7 +334,7 @@ impl Operation for EditAndBranch {
 
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let EditAndBranch { turn, conversation, with } = self;
-        let with = with.into_turn()?;
+        let with = with.into_said()?;
         let branch = move |tenant: &Tenant| editing(tenant, turn, conversation)?.edit_and_branch(turn, with);
         asker.blocking(branch).await.map(|(_, appended)| appended)
     }

@@ -1,11 +1,11 @@
 //! Command-line arguments. The arguments of a verb are beside it, in [`verbs`](crate::verbs).
 
-use crate::complete;
 use crate::verbs::{
     acp, append, backup, change, compact, completions, context, copy, delete, demo, doctor, erase, export,
     facts, fork, generate, history, import, info, keys, list, man, mcp, new, open, project, recall, record,
     restore, serve, session, state, summarize, supersede, sweep, tail, verify,
 };
+use crate::{complete, show};
 use clap::parser::ValueSource;
 use clap::{
     Arg, ArgMatches, Args as ClapArgs, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
@@ -33,8 +33,6 @@ pub struct Args {
         long,
         global = true,
         help_heading = GLOBAL,
-        env = "EVERTURN_STORE",
-        hide_env = true,
         default_value = "sqlite:",
         hide_default_value = true,
         value_name = "URL"
@@ -113,6 +111,7 @@ pub struct Args {
 pub struct Sources {
     pub store: Option<ValueSource>,
     pub url: Option<ValueSource>,
+    pub key_file: Option<ValueSource>,
     pub tenant: Option<ValueSource>,
     pub mirror: Option<ValueSource>,
     pub base_url: Option<ValueSource>,
@@ -146,10 +145,17 @@ impl Args {
         args.sources = Sources {
             store: matches.value_source("store"),
             url: matches.value_source("url"),
+            key_file: matches.value_source("key_file"),
             tenant: matches.value_source("tenant"),
             mirror: matches.value_source("mirror"),
             base_url: asks_model.and_then(|own| own.value_source("base_url")),
         };
+        // Read here, since clap would show the option as a required one in every usage.
+        let store = std::env::var_os("EVERTURN_STORE").filter(|store| !store.is_empty());
+        if let Some(store) = store.filter(|_| args.sources.store == Some(ValueSource::DefaultValue)) {
+            args.store = store.to_string_lossy().into_owned();
+            args.sources.store = Some(ValueSource::EnvVariable);
+        }
         Ok(args)
     }
 
@@ -167,6 +173,19 @@ impl Args {
             verb: None,
             sources: self.sources.clone(),
         }
+    }
+
+    /// The typed options that a next command on the same store needs too.
+    pub fn again(&self) -> String {
+        let key_file = self.key_file.as_ref().map(|path| path.display().to_string());
+        let options = [
+            ("--store", Some(self.store.clone()), self.sources.store),
+            ("--url", self.url.clone(), self.sources.url),
+            ("--key-file", key_file, self.sources.key_file),
+            ("--tenant", Some(self.tenant.clone()), self.sources.tenant),
+        ];
+        let typed = options.into_iter().filter(|(_, _, source)| *source == Some(ValueSource::CommandLine));
+        typed.filter_map(|(option, value, _)| Some(format!(" {option} {}", show::quoted(&value?)))).collect()
     }
 
     pub fn level(&self) -> tracing_subscriber::filter::LevelFilter {
@@ -188,10 +207,12 @@ pub enum Verb {
     /// List conversations, latest first
     List(list::List),
     /// Show what is known about a conversation
+    #[command(visible_alias = "show")]
     Info(info::Info),
     /// Append a turn
     Append(append::Append),
     /// Replace a turn with a new one; the old one stays in the log
+    #[command(visible_alias = "edit")]
     Supersede(supersede::Supersede),
     /// Generate a model reply
     Generate(generate::Generate),
@@ -220,6 +241,7 @@ pub enum Verb {
     /// Summarize the oldest turns; the history keeps them
     Compact(compact::Compact),
     /// Search turns and facts, lexically and by embedding
+    #[command(visible_alias = "search")]
     Recall(recall::Recall),
     /// List, add, correct and retract facts, or extract them with a model
     Facts(facts::Facts),
@@ -274,10 +296,8 @@ pub enum Verb {
     /// Check the whole store
     Doctor(doctor::Doctor),
     /// Print completions for a shell
-    #[command(hide = true)]
     Completions(completions::Completions),
     /// Print the manual page, or write those of all verbs
-    #[command(hide = true)]
     Man(man::Man),
 }
 

@@ -9,13 +9,16 @@ pub use owner::{LocalStore, McpStore, Owner, Reached};
 pub use remote::Remote;
 
 use crate::output::Failure;
-use everturn::{Behind, Doctor, Format, ImportOptions, Imported, Recalled, Update};
+use everturn::{
+    Behind, Doctor, Format, HistoryEntry, HistoryQuery, ImportOptions, Imported, Order, Recalled, Update,
+};
 use everturn_api::Operation;
 use everturn_api::conversations::ResolveConversation;
 use everturn_api::recall::Recall;
+use everturn_api::turns::ListTurns;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
-use everturn_core::id::ConversationId;
+use everturn_core::id::{ConversationId, TurnId};
 use std::io::{BufRead, Write};
 
 /// A client with three transports, which give the same answers and the same errors.
@@ -55,6 +58,27 @@ impl Client {
     /// Resolves a name: an id, the beginning of one, or `@last`.
     pub fn resolve(&self, name: &str) -> Result<ConversationId, Error> {
         Ok(self.call(ResolveConversation { name: name.into() })?.id)
+    }
+
+    /// Resolves the name of a turn: its id, or `CONV#4`, its conversation and `seq`.
+    pub fn turn(&self, name: &str) -> Result<TurnId, Error> {
+        let Some((conversation, seq)) = turn_place(name)? else { return name.parse() };
+        let id = self.resolve(conversation)?;
+        let query = HistoryQuery {
+            after: Some(seq.saturating_sub(1)),
+            limit: 1,
+            order: Order::Ascending,
+            include_superseded: true,
+            ..HistoryQuery::default()
+        };
+        let page = self.call(ListTurns { conversation: id.into(), query })?;
+        match page.data.into_iter().next() {
+            Some(HistoryEntry::Turn(turn)) if turn.seq == seq => Ok(turn.id),
+            _ => {
+                let text = format!("{id} has no turn #{seq}; `everturn history {id} --ids` shows them");
+                Err(Error::not_found("turn.absent", text))
+            }
+        }
     }
 
     /// Recalls turns and facts, including the most recent ones.
@@ -142,6 +166,19 @@ impl Client {
             Client::Remote(remote) => remote.call(&everturn_api::transfer::CheckStore {}),
             Client::Owner(owner) => owner.call(everturn_api::transfer::CheckStore {}, |_| {}),
         }
+    }
+}
+
+/// The conversation and the `seq` of a turn that is named by them, after a check of the name; `None` for an id.
+pub fn turn_place(name: &str) -> Result<Option<(&str, u64)>, Error> {
+    let place = name.split_once('#').filter(|(conversation, _)| !conversation.is_empty());
+    match place.map(|(conversation, seq)| (conversation, seq.parse())) {
+        Some((conversation, Ok(seq))) => Ok(Some((conversation, seq))),
+        _ => name.parse::<TurnId>().map(|_| None).map_err(|error| {
+            error.reworded(|text| {
+                format!("{text}, nor a place such as @last#4; `everturn history CONV --ids` shows them")
+            })
+        }),
     }
 }
 

@@ -57,7 +57,7 @@ fn store_of(words: &[std::ffi::OsString]) -> Option<Args> {
     for (n, word) in words.iter().enumerate() {
         let text = word.to_string_lossy();
         let is = |flag: &&str| text == *flag || text.starts_with(&format!("{flag}="));
-        if ["--store", "--url", "--key-file", "--tenant", "--config"].iter().any(|flag| is(&flag)) {
+        if ["--store", "--url", "--key-file", "--tenant", "--config"].iter().any(is) {
             given.push(word.clone());
             given.extend(words.get(n + 1).filter(|_| !text.contains('=')).cloned());
         }

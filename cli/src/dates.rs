@@ -17,6 +17,25 @@ pub fn parse(text: &str) -> Result<Timestamp, Error> {
     })
 }
 
+/// Parses a length of time: seconds, or `90s`, `30m`, `12h`, `7d`, `2w`.
+pub fn seconds(text: &str) -> Result<u64, Error> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit: Option<u64> = match unit {
+        "" | "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(60 * 60),
+        "d" => Some(24 * 60 * 60),
+        "w" => Some(7 * 24 * 60 * 60),
+        _ => None,
+    };
+    let seconds =
+        unit.zip(number.parse().ok()).and_then(|(unit, number): (u64, u64)| unit.checked_mul(number));
+    seconds.ok_or_else(|| {
+        let shown = everturn_core::id::clip(text);
+        Error::invalid("time.malformed", format!("{shown:?} is not a length of time; write 3600, 12h or 7d"))
+    })
+}
+
 fn read(text: &str, now: &Zoned) -> Option<Timestamp> {
     if let Ok(exact) = text.parse::<Timestamp>() {
         return Some(exact);

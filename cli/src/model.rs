@@ -23,13 +23,11 @@ pub fn options(args: &Args, model: &Model, servers_own: &str) -> Result<Options,
     }
     let named = match (client(model)?, &model.model) {
         (Some(client), _) => Configured::new(client),
-        (None, Some(name)) => options.models.get(name).cloned().ok_or_else(|| {
-            let text = format!(
-                "there is no model {:?}; describe it under [models.NAME] in the configuration, or say --base-url",
-                clip(name)
-            );
-            Error::invalid("model.absent", text)
-        })?,
+        (None, Some(name)) => match options.models.get(name) {
+            Some(named) => named.clone(),
+            // The process that owns the store may know it.
+            None => return Ok(options),
+        },
         (None, None) => return Ok(options),
     };
     options.summarizers.insert("default".into(), Arc::new(Summarizer::new(named.client.clone())));
@@ -37,9 +35,20 @@ pub fn options(args: &Args, model: &Model, servers_own: &str) -> Result<Options,
     Ok(options)
 }
 
-/// Refuses a model named by its URL if another process owns the store: that one has its own models.
-pub fn check(args: &Args, store: &Client) -> Result<(), Error> {
+/// Refuses a model named by its URL if another process owns the store, since that one has its own models; and a name that
+/// is not configured, if none does.
+pub fn check(args: &Args, store: &Client, model: &Model) -> Result<(), Error> {
     match store {
+        Client::Local(_) if model.base_url.is_none() => match &model.model {
+            Some(name) if !open::options(args)?.models.contains_key(name) => {
+                let text = format!(
+                    "there is no model {:?}; describe it under [models.NAME] in the configuration, or say --base-url",
+                    clip(name)
+                );
+                Err(Error::invalid("model.absent", text))
+            }
+            _ => Ok(()),
+        },
         Client::Owner(owner) if args.sources.base_url == Some(ValueSource::CommandLine) => {
             let text = format!("{}; it uses its own models, so leave --base-url out", owner.owned.0.text());
             Err(Error::busy(code::STORE_OWNED, text))

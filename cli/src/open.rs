@@ -161,7 +161,7 @@ pub fn server(args: &Args) -> Result<Option<&str>, Error> {
         (true, false) => return Ok(None),
         (true, true) => Some("--store and --url are given together; leave one out"),
         (false, false) if sources.store == Some(ValueSource::EnvVariable) => {
-            Some("EVERTURN_STORE and EVERTURN_URL are both set; unset one, or say --store or --url")
+            Some("EVERTURN_STORE and EVERTURN_URL are both set; unset one, or pass --store or --url")
         }
         _ => None,
     };

@@ -2,6 +2,7 @@
 
 use crate::dates;
 use anstyle::{AnsiColor, Style};
+use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::Event;
@@ -13,6 +14,7 @@ use everturn_views::speech::{self, Speech};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::str::FromStr;
 
 const DIM: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
@@ -149,9 +151,13 @@ fn body(message: &Value, role: Role, assets: &[Asset], full: bool, called: &mut 
     out
 }
 
-/// The text in a result's blocks.
+/// The text in a result's blocks; anything else as JSON.
 fn plain(value: &Value) -> String {
-    message::render(&serde_json::json!({"role": "tool", "content": value}), |_| None)
+    let is_block = |block: &Value| block.is_string() || block["type"].is_string();
+    match value.as_array().is_some_and(|blocks| blocks.iter().all(is_block)) {
+        true => message::render(&serde_json::json!({"role": "tool", "content": value}), |_| None),
+        false => value.to_string(),
+    }
 }
 
 /// The text of a tool result. Output that is wrapped in JSON is shown without the wrapping.
@@ -182,7 +188,7 @@ fn indented(text: &str) -> String {
 
 /// A fact on one line.
 pub fn fact(fact: &Fact) -> String {
-    let mut notes = vec![format!("{}", fact.confidence)];
+    let mut notes = vec![format!("confidence {}", fact.confidence)];
     if !fact.sources.is_empty() {
         let places: Vec<String> =
             fact.sources.iter().filter_map(|source| source.seq).map(|seq| format!("#{seq}")).collect();
@@ -205,6 +211,25 @@ pub fn event(event: &Event) -> String {
         None => "  ‹erased›".to_string(),
     };
     format!("{DIM}· {}  #{}  {}{what}{DIM:#}", event.kind, event.seq, dates::to_second(event.at))
+}
+
+/// The value of an option; its error names the option.
+pub fn option<T: FromStr<Err = Error>>(option: &str, value: &str) -> Result<T, Error> {
+    value.parse().map_err(|error: Error| error.at(option))
+}
+
+/// `#3 to #7`, or `#3` alone.
+pub fn range(from: u64, to: u64) -> String {
+    if from == to { format!("#{from}") } else { format!("#{from} to #{to}") }
+}
+
+/// A word of a command line, quoted where a shell would take it apart.
+pub fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_string(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
 }
 
 /// `12 KiB`.

@@ -2,8 +2,9 @@
 
 use crate::Error;
 use crate::error::code;
-use crate::event::{Draft, Event, kind};
+use crate::event::{Draft, Event, check_name, kind};
 use crate::id::clip;
+use crate::limits::APPROVAL_QUESTION_BYTES_MAX;
 use crate::time::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,21 +86,40 @@ pub fn admit(draft: &Draft, last: Option<&Event>, request: Option<&Event>) -> Re
     }
     let request = request.ok_or_else(|| absent(&body.approval_id))?;
     let deadline = request.read::<ApprovalBody>().and_then(|request| request.deadline);
-    match deadline.filter(|deadline| *deadline <= draft.at) {
-        Some(deadline) if body.state != Some(Approval::Expired) => {
+    match (deadline.filter(|deadline| *deadline <= draft.at), body.state == Some(Approval::Expired)) {
+        (None, true) => {
+            let text = format!(
+                "approval {:?} has not passed a deadline; resolve it as approved, denied or cancelled",
+                clip(&body.approval_id)
+            );
+            Err(Error::invalid("approval.not_expired", text))
+        }
+        (Some(deadline), false) => {
             let text = format!(
                 "approval {:?} expired at {deadline}; request it again under another id",
                 clip(&body.approval_id)
             );
             Err(Error::conflict("approval.expired", text))
         }
-        _ => Ok(()),
+        (Some(_), true) | (None, false) => Ok(()),
     }
+}
+
+/// Refuses a request whose id cannot be named later, or whose question is too long.
+pub fn check_request(request: &ApprovalBody) -> Result<(), Error> {
+    check_name("approval id", &request.approval_id)?;
+    let bytes = request.question.as_ref().map_or(0, String::len);
+    if bytes > APPROVAL_QUESTION_BYTES_MAX {
+        let advice = "ask briefly and keep the details in a turn";
+        let (limit, got) = (APPROVAL_QUESTION_BYTES_MAX as u64, bytes as u64);
+        return Err(Error::limit("APPROVAL_QUESTION_BYTES_MAX", limit, got, advice));
+    }
+    Ok(())
 }
 
 /// No such approval waits.
 pub fn absent(approval_id: &str) -> Error {
-    let text = format!("no approval {:?} waits; the state shows those that do", clip(approval_id));
+    let text = format!("no approval {:?} waits; `state` shows those that do", clip(approval_id));
     Error::not_found("approval.absent", text)
 }
 

@@ -170,7 +170,7 @@ impl Usage {
     }
 }
 
-/// The body of a `transcript_budget` event; also shown as `metadata.transcript_budget.last_action`.
+/// The body of a `transcript_budget` event; also shown as `transcript_budget.last_action` of a conversation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Action {
     /// `reject`, `trim` or `compact`.

@@ -136,7 +136,8 @@ pub struct Settings {
     /// Retention of content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
-    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`, `abandon_tools_after_s`. Merged key by key.
+    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`, `projection`,
+    /// `abandon_tools_after_s`. Merged key by key.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub policy: BTreeMap<String, Raw>,
     /// Instructions for the whole conversation; null removes them.
@@ -203,7 +204,7 @@ impl Settings {
                 }
             }
         }
-        // Shown in metadata, never stored there.
+        // In the metadata of transcript values, never stored there.
         self.metadata.remove("transcript_budget");
         if let Some(raw) = self.metadata.get("retention") {
             match raw.read::<Option<String>>() {
@@ -252,26 +253,35 @@ impl Settings {
     }
 }
 
+/// Names of policies. Older versions also stored others, without effect.
+pub const POLICIES: [&str; 6] =
+    ["compaction", "budget", "facts", "redaction", "projection", "abandon_tools_after_s"];
+
 /// Refuses a policy that is empty or not understood: storing it would promise something that does not happen.
 fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
     match name {
-        "redaction" if raw.read::<crate::redaction::Mode>().is_none() => Err(Error::invalid(
+        "redaction" if raw.read::<crate::redaction::Mode>().is_some() => Ok(()),
+        "redaction" => Err(Error::invalid(
             "policy.redaction",
             format!("policy.redaction {} is not \"off\", \"mark\" or \"mask\"", crate::id::clip(raw.get())),
         )),
         "compaction" => crate::policy::CompactionPolicy::parse(raw).map(drop),
         "budget" => crate::budget::Policy::parse(raw).map(drop),
         "facts" => crate::policy::FactsPolicy::parse(raw).map(drop),
-        "abandon_tools_after_s" if raw.read::<u64>().is_none_or(|seconds| seconds == 0) => {
-            Err(Error::invalid(
-                "policy.abandon_tools_after_s",
-                format!(
-                    "policy.abandon_tools_after_s is {}; give a number of seconds above 0",
-                    crate::id::clip(raw.get())
-                ),
-            ))
-        }
-        _ => Ok(()),
+        // Checked by the engine, which has the projectors.
+        "projection" => Ok(()),
+        "abandon_tools_after_s" if raw.read::<u64>().is_some_and(|seconds| seconds > 0) => Ok(()),
+        "abandon_tools_after_s" => Err(Error::invalid(
+            "policy.abandon_tools_after_s",
+            format!(
+                "policy.abandon_tools_after_s is {}; give a number of seconds above 0",
+                crate::id::clip(raw.get())
+            ),
+        )),
+        _ => Err(Error::invalid(
+            "policy.unknown",
+            format!("policy.{} is unknown; known are {}", crate::id::clip(name), POLICIES.join(", ")),
+        )),
     }
 }
 
@@ -290,8 +300,7 @@ pub struct Conversation {
     pub title: Option<String>,
     /// Every actor that has spoken.
     pub participants: Vec<String>,
-    /// Metadata of the caller. Where a single conversation is read, also `system_prompt` with its text, and
-    /// `transcript_budget`.
+    /// Metadata of the caller. Where a single conversation is read, also `system_prompt` with its text.
     pub metadata: BTreeMap<String, Raw>,
     /// Lifecycle state.
     pub state: Lifecycle,
@@ -313,7 +322,8 @@ pub struct Conversation {
     pub ttl: Option<u64>,
     /// Retention of content.
     pub retention: Retention,
-    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`, `abandon_tools_after_s`.
+    /// Policies by name: `compaction`, `budget`, `facts`, `redaction`, `projection`,
+    /// `abandon_tools_after_s`.
     pub policy: BTreeMap<String, Raw>,
     /// End of the log.
     pub head: Head,
@@ -334,6 +344,9 @@ pub struct Conversation {
     /// The last budget action.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetRef>,
+    /// Budget of the messages view: `policy`, `usage` and `last_action`. Only where a single conversation is read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transcript_budget: Option<Raw>,
 }
 
 impl Conversation {
@@ -376,6 +389,7 @@ impl Conversation {
             system_prompt: None,
             checkpoint: None,
             budget: None,
+            transcript_budget: None,
         }
     }
 

@@ -52,6 +52,14 @@ impl Raw {
     }
 }
 
+impl std::str::FromStr for Raw {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Raw, Error> {
+        Raw::new(text.to_string())
+    }
+}
+
 /// For a nullable field: `None` only if it is absent.
 pub(crate) fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
     Raw::deserialize(deserializer).map(Some)

@@ -18,6 +18,12 @@ pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 pub const KEY_ACTORS_MAX: usize = 100;
 /// Maximum number of participants recorded on a conversation.
 pub const PARTICIPANTS_MAX: usize = 1000;
+/// Maximum number of actors that one turn is addressed to.
+pub const AUDIENCE_MAX: usize = 1000;
+/// Maximum length of the question of an approval, in bytes.
+pub const APPROVAL_QUESTION_BYTES_MAX: usize = 4 * 1024;
+/// Maximum number of approvals that are pending in one conversation.
+pub const APPROVALS_PENDING_MAX: usize = 100;
 /// Base64 payloads above this size move from the turn into an asset.
 pub const ASSET_INLINE_BYTES_MAX: usize = 8 * 1024;
 /// Maximum size of an asset, in bytes.

@@ -287,7 +287,26 @@ fn result_of(result: &Value, is_part: bool) -> Part<'_> {
             false => first_text([tool_call_id, tool_use_id, call_id]),
         },
         name: first_text([name, tool_name]),
-        content: content.or(output).or(body),
+        content: content.or(output).or(body).map(unwrapped),
+    }
+}
+
+/// Whether this is the result of an MCP server as a whole: content blocks, and fields that describe them.
+pub fn is_mcp_result(value: &Value) -> bool {
+    const FIELDS: [&str; 4] = ["content", "isError", "structuredContent", "_meta"];
+    let is_block = |block: &Value| field(block, "type").is_some_and(Value::is_string);
+    let Value::Object(fields) = value else { return false };
+    let Some(Value::Array(blocks)) = fields.get("content") else { return false };
+    // Without blocks, the structured content is all there is.
+    let has_content = !blocks.is_empty() || !fields.contains_key("structuredContent");
+    has_content && blocks.iter().all(is_block) && fields.keys().all(|name| FIELDS.contains(&name.as_str()))
+}
+
+/// The content blocks of an MCP server's result; any other content as it is.
+fn unwrapped(content: &Value) -> &Value {
+    match field(content, "content") {
+        Some(blocks) if is_mcp_result(content) => blocks,
+        _ => content,
     }
 }
 
@@ -458,6 +477,36 @@ mod tests {
             ("{\"output\":\"a\",\"next\":2}", Some(json!({"output": "a", "next": 2}))),
         ] {
             assert_eq!(json_output(text), read, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_result_of_an_mcp_server_is_its_content() {
+        let blocks = json!([{"type": "text", "text": "42"}]);
+        let content = |content: Value| {
+            let message = json!({"role": "tool", "content": [{"type": "tool_result", "content": content}]});
+            match parts(&message)[..] {
+                [Part::Result { content: Some(content), .. }] => content.clone(),
+                _ => panic!("{message}"),
+            }
+        };
+        for wrapped in [
+            json!({"content": blocks}),
+            json!({"content": blocks, "isError": true}),
+            json!({"content": blocks, "structuredContent": {"n": 42}, "_meta": {}}),
+        ] {
+            assert_eq!(content(wrapped), blocks);
+        }
+        assert_eq!(content(json!({"content": []})), json!([]));
+        for other in [
+            json!({"content": blocks, "rows": 3}),
+            json!({"content": [{"id": 7}]}),
+            json!({"content": "42"}),
+            json!({"content": [], "structuredContent": {"n": 42}}),
+            json!({"n": 42}),
+            blocks.clone(),
+        ] {
+            assert_eq!(content(other.clone()), other);
         }
     }
 

@@ -1,11 +1,16 @@
 //! A point in time: microseconds since 1970, UTC, written as RFC 3339. It is always passed in as an argument.
 
 use crate::Error;
+use jiff::SignedDuration;
+use jiff::civil::{DateTime, datetime};
+use jiff::fmt::temporal::Pieces;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
+
+const EPOCH: DateTime = datetime(1970, 1, 1, 0, 0, 0, 0);
 
 /// Microseconds since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -19,12 +24,17 @@ impl Timestamp {
 
     /// Refuses a time that RFC 3339 cannot express: it could not be read back from a file.
     pub fn check(self) -> Result<(), Error> {
-        jiff::Timestamp::from_microsecond(self.0).map(drop).map_err(|_| {
-            Error::invalid(
+        match self.in_utc() {
+            Some(_) => Ok(()),
+            None => Err(Error::invalid(
                 "time.out_of_range",
                 format!("{} µs is not a time between the years -9999 and 9999", self.0),
-            )
-        })
+            )),
+        }
+    }
+
+    fn in_utc(self) -> Option<DateTime> {
+        EPOCH.checked_add(SignedDuration::from_micros(self.0)).ok()
     }
 
     /// The time this many seconds later, saturating.
@@ -37,8 +47,8 @@ impl Timestamp {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A stored number may be anything; one outside the range of RFC 3339 is shown as the nearest limit.
-        let edge = if self.0 < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
-        write!(f, "{:.6}", jiff::Timestamp::from_microsecond(self.0).unwrap_or(edge))
+        let edge = if self.0 < 0 { DateTime::MIN } else { DateTime::MAX };
+        write!(f, "{:.6}Z", self.in_utc().unwrap_or(edge))
     }
 }
 
@@ -46,14 +56,23 @@ impl FromStr for Timestamp {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let parsed: jiff::Timestamp = text.parse().map_err(|_| {
+        let parsed = text.parse::<jiff::Timestamp>().ok().map(|at| Timestamp(at.as_microsecond()));
+        parsed.or_else(|| on_the_last_day(text)).ok_or_else(|| {
             Error::invalid(
                 "time.malformed",
                 format!("{:?} is not an RFC 3339 time such as 2026-04-27T14:30:00Z", crate::id::clip(text)),
             )
-        })?;
-        Ok(Timestamp(parsed.as_microsecond()))
+        })
     }
+}
+
+/// A time in the last hours of the year 9999, which [`jiff::Timestamp`] leaves for time zones.
+fn on_the_last_day(text: &str) -> Option<Timestamp> {
+    let pieces = Pieces::parse(text).ok()?;
+    let said = pieces.date().to_datetime(pieces.time()?).duration_since(EPOCH);
+    let offset = SignedDuration::from_secs(i64::from(pieces.to_numeric_offset()?.seconds()));
+    let at = Timestamp(i64::try_from(said.checked_sub(offset)?.as_micros()).ok()?);
+    (at.0 > jiff::Timestamp::MAX.as_microsecond() && at.in_utc().is_some()).then_some(at)
 }
 
 impl Serialize for Timestamp {
@@ -96,5 +115,27 @@ mod tests {
         for edge in [i64::MIN, i64::MAX, 0] {
             assert!(!Timestamp(edge).to_string().is_empty());
         }
+    }
+
+    #[test]
+    fn every_year_of_four_digits_is_a_time() {
+        for (text, written) in [
+            ("0000-01-01T00:00:00Z", "0000-01-01T00:00:00.000000Z"),
+            ("1969-12-31T23:59:59.25Z", "1969-12-31T23:59:59.250000Z"),
+            ("9999-12-30T22:00:01Z", "9999-12-30T22:00:01.000000Z"),
+            ("9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59.999999Z"),
+            ("9999-12-31T23:59:59+02:00", "9999-12-31T21:59:59.000000Z"),
+        ] {
+            let at: Timestamp = text.parse().unwrap();
+            assert_eq!(at.to_string(), written);
+            assert_eq!(written.parse::<Timestamp>().unwrap(), at);
+            at.check().unwrap();
+        }
+        for text in
+            ["9999-12-31T23:59:59-01:00", "10000-01-01T00:00:00Z", "9999-12-31", "9999-12-31T23:59:59"]
+        {
+            assert_eq!(text.parse::<Timestamp>().unwrap_err().code(), "time.malformed", "{text}");
+        }
+        assert_eq!(Timestamp(i64::MIN).check().unwrap_err().code(), "time.out_of_range");
     }
 }

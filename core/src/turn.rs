@@ -257,6 +257,9 @@ pub struct TurnBody {
     /// Reason for an abort or interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The turn that a branch copied, and the turns that it was a copy of. Erasing one of them erases this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copy_of: Vec<TurnId>,
     /// The event object of an imported transcript value, where it has more than the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Raw>,

@@ -3,10 +3,13 @@
 //! Whatever is derived from turns and events (checkpoints, recall, facts, contexts, exports, live streams) is derived from
 //! what a [`Viewer`] lets through, so that no view can forget it.
 
+use crate::Error;
 use crate::event::{Body, Event, Visibility, kind};
+use crate::id::clip;
 use crate::json::{Raw, array, elements, fields, object};
 use crate::turn::{Turn, TurnBody};
 use serde::Deserialize;
+use serde_json::Value;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -105,6 +108,11 @@ impl Viewer {
             (event.body, event.hidden) = (None, true);
             return event;
         }
+        if let Some(rest) = self.without_reason(&event) {
+            event.hidden = true;
+            event.body = Some(Body { salt: [0; 16], text: rest });
+            return event;
+        }
         let body: Option<TurnBody> = if kind::is_of_turn(&event.kind) { event.read() } else { None };
         let Some((body, message)) = body.and_then(|body| body.message.clone().map(|message| (body, message)))
         else {
@@ -122,6 +130,29 @@ impl Viewer {
         event.body = text.map(|text| Body { salt: [0; 16], text });
         event
     }
+
+    /// The body of an event without its reason, where that is about something private that is not for the viewer.
+    fn without_reason(&self, event: &Event) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Reasoned {
+            reason_for: Option<Vec<String>>,
+        }
+        if !matches!(event.kind.as_str(), kind::ERASED | kind::TOOL_ABANDONED) {
+            return None;
+        }
+        let readers = event.read::<Reasoned>()?.reason_for?;
+        if readers.iter().any(|reader| self.is(Some(reader))) {
+            return None;
+        }
+        let fields = fields(event.text()?);
+        let rest = fields.iter().filter(|(key, _)| !matches!(&**key, "reason" | "reason_for"));
+        Some(object(rest.map(|(key, value)| (&**key, value.to_string()))))
+    }
+}
+
+/// The actors that see all of a turn; `None` if everyone does.
+pub fn audience_of(turn: &Turn) -> Option<Vec<String>> {
+    (!is_for_everyone(turn)).then(|| turn.actor.iter().chain(&turn.audience).cloned().collect())
 }
 
 /// Whether everyone sees all of a turn.
@@ -133,9 +164,19 @@ pub fn is_for_everyone(turn: &Turn) -> bool {
             .is_none_or(|message| matches!(without_private(message.get()), Some(Cow::Borrowed(_))))
 }
 
+/// The actors that see all of these private turns. Empty without any turn.
+pub fn common_audience(turns: &[Turn]) -> Vec<String> {
+    let Some((first, others)) = turns.split_first() else { return Vec::new() };
+    let sees = |turn: &Turn, name: &String| turn.actor.as_ref() == Some(name) || turn.audience.contains(name);
+    let names =
+        first.actor.iter().chain(first.audience.iter().filter(|name| first.actor.as_ref() != Some(*name)));
+    names.filter(|name| others.iter().all(|turn| sees(turn, name))).cloned().collect()
+}
+
 /// Fields that hold blocks, which may hold blocks. Arguments and other JSON of tools are not looked into: a `visibility`
 /// there is the tool's own.
-pub const NESTS: [&str; 5] = ["content", "parts", "tool_calls", "tool_results", "output"];
+pub const NESTS: [&str; 7] =
+    ["content", "parts", "tool_calls", "tool_results", "output", "source", "summary"];
 
 /// A message without its private blocks; `None` if all of it is private.
 pub fn without_private(message: &str) -> Option<Cow<'_, str>> {
@@ -189,6 +230,46 @@ fn blocks_without_private(text: &str, all: bool) -> Cow<'_, str> {
     if changed { Cow::Owned(array(&kept)) } else { Cow::Borrowed(text) }
 }
 
+/// Refuses a message with a block that seems to be private and would be shown to everyone.
+pub fn check_blocks(message: &str) -> Result<(), Error> {
+    // Most messages say nothing of this and are not taken apart. An escape could hide the words.
+    let says = |word: &str| message.contains(word);
+    if says("visibility") || says("audience") || says("\\u") { check_block(message) } else { Ok(()) }
+}
+
+fn check_block(text: &str) -> Result<(), Error> {
+    for (key, value) in fields(text) {
+        let nests = NESTS.contains(&&*key);
+        match &*key {
+            "visibility" => {
+                let word: Value = serde_json::from_str(value).unwrap_or_default();
+                if !word.is_null() && word.as_str().is_none_or(|word| word.parse::<Visibility>().is_err()) {
+                    let text = format!(
+                        "the visibility {} of a block is not public, internal or private; correct it",
+                        clip(value)
+                    );
+                    return Err(Error::invalid("block.visibility", text));
+                }
+            }
+            "audience" => {
+                let text = "a block has no audience of its own; make it private, or append a turn with this audience";
+                return Err(Error::invalid("block.audience", text));
+            }
+            key if nests && value.starts_with('[') => {
+                let all = key.starts_with("tool_");
+                let mut blocks = elements(value).into_iter();
+                blocks.try_for_each(|block| match block.starts_with('{') && (all || is_block(block)) {
+                    true => check_block(block),
+                    false => Ok(()),
+                })?;
+            }
+            _ if nests && value.starts_with('{') && is_block(value) => check_block(value)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Whether an object is a block and not data of a tool.
 pub fn is_block(text: &str) -> bool {
     const MARKS: [&str; 6] = ["type", "text", "functionCall", "functionResponse", "inlineData", "fileData"];
@@ -217,6 +298,16 @@ mod tests {
                 Some(r#"{"role":"user","content":[{"type":"tool_result","content":[]}]}"#),
             ),
             (
+                r#"{"role":"user","content":[{"type":"document","source":{"type":"content","content":[{"type":"text","text":"b","visibility":"private"}]}}]}"#,
+                Some(
+                    r#"{"role":"user","content":[{"type":"document","source":{"type":"content","content":[]}}]}"#,
+                ),
+            ),
+            (
+                r#"{"type":"reasoning","summary":[{"type":"summary_text","text":"b","visibility":"private"}]}"#,
+                Some(r#"{"type":"reasoning","summary":[]}"#),
+            ),
+            (
                 r#"{"role":"assistant","tool_calls":[{"id":"1","visibility":"private"},{"id":"2"}]}"#,
                 Some(r#"{"role":"assistant","tool_calls":[{"id":"2"}]}"#),
             ),
@@ -228,6 +319,34 @@ mod tests {
             ),
         ] {
             assert_eq!(without_private(message).as_deref(), rest, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_block_that_seems_private_and_is_not_is_refused() {
+        for (message, code) in [
+            (r#"{"role":"user","content":"visibility, audience"}"#, None),
+            (r#"{"role":"user","content":[{"type":"text","text":"a","visibility":"internal"}]}"#, None),
+            (
+                r#"{"role":"user","content":[{"type":"text","text":"a","visibility":"Private"}]}"#,
+                Some("block.visibility"),
+            ),
+            (r#"{"role":"user","visibility":true,"content":"a"}"#, Some("block.visibility")),
+            (
+                r#"{"role":"user","content":[{"type":"text","text":"a","audi\u0065nce":["bob"]}]}"#,
+                Some("block.audience"),
+            ),
+            (
+                r#"{"role":"user","content":[{"type":"document","source":{"type":"content","content":[{"type":"text","text":"a","visibility":"hidden"}]}}]}"#,
+                Some("block.visibility"),
+            ),
+            (
+                r#"{"role":"assistant","content":[{"type":"tool_use","input":{"visibility":"hidden","audience":1}}]}"#,
+                None,
+            ),
+        ] {
+            let refused = check_blocks(message).err();
+            assert_eq!(refused.as_ref().map(Error::code), code, "{message}");
         }
     }
 

@@ -20,7 +20,7 @@ mod rows;
 pub use append::{new_conversation, usage};
 pub use body::{ErasedBody, Learned, StateBody, Summarized, SupersededBody};
 pub use delete::{Deletion, Purge, deletion, needed};
-pub use erase::{Erasure, learned};
+pub use erase::{Erasure, copies, learned};
 pub use fold::{fold, move_view};
 pub use lookup::{
     EventRef, Fork, ForkParent, ForkPoint, Level, Lookup, Statement, StatementsOf, Traces, Turns, owner,
@@ -32,10 +32,11 @@ use crate::Error;
 use crate::chain::Hash;
 use crate::conversation::{Conversation, Parent, Tombstone};
 use crate::event::{Draft, Event};
-use crate::id::{ConversationId, Key, TurnId};
+use crate::id::{ConversationId, EventId, Key, TurnId};
 use crate::time::Timestamp;
 use crate::turn::Status;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One atomic request on one conversation.
@@ -58,6 +59,17 @@ pub enum Action {
         parent: Option<Parent>,
         /// Makes a repeated request harmless.
         idempotency: Option<Idempotency>,
+    },
+    /// Begin a fork that also copies turns from after the point where it begins. Refused if one of them was erased since.
+    Branch {
+        /// Its first events.
+        drafts: Vec<Draft>,
+        /// Origin of the fork.
+        parent: Parent,
+        /// Drafts that copy a turn, with the `seq` of that turn in the origin.
+        copies: BTreeMap<EventId, u64>,
+        /// The store's count of erasures before the turns were read.
+        mark: u64,
     },
     /// Append to the end.
     Append {
@@ -150,6 +162,16 @@ impl Action {
         match self {
             Action::Create { idempotency, .. } => idempotency.as_ref().map(|asked| (true, asked)),
             Action::Append { idempotency, .. } => idempotency.as_ref().map(|asked| (false, asked)),
+            _ => None,
+        }
+    }
+
+    /// The origin of a fork that it begins.
+    pub fn parent(&self) -> Option<Parent> {
+        match self {
+            Action::Create { parent, .. } | Action::Begin { parent, .. } => *parent,
+            Action::Branch { parent, .. } => Some(*parent),
+            Action::Restore { events } => events.first().and_then(append::origin),
             _ => None,
         }
     }
@@ -321,6 +343,16 @@ fn plan_new(
             let request = idempotency.and_then(|asked| asked.answered(true, &planned.events));
             Append { request, ..planned }
         }
+        Action::Branch { drafts, parent, copies, mark } => {
+            let is_copied = |at: &EventRef| copies.values().any(|seq| *seq == at.seq);
+            if lookup.erased_since(mark)?.is_none_or(|erased| erased.iter().any(is_copied)) {
+                return Err(refusal::derived_from_erased());
+            }
+            refusal::check_batch(&drafts)?;
+            let first = drafts.first().ok_or_else(refusal::empty)?;
+            let conversation = append::begin(key, first.at, Some(parent), lookup)?;
+            append::append(conversation, drafts, lookup)?
+        }
         Action::Begin { created, parent } => {
             Append::new(append::begin(key, created, parent, lookup)?, Vec::new(), Changes::default())
         }
@@ -348,7 +380,7 @@ fn plan_existing(
             let answered = repeated(idempotency.as_ref(), answered)?;
             return answered.map(Plan::Repeat).ok_or_else(|| refusal::exists(conversation));
         }
-        Action::Begin { .. } => return Err(refusal::exists(conversation)),
+        Action::Begin { .. } | Action::Branch { .. } => return Err(refusal::exists(conversation)),
         Action::Append { drafts, expected_seq, idempotency } => {
             if let Some(answered) = repeated(idempotency.as_ref(), answered)? {
                 return Ok(Plan::Repeat(answered));

@@ -16,15 +16,35 @@ use std::ops::Range;
 pub struct ConversationAssets<'a>(pub(crate) &'a ConversationHandle);
 
 impl ConversationAssets<'_> {
-    /// Adds an asset to a conversation, to be shown by a turn's `asset_id`.
+    /// Adds an asset to a conversation, to be shown by a turn's `asset_id`. Everyone may see it.
     pub fn add(&self, name: Option<String>, mime_type: &str, bytes: Vec<u8>) -> Result<Asset, Error> {
+        self.add_for(None, name, mime_type, bytes)
+    }
+
+    /// As [`add`](ConversationAssets::add), for the actors of the caller only, whatever turns refer to it.
+    pub fn add_private(&self, name: Option<String>, mime_type: &str, bytes: Vec<u8>) -> Result<Asset, Error> {
+        let actors = self.0.tenant.caller().actors();
+        if actors.is_empty() {
+            let text = "a private asset is for its actor, and you act as nobody; name an actor, or use a key that is bound to one";
+            return Err(Error::invalid("asset.nobody", text));
+        }
+        self.add_for(Some(actors.to_vec()), name, mime_type, bytes)
+    }
+
+    fn add_for(
+        &self,
+        audience: Option<Vec<String>>,
+        name: Option<String>,
+        mime_type: &str,
+        bytes: Vec<u8>,
+    ) -> Result<Asset, Error> {
         let conversation = self.0.shared().journal.conversation(self.0.key())?;
         check_name("mime_type", mime_type)?;
         let payload = Payload { bytes, mime_type: mime_type.to_string(), name };
         let mut uploads = Vec::new();
         let asset_id = crate::ingest::asset_id(self.0.shared().journal.source.ulid()?);
         let draft =
-            self.0.shared().asset_draft(&self.0.key().tenant, asset_id, payload, None, &mut uploads)?;
+            self.0.shared().asset_draft(&self.0.key().tenant, asset_id, payload, audience, &mut uploads)?;
         let mut drafts = self.0.make_room(&conversation, std::slice::from_ref(&draft), "add_asset")?;
         drafts.push(draft);
         let action = Action::Append { drafts, expected_seq: None, idempotency: None };

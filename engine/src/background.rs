@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interruptible sleeps of the background threads; they end when the store closes.
 #[derive(Default)]
@@ -114,15 +114,22 @@ pub fn flush(shared: &Shared) {
     }
 }
 
-/// Sweeps at intervals.
+/// Sweeps at intervals, and deletes conversations when they expire.
 pub fn sweeper(shared: &Arc<Shared>) {
+    let mut swept = Instant::now();
     loop {
-        shared.pauses.sleep(shared.options.sweep_every);
+        shared.expiry.wait(shared, shared.options.sweep_every.saturating_sub(swept.elapsed()));
         if shared.pauses.ended() {
             return;
         }
-        if let Err(error) = sweep(shared) {
+        let is_due = swept.elapsed() >= shared.options.sweep_every;
+        let done = if is_due { sweep(shared).map(drop) } else { delete_expired(shared) };
+        if is_due {
+            swept = Instant::now();
+        }
+        if let Err(error) = done {
             tracing::warn!(%error, "sweep failed; the next round retries");
+            shared.pauses.sleep(shared.options.sweep_every.saturating_sub(swept.elapsed()));
         }
     }
 }
@@ -130,7 +137,8 @@ pub fn sweeper(shared: &Arc<Shared>) {
 /// One round of the sweep.
 pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
     let now = shared.now();
-    let expired = delete_expired(shared)? + shared.expired_at_open.swap(0, Ordering::Relaxed);
+    delete_expired(shared)?;
+    let expired = std::mem::take(&mut *shared.expiry.deleted.lock());
     let mut swept = Swept { expired, ..Swept::default() };
     let idle_us = i64::try_from(shared.options.stream_idle_max.as_micros()).unwrap_or(i64::MAX);
     let silent: Vec<(Key, TurnId)> = shared
@@ -160,22 +168,23 @@ pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
     Ok(swept)
 }
 
-/// Deletes conversations whose time to live has passed, at most [`EXPIRED_PER_ROUND`]. Returns their number.
-pub fn delete_expired(shared: &Shared) -> Result<usize, Error> {
+/// Deletes conversations whose time to live has passed, at most [`EXPIRED_PER_ROUND`]. The next sweep reports their
+/// number.
+pub fn delete_expired(shared: &Shared) -> Result<(), Error> {
+    let mut deleted = shared.expiry.deleted.lock();
     let now = shared.now();
-    let mut deleted = 0;
     for key in shared.journal.index.expired(now, EXPIRED_PER_ROUND)? {
         let action =
             Action::Delete { at: now, reason: "its time to live has passed".into(), only_expired: true };
         let answer = shared.journal.submit_now(Write { key, action })?;
         match answer.recv().map_err(|_| crate::writer::closed())? {
-            Ok(_) => deleted += 1,
+            Ok(_) => *deleted += 1,
             // Somebody else deleted it, or changed its time to live, since it was found.
             Err(Error::Conflict(_) | Error::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(deleted)
+    Ok(())
 }
 
 /// Ends the turns that a crash left open, with the text that was durable.

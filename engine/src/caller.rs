@@ -6,18 +6,22 @@
 use crate::conversation::ConversationHandle;
 use crate::ingest::redaction_mode;
 use crate::journal::Upload;
+use crate::streaming::open_turns::Open;
 use crate::tenant::Tenant;
 use crate::writer::Submitted;
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
-use everturn_core::event::{Draft, Event, kind};
+use everturn_core::asset::Asset;
+use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{Key, TurnId, clip};
+use everturn_core::json::Raw;
 use everturn_core::redaction::{self, Mode};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::Viewer;
 use everturn_core::write::{Action, Write, absent_turn};
 use everturn_store::TurnQuery;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The caller of a tenant's operations. The default is the owner of the store.
@@ -62,6 +66,14 @@ impl Caller {
         self.key.as_deref()
     }
 
+    /// Refuses to write to an open turn of others. One that the caller may not see is absent for it.
+    pub(crate) fn check_open(&self, turn: TurnId, open: &Open) -> Result<(), Error> {
+        if self.is_bound && !self.viewer.sees(open.visibility, open.actor.as_deref(), &open.audience) {
+            return Err(absent_turn(turn));
+        }
+        open.actor.as_deref().map_or(Ok(()), |actor| self.check(actor))
+    }
+
     pub(crate) fn check(&self, actor: &str) -> Result<(), Error> {
         if !self.is_bound || self.viewer.is(Some(actor)) {
             return Ok(());
@@ -71,10 +83,12 @@ impl Caller {
         Err(Error::forbidden("actor.forbidden", text))
     }
 
-    /// Names the writer of an event. What a model, a tool or an instruction says without a name is nobody's.
+    /// Names the writer of an event. What a model, a tool or an instruction says without a name is nobody's, unless it is
+    /// private: nobody could read it.
     fn sign(&self, draft: &mut Draft) -> Result<(), Error> {
         draft.key = self.key.as_deref().map(str::to_string);
-        let is_own = draft.role.is_none_or(|role| role == Role::User);
+        let is_private = draft.visibility == Visibility::Private && kind::begins_turn(&draft.kind);
+        let is_own = is_private || draft.role.is_none_or(|role| role == Role::User);
         match (&draft.actor, self.actors()) {
             (Some(actor), _) => self.check(actor),
             (None, _) if !is_own => Ok(()),
@@ -126,24 +140,64 @@ impl Tenant {
     }
 
     pub(crate) fn prepare(&self, key: &Key, action: &mut Action) -> Result<(), Error> {
+        let begins = matches!(action, Action::Create { .. } | Action::Branch { .. });
+        let copies = match action {
+            Action::Branch { copies, .. } => copies.clone(),
+            _ => BTreeMap::new(),
+        };
         let drafts = match action {
             Action::Create { drafts, .. }
+            | Action::Branch { drafts, .. }
             | Action::Append { drafts, .. }
             | Action::Approve { drafts, .. }
             | Action::Derive { drafts, .. } => &mut drafts[..],
             Action::Erase { draft, .. } => std::slice::from_mut(draft),
             _ => return Ok(()),
         };
-        drafts.iter_mut().try_for_each(|draft| self.caller.sign(draft))?;
-        // Turns and settings were redacted where they came in, and a conversation that is not there yet has nothing else.
-        if drafts.iter().any(|draft| is_redacted_here(&draft.kind)) {
-            let mode = match self.shared().journal.conversation(key) {
-                Ok(conversation) => redaction_mode(&conversation),
-                Err(_) => drafts.iter().find_map(mode_of_settings).unwrap_or_default(),
-            };
-            drafts.iter_mut().try_for_each(|draft| redact(draft, mode))?;
+        // A copy keeps its author and the key that wrote it.
+        let mut own = drafts.iter_mut().filter(|draft| !copies.contains_key(&draft.id));
+        own.try_for_each(|draft| self.caller.sign(draft))?;
+        address_assets(drafts)?;
+        // Bodies of turns and settings were redacted where they came in.
+        let existing = if begins { None } else { self.shared().journal.conversation(key).ok() };
+        let mode = match existing {
+            Some(conversation) => redaction_mode(&conversation),
+            None => drafts.iter().find_map(mode_of_settings).unwrap_or_default(),
+        };
+        drafts.iter_mut().try_for_each(|draft| redact(draft, mode))?;
+        if let Action::Create { idempotency: Some(asked), .. }
+        | Action::Append { idempotency: Some(asked), .. } = action
+        {
+            mask_name(&mut asked.key, mode);
         }
         Ok(())
+    }
+}
+
+/// Addresses private assets to the actors of their turns: some are known only once they are signed.
+fn address_assets(drafts: &mut [Draft]) -> Result<(), Error> {
+    for at in 0..drafts.len() {
+        let (asset, turn) = (&drafts[at], drafts[at].turn);
+        if asset.kind != kind::ASSET_ADDED || asset.visibility != Visibility::Private || turn.is_none() {
+            continue;
+        }
+        let said = drafts.iter().find(|draft| draft.turn == turn && kind::is_of_turn(&draft.kind));
+        let Some(actor) = said.and_then(|said| said.actor.clone()) else { continue };
+        let Some(mut asset) = Raw::new(asset.body.text.clone())?.read::<Asset>() else { continue };
+        if !asset.audience.contains(&actor) {
+            asset.audience.push(actor);
+            drafts[at].body.text = Raw::of(&asset)?.get().to_string();
+        }
+    }
+    Ok(())
+}
+
+/// Masks the secrets in a name.
+pub(crate) fn mask_name(name: &mut String, mode: Mode) {
+    if mode == Mode::Mask
+        && let Cow::Owned(masked) = redaction::mask(name, &mut Vec::new())
+    {
+        *name = masked;
     }
 }
 
@@ -165,8 +219,14 @@ fn is_redacted_here(kind: &str) -> bool {
         && !matches!(kind, kind::SYSTEM_PROMPT | kind::RECEIPT | kind::PROJECTION)
 }
 
-/// Redacts the body of an event.
+/// Redacts the names and the body of an event.
 pub(crate) fn redact(draft: &mut Draft, mode: Mode) -> Result<(), Error> {
+    if let Some(actor) = &mut draft.actor {
+        mask_name(actor, mode);
+    }
+    if let Cow::Owned(kind) = &mut draft.kind {
+        mask_name(kind, mode);
+    }
     if is_redacted_here(&draft.kind)
         && let (Cow::Owned(masked), _) = redaction::redact(&draft.body.text, mode)?
     {

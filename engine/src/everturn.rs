@@ -6,7 +6,7 @@ use crate::context::Transcripts;
 use crate::conversation::due::Deadlines;
 use crate::elsewhere;
 use crate::erasing::copies::Copies;
-use crate::expiry::Unexpired;
+use crate::expiry::{Expiry, Unexpired};
 use crate::folds::Folds;
 use crate::generation::Generations;
 use crate::journal::{Journal, Observer, Upload};
@@ -41,7 +41,6 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -148,8 +147,7 @@ pub(crate) struct Shared {
     pub listings: Arc<Listings>,
     pub changes: Arc<ChangeHub>,
     pub deadlines: Arc<Deadlines>,
-    /// Conversations deleted when the store was opened, until the first sweep counts them.
-    pub expired_at_open: AtomicUsize,
+    pub expiry: Arc<Expiry>,
     pub mirror: Option<Arc<Mirror>>,
     pub copies: Copies,
     pub load: Load,
@@ -239,6 +237,7 @@ impl Everturn {
         let transcripts = Arc::<Transcripts>::default();
         let changes = Arc::<ChangeHub>::default();
         let deadlines = Arc::<Deadlines>::default();
+        let expiry = Arc::<Expiry>::default();
         // In this order: an open turn must be known before its event is published.
         let mut observers: Vec<Arc<dyn Observer>> = vec![
             quotas.clone(),
@@ -251,6 +250,7 @@ impl Everturn {
             hub.clone(),
             compaction.clone(),
             deadlines.clone(),
+            expiry.clone(),
         ];
         if options.index {
             observers.push(indexer.clone());
@@ -276,7 +276,7 @@ impl Everturn {
             listings,
             changes,
             deadlines,
-            expired_at_open: AtomicUsize::new(0),
+            expiry,
             mirror,
             copies,
             load: Load::default(),
@@ -289,11 +289,8 @@ impl Everturn {
             Everturn { inner: Arc::new(Inner { threads: Mutex::default(), shared: shared.clone() }) };
         everturn.inner.start()?;
         if !shared.options.read_only {
-            match background::delete_expired(&shared) {
-                Ok(expired) => shared.expired_at_open.store(expired, Ordering::Relaxed),
-                Err(error) => {
-                    tracing::warn!(%error, "expired conversations are not deleted; the sweeper retries")
-                }
+            if let Err(error) = background::delete_expired(&shared) {
+                tracing::warn!(%error, "expired conversations are not deleted; the sweeper retries");
             }
             background::recover(&shared)?;
         }
@@ -566,6 +563,7 @@ impl Shared {
         self.pauses.stop();
         background::flush(self);
         self.journal.queue.close();
+        self.expiry.wake();
         self.streams.wake();
         self.compaction.wake();
         self.recall.indexer.wake();

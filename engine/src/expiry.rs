@@ -1,6 +1,8 @@
 //! Expired conversations are absent for every reader the moment their time to live has passed, and not only once they are
 //! swept.
 
+use crate::everturn::Shared;
+use crate::journal::{Observed, Observer};
 use crate::world::World;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -15,8 +17,9 @@ use everturn_store::{
     FoldCache, Log, Maintenance, Problem, Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery,
     WrittenPage,
 };
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A store without its expired conversations.
 #[derive(Clone)]
@@ -53,6 +56,54 @@ impl Unexpired {
     /// Refuses an expired conversation.
     fn check(&self, key: &Key) -> Result<(), Error> {
         if self.has_expired(key) { Err(absent(key)) } else { Ok(()) }
+    }
+}
+
+/// The time at which the next conversation expires, so that its deletion is told when it is due.
+#[derive(Default)]
+pub struct Expiry {
+    /// Not later than the next time: a change of the conversation may have moved it.
+    next: Mutex<Option<Timestamp>>,
+    changed: Condvar,
+    /// Conversations deleted since a sweep last reported them. Held while more are deleted.
+    pub deleted: Mutex<usize>,
+}
+
+impl Observer for Expiry {
+    fn committed(&self, commit: &Observed<'_>) {
+        let Some(due) = commit.committed.conversation.expires().filter(|_| !commit.deleted) else { return };
+        let mut next = self.next.lock();
+        if next.is_none_or(|next| due < next) {
+            *next = Some(due);
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Expiry {
+    /// Waits until a conversation may have expired, at most `patience` long, or until the store closes.
+    pub fn wait(&self, shared: &Shared, patience: Duration) {
+        let index = &*shared.journal.index;
+        let now = shared.now();
+        let due = match first_due(index) {
+            // It has just expired, or cannot be read or deleted.
+            due if due <= now => now.plus_s(1),
+            due => due,
+        };
+        let mut next = self.next.lock();
+        let due = next.take().unwrap_or(due).min(due);
+        *next = Some(due);
+        let left = Duration::from_micros(u64::try_from(due.0.saturating_sub(now.0)).unwrap_or(0));
+        if !shared.pauses.ended() {
+            self.changed.wait_for(&mut next, left.min(patience));
+        }
+        *next = None;
+    }
+
+    /// Ends the wait.
+    pub fn wake(&self) {
+        drop(self.next.lock());
+        self.changed.notify_all();
     }
 }
 

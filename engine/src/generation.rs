@@ -2,6 +2,8 @@
 
 mod account;
 mod generate;
+mod options;
 
 pub use account::{Generated, Generating, GenerationState, GenerationStatus, Generations, Progress};
-pub use generate::{GenerateOptions, Regenerate, TenantGenerations};
+pub use generate::TenantGenerations;
+pub use options::{GenerateOptions, Regenerate};

@@ -1,5 +1,6 @@
 //! Input into events: a turn becomes drafts, with secrets masked and payloads stored as assets first.
 
+use crate::caller::mask_name;
 use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::asset::{self, Asset, Storage};
@@ -9,12 +10,12 @@ use everturn_core::error::code;
 use everturn_core::event::{Draft, Visibility, check_name, kind};
 use everturn_core::id::{EventId, TenantName, TurnId, clip};
 use everturn_core::json::{self, Raw};
-use everturn_core::limits::ASSET_BYTES_MAX;
+use everturn_core::limits::{ASSET_BYTES_MAX, AUDIENCE_MAX};
 use everturn_core::message;
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Tokens, TurnBody};
-use everturn_core::viewer::without_private;
+use everturn_core::viewer::{check_blocks, without_private};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -116,6 +117,8 @@ pub enum DraftKind {
     Found(TurnId),
     /// A complete turn, in this role if the message has none: not all items of a reply have one.
     Said(Role),
+    /// A copy of a turn in a branch: its role, and the turns that it is a copy of.
+    Copied(Role, Vec<TurnId>),
     /// The end of an open turn: its id, the role in which it was opened, the kind of its end, and the reason.
     End(TurnId, Role, &'static str, Option<String>),
 }
@@ -152,6 +155,9 @@ impl Shared {
             let text = format!("a message is a JSON object, this is {}", clip(&turn.message));
             return Err(Error::invalid("message.not_an_object", text));
         }
+        if matches!(place, DraftKind::Whole | DraftKind::End(.., kind::COMMITTED, _)) {
+            check_blocks(&turn.message).map_err(|e| e.at("message"))?;
+        }
         let (redacted, mut secrets) = redaction::redact(&turn.message, redaction_mode(conversation))?;
         let (stored, payloads) = match place {
             // Interrupted text stays text, whatever it looks like: it must be possible to write it also where no
@@ -160,11 +166,10 @@ impl Shared {
             _ => self.extract(&redacted)?,
         };
         let role = match (message::role(&speaker(&stored)), &place) {
-            (Err(error), DraftKind::End(_, role, ..) | DraftKind::Said(role))
-                if error.is(code::ROLE_MISSING) =>
-            {
-                *role
-            }
+            (
+                Err(error),
+                DraftKind::End(_, role, ..) | DraftKind::Said(role) | DraftKind::Copied(role, _),
+            ) if error.is(code::ROLE_MISSING) => *role,
             (Ok(role), DraftKind::End(_, opened, ..)) if role != *opened => {
                 let text =
                     format!("the turn was opened as {opened}; commit it in that role, or open another one");
@@ -195,16 +200,19 @@ impl Shared {
         }
         let mut metadata = turn.metadata;
         let mode = redaction_mode(conversation);
-        for value in metadata.values_mut() {
-            secrets.extend(redact(value, mode)?);
-        }
+        secrets.extend(redact_metadata(&mut metadata, mode)?);
         if !secrets.is_empty() {
             metadata.insert("secrets".into(), Raw::of(&secrets)?);
         }
         let whole = if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE };
+        let mut copy_of = Vec::new();
         let (kind, reason, mut event) = match place {
             DraftKind::Whole | DraftKind::Said(_) | DraftKind::Found(_) => (whole, None, None),
             DraftKind::Imported(_, event) => (whole, None, event),
+            DraftKind::Copied(_, origins) => {
+                copy_of = origins;
+                (whole, None, None)
+            }
             DraftKind::End(_, _, kind, reason) => (kind, reason, None),
         };
         if let Some(event) = &mut event {
@@ -214,7 +222,7 @@ impl Shared {
             redaction::Mode::Mask => redaction::mask(&reason, &mut Vec::new()).into_owned(),
             _ => reason,
         });
-        let body = TurnBody {
+        let mut body = TurnBody {
             message: Some(Raw::new(stored)?),
             tokens: turn.tokens,
             model: turn.model,
@@ -222,8 +230,11 @@ impl Shared {
             metadata,
             audience: turn.audience,
             reason,
+            copy_of,
             event,
         };
+        let names = body.model.iter_mut().chain(&mut body.adapter).chain(&mut body.audience);
+        names.for_each(|name| mask_name(name, mode));
         let draft = Draft {
             id: EventId(id),
             occurred_at: turn.occurred_at,
@@ -299,12 +310,32 @@ pub fn redact(value: &mut Raw, mode: redaction::Mode) -> Result<Vec<redaction::S
     Ok(found)
 }
 
+/// Redacts metadata, names and values, and returns the secrets found in it.
+pub fn redact_metadata(
+    metadata: &mut BTreeMap<String, Raw>,
+    mode: redaction::Mode,
+) -> Result<Vec<redaction::Secret>, Error> {
+    if metadata.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut all = Raw::of(&*metadata)?;
+    let found = redact(&mut all, mode)?;
+    if !found.is_empty() {
+        *metadata = all.read().unwrap_or_default();
+    }
+    Ok(found)
+}
+
 /// Visibility of a turn: as asked for, else this. One with an audience is private.
 pub fn visibility(
     asked: Option<Visibility>,
     audience: &[String],
     default: Visibility,
 ) -> Result<Visibility, Error> {
+    if audience.len() > AUDIENCE_MAX {
+        let (limit, got) = (AUDIENCE_MAX as u64, audience.len() as u64);
+        return Err(Error::limit("AUDIENCE_MAX", limit, got, "address fewer actors, or everyone"));
+    }
     audience.iter().try_for_each(|actor| check_name("audience", actor))?;
     match asked {
         _ if audience.is_empty() => Ok(asked.unwrap_or(default)),

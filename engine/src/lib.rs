@@ -21,9 +21,10 @@
 //!
 //! - [`Everturn`] is an open store: opening and its [`Options`], checking, repairing, [backups](backup), access [`Keys`].
 //! - [`Tenant`] is everything that one tenant owns: creating, listing and finding conversations, [recall](Tenant::recall) over all of them,
-//!   [import](Tenant::import). No call reaches another tenant's data.
+//!   [import](Tenant::import), [`changes`](Tenant::changes) of all conversations. No call reaches another tenant's data.
 //! - [`ConversationHandle`] is one conversation: [`append`](ConversationHandle::append), [`history`](ConversationHandle::history),
 //!   [`subscribe`](ConversationHandle::subscribe), [`fork`](ConversationHandle::fork), [`supersede`](ConversationHandle::supersede),
+//!   [`edit_and_branch`](ConversationHandle::edit_and_branch),
 //!   [`generate`](ConversationHandle::generate), [`export`](ConversationHandle::export). Related methods have a handle of their own:
 //!   [`contexts`](ConversationHandle::contexts), [`state`](ConversationHandle::state), [`facts`](ConversationHandle::facts),
 //!   [`assets`](ConversationHandle::assets), [`compaction`](ConversationHandle::compaction), [`log`](ConversationHandle::log), and
@@ -33,7 +34,8 @@
 //! # Waiting
 //!
 //! A write returns a [`Commit`] (an append an [`Append`]): a sync caller `wait`s, an async one `.await`s, on any executor. Once it
-//! is done, the write survives a power loss. Reads run on the caller's thread, on a connection of their own, and never wait for the writer.
+//! is done, the write survives a power loss. A few writes that read first, such as adding a fact or recording a context, return when
+//! they are done. Reads run on the caller's thread, on a connection of their own, and never wait for the writer.
 //! A [`Subscription`] is an iterator for sync callers and a stream for async ones.
 //!
 //! # Errors
@@ -102,24 +104,31 @@ pub use everturn_core::asset::Asset;
 pub use everturn_core::budget::Usage;
 pub use everturn_core::chain::{Hash, Head, Report};
 pub use everturn_core::conversation::{
-    Conversation, Lifecycle, Parent, Retention, Settings, SystemPrompt, Tombstone,
+    BudgetRef, CheckpointRef, Conversation, Lifecycle, Parent, PromptRef, Retention, Settings, SystemPrompt,
+    Tombstone,
 };
 pub use everturn_core::error::code;
-pub use everturn_core::event::{Event, Visibility};
-pub use everturn_core::fact::Fact;
+pub use everturn_core::event::{Body, Event, Visibility};
+pub use everturn_core::fact::{Fact, Retraction, Source as FactSource, Status as FactStatus};
 pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId};
 pub use everturn_core::json::Raw;
 pub use everturn_core::time::Timestamp;
-pub use everturn_core::turn::{Partial, Role, Status, Tokens, Turn};
+pub use everturn_core::turn::{Partial, Role, Status, Successor, Tokens, Turn};
 pub use everturn_core::viewer::Viewer;
 pub use everturn_core::{Error, limits};
 pub use everturn_formats::provider::Provider;
 pub use everturn_store::{Behind, TenantUsage};
 pub use everturn_views::compaction::{Checkpoint, Covers};
-pub use everturn_views::context::{Block, Cache, LeftOut, Section, Sections, Tokens as ContextTokens};
-pub use everturn_views::projection::Options as ProjectionOptions;
+pub use everturn_views::context::{
+    Block, Cache, Choice as SectionChoice, LeftOut, Section, Sections, Source as BlockSource,
+    Tokens as ContextTokens,
+};
+pub use everturn_views::projection::{
+    Clearing, Options as ProjectionOptions, Policy as ProjectionPolicy, Projector, Reachability, Signatures,
+    Trigger,
+};
 pub use everturn_views::recall::{Kind as RecallKind, Mode as RecallMode, Snippet};
-pub use everturn_views::state::{State, ToolBody};
+pub use everturn_views::state::{PendingApproval, PendingTool, Pin, Scratchpad, State, ToolBody};
 pub use facts::{ConversationFacts, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 pub use generation::{
     GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress, Regenerate,

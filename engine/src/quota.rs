@@ -113,6 +113,7 @@ impl QuotaCounts {
         }
         let more = match &write.action {
             Action::Create { drafts, .. }
+            | Action::Branch { drafts, .. }
             | Action::Append { drafts, .. }
             | Action::Derive { drafts, .. }
             | Action::Approve { drafts, .. }

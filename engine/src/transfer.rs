@@ -29,12 +29,13 @@ use everturn_formats::transcript;
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
 use everturn_views::reading;
+use everturn_views::state::{PINS_MAX, PinBody, SCRATCHPADS_MAX};
 use everturn_views::tokens::Family;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
@@ -324,7 +325,7 @@ impl ConversationHandle {
     ) -> Result<(), Error> {
         let key = self.key();
         let mut conversation = self.shared().journal.index.conversation(key)?;
-        conversation.metadata.insert("transcript_budget".into(), self.budget_metadata(&conversation)?);
+        conversation.metadata.insert("transcript_budget".into(), self.transcript_budget(&conversation)?);
         let head = conversation.head.seq;
         let fold = self.shared().fold(key, head)?;
         let over = conversation.limits().max_events.is_some_and(|max| head > max);
@@ -445,7 +446,7 @@ impl ConversationHandle {
         let (mut after, _) = existing.view_start();
         loop {
             let query = TurnQuery { after: Some(after), limit: PAGE_ENTRIES_MAX, ..TurnQuery::default() };
-            let page = index.turns(self.key(), &query)?;
+            let page = self.turns(&query)?;
             let Some(last) = page.last() else { break };
             after = last.place;
             known.extend(page.into_iter().filter_map(|turn| turn.message));
@@ -499,8 +500,10 @@ impl ConversationHandle {
                     ..NewTurn::message(message.get())
                 };
                 // A turn keeps its id, unless that is taken.
-                let is_free =
-                    |turn: &TurnId| shared.journal.index.stored_turn(&self.key().tenant, *turn).is_err();
+                let is_free = |turn: &TurnId| {
+                    let found = shared.journal.index.stored_turn(&self.key().tenant, *turn);
+                    matches!(found, Err(Error::NotFound(_)))
+                };
                 let turn = turn.filter(is_free);
                 let event = event.filter(|_| !(is_derived && turn.is_some()));
                 shared.ingest(conversation, new, DraftKind::Imported(turn, event), into)
@@ -585,6 +588,7 @@ impl ConversationHandle {
                 redaction_mode(&created),
             )?);
         }
+        check_state_limits(&into.drafts)?;
         into.drafts.push(shared.draft(kind::IMPORT_FINISHED, &serde_json::json!({"format": "transcript"}))?);
         if value.state != Lifecycle::Active {
             let body = StateBody { state: value.state, reason: Some(transcript::STATE_REASON.into()) };
@@ -592,6 +596,29 @@ impl ConversationHandle {
         }
         into.drafts.iter().try_for_each(Draft::check)
     }
+}
+
+/// Refuses a value that sets more pins or scratchpads than a conversation may have: every prompt carries them.
+fn check_state_limits(drafts: &[Draft]) -> Result<(), Error> {
+    let (mut pins, mut scratchpads) = (HashSet::new(), HashSet::new());
+    for draft in drafts {
+        let name = || serde_json::from_str::<PinBody>(&draft.body.text).ok().map(|body| body.name);
+        match &*draft.kind {
+            kind::PIN => pins.extend(name()),
+            kind::UNPIN => drop(name().map(|name| pins.remove(&name))),
+            kind::SCRATCHPAD_SET => scratchpads.extend(name()),
+            kind::SCRATCHPAD_CLEAR => drop(name().map(|name| scratchpads.remove(&name))),
+            _ => {}
+        }
+    }
+    for (limit, max, got) in
+        [("PINS_MAX", PINS_MAX, pins.len()), ("SCRATCHPADS_MAX", SCRATCHPADS_MAX, scratchpads.len())]
+    {
+        if got > max {
+            return Err(Error::limit(limit, max as u64, got as u64, "remove some from the value's events"));
+        }
+    }
+    Ok(())
 }
 
 /// Events on their way into the store, one batch at a time.

@@ -25,6 +25,7 @@ use call::{Call, Merged};
 use everturn_core::approval::Approval;
 use everturn_core::chain::Hash;
 use everturn_core::id::ConversationId;
+use everturn_core::limits::{APPROVAL_QUESTION_BYTES_MAX, NAME_BYTES_MAX};
 use everturn_core::turn::Role;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -88,6 +89,13 @@ pub enum AcpChange {
         /// Outcome.
         outcome: Approval,
     },
+    /// A call is given up: it has no result, and none of its output is known.
+    Abandon {
+        /// Id of the call.
+        call: String,
+        /// Reason.
+        reason: String,
+    },
     /// The agent gave the session a title.
     Title(String),
 }
@@ -129,12 +137,22 @@ pub fn conversation_id(agent: &str, session: &str, generation: u32) -> Conversat
     ConversationId::from_bytes(bytes)
 }
 
+/// Beginning of the ids of approvals for a call.
+pub fn approvals_of(call: &str) -> String {
+    // Room for the name of the run and the number.
+    let end = call.floor_char_boundary(NAME_BYTES_MAX - 64);
+    let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+    call[..end].chars().map(printable).chain(['#']).collect()
+}
+
 /// Listens to every message of both sides, in order.
 pub struct AcpListener {
     agent: Value,
     editor: Value,
     /// Name of the program, for an agent that does not give its own.
     program: String,
+    /// Name of this run, in the ids of approvals.
+    run: String,
     /// Whether the editor asked for our updates among the protocol's own.
     wants_updates: bool,
     /// Requests that were not answered yet, by sender and id.
@@ -181,6 +199,7 @@ impl AcpListener {
             agent: Value::Null,
             editor: Value::Null,
             program: program.into(),
+            run: String::new(),
             wants_updates: false,
             waiting: HashMap::new(),
             sessions: BTreeMap::new(),
@@ -188,6 +207,12 @@ impl AcpListener {
             terminals: HashMap::new(),
             steps: Vec::new(),
         }
+    }
+
+    /// Names the run: the permissions of a session that goes on in another run have other ids.
+    pub fn in_run(mut self, name: impl Into<String>) -> AcpListener {
+        self.run = name.into();
+        self
     }
 
     /// Takes one line from a side. A line that is no message of the protocol gives no steps.
@@ -200,6 +225,12 @@ impl AcpListener {
     /// Ends every session.
     pub fn finish(&mut self) -> Vec<AcpStep> {
         self.opening = 0;
+        for (_, request) in std::mem::take(&mut self.waiting) {
+            if let (Some(approval), Some(session)) = (request.approval, request.params["sessionId"].as_str())
+            {
+                self.push(session, AcpChange::Answer { approval, outcome: Approval::Cancelled });
+            }
+        }
         for id in self.sessions.keys().cloned().collect::<Vec<_>>() {
             self.loaded(&id, None);
             let early = std::mem::take(&mut self.session(&id).early);
@@ -456,14 +487,17 @@ impl AcpListener {
         let id = update["toolCallId"].as_str().unwrap_or("permission").to_string();
         let state = self.session(session);
         state.approvals += 1;
-        let approval = format!("{id}#{}", state.approvals);
+        let number = state.approvals;
+        let approval = format!("{}{}{number}", approvals_of(&id), self.run);
+        let state = self.session(session);
         let at = state.calls.iter().position(|call| call.id == id);
         if let Some(at) = at {
             self.called(session, at);
         }
         let call = at.map(|at| &self.session(session).calls[at]);
         let tool = call.map_or("tool", |call| call.tool()).to_string();
-        let question = call.and_then(|call| call.title()).unwrap_or(&tool).to_string();
+        let question = call.and_then(|call| call.title()).unwrap_or(&tool);
+        let question = question[..question.floor_char_boundary(APPROVAL_QUESTION_BYTES_MAX)].to_string();
         self.push(session, AcpChange::Ask { approval: approval.clone(), call: id, tool, question });
         approval
     }
@@ -538,9 +572,18 @@ impl AcpListener {
         self.flush_repeated(session);
         self.flush(session);
         for at in 0..self.session(session).calls.len() {
-            if !self.session(session).calls[at].is_ended {
-                self.called(session, at);
+            if self.session(session).calls[at].is_ended {
+                continue;
+            }
+            self.called(session, at);
+            let state = self.session(session);
+            let call = &state.calls[at];
+            // A replay consists of turns.
+            if state.replay.is_some() || call.has_output() {
                 self.returned(session, at, Some(missing));
+            } else {
+                let abandoned = AcpChange::Abandon { call: call.id.clone(), reason: missing.into() };
+                self.push(session, abandoned);
             }
         }
         self.session(session).calls.clear();

@@ -26,7 +26,7 @@ mod tally;
 mod write;
 
 pub use check::{Problem, Report, check};
-pub use dispatch::{Dispatch, Dispatches, Sender, milliseconds};
+pub use dispatch::{CALL, Dispatch, Dispatches, Sender, milliseconds};
 pub(crate) use entry::line;
 pub use entry::{
     AgentThinking, AgentToolCall, Entry, Fields, MaskGenerated, Payload, PhotographerMessage,

@@ -84,8 +84,12 @@ pub enum Delta {
     Text(String),
     /// Text of the reasoning, where the provider shows it.
     Thinking(String),
+    /// End of a part of the reasoning; the next piece begins another.
+    ThinkingEnd,
     /// A finished block of signed or encrypted reasoning, in the form that the provider wants back.
     Sealed(Raw),
+    /// A finished item of a Responses answer. Its text and its call came before, in pieces.
+    Item(Raw),
     /// Text of a refusal, where the provider keeps it apart.
     Refusal(String),
     /// A piece of a tool call.

@@ -263,6 +263,7 @@ impl Blocks {
                 self.piece(json!({"type": "text_delta", "text": text}));
             }
             // Unsigned reasoning cannot be sent back, and is not shown.
+            Delta::Item(_) | Delta::ThinkingEnd => {}
             Delta::Thinking(_) | Delta::Sealed(_) if !self.shown.same => {}
             Delta::Thinking(text) => {
                 self.start(("thinking", 0), json!({"type": "thinking", "thinking": "", "signature": ""}));

@@ -5,12 +5,13 @@
 //! itself is implemented by the official SDK, in all its versions: those with sessions, and the one without.
 //!
 //! Reading order: [`service`] is the table of requests; [`tools`], [`resources`] and [`prompts`] answer them,
-//! [`watch`] sends notifications, [`record`] records requests; [`http`] and [`stdio`] are the two transports.
+//! [`watch`] sends notifications, [`record`] records requests; [`http`] and [`stdio`] with [`lines`] are the two transports.
 //! [`fixtures`] serves the protocol's conformance suite, and is there only on request.
 
 #[cfg(feature = "mcp-fixtures")]
 mod fixtures;
 mod http;
+mod lines;
 mod prompts;
 mod record;
 mod resources;

@@ -92,7 +92,7 @@ fn log(method: &str, route: &str, response: &Response, code: Option<&str>, took:
     let status = response.status();
     let caller = response.extensions().get::<CalledBy>();
     let (tenant, key) = (caller.map(|by| by.tenant.as_str()), caller.and_then(|by| by.key.as_deref()));
-    let latency_ms = took.as_secs_f64() * 1000.0;
+    let latency_ms = took.as_micros() as f64 / 1000.0;
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(

@@ -97,7 +97,7 @@ impl Described {
         let example = request.remove("examples").and_then(|examples| examples.get(0).cloned());
         let mut fields = Fields::of(&mut request);
         let names = path.contains('{')
-            || fields.properties.contains_key("conversation")
+            || ["conversation", "forked_from"].iter().any(|field| fields.properties.contains_key(*field))
             || name == everturn_api::conversations::ResolveConversation::ABOUT.name;
         let mut parameters = Vec::new();
         for field in About::fields_of(path) {
@@ -257,9 +257,14 @@ impl Described {
             }},
         });
         let named = json!({"type": "string", "description": "Name of the asset."});
+        let visibility = json!({
+            "type": "string", "enum": ["public", "internal", "private"],
+            "description": "`private`: only for the actors of the caller. By default everyone may see it.",
+        });
         let parameters = vec![
             conversation("query", true, "The conversation it belongs to."),
             parameter("name", "query", named, false),
+            parameter("visibility", "query", visibility, false),
         ];
         self.put(
             "POST",

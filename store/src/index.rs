@@ -237,8 +237,8 @@ pub trait Provenance: Send + Sync {
     /// Facts to remove when a turn is erased, in every conversation of the tenant: those learned from it, and
     /// corrections of facts that have no other source. See [`learned`](everturn_core::write::learned).
     fn learned_from(&self, tenant: &TenantName, turn: TurnId) -> Result<Vec<Learned>, Error>;
-    /// Events that repeat the text of a turn without naming it, in its conversation and in forks that see it:
-    /// titles and imported lines.
+    /// Events that repeat the text of a turn: titles and imported lines, in its conversation and in forks that see it, and
+    /// its copies in branches, see [`copies`](everturn_core::write::copies).
     fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error>;
     /// Events of an actor with bodies that are not erased, over all conversations of a tenant, in the order of
     /// arrival. Searches a bounded part of the log after a position (0 at first); `None` after its end.

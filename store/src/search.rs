@@ -13,6 +13,7 @@ use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
+use everturn_core::write::EventAddress;
 use everturn_views::recall::{Counts, EntryId, EntryNo, Filter, IndexEntry, TextQuery};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,13 @@ pub enum IndexChange {
         key: Key,
         /// The entry.
         id: EntryId,
+    },
+    /// Removes the entries of an erased event.
+    RemoveAt {
+        /// Its tenant.
+        tenant: TenantName,
+        /// Its place.
+        at: EventAddress,
     },
 }
 

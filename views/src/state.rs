@@ -6,7 +6,7 @@
 
 use crate::compaction::Checkpoint;
 use everturn_core::Error;
-use everturn_core::approval::{Approval, ApprovalBody};
+use everturn_core::approval::{Approval, ApprovalBody, check_request};
 use everturn_core::conversation::{BudgetRef, CheckpointRef, Settings};
 use everturn_core::event::{Event, kind};
 use everturn_core::fact::ReadBody;
@@ -35,6 +35,10 @@ pub const SCRATCHPADS_MAX: usize = 16;
 pub const SCRATCHPAD_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of pending approvals and of pending tools; the oldest are dropped.
 pub const PENDING_MAX: usize = 1000;
+/// Maximum number of pending approvals in a prompt.
+const APPROVALS_SHOWN_MAX: usize = 10;
+/// Maximum length of the question or the id of an approval in a prompt, in bytes.
+const QUESTION_SHOWN_BYTES_MAX: usize = 300;
 /// Maximum number of resolved approvals that a fold remembers.
 pub const RESOLVED_MAX: usize = 256;
 
@@ -203,6 +207,9 @@ pub struct AbandonedBody {
     /// Reason given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Actors that may read the reason, where the call is private; absent if everyone may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_for: Option<Vec<String>>,
 }
 
 /// Checks the body of an event that changes the state, so that a typo is not stored as a pin that is never
@@ -237,8 +244,8 @@ pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
         kind::SCRATCHPAD_CLEAR => removed("scratchpad"),
         kind::APPROVAL_REQUESTED => body
             .read::<ApprovalBody>()
-            .map(drop)
-            .ok_or_else(|| wrong("must have an approval_id; tool_call_id, tool_name and question are texts, deadline is a time")),
+            .ok_or_else(|| wrong("must have an approval_id; tool_call_id, tool_name and question are texts, deadline is a time"))
+            .and_then(|request| check_request(&request)),
         kind::APPROVAL_RESOLVED => body
             .read::<ApprovalBody>()
             .and_then(|body| body.state.filter(|state| *state != Approval::Pending))
@@ -654,8 +661,17 @@ impl PendingTool {
 }
 
 impl State {
-    /// The state as text for a prompt: first the checkpoint, then pins and pending items.
+    /// The state as text: first the checkpoint, then pins and pending items.
     pub fn render(&self) -> String {
+        self.render_within(usize::MAX, usize::MAX)
+    }
+
+    /// The state as text for a prompt, which is the same with few short approvals. Frozen: receipts are replayed with it.
+    pub fn render_for_prompt(&self) -> String {
+        self.render_within(APPROVALS_SHOWN_MAX, QUESTION_SHOWN_BYTES_MAX)
+    }
+
+    fn render_within(&self, approvals: usize, text_bytes: usize) -> String {
         let mut sections = Vec::new();
         if let Some(checkpoint) = &self.checkpoint {
             sections
@@ -679,9 +695,17 @@ impl State {
         let approval = |waiting: &PendingApproval| {
             let what =
                 waiting.question.as_deref().or(waiting.tool_name.as_deref()).unwrap_or("no question given");
-            format!("- {} ({})", what, waiting.approval_id)
+            let shown = |text: &str| match text.floor_char_boundary(text_bytes) {
+                end if end < text.len() => format!("{} …", &text[..end]),
+                _ => text.to_string(),
+            };
+            format!("- {} ({})", shown(what), shown(&waiting.approval_id))
         };
-        list("Approvals that wait for an answer", self.pending_approvals.iter().map(approval).collect());
+        let mut waiting: Vec<String> = self.pending_approvals.iter().take(approvals).map(approval).collect();
+        if self.pending_approvals.len() > approvals {
+            waiting.push(format!("- … and {} more", self.pending_approvals.len() - approvals));
+        }
+        list("Approvals that wait for an answer", waiting);
         let tool = |tool: &PendingTool| {
             let id = tool.tool_call_id.as_ref().map(|id| format!(" ({id})")).unwrap_or_default();
             format!("- {}{id}: {}", tool.tool_name, tool.summary)

@@ -5,14 +5,16 @@ use crate::client::Client;
 use crate::open;
 use crate::output::Failure;
 use crate::relay::{self, NextLine, PassedLines};
+use crate::verbs::session::uuid;
 use clap::Args as ClapArgs;
 use everturn::{HistoryEntry, HistoryQuery, NewStream, Update};
 use everturn_api::conversations::{ChangeConversation, CreateConversation, GetConversation};
 use everturn_api::events::AppendEvent;
-use everturn_api::state::{RequestApproval, ResolveApproval};
+use everturn_api::state::{AbandonToolCall, GetState, RequestApproval, ResolveApproval};
 use everturn_api::streams::{AppendChunk, CommitTurn, OpenTurn};
 use everturn_api::turns::{AppendTurns, ListTurns, TurnInput};
 use everturn_core::Error;
+use everturn_core::approval::Approval;
 use everturn_core::event::check_name;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
@@ -31,7 +33,7 @@ use std::time::{Duration, Instant};
 #[derive(ClapArgs)]
 #[command(
     after_help = "An editor starts this command instead of the agent; the agent's own command follows --.\n\
-    AcpChange passes is unchanged, and goes on if it cannot be recorded. Examples:\n  \
+    Messages pass unchanged, even if they cannot be recorded.\n\nExamples:\n  \
     everturn acp -- claude-agent-acp\n  \
     everturn acp --store sqlite:work.db -- gemini --acp\n  \
     {\"agent_servers\": {\"Claude\": {\"command\": \"everturn\", \"args\": [\"acp\", \"--\", \"claude-agent-acp\"]}}}"
@@ -53,7 +55,8 @@ const TURNS_AT_ONCE: usize = 100;
 
 pub fn run(args: &Args, verb: &Acp) -> Result<(), Failure> {
     let program = verb.command.first().and_then(|program| Path::new(program).file_stem());
-    let listener = AcpListener::new(program.unwrap_or_default().to_string_lossy());
+    let run = format!("{}-", &uuid()?[..8]);
+    let listener = AcpListener::new(program.unwrap_or_default().to_string_lossy()).in_run(run);
     let args = args.for_thread();
     let status = relay::run(&verb.command, move |lines, editor| {
         AcpRecorder::new(args, listener, editor).run(&lines);
@@ -206,6 +209,10 @@ impl AcpRecorder {
             AcpChange::Answer { approval, outcome } => store
                 .call(ResolveApproval { conversation, approval, state: outcome, actor: None, reason: None })
                 .map(drop),
+            AcpChange::Abandon { call, reason } => {
+                let reason = Some(reason);
+                store.call(AbandonToolCall { conversation, call, actor: None, reason }).map(drop)
+            }
             AcpChange::Title(title) => {
                 let change =
                     ChangeConversation { conversation, title: Some(Some(title)), ..Default::default() };
@@ -225,6 +232,9 @@ impl AcpRecorder {
             None => create(store, &began.agent, &session, &began.about)?,
         };
         let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
+        if known.is_some() && !self.sessions.contains_key(&session) {
+            give_up(store, id)?;
+        }
         self.follow(store, &session, id, head + 1);
         self.sessions.insert(session, RecordedSession { id, open: None, text: String::new() });
         let body = Raw::of(&began.about)?;
@@ -289,6 +299,30 @@ fn known(store: &Client, agent: &str, session: &str) -> Result<Option<Conversati
         }
     }
     Ok(known)
+}
+
+/// Gives up what an earlier run waited for: the agent asks and calls anew.
+fn give_up(store: &Client, id: ConversationId) -> Result<(), Error> {
+    const REASON: &str = "the agent was started anew";
+    let state = store.call(GetState { conversation: id.into(), at: None })?;
+    for approval in state.pending_approvals {
+        let is_ours = |call: &String| approval.approval_id.starts_with(&acp::approvals_of(call));
+        if approval.tool_call_id.as_ref().is_some_and(is_ours) {
+            let cancel = ResolveApproval {
+                conversation: id.into(),
+                approval: approval.approval_id,
+                state: Approval::Cancelled,
+                actor: None,
+                reason: Some(REASON.into()),
+            };
+            store.call(cancel)?;
+        }
+    }
+    for call in state.pending_tools.into_iter().filter_map(|tool| tool.tool_call_id) {
+        let reason = Some(REASON.into());
+        store.call(AbandonToolCall { conversation: id.into(), call, actor: None, reason })?;
+    }
+    Ok(())
 }
 
 /// A new conversation for a session. An agent may have given the same id to another session before.

@@ -5,18 +5,18 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::{NewStream, NewTurn};
+use everturn::{HistoryEntry, HistoryQuery, NewStream, NewTurn, Order};
 use everturn_api::state::GetState;
 use everturn_api::streams::{AbortTurn, AppendChunk, CommitTurn, OpenTurn};
-use everturn_api::turns::{AppendTurns, TurnInput};
+use everturn_api::turns::{AppendTurns, ListTurns, TurnInput};
 use everturn_core::Error;
-use everturn_core::event::Visibility;
-use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::event::{Visibility, kind};
+use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
-use everturn_core::limits::BODY_BYTES_MAX;
+use everturn_core::limits::{BODY_BYTES_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::turn::{Role, Turn, TurnBody};
 use everturn_views::speech;
-use everturn_views::state::PendingTool;
+use everturn_views::state::{AbandonedBody, PendingTool};
 use std::io::{BufRead, BufReader, Read};
 
 #[derive(ClapArgs)]
@@ -33,6 +33,8 @@ pub struct Append {
     /// Text of the turn; - reads it from standard input
     #[arg(value_name = "TEXT", default_value = "-")]
     text: String,
+    #[arg(hide = true)]
+    unquoted: Vec<String>,
     /// Role: user, assistant, system or tool
     #[arg(long, default_value = "user")]
     role: String,
@@ -66,7 +68,16 @@ pub struct Append {
 }
 
 pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
-    let role: Role = verb.role.parse()?;
+    if !verb.unquoted.is_empty() {
+        let text = format!("{} {}", verb.text, verb.unquoted.join(" "));
+        let text = format!(
+            "the text is more than one argument; quote it: everturn append {} {}",
+            verb.conversation,
+            show::quoted(&text)
+        );
+        Args::whole().error(clap::error::ErrorKind::TooManyValues, text).exit();
+    }
+    let role: Role = show::option("--role", &verb.role)?;
     if verb.tool_call_id.is_some() && role != Role::Tool {
         let text = "only a tool's turn answers a call; add --role tool";
         return Err(Error::invalid("append.tool_call_id", text).into());
@@ -110,34 +121,74 @@ fn empty() -> Error {
     Error::invalid("append.empty", text)
 }
 
-/// Id of the call that a tool's text answers: the named one, else the only one that waits. `None` if none does.
+/// Id of the call that a tool's text answers: the named one, which must wait, else the only one that does. `None` if
+/// none does.
 fn answered_call(
     store: &Client,
     conversation: ConversationId,
     verb: &Append,
 ) -> Result<Option<String>, Failure> {
     // A repeated request must be the same, and the call waits only the first time.
-    if verb.tool_call_id.is_some() || verb.idempotency_key.is_some() {
+    if verb.idempotency_key.is_some() {
         return Ok(verb.tool_call_id.clone());
     }
     let waiting = store.call(GetState { conversation: conversation.into(), at: None })?.pending_tools;
-    match &waiting[..] {
-        [] => Ok(None),
-        [only] => Ok(only.tool_call_id.clone()),
-        several => {
-            let name = |tool: &PendingTool| match &tool.tool_call_id {
-                Some(id) => format!("{id} ({})", tool.tool_name),
-                None => tool.tool_name.clone(),
+    let names: Vec<String> = waiting.iter().map(named).collect();
+    let names = names.join(", ");
+    match (&verb.tool_call_id, &waiting[..]) {
+        (Some(id), _) if waiting.iter().any(|tool| tool.tool_call_id.as_ref() == Some(id)) => {
+            Ok(Some(id.clone()))
+        }
+        (Some(id), _) if was_abandoned(store, conversation, id)? => Ok(Some(id.clone())),
+        (Some(id), _) => {
+            let others = match waiting.is_empty() {
+                true => "none does".to_string(),
+                false => format!("these do: {names}"),
             };
-            let names: Vec<String> = several.iter().map(name).collect();
             let text = format!(
-                "{} calls wait for a result: {}; name the one that this answers with --tool-call-id",
+                "no tool call {:?} waits for a result; {others}; --message stores any message",
+                clip(id)
+            );
+            Err(Error::not_found("append.no_such_call", text).into())
+        }
+        (None, []) => {
+            eprintln!(
+                "note: no tool call waits for a result; the text is stored as a tool's, without a call"
+            );
+            Ok(None)
+        }
+        (None, [only]) => Ok(only.tool_call_id.clone()),
+        (None, several) => {
+            let text = format!(
+                "{} calls wait for a result: {names}; name the one that this answers with --tool-call-id",
                 several.len(),
-                names.join(", ")
             );
             Err(Error::invalid("append.which_call", text).into())
         }
     }
+}
+
+/// A call that waits, with its tool.
+fn named(tool: &PendingTool) -> String {
+    let name = show::one_line(&tool.tool_name);
+    tool.tool_call_id.as_ref().map_or(name.clone(), |id| format!("{} ({name})", show::one_line(id)))
+}
+
+/// Whether a call was given up lately: a result that comes later still counts.
+fn was_abandoned(store: &Client, conversation: ConversationId, call: &str) -> Result<bool, Error> {
+    let query = HistoryQuery {
+        order: Order::Descending,
+        include_events: true,
+        limit: PAGE_ENTRIES_MAX,
+        ..HistoryQuery::default()
+    };
+    let page = store.call(ListTurns { conversation: conversation.into(), query })?;
+    Ok(page.data.iter().any(|entry| match entry {
+        HistoryEntry::Event(event) if event.kind == kind::TOOL_ABANDONED => {
+            event.read::<AbandonedBody>().is_some_and(|body| body.tool_call_id.as_deref() == Some(call))
+        }
+        _ => false,
+    }))
 }
 
 /// A turn as it is sent. One that is too large for an event is refused as the engine would: a server would

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
     everturn backup monday.jsonl.zst                  (one file, all of it)\n  \
     everturn backup tuesday.jsonl.zst --after monday.jsonl.zst\n  \
     everturn backup - | ssh elsewhere 'cat > everturn.jsonl.zst'\n\n\
-    Everything of every tenant, also while a server has the store open. `everturn restore` brings it back. A name that\n\
+    Everything of every tenant, also while a server has the store open. `everturn restore` brings it back. A name that \
     ends in .zst is a file; one that ends in / or has no ending is a folder. See docs/backup.md, also for a schedule.")]
 pub struct Backup {
     /// A folder, a file (.zst), or - for standard output

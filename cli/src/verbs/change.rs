@@ -3,18 +3,23 @@
 use super::new::object;
 use crate::args::Args;
 use crate::output::{self, Failure};
-use crate::{open, show};
+use crate::{dates, open, show};
 use clap::Args as ClapArgs;
 use everturn_api::conversations::{ChangeConversation, ResetConversation};
 use everturn_core::Error;
-use everturn_core::conversation::Lifecycle;
+use everturn_core::conversation::{Conversation, Lifecycle};
+use everturn_core::json::Raw;
+use std::collections::BTreeMap;
+
+/// Number of characters shown of a value.
+const VALUE_CHARS: usize = 60;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
     everturn update @last --title 'Lisbon in May'\n  \
-    everturn update @last --retention audit-only --ttl 86400\n  \
+    everturn update @last --retention audit-only --ttl 30d\n  \
     everturn update @last --metadata '{\"project\": null, \"team\": \"web\"}'     (null removes a key)\n  \
-    everturn update @last --policy '{\"compaction\": {\"trigger\": {\"turns\": 40}}}'\n  \
+    everturn update @last --policy '{\"compaction\": {\"max_turns\": 40}}'\n  \
     everturn update @last --ttl none")]
 pub struct Update {
     /// Conversation: id, beginning of an id, or @last
@@ -29,8 +34,8 @@ pub struct Update {
     /// Metadata to set, merged key by key; null removes a key
     #[arg(long, value_name = "JSON")]
     metadata: Option<String>,
-    /// Time to live: seconds after the last change until it is deleted, or none
-    #[arg(long, value_name = "SECONDS")]
+    /// Time to live: how long after the last change it is deleted, in seconds or as in 12h, 7d; or none
+    #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
     /// Retention of content: full, audit-only or ephemeral
     #[arg(long)]
@@ -51,10 +56,9 @@ pub fn update(args: &Args, verb: &Update) -> Result<(), Failure> {
     let ttl = match verb.ttl.as_deref() {
         None => None,
         Some("none") => Some(None),
-        Some(seconds) => Some(Some(
-            seconds
-                .parse()
-                .map_err(|_| Error::invalid("ttl.malformed", "--ttl is a number of seconds, or none"))?,
+        Some(time) => Some(Some(
+            dates::seconds(time)
+                .map_err(|e| e.reworded(|text| format!("--ttl: {text}, or none to remove it")))?,
         )),
     };
     let change = ChangeConversation {
@@ -67,13 +71,50 @@ pub fn update(args: &Args, verb: &Update) -> Result<(), Failure> {
             .transpose()?
             .unwrap_or_default(),
         ttl,
-        retention: verb.retention.as_deref().map(str::parse).transpose()?,
+        retention: verb.retention.as_deref().map(|it| show::option("--retention", it)).transpose()?,
         policy: verb.policy.as_deref().map(|text| object("--policy", text)).transpose()?.unwrap_or_default(),
         system_prompt: text(&verb.system_prompt),
         expected_seq: verb.expected_seq,
         ..ChangeConversation::default()
     };
-    run(args, &verb.conversation, change)
+    // Compared as JSON, as it is sent.
+    let empty = ChangeConversation { expected_seq: verb.expected_seq, ..ChangeConversation::default() };
+    if serde_json::to_value(&change).ok() == serde_json::to_value(&empty).ok() {
+        let text =
+            "nothing to change; give --title, --metadata or another option, see `everturn update --help`";
+        return Err(Error::invalid("update.nothing", text).into());
+    }
+    let changed = changed(args, &verb.conversation, change)?;
+    if args.json {
+        return output::json(&changed);
+    }
+    output::text(show::conversation(&changed))?;
+    shown_settings(verb, &changed)
+}
+
+/// The settings that were changed and that the line of a conversation does not show, as they are now.
+fn shown_settings(verb: &Update, now: &Conversation) -> Result<(), Failure> {
+    let object = |fields: &BTreeMap<String, Raw>| {
+        let fields: Vec<String> = fields
+            .iter()
+            .filter(|(name, _)| *name != "system_prompt")
+            .map(|(name, raw)| format!("{name}: {}", show::clipped(raw.get(), VALUE_CHARS)))
+            .collect();
+        if fields.is_empty() { "none".to_string() } else { fields.join(", ") }
+    };
+    let expiry = || match (now.ttl, now.expires()) {
+        (Some(ttl), Some(at)) => format!("{} ({})", show::count(ttl, "second"), dates::to_second(at)),
+        _ => "none".to_string(),
+    };
+    let settings = [
+        (verb.owner.is_some(), "owner", now.owner.clone().unwrap_or("none".into())),
+        (verb.metadata.is_some(), "metadata", object(&now.metadata)),
+        (verb.ttl.is_some(), "deleted after", expiry()),
+        (verb.retention.is_some(), "retention", now.retention.to_string()),
+        (verb.policy.is_some(), "policy", object(&now.policy)),
+    ];
+    let given = settings.into_iter().filter(|(given, ..)| *given);
+    given.map(|(_, name, value)| format!("  {name}  {}", show::one_line(&value))).try_for_each(output::text)
 }
 
 #[derive(ClapArgs)]
@@ -116,7 +157,7 @@ pub fn archive(args: &Args, verb: &Archive) -> Result<(), Failure> {
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "A closed conversation can be read, exported and forked. No more turns, approvals, pins or prompts are added to\n\
+    after_help = "A closed conversation can be read, exported and forked. No more turns, approvals, pins or prompts are added to \
     it, for ever. What is said about it still can be: title, metadata and retention, facts, summaries, erasure.\n\n\
     Example:\n  everturn close @last --reason 'the trip is over'"
 )]
@@ -149,12 +190,23 @@ pub fn reset(args: &Args, verb: &Reset) -> Result<(), Failure> {
     let store = open::writing(args)?;
     let conversation = store.resolve(&verb.conversation)?.into();
     let new = store.call(ResetConversation { conversation })?;
-    if args.json { output::json(&new) } else { output::text(show::conversation(&new)) }
+    if args.json {
+        return output::json(&new);
+    }
+    output::text(show::conversation(&new))?;
+    match new.predecessor {
+        Some(old) => output::text(format!("starts over with the settings of {old}, which is closed now")),
+        None => Ok(()),
+    }
+}
+
+fn changed(args: &Args, name: &str, change: ChangeConversation) -> Result<Conversation, Failure> {
+    let store = open::writing(args)?;
+    let conversation = store.resolve(name)?.into();
+    Ok(store.call(ChangeConversation { conversation, ..change })?)
 }
 
 fn run(args: &Args, name: &str, change: ChangeConversation) -> Result<(), Failure> {
-    let store = open::writing(args)?;
-    let conversation = store.resolve(name)?.into();
-    let changed = store.call(ChangeConversation { conversation, ..change })?;
+    let changed = changed(args, name, change)?;
     if args.json { output::json(&changed) } else { output::text(show::conversation(&changed)) }
 }

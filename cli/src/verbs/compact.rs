@@ -44,7 +44,7 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
         ..model::options(args, &verb.model, servers_own)?
     };
     let store = open::with(args, options)?;
-    model::check(args, &store)?;
+    model::check(args, &store, &verb.model)?;
     let id = store.resolve(&verb.conversation)?;
     if verb.revert {
         let conversation = store.call(RevertCompaction { conversation: id.into() })?;
@@ -64,10 +64,9 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     }
     let done = if verb.dry_run { "would summarize" } else { "summarized" };
     output::text(format!(
-        "{done} {} (#{} to #{}), {} tokens into {}, {}\n",
+        "{done} {} ({}), {} tokens into {}, {}\n",
         show::count(compacted.covers.turns, "turn"),
-        compacted.covers.from_seq,
-        compacted.covers.to_seq,
+        show::range(compacted.covers.from_seq, compacted.covers.to_seq),
         compacted.tokens_before,
         compacted.tokens_after,
         match compacted.summarizer.as_str() {

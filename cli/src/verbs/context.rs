@@ -40,7 +40,7 @@ pub struct Context {
     /// Projection of the turns: a policy, or options as JSON
     #[arg(long, value_name = "POLICY | JSON")]
     project: Option<String>,
-    /// Sections to include, as JSON: {\"digests\": false, \"tail\": {\"share\": 0.8}}
+    /// Sections to include, as JSON: {"digests": false, "tail": {"share": 0.8}}
     #[arg(long, value_name = "JSON")]
     sections: Option<String>,
     /// Instructions for this call
@@ -100,7 +100,10 @@ pub fn run(args: &Args, verb: &Context) -> Result<(), Failure> {
     }
     output::text(table(&context))?;
     if let Some(seq) = recorded {
-        output::text(format!("\nrecorded at #{seq}; again: everturn context {id} --replay {seq}"))?;
+        output::text(format!(
+            "\nrecorded at #{seq}; again: everturn context {id} --replay {seq}{}",
+            args.again()
+        ))?;
     }
     Ok(())
 }
@@ -130,7 +133,7 @@ fn request(verb: &Context) -> Result<ContextRequest, Error> {
         instructions: verb.instructions.clone(),
         digests: verb.digest.iter().map(digest).collect::<Result<_, Error>>()?,
         input: input.collect::<Result<_, _>>()?,
-        provider: Some(verb.provider.parse()?),
+        provider: Some(show::option("--provider", &verb.provider)?),
         model: verb.model.clone(),
         recall: (verb.recall.is_some() || verb.facts.is_some()).then(|| RecallRequest {
             turns: verb.recall.unwrap_or(0),
@@ -164,7 +167,7 @@ fn table(context: &everturn::Context) -> String {
     lines.push(format!("{:<10} {frame:>8}", "frame"));
     lines.push(format!(
         "{:<10} {:>8}   of {} ({})",
-        "in all", tokens.used, tokens.budget, context.receipt.tokenizer
+        "total", tokens.used, tokens.budget, context.receipt.tokenizer
     ));
     for left in &context.left_out {
         let turns = left.turns.map(|turns| format!("{} ", show::count(turns, "turn"))).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! `everturn erase`
 
 use crate::args::Args;
+use crate::client::turn_place;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
@@ -8,7 +9,6 @@ use everturn_api::conversations::GetConversation;
 use everturn_api::erasing::{EraseActor, EraseEvents, EraseTurn};
 use everturn_api::turns::GetTurn;
 use everturn_core::Error;
-use everturn_core::id::TurnId;
 use everturn_core::turn::Turn;
 
 #[derive(ClapArgs)]
@@ -19,10 +19,10 @@ use everturn_core::turn::Turn;
 
 `everturn history CONV --ids` shows the ids of turns, and with --events the places of everything else.
 
-What was exported before, and backups made before, still have the words; an incremental backup made afterwards carries the
+What was exported before, and backups made before, still have the words; an incremental backup made afterwards carries the \
 erasure. Copies of old titles and metadata may stay in unused space of the store's file until `everturn doctor --compact`.")]
 pub struct Erase {
-    /// Id of the turn; with --event, the conversation
+    /// Id of the turn, or its place, as in @last#4; with --event, the conversation
     #[arg(value_name = "TURN|CONV", required_unless_present = "said_by", conflicts_with = "said_by")]
     what: Option<String>,
     /// Erase the event at this seq, which is not a turn: a note, a fact, an imported line, a title
@@ -76,14 +76,15 @@ pub fn run(args: &Args, verb: &Erase) -> Result<(), Failure> {
 const LEFTOVERS: &str = "copies of old titles and metadata may stay in unused space of the store's file; `everturn doctor --compact` removes them";
 
 fn erase_turn(args: &Args, verb: &Erase, turn: &str) -> Result<(), Failure> {
-    if !turn.starts_with("turn_") {
+    if !turn.starts_with("turn_") && !turn.contains('#') {
         let text = format!(
             "{turn:?} is not the id of a turn: `everturn history {turn} --ids` shows them; for an event that is no turn add --event SEQ, and to remove a whole conversation use `everturn delete`"
         );
         return Err(Error::invalid("erase.what", text).into());
     }
-    let id: TurnId = turn.parse()?;
+    turn_place(turn)?;
     let store = open::writing(args)?;
+    let id = store.turn(turn)?;
     // A damaged turn cannot be read, but can be erased.
     let before = store.call(GetTurn { turn: id, conversation: None }).ok();
     let titled = |turn: &Turn| {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
     everturn export @last -o session.jsonl\n  \
-    everturn export @last --format html -o talk.html\n  \
+    everturn export @last -o talk.html\n  \
     everturn export @last --format markdown --redacted\n  \
     everturn export @last --format anthropic | jq .messages\n  \
     everturn export --all ~/conversations --format html     (a file for each conversation)")]
@@ -28,9 +28,9 @@ pub struct Export {
     /// Write every conversation into this folder, each to a file named after its day, its title and its id
     #[arg(long, value_name = "DIR", conflicts_with = "output")]
     all: Option<PathBuf>,
-    /// Format of the file
-    #[arg(long, value_enum, default_value_t = Format::Jsonl)]
-    format: Format,
+    /// Format of the file; by default as its name ends (.md, .html), else jsonl
+    #[arg(long, value_enum)]
+    format: Option<Format>,
     /// Mask secrets and personal data, and leave out files and images; not for jsonl, which would not verify
     #[arg(long)]
     redacted: bool,
@@ -65,6 +65,17 @@ enum Format {
     Markdown,
     /// For people: one page that needs no network and no scripts
     Html,
+}
+
+impl Export {
+    fn format(&self) -> Format {
+        let ending = self.output.as_ref().and_then(|path| path.extension()?.to_str());
+        self.format.unwrap_or(match ending.map(str::to_ascii_lowercase).as_deref() {
+            Some("md" | "markdown") => Format::Markdown,
+            Some("html" | "htm") => Format::Html,
+            _ => Format::Jsonl,
+        })
+    }
 }
 
 impl From<Format> for everturn::Format {
@@ -148,7 +159,7 @@ fn file_name(conversation: &Conversation, verb: &Export) -> String {
         title.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
     let title: String = words.join("-").chars().take(NAME_CHARS).collect();
     let title = if title.is_empty() { title } else { format!("{}_", title.trim_end_matches('-')) };
-    format!("{day}_{title}{}.{}", conversation.id, everturn::Format::from(verb.format).extension())
+    format!("{day}_{title}{}.{}", conversation.id, everturn::Format::from(verb.format()).extension())
 }
 
 fn write(
@@ -158,9 +169,9 @@ fn write(
     out: &mut dyn Write,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
-    store.export(id, verb.format.into(), verb.redacted, out, &mut |done| bar.set_position(done))?;
+    store.export(id, verb.format().into(), verb.redacted, out, &mut |done| bar.set_position(done))?;
     bar.finish_and_clear();
-    if verb.format == Format::Transcript {
+    if verb.format() == Format::Transcript {
         writeln!(out)?;
     }
     Ok(out.flush()?)

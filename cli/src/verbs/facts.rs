@@ -130,7 +130,7 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
                 predicate: predicate.clone(),
                 object: object.clone(),
                 confidence: *confidence,
-                source_turn: source.as_deref().map(str::parse).transpose()?,
+                source_turn: source.as_deref().map(|turn| store.turn(turn)).transpose()?,
                 quote: quote.clone(),
                 by: actor.clone(),
             };
@@ -161,7 +161,7 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
             let servers_own = "a server uses its own models, from its configuration";
             let options = model::options(args, model, servers_own)?;
             let store = open::with(args, Options { create: false, auto_compaction: false, ..options })?;
-            model::check(args, &store)?;
+            model::check(args, &store, model)?;
             let conversation = store.resolve(conversation)?.into();
             let options = ExtractOptions { from: *from, to: *to };
             let done = store.call(ExtractFacts { conversation, options })?;
@@ -173,13 +173,25 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
 fn list(args: &Args, conversation: &str, query: FactQuery) -> Result<(), Failure> {
     let store = open::reading(args)?;
     let id: ConversationId = store.resolve(conversation)?;
+    let mut flags = String::new();
+    if query.include_superseded {
+        flags += " --all";
+    }
+    if let Some(seq) = query.as_of {
+        flags += &format!(" --as-of {seq}");
+    }
+    if query.limit != FactQuery::default().limit {
+        flags += &format!(" --limit {}", query.limit);
+    }
     let page = store.call(ListFacts { conversation: id.into(), query })?;
     if args.json {
         return output::json(&page);
     }
     page.data.iter().try_for_each(|fact| output::text(show::fact(fact)))?;
     match page.next {
-        Some(seq) => output::text(format!("more: everturn facts {id} list --after {seq}")),
+        Some(seq) => {
+            output::text(format!("more: everturn facts {id} list{flags}{} --after {seq}", args.again()))
+        }
         None if page.data.is_empty() => {
             output::text("no facts; `everturn facts CONV add` adds one, `extract` has a model find some")
         }
@@ -209,8 +221,9 @@ fn extracted(done: &Extraction) -> Result<(), Failure> {
         ),
     };
     output::text(format!(
-        "{} read {read} (#{from} to #{to}), kept {}{dropped}",
+        "{} read {read} ({}), kept {}{dropped}",
         done.model,
+        show::range(from, to),
         show::count(done.facts.len() as u64, "fact")
     ))
 }

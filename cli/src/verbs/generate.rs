@@ -45,12 +45,14 @@ pub struct Generate {
 pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
     let servers_own = "a server uses its own models, from its configuration";
     let options = model::options(args, &verb.model, servers_own)?;
-    if open::server(args)?.is_none() && options.models.is_empty() {
-        let text = "no model is named; say --base-url and --model (or EVERTURN_MODEL_URL and EVERTURN_MODEL), or describe one under [models.NAME] in the configuration";
+    let has_models = !options.models.is_empty();
+    let store = open::with(args, Options { create: false, ..options })?;
+    model::check(args, &store, &verb.model)?;
+    // The process that owns the store has models of its own.
+    if store.is_local() && !has_models {
+        let text = "no model is named; pass --base-url and --model (or EVERTURN_MODEL_URL and EVERTURN_MODEL), or describe one under [models.NAME] in the configuration";
         return Err(Error::invalid("model.absent", text).into());
     }
-    let store = open::with(args, Options { create: false, ..options })?;
-    model::check(args, &store)?;
     let input = match &verb.text {
         Some(text) => vec![TurnInput {
             role: Some(Role::User),

@@ -20,7 +20,7 @@ const LIMIT: usize = 50;
 #[command(after_help = "Examples:\n  \
     everturn history @last\n  \
     everturn history @last --limit 10 --before 120\n  \
-    everturn history @last --ids                        (what `everturn erase` takes)\n  \
+    everturn history @last --ids                        (what erase and supersede take)\n  \
     everturn history @last --events --json | jq '.data[].kind'")]
 pub struct History {
     /// Conversation: id, beginning of an id, or @last
@@ -39,12 +39,12 @@ pub struct History {
     #[arg(long, value_name = "ACTOR")]
     actor: Vec<String>,
     /// Include superseded turns
-    #[arg(long)]
+    #[arg(long, visible_alias = "all")]
     superseded: bool,
     /// Include events that are not turns
     #[arg(long)]
     events: bool,
-    /// Show the id of each turn, for `everturn erase`
+    /// Show the id of each turn, for erase and supersede
     #[arg(long)]
     ids: bool,
     /// Show tool calls, their results and reasoning in full
@@ -67,7 +67,7 @@ impl History {
         if self.limit != LIMIT {
             flags += &format!(" --limit {}", self.limit);
         }
-        self.actor.iter().for_each(|actor| flags += &format!(" --actor {actor:?}"));
+        self.actor.iter().for_each(|actor| flags += &format!(" --actor {}", show::quoted(actor)));
         flags
     }
 }
@@ -110,13 +110,15 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         Err(error) if is_damage(&error) => Vec::new(),
         assets => assets?.data,
     };
+    let same = format!("everturn history {id}{}{}", verb.flags(), args.again());
     let more = page.next.map(|seq| match order {
-        Order::Descending => format!("earlier: everturn history {id}{} --before {seq}\n", verb.flags()),
-        Order::Ascending => format!("more: everturn history {id}{} --after {seq}", verb.flags()),
+        Order::Descending => format!("earlier: {same} --before {seq}\n"),
+        Order::Ascending => format!("more: {same} --after {seq}"),
     });
     if let (Some(more), Order::Descending) = (&more, order) {
         output::text(more)?;
     }
+    let is_filtered = !verb.actor.is_empty() || verb.before.is_some() || verb.after.is_some();
     let detail = show::Detail { full: verb.full, ids: verb.ids };
     let mut called = show::Called::new();
     for entry in &page.data {
@@ -128,6 +130,9 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     }
     match (&more, order) {
         (Some(more), Order::Ascending) => output::text(more)?,
+        _ if page.data.is_empty() && is_filtered => {
+            output::text(format!("no turns match; `everturn history {id}` shows all"))?;
+        }
         _ if page.data.is_empty() => output::text("no turns yet; `everturn append` adds one")?,
         _ => {}
     }

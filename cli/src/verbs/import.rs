@@ -28,12 +28,12 @@ use std::path::Path;
     everturn import ~/.claude/projects -v         (a line for each file)\n  \
     everturn import ~/.claude/projects --watch\n  \
     everturn import - < session.jsonl\n\n\
-    The format is detected from the content: files that `export` wrote, session files, transcript values, Claude Code, Codex\n\
-    (also .zst), Gemini CLI, lists of OpenAI or Anthropic messages, and one message a line. Importing again adds only what\n\
-    is new. Files are read in the order of their first timestamp. See docs/import.md.")]
+    The format is detected from the content: files that `export` wrote, session files, transcript values, sessions of \
+    Claude Code, Codex (also .zst), Gemini CLI, pi, Droid, Qwen Code and Copilot CLI, lists of OpenAI or Anthropic messages, \
+    and one message a line. Importing again adds only what is new. Files are read in the order of their first timestamp. See docs/import.md.")]
 pub struct Import {
-    /// Files and folders; - is standard input [default: the session folders of Claude Code, Codex and Gemini
-    /// CLI]
+    /// Files and folders; - is standard input [default: the session folders of Claude Code, Codex, Gemini CLI,
+    /// pi, Droid, Qwen Code and Copilot CLI]
     #[arg(value_name = "PATH")]
     paths: Vec<String>,
     /// Only count conversations, turns and bytes

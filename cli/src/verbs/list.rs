@@ -62,7 +62,7 @@ impl List {
         ];
         let mut flags: String = texts
             .iter()
-            .filter_map(|(flag, text)| Some(format!(" {flag} {}", quoted((*text).as_ref()?))))
+            .filter_map(|(flag, text)| Some(format!(" {flag} {}", show::quoted((*text).as_ref()?))))
             .collect();
         if self.limit != LIMIT {
             flags += &format!(" --limit {}", self.limit);
@@ -75,7 +75,7 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
     let store = open::reading(args)?;
     let page = store.call(ListConversations {
         query: verb.query.clone(),
-        state: verb.state.as_deref().map(str::parse).transpose()?,
+        state: verb.state.as_deref().map(|state| show::option("--state", state)).transpose()?,
         project: verb.project.as_deref().map(project),
         since: verb.since.as_deref().map(dates::parse).transpose()?,
         forked_from: verb.forked_from.clone().map(ConversationName),
@@ -93,7 +93,11 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
     }
     output::text(table(&page.data))?;
     if let Some(next) = page.next {
-        output::text(format!("{DIM}more: everturn list{} --after {next}{DIM:#}", verb.flags()))?;
+        output::text(format!(
+            "{DIM}more: everturn list{}{} --after {next}{DIM:#}",
+            verb.flags(),
+            args.again()
+        ))?;
     }
     Ok(())
 }
@@ -106,15 +110,6 @@ fn project(text: &str) -> String {
     );
     let folder = here.then(|| std::fs::canonicalize(text).ok()).flatten();
     folder.map_or_else(|| text.to_string(), |folder| folder.display().to_string())
-}
-
-/// A word of a command line, quoted where a shell would take it apart.
-fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text.to_string(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
 }
 
 /// One line of the table.

@@ -73,8 +73,8 @@ pub fn overview() -> Result<(), Failure> {
     // One heading is enough here.
     let command = Args::command().mut_args(|arg| arg.help_heading(None::<&str>));
     let command = command.mut_arg("tenant", |tenant| tenant.hide(true));
-    let command =
-        FURTHER.iter().fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
+    let hidden = FURTHER.iter().chain(&["completions", "man"]);
+    let command = hidden.fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
     let after = format!("More: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());
     output::text(command.after_help(after).render_help().ansi().to_string().trim_end())
 }

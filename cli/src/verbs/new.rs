@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::output::{self, Failure};
-use crate::{open, show};
+use crate::{dates, open, show};
 use clap::Args as ClapArgs;
 use everturn_api::conversations::CreateConversation;
 use everturn_core::Error;
@@ -33,9 +33,9 @@ pub struct New {
     /// Retention of content: full, audit-only or ephemeral
     #[arg(long)]
     retention: Option<String>,
-    /// Time to live: delete it this many seconds after its last change
-    #[arg(long, value_name = "SECONDS")]
-    ttl: Option<u64>,
+    /// Time to live: delete it this long after its last change, in seconds or as in 12h, 7d
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<String>,
     /// Treatment of secrets in turns: off, mark or mask
     #[arg(long, value_name = "MODE")]
     redaction: Option<String>,
@@ -49,8 +49,8 @@ pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
         title: verb.title.clone(),
         owner: verb.owner.clone(),
         participants: verb.participants.clone(),
-        ttl: verb.ttl,
-        retention: verb.retention.as_deref().map(str::parse).transpose()?,
+        ttl: verb.ttl.as_deref().map(|ttl| dates::seconds(ttl).map_err(|e| e.at("--ttl"))).transpose()?,
+        retention: verb.retention.as_deref().map(|it| show::option("--retention", it)).transpose()?,
         system_prompt: verb.system_prompt.clone(),
         ..CreateConversation::default()
     };

@@ -57,7 +57,7 @@ pub struct Recall {
     #[arg(long, default_value = "hybrid")]
     mode: String,
     /// Include superseded turns
-    #[arg(long)]
+    #[arg(long, visible_alias = "superseded")]
     all: bool,
     /// First index and embed everything, however long that takes; a server does it by itself
     #[arg(long)]
@@ -94,12 +94,12 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     let options = RecallOptions {
         conversation: None,
         actors: verb.actor.clone(),
-        roles: verb.role.iter().map(|role| role.parse()).collect::<Result<_, _>>()?,
+        roles: verb.role.iter().map(|role| show::option("--role", role)).collect::<Result<_, _>>()?,
         after: verb.after.as_deref().map(dates::parse).transpose()?,
         before: verb.before.as_deref().map(dates::parse).transpose()?,
-        kinds: verb.kind.iter().map(|kind| kind.parse()).collect::<Result<_, _>>()?,
+        kinds: verb.kind.iter().map(|kind| show::option("--kind", kind)).collect::<Result<_, _>>()?,
         limit: verb.limit,
-        mode: verb.mode.parse()?,
+        mode: show::option("--mode", &verb.mode)?,
         include_superseded: verb.all,
     };
     let recalled = store.recall(api::Recall {

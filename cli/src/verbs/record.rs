@@ -11,9 +11,14 @@ use everturn::{SystemWorld, World};
 use everturn_api::sessions::{EndSession, LogSession, StartSession};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
-use everturn_formats::session::{Dispatches, Entry, Fields, New, Options, Sender, Session, Sink};
+use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_formats::session::{
+    CALL, Dispatches, Entry, Fields, New, Options, Sender, Session, Sink, ToolResult,
+};
 use everturn_server::Proxy;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,9 +27,9 @@ use std::time::{Duration, Instant};
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "An MCP client starts this command instead of the server; the server's own command follows --.\n\
-    With --to, it is pointed at this proxy instead of the server. What passes is unchanged, and goes on if it\n\
-    cannot be recorded. Examples:\n  \
+    after_help = "An MCP client starts this command instead of the server; the server's own command follows --. \
+    With --to, the client connects to this proxy instead of the server. Messages pass unchanged, even if they cannot be \
+    recorded.\n\nExamples:\n  \
     everturn record -- npx -y @modelcontextprotocol/server-filesystem .\n  \
     everturn record --session photos/img_1 -- python server.py\n  \
     everturn record --to http://127.0.0.1:3001/mcp --listen 127.0.0.1:3002"
@@ -66,6 +71,7 @@ pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
         began: Instant::now(),
         record: None,
         tried: None,
+        calls: BTreeMap::new(),
         has_complained: false,
     };
     match &verb.to {
@@ -110,6 +116,8 @@ struct Scribe {
     /// Begins with the first entry, once the client has given its name.
     record: Option<Result<Destination, Error>>,
     tried: Option<Instant>,
+    /// Tools that were called and whose result is not recorded, by the number of the call.
+    calls: BTreeMap<u64, String>,
     has_complained: bool,
 }
 
@@ -138,10 +146,27 @@ impl Scribe {
         self.complain(ended);
     }
 
+    /// Writes an entry, and remembers calls until their result is written.
     fn write(&mut self, entry: Entry) -> Result<(), Error> {
+        let text = |name: &str| entry.fields.get(name).and_then(Raw::read::<String>);
+        let (kind, tool) = (entry.kind.clone(), text("tool").unwrap_or_default());
+        let call = text("call_id").and_then(|id| id.strip_prefix(CALL)?.parse().ok());
+        let written = self.write_entry(entry);
+        match (kind.as_str(), call) {
+            ("agent_tool_call", Some(call)) => drop(self.calls.insert(call, tool)),
+            // A file reports its first failure again and again.
+            ("tool_result", Some(call)) if written.is_ok() || self.folder.is_some() => {
+                self.calls.remove(&call);
+            }
+            _ => {}
+        }
+        written
+    }
+
+    fn write_entry(&mut self, entry: Entry) -> Result<(), Error> {
         let is_time = self.tried.is_none_or(|tried| tried.elapsed() >= RETRY);
         if is_time && !matches!(self.record, Some(Ok(_))) {
-            self.record = Some(self.begin());
+            self.record = Some(self.begin(entry.at));
             self.tried = Some(Instant::now());
         }
         match self.record.as_ref() {
@@ -164,7 +189,8 @@ impl Scribe {
         }
     }
 
-    fn begin(&self) -> Result<Destination, Error> {
+    /// `at` is the time of the first entry: nothing is recorded before the beginning.
+    fn begin(&self, at: Timestamp) -> Result<Destination, Error> {
         let client = self.dispatches.client().map(str::to_string);
         let extra = Fields::of(&json!({"program": "everturn record", "transport": self.transport}))?;
         if let Some(folder) = &self.folder {
@@ -173,8 +199,7 @@ impl Scribe {
                 Error::invalid("session.subject", text)
             })?;
             let extra = Fields([extra.0, Fields::of(&json!({"server": self.subject}))?.0].concat());
-            let new =
-                New { agent_provider: client, extra, ..New::about(subject, uuid()?, SystemWorld.now()) };
+            let new = New { agent_provider: client, extra, ..New::about(subject, uuid()?, at) };
             let root = folder.parent().unwrap_or(Path::new(""));
             let session = Session::start(root, &new, Options::default());
             return Ok(Destination::File(Sink::new(Ok(session?), |_| {})));
@@ -193,6 +218,7 @@ impl Scribe {
                     subject: self.subject.clone(),
                     subject_key: Some("server".into()),
                     agent_provider: client,
+                    timestamp: Some(at),
                     fields: extra,
                     ..StartSession::default()
                 };
@@ -203,6 +229,12 @@ impl Scribe {
     }
 
     fn end(&mut self) -> Result<(), Error> {
+        for (call, tool) in std::mem::take(&mut self.calls) {
+            let failed = ToolResult::missing(tool, format!("{CALL}{call}"));
+            let written = failed.and_then(|failed| Entry::of(SystemWorld.now(), &failed));
+            let written = written.and_then(|entry| self.write_entry(entry));
+            self.complain(written);
+        }
         match self.record.take() {
             Some(Ok(Destination::File(sink))) => {
                 sink.end(SystemWorld.now(), &Fields::default());

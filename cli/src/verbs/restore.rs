@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
     everturn restore /var/backups/everturn --through 12 --store sqlite:then.db\n  \
     everturn restore monday.jsonl.zst tuesday.jsonl.zst --store sqlite:restored.db\n  \
     ssh elsewhere cat everturn.jsonl.zst | everturn restore - --store sqlite:restored.db\n\n\
-    The store must not exist yet; it appears when all of it is there and checked. With --through it is as it was then:\n\
+    The store must not exist yet; it appears when all of it is there and checked. With --through it is as it was then: \
     what was erased, deleted or revoked since is there again. See docs/backup.md.")]
 pub struct Restore {
     /// A folder of backups, or archives in order, the full one first; - is standard input

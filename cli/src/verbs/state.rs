@@ -1,11 +1,14 @@
 //! `everturn state`, `pin`, `unpin` and `scratchpad`
 
 use crate::args::Args;
+use crate::client::Client;
 use crate::open;
 use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
 use everturn_api::state::{self, AbandonToolCall, GetState, ResolveApproval};
+use everturn_core::Error;
 use everturn_core::approval::Approval;
+use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 
@@ -90,7 +93,8 @@ pub fn pin(args: &Args, verb: &Pin) -> Result<(), Failure> {
 pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
     let store = open::writing(args)?;
     let id = store.resolve(&verb.conversation)?;
-    let event = store.call(state::Unpin { conversation: id.into(), name: verb.name.clone() })?;
+    let unpin = state::Unpin { conversation: id.into(), name: verb.name.clone() };
+    let event = store.call(unpin).map_err(|error| naming_state(error, id))?;
     if args.json { output::json(&event) } else { output::text(format!("unpinned at #{}", event.seq)) }
 }
 
@@ -160,14 +164,14 @@ pub fn abandon_call(args: &Args, verb: &AbandonCall) -> Result<(), Failure> {
 
 #[derive(ClapArgs)]
 #[command(after_help = "`everturn state CONV` shows what waits for an approval.\n\n\
-    Examples:\n  everturn approve @last appr-1\n  everturn deny @last appr-1 --actor ana --reason 'wrong recipient'")]
+    Examples:\n  everturn approve @last\n  everturn approve @last appr-1\n  everturn deny @last appr-1 --actor ana --reason 'wrong recipient'")]
 pub struct Resolution {
     /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// Id of the approval
+    /// Id of the approval; by default, the only one that waits
     #[arg(value_name = "APPROVAL")]
-    approval: String,
+    approval: Option<String>,
     /// Actor that answers
     #[arg(long)]
     actor: Option<String>,
@@ -204,6 +208,14 @@ pub struct RequestApproval {
 }
 
 pub fn request_approval(args: &Args, verb: &RequestApproval) -> Result<(), Failure> {
+    if verb.question.is_none() && verb.approval.contains(char::is_whitespace) {
+        let text = format!(
+            "{:?} looks like the question; give an id of your choice before it: everturn request-approval {} ID --question TEXT",
+            clip(&verb.approval),
+            verb.conversation
+        );
+        return Err(Error::invalid("approval.question", text).into());
+    }
     let store = open::writing(args)?;
     let event = store.call(state::RequestApproval {
         conversation: store.resolve(&verb.conversation)?.into(),
@@ -217,6 +229,26 @@ pub fn request_approval(args: &Args, verb: &RequestApproval) -> Result<(), Failu
     if args.json { output::json(&event) } else { output::text(format!("requested at #{}", event.seq)) }
 }
 
+/// The error with the command that shows the state of this conversation.
+fn naming_state(error: Error, id: ConversationId) -> Error {
+    error.reworded(|text| text.replace("`state`", &format!("`everturn state {id}`")))
+}
+
+/// The only approval that waits.
+fn only_approval(store: &Client, id: ConversationId) -> Result<String, Error> {
+    let waiting = store.call(GetState { conversation: id.into(), at: None })?.pending_approvals;
+    match &waiting[..] {
+        [only] => Ok(only.approval_id.clone()),
+        [] => Err(Error::not_found("approval.none", format!("no approval waits in {id}"))),
+        several => {
+            let names: Vec<String> =
+                several.iter().map(|approval| crate::show::one_line(&approval.approval_id)).collect();
+            let text = format!("{} approvals wait: {}; name one", several.len(), names.join(", "));
+            Err(Error::invalid("approval.which", text))
+        }
+    }
+}
+
 pub fn approve(args: &Args, verb: &Resolution) -> Result<(), Failure> {
     resolve(args, verb, Approval::Approved, "approved")
 }
@@ -227,9 +259,13 @@ pub fn deny(args: &Args, verb: &Resolution) -> Result<(), Failure> {
 
 fn resolve(args: &Args, verb: &Resolution, state: Approval, word: &str) -> Result<(), Failure> {
     let store = open::writing(args)?;
-    let conversation = store.resolve(&verb.conversation)?.into();
-    let Resolution { approval, actor, reason, .. } = verb;
-    let (approval, actor, reason) = (approval.clone(), actor.clone(), reason.clone());
-    let event = store.call(ResolveApproval { conversation, approval, state, actor, reason })?;
+    let id = store.resolve(&verb.conversation)?;
+    let approval = match &verb.approval {
+        Some(approval) => approval.clone(),
+        None => only_approval(&store, id)?,
+    };
+    let (actor, reason) = (verb.actor.clone(), verb.reason.clone());
+    let resolve = ResolveApproval { conversation: id.into(), approval, state, actor, reason };
+    let event = store.call(resolve).map_err(|error| naming_state(error, id))?;
     if args.json { output::json(&event) } else { output::text(format!("{word} at #{}", event.seq)) }
 }

@@ -2,26 +2,26 @@
 
 use super::append::{input, said, standard_input};
 use crate::args::Args;
-use crate::open;
-use crate::output::Failure;
+use crate::client::turn_place;
+use crate::output::{self, Failure};
+use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn::NewTurn;
 use everturn_api::ConversationName;
 use everturn_api::turns::{EditAndBranch, GetTurn, SupersedeTurn};
 use everturn_core::Error;
-use everturn_core::id::TurnId;
 use everturn_core::turn::Role;
 
 #[derive(ClapArgs)]
 #[command(
     after_help = "`everturn history CONV --ids` shows the ids of turns; the old turn stays in the log.\n\n\
     Examples:\n  \
-    everturn supersede turn_01J9… 'I meant Porto'\n  \
+    everturn supersede @last#4 'I meant Porto'\n  \
     everturn supersede turn_01J9… 'I meant Porto' --branch\n  \
     cat better.json | everturn supersede turn_01J9… --message -"
 )]
 pub struct Supersede {
-    /// Id of the turn
+    /// Id of the turn, or its place, as in @last#4
     #[arg(value_name = "TURN")]
     turn: String,
     /// New text; - reads it from standard input
@@ -45,14 +45,16 @@ pub struct Supersede {
 }
 
 pub fn run(args: &Args, verb: &Supersede) -> Result<(), Failure> {
-    let turn: TurnId = verb.turn.parse()?;
-    let role: Option<Role> = verb.role.as_deref().map(str::parse).transpose()?;
+    // Checked before anything is read.
+    turn_place(&verb.turn)?;
+    let role: Option<Role> = verb.role.as_deref().map(|role| show::option("--role", role)).transpose()?;
     let text = if verb.text == "-" { standard_input()? } else { verb.text.clone() };
     if text.trim().is_empty() && !verb.message {
         let text = "there is no new text: it is empty; give it as TEXT, or on standard input";
         return Err(Error::invalid("append.empty", text).into());
     }
     let store = open::writing(args)?;
+    let turn = store.turn(&verb.turn)?;
     let conversation = verb.conversation.as_deref().map(|name| store.resolve(name)).transpose()?;
     let conversation = conversation.map(ConversationName::from);
     let old = store.call(GetTurn { turn, conversation: conversation.clone() })?;
@@ -60,11 +62,18 @@ pub fn run(args: &Args, verb: &Supersede) -> Result<(), Failure> {
         true => NewTurn::message(text),
         false => NewTurn::text(role.unwrap_or(old.role), text.trim_end_matches('\n')),
     };
-    with.actor = verb.actor.clone().or(old.actor);
+    with.actor = verb.actor.clone().or(old.actor.clone());
     let with = input(with)?;
     let appended = match verb.branch {
         true => store.call(EditAndBranch { turn, conversation, with })?,
         false => store.call(SupersedeTurn { turn, conversation, with })?,
     };
-    appended.turns.iter().try_for_each(|turn| said(args, turn))
+    appended.turns.iter().try_for_each(|turn| said(args, turn))?;
+    match appended.turns.first().filter(|_| !args.json) {
+        Some(new) if verb.branch => {
+            output::text(format!("branched into {}; {} stays as it was", new.conversation, old.conversation))
+        }
+        Some(_) => output::text(format!("replaces #{}, which stays in the log", old.seq)),
+        None => Ok(()),
+    }
 }

@@ -40,6 +40,9 @@ pub fn run(args: &Args, _: &Sweep) -> Result<(), Failure> {
         });
         return output::json(&swept);
     }
+    if expired + interrupted + abandoned + approvals + collected == 0 {
+        return output::text("nothing to sweep");
+    }
     output::text(format!(
         "deleted {} that had expired, ended {} after inactivity, gave up {} without a result, closed {} without an answer, removed {} without references",
         show::count(expired as u64, "conversation"),

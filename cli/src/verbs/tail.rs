@@ -67,17 +67,15 @@ fn show_event(
     if args.json {
         return output::json(event);
     }
-    growing.end_line()?;
     let turn: Option<TurnId> =
         event.turn.filter(|_| kind::begins_turn(&event.kind) || kind::ends_turn(&event.kind));
     match turn {
         // A turn that has just been opened has nothing to show yet.
-        Some(_) if event.kind == kind::OPENED => Ok(()),
+        Some(_) if event.kind == kind::OPENED => growing.end_line(),
         Some(turn) => {
             let turn = Turn::begun(event)
                 .map_or_else(|| store.call(GetTurn { turn, conversation: Some(id.into()) }), Ok)?;
-            let shown = growing.texts.remove(&turn.id);
-            if shown.is_some_and(|shown| turn.value().is_some_and(|message| message["content"] == *shown)) {
+            if growing.finish(&turn)? {
                 return Ok(());
             }
             output::text(show::turn(
@@ -87,7 +85,10 @@ fn show_event(
                 called,
             ))
         }
-        None => output::text(show::event(event)),
+        None => {
+            growing.end_line()?;
+            output::text(show::event(event))
+        }
     }
 }
 
@@ -109,11 +110,31 @@ impl Growing {
             self.line = Some(chunk.turn);
         }
         self.texts.entry(chunk.turn).or_default().push_str(&chunk.text);
-        let lines: Vec<String> = chunk.text.split('\n').map(show::printable).collect();
-        output::piece(lines.join("\n  "))
+        piece(&chunk.text)
+    }
+
+    /// Ends the line, with the rest of the turn if the turn is what the line shows: its last text may come together
+    /// with its end. Whether all of the turn has been shown.
+    fn finish(&mut self, turn: &Turn) -> Result<bool, Failure> {
+        let shown = self.texts.remove(&turn.id);
+        let message = turn.value();
+        let text = message.as_ref().and_then(|message| message["content"].as_str());
+        let rest = shown.as_deref().zip(text).and_then(|(shown, text)| text.strip_prefix(shown));
+        let goes_on = self.line == Some(turn.id);
+        if let Some(rest) = rest.filter(|_| goes_on) {
+            piece(rest)?;
+        }
+        self.end_line()?;
+        Ok(rest.is_some_and(|rest| goes_on || rest.is_empty()))
     }
 
     fn end_line(&mut self) -> Result<(), Failure> {
         if self.line.take().is_some() { output::text("") } else { Ok(()) }
     }
+}
+
+/// Writes text of a turn that goes on later.
+fn piece(text: &str) -> Result<(), Failure> {
+    let lines: Vec<String> = text.split('\n').map(show::printable).collect();
+    output::piece(lines.join("\n  "))
 }

@@ -125,7 +125,7 @@ fn a_second_writer_is_told_who_writes() {
     // The stream's turn appears once the first process holds the store.
     while shell.json(&["history", &id, "--json"])["data"].as_array().unwrap().is_empty() {}
     let error = shell.refused(&["append", &id, "me too"]);
-    assert_shows!(error, @"error: FOLDER/store.db is open for writing by process PID; wait until it ends, or, if it is a server, ask it with --url (reading is allowed)");
+    assert_shows!(error, @"error: FOLDER/store.db is open for writing by process PID; wait until it ends, or, if it is a server, send it the request, on the command line with --url (reading is allowed)");
     drop(first.stdin.take());
     assert!(first.wait().unwrap().success());
     shell.ok(&["append", &id, "now it works"]);

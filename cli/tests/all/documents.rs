@@ -147,6 +147,7 @@ pages! {
     the_page_on_export_runs_as_typed "docs/export.md" ["the signature is as it was", "no scripts"];
     the_page_on_facts_runs_as_typed "docs/facts.md"
         ["Ana lives in Porto", "Vila Nova de Gaia\n", "from #2", "retracted: only in the evening"];
+    the_page_on_generating_runs_as_typed "docs/generate.md" [];
     the_page_on_importing_runs_as_typed "docs/import.md"
         ["7 events in the file, 4 turns, 6 new", "1 conversation, 4 turns", "now delete it"];
     the_page_on_the_log_runs_as_typed "docs/log.md" [];
@@ -171,6 +172,142 @@ fn the_tour_in_the_readme_leaves_no_call_without_its_result() {
     let (_, tour) = readme.split_once("## A tour in five minutes").expect("the README has a tour");
     let out = run_as_typed(tour.split("\n## ").next().unwrap());
     assert!(!out.contains("have not answered"), "the tour's only call has its result: {out}");
+}
+
+/// The examples in the help of a verb, without their comments.
+fn examples(shell: &Shell, verb: &str) -> Vec<String> {
+    let help = shell.ok(&[verb, "--help"]);
+    let lines = help.lines().filter_map(|line| line.strip_prefix("  "));
+    let commands = lines.filter(|line| {
+        line.starts_with("everturn ") || line.contains("| everturn ") || line.contains("$(everturn ")
+    });
+    commands.map(|line| line.split("   (").next().unwrap_or(line).trim_end().to_string()).collect()
+}
+
+/// One that is given to `everturn update --policy` used to be refused.
+#[test]
+fn the_examples_of_the_help_run_as_typed() {
+    let shell = Shell::new();
+    let one = |args: &[&str], field: &str| {
+        let answer = shell.json(&[args, &["--json"]].concat());
+        answer.pointer(field).and_then(|value| value.as_str()).unwrap_or_default().to_string()
+    };
+    let line =
+        |n| format!("{{\"role\":\"user\",\"content\":\"which port did we choose in build_context {n}?\"}}\n");
+    std::fs::write(shell.path("talk.jsonl"), (0..130).map(line).collect::<String>()).unwrap();
+    shell.ok(&["import", "talk.jsonl"]);
+    shell.ok(&["compact", "@last", "--keep-last", "20"]);
+    let call = |id: &str| {
+        let message = serde_json::json!({"role": "assistant",
+            "content": [{"type": "tool_use", "id": id, "name": "run", "input": {}}]});
+        shell.ok(&["append", "@last", "--message", &message.to_string()]);
+    };
+    call("call_1");
+    shell.ok(&["append", "@last", "--role", "tool", "connection refused in sqlite.rs: no deployment"]);
+    let turn = one(&["append", "@last", "To Faro"], "/id");
+    let pinned = shell.json(&["pin", "@last", "branch", "main", "--json"])["seq"].to_string();
+    shell.ok(&["scratchpad", "@last", "plan", "{}"]);
+    let fact = one(&["facts", "@last", "add", "Ana", "likes", "tea"], "/id");
+    let recorded = shell.ok(&["context", "@last", "--budget", "8000", "--record"]);
+    let receipt = recorded.split_once("--replay ").unwrap().1.trim();
+    let key = one(&["keys", "create", "--role", "admin"], "/id");
+    call("call_7");
+    shell.ok(&["request-approval", "@last", "appr-1"]);
+    let (id, head) = (one(&["info", "@last"], "/id"), one(&["info", "@last"], "/head/hash"));
+    for (name, format) in
+        [("session.jsonl", "jsonl"), ("transcript.json", "transcript"), ("chat.json", "openai-chat")]
+    {
+        shell.ok(&["export", "@last", "--format", format, "-o", name]);
+    }
+    let chat: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(shell.path("chat.json")).unwrap()).unwrap();
+    std::fs::write(shell.path("messages.json"), chat["messages"].to_string()).unwrap();
+    std::fs::write(shell.path("prompt.md"), "Be brief.").unwrap();
+    std::fs::write(shell.path("better.json"), r#"{"role":"user","content":"To Porto"}"#).unwrap();
+
+    let folder = std::path::Path::new(env!("CARGO_BIN_EXE_everturn")).parent().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let (replay, event) = (format!("--replay {receipt}"), format!("--event {pinned}"));
+    let values = [
+        ("conv_01J9…", id.as_str()),
+        ("conv_01J9", id.as_str()),
+        ("turn_01J9…", turn.as_str()),
+        ("fact_01J9…", fact.as_str()),
+        ("key_01J9…", key.as_str()),
+        ("9f2c…", head.as_str()),
+        ("--replay 120", replay.as_str()),
+        ("--event 7", event.as_str()),
+        ("request-approval @last appr-1", "request-approval @last appr-2"),
+        ("export @last -o session.jsonl", "export @last -o another.jsonl"),
+        // These are dates to come.
+        ("2026-12-01", "2999-12-01"),
+        ("2027-01-01", "2999-01-01"),
+    ];
+    // What needs a server, a model, another machine, another program or files of your own.
+    let elsewhere = ["http", "ssh ", "llm ", "/var/", ".zst", ".rhai", "~/", "--watch"];
+    let verbs = [
+        "new",
+        "list",
+        "info",
+        "append",
+        "supersede",
+        "history",
+        "state",
+        "pin",
+        "unpin",
+        "scratchpad",
+        "request-approval",
+        "approve",
+        "deny",
+        "abandon-call",
+        "summarize",
+        "compact",
+        "recall",
+        "facts",
+        "context",
+        "project",
+        "update",
+        "rename",
+        "archive",
+        "close",
+        "reset",
+        "fork",
+        "verify",
+        "export",
+        "import",
+        "erase",
+        "delete",
+        "session",
+        "keys",
+        "sweep",
+        "doctor",
+    ];
+    for verb in verbs {
+        let here = |line: &String| !elsewhere.iter().any(|word| line.contains(word));
+        let mut scripts: Vec<String> = examples(&shell, verb).into_iter().filter(here).collect();
+        assert!(!scripts.is_empty(), "{verb}");
+        if verb == "session" {
+            scripts = vec![scripts.join("\n")];
+        }
+        for script in scripts {
+            let script = values.iter().fold(script, |script, (name, value)| script.replace(name, value));
+            // Each on a copy of the store.
+            let copy = tempfile::tempdir().unwrap();
+            let prepare = format!("cp -r '{}/.' . && {script}", shell.folder.path().display());
+            let said = Command::new("bash")
+                .args(["-euc", &prepare])
+                .current_dir(copy.path())
+                .env("PATH", &path)
+                .env("HOME", copy.path())
+                .env("XDG_CONFIG_HOME", copy.path())
+                .env("EVERTURN_STORE", format!("sqlite:{}", copy.path().join("store.db").display()))
+                .env("EVERTURN_RECALL_EMBEDDER", "none")
+                .stdin(std::process::Stdio::null())
+                .output()
+                .unwrap();
+            assert!(said.status.success(), "{script}\n{}", String::from_utf8_lossy(&said.stderr));
+        }
+    }
 }
 
 /// Commands are in blocks that are run, or that say why they are not.

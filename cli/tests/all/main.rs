@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod acp;
 mod attacks;
 mod backup;
 mod bad_input;
@@ -11,7 +12,9 @@ mod conversations;
 mod documents;
 mod erasing;
 mod failover;
+mod guidance;
 mod importing;
+mod mcp;
 mod process;
 mod reading;
 mod recalling;

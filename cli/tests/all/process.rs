@@ -128,7 +128,24 @@ impl Mcp {
     }
 
     fn send(&mut self, message: &Value) {
-        writeln!(self.input, "{message}").unwrap();
+        self.send_line(message.to_string().as_bytes());
+    }
+
+    /// Sends any line.
+    pub fn send_line(&mut self, line: &[u8]) {
+        self.input.write_all(&[line, b"\n"].concat()).unwrap();
+    }
+
+    /// The next answer, whatever request it belongs to.
+    pub fn answer(&mut self) -> Value {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "it ended");
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message.get("method").is_none() {
+                return message;
+            }
+        }
     }
 
     /// Sends a request, and returns its result.

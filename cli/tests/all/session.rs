@@ -259,3 +259,50 @@ fn a_session_that_is_being_written_is_refused() {
     shell.ok(&["session", "append", &file, "y"]);
     assert_eq!(lines(&shell, &file).len(), 3);
 }
+
+/// A server that ends, or answers with too much, after its first call.
+const FAILS: [&str; 2] = [
+    "read line; exit 3",
+    "read line; printf '{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"x\":\"'; head -c 17000000 /dev/zero | tr '\\0' x; printf '\"}}\\n'",
+];
+
+/// Regression: the call waited for its result for ever, in a conversation that was closed.
+#[test]
+fn a_recorded_call_without_a_result_is_given_up_at_the_end() {
+    let call = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"look\",\"arguments\":{}}}\n";
+    for fails in FAILS {
+        let shell = Shell::new();
+        let other = shell.new_conversation();
+        for target in [&["--conversation", &other][..], &[]] {
+            shell.run_with(&[&["record"], target, &["--", "sh", "-c", fails]].concat(), call);
+            let state = shell.json(&["state", "@last", "--json"]);
+            assert_eq!(state["pending_tools"], serde_json::json!([]), "{state}");
+            let history = shell.ok(&["history", "@last", "--json"]);
+            assert!(history.contains("ended before a result was recorded"), "{history}");
+        }
+        shell.ok(&["verify", "@last"]);
+        let exported = shell.ok(&["export", "@last", "--format", "session"]);
+        std::fs::write(shell.path("exported.jsonl"), exported).unwrap();
+        assert!(shell.ok(&["session", "check", "exported.jsonl"]).starts_with("ok"));
+    }
+}
+
+/// Regression: the file began later than its first entry, and the check complained about it.
+#[test]
+fn a_recorded_session_begins_with_its_first_entry() {
+    let shell = Shell::new();
+    let hello = b"{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"look\"}}\n";
+    let answers = "read line; printf '{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}\\n'; read line; exit 0";
+    shell.run_with(&["record", "--session", "photos/img_1", "--", "sh", "-c", answers], hello);
+    let folder = std::fs::read_dir(shell.path("photos/img_1/sessions")).unwrap();
+    let file = folder.map(|file| file.unwrap().file_name().into_string().unwrap()).next().unwrap();
+    let file = format!("photos/img_1/sessions/{file}");
+    let checked = shell.ok(&["session", "check", &file]);
+    assert_eq!(checked, format!("ok  {file}  3 entries\n"));
+    let lines = lines(&shell, &file);
+    assert!(lines[0]["timestamp"].as_str() <= lines[1]["timestamp"].as_str(), "{lines:?}");
+    let mut types: Vec<&str> = lines.iter().map(|line| line["type"].as_str().unwrap()).collect();
+    // The client does not wait for the first answer before it calls.
+    types[1..3].sort();
+    assert_eq!(types, ["session_start", "agent_tool_call", "mcp_dispatch", "tool_result", "session_end"]);
+}

@@ -118,6 +118,24 @@ fn everyone_uses_the_configured_models() {
     assert_eq!(answer["text"], "To Lisbon, then.", "{answer}");
 }
 
+/// Regression: without a configuration of its own, the command said that there is no model.
+#[test]
+fn a_command_uses_the_models_of_the_process_that_owns_the_store() {
+    let shell = Shell::new();
+    let url = fake_model("To Lisbon, then.");
+    let file = format!("[models.fake]\nbase_url = \"{url}\"\nmodel = \"fake\"\n");
+    std::fs::write(shell.path("served.toml"), file).unwrap();
+    let id = shell.new_conversation();
+    let refused = shell.refused(&["generate", &id, "Where to?"]);
+    assert!(refused.contains("no model is named"), "{refused}");
+    let server = Serving::start(&shell, &["--config", "served.toml"]);
+    assert_eq!(shell.ok(&["generate", &id, "Where to?"]), "To Lisbon, then.\n");
+    assert_eq!(shell.ok(&["generate", &id, "And?", "--model", "fake"]), "To Lisbon, then.\n");
+    let refused = shell.refused(&["generate", &id, "And?", "--model", "other"]);
+    assert!(refused.contains("\"other\" is not one of fake"), "{refused}");
+    drop(server);
+}
+
 /// A model's key that is not exported matters only to commands that ask the model.
 #[test]
 fn a_missing_key_stops_only_what_needs_it() {

@@ -68,6 +68,11 @@ pub(super) fn append(
     Ok(Append::new(conversation, events, changes))
 }
 
+/// The origin of the fork that an event begins.
+pub(super) fn origin(first: &Event) -> Option<Parent> {
+    (first.kind == kind::FORKED).then(|| first.read::<Settings>()?.parent).flatten()
+}
+
 pub(super) fn restore(
     key: &Key,
     existing: Option<&Conversation>,
@@ -77,12 +82,7 @@ pub(super) fn restore(
     let Some(first) = events.first() else { return Err(refusal::empty()) };
     let mut conversation = match existing {
         Some(conversation) => conversation.clone(),
-        None => {
-            let parent = (first.kind == kind::FORKED)
-                .then(|| first.read::<Settings>().and_then(|s| s.parent))
-                .flatten();
-            begin(key, first.at, parent, lookup)?
-        }
+        None => begin(key, first.at, origin(first), lookup)?,
     };
     let mut changes = Changes::default();
     let mut added = Vec::new();

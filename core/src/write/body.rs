@@ -28,7 +28,11 @@ pub struct ErasedBody {
     /// Erased turns.
     pub turns: Vec<TurnId>,
     /// Reason given.
+    #[serde(default)]
     pub reason: String,
+    /// Actors that may read the reason, where something private was erased; absent if everyone may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_for: Option<Vec<String>>,
     /// Tool calls that they answered: without this the calls would appear to be pending again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answered: Vec<String>,

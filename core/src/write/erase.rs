@@ -5,9 +5,9 @@ use super::{EventAddress, Learned, fold, refusal};
 use crate::Error;
 use crate::chain::Hash;
 use crate::conversation::{CheckpointRef, Settings};
-use crate::event::kind;
+use crate::event::{Event, kind};
 use crate::id::{FactId, TurnId};
-use crate::turn::{Status, TurnRow};
+use crate::turn::{Status, TurnBody, TurnRow};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bodies and rows that an erasure removes.
@@ -45,6 +45,34 @@ pub fn learned<E>(
     let learned = statements(StatementsOf::Source(turn))?;
     let gone = with_corrections(learned, &mut BTreeSet::new(), statements)?;
     Ok(gone.iter().map(|one| Learned { conversation: one.conversation, fact: one.row.id }).collect())
+}
+
+/// Copies of a turn in branches, in all conversations that share a history with this one. A branch has them at its
+/// beginning.
+pub fn copies(turn: TurnId, lookup: &dyn Lookup) -> Result<Vec<Event>, Error> {
+    let mut found = Vec::new();
+    let mut family: Vec<u64> =
+        lookup.lineage()?.last().map(|oldest| oldest.conversation).into_iter().collect();
+    while let Some(conversation) = family.pop() {
+        for fork in lookup.forks(conversation)? {
+            family.push(fork.conversation);
+            for seq in fork.at_seq + 1.. {
+                let Some(event) = lookup.event(EventRef { conversation: fork.conversation, seq })? else {
+                    break;
+                };
+                match event.read::<TurnBody>().filter(|_| kind::begins_turn(&event.kind)) {
+                    Some(body) if body.copy_of.contains(&turn) => found.push(event),
+                    Some(body) if !body.copy_of.is_empty() => {}
+                    Some(_) => break,
+                    // An erased turn may be a copy.
+                    None if kind::begins_turn(&event.kind) => {}
+                    None if kind::is_settings(&event.kind) || event.kind == kind::SUPERSEDED => {}
+                    None => break,
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Adds corrections and retractions of facts that have no other statement left. `gone` are statements removed
@@ -103,7 +131,7 @@ pub(super) fn erasure(
         statements: BTreeSet::new(),
     };
     turns.iter().try_for_each(|row| erasing.turn(row, summaries))?;
-    events.iter().try_for_each(|place| erasing.event(*place))?;
+    events.iter().try_for_each(|place| erasing.event(*place, summaries))?;
     erasing.unshown_assets()?;
     erasing.finish()
 }
@@ -142,20 +170,33 @@ impl Erasing<'_> {
         if let Some(at) = owner(&self.lineage, row.seq) {
             self.turns.insert(at);
             if summaries {
-                self.summaries(at)?;
+                // What sums up an edit reaches its place, not its `seq`.
+                self.summaries(EventRef { seq: row.place, ..at })?;
             }
         }
         Ok(())
     }
 
-    /// Erases another event, with everything that follows from it.
-    fn event(&mut self, place: EventAddress) -> Result<(), Error> {
+    /// Erases another event, with everything that follows from it. A copy of a turn is erased like a turn.
+    fn event(&mut self, place: EventAddress, summaries: bool) -> Result<(), Error> {
         let Some(conversation) = self.lookup.number(place.conversation)? else { return Ok(()) };
         let at = EventRef { conversation, seq: place.seq };
         self.body(at)?;
+        let kind = self.bodies.get(&at).map_or("", String::as_str);
+        let is_projection = kind == kind::PROJECTION;
+        if kind::begins_turn(kind)
+            && let Some(turn) = self.lookup.event(at)?.and_then(|event| event.turn)
+        {
+            self.turns.insert(at);
+            self.statements(StatementsOf::Source(turn))?;
+            if summaries {
+                // A copy is read before everything of its branch.
+                self.summaries(EventRef { conversation, seq: 1 })?;
+            }
+        }
         for row in self.lookup.summaries(conversation, at.seq..=at.seq)? {
-            if row.through_seq > 0 {
-                // Later checkpoints build on this one.
+            // Later checkpoints build on this one, but not on a projection.
+            if row.through_seq > 0 && !is_projection {
                 self.summaries(EventRef { conversation, seq: row.through_seq })?;
             }
         }

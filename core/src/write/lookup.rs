@@ -21,7 +21,7 @@ pub struct EventRef {
 
 /// The turns of one conversation.
 pub trait Turns {
-    /// A turn as the conversation sees it, inherited ones included.
+    /// A turn as the conversation sees it, inherited ones included, also while a fork is being made.
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error>;
 }
 

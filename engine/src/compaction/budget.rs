@@ -283,8 +283,8 @@ impl ConversationHandle {
         Ok(turns)
     }
 
-    /// `metadata.transcript_budget`: policy, usage and last action.
-    pub(crate) fn budget_metadata(&self, conversation: &Conversation) -> Result<Raw, Error> {
+    /// The budget with its usage and the last action; in a transcript value, `metadata.transcript_budget`.
+    pub(crate) fn transcript_budget(&self, conversation: &Conversation) -> Result<Raw, Error> {
         let _key = self.tenant.key(conversation.id);
         let last = match conversation.budget {
             Some(budget) => self.event_at(budget.seq)?.and_then(|event| event.read::<Action>()),

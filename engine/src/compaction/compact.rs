@@ -677,6 +677,10 @@ fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> 
              up with `abandon-call`, or resolve the approval"
         ),
         (turns, None) => match keep_last {
+            Some(keep) if keep < turns => format!(
+                "there are {turns} turns that no summary covers, and all are kept: {keep} as asked, and the others with them, \
+                 since a tool call stays with its result"
+            ),
             Some(keep) => {
                 format!("there are {turns} turns that no summary covers, and {keep} are to be kept")
             }

@@ -11,12 +11,13 @@ use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Settings, view_start};
 use everturn_core::error::code;
+use everturn_core::event::Visibility;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::redaction::{self, Mode};
 use everturn_core::turn::{Status, Turn};
-use everturn_core::viewer::{Viewer, is_for_everyone};
+use everturn_core::viewer::{Viewer, common_audience, is_for_everyone};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint};
@@ -45,7 +46,7 @@ const ATTEMPTS: usize = 4;
 /// Version of the renderers; a change of their output changes it. Since version 2, prompts for Anthropic carry cache
 /// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, edits of
 /// turns that the checkpoint covers follow it, and older turns fill the budget where newer ones do not fit; since version
-/// 5, these edits are part of its note.
+/// 5, these edits are part of its note, and many or long approvals are shortened.
 pub(super) const RENDERER_VERSION: u32 = 5;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
@@ -92,6 +93,10 @@ pub struct ContextOptions {
     pub input_from: Option<u64>,
     /// Only turns before this place: an answer is generated anew from what was said before it.
     pub before: Option<u64>,
+    /// Actor that the model replies as. Private turns for it are in the prompt.
+    pub replies_as: Option<String>,
+    /// Private turns that the model is to answer. They are in the prompt, whomever they are for.
+    pub asked: Vec<TurnId>,
 }
 
 impl ContextOptions {
@@ -114,6 +119,8 @@ impl ContextOptions {
             at_seq: None,
             input_from: None,
             before: None,
+            replies_as: None,
+            asked: Vec::new(),
         }
     }
 
@@ -213,7 +220,13 @@ impl ConversationContexts<'_> {
         }
         let (options, mode) = (options.clone(), self.0.redaction()?);
         let options = if mode == Mode::Mask { masked(options)? } else { options };
-        self.0.claiming(&options.participants)?.context_with(&options, None)
+        let mut actors = options.participants.clone();
+        actors
+            .extend(options.replies_as.iter().filter(|actor| !options.participants.contains(actor)).cloned());
+        if !self.0.tenant.caller().actors().is_empty() {
+            options.asked.iter().try_for_each(|turn| self.0.visible_turn(*turn).map(drop))?;
+        }
+        self.0.claiming(&actors)?.context_with(&options, None)
     }
 }
 
@@ -251,6 +264,7 @@ impl ConversationHandle {
         let mut checkpoint = None;
         let mut is_shortened =
             self.fit_checkpoint(&fold, version, &request, &mut checkpoint, &mut material)?;
+        let asked = self.audience_of(&options.asked)?;
         let mut begins = through + 1;
         if options.recall.is_some() {
             // The reach of the tail decides which turns are older than it; recalled text only makes it shorter.
@@ -268,7 +282,7 @@ impl ConversationHandle {
         for _ in 0..ATTEMPTS {
             is_shortened |= self.fit_checkpoint(&fold, version, &request, &mut checkpoint, &mut material)?;
             let assembled = context::assemble(&request, &material)?;
-            let mut rendered = self.render(options.provider, &assembled)?;
+            let mut rendered = self.render(options.provider, &assembled, &asked)?;
             if version >= 2 && options.provider == Provider::Anthropic {
                 mark_cache(options, &assembled, &mut rendered)?;
             }
@@ -286,7 +300,13 @@ impl ConversationHandle {
                 let reason = "the checkpoint is shortened to fit".to_string();
                 context.left_out.push(LeftOut { section: Section::State, source: None, turns: None, reason });
             }
-            context.receipt.audience = (!is_public).then(|| self.tenant.viewer().names().unwrap_or_default());
+            context.receipt.audience = (!is_public).then(|| match self.tenant.viewer().names() {
+                None => Vec::new(),
+                // Nothing but the question is private.
+                Some(names) if names.is_empty() => asked.clone(),
+                Some(names) if options.asked.is_empty() => names,
+                Some(names) => names.into_iter().filter(|name| asked.contains(name)).collect(),
+            });
             return Ok(context);
         }
         Err(Error::too_large(
@@ -296,6 +316,12 @@ impl ConversationHandle {
                 options.token_budget
             ),
         ))
+    }
+
+    /// Actors that see all of these private turns.
+    fn audience_of(&self, turns: &[TurnId]) -> Result<Vec<String>, Error> {
+        let turn = |id: &TurnId| self.shared().journal.index.turn_in(self.key(), *id);
+        Ok(common_audience(&turns.iter().map(turn).collect::<Result<Vec<_>, _>>()?))
     }
 
     /// Shortens the checkpoint, part by part, until everything that is never left out fits. `checkpoint` is what is left of
@@ -369,6 +395,8 @@ impl ConversationHandle {
                 sections: json!(options.sections),
                 input_from: options.input_from,
                 before: options.before,
+                replies_as: options.replies_as.clone(),
+                asked: options.asked.clone(),
                 whole_view: projection.as_ref().is_some_and(|body| !body.of_receipt),
                 recall: options.recall.clone(),
             },
@@ -440,7 +468,8 @@ impl ConversationHandle {
             let how = match (how, recorded) {
                 (_, Some(recorded)) => Some(How::Recorded(recorded)),
                 (Some(how), None) => {
-                    let how = how.clone().with_scratchpads(&self.scratchpads(fold)?);
+                    let how = how.clone().redacted(self.redaction()?)?;
+                    let how = how.with_scratchpads(&self.scratchpads(fold)?);
                     let summary = self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
                     Some(How::Now(Box::new(how), summary))
                 }
@@ -448,7 +477,7 @@ impl ConversationHandle {
             };
             let whole = match receipt {
                 Some(receipt) => receipt.policy.whole_view,
-                None => options.participants.is_empty(),
+                None => options.participants.is_empty() && options.asked.is_empty(),
             };
             let projected = match &how {
                 Some(how) if whole => self.projected_view(fold, options, how, receipt.is_some())?,
@@ -618,7 +647,7 @@ impl ConversationHandle {
         {
             (state.checkpoint, edits) = (Some(checkpoint), ids);
         }
-        let text = state.render();
+        let text = if version < 5 { state.render() } else { state.render_for_prompt() };
         if text.is_empty() {
             return Ok(None);
         }
@@ -702,12 +731,19 @@ impl ConversationHandle {
                 limit: PAGE,
                 ..TurnQuery::default()
             };
-            let page = self.turns(&query)?;
+            let page = self.shared().journal.index.turns(self.key(), &query)?;
             let full = page.len() == PAGE;
-            for mut turn in page {
+            for turn in page {
+                let is_asked = options.asked.contains(&turn.id);
+                let mut turn = if is_asked { turn } else { self.tenant.viewer().turn(turn) };
                 before = position(&turn);
                 if !is_for_everyone(&turn) {
                     private.insert(turn.id);
+                }
+                let is_for =
+                    |actor: &String| turn.actor.as_ref() == Some(actor) || turn.audience.contains(actor);
+                if is_asked || options.replies_as.as_ref().is_some_and(is_for) {
+                    turn.visibility = Visibility::Public;
                 }
                 let stands = turn.status != Status::Pending && turn.superseded_by.is_none();
                 let Some(raw) = turn.message.take().filter(|_| stands) else {
@@ -763,7 +799,13 @@ impl ConversationHandle {
         if turn.hidden { family.message(message) } else { self.shared().count(family, turn.id, message) }
     }
 
-    fn render(&self, provider: Provider, assembled: &Assembled<'_>) -> Result<provider::Rendered, Error> {
+    /// `asked` see the private turns that are to be answered, and their media.
+    fn render(
+        &self,
+        provider: Provider,
+        assembled: &Assembled<'_>,
+        asked: &[String],
+    ) -> Result<provider::Rendered, Error> {
         let system: Vec<provider::Section<'_>> = assembled
             .texts
             .iter()
@@ -771,7 +813,11 @@ impl ConversationHandle {
             .collect();
         let messages: Vec<RenderInput<'_>> =
             assembled.messages.iter().map(|said| RenderInput(said)).collect();
-        let media = StoredMedia { conversation: self };
+        let reader = match self.tenant.viewer().names().filter(|_| !asked.is_empty()) {
+            Some(names) => self.seen_by(Viewer::actors(names.into_iter().chain(asked.iter().cloned()))),
+            None => self.clone(),
+        };
+        let media = StoredMedia { conversation: &reader };
         provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
     }
 }

@@ -64,7 +64,8 @@ impl ConversationContexts<'_> {
         let key = self.0.key();
         let head = self.0.shared().journal.index.conversation(key)?.head.seq;
         let fold = self.0.shared().fold(key, head)?;
-        let options = options.clone().with_scratchpads(&self.0.scratchpads(&fold)?);
+        let options = options.clone().redacted(self.0.redaction()?)?;
+        let options = options.with_scratchpads(&self.0.scratchpads(&fold)?);
         let summary = self.0.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.0.previous_projection(&fold)?;
         self.0.with_transcript(&fold, |transcript| {

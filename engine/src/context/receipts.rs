@@ -77,6 +77,12 @@ pub struct Policy {
     /// Only turns before this place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<u64>,
+    /// Actor of the reply, whose private turns were in the prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replies_as: Option<String>,
+    /// Private turns that were to be answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asked: Vec<TurnId>,
     /// Whether the projection is of the whole messages view, and not of its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole_view: bool,
@@ -175,9 +181,14 @@ impl ConversationContexts<'_> {
             at_seq: Some(receipt.through_seq),
             input_from: receipt.policy.input_from,
             before: receipt.policy.before,
+            replies_as: receipt.policy.replies_as.clone(),
+            asked: receipt.policy.asked.clone(),
             ..ContextOptions::new(receipt.policy.token_budget)
         };
         let viewer = receipt.policy.viewer.clone().map_or(Viewer::Owner, Viewer::actors);
+        for turn in &receipt.policy.asked {
+            self.0.visible_turn(*turn)?;
+        }
         let context = self.0.seen_by(viewer.clone()).context_with(&options, Some(receipt))?;
         if context.receipt.audience.is_some() && !self.0.tenant.viewer().includes(&viewer) {
             let text = "the prompt holds private turns that are not yours; ask someone who may see them";

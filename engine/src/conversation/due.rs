@@ -10,7 +10,7 @@ use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::Key;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_core::viewer::is_for_everyone;
+use everturn_core::viewer::{audience_of, is_for_everyone};
 use everturn_core::write::Action;
 use everturn_store::ConversationQuery;
 use everturn_views::state::{AbandonedBody, Tool};
@@ -154,7 +154,7 @@ impl ConversationHandle {
         reason: Option<&str>,
     ) -> Result<Vec<everturn_core::event::Event>, Error> {
         let draft = |tool: &Tool| {
-            // Everyone reads this event, so a private call is named by its id only.
+            // Everyone reads this event, so a private call is named by its id only, and the reason is for its actors.
             let turn =
                 tool.turn.map(|turn| self.shared().journal.index.turn_in(self.key(), turn)).transpose()?;
             let is_public = tool.id.is_none() || turn.as_ref().is_none_or(is_for_everyone);
@@ -162,6 +162,7 @@ impl ConversationHandle {
                 tool_call_id: tool.id.clone(),
                 tool_name: is_public.then(|| tool.name.clone()),
                 reason: reason.map(str::to_string),
+                reason_for: turn.as_ref().and_then(audience_of).filter(|_| reason.is_some()),
             };
             let draft = self.shared().draft(kind::TOOL_ABANDONED, &body)?;
             let draft = Draft { turn: tool.turn, actor: actor.clone(), ..draft };

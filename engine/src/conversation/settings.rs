@@ -8,9 +8,9 @@ use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{
-    Conversation, Lifecycle, Parent, Retention, Settings, SystemPrompt, Tombstone, fork_title,
+    Conversation, Lifecycle, POLICIES, Parent, Retention, Settings, SystemPrompt, Tombstone, fork_title,
 };
-use everturn_core::event::{Event, kind};
+use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
@@ -85,14 +85,13 @@ impl ConversationState<'_> {
 }
 
 impl ConversationHandle {
-    /// The conversation; its metadata includes the text of the system prompt.
+    /// The conversation, with its budget; its metadata includes the text of the system prompt.
     pub fn get(&self) -> Result<Conversation, Error> {
         let mut conversation = self.shared().journal.shown(self.key())?;
         if let Some(prompt) = self.prompt_of(&conversation)? {
             conversation.metadata.insert("system_prompt".into(), Raw::of(&prompt)?);
         }
-        let budget = self.budget_metadata(&conversation)?;
-        conversation.metadata.insert("transcript_budget".into(), budget);
+        conversation.transcript_budget = Some(self.transcript_budget(&conversation)?);
         Ok(conversation)
     }
 
@@ -163,13 +162,14 @@ impl ConversationHandle {
     }
 
     pub(crate) fn settings_of(&self, conversation: &Conversation) -> Result<Settings, Error> {
+        let known = conversation.policy.iter().filter(|(name, _)| POLICIES.contains(&name.as_str()));
         Ok(Settings {
             owner: conversation.owner.clone().map(Some),
             title: conversation.title.clone().map(Some),
             metadata: conversation.metadata.clone(),
             ttl: conversation.ttl.map(Some),
             retention: Some(conversation.retention).filter(|retention| *retention != Retention::Full),
-            policy: conversation.policy.clone(),
+            policy: known.map(|(name, raw)| (name.clone(), raw.clone())).collect(),
             system_prompt: self.prompt_of(conversation)?.map(Some),
             ..Settings::default()
         })
@@ -194,33 +194,39 @@ impl ConversationHandle {
         let prepared = (|| {
             let request = Hash::of(format!("fork {} {at_seq:?}", self.id()).as_bytes());
             let idempotency = idempotency(idempotency_key, Some(request))?;
-            let parent = self.shared().journal.index.conversation(self.key())?;
-            let at_seq = at_seq.unwrap_or(parent.head.seq);
-            let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
-            let (checkpoint, budget) = if at_seq < parent.head.seq {
-                let fold = self.shared().fold(self.key(), at_seq)?;
-                (fold.checkpoint, fold.budget)
-            } else {
-                (parent.checkpoint, parent.budget)
-            };
-            let mut settings = Settings {
-                parent: Some(at),
-                participants: parent.participants.clone(),
-                checkpoint,
-                budget,
-                ..self.settings_of(&parent)?
-            }
-            .redacted(redaction_mode(&parent))?;
-            // In an event of its own, so that erasing the turn it was made from leaves the other settings.
-            let title = settings.title.take().map(|title| title.map(|title| fork_title(&title, at_seq)));
-            let mut drafts = vec![self.shared().draft(kind::FORKED, &settings)?];
-            if title.is_some() {
-                let titled = Settings { title, ..Settings::default() };
-                drafts.push(self.shared().draft(kind::UPDATED, &titled)?);
-            }
+            let (at, drafts) = self.fork_drafts(at_seq)?;
             Ok(Action::Create { drafts, parent: Some(at), idempotency })
         })();
         self.tenant.begun(new, prepared)
+    }
+
+    /// The origin of a fork and its first events.
+    pub(super) fn fork_drafts(&self, at_seq: Option<u64>) -> Result<(Parent, Vec<Draft>), Error> {
+        let parent = self.shared().journal.index.conversation(self.key())?;
+        let at_seq = at_seq.unwrap_or(parent.head.seq);
+        let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
+        let (checkpoint, budget) = if at_seq < parent.head.seq {
+            let fold = self.shared().fold(self.key(), at_seq)?;
+            (fold.checkpoint, fold.budget)
+        } else {
+            (parent.checkpoint, parent.budget)
+        };
+        let mut settings = Settings {
+            parent: Some(at),
+            participants: parent.participants.clone(),
+            checkpoint,
+            budget,
+            ..self.settings_of(&parent)?
+        }
+        .redacted(redaction_mode(&parent))?;
+        // In an event of its own, so that erasing the turn it was made from leaves the other settings.
+        let title = settings.title.take().map(|title| title.map(|title| fork_title(&title, at_seq)));
+        let mut drafts = vec![self.shared().draft(kind::FORKED, &settings)?];
+        if title.is_some() {
+            let titled = Settings { title, ..Settings::default() };
+            drafts.push(self.shared().draft(kind::UPDATED, &titled)?);
+        }
+        Ok((at, drafts))
     }
 
     /// The conversation in which the event at a `seq` was written. A fork within inherited history is a fork of the

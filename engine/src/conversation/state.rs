@@ -8,6 +8,7 @@ use everturn_core::conversation::CheckpointRef;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
+use everturn_core::limits::APPROVALS_PENDING_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::write::Action;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
@@ -108,8 +109,16 @@ impl ConversationState<'_> {
         let fold = self.0.shared().fold(self.0.key(), head)?;
         let is_it = |tool: &&Tool| tool.id.as_deref().unwrap_or(&tool.name) == call;
         let tool = fold.tools.iter().find(is_it).ok_or_else(|| {
-            let text =
-                format!("no tool call {:?} waits for a result; the state shows those that do", clip(call));
+            let named = |tool: &Tool| match &tool.id {
+                Some(id) => format!("{} ({})", clip(id), clip(&tool.name)),
+                None => clip(&tool.name),
+            };
+            let others: Vec<String> = fold.tools.iter().map(named).collect();
+            let others = match others.is_empty() {
+                true => "none does".to_string(),
+                false => format!("these do: {}", others.join(", ")),
+            };
+            let text = format!("no tool call {:?} waits for a result; {others}", clip(call));
             Error::not_found("tool_call.absent", text)
         })?;
         let mut events = self.0.abandon(std::slice::from_ref(tool), actor, reason)?;
@@ -205,6 +214,11 @@ impl ConversationHandle {
         {
             let text = "the deadline has passed already; give a later time";
             return Err(Error::invalid("approval.deadline", text));
+        }
+        let waiting = fold.approvals.iter().filter(|waiting| !waiting.is_due(draft.at)).count();
+        if draft.kind == kind::APPROVAL_REQUESTED && waiting >= APPROVALS_PENDING_MAX {
+            let (limit, got) = (APPROVALS_PENDING_MAX as u64, waiting as u64 + 1);
+            return Err(Error::limit("APPROVALS_PENDING_MAX", limit, got, "resolve some first"));
         }
         let of = |list: &[Waiting]| list.iter().find(|at| at.id == about.approval_id).map(|at| at.seq);
         let (pending, resolved) = (of(&fold.approvals), of(&fold.resolved));

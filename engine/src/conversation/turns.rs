@@ -1,22 +1,26 @@
 //! Custom events, and superseding.
 
-use super::{AppendOptions, Appended, ConversationHandle, ForkOptions};
+use super::{AppendOptions, Appended, ConversationHandle};
 use crate::ingest::{DraftKind, Ingested, NewTurn};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::approval::is_about_approval;
 use everturn_core::conversation::Conversation;
+use everturn_core::error::code;
 use everturn_core::event::{Draft, Event, Visibility, kind};
-use everturn_core::id::TurnId;
+use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::turn::{Successor, Turn};
+use everturn_core::turn::{Successor, Turn, TurnBody};
 use everturn_core::viewer::Viewer;
 use everturn_core::write::{Action, SupersededBody};
 use everturn_store::TurnQuery;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 /// Most edits of one turn that are followed.
 const EDITS_MAX: usize = 1000;
+/// Most attempts to branch while turns that would be copied are erased.
+const BRANCH_TRIES: usize = 8;
 
 impl ConversationHandle {
     /// Appends an event of a custom kind: an audit note, a snapshot, anything that is not a turn.
@@ -27,7 +31,9 @@ impl ConversationHandle {
         body: impl serde::Serialize,
     ) -> Commit<Event> {
         let prepared = (|| {
-            let body = Raw::of(&body)?;
+            let mut body = Raw::of(&body)?;
+            // Also here: names in the body, such as that of an approval, are compared with masked ones.
+            crate::ingest::redact(&mut body, self.redaction()?)?;
             if kind::RESERVED.contains(&kind) {
                 let text = format!("{kind} is written by Everturn itself; choose a kind of your own");
                 return Err(Error::invalid("kind.reserved", text));
@@ -80,33 +86,55 @@ impl ConversationHandle {
     ) -> Result<(ConversationHandle, Appended), Error> {
         let place = self.visible_turn(turn)?.place;
         self.inherit_visibility(turn, &mut with)?;
-        let conversation = self.shared().journal.conversation(self.key())?;
-        // A turn that the fork would refuse is refused before the fork is made.
-        let mut trial = Ingested { drafts: Vec::new(), uploads: Vec::new() };
-        let accepted = self.shared().ingest(&conversation, with.clone(), DraftKind::Whole, &mut trial);
-        self.shared().journal.uploaded(&trial.uploads);
-        accepted?;
-        let edits = self.edits_before(place)?;
-        let fork = self.fork(ForkOptions { at_seq: Some(place - 1), idempotency_key: None }).wait()?;
-        let appended = fork.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
-            for (edit, replaced) in edits {
-                let mut by = Some(edit.id).filter(|_| edit.seq < place);
+        for _ in 1..BRANCH_TRIES {
+            match self.branch(place, with.clone()) {
+                // Something that was read before is not copied after its erasure.
+                Err(error) if error.is(code::SOURCE_ERASED) => {}
+                branched => return branched,
+            }
+        }
+        self.branch(place, with)
+    }
+
+    /// Makes the fork in one step.
+    fn branch(&self, place: u64, with: NewTurn) -> Result<(ConversationHandle, Appended), Error> {
+        let journal = &self.shared().journal;
+        let mark = journal.index.erasures(&self.key().tenant)?;
+        let fork = self.tenant.conversation(ConversationId(journal.source.ulid()?));
+        let (parent, drafts) = self.fork_drafts(Some(place - 1))?;
+        let (mut ingested, mut copies) = (Ingested { drafts, uploads: Vec::new() }, BTreeMap::new());
+        let prepared = (|| {
+            let conversation = journal.conversation(self.key())?;
+            for (edit, replaced) in self.edits_before(place)? {
+                let mut by = Some(edit.id).filter(|_| edit.seq < place || edit.message.is_none());
                 for old in replaced {
-                    if fork.turn(old)?.superseded_by.is_some() {
+                    let row = journal.index.stored_turn_in(self.key(), old)?.row;
+                    if row.as_of(place - 1).superseded_by.is_some() {
                         continue;
                     }
                     let by = match by {
                         Some(by) => by,
-                        None => *by.insert(self.copy(conversation, &edit, ingested)?),
+                        None => *by.insert(self.copy(&conversation, &edit, &mut ingested, &mut copies)?),
                     };
-                    self.replace(old, by, ingested)?;
+                    self.replace(old, by, &mut ingested)?;
                 }
             }
-            self.shared().ingest(conversation, with, DraftKind::Whole, ingested)
+            self.shared().ingest(&conversation, with, DraftKind::Whole, &mut ingested)
+        })();
+        if let Err(error) = prepared {
+            journal.uploaded(&ingested.uploads);
+            return Err(error);
+        }
+        let action = Action::Branch { drafts: ingested.drafts, parent, copies, mark };
+        let submitted = self.tenant.submit(fork.key().clone(), action, ingested.uploads);
+        let appended = Commit::new(submitted, |committed| {
+            Ok(Appended {
+                turns: committed.events.last().and_then(Turn::begun).into_iter().collect(),
+                head: committed.conversation.head,
+                repeated: false,
+            })
         });
-        let mut appended = appended.wait()?;
-        appended.turns.drain(..appended.turns.len() - 1);
-        Ok((fork, appended))
+        Ok((fork, appended.wait()?))
     }
 
     /// The turns that are read before a place and came there later, each with those from before that place that it
@@ -132,7 +160,12 @@ impl ConversationHandle {
             // Aborted turns may replace each other in a circle.
             while let Some(Successor::Turn(by)) = next.filter(|_| way.len() <= EDITS_MAX) {
                 way.push(by);
-                next = all.turn(by)?.superseded_by;
+                next = match all.turn(by) {
+                    Ok(turn) => turn.superseded_by,
+                    // A branch does not copy an erased edit, and yet what it replaced stays replaced.
+                    Err(Error::NotFound(_)) => None,
+                    Err(error) => return Err(error),
+                };
             }
             let end = edits.iter_mut().find(|(edit, _)| way.len() > 1 && way.last() == Some(&edit.id));
             if let Some((_, replaced)) = end {
@@ -153,14 +186,19 @@ impl ConversationHandle {
         Ok(())
     }
 
-    /// Adds a copy of a turn.
+    /// Adds a copy of a turn. It keeps its author and the key that wrote it, and names the turns that it is a copy of.
     fn copy(
         &self,
         conversation: &Conversation,
         turn: &Turn,
         ingested: &mut Ingested,
+        copies: &mut BTreeMap<EventId, u64>,
     ) -> Result<TurnId, Error> {
-        let turn = turn.clone();
+        let (seq, role, turn) = (turn.seq, turn.role, turn.clone());
+        let stored = self.shared().journal.index.stored_turn_in(self.key(), turn.id)?;
+        let bodies = stored.events.iter().filter_map(Event::read::<TurnBody>);
+        let origins = std::iter::once(turn.id).chain(bodies.flat_map(|body| body.copy_of)).collect();
+        let key = stored.events.first().and_then(|event| event.key.clone());
         let new = NewTurn {
             message: turn.message.map(|message| message.get().to_string()).unwrap_or_default(),
             actor: turn.actor,
@@ -172,8 +210,11 @@ impl ConversationHandle {
             metadata: turn.metadata,
             occurred_at: turn.occurred_at,
         };
-        self.shared().ingest(conversation, new, DraftKind::Said(turn.role), ingested)?;
-        last_turn(ingested)
+        self.shared().ingest(conversation, new, DraftKind::Copied(role, origins), ingested)?;
+        let draft = ingested.drafts.last_mut().ok_or_else(crate::writer::closed)?;
+        draft.key = key;
+        copies.insert(draft.id, seq);
+        Ok(TurnId(draft.id.0))
     }
 
     /// Adds the event that has a turn replace another.

@@ -13,10 +13,12 @@ use everturn_core::chain::{self, Head};
 use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings};
 use everturn_core::echo::Words;
 use everturn_core::error::code;
-use everturn_core::event::{Draft, Event, kind};
+use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::Status;
+use everturn_core::viewer::audience_of;
 use everturn_core::write::{Action, ErasedBody, EventAddress, StateBody, Write, no_such_seq, still_open};
 use everturn_store::TurnQuery;
 use schemars::JsonSchema;
@@ -54,6 +56,19 @@ struct Erasure {
     summaries: bool,
     /// Text of the turns and events.
     words: Vec<Words>,
+    /// Actors that may read the reason; `None` for everyone.
+    reason_for: Option<Vec<String>>,
+}
+
+impl Erasure {
+    /// Keeps the reason from those who do not see this content.
+    fn confide(&mut self, audience: Option<Vec<String>>) {
+        let Some(audience) = audience else { return };
+        match &mut self.reason_for {
+            Some(readers) => readers.retain(|reader| audience.contains(reader)),
+            none => *none = Some(audience),
+        }
+    }
 }
 
 impl Tenant {
@@ -212,13 +227,19 @@ impl ConversationCompaction<'_> {
             }
             Ok(ControlFlow::Continue(()))
         })?;
+        let reason = format!("retention {}", conversation.retention);
         for turns in due.chunks(TURNS_AT_ONCE) {
             // The summary is meant to remain.
             let mut erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
             for turn in turns {
                 erasure.events.extend(self.0.echoes(*turn)?);
             }
-            let reason = format!("retention {}", conversation.retention);
+            self.0.commit_erasure(erasure, None, &reason)?;
+        }
+        // A projection may repeat in a given summary what it was about.
+        let projections = if due.is_empty() { Vec::new() } else { self.0.own_projections(&conversation)? };
+        for events in projections.chunks(TURNS_AT_ONCE) {
+            let erasure = Erasure { events: events.to_vec(), ..Erasure::default() };
             self.0.commit_erasure(erasure, None, &reason)?;
         }
         if !due.is_empty() {
@@ -277,8 +298,13 @@ impl ConversationHandle {
             }
         }
         let words = events.iter().filter_map(Event::read::<Value>).map(|body| Words::of(&body)).collect();
-        let events = events.iter().map(place_of).collect();
-        let erasure = Erasure { events, words, summaries: true, ..Erasure::default() };
+        let mut erasure = Erasure {
+            events: events.iter().map(place_of).collect(),
+            words,
+            summaries: true,
+            ..Erasure::default()
+        };
+        events.iter().for_each(|event| erasure.confide(audience_of_event(event)));
         self.commit_erasure(erasure, by, reason).map(|conversation| conversation.head)
     }
 
@@ -289,14 +315,20 @@ impl ConversationHandle {
             // Erasing is the remedy for a damaged body, so it does without one.
             let (status, message) = match self.shared().journal.index.turn_in(key, *turn) {
                 Ok(said) if said.erased => {
+                    erasure.confide(audience_of(&said));
                     let place = EventAddress { conversation: said.conversation, seq: said.seq };
                     let gone = Gone { place, kind: kind::MESSAGE.into(), turn: Some(*turn) };
                     if !self.erased_before([gone])?.is_empty() {
+                        // A branch may have copied it before that was committed.
+                        erasure.events.extend(self.echoes(*turn)?);
                         continue;
                     }
                     (said.status, Value::Null)
                 }
-                Ok(said) => (said.status, said.value().unwrap_or_default()),
+                Ok(said) => {
+                    erasure.confide(audience_of(&said));
+                    (said.status, said.value().unwrap_or_default())
+                }
                 Err(Error::Corrupt(_)) => {
                     let stored = self.shared().journal.index.stored_turn_in(key, *turn)?;
                     (stored.row.status, Value::Null)
@@ -312,7 +344,7 @@ impl ConversationHandle {
             erasure.events.extend(self.echoes(*turn)?);
             erasure.turns.push(*turn);
         }
-        if erasure.turns.is_empty() {
+        if erasure.turns.is_empty() && erasure.events.is_empty() {
             // A crash may have come between the erasure and this step.
             let ids = turns.iter().map(TurnId::to_string).chain([self.id().to_string()]).collect();
             self.tenant.erase_in_records(&Erased { ids, words: Vec::new() })?;
@@ -320,7 +352,17 @@ impl ConversationHandle {
         }
         let before = self.shared().journal.index.conversation(key)?.checkpoint;
         let before = before.filter(|_| matches!(self.checkpoint(before), Ok(Some(_))));
-        let after = self.commit_erasure(erasure, by, reason)?;
+        let reason_for = erasure.reason_for.clone();
+        let mut after = self.commit_erasure(erasure, by.clone(), reason)?;
+        // No branch copies an erased turn, but one may have just before.
+        for turn in &turns {
+            let events = self.echoes(*turn)?;
+            if !events.is_empty() {
+                let reason_for = reason_for.clone();
+                let late = Erasure { events, summaries: true, reason_for, ..Erasure::default() };
+                after = self.commit_erasure(late, by.clone(), reason)?;
+            }
+        }
         match before {
             Some(lost) if self.checkpoint(before)?.is_none() => self.summarize_anew(lost),
             _ => Ok(after.head),
@@ -329,7 +371,7 @@ impl ConversationHandle {
 
     fn commit_erasure(
         &self,
-        Erasure { turns, events, answered, summaries, words }: Erasure,
+        Erasure { turns, events, answered, summaries, words, reason_for }: Erasure,
         by: Option<String>,
         reason: &str,
     ) -> Result<Conversation, Error> {
@@ -340,7 +382,8 @@ impl ConversationHandle {
             }
             let (turns, events) = (turns.clone(), events.clone());
             let turn = turns.first().copied().filter(|_| turns.len() == 1);
-            let body = ErasedBody { turns, reason: reason.to_string(), answered, learned, events };
+            let reason = reason.to_string();
+            let body = ErasedBody { turns, reason, reason_for, answered, learned, events };
             let draft = Draft { actor: by, turn, ..self.shared().draft(kind::ERASED, &body)? };
             draft.check()?;
             Ok(draft)
@@ -359,6 +402,19 @@ impl ConversationHandle {
         erased.ids.extend(places.iter().map(ConversationId::to_string));
         self.tenant.erase_in_records(&erased)?;
         forgotten.map(|()| (*committed.conversation).clone())
+    }
+
+    /// Places of the conversation's own projections that are not erased.
+    fn own_projections(&self, conversation: &Conversation) -> Result<Vec<EventAddress>, Error> {
+        let mut after = conversation.parent.map_or(0, |parent| parent.at_seq);
+        let mut found = Vec::new();
+        loop {
+            let page = self.shared().journal.log.events(self.key(), after, PAGE_ENTRIES_MAX)?;
+            let Some(last) = page.last() else { return Ok(found) };
+            after = last.seq;
+            let has_words = |event: &&Event| event.kind == kind::PROJECTION && event.body.is_some();
+            found.extend(page.iter().filter(has_words).map(place_of));
+        }
     }
 
     /// Of events without a body, those whose erasure is recorded.
@@ -382,7 +438,7 @@ impl ConversationHandle {
         self.tenant.change_mirrors([self.id()], Change { erased: false, deleted: true })
     }
 
-    /// Events that repeat a turn without naming it. A title among them is unset first, so that no fork inherits it;
+    /// Events that repeat a turn: titles, imported lines, and copies in branches. A title among them is unset first, so that no fork inherits it;
     /// the other settings of that event are written again.
     fn echoes(&self, turn: TurnId) -> Result<Vec<EventAddress>, Error> {
         let find = || self.shared().journal.index.echoes(self.key(), turn);
@@ -422,6 +478,19 @@ impl ConversationHandle {
         let write = Write { key: self.key().clone(), action };
         Commit::new(self.shared().submit_beyond_quota(write, Vec::new()), |_| Ok(())).wait()
     }
+}
+
+/// The actors that see an event; `None` if everyone does.
+fn audience_of_event(event: &Event) -> Option<Vec<String>> {
+    #[derive(Default, Deserialize)]
+    struct Addressed {
+        #[serde(default)]
+        audience: Vec<String>,
+    }
+    (event.visibility == Visibility::Private).then(|| {
+        let addressed: Addressed = event.read().unwrap_or_default();
+        event.actor.iter().cloned().chain(addressed.audience).collect()
+    })
 }
 
 fn place_of(event: &Event) -> EventAddress {

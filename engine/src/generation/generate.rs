@@ -4,6 +4,7 @@
 //! Disk access runs on threads of its own; the reply is read on the runtime of the model clients.
 
 use super::account::{Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat};
+use super::options::{GenerateOptions, Regenerate};
 use crate::context::{Context, ContextOptions};
 use crate::conversation::{AppendOptions, ConversationHandle};
 use crate::ingest::{DraftKind, NewTurn};
@@ -20,19 +21,16 @@ use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::policy::OnOverflow;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
+use everturn_core::viewer::common_audience;
 use everturn_core::write::{SupersededBody, absent, not_open};
 use everturn_formats::wire::ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
 use everturn_store::TurnQuery;
 use everturn_views::context::Section;
 use futures_util::future::{BoxFuture, Either, select};
 use futures_util::{FutureExt, StreamExt};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::Deserialize;
 use serde_json::json;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -53,111 +51,6 @@ const LOOK_BACK: usize = 16;
 
 /// Most items of a reply that are looked for on either side of one.
 const ITEMS_MAX: usize = 64;
-
-/// Options of a generation.
-#[derive(Clone)]
-pub struct GenerateOptions {
-    /// Turns to append first. Without any, the model replies to the end of the conversation.
-    pub input: Vec<NewTurn>,
-    /// The answer to generate anew, from what is read before it. Once the new one is complete it supersedes the old one
-    /// and takes its place; until then, and if it fails, the old one stands.
-    pub regenerate: Option<Regenerate>,
-    /// Conditions of appending the input.
-    pub append: AppendOptions,
-    /// The configured model, by name.
-    pub model: Option<String>,
-    /// Model name sent to the provider, instead of the configured one.
-    pub served_model: Option<String>,
-    /// Options of the context. A `token_budget` of 0 is the model's context less the room for its reply. `provider`
-    /// and `model` follow from the model; `at_seq` and `input_from` must be left out.
-    pub context: ContextOptions,
-    /// Most tokens of the reply.
-    pub max_output_tokens: Option<u64>,
-    /// Sampling temperature.
-    pub temperature: Option<f64>,
-    /// Further fields of the request to the provider.
-    pub extra: BTreeMap<String, Raw>,
-    /// Actor of the reply.
-    pub actor: Option<String>,
-    /// Metadata of the reply. `generation` is added: its id, receipt, end and usage.
-    pub metadata: BTreeMap<String, Raw>,
-    /// Start even while another generation runs in the conversation.
-    pub parallel: bool,
-    /// Refuse a prompt without room for every turn, instead of leaving turns out.
-    pub whole: bool,
-}
-
-/// An answer to generate anew: `last`, or the id of a turn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Regenerate {
-    /// The last answer.
-    Last,
-    /// This one.
-    Turn(TurnId),
-}
-
-impl fmt::Display for Regenerate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Regenerate::Last => f.write_str("last"),
-            Regenerate::Turn(turn) => turn.fmt(f),
-        }
-    }
-}
-
-impl FromStr for Regenerate {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Regenerate, Error> {
-        if text == "last" { Ok(Regenerate::Last) } else { text.parse().map(Regenerate::Turn) }
-    }
-}
-
-impl Serialize for Regenerate {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Regenerate {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Regenerate, D::Error> {
-        Cow::<str>::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-impl JsonSchema for Regenerate {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Regenerate".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "examples": ["last", "turn_01JD0000000000000000000000"]})
-    }
-}
-
-impl Default for GenerateOptions {
-    fn default() -> GenerateOptions {
-        GenerateOptions {
-            input: Vec::new(),
-            regenerate: None,
-            append: AppendOptions::default(),
-            model: None,
-            served_model: None,
-            context: ContextOptions::new(0),
-            max_output_tokens: None,
-            temperature: None,
-            extra: BTreeMap::new(),
-            actor: None,
-            metadata: BTreeMap::new(),
-            parallel: false,
-            whole: false,
-        }
-    }
-}
 
 impl Tenant {
     /// Generations of the tenant, and the models that they can ask.
@@ -266,6 +159,7 @@ impl ConversationHandle {
         self.shared().journal.writable()?;
         let model = self.tenant.generations().model(options.model.as_deref())?;
         complete(&model, &mut options)?;
+        options.actor.as_ref().map_or(Ok(()), |actor| self.tenant.caller().check(actor))?;
         self.shared().journal.conversation(self.key())?;
         let runtime = runtime()?;
         let generation = GenerationId(self.shared().journal.source.ulid()?);
@@ -450,9 +344,22 @@ impl Work {
         }
         let replaces = self.replaced()?;
         let before = replaces.first().map(|turn| turn.place);
-        let recent = self.recent(before)?;
+        // The question of a private answer is private too, and the caller sees both.
+        let is_private = |turn: &&Turn| turn.visibility == Visibility::Private;
+        let reader =
+            if replaces.iter().any(|turn| is_private(&turn)) { &self.asking } else { &self.conversation };
+        let recent = recent(reader, before)?;
         let from = input.first().or(recent.first()).map(|turn| turn.place);
-        let built = ContextOptions { input_from: from, before, ..self.options.context.clone() };
+        let said = if input.is_empty() { &recent[..recent.len().min(1)] } else { &input[..] };
+        let asked: Vec<Turn> = said.iter().filter(is_private).cloned().collect();
+        let viewer = self.conversation.tenant.viewer();
+        let built = ContextOptions {
+            input_from: from,
+            before,
+            replies_as: self.options.actor.clone().filter(|actor| viewer.is(Some(actor))),
+            asked: asked.iter().map(|turn| turn.id).collect(),
+            ..self.options.context.clone()
+        };
         let context = self.conversation.contexts().build(&built)?;
         if !context.included.iter().any(|block| matches!(block.section, Section::Tail | Section::Input)) {
             let text = format!("{} has nothing to reply to; give some input", self.conversation.id());
@@ -462,14 +369,12 @@ impl Work {
             context.check_whole()?;
         }
         let receipt_seq = self.conversation.contexts().record(&context)?.seq;
-        // The reply to a private turn is for the same actors.
-        let asked = input.last().or(recent.first()).filter(|turn| turn.visibility == Visibility::Private);
         let new = NewStream {
             actor: self.options.actor.clone(),
             role: Some(Role::Assistant),
-            visibility: asked.map(|turn| turn.visibility),
-            audience: asked
-                .map_or(Vec::new(), |turn| turn.actor.iter().chain(&turn.audience).cloned().collect()),
+            // The reply to a private turn is for the same actors.
+            visibility: asked.first().map(|turn| turn.visibility),
+            audience: common_audience(&asked),
             model: built.model.clone(),
             metadata: self.metadata(json!({ "id": self.generation, "receipt_seq": receipt_seq }))?,
             idempotency_key: None,
@@ -514,9 +419,9 @@ impl Work {
         let Some(regenerate) = self.options.regenerate else { return Ok(Vec::new()) };
         let (shared, key) = (self.conversation.shared(), self.conversation.key());
         let named = match regenerate {
-            Regenerate::Turn(id) => self.conversation.turn(id)?,
+            Regenerate::Turn(id) => self.asking.visible_turn(id)?,
             Regenerate::Last => {
-                let recent = self.recent(None)?.into_iter();
+                let recent = recent(&self.asking, None)?.into_iter();
                 let mut since = recent.take_while(|turn| turn.role != Role::User || answers_call(turn));
                 since.find(|turn| turn.role == Role::Assistant).ok_or_else(|| {
                     let text = format!(
@@ -556,14 +461,6 @@ impl Work {
         items.push(named);
         items.extend(after.into_iter().take_while(belongs));
         Ok(items)
-    }
-
-    /// The last turns that are neither superseded nor aborted, newest first.
-    fn recent(&self, before: Option<u64>) -> Result<Vec<Turn>, Error> {
-        let query = TurnQuery { before, descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
-        let mut turns = self.conversation.turns(&query)?;
-        turns.retain(|turn| turn.status != Status::Pending && turn.message.is_some());
-        Ok(turns)
     }
 
     /// Metadata of a turn of the reply.
@@ -865,6 +762,14 @@ impl Ready {
             messages,
         }
     }
+}
+
+/// The last turns that are neither superseded nor aborted, newest first.
+fn recent(conversation: &ConversationHandle, before: Option<u64>) -> Result<Vec<Turn>, Error> {
+    let query = TurnQuery { before, descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
+    let mut turns = conversation.turns(&query)?;
+    turns.retain(|turn| turn.status != Status::Pending && turn.message.is_some());
+    Ok(turns)
 }
 
 /// Whether tools already ran for this request: a tool result is in the input, or after the last user turn. `recent`

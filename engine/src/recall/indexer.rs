@@ -124,10 +124,13 @@ pub fn run(shared: &Shared) {
         }
         if removals && Instant::now() >= next_scrub && !stopping() {
             let began = Instant::now();
-            match shared.recall.store.scrub(None, None) {
-                Ok(_) => shared.recall.indexer.news().removals = false,
-                Err(error) => tracing::debug!(%error, "removed text stays in the index file for now"),
-            }
+            // Removals from here on are noted again.
+            shared.recall.indexer.news().removals = false;
+            let is_clean = shared.recall.store.scrub(None, None).unwrap_or_else(|error| {
+                tracing::debug!(%error, "removed text stays in the index file for now");
+                false
+            });
+            shared.recall.indexer.news().removals |= !is_clean;
             next_scrub = Instant::now() + SCRUB_PAUSE_MIN + began.elapsed() * SCRUB_PAUSES;
         }
     }
@@ -244,7 +247,10 @@ fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
         changes_of(shared, tenant, event, &mut changes)?;
     }
     embed(shared, &mut changes);
-    if changes.iter().any(|change| matches!(change, IndexChange::Remove { .. })) {
+    if changes
+        .iter()
+        .any(|change| matches!(change, IndexChange::Remove { .. } | IndexChange::RemoveAt { .. }))
+    {
         shared.recall.indexer.news().removals = true;
     }
     let span = unindexed.span.clone();
@@ -305,9 +311,12 @@ fn changes_of(
             changes.extend(fell);
         }
         kind::ERASED => {
-            let erased = event.read::<ErasedBody>().map(|body| body.turns).unwrap_or_default();
+            let (turns, events) =
+                event.read::<ErasedBody>().map(|body| (body.turns, body.events)).unwrap_or_default();
             let remove = |id| IndexChange::Remove { key: key.clone(), id: EntryId::Turn(id) };
-            changes.extend(erased.into_iter().map(remove));
+            changes.extend(turns.into_iter().map(remove));
+            // Copies of a turn in branches are among the other events.
+            changes.extend(events.into_iter().map(|at| IndexChange::RemoveAt { tenant: tenant.clone(), at }));
         }
         _ => {}
     }

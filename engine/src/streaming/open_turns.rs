@@ -132,9 +132,14 @@ impl Streams {
         self.open().get(&(key.clone(), turn)).filter(|open| !open.foreign).cloned()
     }
 
-    /// The actor of an open turn.
-    pub fn actor(&self, key: &Key, turn: TurnId) -> Option<String> {
-        self.get(key, turn)?.actor
+    /// Checks an open turn, if it is open here.
+    pub fn check<E>(
+        &self,
+        key: &Key,
+        turn: TurnId,
+        check: impl FnOnce(&Open) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.open().get(&(key.clone(), turn)).map_or(Ok(()), check)
     }
 
     /// Wakes the thread that makes chunks durable, so that it sees the store closing.

@@ -1,5 +1,6 @@
 //! Streamed turns: opened, extended by chunks, ended.
 
+use crate::caller::mask_name;
 use crate::conversation::{AppendOptions, ConversationHandle, idempotency};
 use crate::ingest::{self, DraftKind, NewTurn};
 use crate::writer::Commit;
@@ -62,9 +63,9 @@ impl ConversationHandle {
                 audience: new.audience,
                 ..TurnBody::default()
             };
-            for value in body.metadata.values_mut() {
-                ingest::redact(value, ingest::redaction_mode(&conversation))?;
-            }
+            let mode = ingest::redaction_mode(&conversation);
+            ingest::redact_metadata(&mut body.metadata, mode)?;
+            body.model.iter_mut().chain(&mut body.audience).for_each(|name| mask_name(name, mode));
             let draft = Draft {
                 id: EventId(ulid),
                 turn: Some(TurnId(ulid)),
@@ -94,9 +95,8 @@ impl<'a> OpenTurn<'a> {
     /// piece goes to the end. Returns the new length.
     pub fn chunk(&self, offset: Option<u64>, delta: &str) -> Result<u64, Error> {
         let (key, shared) = (self.conversation.key(), self.conversation.shared());
-        if let Some(actor) = shared.streams.actor(key, self.turn) {
-            self.conversation.tenant.caller().check(&actor)?;
-        }
+        let caller = self.conversation.tenant.caller();
+        shared.streams.check(key, self.turn, |open| caller.check_open(self.turn, open))?;
         match shared.streams.chunk(&shared.hub, key, self.turn, offset, delta, shared.now())? {
             Some(length) => Ok(length),
             None => Err(self.not_open()),
@@ -146,6 +146,7 @@ impl<'a> OpenTurn<'a> {
         let appended =
             conversation.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
                 let open = shared.streams.get(key, turn).ok_or_else(|| self.not_open())?;
+                self.conversation.tenant.caller().check_open(turn, &open)?;
                 last.message = match last.message.is_empty() {
                     true => NewTurn::text(open.role, &open.text).message,
                     false => with_words(last.message, &open.text),

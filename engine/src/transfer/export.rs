@@ -244,7 +244,11 @@ impl ConversationHandle {
             document.turn(&turn)?;
             seen.push(turn.id);
             if let Some(Successor::Turn(by)) = turn.superseded_by {
-                next = Some(self.turn(by)?);
+                next = match self.turn(by) {
+                    // A branch does not copy an erased edit, and yet what that replaced stays replaced.
+                    Err(Error::NotFound(_)) => None,
+                    by => Some(by?),
+                };
             }
         }
         Ok(())

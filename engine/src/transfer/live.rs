@@ -8,7 +8,9 @@ use everturn_core::Error;
 use everturn_core::conversation::Lifecycle;
 use everturn_core::id::TurnId;
 use everturn_core::time::Timestamp;
-use everturn_formats::session::{Entry, Fields, Mapped, Mapper, New, Recorded, SessionSummary, Tally};
+use everturn_formats::session::{
+    Entry, Fields, Mapped, Mapper, New, Recorded, SessionSummary, Tally, ToolResult,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -70,10 +72,16 @@ impl ConversationHandle {
         }
     }
 
-    /// Ends a session: its last entry has the numbers of the session, and the conversation is closed.
+    /// Ends a session: calls without a result fail, its last entry has the numbers of the session, and the conversation is
+    /// closed.
     pub fn end_session(&self, extra: &Fields) -> Result<SessionSummary, Error> {
         if self.get()?.state == Lifecycle::Closed {
             return Err(Error::conflict("session.ended", "the session was ended; start another one"));
+        }
+        for tool in self.state().read()?.pending_tools {
+            let Some(id) = tool.tool_call_id else { continue };
+            let failed = ToolResult::missing(tool.tool_name, id)?;
+            self.log_session("tool_result".into(), None, Fields::of(&failed)?)?;
         }
         let at = self.shared().now();
         let mut tally = Tally::default();

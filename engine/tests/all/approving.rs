@@ -2,7 +2,7 @@
 
 use crate::compacting::{by_hand, talk};
 use crate::stage::{START, Short, Stage, Still, memory, refused};
-use everturn::{ApprovalBody, ApprovalOutcome, Error, Event, Swept, Tenant};
+use everturn::{ApprovalBody, ApprovalOutcome, Error, Event, Swept, Tenant, World};
 use everturn_core::approval::Approval;
 use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
@@ -145,4 +145,70 @@ fn a_prompt_with_an_approval_is_replayed_after_its_deadline() {
     assert_eq!(contexts.contexts().replay_at(seq).unwrap().prefix_hash, context.prefix_hash);
     let now = contexts.contexts().build(&options).unwrap();
     assert!(now.system.is_none_or(|system| !system.get().contains("Send it?")));
+}
+
+/// A question of any length used to be stored, and to make every later prompt too long.
+#[test]
+fn approvals_have_limits_and_prompts_shorten_them() {
+    let stage = Stage::new();
+    let stored = stage.open();
+    for scope in [memory().1, stored.tenant("acme").unwrap()] {
+        let id = scope.begin();
+        refused(request(&scope, id, ask("", None)), "name.malformed", "approval id \"\" is empty");
+        refused(request(&scope, id, ask(&"i".repeat(201), None)), "limit.exceeded", "NAME_BYTES_MAX is 200");
+        let long =
+            |bytes: usize| ApprovalBody { question: Some("é".repeat(bytes / 2)), ..ask("long", None) };
+        let limit = "APPROVAL_QUESTION_BYTES_MAX is 4096, this is 4098";
+        refused(request(&scope, id, long(4098)), "limit.exceeded", limit);
+        request(&scope, id, long(4096)).unwrap();
+        let word = |n: usize| ApprovalBody {
+            question: Some(format!("Question {n}? {}", "x".repeat(4000))),
+            ..ask(&format!("a{n}"), None)
+        };
+        for n in 1..100 {
+            request(&scope, id, word(n)).unwrap();
+        }
+        refused(
+            request(&scope, id, ask("more", None)),
+            "limit.exceeded",
+            "APPROVALS_PENDING_MAX is 100, this is 101",
+        );
+        assert_eq!(pending(&scope, id).len(), 100);
+        let chat = scope.conversation(id);
+        let context = chat.contexts().build(&everturn::ContextOptions::new(4000)).unwrap();
+        let system = context.system.as_ref().unwrap().get().to_string();
+        assert!(system.contains("é … (long)") && system.contains("Question 9? xx"), "{system}");
+        assert!(system.contains("- … and 90 more") && !system.contains("Question 10?"), "{system}");
+        let seq = chat.contexts().record(&context).unwrap().seq;
+        assert_eq!(chat.contexts().replay_at(seq).unwrap().prefix_hash, context.prefix_hash);
+        resolve(&scope, id, Approval::Denied, "ana").unwrap();
+        request(&scope, id, ask("more", None)).unwrap();
+    }
+}
+
+#[test]
+fn only_a_deadline_that_has_passed_lets_an_approval_expire() {
+    let clock = Still::new(5);
+    let stage = Stage::new();
+    for url in ["memory:", &stage.url()] {
+        let store = everturn::Everturn::open_with(url, clock.options()).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        request(&scope, id, ask("a1", None)).unwrap();
+        refused(
+            resolve(&scope, id, Approval::Expired, "bob"),
+            "approval.not_expired",
+            "has not passed a deadline",
+        );
+        resolve(&scope, id, Approval::Approved, "ana").unwrap();
+        let id = scope.begin();
+        request(&scope, id, ask("a1", Some(clock.now().plus_s(60)))).unwrap();
+        refused(
+            resolve(&scope, id, Approval::Expired, "bob"),
+            "approval.not_expired",
+            "approved, denied or cancelled",
+        );
+        clock.advance_s(60);
+        resolve(&scope, id, Approval::Expired, "bob").unwrap();
+    }
 }

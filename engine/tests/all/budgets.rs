@@ -12,11 +12,14 @@ use serde_json::json;
 use std::pin::Pin;
 use std::sync::Arc;
 
+fn shown_budget(scope: &Tenant, id: ConversationId) -> serde_json::Value {
+    let shown = scope.conversation(id).get().unwrap();
+    assert!(!shown.metadata.contains_key("transcript_budget"), "metadata is the caller's own");
+    shown.transcript_budget.unwrap().read().unwrap()
+}
+
 fn last_action(scope: &Tenant, id: ConversationId) -> serde_json::Value {
-    let shown = scope.conversation(id).get().unwrap().metadata["transcript_budget"]
-        .read::<serde_json::Value>()
-        .unwrap();
-    shown["last_action"].clone()
+    shown_budget(scope, id)["last_action"].clone()
 }
 
 #[test]
@@ -30,9 +33,7 @@ fn the_policy_reject_refuses_with_both_numbers_and_writes_no_turn() {
         "max_messages is 3, this would make it 4",
     );
     assert_eq!(scope.turns(id).len(), 3, "no turn was written");
-    let shown = scope.conversation(id).get().unwrap().metadata["transcript_budget"]
-        .read::<serde_json::Value>()
-        .unwrap();
+    let shown = shown_budget(&scope, id);
     assert_eq!(shown["last_action"]["action"], "reject");
     assert_eq!((&shown["usage"]["messages"], &shown["policy"]["max_messages"]), (&json!(3), &json!(3)));
     // A turn that another took the place of is not retained by the view.
@@ -127,9 +128,7 @@ fn trimming_moves_the_start_of_the_view_and_never_the_log() {
             word == "compact",
             "a summary takes the place of what was compacted"
         );
-        let shown = scope.conversation(id).get().unwrap().metadata["transcript_budget"]
-            .read::<serde_json::Value>()
-            .unwrap();
+        let shown = shown_budget(&scope, id);
         assert_eq!(shown["last_action"]["action"], json!(word));
         scope.conversation(id).log().verify(None).unwrap();
     }

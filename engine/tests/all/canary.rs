@@ -152,6 +152,60 @@ fn a_forks_own_summary_of_an_inherited_turn_goes_with_the_turn() {
     nowhere(&stage, &scope);
 }
 
+/// A branch copied an edit from after the point where it begins. Erasing the edit left the copy, and copies of it.
+#[test]
+fn copies_of_an_edit_in_branches_go_with_the_edit() {
+    let stage = Stage::new();
+    for store in [Everturn::open_with("memory:", quiet()).unwrap(), stage.open()] {
+        let scope = store.tenant("acme").unwrap();
+        let chat = scope.conversation(scope.begin());
+        let said = ["Q1", "A1", "Q2", "A2"].map(|text| scope.say(chat.id(), NewTurn::user(text)).id);
+        let edit =
+            chat.supersede(said[0], format!("We decided on a {WORD}.").into()).wait().unwrap().turns[0].id;
+        let (fork, _) = chat.edit_and_branch(said[3], "A2, other".into()).unwrap();
+        // A copy of the copy, in a conversation that outlives the one that it was copied from.
+        let (nested, _) = fork.edit_and_branch(said[2], "Q2, other".into()).unwrap();
+        let inherits = nested.fork(nested.get().unwrap().head.seq).wait().unwrap();
+        let (summed, _) = chat.edit_and_branch(said[3], "A2, summed up".into()).unwrap();
+        for chat in [&summed, &chat] {
+            chat.compaction().compact(extracted(1)).unwrap();
+        }
+        nested.delete("not needed").wait().unwrap();
+        assert!(answers(&scope).contains(WORD), "otherwise this test proves nothing");
+        chat.erase(edit, None, "asked for").wait().unwrap();
+        nowhere(&stage, &scope);
+        // What it replaced stays replaced, in the branches and in further ones.
+        let (last, _) = chat.edit_and_branch(said[3], "A2, again".into()).unwrap();
+        for chat in [&fork, &inherits, &last] {
+            let shown =
+                format!("{:?}", chat.contexts().build(&ContextOptions::new(10_000)).unwrap().messages);
+            assert!(shown.contains("A1") && !shown.contains("Q1"), "{shown}");
+        }
+        let findings = store.doctor(&mut |_| {}).unwrap().findings;
+        assert!(findings.is_empty(), "{findings:?}");
+    }
+}
+
+/// The words were read before the erasure, and the branch was committed after it; or the branch came just before.
+#[test]
+fn a_branch_beside_an_erasure_keeps_no_copy() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    for _ in 0..20 {
+        let chat = scope.conversation(scope.begin());
+        let said = ["Q1", "A1", "Q2"].map(|text| scope.say(chat.id(), NewTurn::user(text)).id);
+        let edit = chat.supersede(said[0], format!("a {WORD} it is").into()).wait().unwrap().turns[0].id;
+        std::thread::scope(|threads| {
+            for _ in 0..3 {
+                threads.spawn(|| chat.edit_and_branch(said[2], "Q2, other".into()).unwrap());
+            }
+            threads.spawn(|| chat.erase(edit, None, "asked for").wait().unwrap());
+        });
+    }
+    nowhere(&stage, &scope);
+}
+
 type Hook = Box<dyn FnOnce() + Send>;
 
 /// A model that is interrupted once while it writes, and repeats what it was told.

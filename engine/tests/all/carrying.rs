@@ -2,7 +2,7 @@
 
 use crate::compacting::policy;
 use crate::dice::{Dice, ToldOnFailure, seed};
-use crate::stage::{Short, Stage, memory, quiet, turns_of};
+use crate::stage::{Short, Stage, memory, quiet, refused, turns_of};
 use everturn::model::Provider;
 use everturn::{
     Caller, CompactOptions, ContextOptions, Everturn, HistoryQuery, NewConversation, NewStream, NewTurn,
@@ -152,12 +152,10 @@ impl Talk<'_> {
                 // Nothing to cover, or a call that waits, is no matter here.
                 let _ = chat.compaction().compact(CompactOptions { keep_last, ..CompactOptions::default() });
             }
-            12 => drop(
-                chat.state()
-                    .pin(*self.dice.pick(&["branch", "port"]), Raw::of(&words).unwrap())
-                    .wait()
-                    .unwrap(),
-            ),
+            12 => {
+                let name = *self.dice.pick(&["branch", "port"]);
+                chat.state().pin(name, Raw::of(&words).unwrap()).wait().unwrap();
+            }
             13 => drop(chat.state().set_scratchpad("plan", Raw::of(&words).unwrap()).wait().unwrap()),
             14 => {
                 let turn = chat
@@ -339,6 +337,36 @@ fn a_value_cannot_take_the_id_of_a_turn_that_is_here() {
     let found = scope.turn(said.id).unwrap();
     assert_eq!((found.conversation, found.value().unwrap()["content"].clone()), (id, json!("mine")));
     assert_ne!(scope.turns(imported)[0].id, said.id);
+}
+
+/// Bad values are refused or read, and leave a store that is sound.
+#[test]
+fn a_value_that_repeats_ids_or_sets_too_much_does_no_harm() {
+    let (_stage, stores) = stores();
+    for store in stores {
+        let scope = store.tenant("acme").unwrap();
+        let turn = "turn_01J9ZZZZZZZZZZZZZZZZZZZZZZ";
+        let message = |text: &str| json!({"role": "user", "content": text});
+        let event = |text: &str| {
+            json!({"kind": "message", "role": "user", "visibility": "public", "turn": turn,
+            "text": text, "blocks": [{"type": "text", "text": text}]})
+        };
+        let twice = json!({"_type": "transcript", "version": 2, "id": "twice", "state": "active", "metadata": {},
+            "messages": [message("a"), message("b")], "events": [event("a"), event("b")], "assets": []});
+        let id = scope.import(twice.to_string().as_bytes(), &mut |_| {}).unwrap().conversation.id;
+        let turns = scope.turns(id);
+        assert_eq!(turns.len(), 2);
+        assert_ne!(turns[0].id, turns[1].id);
+        assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
+        let pin = |n: usize| json!({"kind": "state.pin", "metadata": {"name": format!("p{n}"), "value": n}});
+        let pins = json!({"_type": "transcript", "version": 2, "id": "pins", "messages": [],
+            "events": (0..101).map(pin).collect::<Vec<_>>()});
+        refused(
+            scope.import(pins.to_string().as_bytes(), &mut |_| {}).map(drop),
+            "limit.exceeded",
+            "PINS_MAX",
+        );
+    }
 }
 
 /// Private turns are in the value of those who may see them, and stay private where it is imported.

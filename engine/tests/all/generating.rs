@@ -2,6 +2,7 @@
 //! given can be shown afterwards, byte for byte.
 
 mod faults;
+mod private;
 mod recalling;
 
 use crate::scripted_server::*;

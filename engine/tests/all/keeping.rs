@@ -8,6 +8,7 @@ use everturn_core::conversation::{Conversation, Retention, Settings, SystemPromp
 use everturn_core::event::kind;
 use everturn_core::json::Raw;
 use everturn_core::limits::EPHEMERAL_TTL_S;
+use serde_json::json;
 use std::collections::BTreeMap;
 
 fn with_key(key: &str) -> AppendOptions {
@@ -300,6 +301,31 @@ fn what_is_trimmed_from_an_ephemeral_conversation_is_erased() {
     }
     assert_eq!(stage.files_with("ephemeral word 0 "), Vec::<std::path::PathBuf>::new());
     assert!(!stage.files_with("audit-only word 0 ").is_empty());
+}
+
+/// A summary that came with a projection outlived the turns that it was about.
+#[test]
+fn a_given_summary_goes_with_what_it_sums_up() {
+    let stage = Stage::new();
+    let stored = stage.open();
+    for scope in [memory().1, stored.tenant("acme").unwrap()] {
+        for how in [Retention::AuditOnly, Retention::Ephemeral] {
+            let chat = scope.conversation(scope.begin_with(retention(how)).id);
+            for n in 0..4 {
+                scope.say(chat.id(), NewTurn::user(&format!("numbat {n}")));
+            }
+            let given =
+                json!({"policy": "summary_prefix", "summary": "the numbat is striped", "keep_last": 1});
+            chat.contexts().project_turn(&everturn::script::options(&given).unwrap()).unwrap();
+            assert!(format!("{:?}", chat.log().read(0, 100).unwrap()).contains("striped"));
+            chat.compaction().compact(by_hand(0)).unwrap();
+            let events = format!("{:?}", chat.log().read(0, 100).unwrap());
+            assert!(!events.contains("numbat"), "{how}: {events}");
+            assert!(chat.state().read().unwrap().checkpoint.is_some(), "the checkpoint stays");
+            chat.log().verify(None).unwrap();
+        }
+    }
+    assert_eq!(stage.files_with("striped"), Vec::<std::path::PathBuf>::new());
 }
 
 /// The content of covered turns used to be erased and quoted by the checkpoint.

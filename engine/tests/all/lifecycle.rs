@@ -162,7 +162,7 @@ fn a_reset_starts_over_with_the_same_settings_and_names_its_predecessor() {
     let (mut old, mut new) =
         (scope.conversation(id).get().unwrap(), scope.conversation(fresh.id).get().unwrap());
     // What each retains is its own.
-    assert_ne!(old.metadata.remove("transcript_budget"), new.metadata.remove("transcript_budget"));
+    assert_ne!(old.transcript_budget.take(), new.transcript_budget.take());
     assert_eq!(old.state, Lifecycle::Closed);
     assert_eq!(
         (&new.title, new.ttl, new.retention, &new.metadata),

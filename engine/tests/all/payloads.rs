@@ -2,7 +2,7 @@
 
 use crate::stage::{Short, Stage, files, memory, refused};
 use base64::Engine;
-use everturn::{NewStream, NewTurn, Tenant};
+use everturn::{NewStream, NewTurn, Role, Tenant};
 use everturn_core::asset;
 use everturn_core::chain::Hash;
 use everturn_core::id::ConversationId;
@@ -72,7 +72,12 @@ fn a_streamed_turn_may_end_with_a_payload_too() {
     let (_store, scope) = memory();
     let id = scope.begin();
     let bytes = payload("drawn");
-    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    let turn = scope
+        .conversation(id)
+        .open(NewStream { role: Some(Role::User), ..NewStream::default() })
+        .wait()
+        .unwrap()
+        .id;
     let turn =
         scope.conversation(id).open_turn(turn).commit(NewTurn::message(message(&bytes))).wait().unwrap();
     assert_eq!(restored(&scope, &turn), message(&bytes));

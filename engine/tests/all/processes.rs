@@ -31,7 +31,7 @@ fn a_second_writer_is_told_who_the_owner_is_and_readers_work() {
     refused(
         Everturn::open(&stage.url()),
         "store.owned",
-        "wait until it ends, or, if it is a server, ask it with --url (reading is allowed)",
+        "wait until it ends, or, if it is a server, send it the request, on the command line with --url (reading is allowed)",
     );
 
     let reader = stage.open_read_only();

@@ -337,7 +337,7 @@ fn a_malformed_setting_is_refused() {
     let set = |map: &str, json: &str| {
         let entry = BTreeMap::from([(map.to_string(), Raw::new(json.into()).unwrap())]);
         match map {
-            "redaction" => Settings { policy: entry, ..Settings::default() },
+            "redaction" | "compactoin" => Settings { policy: entry, ..Settings::default() },
             _ => Settings { metadata: entry, ..Settings::default() },
         }
     };
@@ -346,6 +346,11 @@ fn a_malformed_setting_is_refused() {
         "policy.redaction",
         "\"off\", \"mark\" or \"mask\"",
     );
+    let mistyped = "policy.compactoin is unknown; known are compaction, budget";
+    refused(scope.conversation(id).update(set("compactoin", "{}")).wait(), "policy.unknown", mistyped);
+    refused(scope.create(set("compactoin", "{}")).wait(), "policy.unknown", mistyped);
+    // An older version may have stored it.
+    scope.conversation(id).update(set("compactoin", "null")).wait().unwrap();
     refused(
         scope.conversation(id).update(set("system_prompt", "7")).wait(),
         "metadata.system_prompt",

@@ -1,9 +1,10 @@
 //! Following a conversation: what is there, then what comes, each once and in order.
 
 use crate::dice::{Dice, ToldOnFailure, seed};
-use crate::stage::{PATIENCE, Short, Stage, memory, refused, seqs};
+use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused, seqs};
 use everturn::{
-    ChangeKind, ChangeSubscription, Chunk, NewStream, NewTurn, Position, Subscription, Tenant, Update,
+    ChangeKind, ChangeSubscription, Chunk, Everturn, NewConversation, NewStream, NewTurn, Options, Position,
+    Subscription, Tenant, Update,
 };
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
@@ -11,6 +12,7 @@ use everturn_core::json::Raw;
 use everturn_core::limits::SUBSCRIBER_LAG_EVENTS_MAX;
 use futures_util::StreamExt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Reads until the event at this place.
 fn collect(subscription: &mut Subscription, last: u64) -> Vec<Update> {
@@ -453,6 +455,32 @@ fn a_tenant_is_followed_from_its_first_conversation_to_the_deletion_of_the_last(
             drop((scope, other, store));
             assert!(waiting.join().unwrap().unwrap().is_none());
         });
+    }
+}
+
+/// The sweeper used to be the first to delete an expired conversation, up to half a minute late, and only then was it told.
+#[test]
+fn a_follower_of_a_tenant_is_told_when_a_conversation_expires() {
+    let stage = Stage::new();
+    for url in ["memory:", &stage.url()] {
+        let options = Options { sweep_every: Duration::from_secs(3600), ..quiet() };
+        let store = Everturn::open_with(url, options).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        let mut changes = scope.changes(None);
+        let lasting = |ttl| Settings { ttl: Some(Some(ttl)), ..Settings::default() };
+        let with_ttl = |ttl| {
+            let new = NewConversation { settings: lasting(ttl), ..NewConversation::default() };
+            scope.create(new).wait().unwrap().id()
+        };
+        // A later one is waited for first.
+        let (_long, short) = (with_ttl(1000), with_ttl(1));
+        let got = changes_until(&mut changes, short, u64::MAX);
+        assert!(got.contains(&(short, ChangeKind::Deleted)), "{got:?}");
+        let later = scope.begin();
+        scope.conversation(later).update(lasting(1)).wait().unwrap();
+        let got = changes_until(&mut changes, later, u64::MAX);
+        assert!(got.contains(&(later, ChangeKind::Deleted)), "{got:?}");
+        assert_eq!(store.sweep().unwrap().expired, 2);
     }
 }
 

@@ -83,3 +83,40 @@ fn every_answer_is_read_back() {
     again::<Imported>(&scope.import(file.as_slice(), &mut |_| {}).unwrap());
     again::<Tombstone>(&scope.conversation(id).delete("test").wait().unwrap());
 }
+
+/// Types that public fields show used to have no name for a program that depends on this crate alone.
+#[test]
+fn types_of_public_fields_have_names() {
+    let scope = Everturn::open("memory:").unwrap().tenant("acme").unwrap();
+    let chat = scope.create("Names").wait().unwrap();
+    let appended = chat.append(NewTurn::user("hello")).wait().unwrap();
+    let everturn::State { pending_approvals, pending_tools, pins, scratchpads, .. } =
+        chat.state().read().unwrap();
+    let _: Vec<everturn::PendingApproval> = pending_approvals;
+    let _: Vec<everturn::PendingTool> = pending_tools;
+    let _: Vec<everturn::Pin> = pins.into_values().collect();
+    let _: Vec<everturn::Scratchpad> = scratchpads.into_values().collect();
+    let _: Option<everturn::Successor> = appended.turns[0].superseded_by;
+    let _: Option<everturn::Body> = chat.log().read(0, 1).unwrap().remove(0).body;
+    let conversation = chat.get().unwrap();
+    let _: Option<everturn::PromptRef> = conversation.system_prompt;
+    let _: Option<everturn::CheckpointRef> = conversation.checkpoint;
+    let _: Option<everturn::BudgetRef> = conversation.budget;
+    let fact = everturn::NewFact {
+        subject: "tea".into(),
+        predicate: "is".into(),
+        object: "green".into(),
+        ..Default::default()
+    };
+    let everturn::Fact { status, sources, retracted, .. } = chat.facts().add(fact).unwrap();
+    let (_, _, _): (everturn::FactStatus, Vec<everturn::FactSource>, Option<everturn::Retraction>) =
+        (status, sources, retracted);
+    let everturn::ProjectionOptions { policies, signatures, reachability, clearing, .. } =
+        everturn::script::options(&serde_json::json!({"policy": "clear_tool_uses"})).unwrap();
+    let _: Vec<everturn::ProjectionPolicy> = policies;
+    let (_, _, clearing): (everturn::Signatures, everturn::Reachability, everturn::Clearing) =
+        (signatures, reachability, clearing);
+    let _: everturn::Trigger = clearing.trigger;
+    let context = chat.contexts().build(&ContextOptions::new(1000)).unwrap();
+    let _: everturn::BlockSource = context.included[0].source.clone();
+}

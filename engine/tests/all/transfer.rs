@@ -295,7 +295,7 @@ impl Shown for Tenant {
     fn shown(&self, id: ConversationId) -> everturn_core::conversation::Conversation {
         let mut conversation = self.conversation(id).get().unwrap();
         conversation.metadata.remove("system_prompt");
-        conversation.metadata.remove("transcript_budget");
+        conversation.transcript_budget = None;
         conversation
     }
 }

@@ -92,6 +92,11 @@ impl Call {
         }])
     }
 
+    /// Whether any output is known.
+    pub fn has_output(&self) -> bool {
+        !self.content().is_empty() || self.fields.contains_key("rawOutput")
+    }
+
     /// Metadata: fields that the messages have no place for.
     pub fn about(&self) -> Value {
         let mut about = Map::new();

@@ -224,9 +224,11 @@ impl<'p, 'a> Table<'p, 'a> {
         let mut lost = vec![false; items.len()];
         let end =
             items.iter().rposition(|item| item.pieces.iter().any(|piece| piece.keep)).map_or(0, |n| n + 1);
+        let last_said = items[..end].last().and_then(|item| item.said().last());
+        let ends_with_call = last_said.is_some_and(|piece| matches!(piece.kind, Kind::Call { .. }));
         let waits = |item: &Item<'_>| match provider {
-            // In a list of items the list ends with the assistant's whole run.
-            Provider::OpenaiResponses => item.role == Role::Assistant,
+            // The calls of a reply may have other items of it between them.
+            Provider::OpenaiResponses => ends_with_call && item.role == Role::Assistant,
             _ => item.calls(),
         };
         let start = match last {

@@ -234,8 +234,14 @@ impl<'a, 'm> Reader<'a, 'm> {
             Kind::Call { call, name, arguments: arguments(own, raw) }
         } else if let Some(&answer) = self.answers.get(&(index, place)) {
             let result = &self.pairs.results[answer];
-            let raw = ["content", "output", "result"].iter().find_map(|key| field(raw, key));
-            let raw = raw.filter(|_| !of_gemini).unwrap_or("null");
+            let found = ["content", "output", "result"].iter().find_map(|key| Some((key, field(raw, key)?)));
+            let raw = found.filter(|_| !of_gemini).map(|(key, raw)| {
+                match own.get(key).is_some_and(message::is_mcp_result) {
+                    true => field(raw, "content").unwrap_or("null"),
+                    false => raw,
+                }
+            });
+            let raw = raw.unwrap_or("null");
             Kind::ToolResult {
                 answer,
                 name: result.name.unwrap_or("tool"),

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// Most requests that are remembered until they are answered.
 const REQUESTS_WAITING_MAX: usize = 10_000;
 
+/// Beginning of the id of a recorded call; its number follows.
+pub const CALL: &str = "call_";
+
 /// The sender of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sender {
@@ -174,7 +177,7 @@ impl Dispatches {
             arguments: Option<Raw>,
         }
         self.calls += 1;
-        let id = format!("call_{}", self.calls);
+        let id = format!("{CALL}{}", self.calls);
         let call: Option<Call> = params.and_then(Raw::read);
         let (tool, arguments) = call.map_or((String::new(), None), |call| (call.name, call.arguments));
         // The server refuses a call without a tool name; the attempt is recorded.

@@ -12,6 +12,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::json;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -275,6 +276,14 @@ pub struct ToolResult {
     /// Whether the tool failed, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_error: Option<bool>,
+}
+
+impl ToolResult {
+    /// The result of a call for which none was recorded.
+    pub fn missing(tool: String, call_id: String) -> Result<ToolResult, Error> {
+        let result = Raw::of(&json!({"error": "the session ended before a result was recorded"}))?;
+        Ok(ToolResult { tool: Some(tool), result, call_id: Some(call_id), is_error: Some(true) })
+    }
 }
 
 /// A message of the user.

@@ -141,7 +141,7 @@ pub fn parse(text: &str) -> Result<Imported, Error> {
     let events = list(&mut value, "events")?;
     let events = events.map(|events| numbered("$.events", events, Given::read)).transpose()?;
     let checkpoint = summary.map(|summary| checkpoint(summary, events.as_deref().unwrap_or_default()));
-    let items = match events {
+    let mut items = match events {
         Some(events) if events.iter().any(|event| event.message_index.is_some()) => {
             pair_linked(messages, events, &labels)?
         }
@@ -149,6 +149,16 @@ pub fn parse(text: &str) -> Result<Imported, Error> {
         // A value without the field is older than events: they are derived.
         None => messages.into_iter().map(|message| message.turn(None, About::default())).collect(),
     };
+
+    // No two turns have one id.
+    let mut turns = HashSet::new();
+    for item in &mut items {
+        if let Item::Turn { about, is_derived, .. } = item
+            && about.turn.is_some_and(|turn| !turns.insert(turn))
+        {
+            (about.turn, *is_derived) = (None, false);
+        }
+    }
 
     settings.transcript.extend(value);
     // The settings are nested one level deeper in the event, and must still fit.
@@ -474,10 +484,9 @@ fn pair(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> Result<V
 
 /// The same where events name their messages. Messages are stored in their order, in which the conversation reads: one
 /// that was edited may stand before its event, which is then kept apart from it.
-fn pair_linked(messages: Vec<Message>, mut events: Vec<Given>, labels: &Labels) -> Result<Vec<Item>, Error> {
+fn pair_linked(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> Result<Vec<Item>, Error> {
     let mut event_of: HashMap<usize, usize> = HashMap::new();
-    let mut turns = HashSet::new();
-    for (e, event) in events.iter_mut().enumerate() {
+    for (e, event) in events.iter().enumerate() {
         let message = event.message_index.and_then(|index| Some((index, messages.get(index)?)));
         if let Some((index, message)) = message
             && event.is_message()
@@ -485,8 +494,6 @@ fn pair_linked(messages: Vec<Message>, mut events: Vec<Given>, labels: &Labels) 
         {
             event_of.entry(index).or_insert(e);
         }
-        // No two turns have one id.
-        event.about.turn = event.about.turn.filter(|turn| !event.is_message() || turns.insert(*turn));
     }
     let index_of: HashMap<usize, usize> =
         event_of.iter().map(|(message, event)| (*event, *message)).collect();

@@ -9,7 +9,7 @@ use everturn_core::Error;
 use everturn_core::json::Raw;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub fn body(model: &str, request: &Request) -> Result<String, Error> {
     let mut input = Vec::with_capacity(request.messages.len() + 1);
@@ -89,8 +89,8 @@ pub struct Responses {
     items: BTreeMap<u64, Raw>,
     /// Index of each call in the answer, by its place in the output.
     calls: BTreeMap<u64, usize>,
-    /// Whether any delta was returned.
-    shown: bool,
+    /// Places in the output of which a delta was returned.
+    shown: BTreeSet<u64>,
     model: String,
     id: Option<String>,
     last: Option<Response>,
@@ -116,9 +116,16 @@ impl Assemble for Responses {
                 .get(&place)
                 .map(|index| Delta::Call { index: *index, id: None, name: None, arguments: piece() }),
             "response.output_item.added" => incoming.item.as_ref().and_then(|item| self.begin(place, item)),
+            "response.reasoning_summary_part.done" => Some(Delta::ThinkingEnd),
             "response.output_item.done" => {
-                self.items.extend(incoming.item.map(|item| (place, item)));
-                None
+                let Some(item) = incoming.item else { return Ok(Vec::new()) };
+                let mut deltas = match self.shown.contains(&place) {
+                    true => Vec::new(),
+                    false => contents(std::slice::from_ref(&item), self.calls.len()).deltas,
+                };
+                deltas.push(Delta::Item(item.clone()));
+                self.items.insert(place, item);
+                return Ok(deltas);
             }
             "response.created" | "response.in_progress" => {
                 if let Some(response) = incoming.response {
@@ -133,7 +140,9 @@ impl Assemble for Responses {
             "error" => return Err(Failure::of_object(&parse(&event.data)?)),
             _ => None,
         };
-        self.shown |= delta.is_some();
+        if delta.is_some() {
+            self.shown.insert(place);
+        }
         Ok(delta.into_iter().collect())
     }
 
@@ -152,7 +161,7 @@ impl Assemble for Responses {
     fn answer(self: Box<Self>) -> Result<ModelReply, Failure> {
         let last = self.last.ok_or_else(|| Failure::garbage("it has no end"))?;
         let items = last.output.unwrap_or_default();
-        let Contents { text, refusal, calls, .. } = contents(&items);
+        let Contents { text, refusal, calls, .. } = contents(&items, 0);
         let reason = last.incomplete_details.as_ref().and_then(|details| text_of(details, "reason"));
         let finish = match (last.status.as_deref(), reason) {
             (Some("incomplete"), Some("max_output_tokens")) => Finish::Length,
@@ -201,13 +210,14 @@ impl Responses {
             _ => {}
         }
         self.name(&response);
+        let has_streamed = !self.shown.is_empty() || !self.items.is_empty();
         // Some servers leave the items out of the last event, having sent them before.
         if response.output.as_ref().is_none_or(Vec::is_empty) && !self.items.is_empty() {
             response.output = Some(std::mem::take(&mut self.items).into_values().collect());
         }
         let items =
             response.output.as_deref().ok_or_else(|| Failure::garbage("a response without output"))?;
-        let deltas = if self.shown { Vec::new() } else { contents(items).deltas };
+        let deltas = if has_streamed { Vec::new() } else { contents(items, 0).deltas };
         self.last = Some(response);
         Ok(deltas)
     }
@@ -221,7 +231,8 @@ struct Contents {
     deltas: Vec<Delta>,
 }
 
-fn contents(items: &[Raw]) -> Contents {
+/// The contents of items after this many calls.
+fn contents(items: &[Raw], calls_before: usize) -> Contents {
     let mut all = Contents::default();
     for item in items.iter().filter_map(Raw::read::<Value>) {
         for part in item.get("content").and_then(Value::as_array).into_iter().flatten() {
@@ -241,7 +252,8 @@ fn contents(items: &[Raw]) -> Contents {
         }
         if let Some(call) = call(&item) {
             let Call { id, name, arguments } = call.clone();
-            all.deltas.push(Delta::Call { index: all.calls.len(), id, name: Some(name), arguments });
+            let index = calls_before + all.calls.len();
+            all.deltas.push(Delta::Call { index, id, name: Some(name), arguments });
             all.calls.push(call);
         }
     }

@@ -379,6 +379,9 @@ fn a_responses_stream_becomes_its_items() {
                 text("lo"),
                 call(0, Some("call_1"), Some("ls"), ""),
                 call(0, None, None, r#"{"x":1}"#),
+                Delta::Item(Raw::new(ITEMS[0].into()).unwrap()),
+                Delta::Item(Raw::new(ITEMS[1].into()).unwrap()),
+                Delta::Item(Raw::new(ITEMS[2].into()).unwrap()),
             ]
         );
         assert_eq!(answer.messages.iter().map(Raw::get).collect::<Vec<_>>(), ITEMS);

@@ -2,7 +2,9 @@
 
 use everturn_core::approval::Approval;
 use everturn_core::turn::Role;
-use everturn_formats::acp::{AcpChange, AcpListener, AcpStart, AcpStep, AcpTurn, Side, conversation_id};
+use everturn_formats::acp::{
+    AcpChange, AcpListener, AcpStart, AcpStep, AcpTurn, Side, approvals_of, conversation_id,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -149,15 +151,24 @@ fn a_call_is_written_when_its_input_is_known_and_its_result_once() {
 }
 
 #[test]
-fn a_call_without_a_result_gets_one_when_the_prompt_ends() {
+fn a_call_without_a_result_is_given_up_when_the_prompt_ends() {
     let mut wire = Wire::new();
     wire.prompt("go");
     wire.update(
         json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "Run", "status": "in_progress"}),
     );
     let steps = wire.answered(Side::Editor, json!({"stopReason": "cancelled"}));
+    let given_up = |call: &str, reason: &str| AcpChange::Abandon { call: call.into(), reason: reason.into() };
+    assert_eq!(steps[0], given_up("c", "no result was reported"));
+    // Output that came before is its result.
+    wire.prompt("once more");
+    wire.update(
+        json!({"sessionUpdate": "tool_call", "toolCallId": "b", "title": "Run", "status": "in_progress",
+        "content": [{"type": "content", "content": {"type": "text", "text": "half"}}]}),
+    );
+    let steps = wire.answered(Side::Editor, json!({"stopReason": "cancelled"}));
     let result = &turn(&steps[0]).message["content"][0];
-    assert_eq!((&result["content"], &result["is_error"]), (&json!("no result was reported"), &json!(true)));
+    assert_eq!((&result["content"][0]["text"], &result["is_error"]), (&json!("half"), &json!(true)));
     // The agent dies in the middle.
     wire.prompt("again");
     wire.update(chunk("agent_message_chunk", "half a sen"));
@@ -167,8 +178,7 @@ fn a_call_without_a_result_gets_one_when_the_prompt_ends() {
     wire.update(chunk("agent_message_chunk", "more"));
     let steps: Vec<AcpChange> = wire.listener.finish().into_iter().map(|step| step.what).collect();
     assert_eq!(turn(&steps[0]).message["content"][0]["text"], "more");
-    assert_eq!(turn(&steps[1]).role, Role::Tool);
-    assert_eq!(steps.len(), 2);
+    assert_eq!(steps[1..], [given_up("d", "the agent ended before the tool did")]);
 }
 
 #[test]
@@ -199,6 +209,30 @@ fn permissions_are_approvals() {
         let answered = wire.answered(Side::Agent, answer);
         assert_eq!(answered[0], AcpChange::Answer { approval: approval.clone(), outcome: expected });
     }
+}
+
+/// Regression: a run that was killed left its permission pending, and the next run asked under the same id.
+#[test]
+fn permissions_of_two_runs_have_two_ids_and_none_outlives_its_run() {
+    let ask = |run: &str| {
+        let mut wire = Wire::new();
+        wire.listener = std::mem::replace(&mut wire.listener, AcpListener::new("x")).in_run(run);
+        wire.ask(Side::Editor, "session/load", json!({"sessionId": "s", "cwd": "/"}), json!({}));
+        wire.update(json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "é".repeat(5000)}));
+        let params = json!({"sessionId": "s", "toolCall": {"toolCallId": "c"}, "options": []});
+        let asked = wire.asked(Side::Agent, "session/request_permission", params);
+        let [.., AcpChange::Ask { approval, question, .. }] = &asked[..] else { panic!("{asked:?}") };
+        assert_eq!(question.len(), 4096);
+        let ended = wire.listener.finish();
+        let cancelled = AcpChange::Answer { approval: approval.clone(), outcome: Approval::Cancelled };
+        assert!(ended.iter().any(|step| step.what == cancelled), "{ended:?}");
+        approval.clone()
+    };
+    let ids = [ask("one-"), ask("two-")];
+    assert_eq!(ids, ["c#one-1", "c#two-1"]);
+    assert!(ids.iter().all(|id| id.starts_with(&approvals_of("c"))));
+    let long = approvals_of(&format!("a\n{}", "é".repeat(500)));
+    assert!(long.len() <= 200 - 40 && long.starts_with("a é") && long.ends_with('#'), "{long}");
 }
 
 #[test]
@@ -301,7 +335,8 @@ proptest! {
             let blocks = said.flat_map(|said| said.message["content"].as_array().cloned().unwrap_or_default());
             blocks.filter(|block| block["type"] == kind).map(|block| block[field].to_string()).collect()
         };
-        prop_assert_eq!(ids("tool_call", "id").len(), ids("tool_result", "tool_use_id").len());
+        let given_up = steps.iter().filter(|step| matches!(step.what, AcpChange::Abandon { .. })).count();
+        prop_assert_eq!(ids("tool_call", "id").len(), ids("tool_result", "tool_use_id").len() + given_up);
     }
 }
 

@@ -175,6 +175,32 @@ fn a_signed_turn_that_cannot_be_whole_is_absent_as_a_whole() {
     assert_eq!(given(Provider::OpenaiResponses, &items).len(), 2);
 }
 
+/// A call whose result was edited away used to stay in a list of items if the assistant's own words followed it.
+#[test]
+fn a_call_without_a_result_does_not_wait_once_more_was_said() {
+    let user = json!({"role": "user", "content": "q"});
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+    let chat = json!({"role": "assistant", "content": "I look.", "tool_calls": [
+        {"id": "k", "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
+    let answer = json!({"role": "assistant", "content": "Never mind."});
+    for messages in [
+        vec![user.clone(), call("a"), answer.clone()],
+        vec![user.clone(), call("a"), call("b"), answer.clone()],
+        vec![user.clone(), chat, answer.clone()],
+    ] {
+        for provider in
+            [Provider::OpenaiResponses, Provider::OpenaiChat, Provider::Anthropic, Provider::Gemini]
+        {
+            let out = given(provider, &messages);
+            check(&provider.to_string(), None, &out).unwrap();
+            assert!(!out.iter().any(|item| item.to_string().contains("\"f\"")), "{provider}: {out:?}");
+        }
+    }
+    // At the end they wait, also with other items of the reply between them.
+    let waiting = [user, call("a"), answer, call("b")];
+    assert_eq!(given(Provider::OpenaiResponses, &waiting), waiting);
+}
+
 /// Responses wants an item that has an id only together with the reasoning before it. Dropping such items after the
 /// broken turns were dropped left an earlier reasoning item standing alone, and reasoning of Anthropic counted as well,
 /// of which its server knows nothing.

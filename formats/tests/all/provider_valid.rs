@@ -252,6 +252,9 @@ fn responses(items: &[Value]) -> Check {
         let asked: Vec<&str> = asked.iter().map(|(id, _)| *id).collect();
         if at < items.len() || !answered.is_empty() {
             same(&asked, &answered)?;
+        } else if !asked.is_empty() {
+            let last = &items[at - 1];
+            ensure(last.get("role").is_none(), || format!("a call waits, and more was said: {last}"))?;
         }
         if at == start {
             let item = &items[at];

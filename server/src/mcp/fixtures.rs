@@ -387,6 +387,14 @@ impl ServerHandler for WithFixtures {
         self.service.call_tool(request, context).await
     }
 
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        self.service.on_custom_request(request, context).await
+    }
+
     async fn list_resources(
         &self,
         request: Option<PaginatedRequestParams>,

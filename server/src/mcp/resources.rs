@@ -6,11 +6,13 @@ use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::message::{self, Part};
+use everturn_core::redaction;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_views::speech;
 use rmcp::model::{ListResourcesResult, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// Prefix of the URI, before the id.
@@ -88,7 +90,7 @@ fn resource(scope: &Tenant, conversation: &Conversation) -> Result<Resource, Err
         .with_description(facts(conversation))
         .with_mime_type("text/markdown");
     let title = match &conversation.title {
-        Some(title) => Some(title.clone()),
+        Some(title) => Some(masked(title).into_owned()),
         None => preview(scope, conversation.id)?,
     };
     Ok(match title {
@@ -111,10 +113,16 @@ pub fn preview(scope: &Tenant, id: ConversationId) -> Result<Option<String>, Err
     });
     Ok(said.map(|message| words(&message)).find_map(|text| {
         let said = speech::words(&text).ok()?;
+        let said = masked(said);
         let line = said.lines().find(|line| !line.trim().is_empty())?.trim();
         let end = line.char_indices().nth(PREVIEW_CHARS_MAX).map(|(end, _)| end);
         Some(end.map_or_else(|| line.to_string(), |end| format!("{}…", &line[..end])))
     }))
+}
+
+/// Masks secrets: a list shows them to whoever looks for something else.
+fn masked(text: &str) -> Cow<'_, str> {
+    redaction::mask(text, &mut Vec::new())
 }
 
 fn facts(conversation: &Conversation) -> String {

@@ -1,5 +1,6 @@
 //! The table of MCP requests. One per session, or per request where the protocol has no sessions.
 
+use super::lines::CallOrder;
 use super::record::Recorder;
 use super::stdio::{Asked, SharedStore};
 use super::{Shared, prompts, protocol_error, resources, tools, watch};
@@ -11,7 +12,7 @@ use axum::http::Uri;
 use axum::http::request::Parts;
 use everturn::Tenant;
 use everturn_api::conversations::ListConversations;
-use everturn_api::{Asker, Operation, Work};
+use everturn_api::{Asker, Operation, Row, Work};
 use everturn_core::Error;
 use everturn_core::id::TenantName;
 use parking_lot::Mutex;
@@ -26,6 +27,24 @@ use tokio::sync::broadcast::Receiver;
 use tokio_util::task::AbortOnDropHandle;
 use tools::Toolsets;
 use watch::Client;
+
+/// Requests of the protocol.
+const METHODS: [&str; 14] = [
+    "completion/complete",
+    "initialize",
+    "logging/setLevel",
+    "ping",
+    "prompts/get",
+    "prompts/list",
+    "resources/list",
+    "resources/read",
+    "resources/subscribe",
+    "resources/templates/list",
+    "resources/unsubscribe",
+    "subscriptions/listen",
+    "tools/call",
+    "tools/list",
+];
 
 /// Maximum number of subscriptions of one session.
 const SUBSCRIPTIONS_MAX: usize = 100;
@@ -291,6 +310,13 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let caller = self.caller(&context.extensions)?;
+        let order = context.extensions.get::<CallOrder>().cloned();
+        let mut place = if let Some(order) = order { order.wait().await } else { None };
+        // A call that changes nothing holds no other up, nor does one that may wait for an approval.
+        let holds = |row: &&Row| row.about.role > KeyRole::Reader && !row.about.asks_model;
+        if tools::find(&request.name, &caller.toolsets).filter(holds).is_none() {
+            place.take();
+        }
         let recorded = self.recorder(&caller).map(|recorder| {
             let call =
                 recorder.called(&request.name, request.arguments.as_ref().unwrap_or(&JsonObject::new()));
@@ -302,7 +328,24 @@ impl ServerHandler for Service {
         if let Some((recorder, call)) = recorded {
             recorder.answered(call, &answer);
         }
+        drop(place);
         answer.map(Into::into)
+    }
+
+    /// A request that the SDK does not know, or one that it knows with other parameters.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        match METHODS.contains(&request.method.as_str()) {
+            true => {
+                let text =
+                    format!("the parameters of {} are missing, or not what is expected", request.method);
+                Err(ErrorData::invalid_params(text, None))
+            }
+            false => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None)),
+        }
     }
 
     async fn list_resources(

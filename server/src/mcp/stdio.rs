@@ -1,6 +1,7 @@
 //! MCP over standard input and output, for clients that start the process themselves.
 
 use super::Shared;
+use super::lines::Lines;
 use super::service::{Local, Service};
 use super::tools::Toolsets;
 use crate::access::KeyRole;
@@ -76,7 +77,8 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
         let local = Local { store, role, toolsets };
         let service = Service::new(Arc::new(shared), Some(local));
         tokio::spawn(stop_signal(stopping.clone()));
-        let running = service.serve_with_ct(rmcp::transport::io::stdio_pipes(), stopping).await;
+        let lines = Lines::new(rmcp::transport::io::stdio_pipes());
+        let running = service.serve_with_ct(lines, stopping).await;
         match running {
             Ok(running) => running.waiting().await.map(|_| ()).map_err(|e| failed(&e)),
             // The parent process ended without a message.

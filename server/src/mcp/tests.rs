@@ -154,3 +154,19 @@ fn an_answer_from_before_an_erasure_is_recorded_without_content() {
     let report = everturn_formats::session::check(std::io::Cursor::new(text)).unwrap();
     assert!(!report.unclosed && report.problems.is_empty(), "{report:?}");
 }
+
+#[tokio::test]
+async fn a_call_without_parameters_is_refused_as_such() {
+    let endpoint = Endpoint::new();
+    let who = ("acme", KeyRole::Writer);
+    let session = endpoint.begin(who).await;
+    for (method, code) in [("tools/call", -32602), ("resources/read", -32602), ("nope/nope", -32601)] {
+        let message = json!({"jsonrpc": "2.0", "id": 7, "method": method}).to_string();
+        let (_, _, answer) = endpoint.send(Some(who), Some(&session), Method::POST, message).await;
+        assert_eq!(
+            (&answer["error"]["code"], &answer["id"]),
+            (&json!(code), &json!(7)),
+            "{method}: {answer}"
+        );
+    }
+}

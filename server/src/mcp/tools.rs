@@ -8,7 +8,7 @@ use super::service::McpCaller;
 use crate::schema::{for_each, simplify};
 use everturn::Tenant;
 use everturn::model::wait;
-use everturn_api::given::Given;
+use everturn_api::given::{Given, without_place};
 use everturn_api::{Asker, Noun, Row, TABLE};
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
@@ -99,7 +99,7 @@ pub fn describe(name: &str) -> Option<Tool> {
 pub fn run(row: &Row, asker: Asker, arguments: &str) -> Result<Vec<u8>, Error> {
     everturn_core::json::check(arguments)?;
     let request = (row.read)(&Given { body: arguments, ..Given::default() }).map_err(|wrong| {
-        let text = format!("the arguments are not what is expected: {}", wrong.text);
+        let text = format!("the arguments are not what is expected: {}", without_place(&wrong.text));
         Error::invalid("arguments.shape", text)
     })?;
     Ok(wait(request.run(asker, String::new()))?.json)
@@ -122,12 +122,13 @@ pub fn refused(error: &Error) -> CallToolResult {
 }
 
 /// Hints of other surfaces, and the tools that do the same.
-const HINTS: [(&str, &str); 6] = [
+const HINTS: [(&str, &str); 7] = [
     ("`everturn archive --undo`", "the tool change_conversation"),
     ("`everturn new`", "the tool create_conversation"),
     ("`everturn keys list`", "the tool list_keys"),
     ("`everturn verify`", "the tool verify"),
     ("`list`", "the tool list_conversations"),
+    ("`state`", "the tool get_state"),
     ("--accept-loss", "accept_loss"),
 ];
 

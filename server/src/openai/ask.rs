@@ -137,6 +137,10 @@ fn whole(name: &str, given: Option<Value>, otherwise: Value) -> Value {
             for (part, otherwise) in otherwise.as_object().into_iter().flatten() {
                 fill(&mut given, part, otherwise.clone());
             }
+            if let Some(format) = given.get_mut("format").filter(|format| format["type"] == "json_schema") {
+                fill(format, "description", Value::Null);
+                fill(format, "strict", Value::Bool(false));
+            }
         }
         _ => {}
     }

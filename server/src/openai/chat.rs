@@ -196,7 +196,7 @@ async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, 
 /// A piece of a reply, in the format of chat completions, which has none for seals.
 fn piece(delta: Delta) -> Option<Value> {
     Some(match delta {
-        Delta::Sealed(_) => return None,
+        Delta::Sealed(_) | Delta::Item(_) | Delta::ThinkingEnd => return None,
         Delta::Text(text) => json!({"content": text}),
         Delta::Refusal(text) => json!({"refusal": text}),
         Delta::Thinking(text) => json!({"reasoning_content": text}),

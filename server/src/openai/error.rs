@@ -64,7 +64,10 @@ impl From<Problem> for Refused {
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Refused {
-        Problem::from(error).into()
+        match error.code() {
+            "previous_response_not_found" => Refused::at("previous_response_id")(error),
+            _ => Problem::from(error).into(),
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! The events of a streamed response, in OpenAI's order.
 
-use super::items::{Names, call_id, of_answer};
+use super::items::{self, Names, call_id, kind_of};
 use super::sealed::seal;
 use super::stored::{ResponseView, State, StoredRequest, done, usage};
 use everturn::model::{Delta, ModelReply};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
+use everturn_core::json::Raw;
 use serde_json::{Value, json};
 
 /// Makes the events of one response. Each is a JSON object with its name in `type`.
@@ -16,8 +17,8 @@ pub struct Events {
     sequence: u64,
     /// Number of items that have begun.
     begun: usize,
-    /// Ids of those that have ended.
-    ended: Vec<String>,
+    /// Items that have ended.
+    ended: Vec<Value>,
     open: Option<Open>,
     out: Vec<Value>,
 }
@@ -80,6 +81,8 @@ impl Events {
             Delta::Text(text) => self.say(false, &text),
             Delta::Refusal(text) => self.say(true, &text),
             Delta::Thinking(text) => self.think(&text),
+            Delta::ThinkingEnd => self.end_thought(),
+            Delta::Item(item) => self.provided(&item),
             Delta::Sealed(block) => self.seal(block.read().unwrap_or_default()),
             Delta::Call { index, id, name, arguments } => self.call(index, id, name, &arguments),
         }
@@ -88,8 +91,9 @@ impl Events {
 
     /// The last events of a reply that ended at this time, in seconds since 1970.
     pub fn end(&mut self, answer: &ModelReply, at: i64) -> Vec<Value> {
-        let output = of_answer(&answer.messages, self.turn);
-        self.last(self.response(&done(&answer.finish, at), &output, usage(answer)))
+        let state = done(&answer.finish, at);
+        let output = items::of_answer(&answer.messages, self.turn, &state);
+        self.last(self.response(&state, &output, usage(answer)))
     }
 
     /// The last events of a response without output.
@@ -125,10 +129,11 @@ impl Events {
 
     /// The last events, with the final response.
     pub fn last(&mut self, response: Value) -> Vec<Value> {
-        self.close();
+        let status = if response["status"] == "completed" { "completed" } else { "incomplete" };
+        self.end_item(status, None);
         for item in response["output"].as_array().into_iter().flatten() {
-            // Items that were not streamed: encrypted reasoning, calls that the provider ran itself.
-            if !self.ended.iter().any(|id| item["id"] == *id) {
+            // Items that were not streamed.
+            if !self.ended.iter().any(|ended| item["id"] == ended["id"]) {
                 self.whole(item);
             }
         }
@@ -146,10 +151,27 @@ impl Events {
     fn whole(&mut self, item: &Value) {
         let place = self.begun;
         self.begun += 1;
-        self.names.next(item["type"].as_str().unwrap_or("message"));
+        self.names.next(kind_of(item));
         self.tell("response.output_item.added", json!({"output_index": place, "item": item}));
         self.tell("response.output_item.done", json!({"output_index": place, "item": item}));
-        self.ended.push(item["id"].as_str().unwrap_or_default().to_string());
+        self.ended.push(item.clone());
+    }
+
+    /// Ends an item as its provider has it. One that was not streamed comes in one piece.
+    fn provided(&mut self, item: &Raw) {
+        let mut items = items::of_message(&items::read(item.get()));
+        let [item] = &mut items[..] else { return self.close() };
+        match self.open.as_ref().filter(|open| open.kind() == kind_of(item)) {
+            Some(open) => {
+                items::name(item, &open.id);
+                self.end_item("completed", Some(item.clone()));
+            }
+            None => {
+                self.close();
+                items::name(item, &self.names.peek(kind_of(item)));
+                self.whole(item);
+            }
+        }
     }
 
     /// The last events if there is no reply.
@@ -158,7 +180,8 @@ impl Events {
             "generation.stopped" => State::Cancelled,
             code => State::Failed(code.to_string(), error.text().to_string()),
         };
-        self.last(self.response(&state, &[], None))
+        self.end_item("incomplete", None);
+        self.last(self.response(&state, &self.ended, None))
     }
 
     fn response(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
@@ -315,6 +338,11 @@ impl Events {
     }
 
     fn close(&mut self) {
+        self.end_item("completed", None);
+    }
+
+    /// Ends the open item: as its provider has it, or else with this status.
+    fn end_item(&mut self, status: &str, provided: Option<Value>) {
         match self.open.as_ref().map(|open| &open.what) {
             None => return,
             Some(What::Message(parts)) => {
@@ -333,9 +361,9 @@ impl Events {
             }
         }
         if let Some(open) = self.open.take() {
-            let item = open.item("completed");
+            let item = provided.unwrap_or_else(|| open.item(status));
             self.tell("response.output_item.done", json!({"output_index": open.place, "item": item}));
-            self.ended.push(open.id);
+            self.ended.push(item);
         }
     }
 }
@@ -345,6 +373,15 @@ fn summary_part(text: &str) -> Value {
 }
 
 impl Open {
+    fn kind(&self) -> &'static str {
+        match self.what {
+            What::Message(_) => "message",
+            What::Thinking { .. } => "reasoning",
+            What::Call { custom: true, .. } => "custom_tool_call",
+            What::Call { .. } => "function_call",
+        }
+    }
+
     fn item(&self, status: &str) -> Value {
         match &self.what {
             What::Message(parts) => {

@@ -1,5 +1,6 @@
 //! The items of a turn for an OpenAI client: one or several, whatever the shape of its message.
 
+use super::stored::State;
 use super::{ids, sealed};
 use everturn::Tenant;
 use everturn_core::asset;
@@ -65,17 +66,20 @@ pub fn of_turn(scope: &Tenant, turn: &Turn) -> Vec<Value> {
     items
 }
 
-/// The items of a reply that is named after this turn.
-pub fn of_answer(messages: &[Raw], turn: TurnId) -> Vec<Value> {
+/// The items of a reply that is named after this turn, and ended like this.
+pub fn of_answer(messages: &[Raw], turn: TurnId, state: &State) -> Vec<Value> {
     let mut names = Names::new(turn);
     let mut items: Vec<Value> = messages.iter().flat_map(|raw| of_message(&read(raw.get()))).collect();
     items.iter_mut().for_each(|item| names.put(item));
+    if let State::Cut(_) = state {
+        cut(&mut items);
+    }
     items
 }
 
 /// A parsed message: the input of a call, which is an object for Anthropic and text for OpenAI, becomes the
 /// text that the model wrote.
-fn read(text: &str) -> Value {
+pub fn read(text: &str) -> Value {
     #[derive(Deserialize)]
     struct Exact {
         content: Vec<Block>,
@@ -107,25 +111,41 @@ impl Names {
     }
 
     /// The id of the next item of this type.
+    pub fn peek(&self, kind: &str) -> String {
+        ids::item(kind, self.turn, self.counts.get(kind).copied().unwrap_or(0))
+    }
+
+    /// Takes the next id of this type.
     pub fn next(&mut self, kind: &str) -> String {
-        let count = self.counts.entry(kind.to_string()).or_default();
-        let id = ids::item(kind, self.turn, *count);
-        *count += 1;
+        let id = self.peek(kind);
+        *self.counts.entry(kind.to_string()).or_default() += 1;
         id
     }
 
     fn put(&mut self, item: &mut Value) {
-        let kind = kind_of(item).to_string();
-        let id = self.next(&kind);
-        if kind == "function_call" && item["call_id"].as_str().is_none_or(str::is_empty) {
-            item["call_id"] = json!(call_id(&id));
+        let id = self.next(kind_of(item));
+        name(item, &id);
+    }
+}
+
+/// Names an item, and adds the fields that every item has.
+pub fn name(item: &mut Value, id: &str) {
+    let kind = kind_of(item).to_string();
+    if kind == "function_call" && item["call_id"].as_str().is_none_or(str::is_empty) {
+        item["call_id"] = json!(call_id(id));
+    }
+    if let Value::Object(fields) = item {
+        fields.shift_insert(0, "id".into(), json!(id));
+        if kind != "reasoning" {
+            fields.entry("status").or_insert(json!("completed"));
         }
-        if let Value::Object(fields) = item {
-            fields.shift_insert(0, "id".into(), json!(id));
-            if kind != "reasoning" {
-                fields.entry("status").or_insert(json!("completed"));
-            }
-        }
+    }
+}
+
+/// Marks the last item of a reply that was cut.
+pub fn cut(items: &mut [Value]) {
+    if let Some(last) = items.last_mut().filter(|item| kind_of(item) != "reasoning") {
+        last["status"] = json!("incomplete");
     }
 }
 
@@ -134,7 +154,7 @@ pub fn call_id(item: &str) -> String {
     format!("call_{}", item.trim_start_matches("fc_"))
 }
 
-fn kind_of(item: &Value) -> &str {
+pub fn kind_of(item: &Value) -> &str {
     item.get("type").and_then(Value::as_str).unwrap_or("message")
 }
 
@@ -179,8 +199,10 @@ pub fn of_message(message: &Value) -> Vec<Value> {
     if items.is_empty() {
         items.push(json!({"type": "message", "role": spoken(role), "content": []}));
     }
-    if let (Some(phase), Some(item)) = (message.get("phase"), items.first_mut()) {
-        item["phase"] = phase.clone();
+    for name in ["phase", "status"] {
+        if let (Some(value), Some(item)) = (message.get(name), items.first_mut()) {
+            item[name] = value.clone();
+        }
     }
     items
 }
@@ -342,7 +364,7 @@ mod tests {
     use super::*;
 
     fn kinds(message: Value) -> Vec<String> {
-        let items = of_answer(&[Raw::of(&message).unwrap()], TurnId::from_bytes([1; 16]));
+        let items = of_answer(&[Raw::of(&message).unwrap()], TurnId::from_bytes([1; 16]), &State::Done(0));
         items.iter().map(|item| kind_of(item).to_string()).collect()
     }
 
@@ -379,7 +401,7 @@ mod tests {
         let turn = TurnId::from_bytes([1; 16]);
         let calls = json!({"role": "assistant", "content": null,
             "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "g"}}]});
-        let items = of_answer(&[Raw::of(&calls).unwrap()], turn);
+        let items = of_answer(&[Raw::of(&calls).unwrap()], turn, &State::Done(0));
         assert_eq!(items[1]["id"], format!("{}_1", items[0]["id"].as_str().unwrap()));
         assert!(items[1]["call_id"].as_str().unwrap().starts_with("call_"), "{items:?}");
     }

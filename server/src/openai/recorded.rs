@@ -153,7 +153,8 @@ fn new(messages: &[Raw], system: &[String], spoken: &[String], resend: Resend) -
         let next = gists.get(*through).map(|gists| gists.first());
         let gaps = resend == Resend::WithoutReplies
             && next.is_some_and(|gist| gist.is_none_or(|gist| !is_reply(gist)));
-        let ends = *through == lead || !is_system(through - 1);
+        // Sealed reasoning says nothing that could be compared: it belongs to what follows.
+        let ends = *through == lead || !is_system(through - 1) && !gists[through - 1].is_empty();
         ends && is_end_of(spoken, &sent, gaps)
     };
     let said = (lead..=messages.len()).rev().find(is_end).unwrap_or(lead);
@@ -280,6 +281,17 @@ mod tests {
         ] {
             let got = new(&raws(&sent), &[], &spoken(count), Resend::WithoutReplies);
             assert_eq!(got, fresh, "{count} known: {sent:?}");
+        }
+    }
+
+    #[test]
+    fn sealed_reasoning_goes_with_what_follows_it() {
+        let user = json!({"role": "user", "content": "a"});
+        let sealed = json!({"type": "reasoning", "summary": [], "encrypted_content": "c2VhbGVk"});
+        let sent = [user.clone(), sealed, json!({"role": "assistant", "content": "b"})];
+        let spoken = |count: usize| -> Vec<String> { sent[..count].iter().flat_map(gist).collect() };
+        for (said, from, fresh) in [(0, 1, vec![0, 1]), (1, 0, vec![1, 2]), (3, 0, vec![])] {
+            assert_eq!(new(&raws(&sent[from..]), &[], &spoken(said), Resend::Everything), fresh, "{said}");
         }
     }
 

@@ -97,7 +97,11 @@ async fn create(
     let Begun { running, own } = begin(&scope, ask).await?;
     if stream {
         let showing = app.clone();
-        return Ok(sse::respond(&app, async move |feed| drop(show(&showing, running, Some(&feed)).await)));
+        return Ok(sse::respond(&app, async move |feed| {
+            // Its failure is the last event of the stream.
+            let _ = show(&showing, running, Some(&feed)).await;
+            feed.done().await;
+        }));
     }
     if background {
         let shown = ResponseView { turn: running.turn, kept: &running.kept };
@@ -142,8 +146,8 @@ pub async fn answer(mut steps: Steps) -> Result<ModelReply, Error> {
 
 async fn whole(mut running: RunningResponse) -> Result<Value, Error> {
     let answer = answer(std::mem::replace(&mut running.steps, sse::none())).await?;
-    let output = items::of_answer(&answer.messages, running.turn);
     let state = done(&answer.finish, running.ended().await?);
+    let output = items::of_answer(&answer.messages, running.turn, &state);
     let shown = ResponseView { turn: running.turn, kept: &running.kept };
     Ok(shown.object(&state, &output, usage(&answer)))
 }
@@ -225,6 +229,7 @@ async fn show_rest(stream: Arc<Stream>, from: u64, feed: Feed) {
             }
         }
     }
+    feed.done().await;
 }
 
 /// Streams a response again: existing items at once, and further ones as they come.
@@ -267,6 +272,7 @@ async fn show_again(scope: Tenant, turn: Turn, kept: StoredRequest, feed: Feed) 
         Err(error) => events.fail(&error),
     };
     tell(&feed, &last).await;
+    feed.done().await;
 }
 
 /// Sends events. Returns whether the client is still connected.

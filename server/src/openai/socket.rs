@@ -23,7 +23,6 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgr
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use everturn_core::Error;
 use everturn_core::json::Raw;
 use futures_util::future::OptionFuture;
 use std::collections::VecDeque;
@@ -63,8 +62,16 @@ pub async fn connect(State(app): State<Arc<App>>, request: Request) -> Result<Re
 struct Connection {
     app: Arc<App>,
     caller: Caller,
-    /// The last response that was not stored: its id, and its messages with those before it.
-    last: Option<(String, Vec<Raw>)>,
+    last: Option<Unstored>,
+}
+
+/// A response that was not stored.
+struct Unstored {
+    id: String,
+    /// The stored response that it continues.
+    previous: Option<String>,
+    /// Its messages, with those after `previous`.
+    messages: Vec<Raw>,
 }
 
 impl Connection {
@@ -152,25 +159,15 @@ impl Connection {
         }
         // Whatever comes of it, this response is continued at most once more after it succeeded.
         let last = self.last.take();
-        let mut before = Vec::new();
-        if let Some(previous) = ask.previous.clone() {
-            match last {
-                Some((id, messages)) if id == previous => {
-                    ask.previous = None;
-                    before = messages;
-                }
-                other => {
-                    self.last = other;
-                    if !ask.store {
-                        return Err(absent(&previous));
-                    }
-                }
+        match last {
+            Some(last) if ask.previous.as_ref() == Some(&last.id) => {
+                let input = std::mem::replace(&mut ask.input, last.messages);
+                ask.input.extend(input);
+                ask.previous = last.previous;
             }
-        } else {
-            self.last = last;
+            // Another response to continue is a stored one.
+            other => self.last = other,
         }
-        before.append(&mut ask.input);
-        ask.input = before;
         if !ask.store && ask.conversation.is_none() {
             return self.unstored(ask, generate, feed).await;
         }
@@ -182,13 +179,13 @@ impl Connection {
 
     /// Answers a request that is not stored, and keeps it for its continuation.
     async fn unstored(&mut self, ask: Ask, generate: bool, feed: &Feed) -> Result<(), Refused> {
-        let mut items = ask.input.clone();
+        let (previous, mut messages) = (ask.previous.clone(), ask.input.clone());
         if generate {
             let Begun { running, .. } = begin(&self.caller.scope, ask).await?;
             let turn = running.turn;
             if let Ok(answer) = show(&self.app, running, Some(feed)).await {
-                items.extend(answer.messages);
-                self.last = Some((ids::response(turn), items));
+                messages.extend(answer.messages);
+                self.last = Some(Unstored { id: ids::response(turn), previous, messages });
             }
             return Ok(());
         }
@@ -199,17 +196,9 @@ impl Connection {
             Events::new(turn, StoredRequest { model, echo: ask.echo, conversation: None, inputs: 0 });
         tell(feed, &events.begin()).await;
         tell(feed, &events.end_empty(now())).await;
-        self.last = Some((ids::response(turn), items));
+        self.last = Some(Unstored { id: ids::response(turn), previous, messages });
         Ok(())
     }
-}
-
-fn absent(previous: &str) -> Refused {
-    let text = format!(
-        "the response {:?} to continue is not on this connection, and not stored; send all the input again",
-        everturn_core::id::clip(previous)
-    );
-    Refused::at("previous_response_id")(Error::not_found("previous_response_not_found", text))
 }
 
 /// Sends messages as they come, and queues those of the client. Returns whether the connection goes on.

@@ -70,7 +70,7 @@ impl Feed {
         }
     }
 
-    /// The end, in the format of chat completions.
+    /// The mark after the last event. A socket has none.
     pub async fn done(&self) {
         if let Feed::Events(sink) = self {
             let _ = sink.send(Event::default().data("[DONE]")).await;

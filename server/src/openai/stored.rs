@@ -221,11 +221,14 @@ pub fn object(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Value
         }
     };
     let mut output = Vec::new();
-    // A stopped reply keeps its text so far.
-    if matches!(turn.status, Status::Complete | Status::Interrupted) {
+    // A reply that was stopped or broke off keeps its text so far.
+    if turn.status != Status::Pending {
         for turn in answer_turns(scope, turn)? {
             output.extend(items::of_turn(scope, &turn));
         }
+    }
+    if let State::Cut(_) = state {
+        items::cut(&mut output);
     }
     let tokens = turn.tokens.unwrap_or_default();
     let usage = tokens.prompt.zip(tokens.completion).and_then(|(i, o)| used(i, o, about.usage.as_ref()));

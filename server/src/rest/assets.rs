@@ -22,6 +22,7 @@ use everturn_api::ConversationName;
 use everturn_api::assets::GetAsset;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
+use everturn_core::event::Visibility;
 use everturn_core::limits::ASSET_PIECE_BYTES;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -39,6 +40,8 @@ pub fn routes() -> Router<Arc<App>> {
 struct Add {
     conversation: ConversationName,
     name: Option<String>,
+    #[serde(default)]
+    visibility: Visibility,
 }
 
 async fn add_asset(
@@ -51,7 +54,13 @@ async fn add_asset(
     let mime_type = mime_type.unwrap_or_else(|| "application/octet-stream".into());
     let thread = large_thread().await?;
     let bytes = json::bytes(request, &app.config, app.config.asset_bytes_max).await?;
-    let add = move || add.conversation.find(&scope)?.assets().add(add.name, &mime_type, bytes.into());
+    let add = move || {
+        let conversation = add.conversation.find(&scope)?;
+        match add.visibility {
+            Visibility::Private => conversation.assets().add_private(add.name, &mime_type, bytes.into()),
+            _ => conversation.assets().add(add.name, &mime_type, bytes.into()),
+        }
+    };
     let asset = blocking(add).await?;
     drop(thread);
     let location = format!("/api/v1/assets/{}", asset.id);

@@ -105,7 +105,7 @@ impl Frames for Answering {
 /// A piece as it is shown; a seal is for its provider only.
 fn shown(delta: &Delta) -> Option<Value> {
     Some(match delta {
-        Delta::Sealed(_) => return None,
+        Delta::Sealed(_) | Delta::Item(_) | Delta::ThinkingEnd => return None,
         Delta::Text(text) => json!({"type": "text", "text": text}),
         Delta::Thinking(text) => json!({"type": "thinking", "text": text}),
         Delta::Refusal(text) => json!({"type": "refusal", "text": text}),

@@ -91,14 +91,20 @@ struct ParsedRequest {
 impl ParsedRequest {
     async fn new(about: &About, request: Request, app: &Arc<App>) -> Result<ParsedRequest, Problem> {
         let (mut parts, body) = request.into_parts();
-        let nothing = || Error::not_found("id.malformed", "the path contains a malformed id; check it");
-        let path = RawPathParams::from_request_parts(&mut parts, app).await.map_err(|_| nothing())?;
+        let path = RawPathParams::from_request_parts(&mut parts, app).await.map_err(|_| {
+            Error::not_found("id.malformed", "the path contains an id that is not UTF-8; check it")
+        })?;
         let path: Vec<(String, String)> =
             path.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         // Names are for people: a program puts the id into a path, so that nothing else can be hit.
         let named = path.iter().find(|(name, _)| name == "conversation");
-        if named.is_some_and(|(_, value)| value.parse::<ConversationId>().is_err()) {
-            return Err(nothing().into());
+        if let Some((_, value)) = named.filter(|(_, value)| value.parse::<ConversationId>().is_err()) {
+            let text = format!(
+                "{:?} is not the id of a conversation, such as conv_01J9ZZZZZZZZZZZZZZZZZZZZZZ; GET /api/v1/conversations \
+                 lists them, and GET /api/v1/conversations/resolve?name=@last finds the latest",
+                clip(value)
+            );
+            return Err(Error::not_found("id.malformed", text).into());
         }
         let Query(query) = Query::try_from_uri(&parts.uri).map_err(|e| {
             Error::invalid("query.shape", format!("the query is not what is expected: {}", e.body_text()))
@@ -151,7 +157,7 @@ fn refused(about: &About, Wrong { part, text }: Wrong) -> Error {
         Part::Body if !about.method.has_body() => {
             Error::invalid("query.shape", format!("the query is not what is expected: {text}"))
         }
-        Part::Path => Error::not_found("id.malformed", "the path contains a malformed id; check it"),
+        Part::Path => Error::not_found("id.malformed", format!("the path contains a malformed id: {text}")),
         Part::Query => Error::invalid("query.shape", format!("the query is not what is expected: {text}")),
         Part::Header => Error::invalid("header.shape", format!("a header is not what is expected: {text}")),
         Part::Body => Error::invalid("body.shape", format!("the body is not what is expected: {text}")),
@@ -198,5 +204,9 @@ pub async fn read<O: everturn_api::Operation>(
 ) -> Result<(Asker, O), Problem> {
     let asker = allowed(request.extensions(), O::ABOUT.role)?.asker(Threads::Elsewhere(elsewhere));
     let asked = ParsedRequest::new(&O::ABOUT, request, app).await?;
-    Ok((asker, blocking(move || asked.read(&O::ABOUT, |given| given.read())).await?))
+    Ok((asker, blocking(move || asked.read(&O::ABOUT, read_as::<O>)).await?))
+}
+
+fn read_as<O: everturn_api::Operation>(given: &Given<'_>) -> Result<O, Wrong> {
+    given.read().map_err(|wrong| wrong.naming_fields::<O>(given))
 }

@@ -230,7 +230,7 @@ async fn a_counter_sees_numbers_and_no_words() {
         owner: Some(Some(MARKER.into())),
         participants: vec![MARKER.into()],
         metadata: [(MARKER.to_string(), raw())].into(),
-        policy: [("note".to_string(), raw())].into(),
+        policy: [("facts".to_string(), everturn::Raw::of(&json!({"model": MARKER})).unwrap())].into(),
         system_prompt: Some(Some(everturn_core::conversation::SystemPrompt::new(MARKER.into()))),
         ..Default::default()
     };

@@ -2,7 +2,7 @@
 
 use crate::stage::{Stage, answer};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_context_is_built_recorded_and_made_again() {
@@ -26,7 +26,9 @@ async fn a_context_is_built_recorded_and_made_again() {
     stage.get(&format!("{path}/contexts/1"), 404).await;
     for (ask, status) in [
         (json!({"token_budget": 2}), 413),
-        (json!({}), 413),
+        (json!({}), 400),
+        (json!({"token_budget": 1000, "input": "And then?"}), 200),
+        (json!({"token_budget": 1000, "input": 7}), 400),
         (json!({"token_budget": 1000, "provider": "x"}), 400),
         (json!({"token_budget": 1000, "sections": {"x": true}}), 400),
         (json!({"token_budget": 1000, "projection": "x"}), 400),
@@ -35,6 +37,18 @@ async fn a_context_is_built_recorded_and_made_again() {
     ] {
         stage.post(&format!("{path}/context"), &ask, status).await;
     }
+    let detail = |answer: Value| answer["detail"].as_str().unwrap_or_default().to_string();
+    let missing = detail(stage.post(&format!("{path}/contexts"), &json!({}), 400).await);
+    assert!(missing.starts_with("token_budget is missing"), "{missing}");
+    let unknown = detail(stage.post(&format!("{path}/context"), &json!({"budget": 1}), 400).await);
+    assert!(unknown.contains("unknown field `budget`; known are ") && unknown.contains("token_budget"));
+    assert!(!unknown.contains("conversation"), "it is in the path: {unknown}");
+    let unknown = detail(stage.post("/api/v1/recall", &json!({"q": "hello"}), 400).await);
+    assert!(unknown.contains("query"), "{unknown}");
+    let unknown = detail(stage.get("/api/v1/conversations?lmit=3", 400).await);
+    assert!(unknown.contains("limit") && !unknown.contains(" line "), "{unknown}");
+    let malformed = detail(stage.get("/api/v1/conversations/@last/turns", 404).await);
+    assert!(malformed.contains("\"@last\" is not the id of a conversation"), "{malformed}");
     stage.stop().await;
 }
 

@@ -248,6 +248,23 @@ async fn a_tenants_changes_live_resumed_and_in_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_expired_conversation_is_told_when_it_is_due() {
+    let options = Options { sweep_every: Duration::from_secs(3600), ..Options::default() };
+    let stage = Stage::over(Everturn::open_with("memory:", options).unwrap(), config()).await;
+    let mut live = Live::connect(stage.request(Method::GET, "/api/v1/events")).await;
+    live.expect("ready").await;
+    let made = stage.post("/api/v1/conversations", &json!({"ttl": 1}), 201).await;
+    loop {
+        let frame = live.next().await.expect("the stream goes on");
+        if frame.name == "deleted" {
+            assert_eq!(frame.data["id"], made["id"]);
+            break;
+        }
+    }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_log_by_kind_and_from_its_end() {
     let (stage, scope, id) = stage(config()).await;
     (1..7).for_each(|n| say(&scope, id, &n.to_string()));

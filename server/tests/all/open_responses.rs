@@ -301,6 +301,10 @@ async fn each_case_over_a_websocket() {
         let events = socket.ask(json!({"model": model, "input": [said("user", "Count.")]})).await;
         let stored = check_stream(&events, "Heard 1: Count.");
         stage.get(&format!("/v1/responses/{}", stored["id"].as_str().unwrap()), 200).await;
+        // A stored response is continued by ones that are not.
+        let beside = check_stream(&socket.ask(after(&stored, json!("On."))).await, "Heard 2: On.");
+        check_stream(&socket.ask(after(&beside, json!("Further."))).await, "Heard 3: Further.");
+        assert!(provider.seen().pop().unwrap().to_string().contains("Count."));
         // websocket-sequential-responses, sent without waiting
         for text in ["first", "second"] {
             let mut body = body(json!(text));

@@ -28,7 +28,7 @@ pub async fn events(stage: &Stage, path: &str, body: &Value) -> Vec<(Option<Stri
     read_events(request.body(body.to_string()).send().await.unwrap()).await
 }
 
-/// The events of a streamed answer.
+/// The events of a streamed answer. Those of a response end with a mark, which is left out.
 pub async fn read_events(response: reqwest::Response) -> Vec<(Option<String>, Value)> {
     assert_eq!(response.status(), 200);
     assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
@@ -38,7 +38,13 @@ pub async fn read_events(response: reqwest::Response) -> Vec<(Option<String>, Va
         let data = field("data: ")?;
         Some((field("event: "), serde_json::from_str(&data).unwrap_or(Value::String(data))))
     };
-    text.split("\n\n").filter_map(event).collect()
+    let mut events: Vec<_> = text.split("\n\n").filter_map(event).collect();
+    let of_response =
+        |(name, _): &(Option<String>, Value)| name.as_deref()?.strip_prefix("response.").map(drop);
+    if events.first().and_then(of_response).is_some() {
+        assert_eq!(events.pop(), Some((None, json!("[DONE]"))));
+    }
+    events
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -63,6 +63,58 @@ async fn events_come_in_the_order_of_openai() {
     stage.stop().await;
 }
 
+/// A client may keep the items of the stream or those of the final response: they are the same, and in the same order.
+#[tokio::test(flavor = "multi_thread")]
+async fn items_of_a_stream_are_those_of_the_response() {
+    let (provider, stage) = stage().await;
+    for (model, input, status) in [
+        ("responses", "ab", "completed"),
+        ("responses", "phases", "completed"),
+        ("chat", "think", "completed"),
+        ("claude", "think", "completed"),
+        ("chat", "cut short", "incomplete"),
+        ("claude", "cut short", "incomplete"),
+        ("responses", "cut short", "incomplete"),
+    ] {
+        for store in [true, false] {
+            let body = json!({"model": model, "input": input, "stream": true, "store": store});
+            let stream = events(&stage, "/v1/responses", &body).await;
+            let last = &stream.last().unwrap().1["response"];
+            let done = stream.iter().filter(|(name, _)| name.as_deref() == Some("response.output_item.done"));
+            for (place, (_, event)) in done.clone().enumerate() {
+                assert_eq!(event["output_index"], place, "{model}: {input}");
+            }
+            let done: Vec<&Value> = done.map(|(_, event)| &event["item"]).collect();
+            assert_eq!(json!(done), last["output"], "{model}: {input}");
+            assert_eq!((&last["status"], &done.last().unwrap()["status"]), (&json!(status), &json!(status)));
+            if store {
+                let kept = stage.get(&format!("/v1/responses/{}", last["id"].as_str().unwrap()), 200).await;
+                assert_eq!(kept["output"], last["output"], "{model}: {input}");
+            }
+            if input == "phases" {
+                let texts = |kind: &str| -> Vec<Value> {
+                    let done = stream.iter().filter(|(name, _)| name.as_deref() == Some(kind));
+                    done.map(|(_, event)| event["text"].clone()).collect()
+                };
+                assert_eq!(texts("response.reasoning_summary_text.done"), ["One.", "Two."]);
+                assert_eq!(texts("response.output_text.done"), ["I look it up. ", "1, 2, 3"]);
+                assert_eq!(done[0]["encrypted_content"], "c2VhbGVk");
+                assert_eq!(
+                    (&done[1]["phase"], &done[2]["phase"]),
+                    (&json!("commentary"), &json!("final_answer"))
+                );
+                let mut input: Vec<Value> = done.into_iter().cloned().collect();
+                input.push(json!({"role": "user", "content": "And now?"}));
+                stage.post("/v1/responses", &json!({"model": model, "input": input}), 200).await;
+                let sent = provider.seen().pop().unwrap();
+                assert_eq!(sent["input"][0]["encrypted_content"], "c2VhbGVk", "{sent}");
+                assert_eq!(sent["input"][1]["phase"], "commentary", "{sent}");
+            }
+        }
+    }
+    stage.stop().await;
+}
+
 /// Encrypted reasoning shows nothing while it is streamed, and must be sent back before the reply that it led
 /// to.
 #[tokio::test(flavor = "multi_thread")]
@@ -503,7 +555,7 @@ async fn a_stream_goes_on_after_the_event_that_was_seen_last() {
         for seen in [0, 3, all.len() - 2] {
             assert_eq!(rest(id, seen).await, all[seen + 1..], "{model}");
         }
-        assert!(rest(id, all.len() + 7).await.is_empty());
+        assert_eq!(rest(id, all.len() + 7).await, [(None, json!("[DONE]"))]);
     }
     // While it is being written, in the background.
     let body = json!({"model": "chat", "input": "forever", "background": true});

@@ -307,6 +307,37 @@ async fn those_whom_it_is_for_see_it_everywhere() {
     }
 }
 
+/// A private question used to be missing from the prompt that was to answer it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_question_is_answered_to_those_who_see_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = ScriptedProvider::start().await;
+    for address in addresses(&folder) {
+        let store = provider.store_at(&address);
+        let (ada, bob) = (key(&store, KeyRole::Writer, &["ada"]), key(&store, KeyRole::Writer, &["bob"]));
+        let chat = store.tenant("acme").unwrap().create("Crystals").wait().unwrap();
+        let base = format!("/api/v1/conversations/{}", chat.id());
+        let mut stage = Stage::over(store, asking()).await;
+        stage.bearer(&ada);
+        let question =
+            json!([{"role": "user", "content": format!("Where is the {CANARY}?"), "visibility": "private"}]);
+        let got = stage.post(&format!("{base}/generate"), &json!({"input": question}), 200).await;
+        let asked = provider.seen().pop().unwrap().to_string();
+        assert_eq!(asked.matches(CANARY).count(), 1, "{asked}");
+        assert_eq!(
+            (&got["turns"][0]["visibility"], &got["turns"][0]["audience"]),
+            (&json!("private"), &json!(["ada"]))
+        );
+        stage.bearer(&bob);
+        let others = json!([{"role": "user", "content": "What was said?"}]);
+        let got = stage.post(&format!("{base}/generate"), &json!({"input": others}), 200).await;
+        silent(&provider.seen().pop().unwrap().to_string(), "the model that bob asks");
+        silent(&got.to_string(), "bob's answer");
+        silent(&stage.get(&format!("{base}/events?limit=100"), 200).await.to_string(), "bob's events");
+        stage.stop().await;
+    }
+}
+
 /// The words of others must not be readable from the scores of one's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn private_words_change_no_score() {
@@ -390,6 +421,249 @@ async fn a_bound_key_claims_nobody_else() {
         let scope = elsewhere.tenant("acme").unwrap();
         let problems = |file: &str| scope.import(file.as_bytes(), &mut |_| {}).map(|done| done.problems);
         assert!(problems(&forged).is_err() || !problems(&forged).unwrap().is_empty());
+        stage.stop().await;
+    }
+}
+
+/// A conversation with two bound keys: the base of its paths, the admin's key, ana's and bob's.
+async fn shared_by_two(stage: &mut Stage, store: &Everturn) -> (String, [String; 3]) {
+    let admin = key(store, KeyRole::Admin, &[]);
+    let (ana, bob) = (key(store, KeyRole::Writer, &["ana"]), key(store, KeyRole::Writer, &["bob"]));
+    stage.bearer(&ana);
+    (format!("/api/v1/conversations/{}", stage.conversation().await), [admin, ana, bob])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_turn_of_any_role_is_its_writers_own_while_open_too() {
+    let folder = tempfile::tempdir().unwrap();
+    for address in addresses(&folder) {
+        let store = Everturn::open(&address).unwrap();
+        let mut stage = Stage::over(store.clone(), asking()).await;
+        let (base, [_, ana, bob]) = shared_by_two(&mut stage, &store).await;
+        let private = json!({"role": "assistant", "visibility": "private"});
+        let open = stage.post(&format!("{base}/turns/open"), &private, 201).await;
+        let path = format!("/api/v1/turns/{}", open["id"].as_str().unwrap());
+        let chunks = format!("{path}/chunks");
+        stage.post(&chunks, &json!({"delta": "a secret "}), 200).await;
+        // Not even by guessing what is there already.
+        stage.bearer(&bob);
+        for delta in ["a secret ", "a guess   ", "more"] {
+            stage.post(&chunks, &json!({"delta": delta, "offset": 0}), 404).await;
+            stage.post(&chunks, &json!({"delta": delta}), 404).await;
+        }
+        stage.post(&format!("{path}/commit"), &json!({}), 404).await;
+        stage.post(&format!("{path}/abort"), &json!({"reason": "no"}), 404).await;
+        stage.bearer(&ana);
+        stage.post(&chunks, &json!({"delta": "of mine"}), 200).await;
+        stage.post(&format!("{path}/commit"), &json!({}), 200).await;
+        let said = stage.get(&path, 200).await;
+        assert_eq!((&said["content"], &said["actor"]), (&json!("a secret of mine"), &json!("ana")));
+        for role in ["assistant", "system", "user"] {
+            let turn = json!({"turns": [{"role": role, "content": "mine", "visibility": "private"}]});
+            stage.post(&format!("{base}/turns"), &turn, 201).await;
+        }
+        let turns = stage.get(&format!("{base}/turns?limit=100"), 200).await;
+        assert!(turns["data"].as_array().unwrap().iter().all(|turn| turn["hidden"] != true), "{turns}");
+        stage.bearer(&bob);
+        let turns = stage.get(&format!("{base}/turns?limit=100"), 200).await;
+        assert!(turns["data"].as_array().unwrap().iter().all(|turn| turn["hidden"] == true), "{turns}");
+        stage.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_private_turns_and_private_uploads_are_their_writers_own() {
+    let folder = tempfile::tempdir().unwrap();
+    for address in addresses(&folder) {
+        let store = Everturn::open(&address).unwrap();
+        let mut stage = Stage::over(store.clone(), asking()).await;
+        let (base, [admin, ana, bob]) = shared_by_two(&mut stage, &store).await;
+        let data = base64::engine::general_purpose::STANDARD.encode(CANARY.repeat(2000));
+        let file =
+            json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}});
+        let turn = json!({"turns": [{"role": "user", "content": [file], "visibility": "private"}]});
+        stage.post(&format!("{base}/turns"), &turn, 201).await;
+        let id = base.rsplit('/').next().unwrap();
+        let upload = format!("/api/v1/assets?conversation={id}&name={CANARY}&visibility=private");
+        let upload = |stage: &Stage| {
+            stage.request(Method::POST, &upload).header("content-type", "text/plain").body(CANARY)
+        };
+        answer(upload(&stage), 201).await;
+        let list = format!("/api/v1/assets?conversation={id}");
+        let assets = stage.get(&list, 200).await;
+        assert_eq!(assets["data"].as_array().unwrap().len(), 2, "{assets}");
+        for asset in assets["data"].as_array().unwrap() {
+            let content = format!("/api/v1/assets/{}/content", asset["id"].as_str().unwrap());
+            for (words, status) in [(&ana, 200), (&bob, 404), (&admin, 200)] {
+                stage.bearer(words);
+                assert_eq!(ask(stage.request(Method::GET, &content), None).await.0, status, "{asset}");
+            }
+        }
+        stage.bearer(&bob);
+        silent(&stage.get(&list, 200).await.to_string(), "the list");
+        silent(&stage.get(&format!("{base}/events?limit=100"), 200).await.to_string(), "the events");
+        // A key that is nobody's cannot keep anything to itself.
+        stage.bearer(&admin);
+        assert_eq!(answer(upload(&stage), 400).await["code"], "asset.nobody");
+        stage.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_is_private_wherever_it_is_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for address in addresses(&folder) {
+        let store = Everturn::open(&address).unwrap();
+        let mut stage = Stage::over(store.clone(), asking()).await;
+        let (base, [_, _, bob]) = shared_by_two(&mut stage, &store).await;
+        let turns = format!("{base}/turns");
+        let block = json!({"type": "text", "text": CANARY, "visibility": "private"});
+        let source = json!({"type": "document", "source": {"type": "content", "content": [block]}});
+        let summary = json!([{"type": "summary_text", "text": CANARY, "visibility": "private"}]);
+        for turn in [
+            json!({"role": "user", "content": [source]}),
+            json!({"message": {"type": "reasoning", "id": "r1", "summary": summary}}),
+        ] {
+            stage.post(&turns, &json!({"turns": [turn]}), 201).await;
+        }
+        for (code, mark, value) in [
+            ("block.visibility", "visibility", json!("Private")),
+            ("block.visibility", "visibility", json!(["private"])),
+            ("block.audience", "audience", json!(["carol"])),
+        ] {
+            let block = json!({"type": "text", "text": CANARY, (mark): value});
+            let turn = json!({"turns": [{"role": "user", "content": [block]}]});
+            assert_eq!(stage.post(&turns, &turn, 400).await["code"], code);
+        }
+        let crowd: Vec<String> = (0..1001).map(|n| format!("actor {n}")).collect();
+        let crowd = json!({"turns": [{"role": "user", "content": "hello", "audience": crowd}]});
+        let refused = stage.post(&turns, &crowd, 413).await;
+        assert!(refused["detail"].as_str().unwrap().contains("AUDIENCE_MAX"), "{refused}");
+        stage.bearer(&bob);
+        let id = base.rsplit('/').next().unwrap();
+        for request in further(&stage, id) {
+            let path = request.try_clone().unwrap().build().unwrap().url().to_string();
+            let (_, text) = ask(request, None).await;
+            silent(&text.replace(&format!("\"query\":\"{CANARY}\""), ""), &path);
+        }
+        stage.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reason_about_something_private_is_private() {
+    let folder = tempfile::tempdir().unwrap();
+    for address in addresses(&folder) {
+        let store = Everturn::open(&address).unwrap();
+        let mut stage = Stage::over(store.clone(), asking()).await;
+        let (base, [admin, ana, bob]) = shared_by_two(&mut stage, &store).await;
+        let call = json!([{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
+        let turns = json!({"turns": [
+            {"role": "assistant", "content": "x", "tool_calls": call, "visibility": "private"},
+            {"role": "user", "content": "y", "visibility": "private"},
+            {"role": "user", "content": "z"},
+        ]});
+        let said = stage.post(&format!("{base}/turns"), &turns, 201).await;
+        let why = json!({"reason": format!("because of the {CANARY}")});
+        stage.bearer(&admin);
+        stage.post(&format!("{base}/tool-calls/c1/abandon"), &why, 200).await;
+        let erase = format!("/api/v1/turns/{}/erase", said["turns"][1]["id"].as_str().unwrap());
+        stage.post(&erase, &why, 200).await;
+        let events = format!("{base}/events?limit=100");
+        for words in [&admin, &ana] {
+            stage.bearer(words);
+            assert_eq!(stage.get(&events, 200).await.to_string().matches(CANARY).count(), 2);
+        }
+        // The rest of these events is for everyone: the call is given up, the turn erased.
+        stage.bearer(&bob);
+        let seen = stage.get(&events, 200).await.to_string();
+        assert!(seen.contains("\"tool_call_id\":\"c1\"") && !seen.contains("reason_for"), "{seen}");
+        let id = base.rsplit('/').next().unwrap();
+        for request in further(&stage, id) {
+            let path = request.try_clone().unwrap().build().unwrap().url().to_string();
+            let (_, text) = ask(request, None).await;
+            silent(&text.replace(&format!("\"query\":\"{CANARY}\""), ""), &path);
+        }
+        let session = stage.request(Method::GET, &format!("{base}/export?format=session"));
+        silent(&ask(session, None).await.1, "the session file");
+        // A reason about what everyone sees is for everyone.
+        let erase = format!("/api/v1/turns/{}/erase", said["turns"][2]["id"].as_str().unwrap());
+        stage.bearer(&admin);
+        stage.post(&erase, &json!({"reason": "a plain one"}), 200).await;
+        stage.bearer(&bob);
+        assert!(stage.get(&events, 200).await.to_string().contains("a plain one"));
+        stage.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_is_never_in_the_name_of_somebody_else() {
+    let provider = ScriptedProvider::start().await;
+    let store = provider.store_at("memory:");
+    let mut stage = Stage::over(store.clone(), asking()).await;
+    let (base, [_, _, bob]) = shared_by_two(&mut stage, &store).await;
+    stage.bearer(&bob);
+    let asked = json!({"actor": "ana", "input": [{"role": "user", "content": "hello"}]});
+    let refused = stage.post(&format!("{base}/generate"), &asked, 403).await;
+    assert_eq!(refused["code"], "actor.forbidden");
+    let turns = stage.get(&format!("{base}/turns"), 200).await;
+    assert_eq!(turns["data"], json!([]), "nothing was written");
+    stage.stop().await;
+}
+
+/// A branch after somebody else's edit was refused, and left a fork without the edit behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_keeps_the_authors_of_what_it_copies_or_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for address in addresses(&folder) {
+        let store = Everturn::open(&address).unwrap();
+        let mut stage = Stage::over(store.clone(), asking()).await;
+        let (base, [admin, ana, bob]) = shared_by_two(&mut stage, &store).await;
+        let id = |words: &str| format!("key_{}", words.split('_').nth(1).unwrap());
+        for (visibility, shown) in [("public", json!("Q1, edited")), ("private", Value::Null)] {
+            stage.bearer(&ana);
+            let turns = ["Q1", "A1", "Q2", "A2"].map(|text| json!({"role": "user", "content": text}));
+            let said = stage.post(&format!("{base}/turns"), &json!({"turns": turns}), 201).await;
+            let turn = |n: usize| said["turns"][n]["id"].as_str().unwrap();
+            let edit = json!({"role": "user", "content": "Q1, edited", "visibility": visibility});
+            stage.post(&format!("/api/v1/turns/{}/supersede", turn(0)), &edit, 201).await;
+            stage.bearer(&bob);
+            let count = async |stage: &Stage| {
+                stage.get("/api/v1/conversations", 200).await["data"].as_array().unwrap().len()
+            };
+            let before = count(&stage).await;
+            let branch = format!("/api/v1/turns/{}/branch", turn(3));
+            let as_ana = json!({"role": "user", "content": "on", "actor": "ana"});
+            stage.post(&branch, &as_ana, 403).await;
+            assert_eq!(count(&stage).await, before, "a refused branch leaves nothing");
+            let made = stage.post(&branch, &json!({"role": "user", "content": "bob goes on"}), 201).await;
+            assert_eq!(made["turns"].as_array().unwrap().len(), 1);
+            let fork =
+                format!("/api/v1/conversations/{}", made["turns"][0]["conversation"].as_str().unwrap());
+            let turns = stage.get(&format!("{fork}/turns?limit=100"), 200).await;
+            let turns = turns["data"].as_array().unwrap();
+            let last = &turns[turns.len() - 4..];
+            let contents: Vec<&Value> = last.iter().map(|turn| &turn["content"]).collect();
+            assert_eq!(contents, [&shown, &json!("A1"), &json!("Q2"), &json!("bob goes on")]);
+            let actors: Vec<&Value> = last.iter().map(|turn| &turn["actor"]).collect();
+            assert_eq!(actors, ["ana", "ana", "ana", "bob"]);
+            stage.bearer(&admin);
+            let events = stage.get(&format!("{fork}/events?limit=100"), 200).await;
+            let events = events["data"].as_array().unwrap().iter();
+            let own: Vec<(&str, &str)> = events
+                .skip_while(|event| event["kind"] != "conversation.forked")
+                .map(|event| (event["kind"].as_str().unwrap(), event["key"].as_str().unwrap()))
+                .collect();
+            let (ana, bob) = (id(&ana), id(&bob));
+            let written = [
+                ("conversation.forked", bob.as_str()),
+                ("message", ana.as_str()),
+                ("turn.superseded", bob.as_str()),
+                ("message", bob.as_str()),
+            ];
+            assert_eq!(own, written);
+            stage.get(&format!("{fork}/verify"), 200).await;
+        }
         stage.stop().await;
     }
 }

@@ -1,7 +1,7 @@
 //! Redaction is a boundary: a secret in everything that a client can send, then the whole store is searched for it.
 
 use crate::access::ask;
-use crate::stage::{Stage, config};
+use crate::stage::{Stage, answer, config};
 use everturn::Everturn;
 use reqwest::Method;
 use serde_json::json;
@@ -80,11 +80,45 @@ async fn a_secret_is_masked_wherever_it_comes_in() {
                 json!({"role": "user", "content": format!("{text}, really")}),
             ),
             (Method::POST, format!("{base}/fork"), json!({})),
+            (
+                Method::POST,
+                format!("{base}/projections"),
+                json!({"policy": "summary_prefix", "summary": text, "reason": text, "keep_last": 1}),
+            ),
+            (
+                Method::POST,
+                format!("{base}/turns"),
+                json!({"turns": [{
+                    "role": "user", "content": "named", "actor": format!("a {secret}"), "model": secret,
+                    "adapter": secret, "metadata": {(secret.clone()): 1}, "audience": [format!("b {secret}")],
+                }]}),
+            ),
+            (
+                Method::POST,
+                format!("{base}/turns/open"),
+                json!({"model": secret, "actor": secret, "metadata": {(secret.clone()): 1}}),
+            ),
+            (Method::POST, format!("{base}/events"), json!({"kind": format!("k.{secret}"), "body": 1})),
+            (Method::POST, format!("{base}/approvals"), json!({"approval_id": secret})),
+            (Method::POST, format!("{base}/approvals/{secret}/resolve"), json!({"state": "approved"})),
+            (Method::PUT, format!("{base}/pins/{secret}"), json!({"value": 1})),
         ] {
             let request = stage.request(method.clone(), &path).header("content-type", "application/json");
             let (got, answer) = ask(request.body(body.to_string()), None).await;
             assert!(got < 300, "{method} {path}: {got} {answer}");
             assert!(!answer.contains(&secret), "{method} {path}: {answer}");
+        }
+        let fact = json!({"subject": "s", "predicate": "p", "object": "o"});
+        let fact = stage.post(&format!("{base}/facts"), &fact, 201).await;
+        let retract = format!("/api/v1/facts/{}?by=x%20{secret}&reason=r", fact["id"].as_str().unwrap());
+        answer(stage.request(Method::DELETE, &retract), 200).await;
+        // A key that is a secret is kept masked, and still makes the same request harmless.
+        let keyed = json!({"turns": [{"role": "user", "content": "once"}]});
+        for repeated in [false, true] {
+            let request =
+                stage.request(Method::POST, &format!("{base}/turns")).header("idempotency-key", &secret);
+            let request = request.header("content-type", "application/json").body(keyed.to_string());
+            assert_eq!(answer(request, if repeated { 200 } else { 201 }).await["repeated"], repeated);
         }
         // Imported: a session that goes on in a conversation that masks.
         let line = |kind: &str, second: u8| {

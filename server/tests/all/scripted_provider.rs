@@ -3,8 +3,9 @@
 //!
 //! It is deterministic. It calls the first tool that is offered, unless the last message is a tool result; else
 //! it replies with the number of user messages and repeats the last one. It streams in small pieces. A message
-//! with the word `forever` gets an endless reply, one with `refuse` is refused; before one with `think`, chat
-//! and Messages show some reasoning.
+//! with the word `forever` gets an endless reply, one with `refuse` is refused, and the reply to one with
+//! `cut short` reaches the token limit; before one with `think`, chat and Messages show some reasoning. To one with
+//! `phases`, Responses replies with reasoning in two parts and a message in each of two phases.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -137,6 +138,7 @@ fn act(messages: &[Value], tools: &Value, tool_name: impl Fn(&Value) -> &Value) 
     }
 }
 
+const CUT: &str = "cut short";
 const ARGUMENTS: &str = r#"{"city": "Paris"}"#;
 
 fn pieces(text: &str) -> Vec<String> {
@@ -206,7 +208,7 @@ async fn chat(State(seen): State<Seen>, body: String) -> Response {
                 );
             }
             events.extend(pieces(&text).iter().map(|piece| chunk(json!({"content": piece}), Value::Null)));
-            "stop"
+            if text.contains(CUT) { "length" } else { "stop" }
         }
         Act::Call(name) | Act::Write(name) => {
             let call = json!({"index": 0, "id": "call_a", "type": "function", "function": {"name": name, "arguments": ""}});
@@ -247,8 +249,10 @@ async fn responses(State(seen): State<Seen>, body: String) -> Response {
                 json!({"type": "response.output_text.delta", "output_index": 1, "delta": "tick "}),
             );
         }
+        Act::Say(text) if text.contains("phases") => return phases(response),
         Act::Say(text) => {
-            let item = |content: Value| json!({"type": "message", "id": "msg_up", "role": "assistant", "status": "completed", "content": content});
+            let status = if text.contains(CUT) { "incomplete" } else { "completed" };
+            let item = |content: Value| json!({"type": "message", "id": "msg_up", "role": "assistant", "status": status, "content": content});
             events.push(
                 json!({"type": "response.output_item.added", "output_index": 1, "item": item(json!([]))}),
             );
@@ -275,9 +279,48 @@ async fn responses(State(seen): State<Seen>, body: String) -> Response {
         }
     };
     events.push(json!({"type": "response.output_item.done", "output_index": 1, "item": item}));
-    events.push(
-        json!({"type": "response.completed", "response": response("completed", json!([sealed, item]))}),
-    );
+    let mut last = response("completed", json!([sealed, item]));
+    if item["status"] == "incomplete" {
+        (last["status"], last["incomplete_details"]) =
+            (json!("incomplete"), json!({"reason": "max_output_tokens"}));
+    }
+    events.push(json!({"type": format!("response.{}", last["status"].as_str().unwrap()), "response": last}));
+    sse(events, true, false)
+}
+
+/// A Responses reply of several items, each as OpenAI streams it.
+fn phases(response: impl Fn(&str, Value) -> Value) -> Response {
+    let part = |text: &str| json!({"type": "summary_text", "text": text});
+    let reasoning = json!({"type": "reasoning", "id": "rs_up", "summary": [part("One."), part("Two.")],
+        "encrypted_content": "c2VhbGVk"});
+    let message = |id: &str, phase: &str, text: &str| {
+        json!({"type": "message", "id": id, "role": "assistant", "status": "completed", "phase": phase,
+            "content": [{"type": "output_text", "text": text, "annotations": []}]})
+    };
+    let items = [
+        reasoning,
+        message("msg_up_1", "commentary", "I look it up. "),
+        message("msg_up_2", "final_answer", "1, 2, 3"),
+    ];
+    let mut events =
+        vec![json!({"type": "response.created", "response": response("in_progress", json!([]))})];
+    for (place, item) in items.iter().enumerate() {
+        let event = |kind: &str, field: &str, value: Value| json!({"type": format!("response.{kind}"), "output_index": place, field: value});
+        let mut begun = item.clone();
+        (begun["summary"], begun["content"]) = (json!([]), json!([]));
+        events.push(event("output_item.added", "item", begun));
+        for part in list(&item["summary"]) {
+            let texts = pieces(part["text"].as_str().unwrap()).into_iter();
+            events.extend(texts.map(|piece| event("reasoning_summary_text.delta", "delta", json!(piece))));
+            events.push(event("reasoning_summary_part.done", "part", part));
+        }
+        for part in list(&item["content"]) {
+            let texts = pieces(part["text"].as_str().unwrap()).into_iter();
+            events.extend(texts.map(|piece| event("output_text.delta", "delta", json!(piece))));
+        }
+        events.push(event("output_item.done", "item", item.clone()));
+    }
+    events.push(json!({"type": "response.completed", "response": response("completed", json!(items))}));
     sse(events, true, false)
 }
 
@@ -309,7 +352,7 @@ async fn messages(State(seen): State<Seen>, body: String) -> Response {
             events.push(start(last, json!({"type": "text", "text": ""})));
             let pieces = pieces(&text).into_iter().map(|piece| json!({"type": "text_delta", "text": piece}));
             events.extend(pieces.map(|piece| delta(last, piece)));
-            "end_turn"
+            if text.contains(CUT) { "max_tokens" } else { "end_turn" }
         }
         Act::Call(name) | Act::Write(name) => {
             events.push(start(0, json!({"type": "tool_use", "id": "toolu_a", "name": name, "input": {}})));

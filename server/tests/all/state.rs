@@ -30,6 +30,17 @@ async fn pins_and_approvals_come_and_go() {
     assert_eq!(stage.post(&format!("{path}/approvals"), &twice, 409).await["code"], "approval.resolved");
     let past = json!({"approval_id": "a2", "deadline": "2000-01-01T00:00:00Z"});
     assert_eq!(stage.post(&format!("{path}/approvals"), &past, 400).await["code"], "approval.deadline");
+    for (wrong, status, code) in [
+        (json!({"approval_id": ""}), 400, "name.malformed"),
+        (json!({"approval_id": "i".repeat(201)}), 413, "limit.exceeded"),
+        (json!({"approval_id": "a2", "question": "?".repeat(5000)}), 413, "limit.exceeded"),
+    ] {
+        assert_eq!(stage.post(&format!("{path}/approvals"), &wrong, status).await["code"], code);
+    }
+    stage.post(&format!("{path}/approvals"), &json!({"approval_id": "a3"}), 201).await;
+    let resolve = format!("{path}/approvals/a3/resolve");
+    assert_eq!(stage.post(&resolve, &json!({"state": "expired"}), 400).await["code"], "approval.not_expired");
+    stage.post(&resolve, &json!({"state": "cancelled"}), 200).await;
     stage.send(Method::DELETE, &pin, &json!({}), 200).await;
     assert_eq!(stage.send(Method::DELETE, &pin, &json!({}), 404).await["code"], "pin.absent");
     let now = stage.get(&format!("{path}/state"), 200).await;

@@ -69,6 +69,39 @@ async fn a_conversation_moves_to_another_server_with_its_chain() {
     }
 }
 
+/// A value has what the next store needs: the summary, edits, pins and calls that were given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_goes_on_from_its_value_on_another_server() {
+    let quiet = || Options { auto_compaction: false, ..Options::default() };
+    let here = Stage::over(Everturn::open_with("memory:", quiet()).unwrap(), config()).await;
+    let there = Stage::over(Everturn::open_with("memory:", quiet()).unwrap(), config()).await;
+    let id = here.conversation().await;
+    let path = format!("/api/v1/conversations/{id}");
+    for n in 0..12 {
+        here.say(&id, &format!("turn {n} about src/parser.rs")).await;
+    }
+    here.post(&format!("{path}/compact"), &json!({"keep_last": 4}), 200).await;
+    let history = here.get(&format!("{path}/turns?limit=50"), 200).await;
+    let last = history["data"].as_array().unwrap().last().unwrap()["id"].as_str().unwrap().to_string();
+    let edit = json!({"role": "user", "content": "the last, edited"});
+    here.post(&format!("/api/v1/turns/{last}/supersede"), &edit, 201).await;
+    let value = here.get(&format!("{path}/transcript"), 200).await;
+    assert_eq!(value["messages"].as_array().unwrap().len(), 4);
+    assert!(!value["summary"].as_str().unwrap().is_empty());
+    let import = |text: String| there.request(Method::POST, "/api/v1/import").body(text);
+    assert_eq!(answer(import(value.to_string()), 200).await["format"], "transcript");
+    assert_eq!(answer(import(value.to_string()), 200).await["added"], 0);
+    for options in [json!({"token_budget": 50_000}), json!({"token_budget": 500, "provider": "anthropic"})] {
+        let at = format!("{path}/context");
+        let (ours, theirs) = (here.post(&at, &options, 200).await, there.post(&at, &options, 200).await);
+        assert_eq!((&ours["system"], &ours["messages"]), (&theirs["system"], &theirs["messages"]));
+        assert_eq!(ours["prefix_hash"], theirs["prefix_hash"]);
+    }
+    for stage in [here, there] {
+        stage.stop().await;
+    }
+}
+
 /// A truncated upload is not accepted as complete, and sending it again completes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_upload_is_told_and_can_be_repeated() {
@@ -241,7 +274,11 @@ async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
     for format in formats {
         for encoding in ["identity", "gzip"] {
             let export = read(&stage, format, encoding).await.unwrap();
-            assert_eq!(export.status(), 200);
+            // A page begins with its list of prompts, so all of them are read first.
+            assert_eq!(export.status(), if format == "html" { 500 } else { 200 });
+            if format == "html" {
+                continue;
+            }
             assert!(export.bytes().await.is_err(), "{format} as {encoding} looks whole");
         }
     }

@@ -27,6 +27,37 @@ async fn what_is_said_comes_back_byte_for_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_a_turn_is_said() {
+    let stage = Stage::new().await;
+    let id = stage.conversation().await;
+    let path = format!("/api/v1/conversations/{id}/turns");
+    let empty = stage.post(&path, &json!({"turns": [{}]}), 400).await;
+    assert_eq!(empty["code"], "turn.empty");
+    assert!(empty["detail"].as_str().unwrap().starts_with("turns[0]"), "{empty}");
+    let said = stage.post(&path, &json!({"turns": [{"role": "user", "content": "a"}]}), 201).await;
+    let turn = said["turns"][0]["id"].as_str().unwrap();
+    for verb in ["supersede", "branch"] {
+        let empty = stage.post(&format!("/api/v1/turns/{turn}/{verb}"), &json!({}), 400).await;
+        assert_eq!(empty["code"], "turn.empty");
+        let twice = json!({"turn": turn, "role": "user", "content": "b"});
+        let twice = stage.post(&format!("/api/v1/turns/{turn}/{verb}"), &twice, 400).await;
+        assert!(
+            twice["detail"].as_str().unwrap().contains("`turn` is in the path of the request"),
+            "{twice}"
+        );
+    }
+    for (at, written) in [
+        ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59.000000Z"),
+        ("0000-01-01T00:00:00Z", "0000-01-01T00:00:00.000000Z"),
+    ] {
+        let late = json!({"turns": [{"role": "user", "content": "a", "occurred_at": at}]});
+        let late = stage.post(&path, &late, 201).await;
+        assert_eq!(late["turns"][0]["occurred_at"], written);
+    }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_batch_is_all_or_nothing_and_a_repeat_is_harmless() {
     let stage = Stage::new().await;
     let id = stage.conversation().await;

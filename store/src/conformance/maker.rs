@@ -156,6 +156,7 @@ impl Maker {
         let body = ErasedBody {
             turns: turns.to_vec(),
             reason: "asked for".into(),
+            reason_for: None,
             answered: Vec::new(),
             learned: Vec::new(),
             events: Vec::new(),

@@ -159,7 +159,7 @@ impl TurnIndex for Memory {
     fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
         let kept = self.kept();
         kept.living(key)?;
-        InMemory { kept: &kept, key }.fallen_after(seq)
+        InMemory { kept: &kept, key, parent: None }.fallen_after(seq)
     }
 
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
@@ -249,6 +249,7 @@ impl Provenance for Memory {
         if let (Some(message), Some(level)) = (message, owner(&levels, row.seq)) {
             kept.echoes(level.place, row.seq, &Words::of(&message), &mut found);
         }
+        found.extend(write::copies(turn, &InMemory { kept: &kept, key, parent: None })?);
         Ok(found)
     }
 
@@ -323,7 +324,12 @@ impl Maintenance for Memory {
             let mut fresh = write::new_conversation(&key, old.created, fork);
             for event in &own {
                 let mut changes = Changes::default();
-                write::fold(&mut fresh, event, &mut changes, &InMemory { kept: &kept, key: &key })?;
+                write::fold(
+                    &mut fresh,
+                    event,
+                    &mut changes,
+                    &InMemory { kept: &kept, key: &key, parent: None },
+                )?;
                 kept.entry(&key)?.apply(changes);
             }
             kept.entry(&key)?.conversation = fresh;

@@ -18,19 +18,31 @@ use std::ops::RangeInclusive;
 pub(super) struct InMemory<'a> {
     pub(super) kept: &'a Kept,
     pub(super) key: &'a Key,
+    /// Origin of a fork that is being made.
+    pub(super) parent: Option<Parent>,
 }
 
 impl InMemory<'_> {
     fn numbered(&self, conversation: u64) -> &StoredConversation {
         &self.kept.entries[conversation as usize]
     }
+
+    /// The levels above a fork that is being made, and the `seq` up to which it sees them.
+    fn above(&self) -> Option<(Vec<super::Level<'_>>, u64)> {
+        let parent = self.parent?;
+        let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
+        Some((self.kept.lineage(&key).ok()?, parent.at_seq))
+    }
 }
 
 impl Turns for InMemory<'_> {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
-        // A conversation that is being restored does not exist yet.
-        let Ok(levels) = self.kept.lineage(self.key) else { return Ok(None) };
-        Ok(turn_row(&levels, id))
+        // A conversation that is being made or restored does not exist yet.
+        if let Ok(levels) = self.kept.lineage(self.key) {
+            return Ok(turn_row(&levels, id));
+        }
+        let Some((levels, seq)) = self.above() else { return Ok(None) };
+        Ok(turn_row(&levels, id).filter(|row| row.seq <= seq).map(|row| row.as_of(seq)))
     }
 }
 
@@ -65,9 +77,14 @@ impl Lookup for InMemory<'_> {
     }
 
     fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
-        let Ok(levels) = self.kept.lineage(self.key) else { return Ok(0) };
         let fallen = |row: &TurnRow| row.seq > seq && (row.superseded_by.is_some() || row.place <= seq);
-        Ok(turn_rows(&levels).into_values().filter(fallen).count() as u64)
+        if let Ok(levels) = self.kept.lineage(self.key) {
+            return Ok(turn_rows(&levels).into_values().filter(fallen).count() as u64);
+        }
+        let Some((levels, cap)) = self.above() else { return Ok(0) };
+        let inherited =
+            turn_rows(&levels).into_values().filter(|row| row.seq <= cap).map(|row| row.as_of(cap));
+        Ok(inherited.filter(fallen).count() as u64)
     }
 
     fn erased_since(&self, mark: u64) -> Result<Option<Vec<EventRef>>, Error> {

@@ -22,7 +22,8 @@ impl Kept {
         };
         let conversation = self.living(&key).ok().map(|entry| &entry.conversation);
         let existing = Existing { conversation, answered };
-        let plan = write::plan(&key, action, existing, &InMemory { kept: self, key: &key })?;
+        let parent = action.parent();
+        let plan = write::plan(&key, action, existing, &InMemory { kept: self, key: &key, parent })?;
         match plan {
             Plan::Repeat(Answered { conversation, events, .. }) => {
                 Ok(Committed { repeated: true, ..Committed::new(conversation, events) })

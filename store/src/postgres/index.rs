@@ -19,7 +19,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_core::write::{self, Changes, EventAddress, ForkPoint, Learned, absent_turn, learned};
+use everturn_core::write::{self, Changes, EventAddress, ForkPoint, Learned, absent_turn, copies, learned};
 use std::cell::RefCell;
 
 impl ConversationIndex for Postgres {
@@ -218,14 +218,15 @@ impl Provenance for Postgres {
         let (db, lineage) = self.reading(key)?;
         let row = read::turn_row(&db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;
         let message = read::stored(&db, &lineage, row.clone())?.message();
-        let (Some(message), Some(level)) = (message, lineage.owner(row.seq)) else { return Ok(Vec::new()) };
+        let lookup = InDatabase { db: &db, buffer: &RefCell::default(), key, parent: None };
+        let mut events = copies(turn, &lookup)?;
+        let (Some(message), Some(level)) = (message, lineage.owner(row.seq)) else { return Ok(events) };
         let words = Words::of(&message);
         let buckets: Vec<i32> = words.buckets().into_iter().map(i32::from).collect();
         let sql = format!(
             "{FAMILY} SELECT DISTINCT e.conversation, e.seq FROM family f JOIN echo_rows e ON e.tenant = $3 AND e.conversation = f.no
              WHERE e.bucket = ANY ($4) ORDER BY 1, 2"
         );
-        let mut events = Vec::new();
         for row in db.query(&sql, &[&level.no, &signed(row.seq), &key.tenant.as_str(), &buckets])? {
             let seq = rows::unsigned(&row, 1)?;
             let Some(lineage) = read::lineage_at(&db, &key.tenant, rows::get(&row, 0)?)? else { continue };
@@ -344,7 +345,7 @@ impl Maintenance for Postgres {
                 after = last;
                 for event in &page {
                     let mut changes = Changes::default();
-                    let lookup = InDatabase { db: &db, buffer: &buffer, key: &key };
+                    let lookup = InDatabase { db: &db, buffer: &buffer, key: &key, parent: None };
                     write::fold(&mut fresh, event, &mut changes, &lookup)?;
                     buffer.borrow_mut().changes(&key.tenant, no, changes);
                 }

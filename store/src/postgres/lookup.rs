@@ -22,6 +22,8 @@ pub struct InDatabase<'a> {
     pub db: &'a Db,
     pub buffer: &'a RefCell<Buffer>,
     pub key: &'a Key,
+    /// Origin of a fork that is being made.
+    pub parent: Option<Parent>,
 }
 
 impl InDatabase<'_> {
@@ -32,7 +34,21 @@ impl InDatabase<'_> {
 
     fn line(&self) -> Result<Lineage, Error> {
         let none = || Lineage { tenant: self.key.tenant.clone(), levels: Vec::new() };
-        Ok(read::lineage_of(self.db()?, self.key)?.unwrap_or_else(none))
+        match (read::lineage_of(self.db()?, self.key)?, self.parent) {
+            (Some(lineage), _) => Ok(lineage),
+            (None, Some(parent)) => Ok(self.inherited(parent)?.unwrap_or_else(none)),
+            (None, None) => Ok(none()),
+        }
+    }
+
+    /// Lineage of a fork before it exists: no level of its own yet, and those above up to its origin.
+    fn inherited(&self, parent: Parent) -> Result<Option<Lineage>, Error> {
+        let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
+        let Some(mut lineage) = read::lineage_of(self.db()?, &key)? else { return Ok(None) };
+        lineage.levels.iter_mut().for_each(|level| level.cap = level.cap.min(parent.at_seq));
+        let (floor, cap) = (parent.at_seq, i64::MAX as u64);
+        lineage.levels.insert(0, read::Level { no: -1, id: self.key.id, floor, cap, deleted: false });
+        Ok(Some(lineage))
     }
 
     fn tenant(&self) -> &str {

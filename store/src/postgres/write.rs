@@ -384,7 +384,10 @@ impl<'a> Batch<'a> {
         let of_tenants: Vec<(i64, bool)> = tenants.into_iter().collect();
         let keys: Vec<&Key> = keys.into_iter().collect();
         let begins = batch.iter().filter(|write| {
-            matches!(write.action, Action::Create { .. } | Action::Begin { .. } | Action::Restore { .. })
+            matches!(
+                write.action,
+                Action::Create { .. } | Action::Branch { .. } | Action::Begin { .. } | Action::Restore { .. }
+            )
         });
         let mut all = vec![
             Pending {
@@ -497,7 +500,8 @@ impl<'a> Batch<'a> {
         };
         let plan = {
             let conversation = existing.as_ref().map(|(_, conversation)| &**conversation);
-            let lookup = InDatabase { db: self.db, buffer: &self.buffer, key: &key };
+            let parent = action.parent();
+            let lookup = InDatabase { db: self.db, buffer: &self.buffer, key: &key, parent };
             write::plan(&key, action, Existing { conversation, answered }, &lookup)?
         };
         let there = |existing: Option<(i64, Arc<Conversation>)>| existing.ok_or_else(|| write::absent(&key));

@@ -5,6 +5,7 @@ use super::{find, kind_number, sign_bits, vectors};
 use crate::IndexChange;
 use crate::sqlite::rows::{Bytes, signed};
 use everturn_core::id::{ConversationId, EventId};
+use everturn_core::write::EventAddress;
 use everturn_views::recall::{EntryId, IndexEntry, terms};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -56,6 +57,9 @@ pub fn take_in(
             }
             IndexChange::Remove { id, .. } => {
                 with_id(db, places, *id)?.into_iter().try_for_each(|no| remove(db, no))?;
+            }
+            IndexChange::RemoveAt { at, .. } => {
+                of_event(db, at)?.into_iter().try_for_each(|no| remove(db, no))?;
             }
         }
     }
@@ -173,6 +177,15 @@ fn with_id(db: &Connection, conversations: &[ConversationId], id: EntryId) -> ru
     Ok(found)
 }
 
+/// The entries of an event.
+fn of_event(db: &Connection, at: &EventAddress) -> rusqlite::Result<Vec<i64>> {
+    let sql = "SELECT e.no FROM entries e JOIN conversations c ON c.no = e.conversation WHERE c.id = ?1 AND e.seq = ?2
+        UNION ALL SELECT -e.no FROM private_entries e JOIN conversations c ON c.no = e.conversation
+            WHERE c.id = ?1 AND e.seq = ?2";
+    let parameters = params![Bytes(at.conversation.to_bytes()), signed(at.seq)];
+    db.prepare_cached(sql)?.query_map(parameters, |row| row.get(0))?.collect()
+}
+
 fn actor_number(db: &Connection, name: &str) -> rusqlite::Result<i64> {
     let known = db
         .prepare_cached("SELECT no FROM actors WHERE name = ?")?
@@ -246,6 +259,10 @@ fn count_common(db: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// The value of `removed` once the full-text index is merged, until the file is written anew. A removal in between sets
+/// it to 1 again, as its text would stay.
+const MERGED: i64 = 2;
+
 /// Whether the file still contains removed text.
 pub fn has_removed(db: &Connection) -> rusqlite::Result<bool> {
     db.prepare_cached("SELECT removed FROM position")?.query_row([], |row| row.get(0))
@@ -274,11 +291,12 @@ pub fn merge(db: &Connection) -> rusqlite::Result<()> {
     db.execute(silent, [])?;
     let unused = "DELETE FROM actors WHERE no NOT IN (SELECT actor FROM entries WHERE actor IS NOT NULL
         UNION SELECT actor FROM private_entries WHERE actor IS NOT NULL UNION SELECT actor FROM audience)";
-    db.execute(unused, []).map(drop)
+    db.execute(unused, [])?;
+    db.execute("UPDATE position SET removed = ? WHERE removed", [MERGED]).map(drop)
 }
 
 /// Rewrites the file, including the space that it freed and what SQLite left behind when it moved rows. Returns
-/// whether no reader kept copies of it.
+/// whether no reader kept copies of it, and nothing was removed since it was merged.
 pub fn write_anew(db: &Connection, in_file: bool) -> rusqlite::Result<bool> {
     if in_file {
         db.execute_batch("VACUUM")?;
@@ -287,8 +305,8 @@ pub fn write_anew(db: &Connection, in_file: bool) -> rusqlite::Result<bool> {
             return Ok(false);
         }
     }
-    db.execute("UPDATE position SET removed = 0", [])?;
-    Ok(true)
+    let written = db.execute("UPDATE position SET removed = 0 WHERE removed = ?", [MERGED])?;
+    Ok(written == 1)
 }
 
 #[cfg(test)]

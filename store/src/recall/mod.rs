@@ -75,6 +75,7 @@ fn tenant_of(change: &IndexChange) -> &TenantName {
     match change {
         IndexChange::Put(entry) => &entry.tenant,
         IndexChange::Fell { key, .. } | IndexChange::Remove { key, .. } => &key.tenant,
+        IndexChange::RemoveAt { tenant, .. } => tenant,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reading and rebuilding derived rows.
 
+use super::lookup::InDatabase;
 use super::read;
 use super::recent::Recent;
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, signed};
@@ -18,7 +19,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_core::write::{Learned, absent_turn, learned};
+use everturn_core::write::{Learned, absent_turn, copies, learned};
 use rusqlite::{OptionalExtension, params};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -339,13 +340,15 @@ impl Provenance for Sqlite {
     }
 
     fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error> {
-        self.reading_in(key, |db, _, _, lineage| {
+        self.reading_in(key, |db, no, _, lineage| {
             let row = read::turn_row(db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;
             let message = read::stored(db, &lineage, row.clone(), &mut None)?.message();
-            match message {
-                Some(message) => Ok(erase::echoes(db, &lineage, &row, &Words::of(&message))?),
-                None => Ok(Vec::new()),
+            let lookup = InDatabase::new(db, key, Some(no), None);
+            let mut found = lookup.answer(copies(turn, &lookup))?;
+            if let Some(message) = message {
+                found.extend(erase::echoes(db, &lineage, &row, &Words::of(&message))?);
             }
+            Ok(found)
         })
     }
 

@@ -58,7 +58,7 @@ impl WriteLock {
                     return Err(Error::busy(
                         code::STORE_OWNED,
                         format!(
-                            "{} is open for writing by {owner}; wait until it ends, or, if it is a server, ask it with --url (reading is allowed)",
+                            "{} is open for writing by {owner}; wait until it ends, or, if it is a server, send it the request, on the command line with --url (reading is allowed)",
                             path.display()
                         ),
                     ));

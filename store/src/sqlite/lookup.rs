@@ -20,12 +20,17 @@ use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+/// Number of a conversation that has none yet.
+const NOT_YET: i64 = -1;
+
 /// One conversation of the database.
 pub struct InDatabase<'a> {
     db: &'a Connection,
     key: &'a Key,
     /// Its number in this file, if it exists.
     no: Option<i64>,
+    /// Origin of a fork that is being made.
+    parent: Option<Parent>,
     /// `None` while rows are rebuilt.
     erasures: Option<&'a Erasures>,
     /// The error of the last query that failed.
@@ -39,7 +44,12 @@ impl<'a> InDatabase<'a> {
         no: Option<i64>,
         erasures: Option<&'a Erasures>,
     ) -> InDatabase<'a> {
-        InDatabase { db, key, no, erasures, broken: Cell::default() }
+        InDatabase { db, key, no, parent: None, erasures, broken: Cell::default() }
+    }
+
+    /// The same for a fork that is being made.
+    pub fn forking(self, parent: Option<Parent>) -> InDatabase<'a> {
+        InDatabase { parent, ..self }
     }
 
     /// The result of a plan made with this lookup. A query that failed on the way is a failure of the database,
@@ -67,10 +77,24 @@ impl<'a> InDatabase<'a> {
     }
 
     fn ancestry(&self) -> Result<Lineage, Error> {
-        match self.no {
-            Some(no) => lineage(self.db, no, self.key.id).map_err(refusal),
-            None => Ok(Lineage { levels: Vec::new(), recent: Vec::new() }),
+        match (self.no, self.parent) {
+            (Some(no), _) => lineage(self.db, no, self.key.id).map_err(refusal),
+            (None, Some(parent)) => self.inherited(parent),
+            (None, None) => Ok(Lineage { levels: Vec::new(), recent: Vec::new() }),
         }
+    }
+
+    /// What a fork sees before it exists: no level of its own yet, and those above up to its origin.
+    fn inherited(&self, parent: Parent) -> Result<Lineage, Error> {
+        let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
+        let Some(no) = read::number(self.db, &key).map_err(unreadable)? else {
+            return Ok(Lineage { levels: Vec::new(), recent: Vec::new() });
+        };
+        let mut above = lineage(self.db, no, key.id).map_err(refusal)?;
+        above.levels.iter_mut().for_each(|level| level.cap = level.cap.min(parent.at_seq));
+        let own = read::Level { no: NOT_YET, id: self.key.id, floor: parent.at_seq, cap: i64::MAX as u64 };
+        above.levels.insert(0, own);
+        Ok(above)
     }
 
     fn query<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Error> {
@@ -84,9 +108,9 @@ impl<'a> InDatabase<'a> {
 
 impl Turns for InDatabase<'_> {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
-        let Some(no) = self.no else { return Ok(None) };
         let lineage = self.ancestry()?;
-        mended(self.db, no, || read::turn_row(self.db, &lineage, id)).map_err(refusal)
+        let Some(first) = lineage.levels.iter().find(|level| level.no != NOT_YET) else { return Ok(None) };
+        mended(self.db, first.no, || read::turn_row(self.db, &lineage, id)).map_err(refusal)
     }
 }
 
@@ -113,7 +137,8 @@ impl Lookup for InDatabase<'_> {
     }
 
     fn lineage(&self) -> Result<Vec<Level>, Error> {
-        let levels = self.ancestry()?.levels;
+        let mut levels = self.ancestry()?.levels;
+        levels.retain(|level| level.no != NOT_YET);
         self.query(|db| {
             let mut deleted =
                 db.prepare_cached("SELECT deleted IS NOT NULL FROM conversation_rows WHERE no = ?")?;
@@ -138,9 +163,9 @@ impl Lookup for InDatabase<'_> {
     }
 
     fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
-        let Some(no) = self.no else { return Ok(0) };
         let lineage = self.ancestry()?;
-        mended(self.db, no, || read::fallen_after(self.db, &lineage, seq)).map_err(refusal)
+        let Some(first) = lineage.levels.iter().find(|level| level.no != NOT_YET) else { return Ok(0) };
+        mended(self.db, first.no, || read::fallen_after(self.db, &lineage, seq)).map_err(refusal)
     }
 
     fn erased_since(&self, mark: u64) -> Result<Option<Vec<EventRef>>, Error> {

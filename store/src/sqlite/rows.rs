@@ -159,6 +159,7 @@ fn read_conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
         system_prompt: prompt,
         checkpoint: optional_json(row, "checkpoint")?,
         budget: optional_json(row, "budget")?,
+        transcript_budget: None,
     };
     Ok((row.get("no")?, conversation))
 }

@@ -239,7 +239,8 @@ impl<'a> Batch<'a> {
         let plan = {
             let no = existing.as_ref().map(|(no, _)| *no);
             let conversation = existing.as_ref().map(|(_, conversation)| &**conversation);
-            let lookup = InDatabase::new(self.db, &key, no, Some(&self.known.erasures));
+            let lookup =
+                InDatabase::new(self.db, &key, no, Some(&self.known.erasures)).forking(action.parent());
             lookup.answer(write::plan(&key, action, Existing { conversation, answered }, &lookup))?
         };
         let there = |existing: Option<(i64, Arc<Conversation>)>| existing.ok_or_else(|| write::absent(&key));

@@ -60,6 +60,11 @@ pub(super) fn cut(
     }
 }
 
+/// The body of a result as it is stored, and its field.
+pub(super) fn body<'a>(result: &PairedResult<'a>) -> Option<(&'static str, &'a Value)> {
+    ["content", "output", "result"].into_iter().find_map(|name| Some((name, field(result.whole(), name)?)))
+}
+
 /// A pointer to a result's body, if it has one that is still there and belongs to the transcript.
 pub(super) fn body_pointer(
     shown: &[Shown<'_>],
@@ -69,9 +74,7 @@ pub(super) fn body_pointer(
 ) -> Option<Pointer> {
     let message = &shown[result.message];
     let source = message.source.filter(|_| !message.foreign)?;
-    let key =
-        ["content", "output", "result"].into_iter().find(|name| field(result.whole(), name).is_some())?;
-    let body = result.content().filter(|body| !body.is_null() && *body != "")?;
+    let (key, body) = body(result).filter(|(_, body)| !body.is_null() && *body != "")?;
     if field(result.whole(), MARKER).is_some() {
         return None;
     }

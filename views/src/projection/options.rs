@@ -5,7 +5,9 @@ use super::hash;
 use crate::state::Scratchpad;
 use everturn_core::Error;
 use everturn_core::id::clip;
+use everturn_core::redaction::{Mode, mask, redact};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -313,6 +315,19 @@ impl Options {
             projector: None,
             record: record(given),
         })
+    }
+
+    /// The same with the secrets in given texts masked, if the mode says so.
+    pub fn redacted(mut self, mode: Mode) -> Result<Options, Error> {
+        if mode == Mode::Mask {
+            for given in self.summary.iter_mut().chain(&mut self.reason) {
+                *given = mask(given, &mut Vec::new()).into_owned();
+            }
+            if let (Cow::Owned(masked), _) = redact(&self.record.to_string(), mode)? {
+                self.record = serde_json::from_str(&masked).unwrap_or_default();
+            }
+        }
+        Ok(self)
     }
 
     /// Makes the scratchpads in force roots of `reachability_gc`, and their versions its write barrier.

@@ -3,7 +3,7 @@
 //! Names are compared by a 64-bit hash, so that nothing is copied. A collision would only keep a body that
 //! could have been removed.
 
-use super::clearing::body_pointer;
+use super::clearing::{body, body_pointer};
 use super::hash::{chars, of_body};
 use super::part::Cut;
 use super::{Options, Policy, Reachability, Shown, Signatures, pair};
@@ -114,10 +114,10 @@ fn roots_consulted(knobs: &Reachability, messages: usize) -> Vec<String> {
 
 /// Whether a body is long enough, by the length that its pointer will report.
 fn is_long(result: &PairedResult<'_>, min_chars: usize) -> bool {
-    match result.content() {
+    match body(result) {
         None => false,
-        Some(Value::String(text)) => text.len() >= min_chars && chars(text.as_bytes()) >= min_chars,
-        Some(body) => of_body(body).1 >= min_chars,
+        Some((_, Value::String(text))) => text.len() >= min_chars && chars(text.as_bytes()) >= min_chars,
+        Some((_, body)) => of_body(body).1 >= min_chars,
     }
 }
 

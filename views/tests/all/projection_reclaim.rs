@@ -40,6 +40,19 @@ fn a_changed_message_keeps_odd_keys_and_is_hashed_as_it_is_shown() {
     assert_eq!(view.prefix_hash, crate::projection::view(&again, json!("raw")).prefix_hash);
 }
 
+/// Prompts show only the content of an MCP server's result; the pointer is to all of it, as it is stored.
+#[test]
+fn the_result_of_an_mcp_server_is_found_again_as_it_is_stored() {
+    let mut given = one_result(json!({"path":"src/old.rs"}), "", "thanks");
+    let body = json!({"content":[{"type":"text","text":long("fn old")}],"isError":false});
+    given[1]["content"][0]["content"] = body.clone();
+    let messages = read(&given);
+    let view = view(&messages, gc(json!({})));
+    assert_eq!(view.redacted_indices, [1]);
+    let pointer = serde_json::to_value(&view.redaction_pointers[0]).unwrap();
+    assert_eq!(resolve_pointer(&messages, &pointer).unwrap().read::<Value>().unwrap(), body);
+}
+
 #[test]
 fn reachability_gc_reclaims_what_nothing_refers_to_and_leaves_a_pointer() {
     let given = one_result(json!({"path":"src/old.rs"}), "fn old", "thanks");

@@ -73,7 +73,7 @@ pub fn find_that(paths: &[String], so: &mut dyn FnMut(&Path, u64) -> bool) -> Re
 }
 
 /// Folders in which agents keep their sessions.
-fn usual() -> Result<Vec<PathBuf>, Error> {
+pub fn usual() -> Result<Vec<PathBuf>, Error> {
     let home = dirs::home_dir().ok_or_else(|| {
         Error::invalid("import.no_home", "there is no home folder; name the files or folders to import")
     })?;

@@ -4,7 +4,7 @@
 //! enough: importing again adds only what is new. The store is open only meanwhile, so that others can write to
 //! it.
 
-use super::find::{find_that, in_time, is_readable};
+use super::find::{find_that, in_time, is_readable, usual};
 use super::{Import, one};
 use crate::args::Args;
 use crate::open;
@@ -63,6 +63,15 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         let text = "standard input cannot be watched; name files or folders";
         return Err(Error::invalid("import.watch_stdin", text).into());
     }
+    if let Some(path) = verb.paths.iter().find(|path| !Path::new(path).exists()) {
+        let text = format!("{path} does not exist; name files or folders that do");
+        return Err(Error::not_found("import.no_such_path", text).into());
+    }
+    let places = match verb.paths.is_empty() {
+        true => usual()?.iter().map(|place| place.display().to_string()).collect(),
+        false => verb.paths.clone(),
+    };
+    eprintln!("watching {}; Ctrl-C stops", places.join(", "));
     let stopping = Arc::new(AtomicBool::new(false));
     let woken = stop_at_a_signal(stopping.clone())?;
     let mut files: HashMap<String, Watched> = HashMap::new();

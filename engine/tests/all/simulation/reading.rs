@@ -209,7 +209,7 @@ impl Run {
         let metadata: Vec<(&str, &str)> = got
             .metadata
             .iter()
-            .filter(|(key, _)| !["system_prompt", "transcript_budget"].contains(&key.as_str()))
+            .filter(|(key, _)| key.as_str() != "system_prompt")
             .map(|(key, raw)| (key.as_str(), raw.get()))
             .collect();
         let wanted: Vec<(&str, &str)> = talk.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
