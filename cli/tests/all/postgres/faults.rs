@@ -1,0 +1,157 @@
+//! Servers, databases and networks that fail under load. Nothing that was acknowledged is lost, nothing is there twice,
+//! what was refused is not there, and every chain verifies.
+
+use super::cluster::{Database, Folder};
+use super::load::{Load, request};
+use super::proxy::{Network, Proxy};
+use super::{PATIENCE, rounds};
+use crate::Shell;
+use crate::process::Serving;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+fn url(ports: &[u16]) -> String {
+    let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    let attributes = if ports.len() > 1 { "target_session_attrs=read-write&" } else { "" };
+    format!("postgres://everturn@{}/everturn?{attributes}connect_timeout=2", hosts.join(","))
+}
+
+fn serve(shell: &Shell, url: &str) -> Serving {
+    Serving::start(shell, &["--store", url])
+}
+
+/// Opens a turn on a server and gives it some text: the turn's id.
+fn open_turn(server: &Serving, conversation: &str) -> String {
+    let head = format!("POST /api/v1/conversations/{conversation}/turns/open");
+    let (status, turn) = request(&server.address(), &head, &json!({"actor": "planner"}), "").unwrap();
+    assert_eq!(status, 201, "{turn}");
+    let turn = turn["id"].as_str().unwrap().to_string();
+    let head = format!("POST /api/v1/turns/{turn}/chunks");
+    let (status, length) =
+        request(&server.address(), &head, &json!({"delta": "half a thou"}), "").unwrap();
+    assert_eq!(status, 200, "{length}");
+    turn
+}
+
+/// Waits until a turn is as wanted, and says how long that took.
+fn until_turn(server: &Serving, turn: &str, what: &str, is: impl Fn(&Value) -> bool) -> Duration {
+    let began = Instant::now();
+    loop {
+        let head = format!("GET /api/v1/turns/{turn}");
+        if let Some((200, turn)) = request(&server.address(), &head, &Value::Null, "")
+            && is(&turn)
+        {
+            return began.elapsed();
+        }
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn failover_to_a_synchronous_standby_loses_nothing() {
+    rounds(|_| {
+        let (shell, folder) = (Shell::new(), Folder::new());
+        let mut primary = Database::new(&folder);
+        let standby = primary.standby(&folder);
+        let url = url(&[primary.port, standby.port]);
+        let (one, two) = (serve(&shell, &url), serve(&shell, &url));
+        let load = Load::on(&[&one, &two]);
+        let turn = open_turn(&one, &load.conversations[0]);
+        load.run(&shell, &url, |load| {
+            load.more(200);
+            until_turn(&two, &turn, "the text is durable", |turn| turn["partial"]["text"] == "half a thou");
+            one.kill();
+            let ended = |turn: &Value| {
+                turn["status"] == "interrupted" && turn["message"]["content"] == "half a thou"
+            };
+            let took = until_turn(&two, &turn, "the turn of the dead server ends", ended);
+            eprintln!("the turn of the dead server was interrupted after {:.1} s", took.as_secs_f64());
+            load.more(200);
+            let three = serve(&shell, &url);
+            load.replace(0, &three);
+            load.more(100);
+            primary.stop("-KILL");
+            standby.promote();
+            load.more(200);
+            drop(three);
+        });
+    });
+}
+
+/// The primary hangs: it takes connections and does not answer, as with a disk that is gone.
+#[test]
+fn a_primary_that_hangs_is_left_for_the_promoted_standby() {
+    rounds(|_| {
+        let (shell, folder) = (Shell::new(), Folder::new());
+        let primary = Database::new(&folder);
+        let standby = primary.standby(&folder);
+        let url = url(&[primary.port, standby.port]);
+        let (one, two) = (serve(&shell, &url), serve(&shell, &url));
+        let load = Load::on(&[&one, &two]);
+        load.run(&shell, &url, |load| {
+            load.more(100);
+            primary.freeze();
+            standby.promote();
+            load.more(100);
+        });
+    });
+}
+
+#[test]
+fn a_database_that_restarts_under_load_loses_nothing() {
+    rounds(|_| {
+        let (shell, folder) = (Shell::new(), Folder::new());
+        let mut database = Database::new(&folder);
+        let url = url(&[database.port]);
+        let (one, two) = (serve(&shell, &url), serve(&shell, &url));
+        let load = Load::on(&[&one, &two]);
+        load.run(&shell, &url, |load| {
+            for signal in ["-INT", "-QUIT", "-KILL"] {
+                load.more(100);
+                database.stop(signal);
+                database.start();
+            }
+            load.more(100);
+        });
+    });
+}
+
+#[test]
+fn a_bad_network_to_the_database_loses_nothing() {
+    rounds(|_| {
+        let (shell, folder) = (Shell::new(), Folder::new());
+        let database = Database::new(&folder);
+        let proxies = [Proxy::to(database.port), Proxy::to(database.port)];
+        let [one, two] = [0, 1].map(|nth: usize| serve(&shell, &url(&[proxies[nth].port])));
+        let load = Load::on(&[&one, &two]);
+        load.run(&shell, &url(&[database.port]), |load| {
+            let bad = [
+                (Network::Slow(Duration::from_millis(20)), 500),
+                (Network::Down, 1000),
+                (Network::LosesAnswers, 500),
+                (Network::HalfClosed, 500),
+                (Network::LosesRequests, 500),
+            ];
+            for (nth, (network, ms)) in bad.into_iter().enumerate() {
+                for proxy in [&proxies[nth % 2], &proxies[(nth + 1) % 2]] {
+                    load.more(30);
+                    proxy.set(network);
+                    if network == Network::Down {
+                        proxy.cut();
+                    }
+                    std::thread::sleep(Duration::from_millis(ms));
+                    proxy.set(Network::Up);
+                    proxy.cut();
+                }
+            }
+            // Both at once.
+            load.more(30);
+            proxies.iter().for_each(|proxy| proxy.set(Network::LosesAnswers));
+            std::thread::sleep(Duration::from_millis(500));
+            proxies.iter().for_each(Proxy::cut);
+            proxies.iter().for_each(|proxy| proxy.set(Network::Up));
+            load.more(100);
+        });
+    });
+}
