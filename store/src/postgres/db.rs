@@ -60,9 +60,9 @@ pub enum Mode {
 }
 
 /// Longest time of one statement, locks included.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest wait for an answer. Longer than a statement may take: it is for a connection that is silent.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The command that begins a transaction. Everything is set for the transaction only, so that a pooler between us
 /// and the server may give the next one to somebody else.

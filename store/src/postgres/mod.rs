@@ -117,7 +117,7 @@ impl Postgres {
             }
         }
         let answers = batch.into_iter().map(|request| open.write(request)).collect::<Result<Vec<_>, _>>()?;
-        let proof = Proof::of(&answers);
+        let proof = open.proof(&answers);
         let committed = open.commit();
         tracing::debug!(trips = db.trips.get(), "a batch was sent to PostgreSQL");
         match committed {
@@ -125,7 +125,7 @@ impl Postgres {
             Err(error) => {
                 let broken = failed(error);
                 if broken.lost {
-                    *sent = proof.map(|proof| (proof, answers));
+                    *sent = Some((proof, answers));
                 }
                 Err(broken)
             }
@@ -134,7 +134,7 @@ impl Postgres {
 }
 
 type Answers = Vec<Result<Committed, Error>>;
-/// A batch that may have been committed: an event that is there if it was, and its answers.
+/// A batch that may have been committed: the proof if it was, and its answers.
 type Sent = (Proof, Answers);
 
 impl Log for Postgres {

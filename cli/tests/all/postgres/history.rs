@@ -26,6 +26,8 @@ struct Call {
 enum Saw {
     /// A text was appended: its place, the end of the log after it, and the end that was required before it.
     Appended { text: String, seq: u64, head: u64, expected: Option<u64> },
+    /// A text was appended before, under the same key.
+    Repeated { text: String, seq: u64 },
     /// The log did not end where it was expected to.
     Stale { head: u64, expected: u64 },
     /// It is not known whether the text was appended.
@@ -44,7 +46,15 @@ impl Saw {
         match self {
             Saw::Appended { head, .. } | Saw::Stale { head, .. } | Saw::Head(head) => Some(*head),
             Saw::Page { from, ids } => Some(from - 1 + ids.len() as u64),
-            Saw::Unknown { .. } | Saw::Refused { .. } => None,
+            Saw::Repeated { .. } | Saw::Unknown { .. } | Saw::Refused { .. } => None,
+        }
+    }
+
+    /// Text and place, if it was appended.
+    fn place(&self) -> Option<(&str, u64)> {
+        match self {
+            Saw::Appended { text, seq, .. } | Saw::Repeated { text, seq } => Some((text, *seq)),
+            _ => None,
         }
     }
 }
@@ -60,15 +70,15 @@ fn check(log: &[Logged], calls: &[Call]) -> Result<(), String> {
         text.iter().for_each(|text| places.entry(text).or_default().push(at as u64 + 1));
     }
     for Call { saw, .. } in calls {
+        if let Some((text, seq)) = saw.place() {
+            let at = places.get(text);
+            if at != Some(&vec![seq]) {
+                return Err(format!("{text:?} was acknowledged at {seq} and is at {at:?}"));
+            }
+        }
         match saw {
-            Saw::Appended { text, seq, expected, .. } => {
-                let at = places.get(text.as_str());
-                if at != Some(&vec![*seq]) {
-                    return Err(format!("{text:?} was acknowledged at {seq} and is at {at:?}"));
-                }
-                if expected.is_some_and(|expected| expected + 1 != *seq) {
-                    return Err(format!("{text:?} expected {expected:?} and was put at {seq}"));
-                }
+            Saw::Appended { text, seq, expected: Some(expected), .. } if expected + 1 != *seq => {
+                return Err(format!("{text:?} expected {expected} and was put at {seq}"));
             }
             Saw::Stale { head, expected } if head == expected => {
                 return Err(format!("refused, although the log ended at {head} as expected"));
@@ -241,6 +251,9 @@ impl Run<'_> {
             Some((200 | 201, answer)) => {
                 of.turns.lock().push(answer["turns"][0]["id"].as_str().unwrap().to_string());
                 let seq = answer["turns"][0]["seq"].as_u64().unwrap();
+                if answer["repeated"] == true {
+                    return Saw::Repeated { text, seq };
+                }
                 Saw::Appended { text, seq, head: answer["head"]["seq"].as_u64().unwrap(), expected }
             }
             Some((409, problem)) if problem["code"] == "append.stale_seq" => {
@@ -302,7 +315,7 @@ impl Run<'_> {
                         [self.append(of, node, &text, None, &key), other.join().unwrap()]
                     });
                     let again = self.append(of, node, &text, None, &key);
-                    let seqs: HashSet<u64> = first.iter().chain([&again]).flatten().filter_map(seq).collect();
+                    let seqs: HashSet<u64> = first.iter().chain([&again]).flatten().filter_map(Saw::place).map(|at| at.1).collect();
                     assert!(seqs.len() <= 1, "{key} was answered with {seqs:?}");
                     if !seqs.is_empty() {
                         let head = format!("POST /api/v1/conversations/{}/turns", of.id);
@@ -403,13 +416,6 @@ impl Run<'_> {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
-    }
-}
-
-fn seq(saw: &Saw) -> Option<u64> {
-    match saw {
-        Saw::Appended { seq, .. } => Some(*seq),
-        _ => None,
     }
 }
 
