@@ -44,7 +44,7 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// Repeated after a failure, it tells nobody anything twice.
+/// May be repeated after a failure.
 fn take_in(shared: &Shared, elsewhere: &dyn Elsewhere, news: &News) -> Result<(), Error> {
     if news.keys {
         shared.keys.changed_elsewhere();

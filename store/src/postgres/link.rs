@@ -109,9 +109,7 @@ pub struct Hosts {
 impl Hosts {
     /// Connects to the first host that answers as `target_session_attrs` wants it. A host that accepts a connection
     /// and then says nothing must not keep us from the others, so they are asked a moment later.
-    pub async fn connect(
-        &self,
-    ) -> Result<(Client, Connection<Socket, NoTlsStream>), tokio_postgres::Error> {
+    pub async fn connect(&self) -> Result<(Client, Connection<Socket, NoTlsStream>), tokio_postgres::Error> {
         let (count, first) = (self.configs.len(), self.last.load(Ordering::SeqCst));
         let attempts = (0..count).map(|nth| {
             let at = (first + nth) % count;
@@ -131,10 +129,7 @@ impl Hosts {
 struct Connector(Arc<Hosts>);
 
 impl Connect for Connector {
-    fn connect(
-        &self,
-        _: &Config,
-    ) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
+    fn connect(&self, _: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
         let connect = async {
             let (client, connection) = self.0.connect().await?;
             let run = async {
