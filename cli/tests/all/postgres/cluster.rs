@@ -173,7 +173,6 @@ impl Running {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
     }
-}
 
     /// Sends a signal to the server and its children.
     fn signal_all(&self, name: &str) {

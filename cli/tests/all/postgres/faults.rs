@@ -27,8 +27,7 @@ fn open_turn(server: &Serving, conversation: &str) -> String {
     assert_eq!(status, 201, "{turn}");
     let turn = turn["id"].as_str().unwrap().to_string();
     let head = format!("POST /api/v1/turns/{turn}/chunks");
-    let (status, length) =
-        request(&server.address(), &head, &json!({"delta": "half a thou"}), "").unwrap();
+    let (status, length) = request(&server.address(), &head, &json!({"delta": "half a thou"}), "").unwrap();
     assert_eq!(status, 200, "{length}");
     turn
 }
@@ -62,9 +61,8 @@ fn failover_to_a_synchronous_standby_loses_nothing() {
             load.more(200);
             until_turn(&two, &turn, "the text is durable", |turn| turn["partial"]["text"] == "half a thou");
             one.kill();
-            let ended = |turn: &Value| {
-                turn["status"] == "interrupted" && turn["message"]["content"] == "half a thou"
-            };
+            let ended =
+                |turn: &Value| turn["status"] == "interrupted" && turn["message"]["content"] == "half a thou";
             let took = until_turn(&two, &turn, "the turn of the dead server ends", ended);
             eprintln!("the turn of the dead server was interrupted after {:.1} s", took.as_secs_f64());
             load.more(200);

@@ -231,7 +231,14 @@ impl Run<'_> {
         Some(saw)
     }
 
-    fn append(&self, of: &Conversation, node: u64, text: &str, expected: Option<u64>, key: &str) -> Option<Saw> {
+    fn append(
+        &self,
+        of: &Conversation,
+        node: u64,
+        text: &str,
+        expected: Option<u64>,
+        key: &str,
+    ) -> Option<Saw> {
         let mut body = said(text);
         if let Some(expected) = expected {
             body["expected_seq"] = json!(expected);
@@ -315,14 +322,27 @@ impl Run<'_> {
                         [self.append(of, node, &text, None, &key), other.join().unwrap()]
                     });
                     let again = self.append(of, node, &text, None, &key);
-                    let seqs: HashSet<u64> = first.iter().chain([&again]).flatten().filter_map(Saw::place).map(|at| at.1).collect();
+                    let seqs: HashSet<u64> = first
+                        .iter()
+                        .chain([&again])
+                        .flatten()
+                        .filter_map(Saw::place)
+                        .map(|at| at.1)
+                        .collect();
                     assert!(seqs.len() <= 1, "{key} was answered with {seqs:?}");
                     if !seqs.is_empty() {
                         let head = format!("POST /api/v1/conversations/{}/turns", of.id);
-                        let other = self.ask(node, &head, &said("other words"), &format!("idempotency-key: {key}\r\n"));
+                        let other = self.ask(
+                            node,
+                            &head,
+                            &said("other words"),
+                            &format!("idempotency-key: {key}\r\n"),
+                        );
                         assert!(
-                            other.as_ref().is_none_or(|(status, problem)| *status == 503
-                                || problem["code"] == "idempotency.reused"),
+                            other
+                                .as_ref()
+                                .is_none_or(|(status, problem)| *status == 503
+                                    || problem["code"] == "idempotency.reused"),
                             "{other:?}"
                         );
                     }
@@ -409,7 +429,9 @@ impl Run<'_> {
                 let asked = Instant::now();
                 match look(node + 1) {
                     Some(401) => break,
-                    Some(200) => assert!(asked - revoked < REVOKED_WITHIN, "still accepted by the other server"),
+                    Some(200) => {
+                        assert!(asked - revoked < REVOKED_WITHIN, "still accepted by the other server")
+                    }
                     Some(503) | None => {}
                     Some(status) => panic!("{status}"),
                 }
@@ -482,9 +504,7 @@ fn all_answers_of_two_servers_fit_one_order() {
             }
             let log: Vec<Logged> = log
                 .iter()
-                .map(|event| {
-                    (event["id"].as_str().unwrap().to_string(), text(event).map(str::to_string))
-                })
+                .map(|event| (event["id"].as_str().unwrap().to_string(), text(event).map(str::to_string)))
                 .collect();
             let calls = conversation.calls.lock();
             let unknown = calls.iter().filter(|call| matches!(call.saw, Saw::Unknown { .. })).count();

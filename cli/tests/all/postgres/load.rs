@@ -36,7 +36,8 @@ pub fn request(address: &str, head: &str, body: &Value, headers: &str) -> Option
 pub fn events(address: &str, conversation: &str, headers: &str) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     loop {
-        let head = format!("GET /api/v1/conversations/{conversation}/events?from={}&limit=500", all.len() + 1);
+        let head =
+            format!("GET /api/v1/conversations/{conversation}/events?from={}&limit=500", all.len() + 1);
         let (status, mut page) = request(address, &head, &Value::Null, headers).expect("an answer");
         assert_eq!(status, 200, "{page}");
         let page = page["data"].as_array_mut().unwrap();
@@ -86,8 +87,7 @@ enum Manner {
     Once,
 }
 
-const MANNERS: [Manner; 6] =
-    [Manner::Key, Manner::Seq, Manner::Once, Manner::Key, Manner::Seq, Manner::Key];
+const MANNERS: [Manner; 6] = [Manner::Key, Manner::Seq, Manner::Once, Manner::Key, Manner::Seq, Manner::Key];
 const CONVERSATIONS: usize = 3;
 
 pub struct Load {
@@ -324,7 +324,9 @@ impl Load {
                 let places = there.get(text).map_or(&[][..], |places| places);
                 match outcome {
                     Outcome::Written(seq) => assert_eq!(places, [*seq], "{text} was acknowledged at {seq}"),
-                    Outcome::NotWritten => assert!(places.is_empty(), "{text} was refused, and is at {places:?}"),
+                    Outcome::NotWritten => {
+                        assert!(places.is_empty(), "{text} was refused, and is at {places:?}")
+                    }
                     Outcome::Unknown => assert!(places.len() <= 1, "{text} is at {places:?}"),
                 }
                 known.insert(text.as_str());
