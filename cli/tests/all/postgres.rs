@@ -7,6 +7,7 @@ mod cluster;
 mod faults;
 mod history;
 mod load;
+mod operating;
 mod proxy;
 
 use std::time::{Duration, Instant};

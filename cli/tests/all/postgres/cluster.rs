@@ -20,14 +20,19 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// A command as a user that PostgreSQL accepts.
+pub fn as_nobody(command: &mut Command) -> &mut Command {
+    if is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
 /// A program of PostgreSQL, as a user that it accepts.
 fn program(name: &str) -> Command {
     let bin = PathBuf::from(std::env::var("EVERTURN_TEST_POSTGRES_BIN").unwrap());
     let mut command = Command::new(bin.join(name));
-    if is_root() {
-        command.uid(NOBODY).gid(NOBODY);
-    }
-    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
+    as_nobody(&mut command).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
 
@@ -49,6 +54,10 @@ impl Folder {
             std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
         }
         Folder(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 }
 
@@ -159,9 +168,7 @@ impl Running {
         // What these tests do to it, the operating system survives, so nothing is gained by syncing.
         shell.args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]);
         shell.args(["-c", "max_connections=100", "-c", "unix_socket_directories="]).current_dir("/");
-        if is_root() {
-            shell.uid(NOBODY).gid(NOBODY);
-        }
+        as_nobody(&mut shell);
         let log = std::fs::File::create(data.with_extension("log")).unwrap();
         let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut pid = String::new();
