@@ -8,6 +8,7 @@ mod faults;
 mod history;
 mod load;
 mod operating;
+mod pooler;
 mod proxy;
 
 use std::time::{Duration, Instant};

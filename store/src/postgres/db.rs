@@ -286,6 +286,18 @@ pub fn explain(error: &tokio_postgres::Error) -> Broken {
             lost = true;
             unreachable(format!("{text}; try again"))
         }
+        (_, Some(c))
+            if [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT].contains(c) =>
+        {
+            lost = true;
+            Error::busy(
+                "store.pooler",
+                format!(
+                    "{text}: a pooler between this server and PostgreSQL does not carry prepared statements; use PgBouncer 1.21 \
+                     or later with max_prepared_statements above 0, or pool_mode = session"
+                ),
+            )
+        }
         ("28", _) => Error::invalid("store.denied", format!("{text}; check user and password in the URL")),
         ("3D", _) => {
             Error::invalid("store.absent", format!("{text}; create it first: createdb NAME --owner ROLE"))

@@ -153,3 +153,50 @@ fn a_bad_network_to_the_database_loses_nothing() {
         });
     });
 }
+
+/// Notifications are a hint only: a server that hears none looks once a second.
+#[test]
+fn lost_notifications_are_repaired_by_looking() {
+    rounds(|_| {
+        let (shell, folder) = (Shell::new(), Folder::new());
+        let database = Database::new(&folder);
+        let proxies = [Proxy::to(database.port), Proxy::to(database.port)];
+        proxies.iter().for_each(|proxy| proxy.set(Network::Deaf));
+        let [one, two] = [0, 1].map(|nth: usize| serve(&shell, &url(&[proxies[nth].port])));
+        let load = Load::on(&[&one, &two]);
+        load.run(&shell, &url(&[database.port]), |load| load.more(100));
+    });
+}
+
+/// After a crash, PostgreSQL gives the numbers of transactions that it forgot to others. A server that had seen the
+/// forgotten ones took an append under such a number for an old one, and did not tell its followers.
+#[test]
+fn an_append_under_a_number_that_was_seen_before_a_crash_reaches_followers() {
+    rounds(|_| {
+        let (shell, folder) = (Shell::new(), Folder::new());
+        let mut database = Database::new(&folder);
+        // Nothing is written to disk but what is committed with a wait.
+        database.sql("ALTER SYSTEM SET wal_writer_delay = '10s'");
+        database.sql("ALTER SYSTEM SET wal_writer_flush_after = '1GB'");
+        database.sql("SELECT pg_reload_conf()");
+        let url = url(&[database.port]);
+        let (one, two) = (serve(&shell, &url), serve(&shell, &url));
+        let load = Load::on(&[&one, &two]);
+        load.run(&shell, &url, |load| {
+            load.more(20);
+            load.last(0);
+            // Used numbers that a crash forgets, and a notification, so that both servers look and see them.
+            let numbers =
+                "DO $$ BEGIN FOR n IN 1..500 LOOP PERFORM pg_current_xact_id(); ROLLBACK; END LOOP; END $$";
+            let bell = "SET synchronous_commit = off; NOTIFY everturn, 'test'";
+            for _ in 0..20 {
+                database.sql(numbers);
+                database.sql(bell);
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            database.stop("-KILL");
+            database.start();
+            load.last(6);
+        });
+    });
+}

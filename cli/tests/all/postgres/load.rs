@@ -90,12 +90,22 @@ enum Manner {
 const MANNERS: [Manner; 6] = [Manner::Key, Manner::Seq, Manner::Once, Manner::Key, Manner::Seq, Manner::Key];
 const CONVERSATIONS: usize = 3;
 
+/// Texts that the clients may still send (any number, if `None`), and those that they are sending.
+#[derive(Default)]
+struct Pace {
+    left: Option<usize>,
+    running: usize,
+}
+
 pub struct Load {
     /// Addresses of the servers. A restarted one has another.
     addresses: Vec<RwLock<String>>,
     pub conversations: Vec<String>,
     done: AtomicBool,
+    pace: Mutex<Pace>,
     acknowledged: AtomicU64,
+    /// The last event that the follower of each conversation has got.
+    followed: Vec<AtomicU64>,
     sent: Mutex<Vec<Sent>>,
     /// Refusals, by status and code.
     refused: Mutex<BTreeMap<(u16, String), u64>>,
@@ -114,6 +124,8 @@ impl Load {
             addresses: servers.iter().map(|server| RwLock::new(server.address())).collect(),
             conversations: (0..CONVERSATIONS).map(make).collect(),
             done: AtomicBool::new(false),
+            pace: Mutex::default(),
+            followed: (0..CONVERSATIONS).map(|_| AtomicU64::new(0)).collect(),
             acknowledged: AtomicU64::new(0),
             sent: Mutex::default(),
             refused: Mutex::default(),
@@ -135,7 +147,33 @@ impl Load {
         until("the clients go on", || self.acknowledged.load(Ordering::SeqCst) >= from + wanted);
     }
 
-    /// Runs the clients while `faults` happen. Afterwards, every server that is left has answered all of it.
+    /// Lets the clients send only this many more texts, and waits until they have.
+    pub fn last(&self, count: usize) {
+        self.pace.lock().left = Some(count);
+        until("the clients come to rest", || {
+            let pace = self.pace.lock();
+            pace.left == Some(0) && pace.running == 0
+        });
+    }
+
+    /// Waits for permission to send a text. False at the end.
+    fn begin(&self) -> bool {
+        loop {
+            let mut pace = self.pace.lock();
+            if self.done.load(Ordering::SeqCst) {
+                return false;
+            }
+            if pace.left != Some(0) {
+                pace.left = pace.left.map(|left| left - 1);
+                pace.running += 1;
+                return true;
+            }
+            drop(pace);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Runs the clients while `faults` happen, and checks what they were told.
     pub fn run(&self, shell: &Shell, url: &str, faults: impl FnOnce(&Load)) {
         std::thread::scope(|scope| {
             /// Ends the clients, also when the faults panic.
@@ -149,9 +187,16 @@ impl Load {
             for (client, manner) in MANNERS.into_iter().enumerate() {
                 scope.spawn(move || self.write(client, manner));
             }
-            let followers: Vec<_> =
+            let mut followers: Vec<_> =
                 (0..CONVERSATIONS).map(|nth| scope.spawn(move || self.follow(nth))).collect();
+            followers.push(scope.spawn(|| self.follow_all()));
             faults(self);
+            self.last(0);
+            // Nothing is appended any more that would show what a follower has missed.
+            until("the followers have everything", || {
+                let mut all = self.conversations.iter().zip(&self.followed);
+                all.all(|(id, last)| self.ends_at(1, id, last.load(Ordering::SeqCst)))
+            });
             drop(end);
             for follower in followers {
                 follower.join().unwrap();
@@ -180,7 +225,7 @@ impl Load {
     fn write(&self, client: usize, manner: Manner) {
         let mut heads: HashMap<String, u64> = HashMap::new();
         for nth in 0.. {
-            if self.done.load(Ordering::SeqCst) {
+            if !self.begin() {
                 return;
             }
             let conversation = self.conversations[(client + nth) % CONVERSATIONS].clone();
@@ -229,6 +274,7 @@ impl Load {
                 self.acknowledged.fetch_add(1, Ordering::SeqCst);
             }
             self.sent.lock().push(Sent { conversation, text, outcome });
+            self.pace.lock().running -= 1;
         }
     }
 
@@ -242,37 +288,84 @@ impl Load {
         (page.last().map_or(known, seq), found)
     }
 
+    /// Whether a conversation ends here now.
+    fn ends_at(&self, server: usize, conversation: &str, seq: u64) -> bool {
+        let now = self.ask(server, &format!("GET /api/v1/conversations/{conversation}"), &Value::Null, "");
+        now.is_some_and(|(status, now)| status == 200 && now["head"]["seq"] == seq)
+    }
+
     /// Follows a conversation to its end, through whatever server answers: no gap, no repeat.
     fn follow(&self, nth: usize) {
-        let conversation = &self.conversations[nth];
-        let (mut last, mut server) = (0, nth);
-        let mut ended = None::<Instant>;
+        let (conversation, mut last) = (&self.conversations[nth], 0);
+        let path = format!("/api/v1/conversations/{conversation}/events");
+        let see = |last: &mut u64, event: &Value| {
+            if let Some(seq) = event["seq"].as_u64() {
+                assert_eq!(seq, *last + 1, "a follower of {conversation} gets each event once");
+                *last = seq;
+                self.followed[nth].store(seq, Ordering::SeqCst);
+            }
+        };
+        self.follow_until(nth, &path, &mut last, see, |server, last| {
+            self.ends_at(server, conversation, *last)
+        });
+    }
+
+    /// Follows all conversations: in the end it knows all heads.
+    fn follow_all(&self) {
+        let mut heads: HashMap<String, u64> = HashMap::new();
+        let see = |heads: &mut HashMap<String, u64>, change: &Value| {
+            if let (Some(id), Some(seq)) = (change["id"].as_str(), change["seq"].as_u64()) {
+                heads.insert(id.to_string(), seq);
+            }
+        };
+        self.follow_until(1, "/api/v1/events", &mut heads, see, |server, heads| {
+            let all = self.conversations.iter();
+            all.clone().all(|id| heads.get(id).is_some_and(|seq| self.ends_at(server, id, *seq)))
+        });
+    }
+
+    /// Follows a stream through whatever server answers, resuming where it broke, until the load is over and everything
+    /// was seen.
+    fn follow_until<T>(
+        &self,
+        mut server: usize,
+        path: &str,
+        seen: &mut T,
+        see: impl Fn(&mut T, &Value),
+        is_all: impl Fn(usize, &T) -> bool,
+    ) {
+        let (mut ended, mut position) = (None::<Instant>, String::new());
         loop {
             if self.done.load(Ordering::SeqCst) {
                 let began = *ended.get_or_insert_with(Instant::now);
-                assert!(began.elapsed() < PATIENCE, "a follower stays behind, at {last}");
-                let head = format!("GET /api/v1/conversations/{conversation}");
-                let now = self.ask(server, &head, &Value::Null, "");
-                if now.is_some_and(|(status, now)| status == 200 && now["head"]["seq"] == last) {
+                if is_all(server, seen) {
                     return;
                 }
+                assert!(began.elapsed() < PATIENCE, "a follower of {path} stays behind, after {position}");
             }
             server += 1;
-            let _ = self.follow_once(server, conversation, &mut last);
+            let _ = self.follow_once(server, path, &mut position, |event| see(seen, event));
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
     /// Follows until the connection ends, or nothing comes for a while after the end of the load.
-    fn follow_once(&self, server: usize, conversation: &str, last: &mut u64) -> std::io::Result<()> {
+    fn follow_once(
+        &self,
+        server: usize,
+        path: &str,
+        position: &mut String,
+        mut see: impl FnMut(&Value),
+    ) -> std::io::Result<()> {
         let mut stream = TcpStream::connect(self.address(server))?;
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        let head = format!("GET /api/v1/conversations/{conversation}/events");
+        let resume =
+            if position.is_empty() { String::new() } else { format!("last-event-id: {position}\r\n") };
         write!(
             stream,
-            "{head} HTTP/1.0\r\nhost: localhost\r\naccept: text/event-stream\r\nlast-event-id: {last}\r\n\r\n"
+            "GET {path} HTTP/1.0\r\nhost: localhost\r\naccept: text/event-stream\r\n{resume}\r\n"
         )?;
-        let (mut lines, mut line) = (BufReader::new(stream), String::new());
+        let (mut lines, mut line, mut id, mut data) = (BufReader::new(stream), String::new(), None, None);
         loop {
             match lines.read_line(&mut line) {
                 Ok(0) => return Ok(()),
@@ -285,12 +378,14 @@ impl Load {
                 }
                 Err(error) => return Err(error),
             }
-            if let Some(data) = line.strip_prefix("data: ") {
-                let data: Value = serde_json::from_str(data).expect("JSON in one line");
-                if let Some(seq) = data["seq"].as_u64() {
-                    assert_eq!(seq, *last + 1, "a follower of {conversation} gets each event once");
-                    *last = seq;
-                }
+            if let Some(text) = line.strip_prefix("data: ") {
+                data = Some(serde_json::from_str::<Value>(text).expect("JSON in one line"));
+            } else if let Some(text) = line.strip_prefix("id: ") {
+                id = Some(text.trim().to_string());
+            } else if line.trim().is_empty() {
+                // The frame is complete.
+                data.take().iter().for_each(&mut see);
+                *position = id.take().unwrap_or(std::mem::take(position));
             }
             line.clear();
         }

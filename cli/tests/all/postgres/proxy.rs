@@ -22,7 +22,11 @@ pub enum Network {
     LosesRequests,
     /// The database seems to have said its last word, but still reads.
     HalfClosed,
+    /// Who listens for notifications listens for others.
+    Deaf,
 }
+
+const CHANNEL: &[u8] = b"LISTEN everturn";
 
 pub struct Proxy {
     pub port: u16,
@@ -108,6 +112,11 @@ fn copy(mut from: TcpStream, mut to: TcpStream, is_answer: bool, shared: &Shared
         let network = *shared.network.lock();
         if let Network::Slow(time) = network {
             std::thread::sleep(time);
+        }
+        if network == Network::Deaf
+            && let Some(at) = bytes[..count].windows(CHANNEL.len()).position(|bytes| bytes == CHANNEL)
+        {
+            bytes[at..at + CHANNEL.len()].copy_from_slice(b"LISTEN nothing_");
         }
         if !loses && to.write_all(&bytes[..count]).is_err() {
             break;
