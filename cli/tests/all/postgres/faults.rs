@@ -2,9 +2,9 @@
 //! what was refused is not there, and every chain verifies.
 
 use super::cluster::{Database, Folder};
-use super::load::{Load, request};
+use super::load::{Load, request, said};
 use super::proxy::{Network, Proxy};
-use super::{PATIENCE, rounds};
+use super::{PATIENCE, rounds, until};
 use crate::Shell;
 use crate::process::Serving;
 use serde_json::{Value, json};
@@ -198,5 +198,40 @@ fn an_append_under_a_number_that_was_seen_before_a_crash_reaches_followers() {
             database.start();
             load.last(6);
         });
+    });
+}
+
+#[test]
+fn a_standby_answers_with_what_the_client_has_seen_or_says_that_it_is_behind() {
+    rounds(|_| {
+        let (shell, folder) = (Shell::new(), Folder::new());
+        let primary = Database::new(&folder);
+        let standby = primary.standby(&folder);
+        let writer = serve(&shell, &url(&[primary.port]));
+        let (_, made) = request(&writer.address(), "POST /api/v1/conversations", &json!({}), "").unwrap();
+        let id = made["id"].as_str().unwrap();
+        let reader = Serving::start(&shell, &["--read-only", "--store", &url(&[standby.port])]);
+        let append = |server: &Serving| {
+            let head = format!("POST /api/v1/conversations/{id}/turns");
+            request(&server.address(), &head, &said("one more"), "").unwrap()
+        };
+        let read = |seen: u64| {
+            let head = format!("GET /api/v1/conversations/{id}/turns");
+            request(&reader.address(), &head, &Value::Null, &format!("everturn-seq: {seen}\r\n")).unwrap()
+        };
+        let (status, refused) = append(&reader);
+        assert_eq!((status, refused["code"].as_str()), (400, Some("store.opened_read_only")));
+        assert_eq!(append(&writer).0, 201);
+        let (status, page) = read(2);
+        assert_eq!((status, page["data"].as_array().unwrap().len()), (200, 1), "{page}");
+        standby.sql("SELECT pg_wal_replay_pause()");
+        until("replay is paused", || standby.ask("SELECT pg_get_wal_replay_pause_state()") == "paused");
+        assert_eq!(append(&writer).0, 201);
+        let (status, behind) = read(3);
+        assert_eq!((status, behind["code"].as_str()), (503, Some("store.behind")), "{behind}");
+        assert_eq!(read(2).0, 200);
+        standby.sql("SELECT pg_wal_replay_resume()");
+        let (status, page) = read(3);
+        assert_eq!((status, page["data"].as_array().unwrap().len()), (200, 2), "{page}");
     });
 }
