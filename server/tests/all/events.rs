@@ -311,11 +311,11 @@ async fn an_answer_is_not_older_than_what_the_caller_has_seen() {
         say(&scope, id, "two");
     };
     let (answer, ()) = tokio::join!(ask("3"), late);
-    let page: Value = answer.unwrap().json().await.unwrap();
+    let page: Value = serde_json::from_str(&answer.unwrap().text().await.unwrap()).unwrap();
     assert_eq!(page["data"].as_array().unwrap().len(), 2, "it waited");
     let behind = ask("4").await.unwrap();
     assert_eq!((behind.status().as_u16(), behind.headers()["retry-after"].as_bytes()), (503, &b"1"[..]));
-    let behind: Value = behind.json().await.unwrap();
+    let behind: Value = serde_json::from_str(&behind.text().await.unwrap()).unwrap();
     assert_eq!(behind["code"], "store.behind");
     assert!(behind["detail"].as_str().unwrap().contains("ends at 3 here"), "{behind}");
     assert_eq!(ask("soon").await.unwrap().status(), 400);

@@ -61,7 +61,7 @@ fn parse(url: &str) -> Result<(Hosts, usize), Error> {
     }
     let and = if rest.is_empty() { "" } else { "?" };
     let rest = format!("{and}{}", rest.join("&"));
-    let configs = single_hosts(base).iter().map(|base| config(&format!("{base}{rest}")));
+    let configs = single_hosts(base).into_iter().map(|base| config(&format!("{base}{rest}")));
     Ok((Hosts { configs: configs.collect::<Result<_, _>>()?, last: AtomicUsize::new(0) }, connections))
 }
 
