@@ -410,7 +410,7 @@ impl Load {
         for conversation in &self.conversations {
             let mut there: HashMap<String, Vec<u64>> = HashMap::new();
             for event in events(&address, conversation, "") {
-                if let Some(text) = text(&event) {
+                if let Some(text) = text(&event).filter(|text| text.starts_with("client ")) {
                     there.entry(text.to_string()).or_default().push(event["seq"].as_u64().unwrap());
                 }
             }

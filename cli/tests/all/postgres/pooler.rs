@@ -32,7 +32,7 @@ impl Bouncer {
         let size = if mode == "transaction" { 3 } else { 30 };
         let mut text = format!(
             "[databases]\n* = host=127.0.0.1 port={} user=everturn\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
-             unix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = {size}\n",
+             unix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = {size}\nserver_login_retry = 1\n",
             database.port
         );
         if Bouncer::version() >= Some((1, 21)) {
