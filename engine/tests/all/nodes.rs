@@ -207,6 +207,8 @@ fn changes_are_not_forgotten_when_a_look_for_them_fails() {
     for nth in 0..30 {
         let id = here.begin();
         let mut subscription = there.conversation(id).subscribe(1).unwrap();
+        // It has read the log, and waits.
+        assert!(subscription.recv_timeout(Duration::from_millis(20)).unwrap().is_none());
         here.say(id, NewTurn::user("word"));
         // Somewhere in the other node's look.
         std::thread::sleep(Duration::from_millis(nth % 10));
