@@ -195,6 +195,22 @@ impl Link {
 }
 
 impl Link {
+    /// Refuses a pooler that gives a client the prepared statements of another: PgBouncer before 1.21 in transaction mode. It
+    /// would work now and then, and execute a statement of another process under the same name.
+    pub fn check_pooler(&self) -> Result<(), Error> {
+        let (one, other) = (self.connection()?, self.connection()?);
+        let _inside = self.runtime.enter();
+        let asked = drive(async {
+            let statement = one.prepare("SELECT 1").await?;
+            // Takes the connection on which it was prepared, if there is a pooler.
+            other.batch_execute("BEGIN").await?;
+            let asked = one.query(&statement, &[]).await;
+            other.batch_execute("ROLLBACK").await?;
+            asked
+        });
+        asked.map(drop).map_err(|e| explain(&e).error)
+    }
+
     /// Runs commands outside a transaction.
     pub fn outside(&self, sql: &str) -> Result<(), Error> {
         let connection = self.connection()?;

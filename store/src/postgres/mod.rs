@@ -58,6 +58,7 @@ impl Postgres {
     /// Connects, and brings the tables in the first schema of the URL's `search_path` to this version.
     pub fn open(url: &str) -> Result<Postgres, Error> {
         let link = Link::open(url)?;
+        link.check_pooler()?;
         migrations::run(&link)?;
         let node = Some(Node::join(&link)?);
         Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node, link })
