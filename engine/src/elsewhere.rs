@@ -20,10 +20,17 @@ const PUBLISHED_MAX: u64 = 256;
 /// Follows the others until the store closes.
 pub fn run(shared: &Shared) {
     let Some(elsewhere) = &shared.elsewhere else { return };
-    let mut failed = false;
+    let (mut failed, mut unread) = (false, News::default());
     while !shared.pauses.ended() {
         elsewhere.wait(LOOK_EVERY);
-        let looked = elsewhere.news().and_then(|news| take_in(shared, &**elsewhere, news));
+        // News come once: those that could not be taken in are kept for the next time.
+        let looked = elsewhere.news().and_then(|news| {
+            unread.add(news);
+            take_in(shared, &**elsewhere, &unread)
+        });
+        if looked.is_ok() {
+            unread = News::default();
+        }
         match looked.and_then(|()| recover(shared)) {
             Ok(()) => failed = false,
             Err(error) if failed => {
@@ -37,14 +44,15 @@ pub fn run(shared: &Shared) {
     }
 }
 
-fn take_in(shared: &Shared, elsewhere: &dyn Elsewhere, news: News) -> Result<(), Error> {
+/// May be repeated after a failure.
+fn take_in(shared: &Shared, elsewhere: &dyn Elsewhere, news: &News) -> Result<(), Error> {
     if news.keys {
         shared.keys.changed_elsewhere();
     }
     if !news.erased.is_empty() || news.changed.iter().any(|change| change.deleted) {
         let mut erased: BTreeMap<TenantName, Vec<EventAddress>> = BTreeMap::new();
-        for (tenant, place) in news.erased {
-            erased.entry(tenant).or_default().push(place);
+        for (tenant, place) in &news.erased {
+            erased.entry(tenant.clone()).or_default().push(*place);
         }
         erased.iter().for_each(|(tenant, places)| shared.hub.erase(tenant, places));
         shared.journal.forget_derived();

@@ -296,7 +296,8 @@ impl<T: 'static> Commit<T> {
     pub fn is_quick(&self) -> bool {
         match &self.answer {
             Outcome::Known(_) => true,
-            Outcome::Coming(submitted, _) => submitted.journal.queue.is_quick(),
+            // A database that others write too may be somewhere else, and may not answer.
+            Outcome::Coming(submitted, _) => submitted.journal.alone && submitted.journal.queue.is_quick(),
         }
     }
 

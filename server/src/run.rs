@@ -34,6 +34,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         embedder: settings.embedder(&environment, Embedder::open)?,
         reranker: settings.reranker(&environment, Embedder::open)?,
         whole_bytes_max: config.limits.whole_bytes as u64,
+        read_only: settings.flag("read_only").unwrap_or(false),
         ..settings.options(&environment)?
     };
     let models = options.models.keys().cloned().collect();

@@ -127,7 +127,7 @@ impl Settings {
         self.values.get(key).and_then(|(value, _)| value.as_str()).filter(|text| !text.is_empty())
     }
 
-    fn flag(&self, key: &str) -> Option<bool> {
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         self.values.get(key).and_then(|(value, _)| value.as_bool())
     }
 

@@ -12,8 +12,8 @@ pub trait Elsewhere: Send + Sync {
     fn wait(&self, patience: Duration);
     /// Ends a wait.
     fn wake(&self);
-    /// Changes that became visible since the last call, those of this process included. Also tells the others that
-    /// this process lives.
+    /// Changes that became visible since the last call that returned them, those of this process included. After a
+    /// restart of the database some may come again.
     fn news(&self) -> Result<News, Error>;
     /// Turns that other, living processes have open in these conversations.
     fn open_turns_of(&self, keys: &[Key]) -> Result<Vec<(Key, TurnId)>, Error>;
@@ -24,12 +24,21 @@ pub trait Elsewhere: Send + Sync {
 /// Changes since an earlier moment.
 #[derive(Clone, Debug, Default)]
 pub struct News {
-    /// Each conversation once, as it is now, in no particular order.
+    /// Each conversation as it is now, in no particular order. A later change of one comes after an earlier one.
     pub changed: Vec<ChangedConversation>,
     /// Events whose bodies were erased.
     pub erased: Vec<(TenantName, EventAddress)>,
     /// Whether an access key was created or revoked.
     pub keys: bool,
+}
+
+impl News {
+    /// Adds later news.
+    pub fn add(&mut self, later: News) {
+        self.changed.extend(later.changed);
+        self.erased.extend(later.erased);
+        self.keys |= later.keys;
+    }
 }
 
 /// A conversation that changed.

@@ -26,6 +26,9 @@ pub struct Serve {
     /// Only print every setting and its origin; fails if they are invalid
     #[arg(long)]
     check_config: bool,
+    /// Only read: from a standby of PostgreSQL, or beside the process that owns a file
+    #[arg(long)]
+    read_only: bool,
     /// Certificate, PEM
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
@@ -82,6 +85,7 @@ fn settings(args: &Args, verb: &Serve) -> Result<Settings, Error> {
         ("tls.key", "--tls-key", path(&verb.tls_key)),
         ("telemetry.otlp_endpoint", "--otlp-endpoint", verb.otlp_endpoint.clone()),
         ("behind_tls_proxy", "--behind-tls-proxy", yes(verb.behind_tls_proxy)),
+        ("read_only", "--read-only", yes(verb.read_only)),
         ("log_content", "--log-content", yes(verb.log_content)),
         ("telemetry.log", "--verbose", (args.verbose > 0).then(|| "debug".into())),
     ];

@@ -55,12 +55,12 @@ fn completions_are_printed_for_every_shell() {
 }
 
 /// A page of the documentation.
-fn page(name: &str) -> String {
+pub fn page(name: &str) -> String {
     std::fs::read_to_string(format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
 /// The blocks of a page: the line that begins each, and its text without the indentation of a list.
-fn blocks(page: &str) -> Vec<(String, String)> {
+pub fn blocks(page: &str) -> Vec<(String, String)> {
     let (mut blocks, mut open) = (Vec::new(), None::<(usize, String, String)>);
     for line in page.lines() {
         let indent = line.len() - line.trim_start().len();

@@ -190,3 +190,22 @@ fn keys_and_settings_hold_on_every_node() {
     let found = other.tenant("acme").unwrap().recall("zebra", &RecallOptions::default()).unwrap();
     assert_eq!(found.data.len(), 1);
 }
+
+/// News come once. A look that failed after it had them used to forget those that it had not told yet.
+#[test]
+fn changes_are_not_forgotten_when_a_look_for_them_fails() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (database.open(), database.open());
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    for nth in 0..30 {
+        let id = here.begin();
+        let mut subscription = there.conversation(id).subscribe(1).unwrap();
+        // It has read the log, and waits.
+        assert!(subscription.recv_timeout(Duration::from_millis(20)).unwrap().is_none());
+        here.say(id, NewTurn::user("word"));
+        // Somewhere in the other node's look.
+        std::thread::sleep(Duration::from_millis(nth % 10));
+        database.cut();
+        assert_eq!(seqs(&collect(&mut subscription, 2)), [2]);
+    }
+}

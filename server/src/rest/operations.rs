@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName, LOCATION};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
+use everturn::Tenant;
 use everturn::model::wait;
 use everturn_api::given::{Given, Part, Wrong};
 use everturn_api::{About, Asker, Elsewhere, Method, Reply, Row, TABLE, Threads, Work};
@@ -20,6 +21,7 @@ use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::{ConversationId, clip};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Every operation that is not streamed.
 pub fn routes() -> Router<Arc<App>> {
@@ -48,6 +50,9 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
     let path = request.uri().path().to_string();
     let known = (row.about.method == Method::Get).then(|| IfNoneMatch::of(request.headers()));
     let asked = ParsedRequest::new(&row.about, request, &app).await?;
+    if let Some((conversation, seq)) = asked.seen {
+        catch_up(&caller.scope, conversation, seq).await?;
+    }
     let answered = if row.about.work == Work::Quick {
         let asker = caller.asker(Threads::Elsewhere(elsewhere));
         let operation = match asked.body.len() > SMALL_BYTES {
@@ -81,11 +86,45 @@ fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
     }))
 }
 
+/// Longest wait for events that the caller has seen elsewhere.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// Pause between two looks for them.
+const CATCH_UP_PAUSE: Duration = Duration::from_millis(20);
+
+/// Waits until a conversation has the event that the caller has seen: a standby may be behind.
+async fn catch_up(tenant: &Tenant, id: ConversationId, seq: u64) -> Result<(), Error> {
+    let began = Instant::now();
+    loop {
+        let chat = tenant.conversation(id);
+        let head = match blocking(move || chat.get()).await {
+            Ok(conversation) => conversation.head.seq,
+            // It may have been created just now.
+            Err(Error::NotFound(_)) => 0,
+            Err(error) => return Err(error),
+        };
+        if head >= seq {
+            return Ok(());
+        }
+        if began.elapsed() >= CATCH_UP {
+            let text = format!(
+                "{id} ends at {head} here, and Everturn-Seq says that you have seen {seq}; try again, or ask a server of the primary"
+            );
+            return Err(Error::busy("store.behind", text));
+        }
+        tokio::time::sleep(CATCH_UP_PAUSE).await;
+    }
+}
+
+/// Header with the `seq` of an event that the caller has seen: the answer is not older.
+const SEEN: HeaderName = HeaderName::from_static("everturn-seq");
+
 struct ParsedRequest {
     path: Vec<(String, String)>,
     query: Vec<(String, String)>,
     headers: Vec<(String, String)>,
     body: String,
+    /// The conversation of the path, and the last event of it that the caller has seen.
+    seen: Option<(ConversationId, u64)>,
 }
 
 impl ParsedRequest {
@@ -98,7 +137,8 @@ impl ParsedRequest {
             path.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         // Names are for people: a program puts the id into a path, so that nothing else can be hit.
         let named = path.iter().find(|(name, _)| name == "conversation");
-        if let Some((_, value)) = named.filter(|(_, value)| value.parse::<ConversationId>().is_err()) {
+        let id = named.map(|(_, value)| value.parse::<ConversationId>());
+        if let (Some((_, value)), Some(Err(_))) = (named, &id) {
             let text = format!(
                 "{:?} is not the id of a conversation, such as conv_01J9ZZZZZZZZZZZZZZZZZZZZZZ; GET /api/v1/conversations \
                  lists them, and GET /api/v1/conversations/resolve?name=@last finds the latest",
@@ -116,6 +156,16 @@ impl ParsedRequest {
             let text = format!("the query is not what is expected: {:?} belongs into the body", clip(name));
             return Err(Error::invalid("query.shape", text).into());
         }
+        let seen = match (id, text(&parts.headers, &SEEN)?) {
+            (Some(Ok(id)), Some(seq)) => Some((
+                id,
+                seq.trim().parse().map_err(|_| {
+                    let text = format!("Everturn-Seq is {:?}; send the seq of an event", clip(&seq));
+                    Error::invalid("header.shape", text)
+                })?,
+            )),
+            _ => None,
+        };
         let mut headers = Vec::new();
         if about.once
             && let Some(key) = text(&parts.headers, &HeaderName::from_static("idempotency-key"))?
@@ -139,11 +189,11 @@ impl ParsedRequest {
                 String::new()
             }
         };
-        Ok(ParsedRequest { path, query, headers, body })
+        Ok(ParsedRequest { path, query, headers, body, seen })
     }
 
     fn read<T>(self, about: &About, read: impl Fn(&Given<'_>) -> Result<T, Wrong>) -> Result<T, Error> {
-        let ParsedRequest { path, query, headers, body } = self;
+        let ParsedRequest { path, query, headers, body, .. } = self;
         if !body.trim().is_empty() {
             everturn_core::json::check(&body)?;
         }

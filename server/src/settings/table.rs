@@ -40,6 +40,7 @@ use Shape::{Flag, List, Number, Text};
 pub const KNOWN: &[Known] = &[
     known("listen", Text, "127.0.0.1:7317"),
     known("store", Text, "sqlite:"),
+    known("read_only", Flag, "false"),
     known("mirror", Text, ""),
     known("body_bytes_max", Number, "16842752"),
     known("asset_bytes_max", Number, "67108864"),

@@ -297,3 +297,27 @@ async fn forks_are_listed_by_their_parent() {
     assert_eq!(found["data"][0]["id"], fork["id"]);
     stage.stop().await;
 }
+
+/// A client that moves to another server says what it has seen; a server that is behind does not answer with less.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_not_older_than_what_the_caller_has_seen() {
+    let (stage, scope, id) = stage(config()).await;
+    say(&scope, id, "one");
+    let path = format!("/api/v1/conversations/{id}/turns");
+    let ask = |seen: &str| stage.request(Method::GET, &path).header("everturn-seq", seen).send();
+    assert_eq!(ask("2").await.unwrap().status(), 200);
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        say(&scope, id, "two");
+    };
+    let (answer, ()) = tokio::join!(ask("3"), late);
+    let page: Value = serde_json::from_str(&answer.unwrap().text().await.unwrap()).unwrap();
+    assert_eq!(page["data"].as_array().unwrap().len(), 2, "it waited");
+    let behind = ask("4").await.unwrap();
+    assert_eq!((behind.status().as_u16(), behind.headers()["retry-after"].as_bytes()), (503, &b"1"[..]));
+    let behind: Value = serde_json::from_str(&behind.text().await.unwrap()).unwrap();
+    assert_eq!(behind["code"], "store.behind");
+    assert!(behind["detail"].as_str().unwrap().contains("ends at 3 here"), "{behind}");
+    assert_eq!(ask("soon").await.unwrap().status(), 400);
+    stage.stop().await;
+}

@@ -60,9 +60,9 @@ pub enum Mode {
 }
 
 /// Longest time of one statement, locks included.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest wait for an answer. Longer than a statement may take: it is for a connection that is silent.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The command that begins a transaction. Everything is set for the transaction only, so that a pooler between us
 /// and the server may give the next one to somebody else.
@@ -285,6 +285,18 @@ pub fn explain(error: &tokio_postgres::Error) -> Broken {
         ("08" | "57", _) | (_, None) => {
             lost = true;
             unreachable(format!("{text}; try again"))
+        }
+        (_, Some(c))
+            if [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT].contains(c) =>
+        {
+            lost = true;
+            Error::busy(
+                "store.pooler",
+                format!(
+                    "{text}: a pooler between this server and PostgreSQL does not carry prepared statements; use PgBouncer 1.21 \
+                     or later with max_prepared_statements above 0, or pool_mode = session"
+                ),
+            )
         }
         ("28", _) => Error::invalid("store.denied", format!("{text}; check user and password in the URL")),
         ("3D", _) => {

@@ -7,7 +7,7 @@
 
 use super::Postgres;
 use super::db::{Db, Mode, Scope};
-use super::link::Link;
+use super::link::{Hosts, Link};
 use super::rows::{self, signed};
 use crate::{ChangedConversation, Elsewhere, News};
 use everturn_core::Error;
@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, Row};
 
 /// A process that gave no sign for this long is taken for dead.
 const SILENT: Duration = Duration::from_secs(5);
@@ -27,12 +27,43 @@ const SIGN_EVERY: Duration = Duration::from_secs(1);
 const GAP: Duration = Duration::from_secs(3);
 /// Pause before the next attempt to listen.
 const LISTEN_AGAIN: Duration = Duration::from_millis(500);
+/// Time after which everything that was visible is on disk, and on a synchronous standby, however it was committed.
+const SETTLED: Duration = Duration::from_secs(10);
+/// A snapshot in which nothing is visible.
+const BEFORE_EVERYTHING: &str = "1:1:";
 
 /// A place in the order in which changes become visible.
+///
+/// After a crash or a failover the server gives the numbers of transactions that it forgot to others: those that were
+/// rolled back, or committed without a wait for the disk. A snapshot from before may have seen such a number, and would
+/// take the new transaction for an old one. So the first look at a restarted server goes on from a snapshot that was old
+/// enough by then.
 #[derive(Default)]
 pub struct Cursor {
     /// `None` before everything.
-    snapshot: Option<String>,
+    now: Option<Snapshot>,
+    /// Taken [`SETTLED`] before `settling` or earlier,
+    settled: Option<Snapshot>,
+    /// and the one that becomes it next.
+    settling: Option<Snapshot>,
+}
+
+#[derive(Clone)]
+struct Snapshot {
+    text: String,
+    /// Run of the server: another one after a restart, a crash or a failover.
+    run: String,
+    taken: Instant,
+}
+
+impl Snapshot {
+    fn take(db: &Db) -> Result<Snapshot, Error> {
+        let taken = Instant::now();
+        // Statistics start again after a crash from which the server recovers without a restart.
+        let sql = "SELECT pg_current_snapshot()::text, concat(pg_postmaster_start_time(), ' ', pg_stat_get_bgwriter_stat_reset_time())";
+        let row = db.query_one(sql, &[])?.ok_or_else(|| rows::wrong("the server has no snapshot"))?;
+        Ok(Snapshot { text: rows::get(&row, 0)?, run: rows::get(&row, 1)?, taken })
+    }
 }
 
 /// A changed row.
@@ -57,68 +88,81 @@ fn new(column: &str) -> String {
 impl Cursor {
     /// A place after everything.
     pub fn now(db: &Db) -> Result<Cursor, Error> {
-        let row = db.query_one("SELECT pg_current_snapshot()::text", &[])?;
-        Ok(Cursor { snapshot: row.map(|row| rows::get(&row, 0)).transpose()? })
+        let mut cursor = Cursor::default();
+        cursor.advance(Snapshot::take(db)?);
+        Ok(cursor)
+    }
+
+    fn advance(&mut self, now: Snapshot) {
+        if self.settling.as_ref().is_none_or(|settling| now.taken - settling.taken >= SETTLED) {
+            self.settled = self.settling.replace(now.clone());
+        }
+        self.now = Some(now);
+    }
+
+    /// The snapshot from which a look at `now` goes on.
+    fn start(&self, now: &Snapshot) -> &str {
+        let is_same = |last: &&Snapshot| last.run == now.run;
+        let from = self.now.as_ref().filter(is_same).or(self.settled.as_ref());
+        from.map_or(BEFORE_EVERYTHING, |from| &from.text)
     }
 
     /// Changed conversations. All queries of `db` see one snapshot, and the cursor moves there.
     pub fn conversations(&mut self, db: &Db) -> Result<Vec<Changed>, Error> {
-        let columns =
-            "c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced";
-        let found = match &self.snapshot {
-            None => {
-                let sql = format!("SELECT {columns}, true FROM conversation_rows c ORDER BY c.no");
-                db.query(&sql, &[])?
-            }
-            Some(snapshot) => {
-                let sql = format!(
-                    "SELECT {columns}, NOT pg_visible_in_snapshot(c.begun, $1::text::pg_snapshot) FROM conversation_rows c WHERE {} ORDER BY c.no",
-                    new("c.changed")
-                );
-                db.query(&sql, &[snapshot])?
-            }
-        };
-        let changed = |row: &Row| {
-            Ok(Changed {
-                no: rows::get(row, 0)?,
-                key: key(row, 1)?,
-                head_seq: rows::unsigned(row, 3)?,
-                floor: rows::unsigned(row, 4)?,
-                deleted: rows::get(row, 5)?,
-                replaced: rows::get(row, 6)?,
-                created: rows::get(row, 7)?,
-            })
-        };
-        let changed = found.iter().map(changed).collect::<Result<_, Error>>()?;
-        *self = Cursor::now(db)?;
+        let now = Snapshot::take(db)?;
+        let changed = changed_since(db, self.start(&now))?;
+        self.advance(now);
         Ok(changed)
     }
 
     fn news(&mut self, db: &Db) -> Result<News, Error> {
-        let Some(snapshot) = self.snapshot.clone() else {
-            *self = Cursor::now(db)?;
-            return Ok(News::default());
-        };
+        let now = Snapshot::take(db)?;
+        let start = self.start(&now);
         let sql = format!(
             "SELECT b.tenant, c.id, b.seq FROM erased_bodies b JOIN conversation_rows c ON c.tenant = b.tenant AND c.no = b.conversation WHERE {}",
             new("b.changed")
         );
         let mut erased = Vec::new();
-        for row in db.query(&sql, &[&snapshot])? {
+        for row in db.query(&sql, &[&start])? {
             let Key { tenant, id } = key(&row, 0)?;
             erased.push((tenant, EventAddress { conversation: id, seq: rows::unsigned(&row, 2)? }));
         }
         let sql = format!("SELECT 1 FROM access_keys k WHERE {} LIMIT 1", new("k.changed"));
-        let keys = db.query_one(&sql, &[&snapshot])?.is_some();
-        let changed = self.conversations(db)?.into_iter().filter(|changed| !changed.replaced);
+        let keys = db.query_one(&sql, &[&start])?.is_some();
+        let changed = changed_since(db, start)?.into_iter().filter(|changed| !changed.replaced);
         let changed = changed.map(|Changed { key, head_seq, created, deleted, .. }| ChangedConversation {
             key,
             head_seq,
             created,
             deleted,
         });
-        Ok(News { changed: changed.collect(), erased, keys })
+        let news = News { changed: changed.collect(), erased, keys };
+        self.advance(now);
+        Ok(news)
     }
+}
+
+/// Conversations that changed since a snapshot.
+fn changed_since(db: &Db, start: &str) -> Result<Vec<Changed>, Error> {
+    let sql = format!(
+        "SELECT c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced,
+             NOT pg_visible_in_snapshot(c.begun, $1::text::pg_snapshot)
+         FROM conversation_rows c WHERE {} ORDER BY c.no",
+        new("c.changed")
+    );
+    let found = db.query(&sql, &[&start])?;
+    let changed = |row: &Row| {
+        Ok(Changed {
+            no: rows::get(row, 0)?,
+            key: key(row, 1)?,
+            head_seq: rows::unsigned(row, 3)?,
+            floor: rows::unsigned(row, 4)?,
+            deleted: rows::get(row, 5)?,
+            replaced: rows::get(row, 6)?,
+            created: rows::get(row, 7)?,
+        })
+    };
+    found.iter().map(changed).collect()
 }
 
 fn key(row: &Row, column: usize) -> Result<Key, Error> {
@@ -130,14 +174,14 @@ fn key(row: &Row, column: usize) -> Result<Key, Error> {
 pub struct Node {
     pub no: i64,
     cursor: Mutex<Cursor>,
-    /// Since when, and when last, this process gave signs without a gap.
-    steady: Mutex<Option<(Instant, Instant)>>,
     bell: Arc<Bell>,
 }
 
-/// Notifications in both directions.
+/// Notifications in both directions, and signs of life.
 #[derive(Default)]
 struct Bell {
+    /// Since when, and when last, this process gave signs without a gap.
+    steady: Mutex<Option<(Instant, Instant)>>,
     rung: Mutex<bool>,
     changed: Condvar,
     /// Signalled when this process has committed something.
@@ -149,19 +193,27 @@ impl Bell {
         *self.rung.lock() = true;
         self.changed.notify_all();
     }
+
+    fn gave_sign(&self) {
+        let (mut steady, now) = (self.steady.lock(), Instant::now());
+        let since = steady.filter(|(_, last)| last.elapsed() < GAP).map_or(now, |(since, _)| since);
+        *steady = Some((since, now));
+    }
 }
 
 impl Node {
     /// Joins the processes that share the store.
     pub fn join(link: &Link) -> Result<Node, Error> {
         let db = Db::begin(link, Scope::All, Mode::Write)?;
+        // Those that died long ago have no turns left.
+        db.execute("DELETE FROM nodes WHERE seen < clock_timestamp() - interval '1 day'", &[])?;
         let row = db.query_one("INSERT INTO nodes DEFAULT VALUES RETURNING no", &[])?;
         let no = rows::get(&row.ok_or_else(|| rows::wrong("no number for this process"))?, 0)?;
         db.commit()?;
         let cursor = Cursor::now(&Db::begin(link, Scope::All, Mode::Read)?)?;
         let bell = Arc::<Bell>::default();
-        link.runtime.spawn(listen(link.config.clone(), no, bell.clone()));
-        Ok(Node { no, cursor: Mutex::new(cursor), steady: Mutex::default(), bell })
+        link.runtime.spawn(listen(link.hosts.clone(), no, bell.clone()));
+        Ok(Node { no, cursor: Mutex::new(cursor), bell })
     }
 
     /// Tells the others that something was committed, soon and not more often than they can be told.
@@ -179,35 +231,17 @@ impl Node {
         }
     }
 
-    fn give_sign(&self, link: &Link) -> Result<(), Error> {
-        let given = (|| {
-            let db = Db::begin(link, Scope::All, Mode::Write)?;
-            db.batch("SET LOCAL synchronous_commit = off")?;
-            let sql = "INSERT INTO nodes (no, seen) OVERRIDING SYSTEM VALUE VALUES ($1, clock_timestamp())
-                 ON CONFLICT (no) DO UPDATE SET seen = excluded.seen";
-            db.execute(sql, &[&self.no])?;
-            db.commit()
-        })();
-        let mut steady = self.steady.lock();
-        let now = Instant::now();
-        *steady = match (&given, *steady) {
-            (Err(_), _) => None,
-            (Ok(()), Some((since, last))) if last.elapsed() < GAP => Some((since, now)),
-            (Ok(()), _) => Some((now, now)),
-        };
-        given
-    }
-
     /// Whether this process has given signs for long enough to judge others.
     fn is_steady(&self) -> bool {
-        self.steady.lock().is_some_and(|(since, last)| last.elapsed() < GAP && since.elapsed() >= SILENT)
+        self.bell.steady.lock().is_some_and(|(since, last)| last.elapsed() < GAP && since.elapsed() >= SILENT)
     }
 }
 
-/// Listens and tells, over one connection of its own, until the store closes.
-async fn listen(config: Config, no: i64, bell: Arc<Bell>) {
+/// Listens, tells and gives signs, over one connection of its own, until the store closes: however busy the others are,
+/// this process is not taken for dead.
+async fn listen(hosts: Arc<Hosts>, no: i64, bell: Arc<Bell>) {
     loop {
-        if let Err(error) = listen_once(&config, no, &bell).await {
+        if let Err(error) = listen_once(&hosts, no, &bell).await {
             tracing::debug!(%error, "cannot listen for changes; looking once a second meanwhile");
         }
         // Something may have happened while nobody listened.
@@ -216,8 +250,9 @@ async fn listen(config: Config, no: i64, bell: Arc<Bell>) {
     }
 }
 
-async fn listen_once(config: &Config, no: i64, bell: &Bell) -> Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = config.connect(NoTls).await?;
+async fn listen_once(hosts: &Hosts, no: i64, bell: &Bell) -> Result<(), tokio_postgres::Error> {
+    let Ok(connected) = tokio::time::timeout(SILENT, hosts.connect()).await else { return Ok(()) };
+    let (client, mut connection) = connected?;
     let own = no.to_string();
     let heard = async {
         loop {
@@ -229,7 +264,30 @@ async fn listen_once(config: &Config, no: i64, bell: &Bell) -> Result<(), tokio_
             }
         }
     };
-    tokio::select! { ended = heard => ended, ended = notify(&client, &own, bell) => ended }
+    tokio::select! {
+        ended = heard => ended,
+        ended = notify(&client, &own, bell) => ended,
+        ended = give_signs(&client, &own, bell) => ended,
+    }
+}
+
+/// Gives a sign every second, until one is not answered in time.
+async fn give_signs(client: &Client, own: &str, bell: &Bell) -> Result<(), tokio_postgres::Error> {
+    // A sign that is lost in a crash is given again, and one must not wait for a standby.
+    let sql = format!(
+        "BEGIN; SET LOCAL synchronous_commit = off;
+         INSERT INTO nodes (no, seen) OVERRIDING SYSTEM VALUE VALUES ({own}, clock_timestamp())
+             ON CONFLICT (no) DO UPDATE SET seen = excluded.seen;
+         COMMIT"
+    );
+    loop {
+        match tokio::time::timeout(GAP, client.batch_execute(&sql)).await {
+            Ok(given) => given?,
+            Err(_) => return Ok(()),
+        }
+        bell.gave_sign();
+        tokio::time::sleep(SIGN_EVERY).await;
+    }
 }
 
 /// Tells the others of commits, at most as often as the server answers.
@@ -266,13 +324,7 @@ impl Elsewhere for Postgres {
     }
 
     fn news(&self) -> Result<News, Error> {
-        let is_due = |(_, last): (Instant, Instant)| last.elapsed() >= SIGN_EVERY;
-        let node = self.node()?;
-        let due = node.steady.lock().is_none_or(is_due);
-        if due {
-            node.give_sign(&self.link)?;
-        }
-        node.cursor.lock().news(&self.of_all()?)
+        self.node()?.cursor.lock().news(&self.of_all()?)
     }
 
     fn open_turns_of(&self, keys: &[Key]) -> Result<Vec<(Key, TurnId)>, Error> {

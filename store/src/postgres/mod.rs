@@ -58,6 +58,7 @@ impl Postgres {
     /// Connects, and brings the tables in the first schema of the URL's `search_path` to this version.
     pub fn open(url: &str) -> Result<Postgres, Error> {
         let link = Link::open(url)?;
+        link.check_pooler()?;
         migrations::run(&link)?;
         let node = Some(Node::join(&link)?);
         Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node, link })
@@ -117,7 +118,7 @@ impl Postgres {
             }
         }
         let answers = batch.into_iter().map(|request| open.write(request)).collect::<Result<Vec<_>, _>>()?;
-        let proof = Proof::of(&answers);
+        let proof = open.proof(&answers);
         let committed = open.commit();
         tracing::debug!(trips = db.trips.get(), "a batch was sent to PostgreSQL");
         match committed {
@@ -125,7 +126,7 @@ impl Postgres {
             Err(error) => {
                 let broken = failed(error);
                 if broken.lost {
-                    *sent = proof.map(|proof| (proof, answers));
+                    *sent = Some((proof, answers));
                 }
                 Err(broken)
             }
@@ -134,7 +135,7 @@ impl Postgres {
 }
 
 type Answers = Vec<Result<Committed, Error>>;
-/// A batch that may have been committed: an event that is there if it was, and its answers.
+/// A batch that may have been committed: the proof if it was, and its answers.
 type Sent = (Proof, Answers);
 
 impl Log for Postgres {

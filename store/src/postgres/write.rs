@@ -12,6 +12,7 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, TenantName};
+use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{
     self, Action, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventAddress, EventRef,
@@ -317,29 +318,38 @@ impl Buffer {
     }
 }
 
-/// An event of a batch: it is there if and only if the batch was committed.
-pub struct Proof {
-    key: Key,
-    seq: u64,
-    id: EventId,
+/// A trace of a batch that is there if and only if the batch was committed.
+pub enum Proof {
+    Event {
+        key: Key,
+        seq: u64,
+        id: EventId,
+    },
+    Deletion {
+        key: Key,
+        at: Timestamp,
+    },
+    /// Only what may be written again: chunks, answered requests.
+    None,
 }
 
 impl Proof {
-    /// `None` if the batch wrote no event: then it may be repeated.
-    pub fn of(answers: &[Result<Committed, Error>]) -> Option<Proof> {
-        answers.iter().flatten().filter(|committed| !committed.repeated).find_map(|committed| {
-            let event = committed.events.first()?;
-            let key = Key { tenant: committed.conversation.tenant.clone(), id: event.conversation };
-            Some(Proof { key, seq: event.seq, id: event.id })
-        })
-    }
-
     pub fn is_written(&self, db: &Db) -> Result<bool, Error> {
-        let sql =
-            "SELECT 1 FROM conversation_rows c JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no
-             WHERE c.tenant = $1 AND c.id = $2 AND e.seq = $3 AND e.id = $4";
-        let (of, id) = (self.key.id.to_bytes(), self.id.to_bytes());
-        Ok(db.query_one(sql, &[&self.key.tenant.as_str(), &&of[..], &signed(self.seq), &&id[..]])?.is_some())
+        let found = match self {
+            Proof::Event { key, seq, id } => {
+                let sql =
+                    "SELECT 1 FROM conversation_rows c JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no
+                     WHERE c.tenant = $1 AND c.id = $2 AND e.seq = $3 AND e.id = $4";
+                let (of, id) = (key.id.to_bytes(), id.to_bytes());
+                db.query_one(sql, &[&key.tenant.as_str(), &&of[..], &signed(*seq), &&id[..]])?
+            }
+            Proof::Deletion { key, at } => {
+                let sql = "SELECT 1 FROM conversation_rows WHERE tenant = $1 AND id = $2 AND deleted = $3";
+                db.query_one(sql, &[&key.tenant.as_str(), &&key.id.to_bytes()[..], &at.0])?
+            }
+            Proof::None => None,
+        };
+        Ok(found.is_some())
     }
 }
 
@@ -354,6 +364,7 @@ pub struct Batch<'a> {
     requests: HashMap<RequestName, Known>,
     numbers: Vec<i64>,
     tombstones: BTreeSet<Key>,
+    deletion: Option<(Key, Timestamp)>,
 }
 
 /// Number of a lock: the first bytes of a hash. A collision only makes two requests wait for each other.
@@ -458,7 +469,20 @@ impl<'a> Batch<'a> {
             requests.insert(name, request);
         }
         let buffer = RefCell::new(Buffer { node, ..Buffer::default() });
-        Ok(Batch { db, buffer, known, tombstones, requests, numbers })
+        Ok(Batch { db, buffer, known, tombstones, requests, numbers, deletion: None })
+    }
+
+    /// The proof that this batch was committed. Preferably a deletion: it may have removed the batch's own events.
+    pub fn proof(&self, answers: &[Result<Committed, Error>]) -> Proof {
+        if let Some((key, at)) = self.deletion.clone() {
+            return Proof::Deletion { key, at };
+        }
+        let written = answers.iter().flatten().filter(|committed| !committed.repeated);
+        let first = written.filter_map(|committed| Some((committed, committed.events.first()?))).next();
+        first.map_or(Proof::None, |(committed, event)| {
+            let key = Key { tenant: committed.conversation.tenant.clone(), id: event.conversation };
+            Proof::Event { key, seq: event.seq, id: event.id }
+        })
     }
 
     /// Writes the rest and commits, in one round trip.
@@ -528,6 +552,7 @@ impl<'a> Batch<'a> {
                 let (no, conversation) = there(existing)?;
                 self.delete(&key, no, &conversation, &deletion)?;
                 self.known.insert(key.clone(), None);
+                self.deletion = Some((key.clone(), deletion.tombstone.deleted));
                 self.tombstones.insert(key);
                 self.requests
                     .retain(|_, request| deletion.purges.iter().all(|p| signed(p.conversation) != request.0));

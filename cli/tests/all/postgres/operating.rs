@@ -1,0 +1,45 @@
+//! The commands of docs/operating.md, on a PostgreSQL of their own.
+
+use super::cluster::{Folder, as_nobody, free_port};
+use super::rounds;
+use crate::documents::{blocks, page};
+use std::process::Command;
+
+/// Makes and starts the database that the page takes for granted; in the end, ends all that it started.
+const PRELUDE: &str = r#"
+stop() { for data in main standby recovered; do pg_ctl -D $HOME/$data -m immediate stop >/dev/null 2>&1 || true; done; }
+trap stop EXIT
+cd $HOME
+initdb -D $HOME/main -U postgres --auth=trust -E UTF8 --locale=C.UTF-8 --no-sync >/dev/null
+cat >> main/postgresql.conf <<END
+port = 5432
+listen_addresses = '127.0.0.1'
+unix_socket_directories = ''
+fsync = off
+END
+pg_ctl -D $HOME/main -l $HOME/main.log -w start >/dev/null
+"#;
+
+#[test]
+fn the_page_on_operating_runs_as_typed() {
+    rounds(|_| {
+        let is_run = |info: &String| info == "sh not run: needs a PostgreSQL server";
+        let steps = blocks(&page("docs/operating.md")).into_iter().filter(|(info, _)| is_run(info));
+        let mut script = format!("{PRELUDE}{}", steps.map(|(_, text)| text).collect::<String>());
+        let folder = Folder::new();
+        for port in ["5432", "5433", "5434"] {
+            script = script.replace(port, &free_port().to_string());
+        }
+        script = script.replace("/var/lib/postgresql", &folder.path().display().to_string());
+        let bin = std::env::var("EVERTURN_TEST_POSTGRES_BIN").unwrap();
+        let own = std::path::Path::new(env!("CARGO_BIN_EXE_everturn")).parent().unwrap();
+        let path = format!("{bin}:{}:{}", own.display(), std::env::var("PATH").unwrap());
+        let mut bash = Command::new("bash");
+        bash.args(["-euo", "pipefail", "-c", &script]).env("PATH", path);
+        bash.env("HOME", folder.path()).env("EVERTURN_RECALL_EMBEDDER", "none");
+        let said = as_nobody(bash.current_dir("/")).output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+        assert!(said.status.success(), "{}\n{out}\n{err}", said.status);
+        assert!(out.contains("every word is kept"), "{out}\n{err}");
+    });
+}
