@@ -209,7 +209,8 @@ impl Everturn {
                     false => Postgres::open(url)?,
                 });
                 let elsewhere = (!options.read_only).then(|| store.clone() as Arc<dyn Elsewhere>);
-                (store.clone(), store.clone(), store.clone(), store.clone(), store.clone(), store, elsewhere)
+                let assets = store.assets();
+                (store.clone(), store.clone(), store.clone(), store.clone(), store, assets, elsewhere)
             }
         };
         let unexpired = Unexpired::new(log, index, options.world.clone(), options.read_only);

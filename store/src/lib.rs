@@ -32,6 +32,7 @@ mod log;
 pub mod memory;
 pub mod postgres;
 mod recall;
+mod runtime;
 mod search;
 pub mod sqlite;
 

@@ -17,7 +17,8 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, Config, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// A process that gave no sign for this long is taken for dead.
 const SILENT: Duration = Duration::from_secs(5);
@@ -160,7 +161,7 @@ impl Node {
         db.commit()?;
         let cursor = Cursor::now(&Db::begin(link, Scope::All, Mode::Read)?)?;
         let bell = Arc::<Bell>::default();
-        link.runtime.spawn(listen(link.config.clone(), no, bell.clone()));
+        link.runtime.spawn(listen(link.config.clone(), link.tls.clone(), no, bell.clone()));
         Ok(Node { no, cursor: Mutex::new(cursor), steady: Mutex::default(), bell })
     }
 
@@ -205,9 +206,9 @@ impl Node {
 }
 
 /// Listens and tells, over one connection of its own, until the store closes.
-async fn listen(config: Config, no: i64, bell: Arc<Bell>) {
+async fn listen(config: Config, tls: MakeRustlsConnect, no: i64, bell: Arc<Bell>) {
     loop {
-        if let Err(error) = listen_once(&config, no, &bell).await {
+        if let Err(error) = listen_once(&config, tls.clone(), no, &bell).await {
             tracing::debug!(%error, "cannot listen for changes; looking once a second meanwhile");
         }
         // Something may have happened while nobody listened.
@@ -216,8 +217,13 @@ async fn listen(config: Config, no: i64, bell: Arc<Bell>) {
     }
 }
 
-async fn listen_once(config: &Config, no: i64, bell: &Bell) -> Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = config.connect(NoTls).await?;
+async fn listen_once(
+    config: &Config,
+    tls: MakeRustlsConnect,
+    no: i64,
+    bell: &Bell,
+) -> Result<(), tokio_postgres::Error> {
+    let (client, mut connection) = config.connect(tls).await?;
     let own = no.to_string();
     let heard = async {
         loop {

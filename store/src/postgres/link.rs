@@ -1,30 +1,28 @@
-//! The bridge between an async client and sync traits.
+//! Connections to the database: where they lead, the pool, and the thread that serves them.
 //!
-//! One thread runs a small tokio runtime with nothing on it but the connections: they read and write sockets. A
-//! query is a future that only communicates with its connection over a channel, so it needs no runtime: the
-//! calling thread drives it, and sleeps until the connection wakes it. So a sync method may borrow, may call
-//! `core`, which calls back, and may be called from inside another runtime; and statements that are started
-//! together are sent together.
+//! A query is a future that only communicates with its connection over a channel, so the calling thread drives it
+//! (`runtime.rs`); statements that are started together are sent together.
 
 use super::db::explain;
+use super::tls::Encryption;
+use crate::runtime::{Runtime as Thread, drive};
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use everturn_core::Error;
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::Config;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// A pool of connections and the thread that serves them.
 pub struct Link {
     pool: Option<Pool>,
     pub config: Config,
+    /// Place of assets that the URL names.
+    pub assets: Option<String>,
+    pub tls: MakeRustlsConnect,
     pub runtime: Handle,
     /// Dropped last: the thread then stops.
-    _stop: tokio::sync::oneshot::Sender<()>,
+    _thread: Thread,
 }
 
 /// Maximum time that a request waits for a free connection, and for a new one.
@@ -34,21 +32,34 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 /// Connections of one process, unless the URL says `connections_max`.
 const CONNECTIONS: usize = 8;
 
-/// Settings from a URL. Those that are ours are taken out; the client refuses parameters that it does not know.
-fn parse(url: &str) -> Result<(Config, usize), Error> {
+/// Parts of a URL.
+struct Address {
+    config: Config,
+    connections: usize,
+    assets: Option<String>,
+    tls: MakeRustlsConnect,
+}
+
+/// Takes our parameters out of a URL; the client refuses those that it does not know.
+fn parse(url: &str) -> Result<Address, Error> {
     let invalid = |text: String| Error::invalid("store.url", text);
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    let (ours, rest): (Vec<&str>, Vec<&str>) = query
-        .split('&')
-        .filter(|pair| !pair.is_empty())
-        .partition(|pair| pair.starts_with("connections_max="));
-    let mut connections = CONNECTIONS;
-    for pair in ours {
-        let number = pair.trim_start_matches("connections_max=");
-        connections =
-            number.parse().ok().filter(|n| (2..=1000).contains(n)).ok_or_else(|| {
-                invalid(format!("connections_max is {number:?}; use a number from 2 to 1000"))
-            })?;
+    let (mut connections, mut assets, mut encryption) = (CONNECTIONS, None, Encryption::default());
+    let mut rest = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let mut decoded = url::form_urlencoded::parse(pair.as_bytes());
+        let (name, value) = decoded.next().map(|(name, value)| (name, value.into_owned())).unwrap_or_default();
+        match &*name {
+            "connections_max" => {
+                connections = value.parse().ok().filter(|n| (2..=1000).contains(n)).ok_or_else(|| {
+                    invalid(format!("connections_max is {value:?}; use a number from 2 to 1000"))
+                })?;
+            }
+            "assets" => assets = Some(value),
+            "sslmode" => encryption.mode = Some(value),
+            "sslrootcert" => encryption.root = Some(value),
+            _ => rest.push(pair),
+        }
     }
     let and = if rest.is_empty() { "" } else { "?" };
     let mut config: Config =
@@ -67,27 +78,17 @@ fn parse(url: &str) -> Result<(Config, usize), Error> {
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(UNACKNOWLEDGED);
     }
-    Ok((config, connections))
+    let (mode, tls) = encryption.connector()?;
+    config.ssl_mode(mode);
+    Ok(Address { config, connections, assets, tls })
 }
 
 impl Link {
     pub fn open(url: &str) -> Result<Link, Error> {
-        let (config, connections) = parse(url)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| {
-            Error::internal("store.runtime", format!("cannot start the runtime of the connections: {e}"))
-        })?;
-        let handle = runtime.handle().clone();
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        thread::Builder::new()
-            .name("postgres".into())
-            .spawn(move || {
-                let _ = runtime.block_on(stopped);
-            })
-            .map_err(|e| {
-                Error::internal("store.runtime", format!("cannot start the thread of the connections: {e}"))
-            })?;
+        let Address { config, connections, assets, tls } = parse(url)?;
+        let thread = Thread::start("postgres")?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let pool = Pool::builder(Manager::from_config(config.clone(), NoTls, recycling))
+        let pool = Pool::builder(Manager::from_config(config.clone(), tls.clone(), recycling))
             .max_size(connections)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(WAIT))
@@ -96,7 +97,8 @@ impl Link {
             .map_err(|e| {
                 Error::internal("store.pool", format!("cannot make the pool of connections: {e}"))
             })?;
-        Ok(Link { pool: Some(pool), config, runtime: handle, _stop: stop })
+        let runtime = thread.handle.clone();
+        Ok(Link { pool: Some(pool), config, assets, tls, runtime, _thread: thread })
     }
 
     pub fn connection(&self) -> Result<Object, Error> {
@@ -132,26 +134,5 @@ impl Drop for Link {
     fn drop(&mut self) {
         let _inside = self.runtime.enter();
         self.pool.take();
-    }
-}
-
-struct Sleeper(Thread);
-
-impl Wake for Sleeper {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Drives a future on this thread. Unlike a runtime's `block_on` it may be called from anywhere.
-pub fn drive<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Sleeper(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }

@@ -197,6 +197,14 @@ CREATE TABLE asset_bytes (
 );
 ALTER TABLE asset_bytes ALTER COLUMN bytes SET STORAGE EXTERNAL; -- not compressed, so that a range is read without the rest
 
+-- The store itself: one row. The place of its assets carries the same id.
+CREATE TABLE store_identity (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    id       uuid NOT NULL DEFAULT gen_random_uuid(),
+    assets   text                              -- URL of the place of the bytes; null: in `asset_bytes`
+);
+INSERT INTO store_identity DEFAULT VALUES;
+
 -- Processes that share the store. Each gives a sign every second.
 CREATE TABLE nodes (
     no   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

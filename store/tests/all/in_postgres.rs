@@ -6,7 +6,9 @@ use everturn_core::id::Key;
 use everturn_core::write::{Action, Idempotency, Write};
 use everturn_store::conformance::{Backend, Maker, create, tenant};
 use everturn_store::postgres::{self, Postgres};
-use everturn_store::{CheckedLog, ConversationIndex, Log};
+use crate::places;
+use everturn_store::{Assets, CheckedLog, ConversationIndex, Log};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static DATABASES: AtomicU32 = AtomicU32::new(0);
@@ -58,7 +60,58 @@ fn kept(promise: fn(&dyn Backend)) {
 mod promises {
     everturn_store::conformance!(log super::kept);
     everturn_store::conformance!(recall super::kept);
+    everturn_store::conformance!(assets |promise: fn(&dyn everturn_store::Assets)| {
+        let Some(database) = super::Database::new() else { return };
+        promise(&database.open());
+    });
 }
+
+/// The database remembers the place of its assets, so that all processes use the same; it changes only to a place that
+/// has them.
+#[test]
+fn assets_stay_in_the_place_that_was_chosen_first() {
+    let Some(database) = Database::new() else { return };
+    let acme = tenant("acme");
+    let at = |place: &str| format!("{}&assets={place}", database.url());
+    let opened = |url: &str| Postgres::open(url).map(|store| Arc::new(store).assets());
+    let refused = |url: &str, code: &str| {
+        let error = opened(url).err().unwrap();
+        assert_eq!(error.code(), code, "{error}");
+    };
+    let ((here, first), (there, second)) = (places::folder(), places::folder());
+    let first = places::s3().unwrap_or(first);
+    // Started together: both agree.
+    let stores: Vec<_> = std::thread::scope(|scope| {
+        let opening: Vec<_> = (0..2).map(|_| scope.spawn(|| opened(&at(&first)).unwrap())).collect();
+        opening.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let sha256 = Hash::of(b"bytes");
+    stores[0].put(&acme, sha256, b"bytes".to_vec()).unwrap();
+    assert_eq!(stores[1].get(&acme, sha256).unwrap(), b"bytes");
+    // Without naming it, and for reading only.
+    assert_eq!(opened(&database.url()).unwrap().get(&acme, sha256).unwrap(), b"bytes");
+    let reader = Arc::new(Postgres::open_read_only(&database.url()).unwrap()).assets();
+    assert_eq!(reader.get(&acme, sha256).unwrap(), b"bytes");
+    database.run("SELECT 1 / (CASE WHEN EXISTS (SELECT 1 FROM asset_bytes) THEN 0 ELSE 1 END)").unwrap();
+    refused(&at(&second), "assets.moved");
+    // Another store may not use it.
+    if let Some(other) = Database::new() {
+        refused(&format!("{}&assets={first}", other.url()), "assets.taken");
+        // Nor move there with assets in its database.
+        let store = other.open();
+        store.put(&acme, sha256, b"bytes".to_vec()).unwrap();
+        refused(&format!("{}&assets={second}", other.url()), "assets.moved");
+    }
+    // Copied with whatever tool, the place may change.
+    let mark = there.path().join("everturn-store");
+    database.run(&format!("UPDATE store_identity SET id = '{ID}'")).unwrap();
+    std::fs::write(mark, ID).unwrap();
+    opened(&at(&second)).unwrap();
+    opened(&database.url()).unwrap();
+    drop(here);
+}
+
+const ID: &str = "7e8dd9a5-3f6e-4a52-a9a0-5a35ed2d4e9b";
 
 /// Four processes (here: four stores with connections of their own) append to two conversations at once, in both
 /// orders: one order, no gap, nothing lost, and a key that all send is answered once.
