@@ -1,5 +1,5 @@
 //! Other processes that write to the same store: their events reach the readers of this one, and turns that they left
-//! open when they died are ended.
+//! open when they died are ended, and their background work is taken over.
 
 use crate::background::{publish_open_turns, recover};
 use crate::everturn::Shared;
@@ -24,7 +24,8 @@ pub fn run(shared: &Shared) {
     while !shared.pauses.ended() {
         elsewhere.wait(LOOK_EVERY);
         let looked = elsewhere.news().and_then(|news| take_in(shared, &**elsewhere, news));
-        match looked.and_then(|()| recover(shared)) {
+        let looked = looked.and_then(|()| recover(shared));
+        match looked.and_then(|()| shared.compaction.take_over(&**elsewhere)) {
             Ok(()) => failed = false,
             Err(error) if failed => {
                 tracing::debug!(%error, "changes by other processes still cannot be read")
@@ -52,6 +53,7 @@ fn take_in(shared: &Shared, elsewhere: &dyn Elsewhere, news: News) -> Result<(),
     let followed: HashMap<Key, u64> = shared.hub.followed().into_iter().collect();
     for change in &news.changed {
         shared.journal.changed_elsewhere(change);
+        shared.compaction.note_elsewhere(change);
         let Some(head) = followed.get(&change.key) else { continue };
         if change.deleted {
             shared.hub.publish(&change.key, std::iter::once(Update::Deleted));

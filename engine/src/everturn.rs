@@ -290,7 +290,11 @@ impl Everturn {
             Everturn { inner: Arc::new(Inner { threads: Mutex::default(), shared: shared.clone() }) };
         everturn.inner.start()?;
         if !shared.options.read_only {
-            if let Err(error) = background::delete_expired(&shared) {
+            let first = background::leads(&shared).and_then(|leads| match leads {
+                true => background::delete_expired(&shared),
+                false => Ok(()),
+            });
+            if let Err(error) = first {
                 tracing::warn!(%error, "expired conversations are not deleted; the sweeper retries");
             }
             background::recover(&shared)?;

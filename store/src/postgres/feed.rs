@@ -8,7 +8,7 @@
 use super::Postgres;
 use super::db::{Db, Mode, Scope};
 use super::link::Link;
-use super::rows::{self, signed};
+use super::rows;
 use crate::{ChangedConversation, Elsewhere, News};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
@@ -22,6 +22,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// A process that gave no sign for this long is taken for dead.
 const SILENT: Duration = Duration::from_secs(5);
+pub const SILENT_S: f64 = SILENT.as_secs() as f64;
 /// Interval between two signs.
 const SIGN_EVERY: Duration = Duration::from_secs(1);
 /// A gap between two signs of this process after which it does not judge others: they may have had the same outage.
@@ -200,7 +201,7 @@ impl Node {
     }
 
     /// Whether this process has given signs for long enough to judge others.
-    fn is_steady(&self) -> bool {
+    pub fn is_steady(&self) -> bool {
         self.steady.lock().is_some_and(|(since, last)| last.elapsed() < GAP && since.elapsed() >= SILENT)
     }
 }
@@ -250,7 +251,7 @@ async fn notify(client: &Client, own: &str, bell: &Bell) -> Result<(), tokio_pos
 }
 
 impl Postgres {
-    fn node(&self) -> Result<&Node, Error> {
+    pub(super) fn node(&self) -> Result<&Node, Error> {
         self.node
             .as_ref()
             .ok_or_else(|| Error::internal("store.node", "the store was opened for reading only"))
@@ -297,8 +298,7 @@ impl Elsewhere for Postgres {
         let sql = "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.tenant = t.tenant AND c.no = t.conversation
              WHERE t.status = 'pending' AND c.deleted IS NULL
                  AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.no = t.node AND n.seen > clock_timestamp() - $1 * interval '1 s')";
-        let silent_s = signed(SILENT.as_secs()) as f64;
-        self.of_all()?.query(sql, &[&silent_s])?.iter().map(open_turn).collect()
+        self.of_all()?.query(sql, &[&SILENT_S])?.iter().map(open_turn).collect()
     }
 }
 

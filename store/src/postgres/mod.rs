@@ -1,7 +1,7 @@
 //! A store in PostgreSQL, which any number of processes write at once.
 //!
 //! `link` joins the async client and the sync traits, `db` is one transaction, `migrations` makes and changes the
-//! tables, `feed` has the news of other processes, `write` writes a batch, `lookup` answers a plan, `read` has all queries, `index`, `keys`, `assets` and `backup`
+//! tables, `feed` has the news of other processes, `leases` shares work with them, `write` writes a batch, `lookup` answers a plan, `read` has all queries, `index`, `keys`, `assets` and `backup`
 //! are the traits, `tls` encrypts, `recall` the source of this process's indexes.
 
 mod assets;
@@ -10,6 +10,7 @@ mod db;
 mod feed;
 mod index;
 mod keys;
+mod leases;
 mod link;
 mod lookup;
 mod migrations;

@@ -211,6 +211,18 @@ CREATE TABLE nodes (
     seen timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- Background work, so that one process does it: of a conversation (`name` is its id), or of the whole store (no tenant).
+CREATE TABLE leases (
+    tenant  text COLLATE "C" NOT NULL,
+    name    text COLLATE "C" NOT NULL,
+    node    bigint,                            -- the process that has it, for as long as it gives signs; null: none
+    through bigint NOT NULL DEFAULT 0,         -- seq through which the work of a conversation is done
+    due     bigint,                            -- when there is more to do although nothing is appended
+    changed timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (tenant, name)
+);
+CREATE INDEX leases_due ON leases (due) WHERE due IS NOT NULL;
+
 -- Row-level security, on partitions too, since they can be queried directly. The server (the owner of the tables) names the
 -- tenants of each transaction in the setting `everturn.tenants`, separated by spaces, or `*` for work on the whole store:
 -- a query without its tenant then finds nothing of others.

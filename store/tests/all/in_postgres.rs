@@ -1,15 +1,18 @@
 //! The promises on a real PostgreSQL server, and what only a store with several writers has. `./test postgres`
 //! starts the server and names it in `EVERTURN_TEST_POSTGRES`; without it the tests say that they are skipped.
 
+use crate::places;
+use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::id::Key;
+use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, Idempotency, Write};
 use everturn_store::conformance::{Backend, Maker, create, tenant};
 use everturn_store::postgres::{self, Postgres};
-use crate::places;
-use everturn_store::{Assets, CheckedLog, ConversationIndex, Log};
+use everturn_store::{Assets, CheckedLog, ConversationIndex, Elsewhere, Leases, Log, Work, WorkDone};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
@@ -40,7 +43,7 @@ impl Database {
         Postgres::open(&self.url()).unwrap()
     }
 
-    fn run(&self, sql: &str) -> Result<(), everturn_core::Error> {
+    fn run(&self, sql: &str) -> Result<(), Error> {
         postgres::run(&self.url(), sql)
     }
 }
@@ -305,4 +308,109 @@ fn errors_of_opening_say_what_to_do() {
     database.run("INSERT INTO schema_versions (version) VALUES (99)").unwrap();
     let (code, text) = said(&url);
     assert!(code == "store.version" && text.contains("99"), "{text}");
+}
+
+/// Two processes and their work: one does it, the other once it is done, or the first has left or is dead.
+#[test]
+fn work_is_done_by_one_process_and_taken_over() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (database.open(), database.open());
+    let m = Maker::default();
+    let key = m.key();
+    assert!(one.leads("sweep").unwrap() && one.leads("sweep").unwrap() && !other.leads("sweep").unwrap());
+    assert!(other.leads("index").unwrap(), "each job by itself");
+    assert_eq!(one.take_work(&key).unwrap(), Some(0));
+    assert_eq!(other.take_work(&key).unwrap(), None);
+    let left = || other.work_left(&[(key.clone(), 5), (m.key(), 1)]).unwrap();
+    assert_eq!(left(), [Work::Taken, Work::Free]);
+    let done = |through, due: Option<i64>| Some(WorkDone { through, due: due.map(Timestamp) });
+    // Ending what another has changes nothing.
+    other.end_work(&key, done(9, None)).unwrap();
+    one.end_work(&key, done(5, Some(70))).unwrap();
+    assert_eq!(left(), [Work::Done, Work::Free]);
+    assert_eq!(other.work_left(&[(key.clone(), 6)]).unwrap(), [Work::Free]);
+    assert_eq!(other.due_work(Timestamp(69), 10).unwrap(), []);
+    assert_eq!(other.due_work(Timestamp(70), 10).unwrap(), [key.clone()]);
+    assert_eq!(other.take_work(&key).unwrap(), Some(5));
+    other.end_work(&key, None).unwrap();
+    assert_eq!(one.take_work(&key).unwrap(), Some(5));
+    one.end_work(&key, done(2, None)).unwrap();
+    assert_eq!(other.due_work(Timestamp(70), 10).unwrap(), []);
+    one.forget_work().unwrap();
+    assert_eq!(one.take_work(&key).unwrap(), Some(5), "not forgotten yet");
+    // The first gives no sign any more. The other does, for long enough to judge.
+    let began = Instant::now();
+    while other.take_work(&key).unwrap().is_none() {
+        other.news().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(began.elapsed() >= Duration::from_secs(4), "a process is not taken for dead at once");
+    assert!(other.leads("sweep").unwrap());
+    // It may come back, but what was taken over stays so; a process that leaves gives all back at once.
+    one.news().unwrap();
+    assert!(one.take_work(&key).unwrap().is_none() && !one.leads("sweep").unwrap());
+    let third = database.open();
+    drop(other);
+    let began = Instant::now();
+    while third.take_work(&key).unwrap().is_none() {
+        third.news().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A server whose certificate is known, and one that is not the right one.
+#[test]
+fn connections_are_encrypted_and_certificates_are_checked() {
+    let Ok(server) = std::env::var("EVERTURN_TEST_POSTGRES_TLS") else {
+        eprintln!("skipped: EVERTURN_TEST_POSTGRES_TLS names no PostgreSQL server with TLS; use ./test postgres");
+        return;
+    };
+    let (right, wrong) =
+        (std::env::var("EVERTURN_TEST_CERTIFICATE").unwrap(), std::env::var("EVERTURN_TEST_OTHER_CERTIFICATE").unwrap());
+    let encrypted = "SELECT 1 / (CASE WHEN ssl THEN 1 ELSE 0 END) FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+    let with = |parameters: &str| postgres::run(&format!("{server}{parameters}"), encrypted);
+    let by_address = |parameters: &str| {
+        postgres::run(&format!("{}{parameters}", server.replace("localhost", "127.0.0.1")), encrypted)
+    };
+    let refused = |answer: Result<(), Error>, code: &str, says: &str| {
+        let error = answer.unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    };
+    for parameters in ["", "&sslmode=prefer", "&sslmode=require", "&sslmode=require&channel_binding=require"] {
+        with(parameters).unwrap();
+    }
+    for mode in ["require", "verify-ca", "verify-full"] {
+        with(&format!("&sslmode={mode}&sslrootcert={right}")).unwrap();
+        let other = with(&format!("&sslmode={mode}&sslrootcert={wrong}"));
+        refused(other, "store.certificate", "is not trusted");
+    }
+    by_address(&format!("&sslmode=verify-ca&sslrootcert={right}")).unwrap();
+    refused(
+        by_address(&format!("&sslmode=verify-full&sslrootcert={right}")),
+        "store.certificate",
+        "the host as it is in the certificate",
+    );
+    refused(with("&sslmode=verify-full"), "store.certificate", "sslrootcert=FILE");
+    refused(with("&sslmode=disable"), "store.query", "division by zero");
+    refused(with("&sslmode=verify-ca"), "store.url", "sslrootcert=FILE");
+    refused(with("&sslmode=always"), "store.url", "verify-full");
+    refused(with("&sslmode=verify-full&sslrootcert=/nowhere"), "store.certificate", "/nowhere");
+    // The whole store over an encrypted connection, with the one that listens.
+    let store = Postgres::open(&format!("{server}&sslmode=verify-full&sslrootcert={right}")).unwrap();
+    let m = Maker::default();
+    let key = m.key();
+    create(&store, &key, vec![m.created(), m.say("hello")]);
+    assert_eq!(store.events(&key, 0, 10).unwrap().len(), 2);
+    // A server without TLS.
+    if let Ok(plain) = std::env::var("EVERTURN_TEST_POSTGRES") {
+        refused(
+            postgres::run(&plain.replace("sslmode=disable", "sslmode=require"), "SELECT 1"),
+            "store.unreachable",
+            "TLS",
+        );
+        postgres::run(&plain.replace("sslmode=disable", "sslmode=prefer"), "SELECT 1").unwrap();
+    }
 }
