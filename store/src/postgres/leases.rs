@@ -32,12 +32,14 @@ impl Postgres {
         const SQL: &str = concat!(
             "INSERT INTO leases AS l (tenant, name, node) VALUES ($1, $2, $3)
              ON CONFLICT (tenant, name) DO UPDATE SET node = excluded.node, changed = clock_timestamp()
-                 WHERE l.node IS NULL OR l.node = excluded.node OR ($4 AND NOT ",
+                 WHERE l.node IS NULL OR l.node = excluded.node
+                     OR NOT EXISTS (SELECT 1 FROM nodes n WHERE n.no = l.node) OR ($4 AND NOT ",
             lives!("l.node", "$5"),
             ") RETURNING l.through"
         );
         let node = self.node()?;
-        // After an outage of its own, a process does not judge others.
+        // A process that leaves takes its row of `nodes` along. Whether another is dead is not for a process to judge that had
+        // an outage itself.
         let taken = db.query_one(SQL, &[&tenant, &name, &node.no, &node.is_steady(), &SILENT_S])?;
         db.commit()?;
         taken.map(|row| rows::unsigned(&row, 0)).transpose()
