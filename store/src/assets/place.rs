@@ -3,13 +3,13 @@
 //! A place belongs to one store. An object beside the assets names it, since a second store would take the assets of the
 //! first for its own unused ones and delete them.
 
-use super::{Assets, ObjectAssets, listed, told};
+use super::{ObjectAssets, listed, told};
 use crate::runtime::Runtime;
 use everturn_core::Error;
 use futures_util::{StreamExt, TryStreamExt};
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
@@ -77,19 +77,27 @@ impl Place {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (scheme, prefix) =
             ObjectStoreScheme::parse(&parsed).map_err(|_| invalid("names no place this version knows"))?;
-        use {
-            object_store::aws::AmazonS3ConfigKey as S3, object_store::azure::AzureConfigKey as Azure,
-            object_store::gcp::GoogleConfigKey as Google,
-        };
         let store = match scheme {
             ObjectStoreScheme::AmazonS3 => {
-                from_environment!(AmazonS3Builder, S3::Client, "AWS_", parsed, environment)
+                from_environment!(AmazonS3Builder, AmazonS3ConfigKey::Client, "AWS_", parsed, environment)
             }
             ObjectStoreScheme::GoogleCloudStorage => {
-                from_environment!(GoogleCloudStorageBuilder, Google::Client, "GOOGLE_", parsed, environment)
+                from_environment!(
+                    GoogleCloudStorageBuilder,
+                    GoogleConfigKey::Client,
+                    "GOOGLE_",
+                    parsed,
+                    environment
+                )
             }
             ObjectStoreScheme::MicrosoftAzure => {
-                from_environment!(MicrosoftAzureBuilder, Azure::Client, "AZURE_", parsed, environment)
+                from_environment!(
+                    MicrosoftAzureBuilder,
+                    AzureConfigKey::Client,
+                    "AZURE_",
+                    parsed,
+                    environment
+                )
             }
             ObjectStoreScheme::Local => {
                 let folder: PathBuf = parsed.to_file_path().map_err(|()| invalid("names no folder"))?;

@@ -56,7 +56,9 @@ pub fn deleted_bytes_are_gone(assets: &dyn Assets) {
         assert!(matches!(assets.get(&acme, sha256), Err(Error::NotFound(_))));
     }
     assert_eq!(assets.get(&other, sha256).unwrap(), b"shared");
-    assert!(matches!(assets.list().unwrap().as_slice(), [(tenant, hash, _)] if *tenant == other && *hash == sha256));
+    assert!(
+        matches!(assets.list().unwrap().as_slice(), [(tenant, hash, _)] if *tenant == other && *hash == sha256)
+    );
 }
 
 /// Everything is listed, with its tenant and a time that does not go back when the same bytes are put again.

@@ -26,8 +26,8 @@ pub fn place(link: &Link, read_only: bool) -> Result<Option<ObjectAssets>, Error
     let (store, known, in_database): (String, Option<String>, bool) =
         (rows::get(&row, 0)?, rows::get(&row, 1)?, rows::get(&row, 2)?);
     let Some(url) = link.assets.clone().or_else(|| known.clone()) else { return Ok(None) };
-    let environment =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let moved = |text: String| Err(Error::conflict("assets.moved", text));
     if known.is_none() && in_database {
         let advice = "use `everturn copy` to a new database";

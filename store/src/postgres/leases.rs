@@ -58,7 +58,8 @@ impl Leases for Postgres {
 
     fn end_work(&self, key: &Key, done: Option<WorkDone>) -> Result<(), Error> {
         let db = self.writing(Scope::Tenant(&key.tenant))?;
-        let sql = "UPDATE leases SET node = NULL, changed = clock_timestamp(), through = greatest(through, $4),
+        let sql =
+            "UPDATE leases SET node = NULL, changed = clock_timestamp(), through = greatest(through, $4),
                  due = CASE WHEN $4 IS NULL THEN due ELSE $5 END
              WHERE tenant = $1 AND name = $2 AND node = $3";
         let no = self.node()?.no;
@@ -103,7 +104,9 @@ impl Leases for Postgres {
     fn forget_work(&self) -> Result<(), Error> {
         let db = self.writing(Scope::All)?;
         for sql in [
-            format!("DELETE FROM leases WHERE node IS NULL AND due IS NULL AND changed < clock_timestamp() - {KEPT}"),
+            format!(
+                "DELETE FROM leases WHERE node IS NULL AND due IS NULL AND changed < clock_timestamp() - {KEPT}"
+            ),
             // A process that lives after all makes its row again with its next sign.
             format!("DELETE FROM nodes WHERE seen < clock_timestamp() - {KEPT}"),
         ] {

@@ -48,7 +48,8 @@ fn parse(url: &str) -> Result<Address, Error> {
     let mut rest = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let mut decoded = url::form_urlencoded::parse(pair.as_bytes());
-        let (name, value) = decoded.next().map(|(name, value)| (name, value.into_owned())).unwrap_or_default();
+        let (name, value) =
+            decoded.next().map(|(name, value)| (name, value.into_owned())).unwrap_or_default();
         match &*name {
             "connections_max" => {
                 connections = value.parse().ok().filter(|n| (2..=1000).contains(n)).ok_or_else(|| {

@@ -54,7 +54,8 @@ impl Encryption {
             (Check::Full, Some(root)) if root == "system" => system(provider.clone())?,
             (_, root) => {
                 let roots = trusted(root.as_deref().unwrap_or_default())?;
-                let built = WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone()).build();
+                let built =
+                    WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone()).build();
                 let chain = built.map_err(|e| invalid(format!("sslrootcert cannot be used: {e}")))?;
                 match check {
                     Check::Full => chain,
@@ -77,8 +78,9 @@ impl Encryption {
 /// Trusts the authorities of the system.
 fn system(provider: Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, Error> {
     let verifier = rustls_platform_verifier::Verifier::new(provider).map_err(|e| {
-        let text =
-            format!("the certificates of the system cannot be read ({e}); name those to trust by sslrootcert=FILE");
+        let text = format!(
+            "the certificates of the system cannot be read ({e}); name those to trust by sslrootcert=FILE"
+        );
         Error::invalid("store.certificate", text)
     })?;
     Ok(Arc::new(verifier))
@@ -86,7 +88,10 @@ fn system(provider: Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, 
 
 fn trusted(file: &str) -> Result<RootCertStore, Error> {
     let unusable = |why: String| {
-        Error::invalid("store.certificate", format!("sslrootcert={file} cannot be used: {why}; name a PEM file"))
+        Error::invalid(
+            "store.certificate",
+            format!("sslrootcert={file} cannot be used: {why}; name a PEM file"),
+        )
     };
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(file).map_err(|e| unusable(e.to_string()))? {

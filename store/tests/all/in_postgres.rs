@@ -358,12 +358,17 @@ fn work_is_done_by_one_process_and_taken_over() {
 #[test]
 fn connections_are_encrypted_and_certificates_are_checked() {
     let Ok(server) = std::env::var("EVERTURN_TEST_POSTGRES_TLS") else {
-        eprintln!("skipped: EVERTURN_TEST_POSTGRES_TLS names no PostgreSQL server with TLS; use ./test postgres");
+        eprintln!(
+            "skipped: EVERTURN_TEST_POSTGRES_TLS names no PostgreSQL server with TLS; use ./test postgres"
+        );
         return;
     };
-    let (right, wrong) =
-        (std::env::var("EVERTURN_TEST_CERTIFICATE").unwrap(), std::env::var("EVERTURN_TEST_OTHER_CERTIFICATE").unwrap());
-    let encrypted = "SELECT 1 / (CASE WHEN ssl THEN 1 ELSE 0 END) FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+    let (right, wrong) = (
+        std::env::var("EVERTURN_TEST_CERTIFICATE").unwrap(),
+        std::env::var("EVERTURN_TEST_OTHER_CERTIFICATE").unwrap(),
+    );
+    let encrypted =
+        "SELECT 1 / (CASE WHEN ssl THEN 1 ELSE 0 END) FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
     let with = |parameters: &str| postgres::run(&format!("{server}{parameters}"), encrypted);
     let by_address = |parameters: &str| {
         postgres::run(&format!("{}{parameters}", server.replace("localhost", "127.0.0.1")), encrypted)
@@ -373,7 +378,8 @@ fn connections_are_encrypted_and_certificates_are_checked() {
         assert_eq!(error.code(), code, "{error}");
         assert!(error.to_string().contains(says), "{error}");
     };
-    for parameters in ["", "&sslmode=prefer", "&sslmode=require", "&sslmode=require&channel_binding=require"] {
+    for parameters in ["", "&sslmode=prefer", "&sslmode=require", "&sslmode=require&channel_binding=require"]
+    {
         with(parameters).unwrap();
     }
     for mode in ["require", "verify-ca", "verify-full"] {

@@ -102,8 +102,9 @@ fn wrong_places_are_refused_when_they_are_opened() {
     let bucket = std::env::var("EVERTURN_TEST_S3").unwrap();
     refused(&url.replace(&bucket, &format!("{bucket}-absent")), "assets.absent", "make it first");
     let with = |changes: &[(&str, &str)]| {
-        let kept: Vec<(String, String)> =
-            std::env::vars().filter(|(name, _)| !changes.iter().any(|(changed, _)| changed == name)).collect();
+        let kept: Vec<(String, String)> = std::env::vars()
+            .filter(|(name, _)| !changes.iter().any(|(changed, _)| changed == name))
+            .collect();
         let changed = changes.iter().map(|(name, value)| (name.to_string(), value.to_string()));
         let place = Place::new(&url, kept.into_iter().chain(changed)).unwrap();
         place.owner().and_then(|_| place.give("one")).and_then(|()| place.writable().map(drop)).unwrap_err()
@@ -111,7 +112,11 @@ fn wrong_places_are_refused_when_they_are_opened() {
     let error = with(&[("AWS_SECRET_ACCESS_KEY", "wrong")]);
     assert_eq!(error.code(), "assets.denied", "{error}");
     let error = with(&[("AWS_ACCESS_KEY_ID", "reader"), ("AWS_SECRET_ACCESS_KEY", "reading")]);
-    assert_eq!((error.code(), error.to_string().contains("cannot write")), ("assets.denied", true), "{error}");
+    assert_eq!(
+        (error.code(), error.to_string().contains("cannot write")),
+        ("assets.denied", true),
+        "{error}"
+    );
     // Nobody listens on port 1.
     let error = with(&[("AWS_ENDPOINT", "http://127.0.0.1:1")]);
     assert_eq!((error.code(), matches!(error, Error::Busy(_))), ("assets.unreachable", true), "{error}");
