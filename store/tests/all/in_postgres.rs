@@ -1,18 +1,18 @@
 //! The promises on a real PostgreSQL server, and what only a store with several writers has. `./test postgres`
 //! starts the server and names it in `EVERTURN_TEST_POSTGRES`; without it the tests say that they are skipped.
 
-use crate::places;
-use everturn_core::Error;
+mod sharing;
+
+use crate::sql;
 use everturn_core::chain::Hash;
 use everturn_core::id::Key;
-use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, Idempotency, Write};
 use everturn_store::conformance::{Backend, Maker, create, tenant};
 use everturn_store::postgres::{self, Postgres};
-use everturn_store::{Assets, CheckedLog, ConversationIndex, Elsewhere, Leases, Log, Work, WorkDone};
-use std::sync::Arc;
+use everturn_store::{CheckedLog, ConversationIndex, Log};
+use serde_json::json;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
@@ -43,7 +43,13 @@ impl Database {
         Postgres::open(&self.url()).unwrap()
     }
 
-    fn run(&self, sql: &str) -> Result<(), Error> {
+    /// Its URL for a superuser.
+    fn admin(&self) -> String {
+        let server = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
+        server.replace("/postgres?", &format!("/{}?", self.name))
+    }
+
+    fn run(&self, sql: &str) -> Result<(), everturn_core::Error> {
         postgres::run(&self.url(), sql)
     }
 }
@@ -63,58 +69,54 @@ fn kept(promise: fn(&dyn Backend)) {
 mod promises {
     everturn_store::conformance!(log super::kept);
     everturn_store::conformance!(recall super::kept);
-    everturn_store::conformance!(assets |promise: fn(&dyn everturn_store::Assets)| {
-        let Some(database) = super::Database::new() else { return };
-        promise(&database.open());
-    });
 }
 
-/// The database remembers the place of its assets, so that all processes use the same; it changes only to a place that
-/// has them.
-#[test]
-fn assets_stay_in_the_place_that_was_chosen_first() {
+/// Runs a scenario of the views for people, read by the program `psql`.
+fn in_sql(scenario: fn(&sql::Store<'_>)) {
     let Some(database) = Database::new() else { return };
-    let acme = tenant("acme");
-    let at = |place: &str| format!("{}&assets={place}", database.url());
-    let opened = |url: &str| Postgres::open(url).map(|store| Arc::new(store).assets());
-    let refused = |url: &str, code: &str| {
-        let error = opened(url).err().unwrap();
-        assert_eq!(error.code(), code, "{error}");
+    let store = database.open();
+    let url = database.admin();
+    let ask = |sql: &str| {
+        let rows = format!("SELECT coalesce(json_agg(found), '[]') FROM ({sql}) found");
+        let psql =
+            std::env::var("EVERTURN_TEST_POSTGRES_BIN").map_or("psql".into(), |bin| format!("{bin}/psql"));
+        let said = Command::new(psql).args(["-At", &url, "-c", &rows]).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        serde_json::from_slice(&said.stdout).unwrap()
     };
-    let ((here, first), (there, second)) = (places::folder(), places::folder());
-    let first = places::s3().unwrap_or(first);
-    // Started together: both agree.
-    let stores: Vec<_> = std::thread::scope(|scope| {
-        let opening: Vec<_> = (0..2).map(|_| scope.spawn(|| opened(&at(&first)).unwrap())).collect();
-        opening.into_iter().map(|one| one.join().unwrap()).collect()
-    });
-    let sha256 = Hash::of(b"bytes");
-    stores[0].put(&acme, sha256, b"bytes".to_vec()).unwrap();
-    assert_eq!(stores[1].get(&acme, sha256).unwrap(), b"bytes");
-    // Without naming it, and for reading only.
-    assert_eq!(opened(&database.url()).unwrap().get(&acme, sha256).unwrap(), b"bytes");
-    let reader = Arc::new(Postgres::open_read_only(&database.url()).unwrap()).assets();
-    assert_eq!(reader.get(&acme, sha256).unwrap(), b"bytes");
-    database.run("SELECT 1 / (CASE WHEN EXISTS (SELECT 1 FROM asset_bytes) THEN 0 ELSE 1 END)").unwrap();
-    refused(&at(&second), "assets.moved");
-    // Another store may not use it.
-    if let Some(other) = Database::new() {
-        refused(&format!("{}&assets={first}", other.url()), "assets.taken");
-        // Nor move there with assets in its database.
-        let store = other.open();
-        store.put(&acme, sha256, b"bytes".to_vec()).unwrap();
-        refused(&format!("{}&assets={second}", other.url()), "assets.moved");
-    }
-    // Copied with whatever tool, the place may change.
-    let mark = there.path().join("everturn-store");
-    database.run(&format!("UPDATE store_identity SET id = '{ID}'")).unwrap();
-    std::fs::write(mark, ID).unwrap();
-    opened(&at(&second)).unwrap();
-    opened(&database.url()).unwrap();
-    drop(here);
+    scenario(&sql::Store { m: Maker::default(), store: &store, ask: &ask, lags: false });
 }
 
-const ID: &str = "7e8dd9a5-3f6e-4a52-a9a0-5a35ed2d4e9b";
+#[test]
+fn turns_of_every_kind_are_in_the_view() {
+    in_sql(sql::turns_of_every_kind);
+}
+
+#[test]
+fn a_private_turn_says_so() {
+    in_sql(sql::a_private_turn);
+}
+
+#[test]
+fn a_fork_has_the_turns_that_it_inherited_as_they_were() {
+    in_sql(sql::forks);
+}
+
+#[test]
+fn facts_are_in_the_view_with_their_words() {
+    in_sql(sql::facts);
+}
+
+/// Text that PostgreSQL cannot hold is shown escaped, and the rest of the view with it.
+#[test]
+fn a_zero_character_does_not_fail_the_view() {
+    in_sql(|s| {
+        let key = s.m.key();
+        create(s.store, &key, vec![s.m.created(), s.m.say("nu\0ll"), s.m.say("plain")]);
+        let found = (s.ask)("select content from turns order by seq");
+        assert_eq!(found, [json!({"content": "\"nu\\u0000ll\""}), json!({"content": "plain"})]);
+    });
+}
 
 /// Four processes (here: four stores with connections of their own) append to two conversations at once, in both
 /// orders: one order, no gap, nothing lost, and a key that all send is answered once.
@@ -205,8 +207,7 @@ fn row_level_security_keeps_tenants_apart() {
         .collect::<Vec<_>>()
         .join(" UNION ALL ");
     database.run(&format!("{} {} COMMIT", set("other"), expect(2, &format!("({parts}) p")))).unwrap();
-    let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-    let admin = admin.replace("/postgres?", &format!("/{}?", database.name));
+    let admin = database.admin();
     postgres::run(&admin, &format!("CREATE ROLE {reader} LOGIN")).unwrap();
     database.run(&format!("SELECT let_read('{name}', '{reader}')")).unwrap();
     let as_reader =
@@ -216,7 +217,10 @@ fn row_level_security_keeps_tenants_apart() {
         // The server's setting has no effect for others.
         as_reader(&format!("{} {} COMMIT", set("*"), expect(2, "events")))?;
         as_reader(&format!("{} {} COMMIT", set("other"), expect(0, "events WHERE tenant = 'other'")))?;
-        as_reader(&expect(1, "conversation_rows"))
+        as_reader(&expect(1, "conversation_rows"))?;
+        as_reader(&expect(1, "conversations"))?;
+        as_reader(&expect(1, "turns WHERE content = 'mine'"))?;
+        as_reader(&expect(0, "turns WHERE content = 'theirs'"))
     })();
     let refused = [
         "SELECT let_read('other', current_user)",
@@ -308,109 +312,4 @@ fn errors_of_opening_say_what_to_do() {
     database.run("INSERT INTO schema_versions (version) VALUES (99)").unwrap();
     let (code, text) = said(&url);
     assert!(code == "store.version" && text.contains("99"), "{text}");
-}
-
-/// Two processes and their work: one does it, the other once it is done, or the first has left or is dead.
-#[test]
-fn work_is_done_by_one_process_and_taken_over() {
-    let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
-    let m = Maker::default();
-    let key = m.key();
-    assert!(one.leads("sweep").unwrap() && one.leads("sweep").unwrap() && !other.leads("sweep").unwrap());
-    assert!(other.leads("index").unwrap(), "each job by itself");
-    assert_eq!(one.take_work(&key).unwrap(), Some(0));
-    assert_eq!(other.take_work(&key).unwrap(), None);
-    let left = || other.work_left(&[(key.clone(), 5), (m.key(), 1)]).unwrap();
-    assert_eq!(left(), [Work::Taken, Work::Free]);
-    let done = |through, due: Option<i64>| Some(WorkDone { through, due: due.map(Timestamp) });
-    // Ending what another has changes nothing.
-    other.end_work(&key, done(9, None)).unwrap();
-    one.end_work(&key, done(5, Some(70))).unwrap();
-    assert_eq!(left(), [Work::Done, Work::Free]);
-    assert_eq!(other.work_left(&[(key.clone(), 6)]).unwrap(), [Work::Free]);
-    assert_eq!(other.due_work(Timestamp(69), 10).unwrap(), []);
-    assert_eq!(other.due_work(Timestamp(70), 10).unwrap(), [key.clone()]);
-    assert_eq!(other.take_work(&key).unwrap(), Some(5));
-    other.end_work(&key, None).unwrap();
-    assert_eq!(one.take_work(&key).unwrap(), Some(5));
-    one.end_work(&key, done(2, None)).unwrap();
-    assert_eq!(other.due_work(Timestamp(70), 10).unwrap(), []);
-    one.forget_work().unwrap();
-    assert_eq!(one.take_work(&key).unwrap(), Some(5), "not forgotten yet");
-    // The first gives no sign any more. The other does, for long enough to judge.
-    let began = Instant::now();
-    while other.take_work(&key).unwrap().is_none() {
-        other.news().unwrap();
-        assert!(began.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    assert!(began.elapsed() >= Duration::from_secs(4), "a process is not taken for dead at once");
-    assert!(other.leads("sweep").unwrap());
-    // It may come back, but what was taken over stays so; a process that leaves gives all back at once.
-    one.news().unwrap();
-    assert!(one.take_work(&key).unwrap().is_none() && !one.leads("sweep").unwrap());
-    drop(other);
-    assert!(one.take_work(&key).unwrap().is_some() && one.leads("sweep").unwrap());
-}
-
-/// A server whose certificate is known, and one that is not the right one.
-#[test]
-fn connections_are_encrypted_and_certificates_are_checked() {
-    let Ok(server) = std::env::var("EVERTURN_TEST_POSTGRES_TLS") else {
-        eprintln!(
-            "skipped: EVERTURN_TEST_POSTGRES_TLS names no PostgreSQL server with TLS; use ./test postgres"
-        );
-        return;
-    };
-    let (right, wrong) = (
-        std::env::var("EVERTURN_TEST_CERTIFICATE").unwrap(),
-        std::env::var("EVERTURN_TEST_OTHER_CERTIFICATE").unwrap(),
-    );
-    let encrypted =
-        "SELECT 1 / (CASE WHEN ssl THEN 1 ELSE 0 END) FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
-    let with = |parameters: &str| postgres::run(&format!("{server}{parameters}"), encrypted);
-    let by_address = |parameters: &str| {
-        postgres::run(&format!("{}{parameters}", server.replace("localhost", "127.0.0.1")), encrypted)
-    };
-    let refused = |answer: Result<(), Error>, code: &str, says: &str| {
-        let error = answer.unwrap_err();
-        assert_eq!(error.code(), code, "{error}");
-        assert!(error.to_string().contains(says), "{error}");
-    };
-    for parameters in ["", "&sslmode=prefer", "&sslmode=require", "&sslmode=require&channel_binding=require"]
-    {
-        with(parameters).unwrap();
-    }
-    for mode in ["require", "verify-ca", "verify-full"] {
-        with(&format!("&sslmode={mode}&sslrootcert={right}")).unwrap();
-        let other = with(&format!("&sslmode={mode}&sslrootcert={wrong}"));
-        refused(other, "store.certificate", "is not trusted");
-    }
-    by_address(&format!("&sslmode=verify-ca&sslrootcert={right}")).unwrap();
-    refused(
-        by_address(&format!("&sslmode=verify-full&sslrootcert={right}")),
-        "store.certificate",
-        "the host as it is in the certificate",
-    );
-    refused(with("&sslmode=verify-full"), "store.certificate", "sslrootcert=FILE");
-    refused(with("&sslmode=disable"), "store.query", "division by zero");
-    refused(with("&sslmode=verify-ca"), "store.url", "sslrootcert=FILE");
-    refused(with("&sslmode=always"), "store.url", "verify-full");
-    refused(with("&sslmode=verify-full&sslrootcert=/nowhere"), "store.certificate", "/nowhere");
-    // The whole store over an encrypted connection, with the one that listens.
-    let store = Postgres::open(&format!("{server}&sslmode=verify-full&sslrootcert={right}")).unwrap();
-    let m = Maker::default();
-    let key = m.key();
-    create(&store, &key, vec![m.created(), m.say("hello")]);
-    assert_eq!(store.events(&key, 0, 10).unwrap().len(), 2);
-    // A server without TLS.
-    if let Ok(plain) = std::env::var("EVERTURN_TEST_POSTGRES") {
-        refused(
-            postgres::run(&plain.replace("sslmode=disable", "sslmode=require"), "SELECT 1"),
-            "store.unreachable",
-            "TLS",
-        );
-        postgres::run(&plain.replace("sslmode=disable", "sslmode=prefer"), "SELECT 1").unwrap();
-    }
 }
