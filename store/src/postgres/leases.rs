@@ -28,7 +28,7 @@ const KEPT: &str = "interval '1 hour'";
 
 impl Postgres {
     /// Takes a lease, and returns how far its work was done before. `None` if another, living process has it.
-    fn take(&self, db: &Db, tenant: &str, name: &str) -> Result<Option<u64>, Error> {
+    fn take(&self, db: Db, tenant: &str, name: &str) -> Result<Option<u64>, Error> {
         const SQL: &str = concat!(
             "INSERT INTO leases AS l (tenant, name, node) VALUES ($1, $2, $3)
              ON CONFLICT (tenant, name) DO UPDATE SET node = excluded.node, changed = clock_timestamp()
@@ -48,12 +48,12 @@ impl Postgres {
 
 impl Leases for Postgres {
     fn leads(&self, job: &str) -> Result<bool, Error> {
-        Ok(self.take(&self.writing(Scope::All)?, "", job)?.is_some())
+        Ok(self.take(self.writing(Scope::All)?, "", job)?.is_some())
     }
 
     fn take_work(&self, key: &Key) -> Result<Option<u64>, Error> {
         let db = self.writing(Scope::Tenant(&key.tenant))?;
-        self.take(&db, key.tenant.as_str(), &key.id.to_string())
+        self.take(db, key.tenant.as_str(), &key.id.to_string())
     }
 
     fn end_work(&self, key: &Key, done: Option<WorkDone>) -> Result<(), Error> {
