@@ -53,7 +53,6 @@ fn take_in(shared: &Shared, elsewhere: &dyn Elsewhere, news: News) -> Result<(),
     let followed: HashMap<Key, u64> = shared.hub.followed().into_iter().collect();
     for change in &news.changed {
         shared.journal.changed_elsewhere(change);
-        shared.compaction.note_elsewhere(change);
         let Some(head) = followed.get(&change.key) else { continue };
         if change.deleted {
             shared.hub.publish(&change.key, std::iter::once(Update::Deleted));

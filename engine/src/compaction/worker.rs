@@ -68,6 +68,14 @@ impl Observer for Compactions {
             self.note(commit.key, commit.events().len());
         }
     }
+
+    fn changed_elsewhere(&self, change: &ChangedConversation) {
+        if change.deleted {
+            self.later.lock().remove(&change.key);
+        } else if self.automatic {
+            self.look_later(&change.key, change.head_seq, TAKE_OVER);
+        }
+    }
 }
 
 impl Compactions {
@@ -111,15 +119,6 @@ impl Compactions {
         self.waiting().get(key).is_some_and(|known| known.lost.is_some())
     }
 
-    /// Notes a change by any process that shares the store.
-    pub fn note_elsewhere(&self, change: &ChangedConversation) {
-        if change.deleted {
-            self.later.lock().remove(&change.key);
-        } else if self.automatic {
-            self.look_later(&change.key, change.head_seq, TAKE_OVER);
-        }
-    }
-
     fn look_later(&self, key: &Key, head: u64, pause: Duration) {
         self.later.lock().insert(key.clone(), (Instant::now() + pause, head));
     }
@@ -140,7 +139,7 @@ impl Compactions {
                 continue;
             }
             self.later.lock().remove(key);
-            if work == Work::Free {
+            if work == Work::Free || self.has_lost(key) {
                 self.note(key, 1);
             }
         }
@@ -187,7 +186,8 @@ impl Compactions {
         let mut waiting = self.waiting();
         if let Some(entry) = waiting.get_mut(key) {
             entry.busy = false;
-            if entry.events == 0 {
+            // Another process had it: what was lost is replaced later.
+            if entry.events == 0 && entry.lost.is_none() {
                 waiting.remove(key);
             }
         }
