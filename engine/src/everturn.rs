@@ -213,9 +213,9 @@ impl Everturn {
                 (store.clone(), store.clone(), store.clone(), store.clone(), store, assets, elsewhere)
             }
         };
-        let unexpired = Unexpired::new(log, index, options.world.clone(), options.read_only);
+        let unexpired = Arc::new(Unexpired::new(log, index, options.world.clone(), options.read_only));
         let (log, index): (Arc<dyn CheckedLog>, Arc<dyn CheckedIndex>) =
-            (Arc::new(unexpired.clone()), Arc::new(unexpired));
+            (unexpired.clone(), unexpired.clone());
         let copies = Copies::of(match &location {
             Location::Memory | Location::Postgres(_) => None,
             Location::Sqlite(path) => Some(path),
@@ -251,6 +251,7 @@ impl Everturn {
             hub.clone(),
             compaction.clone(),
             deadlines.clone(),
+            unexpired,
             expiry.clone(),
         ];
         if options.index {

@@ -82,4 +82,6 @@ pub struct ChangedConversation {
     pub created: bool,
     /// Whether it was deleted.
     pub deleted: bool,
+    /// When its time to live passes.
+    pub expires: Option<Timestamp>,
 }

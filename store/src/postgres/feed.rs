@@ -12,6 +12,7 @@ use super::rows;
 use crate::{ChangedConversation, Elsewhere, News};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
+use everturn_core::time::Timestamp;
 use everturn_core::write::EventAddress;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -46,6 +47,7 @@ pub struct Changed {
     pub deleted: bool,
     /// A tombstone whose id is used again.
     pub replaced: bool,
+    pub expires: Option<i64>,
     pub created: bool,
 }
 
@@ -65,8 +67,7 @@ impl Cursor {
 
     /// Changed conversations. All queries of `db` see one snapshot, and the cursor moves there.
     pub fn conversations(&mut self, db: &Db) -> Result<Vec<Changed>, Error> {
-        let columns =
-            "c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced";
+        let columns = "c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced, c.expires";
         let found = match &self.snapshot {
             None => {
                 let sql = format!("SELECT {columns}, true FROM conversation_rows c ORDER BY c.no");
@@ -88,7 +89,8 @@ impl Cursor {
                 floor: rows::unsigned(row, 4)?,
                 deleted: rows::get(row, 5)?,
                 replaced: rows::get(row, 6)?,
-                created: rows::get(row, 7)?,
+                expires: rows::get(row, 7)?,
+                created: rows::get(row, 8)?,
             })
         };
         let changed = found.iter().map(changed).collect::<Result<_, Error>>()?;
@@ -113,11 +115,12 @@ impl Cursor {
         let sql = format!("SELECT 1 FROM access_keys k WHERE {} LIMIT 1", new("k.changed"));
         let keys = db.query_one(&sql, &[&snapshot])?.is_some();
         let changed = self.conversations(db)?.into_iter().filter(|changed| !changed.replaced);
-        let changed = changed.map(|Changed { key, head_seq, created, deleted, .. }| ChangedConversation {
-            key,
-            head_seq,
-            created,
-            deleted,
+        let changed = changed.map(|changed| ChangedConversation {
+            key: changed.key,
+            head_seq: changed.head_seq,
+            created: changed.created,
+            deleted: changed.deleted,
+            expires: changed.expires.map(Timestamp),
         });
         Ok(News { changed: changed.collect(), erased, keys })
     }

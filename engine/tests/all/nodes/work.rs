@@ -3,7 +3,7 @@
 use super::{CONVERSATION, Database, STORE};
 use crate::child::{Process, given, tell};
 use crate::compacting::{good, talk};
-use crate::stage::{Short, until};
+use crate::stage::{Short, Still, refused, until};
 use base64::Engine;
 use everturn::model::Summarize;
 use everturn::{Error, Everturn, NewTurn, Options, Tenant};
@@ -125,6 +125,23 @@ pub fn lead_until_killed() {
     loop {
         std::thread::park();
     }
+}
+
+/// A node must not serve an expired conversation because another set its time to live.
+#[test]
+fn what_expires_is_absent_on_every_node_when_it_is_due() {
+    let Some(database) = Database::new() else { return };
+    let clock = Still::new(5);
+    // Nobody sweeps: the clock stands still, and then it is an hour later.
+    let open = || Everturn::open_with(&database.url(), clock.options()).unwrap();
+    let (one, other) = (open(), open());
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    let mut changes = there.changes(None);
+    let id = here.begin_with(Settings { ttl: Some(Some(60)), ..Settings::default() }).id;
+    assert_eq!(changes.recv().unwrap().unwrap().data.remove(0).id, id);
+    there.conversation(id).get().unwrap();
+    clock.advance_s(61);
+    refused(there.conversation(id).get(), "conversation.absent", "");
 }
 
 #[test]
