@@ -204,26 +204,33 @@ impl Place {
             );
             Error::busy("assets.unreachable", text)
         };
+        let absent = |why: &str| {
+            let text =
+                format!("cannot {what} {url}: there is no such bucket or container; make it first ({why})");
+            Error::invalid("assets.absent", text)
+        };
+        let denied = |why: &str| {
+            let text = format!(
+                "cannot {what} {url}: the credentials are wrong, or do not allow to list, get, put and delete objects there ({why})"
+            );
+            Error::invalid("assets.denied", text)
+        };
         let answer = self.assets.drive(async { tokio::time::timeout(CHECK_TIMEOUT, asked).await });
         let Ok(answer) = answer else {
             return Err(unreachable(&format!("no answer within {} s", CHECK_TIMEOUT.as_secs())));
         };
-        answer.map_err(|error| match &error {
-            object_store::Error::NotFound { .. } => Error::invalid(
-                "assets.absent",
-                format!("cannot {what} {url}: there is no such bucket or container; make it first ({})", told(&error)),
-            ),
-            object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-                Error::invalid(
-                    "assets.denied",
-                    format!(
-                        "cannot {what} {url}: the credentials are wrong, or do not allow to list, get, put and delete objects \
-                         there ({})",
-                        told(&error)
-                    ),
-                )
+        answer.map_err(|error| {
+            let text = told(&error);
+            // A failed list says nothing but the answer of the server.
+            let says = |what: &[&str]| what.iter().any(|what| text.contains(what));
+            match error {
+                object_store::Error::NotFound { .. } => absent(&text),
+                _ if says(&["NoSuchBucket", "ContainerNotFound"]) => absent(&text),
+                object_store::Error::PermissionDenied { .. }
+                | object_store::Error::Unauthenticated { .. } => denied(&text),
+                _ if says(&["403 Forbidden", "401 Unauthorized"]) => denied(&text),
+                _ => unreachable(&text),
             }
-            error => unreachable(&told(error)),
         })
     }
 }

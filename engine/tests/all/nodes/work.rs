@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A model that takes its time; in a child it never answers.
 #[derive(Default)]
@@ -101,12 +101,8 @@ fn the_work_of_a_node_that_dies_is_taken_over() {
     let child = Process::start("compact", &[(STORE, database.url()), (CONVERSATION, id.to_string())]);
     child.wait_for("summarizing");
     // Every node looks at changed conversations after some seconds, and leaves this one alone while the child lives.
-    let other = tenant.begin();
-    let later = std::time::Instant::now() + Duration::from_secs(9);
-    until("the moment to take over has passed", || {
-        tenant.say(other, NewTurn::user("hello"));
-        std::time::Instant::now() > later
-    });
+    let later = Instant::now() + Duration::from_secs(9);
+    until("the moment to take over has passed", || Instant::now() > later);
     assert_eq!((model.calls(), compactions(&tenant, id)), (0, 0));
     child.kill();
     until("another node compacts it", || compactions(&tenant, id) == 1);
