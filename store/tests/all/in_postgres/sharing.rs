@@ -156,11 +156,16 @@ fn connections_are_encrypted_and_certificates_are_checked() {
     refused(with("&sslmode=always"), "store.url", "verify-full");
     refused(with("&sslmode=verify-full&sslrootcert=/nowhere"), "store.certificate", "/nowhere");
     // The whole store over an encrypted connection, with the one that listens.
-    let store = Postgres::open(&format!("{server}&sslmode=verify-full&sslrootcert={right}")).unwrap();
+    let name = format!("tls_{}", std::process::id());
+    postgres::run(&server, &format!("CREATE DATABASE {name}")).unwrap();
+    let whole = server.replace("/postgres?", &format!("/{name}?"));
+    let store = Postgres::open(&format!("{whole}&sslmode=verify-full&sslrootcert={right}")).unwrap();
     let m = Maker::default();
     let key = m.key();
     create(&store, &key, vec![m.created(), m.say("hello")]);
     assert_eq!(store.events(&key, 0, 10).unwrap().len(), 2);
+    drop(store);
+    postgres::run(&server, &format!("DROP DATABASE {name} WITH (FORCE)")).unwrap();
     // A server without TLS.
     if let Ok(plain) = std::env::var("EVERTURN_TEST_POSTGRES") {
         refused(
