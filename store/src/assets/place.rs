@@ -19,10 +19,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use url::Url;
 
-/// Object with the id of the store that the place belongs to.
-const OWNER: &str = "everturn-store";
+/// Object with the id of the store that the place belongs to. No tenant has a name that begins with a dot.
+const OWNER: &str = ".everturn-store";
 /// Object that is written and deleted when a server starts.
-const PROBE: &str = "everturn-check";
+const PROBE: &str = ".everturn-check";
 /// Longest time for all requests of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest time of one request: an asset may be large and the line slow.

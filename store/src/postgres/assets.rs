@@ -43,12 +43,12 @@ pub fn place(link: &Link, read_only: bool) -> Result<Option<ObjectAssets>, Error
         (None, None) => place.give(&store)?,
         (None, Some(known)) if *known == url => {
             return moved(format!(
-                "{url} has lost the object everturn-store, which names its store; restore it, or mount the right folder"
+                "{url} has lost the object .everturn-store, which names its store; restore it, or mount the right folder"
             ));
         }
         (None, Some(known)) => {
             return moved(format!(
-                "the assets of this store are in {known} and not in {url}; copy them first, with the object everturn-store, or \
+                "the assets of this store are in {known} and not in {url}; copy them first, with the object .everturn-store, or \
                  leave `assets` out"
             ));
         }

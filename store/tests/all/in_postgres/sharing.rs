@@ -59,7 +59,7 @@ fn assets_stay_in_the_place_that_was_chosen_first() {
         refused(&format!("{}&assets={second}", other.url()), "assets.moved");
     }
     // Copied with whatever tool, the place may change.
-    let mark = there.path().join("everturn-store");
+    let mark = there.path().join(".everturn-store");
     database.run(&format!("UPDATE store_identity SET id = '{ID}'")).unwrap();
     std::fs::write(mark, ID).unwrap();
     opened(&at(&second)).unwrap();
