@@ -68,6 +68,12 @@ const EXPIRED_PER_ROUND: usize = 100;
 /// Bytes without a referring event are kept this long: another process may be about to append the event.
 const ORPHAN_AGE_S: u64 = 60 * 60;
 
+/// Interval at which a process asks whether it does the work of the whole store, where others share it.
+const LEAD_EVERY: Duration = Duration::from_secs(5);
+
+/// Interval between two searches for unused bytes in a shared store: a list of all objects may be long, and cost money.
+const COLLECT_EVERY: Duration = Duration::from_secs(60 * 60);
+
 /// Interval at which a read-only process polls for events of another process.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 
@@ -114,32 +120,79 @@ pub fn flush(shared: &Shared) {
     }
 }
 
+/// Whether this process does the work of the whole store: always, unless others share the store.
+pub fn leads(shared: &Shared) -> Result<bool, Error> {
+    shared.elsewhere.as_ref().map_or(Ok(true), |elsewhere| elsewhere.leads("sweep"))
+}
+
 /// Sweeps at intervals, and deletes conversations when they expire.
 pub fn sweeper(shared: &Arc<Shared>) {
-    let mut swept = Instant::now();
+    let (mut swept, mut collected) = (Instant::now(), None::<Instant>);
     loop {
-        shared.expiry.wait(shared, shared.options.sweep_every.saturating_sub(swept.elapsed()));
+        let mut patience = shared.options.sweep_every.saturating_sub(swept.elapsed());
+        if shared.elsewhere.is_some() {
+            patience = patience.min(LEAD_EVERY);
+        }
+        shared.expiry.wait(shared, patience);
         if shared.pauses.ended() {
             return;
         }
         let is_due = swept.elapsed() >= shared.options.sweep_every;
-        let done = if is_due { sweep(shared).map(drop) } else { delete_expired(shared) };
         if is_due {
             swept = Instant::now();
         }
+        let done = leads(shared).and_then(|leads| match (is_due, leads) {
+            (false, true) => delete_expired(shared),
+            (false, false) => Ok(()),
+            (true, true) if shared.elsewhere.is_none() => sweep(shared).map(drop),
+            (true, true) => {
+                sweep_conversations(shared)?;
+                if collected.is_none_or(|at| at.elapsed() >= COLLECT_EVERY) {
+                    collect_unused(shared)?;
+                    collected = Some(Instant::now());
+                }
+                shared.elsewhere.as_ref().map_or(Ok(()), |elsewhere| elsewhere.forget_work())
+            }
+            (true, false) => end_idle_streams(shared).map(drop),
+        });
         if let Err(error) = done {
             tracing::warn!(%error, "sweep failed; the next round retries");
-            shared.pauses.sleep(shared.options.sweep_every.saturating_sub(swept.elapsed()));
+            shared.pauses.sleep(LEAD_EVERY.min(shared.options.sweep_every));
         }
     }
 }
 
 /// One round of the sweep.
 pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
-    let now = shared.now();
+    let swept = sweep_conversations(shared)?;
+    Ok(Swept { collected: collect_unused(shared)?, ..swept })
+}
+
+fn sweep_conversations(shared: &Arc<Shared>) -> Result<Swept, Error> {
     delete_expired(shared)?;
     let expired = std::mem::take(&mut *shared.expiry.deleted.lock());
-    let mut swept = Swept { expired, ..Swept::default() };
+    let interrupted = end_idle_streams(shared)?;
+    let settled = due::settle_all(shared)?;
+    Ok(Swept {
+        expired,
+        interrupted,
+        abandoned: settled.abandoned,
+        approvals: settled.expired,
+        ..Swept::default()
+    })
+}
+
+/// Deletes bytes that no event has referred to for a while, and returns their number.
+fn collect_unused(shared: &Shared) -> Result<usize, Error> {
+    let old = Timestamp(shared.now().0.saturating_sub_unsigned(ORPHAN_AGE_S * 1_000_000));
+    let listed = shared.journal.assets.list()?.into_iter().filter(|(_, _, written)| *written < old);
+    Ok(listed.map(|(tenant, sha256, _)| shared.journal.collect(&tenant, &[sha256])).sum())
+}
+
+/// Ends turns that are open in this process and got no chunk in time, and returns their number.
+fn end_idle_streams(shared: &Shared) -> Result<usize, Error> {
+    let now = shared.now();
+    let mut interrupted = 0;
     let idle_us = i64::try_from(shared.options.stream_idle_max.as_micros()).unwrap_or(i64::MAX);
     let silent: Vec<(Key, TurnId)> = shared
         .streams
@@ -151,21 +204,13 @@ pub fn sweep(shared: &Arc<Shared>) -> Result<Swept, Error> {
     for (key, turn) in silent {
         let reason = format!("nothing came for {} s", shared.options.stream_idle_max.as_secs());
         match shared.streams.get(&key, turn).map(|open| interrupt(shared, &key, turn, &open.text, &reason)) {
-            Some(Ok(())) => swept.interrupted += 1,
+            Some(Ok(())) => interrupted += 1,
             // It has just ended.
             Some(Err(Error::Conflict(_) | Error::NotFound(_))) | None => {}
             Some(Err(error)) => return Err(error),
         }
     }
-    let settled = due::settle_all(shared)?;
-    (swept.abandoned, swept.approvals) = (settled.abandoned, settled.expired);
-    let old = Timestamp(now.0.saturating_sub_unsigned(ORPHAN_AGE_S * 1_000_000));
-    for (tenant, sha256, written) in shared.journal.assets.list()? {
-        if written < old {
-            swept.collected += shared.journal.collect(&tenant, &[sha256]);
-        }
-    }
-    Ok(swept)
+    Ok(interrupted)
 }
 
 /// Deletes conversations whose time to live has passed, at most [`EXPIRED_PER_ROUND`]. The next sweep reports their

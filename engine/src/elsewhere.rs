@@ -1,5 +1,5 @@
 //! Other processes that write to the same store: their events reach the readers of this one, and turns that they left
-//! open when they died are ended.
+//! open when they died are ended, and their background work is taken over.
 
 use crate::background::{publish_open_turns, recover};
 use crate::everturn::Shared;
@@ -31,7 +31,8 @@ pub fn run(shared: &Shared) {
         if looked.is_ok() {
             unread = News::default();
         }
-        match looked.and_then(|()| recover(shared)) {
+        let looked = looked.and_then(|()| recover(shared));
+        match looked.and_then(|()| shared.compaction.take_over(&**elsewhere)) {
             Ok(()) => failed = false,
             Err(error) if failed => {
                 tracing::debug!(%error, "changes by other processes still cannot be read")

@@ -209,12 +209,13 @@ impl Everturn {
                     false => Postgres::open(url)?,
                 });
                 let elsewhere = (!options.read_only).then(|| store.clone() as Arc<dyn Elsewhere>);
-                (store.clone(), store.clone(), store.clone(), store.clone(), store.clone(), store, elsewhere)
+                let assets = store.assets();
+                (store.clone(), store.clone(), store.clone(), store.clone(), store, assets, elsewhere)
             }
         };
-        let unexpired = Unexpired::new(log, index, options.world.clone(), options.read_only);
+        let unexpired = Arc::new(Unexpired::new(log, index, options.world.clone(), options.read_only));
         let (log, index): (Arc<dyn CheckedLog>, Arc<dyn CheckedIndex>) =
-            (Arc::new(unexpired.clone()), Arc::new(unexpired));
+            (unexpired.clone(), unexpired.clone());
         let copies = Copies::of(match &location {
             Location::Memory | Location::Postgres(_) => None,
             Location::Sqlite(path) => Some(path),
@@ -250,6 +251,7 @@ impl Everturn {
             hub.clone(),
             compaction.clone(),
             deadlines.clone(),
+            unexpired,
             expiry.clone(),
         ];
         if options.index {
@@ -289,7 +291,11 @@ impl Everturn {
             Everturn { inner: Arc::new(Inner { threads: Mutex::default(), shared: shared.clone() }) };
         everturn.inner.start()?;
         if !shared.options.read_only {
-            if let Err(error) = background::delete_expired(&shared) {
+            let first = background::leads(&shared).and_then(|leads| match leads {
+                true => background::delete_expired(&shared),
+                false => Ok(()),
+            });
+            if let Err(error) = first {
                 tracing::warn!(%error, "expired conversations are not deleted; the sweeper retries");
             }
             background::recover(&shared)?;

@@ -13,23 +13,22 @@ use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::write::{Learned, Write, absent, absent_turn};
 use everturn_store::{
-    AssetIndex, CheckedIndex, CheckedLog, Committed, ConversationIndex, ConversationQuery, Divergence,
-    FoldCache, Log, Maintenance, Problem, Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery,
-    WrittenPage,
+    AssetIndex, ChangedConversation, CheckedIndex, CheckedLog, Committed, ConversationIndex,
+    ConversationQuery, Divergence, FoldCache, Log, Maintenance, Problem, Provenance, StoredTurn, TenantUsage,
+    TurnIndex, TurnQuery, WrittenPage,
 };
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A store without its expired conversations.
-#[derive(Clone)]
 pub struct Unexpired {
     log: Arc<dyn CheckedLog>,
     index: Arc<dyn CheckedIndex>,
     world: Arc<dyn World>,
     /// No conversation expires before this time: until then, none has to be looked up. `None` beside a writer, which may
     /// set a time to live at any moment.
-    nearest: Option<Arc<Mutex<Timestamp>>>,
+    nearest: Option<Mutex<Timestamp>>,
 }
 
 impl Unexpired {
@@ -39,8 +38,16 @@ impl Unexpired {
         world: Arc<dyn World>,
         read_only: bool,
     ) -> Unexpired {
-        let nearest = (!read_only).then(|| Arc::new(Mutex::new(first_due(&*index))));
+        let nearest = (!read_only).then(|| Mutex::new(first_due(&*index)));
         Unexpired { log, index, world, nearest }
+    }
+
+    /// Notes that a conversation expires then.
+    fn note(&self, due: Timestamp) {
+        if let Some(nearest) = &self.nearest {
+            let mut nearest = nearest.lock();
+            *nearest = due.min(*nearest);
+        }
     }
 
     fn is_expired(&self, conversation: &Conversation) -> bool {
@@ -71,16 +78,33 @@ pub struct Expiry {
 
 impl Observer for Expiry {
     fn committed(&self, commit: &Observed<'_>) {
-        let Some(due) = commit.committed.conversation.expires().filter(|_| !commit.deleted) else { return };
+        let due = commit.committed.conversation.expires().filter(|_| !commit.deleted);
+        due.into_iter().for_each(|due| self.note(due));
+    }
+
+    fn changed_elsewhere(&self, change: &ChangedConversation) {
+        change.expires.filter(|_| !change.deleted).into_iter().for_each(|due| self.note(due));
+    }
+}
+
+/// Only for changes by other processes: [`Log::commit`] sees those of this one before anybody else does.
+impl Observer for Unexpired {
+    fn committed(&self, _: &Observed<'_>) {}
+
+    fn changed_elsewhere(&self, change: &ChangedConversation) {
+        change.expires.into_iter().for_each(|due| self.note(due));
+    }
+}
+
+impl Expiry {
+    fn note(&self, due: Timestamp) {
         let mut next = self.next.lock();
         if next.is_none_or(|next| due < next) {
             *next = Some(due);
             self.changed.notify_all();
         }
     }
-}
 
-impl Expiry {
     /// Waits until a conversation may have expired, at most `patience` long, or until the store closes.
     pub fn wait(&self, shared: &Shared, patience: Duration) {
         let index = &*shared.journal.index;
@@ -121,10 +145,7 @@ impl Log for Unexpired {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
         let committed = self.log.commit(batch);
         let due = committed.iter().flatten().filter_map(|committed| committed.conversation.expires());
-        if let (Some(due), Some(nearest)) = (due.min(), &self.nearest) {
-            let mut nearest = nearest.lock();
-            *nearest = due.min(*nearest);
-        }
+        due.min().into_iter().for_each(|due| self.note(due));
         committed
     }
 

@@ -1,5 +1,10 @@
-//! Bytes of assets, in an object store: by default a folder beside the database.
+//! Bytes of assets, in an object store: by default a folder beside the database. `place` opens one by URL.
 
+mod place;
+
+pub use place::Place;
+
+use crate::runtime::Runtime;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::id::TenantName;
@@ -9,7 +14,7 @@ use futures_util::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -36,12 +41,14 @@ pub struct ObjectAssets {
     store: OnceLock<Arc<dyn ObjectStore>>,
     /// Created with the first asset, so that a store without assets has no empty folder.
     folder: PathBuf,
+    /// Serves the connections of a place that was opened by URL. Other processes use that place too.
+    runtime: Option<Runtime>,
 }
 
 impl ObjectAssets {
     /// Stores assets in a folder. Every file is synced before [`Assets::put`] returns.
     pub fn folder(path: &std::path::Path) -> ObjectAssets {
-        ObjectAssets { store: OnceLock::new(), folder: path.to_path_buf() }
+        ObjectAssets { store: OnceLock::new(), folder: path.to_path_buf(), runtime: None }
     }
 
     /// Stores assets in memory.
@@ -49,6 +56,31 @@ impl ObjectAssets {
         ObjectAssets {
             store: OnceLock::from(Arc::new(InMemory::new()) as Arc<dyn ObjectStore>),
             folder: PathBuf::new(),
+            runtime: None,
+        }
+    }
+
+    fn drive<F: Future>(&self, future: F) -> F::Output {
+        match &self.runtime {
+            Some(runtime) => runtime.drive(future),
+            None => block_on(future),
+        }
+    }
+
+    fn cannot_read(&self, sha256: Hash, error: &object_store::Error) -> Error {
+        match error {
+            object_store::Error::NotFound { .. } => absent(sha256),
+            error => self.cannot("read the asset", error),
+        }
+    }
+
+    fn cannot(&self, what: &str, error: &object_store::Error) -> Error {
+        match (cannot(what, error), &self.runtime) {
+            (Error::Internal(_), Some(_)) => Error::busy(
+                "assets.unreachable",
+                format!("cannot {what} in the place of assets ({}); try again", told(error)),
+            ),
+            (told, _) => told,
         }
     }
 
@@ -83,19 +115,21 @@ impl Assets for ObjectAssets {
     fn put(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
         let path = Path::from(path(tenant, sha256));
         let store = self.made()?;
-        // Existing bytes are read back: if they were damaged since, the good ones replace them.
-        if block_on(store.head(&path)).is_ok_and(|meta| meta.size == bytes.len() as u64)
+        // Existing bytes are read back: if they were damaged since, the good ones replace them. In a shared place they are
+        // written again, which renews their time: another process may be about to collect them.
+        if self.runtime.is_none()
+            && self.drive(store.head(&path)).is_ok_and(|meta| meta.size == bytes.len() as u64)
             && self.get(tenant, sha256).is_ok()
         {
             return Ok(());
         }
-        block_on(store.put(&path, bytes.into())).map(drop).map_err(|e| cannot("write the asset", &e))
+        self.drive(store.put(&path, bytes.into())).map(drop).map_err(|e| self.cannot("write the asset", &e))
     }
 
     fn get(&self, tenant: &TenantName, sha256: Hash) -> Result<Vec<u8>, Error> {
         let store = self.opened()?.ok_or_else(|| absent(sha256))?;
         let read = async { store.get(&Path::from(path(tenant, sha256))).await?.bytes().await };
-        let bytes = block_on(read).map_err(|e| cannot_read(sha256, &e))?;
+        let bytes = self.drive(read).map_err(|e| self.cannot_read(sha256, &e))?;
         if Hash::of(&bytes) != sha256 {
             return Err(damaged(sha256));
         }
@@ -105,38 +139,37 @@ impl Assets for ObjectAssets {
     fn get_range(&self, tenant: &TenantName, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let store = self.opened()?.ok_or_else(|| absent(sha256))?;
         let path = Path::from(path(tenant, sha256));
-        let size = block_on(store.head(&path)).map_err(|e| cannot_read(sha256, &e))?.size;
+        let size = self.drive(store.head(&path)).map_err(|e| self.cannot_read(sha256, &e))?.size;
         let range = range.start..range.end.min(size);
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        let bytes = block_on(store.get_range(&path, range)).map_err(|e| cannot_read(sha256, &e))?;
+        let bytes = self.drive(store.get_range(&path, range)).map_err(|e| self.cannot_read(sha256, &e))?;
         Ok(bytes.into())
     }
 
     fn delete(&self, tenant: &TenantName, sha256: Hash) -> Result<(), Error> {
         let Some(store) = self.opened()? else { return Ok(()) };
-        match block_on(store.delete(&Path::from(path(tenant, sha256)))) {
+        match self.drive(store.delete(&Path::from(path(tenant, sha256)))) {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(e) => Err(cannot("delete the asset", &e)),
+            Err(e) => Err(self.cannot("delete the asset", &e)),
         }
     }
 
     fn list(&self) -> Result<Vec<(TenantName, Hash, Timestamp)>, Error> {
         let Some(store) = self.opened()? else { return Ok(Vec::new()) };
         let found: Vec<_> =
-            block_on(store.list(None).try_collect()).map_err(|e| cannot("list the assets", &e))?;
-        // Files with other names are not ours and are left alone.
-        Ok(found
-            .into_iter()
-            .filter_map(|meta| {
-                let parts: Vec<_> = meta.location.parts().collect();
-                let [tenant, _, name] = parts.as_slice() else { return None };
-                let written = Timestamp(meta.last_modified.timestamp_micros());
-                Some((TenantName::new(tenant.as_ref()).ok()?, name.as_ref().parse().ok()?, written))
-            })
-            .collect())
+            self.drive(store.list(None).try_collect()).map_err(|e| self.cannot("list the assets", &e))?;
+        Ok(found.iter().filter_map(listed).collect())
     }
+}
+
+/// Reads the name of an object. Objects with other names are not ours and are left alone.
+fn listed(object: &ObjectMeta) -> Option<(TenantName, Hash, Timestamp)> {
+    let parts: Vec<_> = object.location.parts().collect();
+    let [tenant, _, name] = parts.as_slice() else { return None };
+    let written = Timestamp(object.last_modified.timestamp_micros());
+    Some((TenantName::new(tenant.as_ref()).ok()?, name.as_ref().parse().ok()?, written))
 }
 
 /// The error for bytes that do not match their hash.
@@ -149,13 +182,6 @@ pub fn damaged(sha256: Hash) -> Error {
 
 pub(crate) fn absent(sha256: Hash) -> Error {
     Error::not_found("asset.absent", format!("the bytes of asset {sha256} are not here"))
-}
-
-fn cannot_read(sha256: Hash, error: &object_store::Error) -> Error {
-    match error {
-        object_store::Error::NotFound { .. } => absent(sha256),
-        error => cannot("read the asset", error),
-    }
 }
 
 fn cannot(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
@@ -171,7 +197,18 @@ fn cannot(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
         );
         return Error::busy("store.full", text);
     }
-    Error::internal("asset.io", format!("cannot {what}: {error}"))
+    Error::internal("asset.io", format!("cannot {what}: {}", told(error)))
+}
+
+/// An error with those of its causes that its text leaves out.
+fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    for cause in std::iter::successors(error.source(), |error| error.source()).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 #[cfg(test)]

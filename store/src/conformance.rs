@@ -8,6 +8,7 @@
 //! this list is not promised. Nothing here reads a clock or generates random ids: [`Maker`] counts, so failures
 //! are reproducible.
 
+mod assets;
 mod backup;
 mod erasing;
 mod facts;
@@ -25,6 +26,7 @@ mod vectors;
 mod views;
 mod writing;
 
+pub use assets::*;
 pub use backup::*;
 pub use erasing::*;
 pub use facts::*;
@@ -198,6 +200,16 @@ macro_rules! conformance {
             what_is_gone_is_near_nothing
             a_fork_is_near_what_it_inherited
             the_ten_nearest_of_many_are_found
+        );
+    };
+    // Promises of a place of assets, which need not belong to a backend.
+    (assets $keep:expr) => {
+        $crate::conformance!($keep;
+            bytes_of_assets_come_back
+            a_range_of_an_asset_ends_with_its_bytes
+            damaged_bytes_are_noticed_and_replaced
+            deleted_bytes_are_gone
+            all_bytes_are_listed
         );
     };
     ($keep:expr; $($promise:ident)*) => {

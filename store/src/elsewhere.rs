@@ -1,12 +1,13 @@
-//! Changes that other processes make to the same store.
+//! Changes that other processes make to the same store, and work that is shared with them.
 
 use everturn_core::Error;
 use everturn_core::id::{Key, TenantName, TurnId};
+use everturn_core::time::Timestamp;
 use everturn_core::write::EventAddress;
 use std::time::Duration;
 
 /// Changes made by other processes. Only for storage that several processes write at once.
-pub trait Elsewhere: Send + Sync {
+pub trait Elsewhere: Leases + Send + Sync {
     /// Waits until another process may have written something, at most this long. A notification may be lost;
     /// [`news`](Elsewhere::news) is complete all the same.
     fn wait(&self, patience: Duration);
@@ -19,6 +20,44 @@ pub trait Elsewhere: Send + Sync {
     fn open_turns_of(&self, keys: &[Key]) -> Result<Vec<(Key, TurnId)>, Error>;
     /// Open turns of processes that have ended, or gave no sign for some seconds.
     fn orphaned_turns(&self) -> Result<Vec<(Key, TurnId)>, Error>;
+}
+
+/// Background work that one process does for all. A process that gives no sign for some seconds loses what it has, so
+/// work must do no harm if it is done twice: that is for the rules of a commit.
+pub trait Leases {
+    /// Whether this process does a job of the whole store. The first that asks does it until it ends.
+    fn leads(&self, job: &str) -> Result<bool, Error>;
+    /// Takes the work on a conversation, and returns the `seq` through which it was done before. `None` if another process
+    /// has it. The caller sees to it that this process takes it once.
+    fn take_work(&self, key: &Key) -> Result<Option<u64>, Error>;
+    /// Ends the work on a conversation; `None` if nothing was done.
+    fn end_work(&self, key: &Key, done: Option<WorkDone>) -> Result<(), Error>;
+    /// Conversations with work that is due at this time.
+    fn due_work(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error>;
+    /// State of the work on conversations, each with its head, in the same order.
+    fn work_left(&self, heads: &[(Key, u64)]) -> Result<Vec<Work>, Error>;
+    /// Deletes traces of work that ended long ago.
+    fn forget_work(&self) -> Result<(), Error>;
+}
+
+/// Work done on a conversation.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkDone {
+    /// `seq` through which it is done, unless more was done before.
+    pub through: u64,
+    /// When there is more to do although nothing is appended.
+    pub due: Option<Timestamp>,
+}
+
+/// State of the work on a conversation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// Done through the head that was named.
+    Done,
+    /// A living process has it.
+    Taken,
+    /// Nobody has it.
+    Free,
 }
 
 /// Changes since an earlier moment.
@@ -52,4 +91,6 @@ pub struct ChangedConversation {
     pub created: bool,
     /// Whether it was deleted.
     pub deleted: bool,
+    /// When its time to live passes.
+    pub expires: Option<Timestamp>,
 }

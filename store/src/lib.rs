@@ -12,7 +12,7 @@
 //! | [`FoldCache`] | cached folds of a log |
 //! | [`Maintenance`], [`Divergence`] | check, rebuild, compact; repair |
 //! | [`RecallIndex`], [`WordSearch`], [`VectorSearch`] | recall |
-//! | [`Elsewhere`] | changes by other processes |
+//! | [`Elsewhere`], [`Leases`] | changes by other processes, and work that one of them does |
 //! | [`Assets`], [`Keys`], [`Backup`] | asset bytes; access to a server; reading everything |
 //!
 //! [`Index`] and [`Recall`] combine several of them. [`CheckedLog`] and [`CheckedIndex`] verify what they read.
@@ -32,13 +32,14 @@ mod log;
 pub mod memory;
 pub mod postgres;
 mod recall;
+mod runtime;
 mod search;
 pub mod sqlite;
 
 pub use assets::Assets;
 pub use backup::{Backup, ErasedPage, Member};
 pub use checked::{CheckedIndex, CheckedLog};
-pub use elsewhere::{ChangedConversation, Elsewhere, News};
+pub use elsewhere::{ChangedConversation, Elsewhere, Leases, News, Work, WorkDone};
 pub use index::{
     AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Index, ListOrder,
     Maintenance, Problem, ProblemKind, Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written,

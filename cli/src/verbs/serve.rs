@@ -17,7 +17,8 @@ use std::path::PathBuf;
     everturn serve\n  \
     everturn serve --listen 127.0.0.1:0 --store sqlite:chats.db\n  \
     everturn serve --config everturn.toml --check-config\n  \
-    everturn serve --listen 0.0.0.0:7317 --tls-cert cert.pem --tls-key key.pem\n      (needs a key: everturn keys create)\n\n\
+    everturn serve --listen 0.0.0.0:7317 --tls-cert cert.pem --tls-key key.pem\n      (needs a key: everturn keys create)\n  \
+    everturn serve --store 'postgres://everturn@db/everturn?assets=s3://my-bucket/everturn'\n      (see docs/postgres.md)\n\n\
     A flag counts more than the environment (EVERTURN_LISTEN, …), that more than the file. See docs/serve.md.")]
 pub struct Serve {
     /// Address to listen on; port 0 picks a free one [default: 127.0.0.1:7317]

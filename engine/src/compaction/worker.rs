@@ -2,7 +2,8 @@
 //! the policy asks for it.
 //!
 //! A conversation is checked once it has been quiet for a moment, or after many events, so that a burst of appends is
-//! not slowed down by a check after each.
+//! not slowed down by a check after each. Where several processes share the store, the one that appended checks first; the
+//! others look some seconds later whether that was done.
 
 use super::budget::Budgets;
 use crate::everturn::Shared;
@@ -11,6 +12,8 @@ use crate::load;
 use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::id::Key;
+use everturn_core::time::Timestamp;
+use everturn_store::{ChangedConversation, Elsewhere, Leases, Work, WorkDone};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,6 +28,13 @@ const EVENTS_MAX: u64 = 1000;
 const EVENTS_URGENT: u64 = 3000;
 /// While requests keep coming, a check that can wait is delayed for at most this long.
 const REST_MAX: Duration = Duration::from_secs(10);
+/// Time after a change by any process at which this one looks whether it was checked. Longer than the silence after which
+/// a process is taken for dead.
+const TAKE_OVER: Duration = Duration::from_secs(6);
+/// Pause before the next look at a conversation that another process is checking.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Conversations looked up at once.
+const LOOK_MAX: usize = 1000;
 /// Conversations checked in parallel: most of the time is spent waiting for a summarizer.
 pub const WORKERS: usize = 2;
 
@@ -36,6 +46,8 @@ pub struct Compactions {
     automatic: bool,
     waiting: Mutex<HashMap<Key, Waiting>>,
     news: Condvar,
+    /// Changed conversations that another process may check: when to look, and the head.
+    later: Mutex<HashMap<Key, (Instant, u64)>>,
 }
 
 struct Waiting {
@@ -54,6 +66,14 @@ impl Observer for Compactions {
             self.waiting().remove(commit.key);
         } else if self.automatic && !commit.events().is_empty() {
             self.note(commit.key, commit.events().len());
+        }
+    }
+
+    fn changed_elsewhere(&self, change: &ChangedConversation) {
+        if change.deleted {
+            self.later.lock().remove(&change.key);
+        } else if self.automatic {
+            self.look_later(&change.key, change.head_seq, TAKE_OVER);
         }
     }
 }
@@ -93,6 +113,37 @@ impl Compactions {
 
     fn take_lost(&self, key: &Key) -> Option<u64> {
         self.waiting().get_mut(key).and_then(|known| known.lost.take())
+    }
+
+    fn has_lost(&self, key: &Key) -> bool {
+        self.waiting().get(key).is_some_and(|known| known.lost.is_some())
+    }
+
+    fn look_later(&self, key: &Key, head: u64, pause: Duration) {
+        self.later.lock().insert(key.clone(), (Instant::now() + pause, head));
+    }
+
+    /// Takes over checks that another process should have done by now.
+    pub fn take_over(&self, leases: &dyn Leases) -> Result<(), Error> {
+        let now = Instant::now();
+        let later = self.later.lock();
+        let due = later.iter().filter(|(_, (due, _))| *due <= now).take(LOOK_MAX);
+        let due: Vec<(Key, u64)> = due.map(|(key, (_, head))| (key.clone(), *head)).collect();
+        drop(later);
+        if due.is_empty() {
+            return Ok(());
+        }
+        for ((key, head), work) in due.iter().zip(leases.work_left(&due)?) {
+            if work == Work::Taken {
+                self.look_later(key, *head, LOOK_AGAIN);
+                continue;
+            }
+            self.later.lock().remove(key);
+            if work == Work::Free || self.has_lost(key) {
+                self.note(key, 1);
+            }
+        }
+        Ok(())
     }
 
     /// Wakes the workers, so that they see the store closing.
@@ -135,7 +186,8 @@ impl Compactions {
         let mut waiting = self.waiting();
         if let Some(entry) = waiting.get_mut(key) {
             entry.busy = false;
-            if entry.events == 0 {
+            // Another process had it: what was lost is replaced later.
+            if entry.events == 0 && entry.lost.is_none() {
                 waiting.remove(key);
             }
         }
@@ -161,10 +213,52 @@ pub fn finish(shared: &Arc<Shared>) {
     }
 }
 
+/// Work on a conversation that this process has; ended when dropped.
+struct Taken<'a> {
+    leases: &'a dyn Elsewhere,
+    key: &'a Key,
+    done: Option<WorkDone>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.leases.end_work(self.key, self.done) {
+            tracing::debug!(%error, "the end of a check was not noted; another process may check again");
+        }
+    }
+}
+
+/// Checks a conversation, unless another process does or did.
 fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
+    let Some(leases) = shared.elsewhere.as_deref() else {
+        look_alone(shared, key, with_models);
+        return;
+    };
+    // Deleted meanwhile, unless there is one.
+    let Ok(through) = shared.journal.index.conversation(key).map(|found| found.head.seq) else { return };
+    match leases.take_work(key) {
+        Ok(None) => shared.compaction.look_later(key, through, LOOK_AGAIN),
+        Ok(Some(done)) => {
+            let mut taken = Taken { leases, key, done: None };
+            if done < through || shared.compaction.has_lost(key) {
+                // Failed work counts as done: the next append has it done again.
+                taken.done = Some(WorkDone { through, due: None });
+                taken.done = Some(WorkDone { through, due: look_alone(shared, key, with_models) });
+            }
+        }
+        Err(error) => {
+            tracing::debug!(%error, "whether a conversation needs a check is not known; looking again");
+            shared.compaction.look_later(key, through, LOOK_AGAIN);
+        }
+    }
+}
+
+/// Checks a conversation, and returns its next deadline.
+fn look_alone(shared: &Arc<Shared>, key: &Key, with_models: bool) -> Option<Timestamp> {
     let conversation = Tenant::within(shared.clone(), key.tenant.clone()).conversation(key.id);
+    let mut due = None;
     let looked = (|| -> Result<(), Error> {
-        conversation.settle_if_due()?;
+        due = conversation.settle_if_due()?;
         let head = shared.journal.index.conversation(key)?.head.seq;
         shared.fold(key, head)?;
         if let Some(through_seq) = shared.compaction.take_lost(key) {
@@ -187,4 +281,5 @@ fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
             tracing::warn!(%error, conversation = %key.id, "compaction or fact extraction failed; it is retried after the next append")
         }
     }
+    due
 }

@@ -10,9 +10,10 @@ use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::Key;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::time::Timestamp;
 use everturn_core::viewer::{audience_of, is_for_everyone};
 use everturn_core::write::Action;
-use everturn_store::ConversationQuery;
+use everturn_store::{ConversationQuery, Elsewhere, WorkDone};
 use everturn_views::state::{AbandonedBody, Tool};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -41,6 +42,9 @@ impl Observer for Deadlines {
 
 /// Settles everything that is due.
 pub fn settle_all(shared: &Arc<Shared>) -> Result<Settled, Error> {
+    if let Some(leases) = &shared.elsewhere {
+        return settle_shared(shared, &**leases);
+    }
     if !shared.deadlines.searched.swap(true, Ordering::SeqCst) {
         search(shared)?;
     }
@@ -53,7 +57,7 @@ pub fn settle_all(shared: &Arc<Shared>) -> Result<Settled, Error> {
             Ok(settled) => {
                 all.abandoned += settled.abandoned;
                 all.expired += settled.expired;
-                settled.waits
+                settled.next.is_some()
             }
             // It was deleted or archived.
             Err(Error::NotFound(_) | Error::Conflict(_)) => false,
@@ -64,6 +68,34 @@ pub fn settle_all(shared: &Arc<Shared>) -> Result<Settled, Error> {
         };
         if waits {
             shared.deadlines.watched.lock().insert(key);
+        }
+    }
+    Ok(all)
+}
+
+/// As [`settle_all`], where any process may have asked or called: whoever checks a conversation notes its next deadline.
+fn settle_shared(shared: &Arc<Shared>, leases: &dyn Elsewhere) -> Result<Settled, Error> {
+    let mut all = Settled::default();
+    for key in leases.due_work(shared.now(), PAGE_ENTRIES_MAX)? {
+        if leases.take_work(&key)?.is_none() {
+            continue;
+        }
+        let conversation = Tenant::within(shared.clone(), key.tenant.clone()).conversation(key.id);
+        let settled = conversation.settle_due();
+        let ended = match &settled {
+            Ok(settled) => Some(settled.next),
+            // It was deleted or archived.
+            Err(Error::NotFound(_) | Error::Conflict(_)) => Some(None),
+            Err(_) => None,
+        };
+        leases.end_work(&key, ended.map(|due| WorkDone { through: 0, due }))?;
+        match settled {
+            Ok(settled) => {
+                all.abandoned += settled.abandoned;
+                all.expired += settled.expired;
+            }
+            Err(error) if ended.is_none() => return Err(error),
+            Err(_) => {}
         }
     }
     Ok(all)
@@ -93,19 +125,26 @@ pub struct Settled {
     pub abandoned: usize,
     /// Approvals expired.
     pub expired: usize,
-    /// Whether more may become due.
-    pub waits: bool,
+    /// When more may become due.
+    pub next: Option<Timestamp>,
+}
+
+impl Settled {
+    fn note(&mut self, due: Timestamp) {
+        self.next = Some(self.next.map_or(due, |next| next.min(due)));
+    }
 }
 
 impl ConversationHandle {
-    /// Settles what is due, where this process may write.
-    pub(crate) fn settle_if_due(&self) -> Result<(), Error> {
+    /// Settles what is due, where this process may write, and returns when more may become due.
+    pub(crate) fn settle_if_due(&self) -> Result<Option<Timestamp>, Error> {
         if self.shared().options.read_only {
-            return Ok(());
+            return Ok(None);
         }
         match self.settle_due() {
+            Ok(settled) => Ok(settled.next),
             // It is archived or closed, and stays as it is; or another process writes now.
-            Ok(_) | Err(Error::Conflict(_)) => Ok(()),
+            Err(Error::Conflict(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -118,7 +157,7 @@ impl ConversationHandle {
         let mut settled = Settled::default();
         for waiting in &fold.approvals {
             if !waiting.is_due(now) {
-                settled.waits |= waiting.deadline.is_some();
+                waiting.deadline.into_iter().for_each(|deadline| settled.note(deadline));
                 continue;
             }
             let resolution = ApprovalOutcome {
@@ -135,13 +174,13 @@ impl ConversationHandle {
             }
         }
         if let Some(after) = conversation.abandon_tools_after_s() {
-            let is_due = |tool: &&Tool| tool.at.plus_s(after) <= now;
-            let due: Vec<Tool> = fold.tools.iter().filter(is_due).cloned().collect();
+            let (due, left): (Vec<Tool>, Vec<Tool>) =
+                fold.tools.iter().cloned().partition(|tool| tool.at.plus_s(after) <= now);
+            left.iter().for_each(|tool| settled.note(tool.at.plus_s(after)));
             if !due.is_empty() {
                 self.abandon(&due, None, Some(&format!("no result within {after} s")))?;
             }
             settled.abandoned = due.len();
-            settled.waits |= due.len() < fold.tools.len();
         }
         Ok(settled)
     }

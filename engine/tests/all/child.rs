@@ -20,6 +20,8 @@ fn a_process_with_a_job_of_its_own_comes_in_here() {
         "append" => crate::crash::append_until_killed(),
         "import" => crate::importing::faults::import_until_killed(),
         "stream" => crate::nodes::stream_until_killed(),
+        "compact" => crate::nodes::work::compact_until_killed(),
+        "lead" => crate::nodes::work::lead_until_killed(),
         "own" => crate::processes::own_the_store(),
         other => panic!("no such job: {other}"),
     }

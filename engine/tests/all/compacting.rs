@@ -285,7 +285,7 @@ impl Summarize for FakeSummarizer {
     }
 }
 
-fn good(goal: &str) -> String {
+pub fn good(goal: &str) -> String {
     serde_json::to_string(&Checkpoint {
         goal: goal.into(),
         handoff_md: "All is well.".into(),

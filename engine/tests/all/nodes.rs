@@ -1,6 +1,8 @@
 //! Several processes on one PostgreSQL store: all of them write, and each follows the others. `./test postgres` starts
 //! the server and names it in `EVERTURN_TEST_POSTGRES`; without it these tests say that they are skipped.
 
+pub mod work;
+
 use crate::child::{Process, given, tell};
 use crate::stage::{PATIENCE, Short, refused, seqs, until, words};
 use everturn::{ChangeKind, Everturn, NewKey, NewStream, NewTurn, RecallOptions, Subscription, Update};
@@ -54,7 +56,9 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        sql(&self.server, &format!("DROP DATABASE {} WITH (FORCE)", self.name));
+        // Only an administrator may end an automatic vacuum.
+        let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
+        sql(&admin, &format!("DROP DATABASE {} WITH (FORCE)", self.name));
     }
 }
 

@@ -1,15 +1,78 @@
-//! Bytes of assets in the database, so that every process has them without another place.
+//! Bytes of assets in the database, so that every process has them without another place; or the place that the
+//! database names.
 
 use super::Postgres;
-use super::db::Scope;
+use super::db::{Db, Mode, Scope};
+use super::link::Link;
 use super::rows::{self, signed};
 use crate::Assets;
-use crate::assets::{absent, damaged};
+use crate::assets::{ObjectAssets, Place, absent, damaged};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::id::TenantName;
 use everturn_core::time::Timestamp;
 use std::ops::Range;
+use std::sync::Arc;
+
+/// Opens the place of the bytes; `None` if that is the database. The URL of the store may name it; the database
+/// remembers it, so that all processes use the same.
+pub fn place(link: &Link, read_only: bool) -> Result<Option<ObjectAssets>, Error> {
+    let db = Db::begin(link, Scope::All, if read_only { Mode::Read } else { Mode::Write })?;
+    let sql = "SELECT id::text, assets, EXISTS (SELECT 1 FROM asset_bytes) FROM store_identity";
+    // Held while a place is chosen, so that processes that start together agree.
+    let held = if read_only || link.assets.is_none() { "" } else { " FOR UPDATE OF store_identity" };
+    let row = db.query_one(&format!("{sql}{held}"), &[])?;
+    let row = row.ok_or_else(|| rows::wrong("the store has no identity"))?;
+    let (store, known, in_database): (String, Option<String>, bool) =
+        (rows::get(&row, 0)?, rows::get(&row, 1)?, rows::get(&row, 2)?);
+    let Some(url) = link.assets.clone().or_else(|| known.clone()) else { return Ok(None) };
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let moved = |text: String| Err(Error::conflict("assets.moved", text));
+    if known.is_none() && in_database {
+        let advice = "use `everturn copy` to a new database";
+        return moved(format!(
+            "the assets of this store are in the database, and cannot move to {url}; {advice}"
+        ));
+    }
+    let place = Place::new(&url, environment)?;
+    match (place.owner()?, &known) {
+        (Some(owner), _) if owner == store => {}
+        (Some(_), _) => return Err(place.taken()),
+        (None, None) if read_only => return moved(format!("{url} has no assets of this store")),
+        (None, None) => place.give(&store)?,
+        (None, Some(known)) if *known == url => {
+            return moved(format!(
+                "{url} has lost the object .everturn-store, which names its store; restore it, or mount the right folder"
+            ));
+        }
+        (None, Some(known)) => {
+            return moved(format!(
+                "the assets of this store are in {known} and not in {url}; copy them first, with the object .everturn-store, or \
+                 leave `assets` out"
+            ));
+        }
+    }
+    if read_only {
+        return Ok(Some(place.readable()));
+    }
+    let assets = place.writable()?;
+    if known.as_ref() != Some(&url) {
+        db.execute("UPDATE store_identity SET assets = $1", &[&url])?;
+        db.commit()?;
+    }
+    Ok(Some(assets))
+}
+
+impl Postgres {
+    /// The bytes of assets: in the database, or in the place that it names.
+    pub fn assets(self: &Arc<Self>) -> Arc<dyn Assets> {
+        match &self.place {
+            Some(place) => place.clone(),
+            None => self.clone(),
+        }
+    }
+}
 
 impl Assets for Postgres {
     fn put(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {

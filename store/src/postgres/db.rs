@@ -1,6 +1,8 @@
 //! One connection with one transaction on it: queries with one round trip each, or several in one.
 
-use super::link::{Link, drive};
+use super::link::Link;
+use super::tls;
+use crate::runtime::drive;
 use deadpool_postgres::Object;
 use everturn_core::Error;
 use everturn_core::id::TenantName;
@@ -249,15 +251,15 @@ fn unreachable(text: String) -> Error {
     Error::busy("store.unreachable", text)
 }
 
-pub fn explain(error: &tokio_postgres::Error) -> Broken {
-    let text = match error.as_db_error() {
+pub fn explain(failed: &tokio_postgres::Error) -> Broken {
+    let text = match failed.as_db_error() {
         Some(told) => format!("PostgreSQL: {} ({})", told.message(), told.code().code()),
-        None => match std::error::Error::source(error) {
-            Some(source) => format!("PostgreSQL: {error}: {source}"),
-            None => format!("PostgreSQL: {error}"),
+        None => match std::error::Error::source(failed) {
+            Some(source) => format!("PostgreSQL: {failed}: {source}"),
+            None => format!("PostgreSQL: {failed}"),
         },
     };
-    let code = error.code();
+    let code = failed.code();
     let class = code.map_or("", |code| &code.code()[..2]);
     let again = matches!(code, Some(c) if *c == SqlState::T_R_SERIALIZATION_FAILURE || *c == SqlState::T_R_DEADLOCK_DETECTED);
     let mut lost = false;
@@ -282,6 +284,14 @@ pub fn explain(error: &tokio_postgres::Error) -> Broken {
             "store.busy",
             format!("{text}: a statement took longer than {} s; try again", STATEMENT_TIMEOUT.as_secs()),
         ),
+        (_, None) if tls::complaint(failed).is_some() => {
+            let why = tls::complaint(failed).unwrap_or_default();
+            let text = format!(
+                "the certificate of the PostgreSQL server is not trusted ({why}); name the one to trust by sslrootcert=FILE, and \
+                 the host as it is in the certificate"
+            );
+            Error::invalid("store.certificate", text)
+        }
         ("08" | "57", _) | (_, None) => {
             lost = true;
             unreachable(format!("{text}; try again"))

@@ -12,6 +12,7 @@ use super::rows::{self, signed};
 use crate::{ChangedConversation, Elsewhere, News};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
+use everturn_core::time::Timestamp;
 use everturn_core::write::EventAddress;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use tokio_postgres::{AsyncMessage, Client, Row};
 
 /// A process that gave no sign for this long is taken for dead.
 const SILENT: Duration = Duration::from_secs(5);
+pub const SILENT_S: f64 = SILENT.as_secs() as f64;
 /// Interval between two signs.
 const SIGN_EVERY: Duration = Duration::from_secs(1);
 /// A gap between two signs of this process after which it does not judge others: they may have had the same outage.
@@ -75,6 +77,7 @@ pub struct Changed {
     pub deleted: bool,
     /// A tombstone whose id is used again.
     pub replaced: bool,
+    pub expires: Option<i64>,
     pub created: bool,
 }
 
@@ -130,11 +133,8 @@ impl Cursor {
         let sql = format!("SELECT 1 FROM access_keys k WHERE {} LIMIT 1", new("k.changed"));
         let keys = db.query_one(&sql, &[&start])?.is_some();
         let changed = changed_since(db, start)?.into_iter().filter(|changed| !changed.replaced);
-        let changed = changed.map(|Changed { key, head_seq, created, deleted, .. }| ChangedConversation {
-            key,
-            head_seq,
-            created,
-            deleted,
+        let changed = changed.map(|Changed { key, head_seq, created, deleted, expires, .. }| {
+            ChangedConversation { key, head_seq, created, deleted, expires: expires.map(Timestamp) }
         });
         let news = News { changed: changed.collect(), erased, keys };
         self.advance(now);
@@ -145,7 +145,7 @@ impl Cursor {
 /// Conversations that changed since a snapshot.
 fn changed_since(db: &Db, start: &str) -> Result<Vec<Changed>, Error> {
     let sql = format!(
-        "SELECT c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced,
+        "SELECT c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced, c.expires,
              NOT pg_visible_in_snapshot(c.begun, $1::text::pg_snapshot)
          FROM conversation_rows c WHERE {} ORDER BY c.no",
         new("c.changed")
@@ -159,7 +159,8 @@ fn changed_since(db: &Db, start: &str) -> Result<Vec<Changed>, Error> {
             floor: rows::unsigned(row, 4)?,
             deleted: rows::get(row, 5)?,
             replaced: rows::get(row, 6)?,
-            created: rows::get(row, 7)?,
+            expires: rows::get(row, 7)?,
+            created: rows::get(row, 8)?,
         })
     };
     found.iter().map(changed).collect()
@@ -232,7 +233,7 @@ impl Node {
     }
 
     /// Whether this process has given signs for long enough to judge others.
-    fn is_steady(&self) -> bool {
+    pub fn is_steady(&self) -> bool {
         self.bell.steady.lock().is_some_and(|(since, last)| last.elapsed() < GAP && since.elapsed() >= SILENT)
     }
 }
@@ -302,7 +303,7 @@ async fn notify(client: &Client, own: &str, bell: &Bell) -> Result<(), tokio_pos
 }
 
 impl Postgres {
-    fn node(&self) -> Result<&Node, Error> {
+    pub(super) fn node(&self) -> Result<&Node, Error> {
         self.node
             .as_ref()
             .ok_or_else(|| Error::internal("store.node", "the store was opened for reading only"))
@@ -343,8 +344,7 @@ impl Elsewhere for Postgres {
         let sql = "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.tenant = t.tenant AND c.no = t.conversation
              WHERE t.status = 'pending' AND c.deleted IS NULL
                  AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.no = t.node AND n.seen > clock_timestamp() - $1 * interval '1 s')";
-        let silent_s = signed(SILENT.as_secs()) as f64;
-        self.of_all()?.query(sql, &[&silent_s])?.iter().map(open_turn).collect()
+        self.of_all()?.query(sql, &[&SILENT_S])?.iter().map(open_turn).collect()
     }
 }
 

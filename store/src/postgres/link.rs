@@ -1,35 +1,34 @@
-//! The bridge between an async client and sync traits.
+//! Connections to the database: where they lead, the pool, and the thread that serves them.
 //!
-//! One thread runs a small tokio runtime with nothing on it but the connections: they read and write sockets. A
-//! query is a future that only communicates with its connection over a channel, so it needs no runtime: the
-//! calling thread drives it, and sleeps until the connection wakes it. So a sync method may borrow, may call
-//! `core`, which calls back, and may be called from inside another runtime; and statements that are started
-//! together are sent together.
+//! A query is a future that only communicates with its connection over a channel, so the calling thread drives it
+//! (`runtime.rs`); statements that are started together are sent together.
 
 use super::db::explain;
+use super::tls::Encryption;
+use crate::runtime::{Runtime as Thread, drive};
 use deadpool_postgres::{Connect, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use everturn_core::Error;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_ok};
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio_postgres::tls::NoTlsStream;
-use tokio_postgres::{Client, Config, Connection, NoTls, Socket};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// A pool of connections and the thread that serves them.
 pub struct Link {
     pool: Option<Pool>,
     pub hosts: Arc<Hosts>,
+    /// Place of assets that the URL names.
+    pub assets: Option<String>,
     pub runtime: Handle,
     /// Dropped last: the thread then stops.
-    _stop: tokio::sync::oneshot::Sender<()>,
+    _thread: Thread,
 }
 
 /// Maximum time that a request waits for a free connection, and for a new one.
@@ -43,26 +42,41 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// Connections of one process, unless the URL says `connections_max`.
 const CONNECTIONS: usize = 8;
 
-/// Settings from a URL. Those that are ours are taken out; the client refuses parameters that it does not know.
-fn parse(url: &str) -> Result<(Hosts, usize), Error> {
+/// Parts of a URL.
+struct Address {
+    hosts: Hosts,
+    connections: usize,
+    assets: Option<String>,
+}
+
+/// Takes our parameters out of a URL; the client refuses those that it does not know.
+fn parse(url: &str) -> Result<Address, Error> {
     let invalid = |text: String| Error::invalid("store.url", text);
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    let (ours, rest): (Vec<&str>, Vec<&str>) = query
-        .split('&')
-        .filter(|pair| !pair.is_empty())
-        .partition(|pair| pair.starts_with("connections_max="));
-    let mut connections = CONNECTIONS;
-    for pair in ours {
-        let number = pair.trim_start_matches("connections_max=");
-        connections =
-            number.parse().ok().filter(|n| (2..=1000).contains(n)).ok_or_else(|| {
-                invalid(format!("connections_max is {number:?}; use a number from 2 to 1000"))
-            })?;
+    let (mut connections, mut assets, mut encryption) = (CONNECTIONS, None, Encryption::default());
+    let mut rest = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let mut decoded = url::form_urlencoded::parse(pair.as_bytes());
+        let (name, value) =
+            decoded.next().map(|(name, value)| (name, value.into_owned())).unwrap_or_default();
+        match &*name {
+            "connections_max" => {
+                connections = value.parse().ok().filter(|n| (2..=1000).contains(n)).ok_or_else(|| {
+                    invalid(format!("connections_max is {value:?}; use a number from 2 to 1000"))
+                })?;
+            }
+            "assets" => assets = Some(value),
+            "sslmode" => encryption.mode = Some(value),
+            "sslrootcert" => encryption.root = Some(value),
+            _ => rest.push(pair),
+        }
     }
     let and = if rest.is_empty() { "" } else { "?" };
     let rest = format!("{and}{}", rest.join("&"));
-    let configs = single_hosts(base).into_iter().map(|base| config(&format!("{base}{rest}")));
-    Ok((Hosts { configs: configs.collect::<Result<_, _>>()?, last: AtomicUsize::new(0) }, connections))
+    let (mode, tls) = encryption.connector()?;
+    let configs = single_hosts(base).into_iter().map(|base| config(&format!("{base}{rest}"), mode));
+    let hosts = Hosts { configs: configs.collect::<Result<_, _>>()?, tls, last: AtomicUsize::new(0) };
+    Ok(Address { hosts, connections, assets })
 }
 
 /// The beginning of a URL for each of its hosts.
@@ -76,7 +90,7 @@ fn single_hosts(base: &str) -> Vec<String> {
     hosts.split(',').map(|host| format!("{scheme}://{user}{host}{database}")).collect()
 }
 
-fn config(url: &str) -> Result<Config, Error> {
+fn config(url: &str, mode: SslMode) -> Result<Config, Error> {
     let mut config: Config = url.parse().map_err(|e: tokio_postgres::Error| {
         let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
         let text = format!(
@@ -96,12 +110,17 @@ fn config(url: &str) -> Result<Config, Error> {
     if !url.contains("keepalives") {
         config.keepalives_idle(KEEPALIVE);
     }
+    config.ssl_mode(mode);
     Ok(config)
 }
+
+/// A connection, encrypted where the settings want it.
+type Encrypted = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
 /// The hosts of a URL.
 pub struct Hosts {
     configs: Vec<Config>,
+    tls: MakeRustlsConnect,
     /// The one that answered last, which is asked first.
     last: AtomicUsize,
 }
@@ -109,13 +128,13 @@ pub struct Hosts {
 impl Hosts {
     /// Connects to the first host that answers as `target_session_attrs` wants it. A host that accepts a connection
     /// and then says nothing must not keep us from the others, so they are asked a moment later.
-    pub async fn connect(&self) -> Result<(Client, Connection<Socket, NoTlsStream>), tokio_postgres::Error> {
+    pub async fn connect(&self) -> Result<(Client, Encrypted), tokio_postgres::Error> {
         let (count, first) = (self.configs.len(), self.last.load(Ordering::SeqCst));
         let attempts = (0..count).map(|nth| {
             let at = (first + nth) % count;
             let connect = async move {
                 tokio::time::sleep(HEAD_START * nth as u32).await;
-                Ok::<_, tokio_postgres::Error>((at, self.configs[at].connect(NoTls).await?))
+                Ok::<_, tokio_postgres::Error>((at, self.configs[at].connect(self.tls.clone()).await?))
             };
             connect.boxed()
         });
@@ -145,21 +164,9 @@ impl Connect for Connector {
 
 impl Link {
     pub fn open(url: &str) -> Result<Link, Error> {
-        let (hosts, connections) = parse(url)?;
+        let Address { hosts, connections, assets } = parse(url)?;
         let hosts = Arc::new(hosts);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| {
-            Error::internal("store.runtime", format!("cannot start the runtime of the connections: {e}"))
-        })?;
-        let handle = runtime.handle().clone();
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        thread::Builder::new()
-            .name("postgres".into())
-            .spawn(move || {
-                let _ = runtime.block_on(stopped);
-            })
-            .map_err(|e| {
-                Error::internal("store.runtime", format!("cannot start the thread of the connections: {e}"))
-            })?;
+        let thread = Thread::start("postgres")?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_connect(Config::new(), Connector(hosts.clone()), recycling);
         let pool = Pool::builder(manager)
@@ -171,7 +178,8 @@ impl Link {
             .map_err(|e| {
                 Error::internal("store.pool", format!("cannot make the pool of connections: {e}"))
             })?;
-        Ok(Link { pool: Some(pool), hosts, runtime: handle, _stop: stop })
+        let runtime = thread.handle.clone();
+        Ok(Link { pool: Some(pool), hosts, assets, runtime, _thread: thread })
     }
 
     pub fn connection(&self) -> Result<Object, Error> {
@@ -223,26 +231,5 @@ impl Drop for Link {
     fn drop(&mut self) {
         let _inside = self.runtime.enter();
         self.pool.take();
-    }
-}
-
-struct Sleeper(Thread);
-
-impl Wake for Sleeper {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Drives a future on this thread. Unlike a runtime's `block_on` it may be called from anywhere.
-pub fn drive<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Sleeper(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! A store in PostgreSQL, which any number of processes write at once.
 //!
 //! `link` joins the async client and the sync traits, `db` is one transaction, `migrations` makes and changes the
-//! tables, `feed` has the news of other processes, `write` writes a batch, `lookup` answers a plan, `read` has all queries, `index`, `keys`, `assets` and `backup`
-//! are the traits, `recall` the source of this process's indexes.
+//! tables, `feed` has the news of other processes, `leases` shares work with them, `write` writes a batch, `lookup` answers a plan, `read` has all queries, `index`, `keys`, `assets` and `backup`
+//! are the traits, `tls` encrypts, `recall` the source of this process's indexes.
 
 mod assets;
 mod backup;
@@ -10,14 +10,17 @@ mod db;
 mod feed;
 mod index;
 mod keys;
+mod leases;
 mod link;
 mod lookup;
 mod migrations;
 mod read;
 mod recall;
 mod rows;
+mod tls;
 mod write;
 
+use crate::assets::ObjectAssets;
 use crate::recall::Catalog;
 use crate::{Committed, Log};
 use db::{Broken, Db, Mode, Scope};
@@ -33,6 +36,7 @@ use read::Lineage;
 use recall::Arrivals;
 use rows::signed;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use write::Proof;
@@ -44,6 +48,8 @@ pub struct Postgres {
     arrivals: Mutex<Arrivals>,
     /// `None` if it was opened for reading only.
     node: Option<Node>,
+    /// Place of assets, if it is not the database.
+    place: Option<Arc<ObjectAssets>>,
     link: Link,
 }
 
@@ -60,15 +66,17 @@ impl Postgres {
         let link = Link::open(url)?;
         link.check_pooler()?;
         migrations::run(&link)?;
+        let place = assets::place(&link, false)?.map(Arc::new);
         let node = Some(Node::join(&link)?);
-        Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node, link })
+        Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node, place, link })
     }
 
     /// Connects for reading only: a standby will do. Tables of an earlier version are an error.
     pub fn open_read_only(url: &str) -> Result<Postgres, Error> {
         let link = Link::open(url)?;
         migrations::check(&link)?;
-        Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node: None, link })
+        let place = assets::place(&link, true)?.map(Arc::new);
+        Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node: None, place, link })
     }
 
     /// Reads of one tenant, all as of one moment.

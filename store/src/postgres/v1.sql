@@ -199,11 +199,31 @@ CREATE TABLE asset_bytes (
 );
 ALTER TABLE asset_bytes ALTER COLUMN bytes SET STORAGE EXTERNAL; -- not compressed, so that a range is read without the rest
 
+-- The store itself: one row. The place of its assets carries the same id.
+CREATE TABLE store_identity (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    id       uuid NOT NULL DEFAULT gen_random_uuid(),
+    assets   text                              -- URL of the place of the bytes; null: in `asset_bytes`
+);
+INSERT INTO store_identity DEFAULT VALUES;
+
 -- Processes that share the store. Each gives a sign every second.
 CREATE TABLE nodes (
     no   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     seen timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+
+-- Background work, so that one process does it: of a conversation (`name` is its id), or of the whole store (no tenant).
+CREATE TABLE leases (
+    tenant  text COLLATE "C" NOT NULL,
+    name    text COLLATE "C" NOT NULL,
+    node    bigint,                            -- the process that has it, for as long as it gives signs; null: none
+    through bigint NOT NULL DEFAULT 0,         -- seq through which the work of a conversation is done
+    due     bigint,                            -- when there is more to do although nothing is appended
+    changed timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (tenant, name)
+);
+CREATE INDEX leases_due ON leases (due) WHERE due IS NOT NULL;
 
 -- Row-level security, on partitions too, since they can be queried directly. The server (the owner of the tables) names the
 -- tenants of each transaction in the setting `everturn.tenants`, separated by spaces, or `*` for work on the whole store:

@@ -1,6 +1,8 @@
 //! The promises on a real PostgreSQL server, and what only a store with several writers has. `./test postgres`
 //! starts the server and names it in `EVERTURN_TEST_POSTGRES`; without it the tests say that they are skipped.
 
+mod sharing;
+
 use crate::sql;
 use everturn_core::chain::Hash;
 use everturn_core::id::Key;

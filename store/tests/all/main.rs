@@ -9,6 +9,7 @@ mod files;
 mod in_postgres;
 mod indexes;
 mod load;
+mod places;
 mod promises;
 mod sql;
 mod whole;
