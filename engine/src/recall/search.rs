@@ -296,7 +296,9 @@ impl Tenant {
         let _slot = self.shared().recall.slots.take();
         let search = Search { query, words: TextQuery::parse(query), filter };
         let mut wanted = (limit * 2).max(CANDIDATES_MIN);
-        let asks = mode != Mode::Lexical && self.shared().options.embedder.is_some();
+        let without_vectors = self.shared().recall.store.without_vectors();
+        let asks =
+            mode != Mode::Lexical && self.shared().options.embedder.is_some() && without_vectors.is_none();
         // The lexical search runs while the model embeds the query.
         let (meant, by_words) = std::thread::scope(|threads| {
             // A failure of the embedder becomes a note; a failure of the index is an error.
@@ -319,8 +321,9 @@ impl Tenant {
             (Ok(None), Mode::Lexical) => (None, Mode::Lexical, None),
             (Ok(Some(meant)), mode) => (Some(meant), mode, None),
             (Ok(None), _) => {
-                let note =
-                    "there is no embedder, so only words were compared; configure one to find by meaning";
+                let note = without_vectors.filter(|_| self.shared().options.embedder.is_some()).unwrap_or(
+                    "there is no embedder, so only words were compared; configure one to find by meaning",
+                );
                 (None, Mode::Lexical, Some(note.to_string()))
             }
             (Err(error), Mode::Vector) => return Err(error),

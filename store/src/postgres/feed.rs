@@ -29,22 +29,9 @@ const GAP: Duration = Duration::from_secs(3);
 const LISTEN_AGAIN: Duration = Duration::from_millis(500);
 
 /// A place in the order in which changes become visible.
-#[derive(Default)]
-pub struct Cursor {
+struct Cursor {
     /// `None` before everything.
     snapshot: Option<String>,
-}
-
-/// A changed row.
-pub struct Changed {
-    pub no: i64,
-    pub key: Key,
-    pub head_seq: u64,
-    pub floor: u64,
-    pub deleted: bool,
-    /// A tombstone whose id is used again.
-    pub replaced: bool,
-    pub created: bool,
 }
 
 /// Rows that are visible now and were not in the snapshot $1.
@@ -56,44 +43,12 @@ fn new(column: &str) -> String {
 
 impl Cursor {
     /// A place after everything.
-    pub fn now(db: &Db) -> Result<Cursor, Error> {
+    fn now(db: &Db) -> Result<Cursor, Error> {
         let row = db.query_one("SELECT pg_current_snapshot()::text", &[])?;
         Ok(Cursor { snapshot: row.map(|row| rows::get(&row, 0)).transpose()? })
     }
 
-    /// Changed conversations. All queries of `db` see one snapshot, and the cursor moves there.
-    pub fn conversations(&mut self, db: &Db) -> Result<Vec<Changed>, Error> {
-        let columns =
-            "c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced";
-        let found = match &self.snapshot {
-            None => {
-                let sql = format!("SELECT {columns}, true FROM conversation_rows c ORDER BY c.no");
-                db.query(&sql, &[])?
-            }
-            Some(snapshot) => {
-                let sql = format!(
-                    "SELECT {columns}, NOT pg_visible_in_snapshot(c.begun, $1::text::pg_snapshot) FROM conversation_rows c WHERE {} ORDER BY c.no",
-                    new("c.changed")
-                );
-                db.query(&sql, &[snapshot])?
-            }
-        };
-        let changed = |row: &Row| {
-            Ok(Changed {
-                no: rows::get(row, 0)?,
-                key: key(row, 1)?,
-                head_seq: rows::unsigned(row, 3)?,
-                floor: rows::unsigned(row, 4)?,
-                deleted: rows::get(row, 5)?,
-                replaced: rows::get(row, 6)?,
-                created: rows::get(row, 7)?,
-            })
-        };
-        let changed = found.iter().map(changed).collect::<Result<_, Error>>()?;
-        *self = Cursor::now(db)?;
-        Ok(changed)
-    }
-
+    /// Changes since the last call. All queries of `db` see one snapshot, and the cursor moves there.
     fn news(&mut self, db: &Db) -> Result<News, Error> {
         let Some(snapshot) = self.snapshot.clone() else {
             *self = Cursor::now(db)?;
@@ -110,14 +65,22 @@ impl Cursor {
         }
         let sql = format!("SELECT 1 FROM access_keys k WHERE {} LIMIT 1", new("k.changed"));
         let keys = db.query_one(&sql, &[&snapshot])?.is_some();
-        let changed = self.conversations(db)?.into_iter().filter(|changed| !changed.replaced);
-        let changed = changed.map(|Changed { key, head_seq, created, deleted, .. }| ChangedConversation {
-            key,
-            head_seq,
-            created,
-            deleted,
-        });
-        Ok(News { changed: changed.collect(), erased, keys })
+        let sql = format!(
+            "SELECT c.tenant, c.id, c.head_seq, c.deleted IS NOT NULL, NOT pg_visible_in_snapshot(c.begun, $1::text::pg_snapshot)
+             FROM conversation_rows c WHERE {} AND NOT c.replaced ORDER BY c.no",
+            new("c.changed")
+        );
+        let changed = |row: &Row| {
+            Ok(ChangedConversation {
+                key: key(row, 0)?,
+                head_seq: rows::unsigned(row, 2)?,
+                deleted: rows::get(row, 3)?,
+                created: rows::get(row, 4)?,
+            })
+        };
+        let changed = db.query(&sql, &[&snapshot])?.iter().map(changed).collect::<Result<_, Error>>()?;
+        *self = Cursor::now(db)?;
+        Ok(News { changed, erased, keys })
     }
 }
 

@@ -371,8 +371,7 @@ impl Maintenance for Postgres {
             }
         }
         db.commit()?;
-        self.catalog.forget();
-        Ok(())
+        self.forget()
     }
 
     fn compact(&self) -> Result<(), Error> {

@@ -46,8 +46,8 @@ fn parse(url: &str) -> Result<(Config, usize), Error> {
     for pair in ours {
         let number = pair.trim_start_matches("connections_max=");
         connections =
-            number.parse().ok().filter(|n| (2..=1000).contains(n)).ok_or_else(|| {
-                invalid(format!("connections_max is {number:?}; use a number from 2 to 1000"))
+            number.parse().ok().filter(|n| (4..=1000).contains(n)).ok_or_else(|| {
+                invalid(format!("connections_max is {number:?}; use a number from 4 to 1000"))
             })?;
     }
     let and = if rest.is_empty() { "" } else { "?" };

@@ -2,7 +2,7 @@
 //!
 //! `link` joins the async client and the sync traits, `db` is one transaction, `migrations` makes and changes the
 //! tables, `feed` has the news of other processes, `write` writes a batch, `lookup` answers a plan, `read` has all queries, `index`, `keys`, `assets` and `backup`
-//! are the traits, `recall` the source of this process's indexes.
+//! are the traits, `recall` the index of recall, which all processes share.
 
 mod assets;
 mod backup;
@@ -18,7 +18,6 @@ mod recall;
 mod rows;
 mod write;
 
-use crate::recall::Catalog;
 use crate::{Committed, Log};
 use db::{Broken, Db, Mode, Scope};
 use everturn_core::Error;
@@ -30,7 +29,7 @@ use feed::Node;
 use link::Link;
 use parking_lot::Mutex;
 use read::Lineage;
-use recall::Arrivals;
+use recall::{Claim, Embedding};
 use rows::signed;
 use std::collections::BTreeSet;
 use std::thread;
@@ -39,9 +38,11 @@ use write::Proof;
 
 /// A store that several processes may write at once.
 pub struct Postgres {
-    /// Indexes of this process, in memory.
-    catalog: Catalog,
-    arrivals: Mutex<Arrivals>,
+    /// Events that this process is indexing, and entries that it is embedding.
+    claim: Mutex<Option<Claim>>,
+    embedding: Mutex<Option<Embedding>>,
+    /// Whether there is a table of vectors.
+    has_vectors: bool,
     /// `None` if it was opened for reading only.
     node: Option<Node>,
     link: Link,
@@ -59,15 +60,17 @@ impl Postgres {
     pub fn open(url: &str) -> Result<Postgres, Error> {
         let link = Link::open(url)?;
         migrations::run(&link)?;
+        let has_vectors = recall::prepare(&link, false)?;
         let node = Some(Node::join(&link)?);
-        Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node, link })
+        Ok(Postgres { claim: Mutex::default(), embedding: Mutex::default(), has_vectors, node, link })
     }
 
     /// Connects for reading only: a standby will do. Tables of an earlier version are an error.
     pub fn open_read_only(url: &str) -> Result<Postgres, Error> {
         let link = Link::open(url)?;
         migrations::check(&link)?;
-        Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node: None, link })
+        let has_vectors = recall::prepare(&link, true)?;
+        Ok(Postgres { claim: Mutex::default(), embedding: Mutex::default(), has_vectors, node: None, link })
     }
 
     /// Reads of one tenant, all as of one moment.
@@ -145,11 +148,6 @@ impl Log for Postgres {
             match self.try_commit(batch.clone(), &mut sent) {
                 Ok(answers) => {
                     self.node.iter().for_each(Node::tell);
-                    let deletes = |write: &&Write| write.action.deletes();
-                    batch
-                        .iter()
-                        .filter(deletes)
-                        .for_each(|write| self.catalog.note_deletion(&write.key.tenant));
                     return answers;
                 }
                 // One request fails the whole batch: retry each by itself.
