@@ -14,8 +14,8 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-const TURN_BYTES: usize = 1024;
-const WRITERS: usize = 64;
+pub const TURN_BYTES: usize = 1024;
+pub const WRITERS: usize = 64;
 const PREALLOCATED_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Number of appends before anything is measured, so that the write-ahead log has its final size: from then on
@@ -55,7 +55,7 @@ pub fn run(place: &Scratch, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("append: {} rounds", scale.rounds);
     let mut preallocated = Floor::preallocated(&place.file("preallocated"))?;
     let mut growing = Floor::growing(&place.file("growing"))?;
-    let store = corpus::open(&place.file("append.db"))?;
+    let store = corpus::open(&place.store("append.db"))?;
     let scope = store.tenant("bench")?;
     let slice = Duration::from_millis(scale.slice_ms);
     let one = corpus::begin(&scope, 1)?[0];
@@ -169,18 +169,18 @@ fn together(subject: &Subject) -> [Row; 3] {
     ]
 }
 
-fn compare(what: &str, these: &Samples, those: &Samples, name: &str) -> Row {
+pub fn compare(what: &str, these: &Samples, those: &Samples, name: &str) -> Row {
     Row::new(what, rate(these.median()), format!("{} {name}", rate(those.median())))
         .ratios(&these.over(those))
 }
 
-fn append(scope: &Tenant, id: ConversationId, text: &str) -> Result<()> {
+pub fn append(scope: &Tenant, id: ConversationId, text: &str) -> Result<()> {
     scope.conversation(id).append(NewTurn::user(text)).wait()?;
     Ok(())
 }
 
 /// Repeats a step for a while, and returns its rate per second.
-fn repeat(slice: Duration, latency: &mut Samples, mut step: impl FnMut() -> Result<()>) -> Result<f64> {
+pub fn repeat(slice: Duration, latency: &mut Samples, mut step: impl FnMut() -> Result<()>) -> Result<f64> {
     let started = Instant::now();
     let (mut count, mut before) = (0, Duration::ZERO);
     while before < slice {
@@ -193,7 +193,7 @@ fn repeat(slice: Duration, latency: &mut Samples, mut step: impl FnMut() -> Resu
 }
 
 /// Each conversation has a thread that waits for each append.
-fn on_threads(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Duration) -> Result<f64> {
+pub fn on_threads(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Duration) -> Result<f64> {
     let ready = Barrier::new(ids.len() + 1);
     std::thread::scope(|threads| {
         let writers: Vec<_> = ids

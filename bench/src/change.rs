@@ -10,7 +10,7 @@ use std::time::Instant;
 
 pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("change: {} against {} turns", long.turns, short.turns);
-    let stores = [corpus::open(&short.path)?, corpus::open(&long.path)?];
+    let stores = [corpus::open(&short.url)?, corpus::open(&long.url)?];
     let scopes = [stores[0].tenant("bench")?, stores[1].tenant("bench")?];
     let conversations = [short.conversations[0], long.conversations[0]];
     let mut last: [Vec<TurnId>; 2] = Default::default();

@@ -21,7 +21,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
     let mut warm = [Samples::default(), Samples::default()];
     let mut allocated = [0, 0];
     {
-        let stores = [corpus::open(&short.path)?, corpus::open(&long.path)?];
+        let stores = [corpus::open(&short.url)?, corpus::open(&long.url)?];
         let scopes = [stores[0].tenant("bench")?, stores[1].tenant("bench")?];
         for round in 0..scale.rounds * 2 + 2 {
             for (side, filled) in [short, long].into_iter().enumerate() {
@@ -52,7 +52,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
     let mut cold = [Samples::default(), Samples::default()];
     for round in 0..scale.rounds + 1 {
         for (side, filled) in [short, long].into_iter().enumerate() {
-            let store = corpus::open(&filled.path)?;
+            let store = corpus::open(&filled.url)?;
             let scope = store.tenant("bench")?;
             let started = Instant::now();
             black_box(scope.conversation(filled.conversations[0]).contexts().build(&options)?);

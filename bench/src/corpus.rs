@@ -9,7 +9,7 @@ use everturn_core::limits::{BATCH_EVENTS_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::turn::Role;
 use serde_json::json;
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 pub struct Corpus {
@@ -30,7 +30,7 @@ impl Corpus {
 
 /// A store that was filled and closed.
 pub struct Filled {
-    pub path: PathBuf,
+    pub url: String,
     pub conversations: Vec<ConversationId>,
     pub turns: u64,
 }
@@ -39,8 +39,8 @@ pub struct Filled {
 const UNDER_WAY_MAX: usize = 4;
 
 /// Creates a store, fills it and closes it.
-pub fn fill(path: &Path, corpus: &Corpus) -> Result<Filled> {
-    let store = open(path)?;
+pub fn fill(url: &str, corpus: &Corpus) -> Result<Filled> {
+    let store = open(url)?;
     let scope = store.tenant("bench")?;
     let conversations: Vec<ConversationId> = begin(&scope, corpus.conversations)?;
     let mut words = Words::default();
@@ -70,7 +70,7 @@ pub fn fill(path: &Path, corpus: &Corpus) -> Result<Filled> {
         }
     }
     under_way.into_iter().try_for_each(|append| append.wait().map(drop))?;
-    Ok(Filled { path: path.to_path_buf(), conversations, turns: corpus.turns })
+    Ok(Filled { url: url.to_string(), conversations, turns: corpus.turns })
 }
 
 /// New conversations: without limits or compaction, so that exactly what was appended is measured.
@@ -86,18 +86,17 @@ pub fn begin(scope: &Tenant, count: usize) -> Result<Vec<ConversationId>> {
 }
 
 /// Opens a store without a running sweeper, which would disturb measurements.
-pub fn open(path: &Path) -> Result<Everturn> {
-    let url = format!("sqlite:{}", path.display());
+pub fn open(url: &str) -> Result<Everturn> {
     // Nor does the indexer run, which `recall` measures.
     let sweep_every = std::time::Duration::from_secs(24 * 60 * 60);
     let options = Options { sweep_every, index: false, ..Options::default() };
-    Ok(Everturn::open_with(&url, options)?)
+    Ok(Everturn::open_with(url, options)?)
 }
 
 impl Filled {
     /// The size of the turns as JSON, one a line, as `everturn history --json` prints them.
     pub fn json_bytes(&self) -> Result<u64> {
-        let store = open(&self.path)?;
+        let store = open(&self.url)?;
         let scope = store.tenant("bench")?;
         let mut bytes = 0;
         for id in &self.conversations {
@@ -117,11 +116,16 @@ impl Filled {
         Ok(bytes)
     }
 
+    /// The file of a store in SQLite.
+    pub fn path(&self) -> &Path {
+        Path::new(self.url.trim_start_matches("sqlite:"))
+    }
+
     /// Bytes on disk, everything included.
     pub fn disk_bytes(&self) -> Result<u64> {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = self.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut bytes = 0;
-        for file in self.path.parent().unwrap_or(Path::new(".")).read_dir()? {
+        for file in self.path().parent().unwrap_or(Path::new(".")).read_dir()? {
             let file = file?;
             // The database, and the files beside it: a leftover write-ahead log, the lock.
             if file.file_name().to_string_lossy().starts_with(&name) && file.file_type()?.is_file() {

@@ -21,14 +21,14 @@ pub fn run(place: &Scratch, quick: bool) -> Result<Vec<Row>> {
         let file = place.file("session.jsonl");
         eprintln!("import: writing a session of {agent} of {}", bytes(size));
         let lines = write(&file, size)?;
-        rows.extend(one(agent, &file, lines, &place.file(&format!("{}.db", &agent[..2])))?);
+        rows.extend(one(agent, &file, lines, &place.store(&format!("{}.db", &agent[..2])))?);
     }
     Ok(rows)
 }
 
 type Write = fn(&Path, u64) -> std::io::Result<u64>;
 
-fn one(agent: &str, file: &Path, lines: u64, store: &Path) -> Result<Vec<Row>> {
+fn one(agent: &str, file: &Path, lines: u64, store: &str) -> Result<Vec<Row>> {
     let size = file.metadata()?.len();
     let open = || File::open(file).map(|file| BufReader::with_capacity(64 * 1024, file));
     eprintln!("import: reading it");

@@ -23,6 +23,7 @@ mod import;
 mod mixed;
 mod open;
 mod place;
+mod postgres;
 mod processor;
 mod programs;
 mod project;
@@ -141,6 +142,13 @@ enum What {
         #[arg(long)]
         attacked: bool,
     },
+    /// The store in PostgreSQL: appends of one and two nodes against plain inserts, pages and contexts of a long
+    /// conversation against those of a short one; not part of `all`
+    Postgres {
+        /// A database of a server on this machine; the role must be allowed to create others
+        #[arg(long, value_name = "postgres://…", env = "EVERTURN_TEST_POSTGRES")]
+        url: String,
+    },
     /// A call through `everturn record` against one without it; not part of `all`
     Record,
     /// The MCP server of `record`, started by it
@@ -243,6 +251,9 @@ fn run(args: &Args) -> Result<()> {
     if let What::Recall { turns, keep } = &args.what {
         done(&args.what, &mut rows, recall::run(&place, scale, *turns, keep.as_deref())?);
     }
+    if let What::Postgres { url } = &args.what {
+        done(&args.what, &mut rows, postgres::run(url, scale)?);
+    }
     if let What::Record = args.what {
         done(&args.what, &mut rows, record::run(&place, scale)?);
     }
@@ -278,8 +289,8 @@ fn run(args: &Args) -> Result<()> {
 
 /// The stores that are read and opened, which differ only in length.
 fn pair(place: &Scratch, scale: Scale) -> Result<(Filled, Filled)> {
-    let short = corpus::fill(&place.file("short.db"), &Corpus::one(scale.short, 200))?;
-    let long = corpus::fill(&place.file("long.db"), &Corpus::one(scale.long, 200))?;
+    let short = corpus::fill(&place.store("short.db"), &Corpus::one(scale.short, 200))?;
+    let long = corpus::fill(&place.store("long.db"), &Corpus::one(scale.long, 200))?;
     Ok((short, long))
 }
 

@@ -17,7 +17,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
     for _ in 0..scale.rounds {
         for (side, filled) in [short, long].into_iter().enumerate() {
             let started = Instant::now();
-            let store = corpus::open(&filled.path)?;
+            let store = corpus::open(&filled.url)?;
             opened[side].push_time(started.elapsed());
             let last = HistoryQuery { order: Order::Descending, ..HistoryQuery::default() };
             store.tenant("bench")?.conversation(filled.conversations[0]).history(last)?;

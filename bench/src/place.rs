@@ -30,6 +30,11 @@ impl Scratch {
         self.folder.path().join(name)
     }
 
+    /// The URL of a store in SQLite.
+    pub fn store(&self, name: &str) -> String {
+        format!("sqlite:{}", self.file(name).display())
+    }
+
     /// Facts that the numbers depend on, without naming the machine.
     pub fn facts(&self, quick: bool) -> String {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);

@@ -18,7 +18,7 @@ type Read = fn(&Tenant, ConversationId, turns: u64, words: &mut Words) -> Result
 
 pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("read: {} against {} turns", long.turns, short.turns);
-    let stores = [corpus::open(&short.path)?, corpus::open(&long.path)?];
+    let stores = [corpus::open(&short.url)?, corpus::open(&long.url)?];
     let scopes = [stores[0].tenant("bench")?, stores[1].tenant("bench")?];
     let reads: [(&str, Read, bool); 5] = [
         ("the last 50 turns", |scope, id, _, _| page(scope, id, None, Order::Descending), true),

@@ -329,7 +329,7 @@ fn fill(path: &Path, turns: u64, each: u64) -> Result<(Filled, Sampled)> {
             .collect();
         append(&scope, id, batch)?;
     }
-    Ok((Filled { path: path.to_path_buf(), conversations, turns }, texts))
+    Ok((Filled { url: format!("sqlite:{}", path.display()), conversations, turns }, texts))
 }
 
 fn append(scope: &Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<()> {

@@ -35,7 +35,7 @@ const SUBSCRIBER_BYTES_MAX: u64 = 64 * 1024;
 pub fn run(place: &Scratch, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("serve: {} rounds", scale.rounds);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let store = corpus::open(&place.file("serve.db"))?;
+    let store = corpus::open(&place.store("serve.db"))?;
     let scope = store.tenant("default")?;
     let server = Listening::start(&runtime, store)?;
     let mut rows = appends(&runtime, &server, &scope, scale)?;

@@ -28,7 +28,7 @@ pub fn run(place: &Scratch, scale: Scale, large: Option<&Filled>) -> Result<Vec<
         rows.push(row("turns of 200 B", large)?);
     }
     for (number, (name, corpus)) in kinds.into_iter().enumerate() {
-        rows.push(row(name, &corpus::fill(&place.file(&format!("size-{number}.db")), &corpus)?)?);
+        rows.push(row(name, &corpus::fill(&place.store(&format!("size-{number}.db")), &corpus)?)?);
     }
     Ok(rows)
 }

@@ -8,8 +8,8 @@ use super::rows::{self, json, signed};
 use super::write::Buffer;
 use crate::index::id_range;
 use crate::{
-    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, ProblemKind,
-    Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, ListOrder, Maintenance, Problem,
+    ProblemKind, Provenance, RecallIndex, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
 };
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -33,22 +33,52 @@ impl ConversationIndex for Postgres {
         tenant: &TenantName,
         query: &ConversationQuery,
     ) -> Result<Vec<Conversation>, Error> {
-        // Reads all of them; SQLite has an index for each order.
-        let sql = "SELECT row FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL
-             AND ($2::text IS NULL OR position(lower($2) IN lower(convert_from(title, 'UTF8'))) > 0)
-             AND ($3::text IS NULL OR state = $3)";
+        let position = match query.order {
+            ListOrder::Said => "said",
+            ListOrder::Changed => "updated",
+        };
+        let sql = format!(
+            "SELECT row FROM conversation_rows c WHERE tenant = $1 AND deleted IS NULL AND ({position}, id) < ($2, $3) AND {position} >= $4
+             AND ($5::text IS NULL OR position(lower($5) IN lower(convert_from(title, 'UTF8'))) > 0)
+             AND ($6::text IS NULL OR state = $6)
+             AND ($7::bytea IS NULL OR parent IN (SELECT p.no FROM conversation_rows p WHERE p.tenant = $1 AND p.id = $7))
+             ORDER BY {position} DESC, id DESC LIMIT $8"
+        );
+        let db = self.of(tenant)?;
+        let mut after = query.after.unwrap_or((Timestamp(i64::MAX), ConversationId::from_bytes([0xff; 16])));
+        let since = query.since.map_or(i64::MIN, |since| since.0);
         let state = query.state.map(|state| state.as_str());
-        let found = self.of(tenant)?.query(sql, &[&tenant.as_str(), &query.text, &state])?;
-        let found: Result<Vec<Conversation>, Error> =
-            found.iter().map(|row| rows::conversation(rows::get(row, 0)?)).collect();
-        let mut found = found?;
-        found.retain(|c| query.after.is_none_or(|after| query.order.position(c) < after) && query.takes(c));
-        found.retain(|c| {
-            query.parent.is_none_or(|id| c.parent.is_some_and(|parent| parent.conversation == id))
-        });
-        found.sort_by_key(|c| std::cmp::Reverse(query.order.position(c)));
-        found.truncate(query.limit);
-        Ok(found)
+        let parent = query.parent.map(|parent| parent.to_bytes().to_vec());
+        let page = query.limit.max(100);
+        let mut found = Vec::new();
+        // What a filter on JSON leaves out of a page is filled up from the next.
+        loop {
+            let (at, id) = (after.0.0, after.1.to_bytes());
+            let rows = db.query(
+                &sql,
+                &[
+                    &tenant.as_str(),
+                    &at,
+                    &&id[..],
+                    &since,
+                    &query.text,
+                    &state,
+                    &parent,
+                    &signed(page as u64),
+                ],
+            )?;
+            for row in &rows {
+                let conversation = rows::conversation(rows::get(row, 0)?)?;
+                after = query.order.position(&conversation);
+                if query.takes(&conversation) {
+                    found.push(conversation);
+                }
+            }
+            if rows.len() < page || found.len() >= query.limit {
+                found.truncate(query.limit);
+                return Ok(found);
+            }
+        }
     }
 
     fn starting_with(
@@ -352,7 +382,7 @@ impl Maintenance for Postgres {
             }
             buffer.borrow_mut().flush(&db, false)?;
             if !deleted {
-                let sql = "UPDATE conversation_rows SET row = $2, updated = $3, state = $4, expires = $5, title = $6,
+                let sql = "UPDATE conversation_rows SET row = $2, updated = $3, state = $4, expires = $5, title = $6, said = $8,
                          changed = pg_current_xact_id() WHERE tenant = $7 AND no = $1";
                 let expires = fresh.expires().map(|at| at.0);
                 let title = fresh.title.clone().map(String::into_bytes);
@@ -366,6 +396,7 @@ impl Maintenance for Postgres {
                         &expires,
                         &title,
                         &key.tenant.as_str(),
+                        &fresh.said().0,
                     ],
                 )?;
             }

@@ -8,6 +8,9 @@ use everturn_core::Error;
 /// Every version, in order. What is released is never edited: a change is another version.
 const VERSIONS: [&str; 1] = [include_str!("v1.sql")];
 
+/// Made anew after each change of the tables.
+const VIEWS: &str = include_str!("views.sql");
+
 /// Oldest version of the server: views that check the rights of the role that asks came with it.
 const SERVER_MIN: i32 = 15;
 
@@ -85,6 +88,7 @@ pub fn run(link: &Link) -> Result<(), Error> {
             db.batch(sql)?;
             db.execute("INSERT INTO schema_versions (version) VALUES ($1)", &[&(number as i32 + 1)])?;
         }
+        db.batch(VIEWS)?;
         return db.commit();
     }
     not_newer(version)

@@ -12,6 +12,7 @@ CREATE TABLE conversation_rows (
     title          bytea,                      -- UTF-8: a text column takes no zero byte
     state          text NOT NULL,
     updated        bigint NOT NULL,
+    said           bigint NOT NULL,            -- by the latest turn, else created: the order of listings
     expires        bigint,                     -- updated + ttl
     parent         bigint,
     parent_seq     bigint,
@@ -26,6 +27,7 @@ CREATE TABLE conversation_rows (
 ) WITH (fillfactor = 70);
 CREATE SEQUENCE conversation_numbers;
 CREATE UNIQUE INDEX conversation_rows_by_id ON conversation_rows (tenant, id) WHERE NOT replaced;
+CREATE INDEX conversation_rows_by_time ON conversation_rows (tenant, said, id) WHERE deleted IS NULL;
 CREATE INDEX conversation_rows_by_update ON conversation_rows (tenant, updated, id) WHERE deleted IS NULL;
 CREATE INDEX conversation_rows_by_expiry ON conversation_rows (expires) WHERE expires IS NOT NULL AND deleted IS NULL;
 CREATE INDEX conversation_rows_by_parent ON conversation_rows (tenant, parent) WHERE parent IS NOT NULL;
@@ -309,7 +311,9 @@ END $$;
 
 -- Lets a role of the database read the conversations of one tenant, for reports. The setting above has no effect for it.
 CREATE FUNCTION let_read(tenant text, reader name) RETURNS void LANGUAGE plpgsql AS $$ DECLARE name text; BEGIN
-    FOREACH name IN ARRAY ARRAY['conversation_rows', 'events', 'turn_rows', 'fact_statements', 'asset_rows'] LOOP
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), reader);
+    EXECUTE format('GRANT SELECT ON conversations, turns, conversation_facts TO %I', reader);
+    FOREACH name IN ARRAY ARRAY['conversation_rows', 'events', 'turn_rows', 'turn_chunks', 'fact_statements', 'asset_rows'] LOOP
         EXECUTE format('CREATE POLICY %I ON %I FOR SELECT TO %I USING (tenant = %L)', tenant || ' by ' || reader, name, reader, tenant);
         EXECUTE format('GRANT SELECT ON %I TO %I', name, reader);
     END LOOP;

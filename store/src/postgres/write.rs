@@ -122,6 +122,7 @@ impl Buffer {
                 texts,
                 column::<String, _, _>(&rows, |(_, c)| c.tenant.to_string()),
                 column::<i64, _, _>(&rows, |(_, c)| signed(c.head.seq)),
+                column::<i64, _, _>(&rows, |(_, c)| c.said().0),
             ];
             if is_new {
                 params.extend(boxed![
@@ -131,13 +132,13 @@ impl Buffer {
                 ]);
             }
             let sql = match is_new {
-                true => "INSERT INTO conversation_rows (no, title, state, updated, expires, row, tenant, head_seq, id, parent, parent_seq)
+                true => "INSERT INTO conversation_rows (no, title, state, updated, expires, row, tenant, head_seq, said, id, parent, parent_seq)
                      SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[],
-                         $8::bigint[], $9::bytea[], $10::bigint[], $11::bigint[])",
+                         $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[])",
                 false => "UPDATE conversation_rows c SET title = n.title, state = n.state, updated = n.updated, expires = n.expires, row = n.row,
-                         head_seq = n.head_seq, changed = pg_current_xact_id()
-                     FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::bigint[])
-                         AS n (no, title, state, updated, expires, row, tenant, head_seq) WHERE c.tenant = n.tenant AND c.no = n.no",
+                         head_seq = n.head_seq, said = n.said, changed = pg_current_xact_id()
+                     FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::bigint[], $9::bigint[])
+                         AS n (no, title, state, updated, expires, row, tenant, head_seq, said) WHERE c.tenant = n.tenant AND c.no = n.no",
             };
             all.push(Pending { sql, params });
         }

@@ -170,10 +170,10 @@ pub fn by_words(
     let condition = resolved.as_ref().map_or("0", |scope| scope.condition.as_str());
     let index = InFile { db, common, condition };
     let counts = propose::counts(&index, (entries, words), query)?;
-    let found = match resolved {
+    let found = match &resolved {
         Some(scope) if !query.is_empty() => {
             let mut found = propose::proposed(&index, &scope.words, query, &counts, limit)?;
-            found.extend(proposed_privately(db, &scope, query, limit)?);
+            found.extend(proposed_privately(db, scope, query, limit)?);
             found
         }
         _ => Vec::new(),

@@ -80,10 +80,10 @@ fn entries_with<W: Words>(index: &W, wanted: &Wanted) -> Result<u64, W::Error> {
 }
 
 /// The best entries, as far as their words tell. `scope` names words of the scope: an entry has one of each list.
-pub fn proposed<W: Words>(
+pub fn proposed<'q, W: Words>(
     index: &W,
-    scope: &[Vec<String>],
-    query: &TextQuery,
+    scope: &'q [Vec<String>],
+    query: &'q TextQuery,
     counts: &Counts,
     limit: usize,
 ) -> Result<Vec<Proposal>, W::Error> {
@@ -106,7 +106,7 @@ pub fn proposed<W: Words>(
         }
     }
     must.extend(query.all.iter().map(Matching::Term));
-    let and = |matching: Option<Matching<'_>>| Matching::All(must.iter().cloned().chain(matching).collect());
+    let and = |matching: Option<Matching<'q>>| Matching::All(must.iter().cloned().chain(matching).collect());
     // As many words as can be ranked in full; if the rarest is too common for that, it and the next ones.
     let most = match any.first() {
         Some((rarest, _)) if *rarest > RANKED_ENTRIES_MAX => COUNTED_ENTRIES_MAX,

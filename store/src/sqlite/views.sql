@@ -5,8 +5,9 @@ CREATE VIEW conversation_ids AS
 SELECT no, tenant, 'conv_' || @id@ AS id FROM conversation_rows WHERE deleted IS NULL;
 
 CREATE VIEW conversations AS
-WITH unsettled (conversation, seq, at, turns) AS MATERIALIZED (
-    SELECT e.conversation, max(e.seq), max(e.at), count(*)
+WITH unsettled (conversation, seq, at, turns, began, said) AS MATERIALIZED (
+    SELECT e.conversation, max(e.seq), max(e.at), count(*), min(min(ifnull(e.occurred_at, e.at), e.at)),
+        max(min(ifnull(e.occurred_at, e.at), e.at))
     FROM events e JOIN conversation_rows c ON c.no = e.conversation AND e.seq > c.head_seq
     WHERE e.no > (SELECT event FROM settled) GROUP BY e.conversation
 )
@@ -17,7 +18,11 @@ SELECT
     c.turns + ifnull(u.turns, 0) AS turns,
     max(c.head_seq, ifnull(u.seq, 0)) AS head_seq,
     (SELECT p.id FROM conversation_ids p WHERE p.no = c.parent) AS parent,
-    c.parent_seq
+    c.parent_seq,
+    strftime('%Y-%m-%dT%H:%M:%fZ', min(ifnull(c.began, u.began), ifnull(u.began, c.began)) / 1000000.0, 'unixepoch') AS began,
+    -- Without a turn, `said` is the time of creation.
+    strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN c.began IS NULL THEN u.said ELSE max(c.said, ifnull(u.said, 0)) END / 1000000.0, 'unixepoch')
+        AS last_said
 FROM conversation_rows c JOIN conversation_ids i ON i.no = c.no LEFT JOIN unsettled u ON u.conversation = c.no;
 
 CREATE VIEW turns AS

@@ -1,6 +1,7 @@
 //! The promises on a real PostgreSQL server, and what only a store with several writers has. `./test postgres`
 //! starts the server and names it in `EVERTURN_TEST_POSTGRES`; without it the tests say that they are skipped.
 
+use crate::sql;
 use everturn_core::chain::Hash;
 use everturn_core::id::Key;
 use everturn_core::turn::Role;
@@ -10,6 +11,8 @@ use everturn_store::memory::Memory;
 use everturn_store::postgres::{self, Postgres};
 use everturn_store::{CheckedLog, ConversationIndex, Log, RecallIndex, VectorSearch, WordSearch};
 use everturn_views::recall::{EntryNo, Filter, TextQuery};
+use serde_json::json;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static DATABASES: AtomicU32 = AtomicU32::new(0);
@@ -41,6 +44,12 @@ impl Database {
         Postgres::open(&self.url()).unwrap()
     }
 
+    /// Its URL for a superuser.
+    fn admin(&self) -> String {
+        let server = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
+        server.replace("/postgres?", &format!("/{}?", self.name))
+    }
+
     fn run(&self, sql: &str) -> Result<(), everturn_core::Error> {
         postgres::run(&self.url(), sql)
     }
@@ -61,6 +70,53 @@ fn kept(promise: fn(&dyn Backend)) {
 mod promises {
     everturn_store::conformance!(log super::kept);
     everturn_store::conformance!(recall super::kept);
+}
+
+/// Runs a scenario of the views for people, read by the program `psql`.
+fn in_sql(scenario: fn(&sql::Store<'_>)) {
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let url = database.admin();
+    let ask = |sql: &str| {
+        let rows = format!("SELECT coalesce(json_agg(found), '[]') FROM ({sql}) found");
+        let psql =
+            std::env::var("EVERTURN_TEST_POSTGRES_BIN").map_or("psql".into(), |bin| format!("{bin}/psql"));
+        let said = Command::new(psql).args(["-At", &url, "-c", &rows]).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        serde_json::from_slice(&said.stdout).unwrap()
+    };
+    scenario(&sql::Store { m: Maker::default(), store: &store, ask: &ask, lags: false });
+}
+
+#[test]
+fn turns_of_every_kind_are_in_the_view() {
+    in_sql(sql::turns_of_every_kind);
+}
+
+#[test]
+fn a_private_turn_says_so() {
+    in_sql(sql::a_private_turn);
+}
+
+#[test]
+fn a_fork_has_the_turns_that_it_inherited_as_they_were() {
+    in_sql(sql::forks);
+}
+
+#[test]
+fn facts_are_in_the_view_with_their_words() {
+    in_sql(sql::facts);
+}
+
+/// Text that PostgreSQL cannot hold is shown escaped, and the rest of the view with it.
+#[test]
+fn a_zero_character_does_not_fail_the_view() {
+    in_sql(|s| {
+        let key = s.m.key();
+        create(s.store, &key, vec![s.m.created(), s.m.say("nu\0ll"), s.m.say("plain")]);
+        let found = (s.ask)("select content from turns order by seq");
+        assert_eq!(found, [json!({"content": "\"nu\\u0000ll\""}), json!({"content": "plain"})]);
+    });
 }
 
 /// Four processes (here: four stores with connections of their own) append to two conversations at once, in both
@@ -163,8 +219,7 @@ fn row_level_security_keeps_tenants_apart() {
         let lost = format!("{} SELECT 1 / count(*) FROM {whose}; COMMIT", set(name));
         database.run(&lost).unwrap_or_else(|error| panic!("{table}: {error}"));
     }
-    let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-    let admin = admin.replace("/postgres?", &format!("/{}?", database.name));
+    let admin = database.admin();
     postgres::run(&admin, &format!("CREATE ROLE {reader} LOGIN")).unwrap();
     database.run(&format!("SELECT let_read('{name}', '{reader}')")).unwrap();
     let as_reader =
@@ -174,7 +229,10 @@ fn row_level_security_keeps_tenants_apart() {
         // The server's setting has no effect for others.
         as_reader(&format!("{} {} COMMIT", set("*"), expect(2, "events")))?;
         as_reader(&format!("{} {} COMMIT", set("other"), expect(0, "events WHERE tenant = 'other'")))?;
-        as_reader(&expect(1, "conversation_rows"))
+        as_reader(&expect(1, "conversation_rows"))?;
+        as_reader(&expect(1, "conversations"))?;
+        as_reader(&expect(1, "turns WHERE content = 'mine'"))?;
+        as_reader(&expect(0, "turns WHERE content = 'theirs'"))
     })();
     let refused = [
         "SELECT let_read('other', current_user)",
@@ -286,7 +344,10 @@ fn texts(count: usize) -> Vec<String> {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) as usize % below
     };
-    let mut word = move || WORDS[number(number(WORDS.len()) + 1)];
+    let mut word = move || {
+        let below = number(WORDS.len()) + 1;
+        WORDS[number(below)]
+    };
     (0..count).map(|nth| (0..3 + nth % 9).map(|_| word()).collect::<Vec<_>>().join(" ")).collect()
 }
 
@@ -474,8 +535,7 @@ fn without_the_extension_only_words_are_compared() {
         create(&store, &m.key(), vec![m.created(), m.say("another beacon")]);
         take_in(&store);
     }
-    let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-    postgres::run(&admin.replace("/postgres?", &format!("/{}?", database.name)), "CREATE EXTENSION vector").unwrap();
+    postgres::run(&database.admin(), "CREATE EXTENSION vector").unwrap();
     // Once it is there, what was indexed before waits for its vectors.
     let store = database.open();
     assert_eq!(store.without_vectors(), None);

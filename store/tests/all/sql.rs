@@ -1,4 +1,5 @@
-//! The views for people, read with the plain `sqlite3` program from a store that was killed while writing.
+//! The views for people, read with the plain `sqlite3` program from a store that was killed while writing. The scenarios
+//! are those of PostgreSQL, too.
 
 use crate::files::UNDO_VERSION_6;
 use everturn_core::event::{Body, Draft, Visibility, kind};
@@ -8,42 +9,75 @@ use everturn_core::turn::Turn;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tempfile::TempDir;
 
-struct Store {
-    folder: TempDir,
-    m: Maker,
-    store: Sqlite,
+/// A store, and a way to ask it in SQL.
+pub struct Store<'a> {
+    pub m: Maker,
+    pub store: &'a dyn Backend,
+    pub ask: &'a dyn Fn(&str) -> Vec<Value>,
+    /// Whether its tables lag behind the log.
+    pub lags: bool,
 }
 
-impl Store {
-    fn new() -> Store {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Sqlite::open(&folder.path().join("store.db"), Duration::ZERO).unwrap();
-        Store { folder, m: Maker::default(), store }
-    }
-
+impl Store<'_> {
     fn conversation(&self) -> Key {
         let key = self.m.key();
-        create(&self.store, &key, vec![self.m.created()]);
+        create(self.store, &key, vec![self.m.created()]);
         key
     }
 
-    /// The answer of `sqlite3` about the files as `kill -9` would leave them now.
     fn ask(&self, sql: &str) -> Vec<Value> {
-        let killed = tempfile::tempdir().unwrap();
-        for name in ["store.db", "store.db-wal"] {
-            std::fs::copy(self.folder.path().join(name), killed.path().join(name)).unwrap();
-        }
-        sqlite3(&killed.path().join("store.db"), sql)
+        (self.ask)(sql)
     }
 
     fn number(&self, sql: &str) -> i64 {
         self.ask(sql)[0]["n"].as_i64().unwrap()
     }
+
+    /// Asserts the number of events that are only in the log.
+    fn assert_lag(&self, expected: i64) {
+        if self.lags {
+            let lag = "select (select max(no) from events) - (select event from settled) as n";
+            assert_eq!(self.number(lag), expected);
+        }
+    }
+}
+
+/// Runs a scenario on SQLite. Answers are those of `sqlite3` about the files as `kill -9` would leave them now.
+fn in_sqlite(scenario: fn(&Store<'_>)) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(&folder.path().join("store.db"), Duration::ZERO).unwrap();
+    let ask = |sql: &str| {
+        let killed = tempfile::tempdir().unwrap();
+        for name in ["store.db", "store.db-wal"] {
+            std::fs::copy(folder.path().join(name), killed.path().join(name)).unwrap();
+        }
+        sqlite3(&killed.path().join("store.db"), sql)
+    };
+    scenario(&Store { m: Maker::default(), store: &store, ask: &ask, lags: true });
+}
+
+#[test]
+fn turns_of_every_kind_are_in_the_view() {
+    in_sqlite(turns_of_every_kind);
+}
+
+#[test]
+fn a_private_turn_says_so() {
+    in_sqlite(a_private_turn);
+}
+
+#[test]
+fn a_fork_has_the_turns_that_it_inherited_as_they_were() {
+    in_sqlite(forks);
+}
+
+#[test]
+fn facts_are_in_the_view_with_their_words() {
+    in_sqlite(facts);
 }
 
 fn sqlite3(path: &Path, sql: &str) -> Vec<Value> {
@@ -67,8 +101,8 @@ fn shown(turn: &Turn) -> Value {
 
 const TURNS: &str = "select id, conversation, seq, actor, role, status, content, superseded_by from turns";
 
-fn assert_same(s: &Store, key: &Key) {
-    let mut turns = history(&s.store, key);
+fn assert_same(s: &Store<'_>, key: &Key) {
+    let mut turns = history(s.store, key);
     turns.sort_by_key(|turn| (turn.place, turn.seq));
     let expected: Vec<Value> = turns.iter().map(shown).collect();
     let mut found = s.ask(&format!("{TURNS} where conversation = '{}' order by place, seq", key.id));
@@ -80,33 +114,30 @@ fn assert_same(s: &Store, key: &Key) {
     assert_eq!(found, expected, "{}", key.id);
 }
 
-#[test]
-fn turns_of_every_kind_are_in_the_view() {
-    let s = Store::new();
+pub fn turns_of_every_kind(s: &Store<'_>) {
     let (m, key) = (&s.m, s.conversation());
     let [one, two, three] = ["one", "two \"quoted\" 東京", "three"].map(|text| m.say(text));
-    append(&s.store, &key, vec![one.clone(), two.clone(), three.clone()]);
+    append(s.store, &key, vec![one.clone(), two.clone(), three.clone()]);
     let replacement = m.say("two!");
     let replaced = vec![replacement.clone(), m.supersede(turn_of(&two), turn_of(&replacement))];
-    append(&s.store, &key, replaced);
+    append(s.store, &key, replaced);
     let streamed = m.open();
-    append(&s.store, &key, vec![streamed.clone()]);
-    done(&s.store, chunk(&key, turn_of(&streamed), 0, "strea"));
-    append(&s.store, &key, vec![m.end(kind::COMMITTED, turn_of(&streamed), "streamed")]);
-    done(&s.store, m.erase(&key, &[turn_of(&three)]));
+    append(s.store, &key, vec![streamed.clone()]);
+    done(s.store, chunk(&key, turn_of(&streamed), 0, "strea"));
+    append(s.store, &key, vec![m.end(kind::COMMITTED, turn_of(&streamed), "streamed")]);
+    done(s.store, m.erase(&key, &[turn_of(&three)]));
     let open = m.open();
-    append(&s.store, &key, vec![open.clone()]);
+    append(s.store, &key, vec![open.clone()]);
     // A chunk that was written again overlaps the one before; offsets are bytes.
     for (offset, text) in [(0, "Es war "), (7, "spät, "), (7, "spät, und"), (17, " kühl")] {
-        done(&s.store, chunk(&key, turn_of(&open), offset, text));
+        done(s.store, chunk(&key, turn_of(&open), offset, text));
     }
-    let marks = s.number("select (select max(no) from events) - (select event from settled) as n");
-    assert_eq!(marks, 0, "other events settle what was before them");
-    append(&s.store, &key, vec![m.say("not settled")]);
-    append(&s.store, &key, vec![m.say("nor this")]);
-    let marks = s.number("select (select max(no) from events) - (select event from settled) as n");
-    assert_eq!(marks, 2, "these turns are only in the log");
-    assert_same(&s, &key);
+    // Other events settle what was before them.
+    s.assert_lag(0);
+    append(s.store, &key, vec![m.say("not settled")]);
+    append(s.store, &key, vec![m.say("nor this")]);
+    s.assert_lag(2);
+    assert_same(s, &key);
     let said =
         |id: String| s.ask(&format!("select content from turns where id = '{id}'"))[0]["content"].clone();
     assert_eq!(said(turn_of(&open).to_string()), "Es war spät, und kühl");
@@ -114,25 +145,28 @@ fn turns_of_every_kind_are_in_the_view() {
     assert_eq!(said(turn_of(&three).to_string()), Value::Null, "erased");
     assert_eq!(said(turn_of(&two).to_string()), "two \"quoted\" 東京");
     let listed = s.ask("select id, tenant, turns, head_seq, parent from conversations");
-    let head = log(&s.store, &key).last().unwrap().seq;
+    let times = s.number(
+        "select count(*) as n from conversations where created <= began and began <= last_said and last_said <= updated",
+    );
+    assert_eq!(times, 1);
+    let head = log(s.store, &key).last().unwrap().seq;
     let expected = json!([{"id": key.id, "tenant": "acme", "turns": 8, "head_seq": head, "parent": null}]);
     assert_eq!(json!(listed), expected);
-    done(&s.store, m.delete(&key));
+    done(s.store, m.delete(&key));
     assert_eq!(s.ask("select * from turns"), Vec::<Value>::new(), "deleted");
     assert_eq!(s.ask("select * from conversations"), Vec::<Value>::new());
 }
 
 /// Private turns are in the view, and a query can leave them out.
-#[test]
-fn a_private_turn_says_so() {
-    let s = Store::new();
+pub fn a_private_turn(s: &Store<'_>) {
     let (m, key) = (&s.m, s.conversation());
     let body = json!({"message": {"role": "user", "content": "psst"}, "audience": ["bob"]}).to_string();
     let private = m.say("psst");
     let private =
         Draft { visibility: Visibility::Private, body: Body { text: body, ..private.body }, ..private };
-    append(&s.store, &key, vec![m.say("aloud"), private]);
-    let found = s.ask("select content, visibility, audience from turns order by place");
+    append(s.store, &key, vec![m.say("aloud"), private]);
+    let found =
+        s.ask("select content, visibility, cast(audience as text) as audience from turns order by place");
     let expected = json!([
         {"content": "aloud", "visibility": "public", "audience": null},
         {"content": "psst", "visibility": "private", "audience": "[\"bob\"]"},
@@ -141,34 +175,32 @@ fn a_private_turn_says_so() {
 }
 
 /// A fork of a fork, each with changes to what it inherited, before and after the next one was made.
-#[test]
-fn a_fork_has_the_turns_that_it_inherited_as_they_were() {
-    let s = Store::new();
+pub fn forks(s: &Store<'_>) {
     let (m, root) = (&s.m, s.conversation());
     let said = ["one", "two", "three", "four"].map(|text| m.say(text));
-    append(&s.store, &root, said.to_vec());
+    append(s.store, &root, said.to_vec());
     let open = m.open();
-    append(&s.store, &root, vec![open.clone()]);
-    done(&s.store, chunk(&root, turn_of(&open), 0, "half"));
+    append(s.store, &root, vec![open.clone()]);
+    done(s.store, chunk(&root, turn_of(&open), 0, "half"));
     let (child, grandchild, sibling) = (m.key(), m.key(), m.key());
-    done(&s.store, m.fork(&child, &root, 6));
+    done(s.store, m.fork(&child, &root, 6));
     let replace = |key: &Key, old: usize, text: &str| {
         let new = m.say(text);
-        append(&s.store, key, vec![new.clone(), m.supersede(turn_of(&said[old]), turn_of(&new))]);
+        append(s.store, key, vec![new.clone(), m.supersede(turn_of(&said[old]), turn_of(&new))]);
     };
     replace(&child, 0, "one in the child");
-    let at = log(&s.store, &child).last().unwrap().seq;
-    done(&s.store, m.fork(&grandchild, &child, at));
+    let at = log(s.store, &child).last().unwrap().seq;
+    done(s.store, m.fork(&grandchild, &child, at));
     replace(&child, 1, "too late for the grandchild");
     replace(&root, 2, "too late for all");
-    append(&s.store, &root, vec![m.end(kind::COMMITTED, turn_of(&open), "whole, later")]);
+    append(s.store, &root, vec![m.end(kind::COMMITTED, turn_of(&open), "whole, later")]);
     replace(&grandchild, 3, "four in the grandchild");
-    done(&s.store, m.fork(&sibling, &grandchild, 4));
-    append(&s.store, &sibling, vec![m.say("hello")]);
-    done(&s.store, m.erase(&root, &[turn_of(&said[1])]));
-    append(&s.store, &grandchild, vec![m.say("not settled")]);
+    done(s.store, m.fork(&sibling, &grandchild, 4));
+    append(s.store, &sibling, vec![m.say("hello")]);
+    done(s.store, m.erase(&root, &[turn_of(&said[1])]));
+    append(s.store, &grandchild, vec![m.say("not settled")]);
     for key in [&root, &child, &grandchild, &sibling] {
-        assert_same(&s, key);
+        assert_same(s, key);
     }
     let parents = s.ask("select parent from conversations where parent is not null order by head_seq");
     assert_eq!(parents.len(), 3);
@@ -176,16 +208,14 @@ fn a_fork_has_the_turns_that_it_inherited_as_they_were() {
     assert_eq!(erased, 4, "it is erased in each of them");
 }
 
-#[test]
-fn facts_are_in_the_view_with_their_words() {
-    let s = Store::new();
+pub fn facts(s: &Store<'_>) {
     let (m, key) = (&s.m, s.conversation());
     let turn = m.say("I like tea. And rain.");
-    append(&s.store, &key, vec![turn.clone()]);
+    append(s.store, &key, vec![turn.clone()]);
     let (tea, rain) = (m.learn(turn_of(&turn), "tea"), m.learn(turn_of(&turn), "rain"));
-    append(&s.store, &key, vec![tea.clone(), rain.clone()]);
+    append(s.store, &key, vec![tea.clone(), rain.clone()]);
     let fork = m.key();
-    done(&s.store, m.fork(&fork, &key, 4));
+    done(s.store, m.fork(&fork, &key, 4));
     let id = |draft: &Draft| FactId(draft.id.0);
     let correction = m.draft(kind::FACT_CORRECTED, "null");
     let body = CorrectedBody {
@@ -201,10 +231,10 @@ fn facts_are_in_the_view_with_their_words() {
     correction.body.text = serde_json::to_string(&body).unwrap();
     let retraction =
         m.event(kind::FACT_RETRACTED, &RetractedBody { fact: id(&rain), reason: None, audience: Vec::new() });
-    append(&s.store, &key, vec![correction.clone(), retraction]);
+    append(s.store, &key, vec![correction.clone(), retraction]);
     let facts = |conversation: ConversationId| {
         s.ask(&format!(
-            "select id, subject, predicate, object, source_turn, corrected_by, retracted from conversation_facts
+            "select id, subject, predicate, object, source_turn, corrected_by, cast(retracted as integer) as retracted from conversation_facts
              where conversation = '{conversation}' order by seq"
         ))
     };
@@ -227,7 +257,7 @@ fn facts_are_in_the_view_with_their_words() {
         row(id(&rain), "rain", json!(source), Value::Null, 0),
     ];
     assert_eq!(facts(fork.id), expected);
-    done(&s.store, m.erase(&key, &[turn_of(&turn)]));
+    done(s.store, m.erase(&key, &[turn_of(&turn)]));
     let left = s.number("select count(*) as n from conversation_facts where object in ('tea', 'rain')");
     assert_eq!(left, 0, "erased with their turn");
 }
@@ -235,11 +265,12 @@ fn facts_are_in_the_view_with_their_words() {
 /// A file from before the views gets them when it is opened for writing.
 #[test]
 fn an_older_file_gets_the_views() {
-    let s = Store::new();
-    let key = s.conversation();
-    append(&s.store, &key, vec![s.m.say("one"), s.m.say("two")]);
-    let path: PathBuf = s.folder.path().join("store.db");
-    drop(s.store);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let (m, store) = (Maker::default(), Sqlite::open(&path, Duration::ZERO).unwrap());
+    let key = m.key();
+    create(&store, &key, vec![m.created(), m.say("one"), m.say("two")]);
+    drop(store);
     rusqlite::Connection::open(&path).unwrap().execute_batch(UNDO_VERSION_6).unwrap();
     let store = Sqlite::open(&path, Duration::ZERO).unwrap();
     assert_eq!(texts(&store, &key), ["one", "two"]);

@@ -1,0 +1,1 @@
+-- Version 8: `began` and `last_said` in the view `conversations`; the tables stay as they are.
