@@ -47,8 +47,9 @@ const REMOVE_WORDS: &str =
 /// Drops rows without entries, except the last one of a word that has others: it counts them.
 const DROP_EMPTY: &str =
     "DELETE FROM recall_words w USING (SELECT DISTINCT n.word, r.first FROM unnest($2::text[], $3::integer[]) AS n (word, no)
-         CROSS JOIN LATERAL (SELECT r.first FROM recall_words r WHERE r.tenant = $1 AND r.word = n.word AND r.first <= n.no
-             ORDER BY r.first DESC LIMIT 1) r) t
+         CROSS JOIN LATERAL ((SELECT r.first FROM recall_words r WHERE r.tenant = $1 AND r.word = n.word AND r.first <= n.no
+             ORDER BY r.first DESC LIMIT 1) UNION ALL (SELECT r.first FROM recall_words r WHERE r.tenant = $1 AND r.word = n.word
+             ORDER BY r.first DESC LIMIT 1)) r) t
      WHERE w.tenant = $1 AND w.word = t.word AND w.first = t.first AND cardinality(w.entries) = 0
          AND (w.before = 0 OR EXISTS (SELECT 1 FROM recall_words l WHERE l.tenant = $1 AND l.word = w.word AND l.first > w.first))";
 
