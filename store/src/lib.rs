@@ -41,7 +41,7 @@ pub use checked::{CheckedIndex, CheckedLog};
 pub use elsewhere::{ChangedConversation, Elsewhere, News};
 pub use index::{
     AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Index, ListOrder,
-    Maintenance, Problem, ProblemKind, Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written,
+    Maintenance, Problem, ProblemKind, Provenance, StoredTurn, StoredTurns, TenantUsage, TurnIndex, TurnQuery, Written,
     WrittenPage,
 };
 pub use keys::Keys;

@@ -189,6 +189,12 @@ impl Db {
         })
     }
 
+    /// Lets go of the snapshot of the last query, which would keep old versions of rows for as long as the transaction
+    /// is open.
+    pub fn rest(&self) -> Result<(), Error> {
+        self.batch("SELECT")
+    }
+
     /// Commits. What follows would be outside the transaction, so this is the last use.
     pub fn commit(self) -> Result<(), Error> {
         self.together(&[], true).map(drop)

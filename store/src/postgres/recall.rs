@@ -268,6 +268,7 @@ impl RecallIndex for Postgres {
             }
             let span =
                 Span { tenant: Some(claim.tenant.clone()), after: claim.after, through: claim.through };
+            claim.db.rest()?;
             *self.claim.lock() = Some(claim);
             return Ok(Unindexed { events, span });
         }

@@ -274,6 +274,7 @@ impl Postgres {
         let sql = "SELECT pg_try_advisory_xact_lock($1, hashtext($2))";
         let row = lock.query_one(sql, &[&EMBEDDING_LOCK, &tenant.as_str()])?;
         let taken = row.map_or(Ok(false), |row| rows::get(&row, 0))?;
+        lock.rest()?;
         Ok(taken.then(|| Embedding { tenant: tenant.clone(), _lock: lock }))
     }
 
@@ -537,6 +538,7 @@ impl Postgres {
             if !ours.map_or(Ok(false), |row| rows::get(&row, 0))? {
                 continue;
             }
+            lock.rest()?;
             if valid == Some(false) {
                 // Left by a process that ended while it made it.
                 self.link.outside(&format!("DROP INDEX CONCURRENTLY IF EXISTS {name}"))?;
