@@ -41,8 +41,8 @@ pub use checked::{CheckedIndex, CheckedLog};
 pub use elsewhere::{ChangedConversation, Elsewhere, News};
 pub use index::{
     AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Index, ListOrder,
-    Maintenance, Problem, ProblemKind, Provenance, StoredTurn, StoredTurns, TenantUsage, TurnIndex, TurnQuery, Written,
-    WrittenPage,
+    Maintenance, Problem, ProblemKind, Provenance, StoredTurn, StoredTurns, TenantUsage, TurnIndex,
+    TurnQuery, Written, WrittenPage,
 };
 pub use keys::Keys;
 pub use log::{Committed, Log};

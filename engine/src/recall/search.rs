@@ -470,11 +470,7 @@ impl Tenant {
     }
 
     /// The text of a result; `None` if it can no longer be read.
-    pub(crate) fn found_text(
-        &self,
-        found: &Proposal,
-        known: &mut Known,
-    ) -> Result<Option<String>, Error> {
+    pub(crate) fn found_text(&self, found: &Proposal, known: &mut Known) -> Result<Option<String>, Error> {
         let key = self.key(found.conversation);
         let text = match found.id {
             EntryId::Turn(id) => match known.texts.get(&(found.conversation, id)) {

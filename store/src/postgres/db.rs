@@ -77,12 +77,14 @@ fn opening(scope: Scope<'_>, mode: Mode) -> String {
         // A statement sees what was committed before it began, so what is read under a lock is current.
         Mode::Write | Mode::Long => "BEGIN ISOLATION LEVEL READ COMMITTED",
     };
+    // A plan for any tenant would read all rows of a table with few tenants, which may be those of a large one.
+    let by_index = if matches!(scope, Scope::Tenant(_)) { "; SET LOCAL enable_seqscan = off" } else { "" };
     let timeout_ms = if mode == Mode::Long { 0 } else { STATEMENT_TIMEOUT.as_millis() };
     // A tenant's name has no quotes: see `TenantName`. Every statement is a lookup by an index, whatever its parameters, so
     // planning it for them would only take time: several milliseconds, because of the partitions.
     format!(
         "{begin}; SET LOCAL everturn.tenants = '{names}'; SET LOCAL plan_cache_mode = force_generic_plan; \
-         SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}"
+         SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}{by_index}"
     )
 }
 

@@ -9,7 +9,8 @@ use super::write::Buffer;
 use crate::index::id_range;
 use crate::{
     AssetIndex, ConversationIndex, ConversationQuery, FoldCache, ListOrder, Maintenance, Problem,
-    ProblemKind, Provenance, RecallIndex, StoredTurn, StoredTurns, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
+    ProblemKind, Provenance, RecallIndex, StoredTurn, StoredTurns, TenantUsage, TurnIndex, TurnQuery,
+    Written, WrittenPage,
 };
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};

@@ -41,6 +41,8 @@ pub struct Postgres {
     /// Events that this process is indexing, and entries that it is embedding.
     claim: Mutex<Option<Claim>>,
     embedding: Mutex<Option<Embedding>>,
+    /// Last look for tenants with many vectors.
+    indexes_looked_after: Mutex<Option<Instant>>,
     /// Whether there is a table of vectors.
     has_vectors: bool,
     /// `None` if it was opened for reading only.
@@ -62,7 +64,7 @@ impl Postgres {
         migrations::run(&link)?;
         let has_vectors = recall::prepare(&link, false)?;
         let node = Some(Node::join(&link)?);
-        Ok(Postgres { claim: Mutex::default(), embedding: Mutex::default(), has_vectors, node, link })
+        Ok(Postgres::over(link, node, has_vectors))
     }
 
     /// Connects for reading only: a standby will do. Tables of an earlier version are an error.
@@ -70,7 +72,12 @@ impl Postgres {
         let link = Link::open(url)?;
         migrations::check(&link)?;
         let has_vectors = recall::prepare(&link, true)?;
-        Ok(Postgres { claim: Mutex::default(), embedding: Mutex::default(), has_vectors, node: None, link })
+        Ok(Postgres::over(link, None, has_vectors))
+    }
+
+    fn over(link: Link, node: Option<Node>, has_vectors: bool) -> Postgres {
+        let (claim, embedding, indexes_looked_after) = Default::default();
+        Postgres { claim, embedding, indexes_looked_after, has_vectors, node, link }
     }
 
     /// Reads of one tenant, all as of one moment.

@@ -33,8 +33,10 @@ const ARRIVED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Maximum number of conversations in a claim.
 const CLAIMED_CONVERSATIONS_MAX: i64 = 256;
 
-/// Losing the last moments of the index in a crash costs only the time to make them again.
-const WITHOUT_SYNC: &str = "SELECT set_config('synchronous_commit', 'off', true)";
+/// Losing the last moments of the index in a crash costs only the time to make them again. Everything is looked up by an
+/// index, as in other transactions of one tenant.
+const SETTINGS: &str =
+    "SELECT set_config('synchronous_commit', 'off', true), set_config('enable_seqscan', 'off', true)";
 
 /// Rows that are visible now and were not in the snapshot of the feed.
 const NEW: &str = "c.changed >= pg_snapshot_xmin((SELECT s FROM since)) AND NOT pg_visible_in_snapshot(c.changed, (SELECT s FROM since))";
@@ -95,7 +97,7 @@ impl Postgres {
             self.forget()?;
             return self.look();
         }
-        let sync = Pending { sql: WITHOUT_SYNC, params: boxed![] };
+        let sync = Pending { sql: SETTINGS, params: boxed![] };
         db.together(&[sync, Pending { sql: &LOOK, params: boxed![snapshot, VERSION] }], true)?;
         Ok(true)
     }
@@ -133,7 +135,7 @@ impl Postgres {
             let name = tenant.as_str().to_string();
             let statements = [
                 Pending { sql: only, params: boxed![name.clone()] },
-                Pending { sql: WITHOUT_SYNC, params: boxed![] },
+                Pending { sql: SETTINGS, params: boxed![] },
                 Pending { sql: waiting, params: boxed![name, CLAIMED_CONVERSATIONS_MAX] },
             ];
             let found = db.together(&statements, false)?.pop().unwrap_or_default();
@@ -169,8 +171,7 @@ impl Claim {
             // A deleted ancestor may have been kept for this one.
             let Some(lineage) = read::lineage_at(&self.db, &self.tenant, *no)? else { continue };
             for level in lineage.levels.iter().filter(|level| level.deleted) {
-                let through =
-                    needed(level.no as u64, |fork| read::forks(&self.db, &self.tenant, fork))?;
+                let through = needed(level.no as u64, |fork| read::forks(&self.db, &self.tenant, fork))?;
                 entries::cut(&self.db, &self.tenant, has_vectors, level.no, through)?;
             }
         }
@@ -253,8 +254,7 @@ impl RecallIndex for Postgres {
     fn unindexed(&self, limit: usize) -> Result<Unindexed, Error> {
         // One that nobody went on with.
         drop(self.claim.lock().take());
-        let nothing =
-            Unindexed { events: Vec::new(), span: Span { tenant: None, after: 0, through: 0 } };
+        let nothing = Unindexed { events: Vec::new(), span: Span { tenant: None, after: 0, through: 0 } };
         // Who may only read leaves it to the others.
         if self.node.is_none() || !self.look()? {
             return Ok(nothing);
@@ -341,6 +341,7 @@ impl RecallIndex for Postgres {
 
     fn forget(&self) -> Result<(), Error> {
         drop((self.claim.lock().take(), self.embedding.lock().take()));
+        *self.indexes_looked_after.lock() = None;
         let db = self.whole()?;
         db.query("SELECT 1 FROM recall_feed FOR UPDATE", &[])?;
         let vectors = if self.has_vectors { ", recall_vectors" } else { "" };

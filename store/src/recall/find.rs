@@ -227,11 +227,7 @@ impl Words for InFile<'_> {
         found.collect()
     }
 
-    fn having(
-        &self,
-        matching: &Matching<'_>,
-        of: &[(Proposal, u64)],
-    ) -> rusqlite::Result<HashSet<EntryNo>> {
+    fn having(&self, matching: &Matching<'_>, of: &[(Proposal, u64)]) -> rusqlite::Result<HashSet<EntryNo>> {
         let first = of.iter().map(|(found, _)| found.no.0).min();
         self.db
             .prepare_cached(

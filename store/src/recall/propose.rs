@@ -149,9 +149,9 @@ pub fn proposed<'q, W: Words>(
     let in_all = choosing.first().filter(|_| is_in_all).map_or(0.0, |(entries, _)| counts.rarity(*entries));
     let mut worth = vec![phrases + in_all; found.len()];
     let telling = choosing.iter().map(|(entries, wanted)| (*entries, and(Some(Matching::Term(wanted)))));
-    let lifting = others.iter().map(|(entries, wanted)| {
-        (*entries, Matching::All(vec![broad.clone(), Matching::Term(wanted)]))
-    });
+    let lifting = others
+        .iter()
+        .map(|(entries, wanted)| (*entries, Matching::All(vec![broad.clone(), Matching::Term(wanted)])));
     // If all are returned, the caller orders them.
     let lifting = lifting.take(if found.len() > limit { LIFTING_WORDS_MAX } else { 0 });
     for (entries, matching) in telling.skip(usize::from(is_in_all)).chain(lifting) {

@@ -211,7 +211,8 @@ fn row_level_security_keeps_tenants_apart() {
     // The index of recall is a copy of the words.
     take_in(&store);
     store.unembedded("model/3", None, 9).unwrap();
-    let derived = ["entries", "words", "conversations", "tenants", "models", "waiting"].map(|table| format!("recall_{table}"));
+    let derived = ["entries", "words", "conversations", "tenants", "models", "waiting"]
+        .map(|table| format!("recall_{table}"));
     for table in derived {
         let whose = format!("{table} WHERE tenant = '{name}'");
         database.run(&expect(0, &table)).unwrap();
@@ -336,8 +337,22 @@ fn take_in(store: &dyn Backend) {
 /// Texts of few words, so that words are common, rare, alone and together; the same ones every time.
 fn texts(count: usize) -> Vec<String> {
     const WORDS: [&str; 16] = [
-        "harbour", "weather", "the", "lock", "locking", "build_context", "OPS-4417", "数据库", "lighthouse", "of",
-        "master", "closed", "src/store.rs", "zebra", "Häuser", "writer",
+        "harbour",
+        "weather",
+        "the",
+        "lock",
+        "locking",
+        "build_context",
+        "OPS-4417",
+        "数据库",
+        "lighthouse",
+        "of",
+        "master",
+        "closed",
+        "src/store.rs",
+        "zebra",
+        "Häuser",
+        "writer",
     ];
     let mut seed = 7_u64;
     let mut number = move |below: usize| {
@@ -371,13 +386,35 @@ fn recall_is_that_of_the_other_stores() {
         for conversation in [None, Some(one.id)] {
             let filter = Filter { conversation, ..Filter::default() };
             for query in [
-                "harbour", "lock", "locked", "zebra lighthouse", "the harbour of the weather master", "\"harbour weather\"",
-                "\"harbour weather\" lock zebra", "build_context", "build_con*", "buildcontext", "harb*", "ops-4417",
-                "OPS 4417", "数据", "数据库 lock", "store.rs", "haus", "absent", "the", "writer* closed zebra \"the lock\"",
+                "harbour",
+                "lock",
+                "locked",
+                "zebra lighthouse",
+                "the harbour of the weather master",
+                "\"harbour weather\"",
+                "\"harbour weather\" lock zebra",
+                "build_context",
+                "build_con*",
+                "buildcontext",
+                "harb*",
+                "ops-4417",
+                "OPS 4417",
+                "数据",
+                "数据库 lock",
+                "store.rs",
+                "haus",
+                "absent",
+                "the",
+                "writer* closed zebra \"the lock\"",
             ] {
                 for limit in [5, 400] {
-                    let proposed = store.find_text(&one.tenant, &TextQuery::parse(query), &filter, limit).unwrap();
-                    let hits: Vec<_> = proposed.found.iter().map(|hit| (hit.no, hit.conversation, hit.seq, hit.id, hit.at, hit.score)).collect();
+                    let proposed =
+                        store.find_text(&one.tenant, &TextQuery::parse(query), &filter, limit).unwrap();
+                    let hits: Vec<_> = proposed
+                        .found
+                        .iter()
+                        .map(|hit| (hit.no, hit.conversation, hit.seq, hit.id, hit.at, hit.score))
+                        .collect();
                     all.push((query, conversation, limit, proposed.counts, hits));
                 }
             }
@@ -442,7 +479,8 @@ fn nothing_is_left_of_removed_words() {
     assert_eq!((count("everywhere").any, count("singular").any), (vec![1500 - 651], vec![0]));
     done(&store, m.delete(&key));
     take_in(&store);
-    let empty = "SELECT 1 / (CASE WHEN (SELECT count(*) FROM recall_words) + (SELECT count(*) FROM recall_entries)
+    let empty =
+        "SELECT 1 / (CASE WHEN (SELECT count(*) FROM recall_words) + (SELECT count(*) FROM recall_entries)
         + (SELECT sum(entries + words) FROM recall_tenants) = 0 THEN 1 ELSE 0 END)";
     database.run(&format!("BEGIN; SET LOCAL everturn.tenants = '*'; {empty}; COMMIT")).unwrap();
     assert!(store.scrub(None, None).unwrap());
@@ -488,9 +526,12 @@ fn several_processes_index_together() {
     let Some(database) = Database::new() else { return };
     let stores: Vec<Postgres> = (0..3).map(|_| database.open()).collect();
     let m = Maker::default();
-    let keys: Vec<Key> = (0..6).map(|nth| Key { tenant: tenant(&format!("tenant{}", nth % 3)), ..m.key() }).collect();
+    let keys: Vec<Key> =
+        (0..6).map(|nth| Key { tenant: tenant(&format!("tenant{}", nth % 3)), ..m.key() }).collect();
     keys.iter().for_each(|key| drop(create(&stores[0], key, vec![m.created()])));
-    let drafts: Vec<Vec<_>> = (0..20).map(|_| keys.iter().map(|_| vec![m.say("a beacon"), m.say("another one")]).collect()).collect();
+    let drafts: Vec<Vec<_>> = (0..20)
+        .map(|_| keys.iter().map(|_| vec![m.say("a beacon"), m.say("another one")]).collect())
+        .collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in drafts {
@@ -526,7 +567,14 @@ fn without_the_extension_only_words_are_compared() {
         create(&store, &key, vec![m.created(), m.say("a beacon")]);
         take_in(&store);
         assert!(store.without_vectors().unwrap().contains("CREATE EXTENSION vector"));
-        assert_eq!(store.find_text(&key.tenant, &TextQuery::parse("beacon"), &Filter::default(), 9).unwrap().found.len(), 1);
+        assert_eq!(
+            store
+                .find_text(&key.tenant, &TextQuery::parse("beacon"), &Filter::default(), 9)
+                .unwrap()
+                .found
+                .len(),
+            1
+        );
         assert_eq!(store.unembedded("model/3", None, 9).unwrap(), []);
         store.put_vectors(&key.tenant, "model/3", vec![(EntryNo(1), vec![1.0; 3])]).unwrap();
         assert_eq!(store.find_near(&key.tenant, "model/3", &[1.0; 3], &Filter::default(), 9).unwrap(), []);
@@ -574,12 +622,14 @@ fn the_nearest_of_very_many_are_found_by_an_index() {
     database.run(made).unwrap();
     let wave = |n: usize| -> Vec<f64> {
         let n = n as f64;
-        let all: Vec<f64> = (0..8).map(|d| f64::from(d)).map(|d| (n * (d + 1.0) * 0.7 + d * d).sin()).collect();
+        let all: Vec<f64> =
+            (0..8).map(|d| f64::from(d)).map(|d| (n * (d + 1.0) * 0.7 + d * d).sin()).collect();
         let length = all.iter().map(|one| one * one).sum::<f64>().sqrt();
         all.iter().map(|one| one / length).collect()
     };
     let no = |n: usize| EntryNo(first[0].no.0 + n as i64);
-    let question = |nth: usize| wave(nth * 977 + 13).iter().map(|one| (one + 0.05) as f32).collect::<Vec<f32>>();
+    let question =
+        |nth: usize| wave(nth * 977 + 13).iter().map(|one| (one + 0.05) as f32).collect::<Vec<f32>>();
     for role in [None, Some(Role::User)] {
         let filter = Filter { roles: role.into_iter().collect(), ..Filter::default() };
         let mut hits = 0;

@@ -146,7 +146,10 @@ impl Removed {
         let tenant = || tenant.to_string();
         let counts = "UPDATE recall_tenants SET removed = true, entries = entries - $2, words = words - $3 WHERE tenant = $1";
         let mut statements = vec![
-            Pending { sql: REMOVE_WORDS, params: boxed![tenant(), self.words.clone(), self.words_of.clone()] },
+            Pending {
+                sql: REMOVE_WORDS,
+                params: boxed![tenant(), self.words.clone(), self.words_of.clone()],
+            },
             Pending { sql: DROP_EMPTY, params: boxed![tenant(), self.words, self.words_of] },
             Pending { sql: counts, params: boxed![tenant(), self.entries, self.length] },
         ];
@@ -322,12 +325,7 @@ impl Old {
 }
 
 /// Adds entries, in this order.
-fn put(
-    claim: &Claim,
-    new: Vec<(i64, IndexEntry)>,
-    models: Option<Models>,
-    statements: &mut Vec<Pending>,
-) {
+fn put(claim: &Claim, new: Vec<(i64, IndexEntry)>, models: Option<Models>, statements: &mut Vec<Pending>) {
     if new.is_empty() {
         return;
     }
@@ -338,8 +336,7 @@ fn put(
     let (mut entries, mut length) = (0_i64, 0_i64);
     for ((conversation, entry), no) in new.iter().zip(&nos) {
         let terms = terms(&entry.text);
-        let (text, other) =
-            (terms.words_text(), format!("{} {}", terms.names_text(), terms.stems_text()));
+        let (text, other) = (terms.words_text(), format!("{} {}", terms.names_text(), terms.stems_text()));
         let place = (*conversation, kind_number(entry.id.kind()));
         let by = (entry.role.map(|role| role.as_str()), entry.actor.as_deref());
         let found_by = found_by(place, by, entry.audience.is_some(), [&text, &other]);
@@ -360,7 +357,8 @@ fn put(
              $11::boolean[], $12::text[], $13::integer[], $14::text[], $15::text[])
              AS n (no, conversation, seq, kind, id, role, actor, at, fallen, prose, audience, length, words, others)";
     let of = |entry: fn(&IndexEntry) -> i64| new.iter().map(|(_, one)| entry(one)).collect::<Vec<i64>>();
-    let audience = |entry: &IndexEntry| entry.audience.as_ref().map(|names| serde_json::json!(names).to_string());
+    let audience =
+        |entry: &IndexEntry| entry.audience.as_ref().map(|names| serde_json::json!(names).to_string());
     let params = boxed![
         tenant(),
         nos.clone(),

@@ -5,9 +5,7 @@ use super::super::db::{Db, Param, boxed};
 use super::super::read;
 use super::super::rows::{self, signed};
 use super::entries::{PRIVATE, kind_number, kind_of, scope};
-use crate::recall::propose::{
-    self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, Words,
-};
+use crate::recall::propose::{self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, Words};
 use crate::{Proposal, Proposed, WordSearch};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName};
@@ -119,7 +117,10 @@ impl<'a> Searched<'a> {
         let actors = self.filter.actors.iter().map(|actor| scope::actor(actor)).collect();
         let roles = self.filter.roles.iter().map(|role| scope::role(role.as_str())).collect();
         let kinds = self.filter.kinds.iter().map(|kind| scope::kind(kind_number(*kind))).collect();
-        [conversations, actors, roles, kinds].into_iter().filter(|list: &Vec<String>| !list.is_empty()).collect()
+        [conversations, actors, roles, kinds]
+            .into_iter()
+            .filter(|list: &Vec<String>| !list.is_empty())
+            .collect()
     }
 }
 
@@ -299,7 +300,9 @@ impl<'a> Lists<'a> {
         match matching {
             Matching::Term(wanted) => {
                 let alternatives = self.alternatives(wanted);
-                let each = alternatives.iter().map(|all| intersection(all.iter().map(|words| any_of(words)).collect()));
+                let each = alternatives
+                    .iter()
+                    .map(|all| intersection(all.iter().map(|words| any_of(words)).collect()));
                 union(each.collect())
             }
             Matching::Scope(words) => any_of(words),
@@ -322,9 +325,7 @@ impl<'a> Lists<'a> {
                 };
                 self.texts.borrow().get(&no).is_some_and(|text| has_phrase(text, wanted)) || named()
             }
-            Matching::Term(_) | Matching::Scope(_) => {
-                self.candidates_with(matching, no)
-            }
+            Matching::Term(_) | Matching::Scope(_) => self.candidates_with(matching, no),
             Matching::All(all) => all.iter().all(|one| self.matches(one, no)),
             Matching::Any(any) => any.iter().any(|one| self.matches(one, no)),
         }
@@ -403,11 +404,7 @@ impl Words for Lists<'_> {
         }
     }
 
-    fn having(
-        &self,
-        matching: &Matching<'_>,
-        of: &[(Proposal, u64)],
-    ) -> Result<HashSet<EntryNo>, Error> {
+    fn having(&self, matching: &Matching<'_>, of: &[(Proposal, u64)]) -> Result<HashSet<EntryNo>, Error> {
         self.load(matching, ROWS_READ)?;
         if has_phrases(matching) {
             let missing: Vec<i32> = {
@@ -491,12 +488,7 @@ impl Postgres {
 
 /// The newest entries that are not for everyone, but for the viewer. Their words are counted nowhere, so the caller
 /// ranks them by the counts of the others.
-fn privately(
-    db: &Db,
-    scope: &Searched<'_>,
-    query: &TextQuery,
-    limit: usize,
-) -> Result<Vec<Proposal>, Error> {
+fn privately(db: &Db, scope: &Searched<'_>, query: &TextQuery, limit: usize) -> Result<Vec<Proposal>, Error> {
     let viewers = match &scope.filter.viewer {
         Viewer::Owner => None,
         Viewer::Actors(names) if names.iter().next().is_none() => return Ok(Vec::new()),

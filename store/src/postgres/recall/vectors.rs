@@ -9,9 +9,9 @@ use super::super::db::{Db, Mode, Pending, Scope, boxed};
 use super::super::link::Link;
 use super::super::migrations;
 use super::super::rows::{self, signed};
+use super::SETTINGS;
 use super::entries::kind_of;
 use super::find::{FOUND_COLUMNS, IN_SCOPE, Lists, Searched, found, number, refs};
-use super::WITHOUT_SYNC;
 use crate::recall::propose::{COUNTED_ENTRIES_MAX, Matching, Words};
 use crate::{Proposal, Unembedded, VectorSearch};
 use everturn_core::Error;
@@ -20,6 +20,7 @@ use everturn_views::recall::{Embedded, EntryId, EntryNo, Filter};
 use everturn_views::vectors::normalized;
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 
 /// Among more vectors of a tenant than this, an index proposes the nearest.
@@ -28,6 +29,8 @@ const EXACT_VECTORS_MAX: u64 = 20_000;
 const NEAREST: i64 = 600;
 /// Tenants that are looked through for waiting entries at once.
 const TENANTS: i64 = 16;
+/// Time between two looks for tenants that need an index.
+const INDEXES_EVERY: Duration = Duration::from_secs(60);
 /// First key of the locks of those who embed a tenant's entries.
 const EMBEDDING_LOCK: i32 = 0x6576_7472;
 
@@ -218,7 +221,7 @@ impl Postgres {
         let db = self.writing(Scope::Tenant(tenant))?;
         let sql = "SELECT 1 FROM recall_tenants WHERE tenant = $1 FOR UPDATE";
         let is_there = db.query_one(sql, &[&tenant.as_str()])?.is_some();
-        db.query(WITHOUT_SYNC, &[])?;
+        db.query(SETTINGS, &[])?;
         Ok(is_there.then_some(db))
     }
 
@@ -347,8 +350,11 @@ impl VectorSearch for Postgres {
             let nearest = format!("SELECT v.entry, {away} FROM {of} AND v.entry = ANY ($14::integer[])");
             return ask(&nearest, Some(&few))?.iter().map(proposal).collect();
         }
-        let mut most = NEAREST.max(signed(limit as u64));
-        if model.vectors > EXACT_VECTORS_MAX {
+        let is_exact = model.vectors <= EXACT_VECTORS_MAX;
+        let is_timed = filter.after.or(filter.before).is_some();
+        // A period may leave few, and all are compared anyway.
+        let mut most = if is_exact && is_timed { i64::MAX } else { NEAREST.max(signed(limit as u64)) };
+        if !is_exact {
             // The index is that of one tenant and model, which only a plan for these values uses. A filter leaves some
             // of its results out: it goes on until there are enough.
             db.batch(
@@ -357,11 +363,11 @@ impl VectorSearch for Postgres {
             )?;
         }
         loop {
-            let nearest = match model.vectors > EXACT_VECTORS_MAX {
-                true => format!(
+            let nearest = match is_exact {
+                false => format!(
                     "SELECT v.entry, v.embedding::halfvec({dimensions}) <#> $12::text::halfvec({dimensions}) AS away FROM {of} ORDER BY 2 LIMIT $14"
                 ),
-                false => format!("SELECT v.entry, {away} FROM {of} ORDER BY 2 LIMIT $14"),
+                true => format!("SELECT v.entry, {away} FROM {of} ORDER BY 2 LIMIT $14"),
             };
             let found = ask(&nearest, Some(&most))?;
             // If the filter leaves too few, more are examined.
@@ -413,7 +419,8 @@ impl VectorSearch for Postgres {
         let last = self.embedding.lock().take().map(|embedding| embedding.tenant);
         let sql = "SELECT t.tenant FROM recall_tenants t LEFT JOIN recall_models m ON m.tenant = t.tenant AND m.name = $1
              WHERE coalesce(m.waiting, t.entries) > 0 ORDER BY t.tenant <= coalesce($2, ''), t.tenant LIMIT $3";
-        let tenants = self.of_all()?.query(sql, &[&model, &last.as_ref().map(TenantName::as_str), &TENANTS])?;
+        let tenants =
+            self.of_all()?.query(sql, &[&model, &last.as_ref().map(TenantName::as_str), &TENANTS])?;
         for row in &tenants {
             let tenant = TenantName::new(rows::get::<String>(row, 0)?)?;
             let Some(embedding) = self.embedding(&tenant)? else { continue };
@@ -423,7 +430,12 @@ impl VectorSearch for Postgres {
                 return Ok(waiting);
             }
         }
-        self.index_many()?;
+        let is_due = |last: Instant| last.elapsed() >= INDEXES_EVERY;
+        let due = self.indexes_looked_after.lock().is_none_or(is_due);
+        if due {
+            self.index_many()?;
+            *self.indexes_looked_after.lock() = Some(Instant::now());
+        }
         Ok(Vec::new())
     }
 
@@ -485,8 +497,12 @@ impl VectorSearch for Postgres {
             }
             let tenant = TenantName::new(rows::get::<String>(&row, 0)?)?;
             let Some(db) = self.changing(&tenant)? else { continue };
-            let others: Vec<i32> =
-                Models::of(&db, &tenant)?.all.iter().filter(|one| one.name != model).map(|one| one.no).collect();
+            let others: Vec<i32> = Models::of(&db, &tenant)?
+                .all
+                .iter()
+                .filter(|one| one.name != model)
+                .map(|one| one.no)
+                .collect();
             let sql = "WITH gone AS (DELETE FROM recall_vectors WHERE tenant = $1 AND (model, entry) IN
                      (SELECT model, entry FROM recall_vectors WHERE tenant = $1 AND model = ANY ($2::integer[]) LIMIT $3) RETURNING model),
                  counted AS (UPDATE recall_models m SET vectors = m.vectors - g.count FROM (SELECT model, count(*) FROM gone GROUP BY model) g
@@ -497,8 +513,14 @@ impl VectorSearch for Postgres {
             let gone = row.map_or(Ok(0), |row| rows::unsigned(&row, 0))? as usize;
             if gone < left {
                 let params: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&tenant.as_str(), &others];
-                db.execute("DELETE FROM recall_waiting WHERE tenant = $1 AND model = ANY ($2::integer[])", &params)?;
-                db.execute("DELETE FROM recall_models WHERE tenant = $1 AND no = ANY ($2::integer[])", &params)?;
+                db.execute(
+                    "DELETE FROM recall_waiting WHERE tenant = $1 AND model = ANY ($2::integer[])",
+                    &params,
+                )?;
+                db.execute(
+                    "DELETE FROM recall_models WHERE tenant = $1 AND no = ANY ($2::integer[])",
+                    &params,
+                )?;
             }
             db.commit()?;
             dropped += gone;
@@ -514,7 +536,8 @@ impl Postgres {
         let many = "SELECT m.tenant, m.no, m.dimensions, m.vectors > $1,
                  (SELECT v.tableoid::regclass::text FROM recall_vectors v WHERE v.tenant = m.tenant LIMIT 1)
              FROM recall_models m WHERE m.vectors > $1 / 2 AND m.dimensions IS NOT NULL";
-        let there = "SELECT c.relname::text, i.indisvalid FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid
+        let there =
+            "SELECT c.relname::text, i.indisvalid FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid
              WHERE c.relnamespace = current_schema()::regnamespace AND c.relname LIKE 'recall\\_near\\_%'";
         let db = self.of_all()?;
         let (many, there) = (db.query(many, &[&signed(EXACT_VECTORS_MAX)])?, db.query(there, &[])?);
@@ -549,13 +572,14 @@ impl Postgres {
                  WHERE tenant = '{tenant}' AND model = {no} AND embedding IS NOT NULL"
             ))?;
         }
-        unused.keys().try_for_each(|name| self.link.outside(&format!("DROP INDEX CONCURRENTLY IF EXISTS {name}")))
+        unused
+            .keys()
+            .try_for_each(|name| self.link.outside(&format!("DROP INDEX CONCURRENTLY IF EXISTS {name}")))
     }
 }
 
 /// A short name of a tenant, for a name of an index.
 fn fnv(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
