@@ -71,13 +71,7 @@ fn fill(place: &Scratch, name: &str) -> Result<[String; 3]> {
     let options = Options { index: false, auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with(&format!("sqlite:{}", place.file(name).display()), options)?;
     let key = |tenant: &str| {
-        let new = NewKey {
-            tenant: tenant.into(),
-            role: KeyRole::Admin,
-            actors: Vec::new(),
-            label: None,
-            expires: None,
-        };
+        let new = NewKey::new(tenant, KeyRole::Admin);
         store.keys().create(new).map(|(_, key)| key)
     };
     let (modest, greedy) = (key("modest")?, key("greedy")?);

@@ -48,6 +48,13 @@ pub struct NewKey {
     pub expires: Option<Timestamp>,
 }
 
+impl NewKey {
+    /// A key that holds for any actor and does not expire.
+    pub fn new(tenant: impl Into<String>, role: KeyRole) -> NewKey {
+        NewKey { tenant: tenant.into(), role, actors: Vec::new(), label: None, expires: None }
+    }
+}
+
 /// Access granted by a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {

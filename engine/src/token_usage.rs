@@ -107,7 +107,7 @@ pub struct TokenUsage {
     pub prices: Vec<Price>,
 }
 
-/// What was counted of conversations.
+/// Token counts of conversations, kept for the next request.
 #[derive(Default)]
 pub(crate) struct TokenCounts(Mutex<HashMap<Key, Counted>>);
 

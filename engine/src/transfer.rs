@@ -451,7 +451,7 @@ impl ConversationHandle {
             after = last.place;
             known.extend(page.into_iter().filter_map(|turn| turn.message));
         }
-        // What was stored as an asset is not in the message any more.
+        // Data stored as an asset is no longer in the message.
         let is_same = |(known, given): (&Raw, &Raw)| known == given || known.get().contains("\"asset_id\"");
         let said = value.items.iter().filter_map(|item| match item {
             transcript::Item::Turn { message, .. } => Some(message),

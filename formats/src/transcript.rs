@@ -100,7 +100,7 @@ struct Derived {
     metadata: BTreeMap<String, Raw>,
 }
 
-/// What an event says of its turn besides the message.
+/// Details of a turn that its event carries beside the message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct About {
     /// The turn.

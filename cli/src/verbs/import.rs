@@ -104,7 +104,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     if reports.iter().all(Report::is_clean) { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// What was imported from several files.
+/// Summary line of an import of several files.
 fn total(reports: &[Report], each: bool) -> String {
     let imported = || reports.iter().filter_map(|report| report.imported.as_ref());
     let ids: HashSet<_> = imported().flat_map(|it| it.linked.iter().chain([&it.conversation.id])).collect();

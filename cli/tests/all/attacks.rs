@@ -30,13 +30,7 @@ impl Attacked {
         let store =
             Everturn::open_with(&format!("sqlite:{}", shell.path("store.db").display()), options).unwrap();
         let key = |tenant: &str| {
-            let new = NewKey {
-                tenant: tenant.into(),
-                role: KeyRole::Admin,
-                actors: Vec::new(),
-                label: None,
-                expires: None,
-            };
+            let new = NewKey::new(tenant, KeyRole::Admin);
             store.keys().create(new).unwrap().1
         };
         let (greedy, modest) = ([key("greedy"), key("greedy")], key("modest"));

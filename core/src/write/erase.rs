@@ -170,7 +170,7 @@ impl Erasing<'_> {
         if let Some(at) = owner(&self.lineage, row.seq) {
             self.turns.insert(at);
             if summaries {
-                // What sums up an edit reaches its place, not its `seq`.
+                // A checkpoint covers an edit by its place, not by its `seq`.
                 self.summaries(EventRef { seq: row.place, ..at })?;
             }
         }

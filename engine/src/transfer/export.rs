@@ -128,11 +128,7 @@ impl ConversationHandle {
         out: impl Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
-        match (format, format.style()) {
-            (_, Some(style)) => self.export_as(style, false, out, progress),
-            (Format::Transcript, None) => self.export_transcript(false, out, progress),
-            (_, None) => self.export_jsonl(out, progress),
-        }
+        self.export_in(format, false, out, progress)
     }
 
     /// The same with secrets and personal data (e-mail addresses, phone and card numbers) masked, and without the bytes of
@@ -143,13 +139,24 @@ impl ConversationHandle {
         out: impl Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
-        match (format, format.style()) {
-            (_, Some(style)) => self.export_as(style, true, out, progress),
-            (Format::Transcript, None) => self.export_transcript(true, out, progress),
-            (_, None) => Err(Error::invalid(
+        self.export_in(format, true, out, progress)
+    }
+
+    fn export_in(
+        &self,
+        format: Format,
+        is_redacted: bool,
+        out: impl Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
+        match format.style() {
+            Some(style) => self.export_as(style, is_redacted, out, progress),
+            None if format == Format::Transcript => self.export_transcript(is_redacted, out, progress),
+            None if is_redacted => Err(Error::invalid(
                 "export.redacted",
                 "a redacted jsonl would not verify, because its hashes are those of the original words; use another format",
             )),
+            None => self.export_jsonl(out, progress),
         }
     }
 

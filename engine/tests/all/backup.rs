@@ -66,16 +66,7 @@ fn said_once() -> (Vec<NewTurn>, AppendOptions) {
 fn fill(store: &Everturn) -> ConversationId {
     for name in TENANTS {
         let scope = store.tenant(name).unwrap();
-        store
-            .keys()
-            .create(NewKey {
-                tenant: name.into(),
-                role: KeyRole::Writer,
-                actors: Vec::new(),
-                label: None,
-                expires: None,
-            })
-            .unwrap();
+        store.keys().create(NewKey::new(name, KeyRole::Writer)).unwrap();
         let id = scope.begin();
         let first = scope.say(id, NewTurn::user(&format!("a first word of {name}")));
         scope.conversation(id).supersede(first.id, NewTurn::user("a better word")).wait().unwrap();

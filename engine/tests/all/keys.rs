@@ -7,7 +7,7 @@ use everturn_core::time::Timestamp;
 use std::sync::Arc;
 
 fn writer(tenant: &str) -> NewKey {
-    NewKey { tenant: tenant.into(), role: KeyRole::Writer, actors: Vec::new(), label: None, expires: None }
+    NewKey::new(tenant, KeyRole::Writer)
 }
 
 fn still() -> (Arc<Still>, Everturn) {

@@ -181,14 +181,7 @@ fn a_turn_of_a_node_that_dies_comes_back_as_interrupted() {
 fn keys_and_settings_hold_on_every_node() {
     let Some(database) = Database::new() else { return };
     let (one, other) = (database.open(), database.open());
-    let new = NewKey {
-        tenant: "acme".into(),
-        role: KeyRole::Writer,
-        actors: Vec::new(),
-        label: None,
-        expires: None,
-    };
-    let (key, text) = one.keys().create(new).unwrap();
+    let (key, text) = one.keys().create(NewKey::new("acme", KeyRole::Writer)).unwrap();
     assert_eq!(other.keys().find(&text).unwrap().key, key.id);
     let before = other.keys().changes();
     one.keys().revoke("acme", key.id).unwrap();

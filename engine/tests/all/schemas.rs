@@ -307,13 +307,7 @@ fn what_is_answered_is_what_its_schema_says() {
     answers.fits(&scope.import(file.as_slice(), &mut |_| {}).unwrap());
     answers.fits(&scope.erase_actor("ana", None, "asked for", &mut |_| {}).unwrap());
     answers.fits(&scope.conversation(id).delete("test").wait().unwrap());
-    let new = NewKey {
-        tenant: "acme".into(),
-        role: KeyRole::Writer,
-        actors: Vec::new(),
-        label: None,
-        expires: None,
-    };
+    let new = NewKey::new("acme", KeyRole::Writer);
     answers.fits(&store.keys().create(new).unwrap().0);
     answers.fits(&[Order::Ascending, Order::Descending].to_vec());
     answers.fits(&[Format::Jsonl, Format::OpenaiChat].to_vec());

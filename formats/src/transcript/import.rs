@@ -59,7 +59,7 @@ pub enum Item {
         event: Option<Raw>,
         /// Whether `event` is what the turn gives by itself once it has the id of `about`.
         is_derived: bool,
-        /// What its event says of it.
+        /// Details from its event.
         about: Box<About>,
     },
     /// An event that belongs to no message.
@@ -401,8 +401,8 @@ impl Given {
     }
 }
 
-/// What an event says of its turn. In a value of another program the same names may mean something else: what cannot be
-/// ours is left out, and stays in the event.
+/// Details of a turn from its event. In a value of another program the same names may mean something else: a detail that
+/// cannot be ours is left out, and stays in the event.
 fn about(fields: &Fields) -> About {
     fn read<T: serde::de::DeserializeOwned>(fields: &Fields, name: &str) -> Option<T> {
         fields.get(name).and_then(Raw::read)

@@ -56,7 +56,7 @@ fn needed(method: &str, path: &str) -> KeyRole {
 
 /// A new key and its id.
 fn key(store: &Everturn, tenant: &str, role: KeyRole) -> (KeyId, String) {
-    let new = NewKey { tenant: tenant.into(), role, actors: Vec::new(), label: None, expires: None };
+    let new = NewKey::new(tenant, role);
     let (key, words) = store.keys().create(new).unwrap();
     (key.id, words)
 }
@@ -281,13 +281,7 @@ async fn a_caller_is_told_who_it_is() {
     let stage = Stage::over(store.clone(), asking()).await;
     let without = stage.get("/api/v1/whoami", 200).await;
     assert_eq!(without, json!({"tenant": "default", "role": "admin", "actors": [], "key": null}));
-    let new = NewKey {
-        tenant: "acme".into(),
-        role: KeyRole::Writer,
-        actors: vec!["ana".into()],
-        label: None,
-        expires: None,
-    };
+    let new = NewKey { actors: vec!["ana".into()], ..NewKey::new("acme", KeyRole::Writer) };
     let (key, words) = store.keys().create(new).unwrap();
     let (status, text) = ask(stage.request(Method::GET, "/api/v1/whoami"), Some(&words)).await;
     assert_eq!(status, 200, "{text}");
@@ -484,8 +478,7 @@ async fn a_key_that_is_revoked_ends_its_live_streams() {
 async fn a_key_that_expires_ends_its_live_streams() {
     let watched = Watched::new().await;
     let expires = Some(Timestamp(tokens::now() as i64 * 1_000_000).plus_s(2));
-    let new =
-        NewKey { tenant: "acme".into(), role: KeyRole::Reader, actors: Vec::new(), label: None, expires };
+    let new = NewKey { expires, ..NewKey::new("acme", KeyRole::Reader) };
     let (_, words) = watched.store.keys().create(new).unwrap();
     let mut live = watched.follow(&words).await;
     assert_eq!(live.expect("error").await.data["code"], "access.ended");

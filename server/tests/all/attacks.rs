@@ -25,13 +25,7 @@ impl Two {
         let options = Options { index: false, auto_compaction: false, ..Options::default() };
         let store = Everturn::open_with("memory:", options).unwrap();
         let key = |tenant: &str| {
-            let new = NewKey {
-                tenant: tenant.into(),
-                role: KeyRole::Admin,
-                actors: Vec::new(),
-                label: None,
-                expires: None,
-            };
+            let new = NewKey::new(tenant, KeyRole::Admin);
             store.keys().create(new).unwrap().1
         };
         let (greedy, modest) = (key("greedy"), key("modest"));
@@ -197,13 +191,7 @@ async fn a_tenant_has_limits_over_all_its_keys() {
     let two = Two::with(limits).await;
     let scope = two.store.tenant("greedy").unwrap();
     let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
-    let new = NewKey {
-        tenant: "greedy".into(),
-        role: KeyRole::Admin,
-        actors: Vec::new(),
-        label: None,
-        expires: None,
-    };
+    let new = NewKey::new("greedy", KeyRole::Admin);
     let other = two.store.keys().create(new).unwrap().1;
     let path = format!("/api/v1/conversations/{id}/events");
     let follow = |key: &str| {

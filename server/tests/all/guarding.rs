@@ -10,13 +10,7 @@ use std::net::SocketAddr;
 
 fn store_with_key() -> (Everturn, String) {
     let store = Everturn::open("memory:").unwrap();
-    let new = NewKey {
-        tenant: "acme".into(),
-        role: KeyRole::Admin,
-        actors: Vec::new(),
-        label: None,
-        expires: None,
-    };
+    let new = NewKey::new("acme", KeyRole::Admin);
     let (_, words) = store.keys().create(new).unwrap();
     (store, words)
 }
@@ -29,13 +23,7 @@ fn limited(limits: Limits) -> Config {
 async fn a_key_may_ask_so_often() {
     let (store, words) = store_with_key();
     let (_, other) = {
-        let new = NewKey {
-            tenant: "acme".into(),
-            role: KeyRole::Reader,
-            actors: Vec::new(),
-            label: None,
-            expires: None,
-        };
+        let new = NewKey::new("acme", KeyRole::Reader);
         store.keys().create(new).unwrap()
     };
     let limits = Limits { requests_per_second: 1, burst: 3, ..Limits::default() };

@@ -357,13 +357,7 @@ async fn a_session_ends_when_it_is_deleted_or_idle() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_ends_with_its_key() {
     let store = Everturn::open("memory:").unwrap();
-    let new = NewKey {
-        tenant: "acme".into(),
-        role: KeyRole::Admin,
-        actors: Vec::new(),
-        label: None,
-        expires: None,
-    };
+    let new = NewKey::new("acme", KeyRole::Admin);
     let (_, admin) = store.keys().create(new.clone()).unwrap();
     let (key, words) = store.keys().create(new).unwrap();
     let id = store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();

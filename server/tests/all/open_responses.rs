@@ -413,7 +413,7 @@ async fn a_websocket_needs_a_key_that_is_still_valid() {
     let provider = ScriptedProvider::start().await;
     let store: Everturn = provider.store();
     let key = |tenant: &str, role| {
-        let new = NewKey { tenant: tenant.into(), role, actors: Vec::new(), label: None, expires: None };
+        let new = NewKey::new(tenant, role);
         let (key, words) = store.keys().create(new).unwrap();
         (key.id, format!("Bearer {words}"))
     };

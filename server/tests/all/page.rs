@@ -9,13 +9,7 @@ use reqwest::Method;
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_needs_no_key_and_may_run_nothing_but_itself() {
     let store = Everturn::open("memory:").unwrap();
-    let new = NewKey {
-        tenant: "acme".into(),
-        role: KeyRole::Admin,
-        actors: Vec::new(),
-        label: None,
-        expires: None,
-    };
+    let new = NewKey::new("acme", KeyRole::Admin);
     store.keys().create(new).unwrap();
     let stage = Stage::over(store, Config { keys_required: None, ..config() }).await;
     let page = stage.request(Method::GET, "/").send().await.unwrap();

@@ -27,7 +27,7 @@ fn addresses(folder: &tempfile::TempDir) -> [String; 2] {
 
 fn key(store: &Everturn, role: KeyRole, actors: &[&str]) -> String {
     let actors = actors.iter().map(|actor| actor.to_string()).collect();
-    let new = NewKey { tenant: "acme".into(), role, actors, label: None, expires: None };
+    let new = NewKey { actors, ..NewKey::new("acme", role) };
     store.keys().create(new).unwrap().1
 }
 

@@ -16,13 +16,7 @@ async fn stage(store: &str, quota: Quota) -> (Stage, [String; 2]) {
     let options = Options { quotas, auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with(store, options).unwrap();
     let key = |tenant: &str| {
-        let new = NewKey {
-            tenant: tenant.into(),
-            role: KeyRole::Admin,
-            actors: Vec::new(),
-            label: None,
-            expires: None,
-        };
+        let new = NewKey::new(tenant, KeyRole::Admin);
         store.keys().create(new).unwrap().1
     };
     let keys = [key("small"), key("other")];

@@ -11,26 +11,28 @@ CREATE OR REPLACE FUNCTION time_of(micros bigint) RETURNS timestamptz LANGUAGE s
     SELECT timestamptz '1970-01-01 00:00:00Z' + micros * interval '1 microsecond'
 $$;
 
--- UTF-8 as text. A zero byte, which text cannot have, is shown escaped.
+-- UTF-8 as text; with a zero byte, which text cannot have, escaped.
 CREATE OR REPLACE FUNCTION text_of(bytes bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$ BEGIN
     RETURN convert_from(bytes, 'UTF8');
 EXCEPTION WHEN OTHERS THEN
     RETURN encode(bytes, 'escape');
 END $$;
 
--- A value inside JSON, or NULL if the JSON is damaged: one row must not fail the whole query.
+-- A value inside JSON. A zero character, which text cannot have, is shown as U+FFFD; in damaged JSON there is no value: one
+-- row must not fail the whole query.
 CREATE OR REPLACE FUNCTION json_in(body text, VARIADIC path text[]) RETURNS json LANGUAGE plpgsql IMMUTABLE STRICT AS $$ BEGIN
     RETURN nullif((body::json #> path)::text, 'null')::json;
 EXCEPTION WHEN OTHERS THEN
-    RETURN NULL;
+    BEGIN
+        RETURN replace(body, '\u0000', '\ufffd')::json #> path;
+    EXCEPTION WHEN OTHERS THEN
+        RETURN NULL;
+    END;
 END $$;
 
--- The same as text. A string with a zero character, which text cannot have, stays JSON.
-CREATE OR REPLACE FUNCTION text_in(body text, VARIADIC path text[]) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$ BEGIN
-    RETURN body::json #>> path;
-EXCEPTION WHEN OTHERS THEN
-    RETURN json_in(body, VARIADIC path)::text;
-END $$;
+CREATE OR REPLACE FUNCTION text_in(body text, VARIADIC path text[]) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT json_in(body, VARIADIC path) #>> '{}'
+$$;
 
 CREATE OR REPLACE VIEW conversations WITH (security_invoker = true) AS
 SELECT

@@ -84,7 +84,7 @@ impl<'a> InDatabase<'a> {
         }
     }
 
-    /// What a fork sees before it exists: no level of its own yet, and those above up to its origin.
+    /// Lineage of a fork before it exists: no level of its own yet, and those above up to its origin.
     fn inherited(&self, parent: Parent) -> Result<Lineage, Error> {
         let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
         let Some(no) = read::number(self.db, &key).map_err(unreadable)? else {

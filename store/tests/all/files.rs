@@ -70,21 +70,21 @@ fn tables_and_views_have_the_names_that_people_know() {
     let number =
         |pragma: &str| -> i64 { db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap() };
     assert_eq!(number("application_id"), 0x4576_746e);
-    assert_eq!(number("user_version"), 7);
+    assert_eq!(number("user_version"), 8);
     let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
 }
 
-/// Reverts what version 7 added.
+/// Reverts what versions 7 and 8 added.
 const UNDO_VERSION_7: &str =
-    "DROP INDEX conversations_by_time; ALTER TABLE conversation_rows DROP COLUMN said;
+    "DROP VIEW conversations; DROP INDEX conversations_by_time; ALTER TABLE conversation_rows DROP COLUMN said;
     ALTER TABLE conversation_rows DROP COLUMN began; PRAGMA user_version = 6;";
 
-/// Reverts what versions 6 and 7 added.
+/// Reverts what versions 6 to 8 added.
 pub const UNDO_VERSION_6: &str =
-    "DROP INDEX conversations_by_time; ALTER TABLE conversation_rows DROP COLUMN said;
+    "DROP VIEW conversation_facts; DROP VIEW turns; DROP VIEW conversations; DROP VIEW conversation_ids;
+    DROP INDEX conversations_by_time; ALTER TABLE conversation_rows DROP COLUMN said;
     ALTER TABLE conversation_rows DROP COLUMN began;
-    DROP VIEW conversation_facts; DROP VIEW turns; DROP VIEW conversations; DROP VIEW conversation_ids;
     ALTER TABLE conversation_rows RENAME TO conversations; ALTER TABLE turn_rows RENAME TO turns;
     ALTER TABLE fact_rows RENAME TO conversation_facts; PRAGMA user_version = 5;";
 

@@ -56,7 +56,7 @@ pub fn extract(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Checkp
     // one.
     merge(&mut next.discoveries, reading.lines(Group::Discovery, 10).into_iter().chain(work.failures));
     let done = reading.lines(Group::Completed, 8);
-    // What a shell ran says little about the work, unless nothing else does.
+    // Shell commands say little about the work; they count only when nothing else does.
     let silent = done.is_empty() && work.edits.is_empty() && work.commits.is_empty();
     let ran = if silent { work.others } else { Vec::new() };
     merge(&mut next.completed_work, done.into_iter().chain(work.commits).chain(work.edits).chain(ran));
@@ -110,7 +110,7 @@ impl<'m> Reading<'m> {
         });
         let ranked = ranked.map(|(index, said)| {
             let (mut class, cue) = class_of(material, index, said);
-            // What leads up to the request is a part of it, and a file that is gone needs no report.
+            // Words that lead up to the request are part of it, and a file that is gone needs no report.
             let leads = goal.said.first().is_some_and(|first| {
                 index < *first
                     && material.said[*first].spoken == said.spoken
@@ -292,7 +292,7 @@ fn class_of(material: &Material<'_>, index: usize, said: &ReadSentence) -> (Opti
     let intends = cues.weight(Group::Intent) > 0;
     let dismisses = demands && cues.weight(Group::Dismissal) > 0;
     let remains = cues.weight(Group::Pending) >= 4 || cues.weight(Group::Total) > 0;
-    // What the model would do is a decision once somebody agrees; work that a person declines is one at once.
+    // A model's proposal is a decision once somebody agrees; work that a person declines is one at once.
     let decision = match () {
         () if !demands && cues.weight(Group::Proposal) > 0 => 0,
         () if dismisses && is_personal(&said.text) => 0,

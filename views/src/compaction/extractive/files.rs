@@ -2,7 +2,7 @@
 //!
 //! A file is relevant if a tool was given its path, or if a person or the model names its path. A name without a folder is
 //! resolved; where it cannot be, it counts only if a tool has seen it, since `Node.js` and `cmd.Env` look like files as well.
-//! What only tool output mentions does not count.
+//! A file that only tool output mentions does not count.
 
 use super::spoken::{Material, Source, masked, strings};
 use super::tools::ToolCall;
@@ -19,7 +19,7 @@ const EDITED_MAX: usize = 120;
 /// Maximum number of names without a folder that are looked up.
 const LOOKUPS_MAX: usize = 64;
 
-/// What a call does to a file.
+/// Use of a file by a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Touch {
     Seen,

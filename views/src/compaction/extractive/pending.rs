@@ -179,7 +179,7 @@ pub(super) fn reports(material: &Material<'_>, spoken: &Spoken<'_>) -> bool {
     })
 }
 
-/// What is left of the list that an agent keeps with a tool of its own.
+/// Unfinished entries of the list that an agent keeps with a tool of its own.
 fn plan(call: &ToolCall<'_>) -> Option<Vec<String>> {
     let list = ["todos", "plan"].iter().find_map(|key| call.arguments.get(key)?.as_array())?;
     let text = |entry: &Value| {
