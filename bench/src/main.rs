@@ -112,6 +112,9 @@ enum What {
         /// Model that reranks the best 50: folder:PATH
         #[arg(long)]
         rerank: Option<String>,
+        /// Store to measure: an empty one
+        #[arg(long, value_name = "URL", default_value = "memory:")]
+        store: String,
         #[command(flatten)]
         public: quality::Public,
     },
@@ -217,10 +220,10 @@ fn run(args: &Args) -> Result<()> {
     if let What::Sessions { longhand } = args.what {
         done(&args.what, &mut rows, two_years::run(&place, args.quick, longhand)?);
     }
-    if let What::RecallQuality { embedder, rerank, public } = &args.what {
+    if let What::RecallQuality { embedder, rerank, store, public } = &args.what {
         let open = |name: &String| name.parse::<everturn::model::Embedder>()?.open_with(2);
         let (embedder, reranker) = (open(embedder)?, rerank.as_ref().map(open).transpose()?);
-        done(&args.what, &mut rows, quality::run(&embedder, reranker.as_ref(), public)?);
+        done(&args.what, &mut rows, quality::run(&embedder, reranker.as_ref(), public, store)?);
     }
     if let What::CompactionQuality { explain } = args.what {
         done(&args.what, &mut rows, compaction_quality::run(explain)?);

@@ -167,6 +167,7 @@ pub fn run(
     embedder: &Arc<dyn Embed>,
     reranker: Option<&Arc<dyn Embed>>,
     public: &Public,
+    store: &str,
 ) -> Result<Vec<Row>> {
     let mut sets = vec![
         Set::of_pairs("chosen on", pairs()),
@@ -179,7 +180,7 @@ pub fn run(
     for set in sets {
         let options =
             Options { embedder: Some(embedder.clone()), reranker: reranker.cloned(), ..Options::default() };
-        rows.extend(measured(set, options)?);
+        rows.extend(measured(set, store, options)?);
     }
     rows.push(Row::new("embedder", embedder.model(), ""));
     rows.extend(reranker.map(|reranker| Row::new("reranker", reranker.model(), "")));
@@ -188,9 +189,10 @@ pub fn run(
 
 const MODES: [RecallMode; 3] = [RecallMode::Hybrid, RecallMode::Lexical, RecallMode::Vector];
 
-fn measured(set: Set, options: Options) -> Result<Vec<Row>> {
-    let store = Everturn::open_with("memory:", options)?;
-    let scope = store.tenant("quality")?;
+fn measured(set: Set, store: &str, options: Options) -> Result<Vec<Row>> {
+    let store = Everturn::open_with(store, options)?;
+    // A tenant for each set: nothing of the others influences its results.
+    let scope = store.tenant(&set.name.replace(' ', "-"))?;
     let started = Instant::now();
     let kept = Kept::keep(&scope, set.conversations)?;
     store.index_now()?;

@@ -71,6 +71,15 @@ pub trait CheckedIndex: Index {
         turn(self.stored_turn_in(key, id)?)
     }
 
+    /// Several turns as their conversations see them, each by itself.
+    fn turns_in(
+        &self,
+        tenant: &TenantName,
+        turns: &[(ConversationId, TurnId)],
+    ) -> Result<Vec<Result<Turn, Error>>, Error> {
+        Ok(self.stored_turns_in(tenant, turns)?.into_iter().map(|stored| turn(stored?)).collect())
+    }
+
     /// Descriptors of a conversation's assets, inherited ones included, in order.
     fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error> {
         self.stored_assets(key)?.into_iter().filter_map(|event| descriptor(event).transpose()).collect()

@@ -112,6 +112,9 @@ pub struct TenantUsage {
     pub asset_bytes: u64,
 }
 
+/// Several turns, or why they cannot be read: each of them, or all.
+pub type StoredTurns = Result<Vec<Result<StoredTurn, Error>>, Error>;
+
 /// Turns, unchecked: [`CheckedIndex`](crate::CheckedIndex) is the way to read them.
 pub trait TurnIndex: Send + Sync {
     /// For [`CheckedIndex::turns`](crate::CheckedIndex::turns).
@@ -120,6 +123,13 @@ pub trait TurnIndex: Send + Sync {
     fn stored_turn(&self, tenant: &TenantName, id: TurnId) -> Result<StoredTurn, Error>;
     /// For [`CheckedIndex::turn_in`](crate::CheckedIndex::turn_in).
     fn stored_turn_in(&self, key: &Key, id: TurnId) -> Result<StoredTurn, Error>;
+    /// For [`CheckedIndex::turns_in`](crate::CheckedIndex::turns_in). A backend that is far away answers all of them at once.
+    fn stored_turns_in(&self, tenant: &TenantName, turns: &[(ConversationId, TurnId)]) -> StoredTurns {
+        let one = |(conversation, id): &(ConversationId, TurnId)| {
+            self.stored_turn_in(&Key { tenant: tenant.clone(), id: *conversation }, *id)
+        };
+        Ok(turns.iter().map(one).collect())
+    }
     /// Number of turns after `seq` that a view from there on does not show: superseded, aborted, or read at an earlier
     /// place.
     fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error>;

@@ -42,8 +42,8 @@ pub use checked::{CheckedIndex, CheckedLog};
 pub use elsewhere::{ChangedConversation, Elsewhere, Leases, News, Work, WorkDone};
 pub use index::{
     AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Index, ListOrder,
-    Maintenance, Problem, ProblemKind, Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written,
-    WrittenPage,
+    Maintenance, Problem, ProblemKind, Provenance, StoredTurn, StoredTurns, TenantUsage, TurnIndex,
+    TurnQuery, Written, WrittenPage,
 };
 pub use keys::Keys;
 pub use log::{Committed, Log};

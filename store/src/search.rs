@@ -26,8 +26,8 @@ impl<T: RecallIndex + WordSearch + VectorSearch> Recall for T {}
 /// Keeping the indexes in step with the log.
 pub trait RecallIndex: Send + Sync {
     /// Committed events that are not indexed yet, in the order of arrival, at most `limit`: new ones of any
-    /// tenant, or those of one tenant whose index was lost. Erased bodies are included as such. Nothing is left
-    /// when the span is empty.
+    /// tenant, or of one tenant. Erased bodies are included as such. Nothing is left when the span is empty. Where
+    /// several processes write, these are claimed until [`RecallIndex::index`] or the next call.
     fn unindexed(&self, limit: usize) -> Result<Unindexed, Error>;
     /// Applies changes that follow from events, in one transaction for each tenant; [`RecallIndex::unindexed`]
     /// then continues after `span`. Applying the same again changes nothing, whether another process did so or
@@ -57,7 +57,8 @@ pub struct Unindexed {
 /// A range of the order of arrival.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Only this tenant's events: its index is rebuilt. `None` for events of all tenants.
+    /// Only this tenant's events: each tenant has an order of its own, or its index is rebuilt. `None` for events of all
+    /// tenants.
     pub tenant: Option<TenantName>,
     /// Position before the first event.
     pub after: u64,
@@ -155,6 +156,9 @@ pub struct Proposal {
 
 /// Search by embedding. Embeddings of different models are never compared.
 pub trait VectorSearch: Send + Sync {
+    /// Why this store keeps no embeddings, and what to do about it; `None` where it does. Without them, the others find
+    /// nothing, nothing waits, and nothing is stored.
+    fn without_vectors(&self) -> Option<&'static str>;
     /// Nearest entries by this model's embeddings, best first. If a filter leaves few, all of those are
     /// compared; if it leaves many, at least 95 of 100 of the ten best are found.
     fn find_near(

@@ -209,7 +209,7 @@ const SEARCHED_MAX: u64 = 20_000;
 
 impl ConversationHandle {
     /// A turn as the caller sees it, with its durable text so far if it is open.
-    fn viewed(&self, turn: Turn) -> Result<Turn, Error> {
+    pub(crate) fn viewed(&self, turn: Turn) -> Result<Turn, Error> {
         Ok(self.tenant.viewer().turn(self.shared().with_partial(self.key(), turn)?))
     }
 

@@ -1,6 +1,6 @@
 //! Combines lexical and vector results into one ranking.
 
-use super::search::{Candidate, KnownFacts, LexicalResults, Matched, Rank, Search, VectorResults};
+use super::search::{Candidate, Known, LexicalResults, Matched, Rank, Search, VectorResults};
 use crate::model::{Closeness, Embed};
 use crate::recall::embedding;
 use crate::tenant::Tenant;
@@ -183,7 +183,8 @@ impl Tenant {
     ) -> Result<Option<String>, Error> {
         let count = RERANKED.min(ranked.len());
         let best = &mut ranked[..count];
-        let mut known = KnownFacts::new();
+        let mut known = Known::default();
+        self.read_ahead(best.iter().map(|ranked| &ranked.found), &mut known)?;
         let text = |ranked: &Ranked| Ok(self.found_text(&ranked.found, &mut known)?.unwrap_or_default());
         let texts = best.iter().map(text).collect::<Result<Vec<String>, Error>>()?;
         let near = match embedding::nearness(reranker, question, &texts) {
@@ -232,7 +233,11 @@ impl Tenant {
         candidates: &mut Vec<Proposal>,
     ) -> Result<(Vec<Fit>, HashSet<EntryNo>), Error> {
         let Scoring { closeness, period, search, by_words, meant } = fitting;
-        let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), KnownFacts::new());
+        let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), Known::default());
+        let is_unread = |found: &&Proposal| {
+            !by_words.fits.contains_key(&found.no) && !meant.texts.contains_key(&found.no)
+        };
+        self.read_ahead(candidates.iter().filter(is_unread), &mut known)?;
         for found in candidates.drain(..) {
             let fit = match by_words.fits.get(&found.no) {
                 Some(fit) => *fit,

@@ -28,6 +28,8 @@ const CANDIDATES_MIN: usize = 50;
 /// Number of lexical matches embedded before a query runs: more than a recall reads, since the best by vector need
 /// not be the best by words.
 const EMBEDDED_FIRST: usize = 200;
+/// Number of turns that are read at once.
+const READ_AT_ONCE: usize = 32;
 /// Most rounds of asking for more results, where some no longer hold.
 const ROUNDS_MAX: u32 = 4;
 
@@ -184,8 +186,12 @@ pub struct Rank {
     pub score: f64,
 }
 
-/// The facts of conversations, each read once per recall.
-pub(crate) type KnownFacts = HashMap<ConversationId, Vec<Fact>>;
+/// Texts of turns that are about to be used, and facts of conversations, each read once.
+#[derive(Default)]
+pub(crate) struct Known {
+    texts: HashMap<(ConversationId, TurnId), Option<String>>,
+    facts: HashMap<ConversationId, Vec<Fact>>,
+}
 
 /// A query and its scope.
 pub(crate) struct Search<'a> {
@@ -296,7 +302,9 @@ impl Tenant {
         let _slot = self.shared().recall.slots.take();
         let search = Search { query, words: TextQuery::parse(query), filter };
         let mut wanted = (limit * 2).max(CANDIDATES_MIN);
-        let asks = mode != Mode::Lexical && self.shared().options.embedder.is_some();
+        let without_vectors = self.shared().recall.store.without_vectors();
+        let asks =
+            mode != Mode::Lexical && self.shared().options.embedder.is_some() && without_vectors.is_none();
         // The lexical search runs while the model embeds the query.
         let (meant, by_words) = std::thread::scope(|threads| {
             // A failure of the embedder becomes a note; a failure of the index is an error.
@@ -319,8 +327,9 @@ impl Tenant {
             (Ok(None), Mode::Lexical) => (None, Mode::Lexical, None),
             (Ok(Some(meant)), mode) => (Some(meant), mode, None),
             (Ok(None), _) => {
-                let note =
-                    "there is no embedder, so only words were compared; configure one to find by meaning";
+                let note = without_vectors.filter(|_| self.shared().options.embedder.is_some()).unwrap_or(
+                    "there is no embedder, so only words were compared; configure one to find by meaning",
+                );
                 (None, Mode::Lexical, Some(note.to_string()))
             }
             (Err(error), Mode::Vector) => return Err(error),
@@ -329,7 +338,7 @@ impl Tenant {
                 (None, Mode::Lexical, Some(note))
             }
         };
-        let mut known = KnownFacts::new();
+        let mut known = Known::default();
         for round in 1.. {
             let (mut ranked, not_reranked) = match (&meant, mode) {
                 (Some(meant), Mode::Hybrid) => self.joined(&search, &by_words, meant)?,
@@ -375,8 +384,9 @@ impl Tenant {
     fn by_words(&self, search: &Search, wanted: usize, mode: Mode) -> Result<LexicalResults, Error> {
         let Proposed { counts, mut found } =
             self.shared().recall.store.find_text(self.name(), &search.words, search.filter, wanted)?;
-        let (mut known, mut fits) = (KnownFacts::new(), HashMap::new());
+        let (mut known, mut fits) = (Known::default(), HashMap::new());
         let mut closeness = (mode == Mode::Hybrid).then(|| Closeness::to(search.query)).flatten();
+        self.read_ahead(&found, &mut known)?;
         for found in &mut found {
             let Candidate { terms, closeness } =
                 self.candidate(found, search, closeness.as_mut(), &mut known)?;
@@ -411,7 +421,8 @@ impl Tenant {
             if near.first().is_some_and(|nearest| nearest.score < question.vector.nearness_min) {
                 near.clear();
             }
-            let (mut closeness, mut known) = (Closeness::to(search.query), KnownFacts::new());
+            let (mut closeness, mut known) = (Closeness::to(search.query), Known::default());
+            self.read_ahead(&near, &mut known)?;
             for found in &near {
                 texts.insert(found.no, self.candidate(found, search, closeness.as_mut(), &mut known)?);
             }
@@ -425,7 +436,7 @@ impl Tenant {
         found: &Proposal,
         search: &Search,
         closeness: Option<&mut Closeness>,
-        known: &mut KnownFacts,
+        known: &mut Known,
     ) -> Result<Candidate, Error> {
         let text = self.found_text(found, known)?.unwrap_or_default();
         let terms = terms(&text);
@@ -434,18 +445,38 @@ impl Tenant {
         Ok(Candidate { closeness: closeness.map_or(0.0, |closeness| closeness.of(&text)), terms })
     }
 
-    /// The text of a result; `None` if it can no longer be read.
-    pub(crate) fn found_text(
+    /// Reads the texts of turns, some at a time: a database that is far away is not asked for each.
+    pub(crate) fn read_ahead<'f>(
         &self,
-        found: &Proposal,
-        known: &mut KnownFacts,
-    ) -> Result<Option<String>, Error> {
+        found: impl IntoIterator<Item = &'f Proposal>,
+        known: &mut Known,
+    ) -> Result<(), Error> {
+        let turn = |found: &Proposal| match found.id {
+            EntryId::Turn(id) => Some((found.conversation, id)),
+            EntryId::Fact(_) => None,
+        };
+        let turns: Vec<(ConversationId, TurnId)> = found.into_iter().filter_map(turn).collect();
+        for some in turns.chunks(READ_AT_ONCE) {
+            let read = self.shared().journal.index.turns_in(self.name(), some)?;
+            for ((conversation, id), turn) in some.iter().zip(read) {
+                let text = match turn.and_then(|turn| self.conversation(*conversation).viewed(turn)) {
+                    Err(Error::NotFound(_) | Error::Corrupt(_)) => None,
+                    turn => searched_text(&turn?),
+                };
+                known.texts.insert((*conversation, *id), text);
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of a result; `None` if it can no longer be read.
+    pub(crate) fn found_text(&self, found: &Proposal, known: &mut Known) -> Result<Option<String>, Error> {
         let key = self.key(found.conversation);
         let text = match found.id {
-            EntryId::Turn(id) => {
-                let turn = self.conversation(key.id).turn(id);
-                turn.map(|turn| searched_text(&turn))
-            }
+            EntryId::Turn(id) => match known.texts.get(&(found.conversation, id)) {
+                Some(text) => return Ok(text.clone()),
+                None => self.conversation(key.id).turn(id).map(|turn| searched_text(&turn)),
+            },
             EntryId::Fact(id) => self
                 .facts_known(found.conversation, None, known)
                 .map(|facts| facts.iter().find(|fact| fact.id == id).map(Fact::text)),
@@ -461,9 +492,9 @@ impl Tenant {
         &self,
         place: ConversationId,
         through: Option<u64>,
-        known: &'k mut KnownFacts,
+        known: &'k mut Known,
     ) -> Result<&'k [Fact], Error> {
-        match known.entry(place) {
+        match known.facts.entry(place) {
             Entry::Occupied(facts) => Ok(facts.into_mut()),
             Entry::Vacant(unknown) => {
                 let key = self.key(place);
@@ -482,7 +513,7 @@ impl Tenant {
         ranked: Ranked,
         filter: &Filter,
         words: &TextQuery,
-        known: &mut KnownFacts,
+        known: &mut Known,
     ) -> Result<Option<Hit>, Error> {
         let Ranked { found, score, matched } = ranked;
         let said_in = self.key(found.conversation);
@@ -602,7 +633,7 @@ impl Tenant {
         found: &Proposal,
         id: FactId,
         filter: &Filter,
-        known: &mut KnownFacts,
+        known: &mut Known,
     ) -> Result<Option<Fact>, Error> {
         let place = filter.conversation.unwrap_or(found.conversation);
         let facts = self.facts_known(place, filter.through_seq, known)?;

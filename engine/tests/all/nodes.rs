@@ -5,7 +5,11 @@ pub mod work;
 
 use crate::child::{Process, given, tell};
 use crate::stage::{PATIENCE, Short, refused, seqs, until, words};
-use everturn::{ChangeKind, Everturn, NewKey, NewStream, NewTurn, RecallOptions, Subscription, Update};
+use everturn::model::Embedder;
+use everturn::{
+    ChangeKind, Everturn, NewKey, NewStream, NewTurn, Options, RecallMode, RecallOptions, Subscription,
+    Tenant, Update,
+};
 use everturn_core::access::KeyRole;
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Status;
@@ -212,4 +216,56 @@ fn changes_are_not_forgotten_when_a_look_for_them_fails() {
         database.cut();
         assert_eq!(seqs(&collect(&mut subscription, 2)), [2]);
     }
+}
+
+/// A node that also compares meanings.
+fn embedding(database: &Database) -> Everturn {
+    let embedder = "builtin".parse::<Embedder>().unwrap().open_with(1).unwrap();
+    let options = Options { embedder: Some(embedder), ..Options::default() };
+    Everturn::open_with(&database.url(), options).unwrap()
+}
+
+/// Recall is one index for all nodes, by words and by meaning. What is erased through one is found through none, and is
+/// in no row of the index when the erasure is answered.
+#[test]
+fn every_node_recalls_the_same() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (embedding(&database), embedding(&database));
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    let id = here.begin();
+    let cat = here.say(id, NewTurn::user("my cat sleeps on the sofa all day")).id;
+    here.say(id, NewTurn::user("the invoice is due on Friday"));
+    until("everything is indexed", || other.behind().unwrap().events == 0);
+    let recalled =
+        |tenant: &Tenant| tenant.recall("where does the kitten rest?", &RecallOptions::default()).unwrap();
+    for tenant in [&here, &there] {
+        let found = recalled(tenant);
+        assert_eq!((found.mode, found.note), (RecallMode::Hybrid, None));
+        assert_eq!(found.data[0].turn, Some(cat));
+        assert!(found.data[0].matched.vector.is_some());
+    }
+    there.conversation(id).erase(cat, None, "asked to").wait().unwrap();
+    let left = "BEGIN; SET LOCAL everturn.tenants = '*'; SELECT 1 / (CASE WHEN count(*) = 0 THEN 1 ELSE 0 END)
+        FROM recall_words WHERE word = 'sofa'; SELECT 1 / (CASE WHEN count(*) = 1 THEN 1 ELSE 0 END) FROM recall_vectors; COMMIT";
+    sql(&database.url(), left);
+    for tenant in [&here, &there] {
+        assert!(recalled(tenant).data.iter().all(|hit| hit.turn != Some(cat)));
+    }
+    // Another tenant's recall knows nothing of it.
+    assert_eq!(recalled(&other.tenant("globex").unwrap()).data.len(), 0);
+}
+
+#[test]
+fn without_pgvector_a_recall_says_that_it_compared_words() {
+    let Some(database) = Database::new() else { return };
+    sql(&database.server, &format!("DROP DATABASE {}", database.name));
+    sql(&database.server, &format!("CREATE DATABASE {} TEMPLATE template0", database.name));
+    let store = embedding(&database);
+    let tenant = store.tenant("acme").unwrap();
+    let id = tenant.begin();
+    tenant.say(id, NewTurn::user("my cat sleeps on the sofa all day"));
+    assert_eq!((store.index_now().unwrap().events, store.behind().unwrap().vectors), (0, 0));
+    let found = tenant.recall("sofa", &RecallOptions::default()).unwrap();
+    assert_eq!((found.mode, found.data.len()), (RecallMode::Lexical, 1));
+    assert!(found.note.unwrap().contains("pgvector"));
 }

@@ -39,12 +39,12 @@ fn changes(store: &dyn Backend, tenant: &TenantName, event: &Event) -> Vec<Index
 /// Indexes everything that is committed, a few events at a time.
 #[track_caller]
 pub fn take_in(store: &dyn Backend) {
-    while take_in_some(store).expect("taken in") {}
+    while take_in_some(store, 3).expect("taken in") {}
 }
 
-/// Indexes a few events. Returns whether there were any.
-pub fn take_in_some(store: &dyn Backend) -> Result<bool, Error> {
-    let unindexed = store.unindexed(3)?;
+/// Indexes some events. Returns whether there were any.
+pub fn take_in_some(store: &dyn Backend, limit: usize) -> Result<bool, Error> {
+    let unindexed = store.unindexed(limit)?;
     if unindexed.span.through == unindexed.span.after {
         return Ok(false);
     }

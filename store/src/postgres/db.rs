@@ -79,12 +79,14 @@ fn opening(scope: Scope<'_>, mode: Mode) -> String {
         // A statement sees what was committed before it began, so what is read under a lock is current.
         Mode::Write | Mode::Long => "BEGIN ISOLATION LEVEL READ COMMITTED",
     };
+    // A plan for any tenant would read all rows of a table with few tenants, which may be those of a large one.
+    let by_index = if matches!(scope, Scope::Tenant(_)) { "; SET LOCAL enable_seqscan = off" } else { "" };
     let timeout_ms = if mode == Mode::Long { 0 } else { STATEMENT_TIMEOUT.as_millis() };
     // A tenant's name has no quotes: see `TenantName`. Every statement is a lookup by an index, whatever its parameters, so
     // planning it for them would only take time: several milliseconds, because of the partitions.
     format!(
         "{begin}; SET LOCAL everturn.tenants = '{names}'; SET LOCAL plan_cache_mode = force_generic_plan; \
-         SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}"
+         SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}{by_index}"
     )
 }
 
@@ -189,6 +191,12 @@ impl Db {
             let (opened, done) = futures_util::join!(self.open(), self.client().batch_execute(sql));
             opened.and(done)
         })
+    }
+
+    /// Lets go of the snapshot of the last query, which would keep old versions of rows for as long as the transaction
+    /// is open.
+    pub fn rest(&self) -> Result<(), Error> {
+        self.batch("SELECT")
     }
 
     /// Commits. What follows would be outside the transaction, so this is the last use.

@@ -8,7 +8,7 @@
 use super::Postgres;
 use super::db::{Db, Mode, Scope};
 use super::link::{Hosts, Link};
-use super::rows::{self, signed};
+use super::rows;
 use crate::{ChangedConversation, Elsewhere, News};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
@@ -41,7 +41,7 @@ const BEFORE_EVERYTHING: &str = "1:1:";
 /// take the new transaction for an old one. So the first look at a restarted server goes on from a snapshot that was old
 /// enough by then.
 #[derive(Default)]
-pub struct Cursor {
+struct Cursor {
     /// `None` before everything.
     now: Option<Snapshot>,
     /// Taken [`SETTLED`] before `settling` or earlier,
@@ -68,19 +68,6 @@ impl Snapshot {
     }
 }
 
-/// A changed row.
-pub struct Changed {
-    pub no: i64,
-    pub key: Key,
-    pub head_seq: u64,
-    pub floor: u64,
-    pub deleted: bool,
-    /// A tombstone whose id is used again.
-    pub replaced: bool,
-    pub expires: Option<i64>,
-    pub created: bool,
-}
-
 /// Rows that are visible now and were not in the snapshot $1.
 fn new(column: &str) -> String {
     format!(
@@ -90,7 +77,7 @@ fn new(column: &str) -> String {
 
 impl Cursor {
     /// A place after everything.
-    pub fn now(db: &Db) -> Result<Cursor, Error> {
+    fn now(db: &Db) -> Result<Cursor, Error> {
         let mut cursor = Cursor::default();
         cursor.advance(Snapshot::take(db)?);
         Ok(cursor)
@@ -110,14 +97,7 @@ impl Cursor {
         from.map_or(BEFORE_EVERYTHING, |from| &from.text)
     }
 
-    /// Changed conversations. All queries of `db` see one snapshot, and the cursor moves there.
-    pub fn conversations(&mut self, db: &Db) -> Result<Vec<Changed>, Error> {
-        let now = Snapshot::take(db)?;
-        let changed = changed_since(db, self.start(&now))?;
-        self.advance(now);
-        Ok(changed)
-    }
-
+    /// Changes since the last call. All queries of `db` see one snapshot, and the cursor moves there.
     fn news(&mut self, db: &Db) -> Result<News, Error> {
         let now = Snapshot::take(db)?;
         let start = self.start(&now);
@@ -132,38 +112,25 @@ impl Cursor {
         }
         let sql = format!("SELECT 1 FROM access_keys k WHERE {} LIMIT 1", new("k.changed"));
         let keys = db.query_one(&sql, &[&start])?.is_some();
-        let changed = changed_since(db, start)?.into_iter().filter(|changed| !changed.replaced);
-        let changed = changed.map(|Changed { key, head_seq, created, deleted, expires, .. }| {
-            ChangedConversation { key, head_seq, created, deleted, expires: expires.map(Timestamp) }
-        });
-        let news = News { changed: changed.collect(), erased, keys };
+        let sql = format!(
+            "SELECT c.tenant, c.id, c.head_seq, c.deleted IS NOT NULL, c.expires, NOT pg_visible_in_snapshot(c.begun, $1::text::pg_snapshot)
+             FROM conversation_rows c WHERE {} AND NOT c.replaced ORDER BY c.no",
+            new("c.changed")
+        );
+        let changed = |row: &Row| {
+            Ok(ChangedConversation {
+                key: key(row, 0)?,
+                head_seq: rows::unsigned(row, 2)?,
+                deleted: rows::get(row, 3)?,
+                expires: rows::get::<Option<i64>>(row, 4)?.map(Timestamp),
+                created: rows::get(row, 5)?,
+            })
+        };
+        let changed = db.query(&sql, &[&start])?.iter().map(changed).collect::<Result<_, Error>>()?;
+        let news = News { changed, erased, keys };
         self.advance(now);
         Ok(news)
     }
-}
-
-/// Conversations that changed since a snapshot.
-fn changed_since(db: &Db, start: &str) -> Result<Vec<Changed>, Error> {
-    let sql = format!(
-        "SELECT c.no, c.tenant, c.id, c.head_seq, coalesce(c.parent_seq, 0), c.deleted IS NOT NULL, c.replaced, c.expires,
-             NOT pg_visible_in_snapshot(c.begun, $1::text::pg_snapshot)
-         FROM conversation_rows c WHERE {} ORDER BY c.no",
-        new("c.changed")
-    );
-    let found = db.query(&sql, &[&start])?;
-    let changed = |row: &Row| {
-        Ok(Changed {
-            no: rows::get(row, 0)?,
-            key: key(row, 1)?,
-            head_seq: rows::unsigned(row, 3)?,
-            floor: rows::unsigned(row, 4)?,
-            deleted: rows::get(row, 5)?,
-            replaced: rows::get(row, 6)?,
-            expires: rows::get(row, 7)?,
-            created: rows::get(row, 8)?,
-        })
-    };
-    found.iter().map(changed).collect()
 }
 
 fn key(row: &Row, column: usize) -> Result<Key, Error> {

@@ -9,7 +9,8 @@ use super::write::Buffer;
 use crate::index::id_range;
 use crate::{
     AssetIndex, ConversationIndex, ConversationQuery, FoldCache, ListOrder, Maintenance, Problem,
-    ProblemKind, Provenance, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
+    ProblemKind, Provenance, RecallIndex, StoredTurn, StoredTurns, TenantUsage, TurnIndex, TurnQuery,
+    Written, WrittenPage,
 };
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -157,6 +158,16 @@ impl TurnIndex for Postgres {
         let (db, lineage) = self.reading(key)?;
         let row = read::turn_row(&db, &lineage, id)?.ok_or_else(|| absent_turn(id))?;
         read::stored(&db, &lineage, row)
+    }
+
+    fn stored_turns_in(&self, tenant: &TenantName, turns: &[(ConversationId, TurnId)]) -> StoredTurns {
+        let mut found = read::own_turns(&self.of(tenant)?, tenant, turns)?;
+        let one = |(nth, (conversation, id)): (usize, &(ConversationId, TurnId))| match found[nth].take() {
+            Some(turn) => Ok(turn),
+            // Inherited, or not there.
+            None => self.stored_turn_in(&Key { tenant: tenant.clone(), id: *conversation }, *id),
+        };
+        Ok(turns.iter().enumerate().map(one).collect())
     }
 
     fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
@@ -402,8 +413,7 @@ impl Maintenance for Postgres {
             }
         }
         db.commit()?;
-        self.catalog.forget();
-        Ok(())
+        self.forget()
     }
 
     fn compact(&self) -> Result<(), Error> {

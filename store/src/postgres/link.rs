@@ -61,8 +61,8 @@ fn parse(url: &str) -> Result<Address, Error> {
             decoded.next().map(|(name, value)| (name, value.into_owned())).unwrap_or_default();
         match &*name {
             "connections_max" => {
-                connections = value.parse().ok().filter(|n| (2..=1000).contains(n)).ok_or_else(|| {
-                    invalid(format!("connections_max is {value:?}; use a number from 2 to 1000"))
+                connections = value.parse().ok().filter(|n| (4..=1000).contains(n)).ok_or_else(|| {
+                    invalid(format!("connections_max is {value:?}; use a number from 4 to 1000"))
                 })?;
             }
             "assets" => assets = Some(value),

@@ -94,6 +94,14 @@ pub fn run(link: &Link) -> Result<(), Error> {
     not_newer(version)
 }
 
+/// Runs something in one transaction, in one process at a time.
+pub fn once(link: &Link, work: impl FnOnce(&Db) -> Result<(), Error>) -> Result<(), Error> {
+    let db = Db::begin(link, Scope::All, Mode::Long)?;
+    db.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
+    work(&db)?;
+    db.commit()
+}
+
 /// The version of the tables; 0 if there are none.
 fn version(db: &Db) -> Result<usize, Error> {
     let there = db.query_one("SELECT to_regclass('schema_versions') IS NOT NULL", &[])?;

@@ -1,8 +1,9 @@
 //! A store in PostgreSQL, which any number of processes write at once.
 //!
 //! `link` joins the async client and the sync traits, `db` is one transaction, `migrations` makes and changes the
-//! tables, `feed` has the news of other processes, `leases` shares work with them, `write` writes a batch, `lookup` answers a plan, `read` has all queries, `index`, `keys`, `assets` and `backup`
-//! are the traits, `tls` encrypts, `recall` the source of this process's indexes.
+//! tables, `feed` has the news of other processes, `leases` shares work with them, `write` writes a batch, `lookup`
+//! answers a plan, `read` has all queries, `index`, `keys`, `assets` and `backup` are the traits, `tls` encrypts, `recall`
+//! is the index of recall, which all processes share.
 
 mod assets;
 mod backup;
@@ -21,7 +22,6 @@ mod tls;
 mod write;
 
 use crate::assets::ObjectAssets;
-use crate::recall::Catalog;
 use crate::{Committed, Log};
 use db::{Broken, Db, Mode, Scope};
 use everturn_core::Error;
@@ -33,7 +33,7 @@ use feed::Node;
 use link::Link;
 use parking_lot::Mutex;
 use read::Lineage;
-use recall::Arrivals;
+use recall::{Claim, Embedding};
 use rows::signed;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,9 +43,13 @@ use write::Proof;
 
 /// A store that several processes may write at once.
 pub struct Postgres {
-    /// Indexes of this process, in memory.
-    catalog: Catalog,
-    arrivals: Mutex<Arrivals>,
+    /// Events that this process is indexing, and entries that it is embedding.
+    claim: Mutex<Option<Claim>>,
+    embedding: Mutex<Option<Embedding>>,
+    /// Last look for tenants with many vectors.
+    indexes_looked_after: Mutex<Option<Instant>>,
+    /// Whether there is a table of vectors.
+    has_vectors: bool,
     /// `None` if it was opened for reading only.
     node: Option<Node>,
     /// Place of assets, if it is not the database.
@@ -67,8 +71,9 @@ impl Postgres {
         link.check_pooler()?;
         migrations::run(&link)?;
         let place = assets::place(&link, false)?.map(Arc::new);
+        let has_vectors = recall::prepare(&link, false)?;
         let node = Some(Node::join(&link)?);
-        Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node, place, link })
+        Ok(Postgres::over(link, node, place, has_vectors))
     }
 
     /// Connects for reading only: a standby will do. Tables of an earlier version are an error.
@@ -76,7 +81,13 @@ impl Postgres {
         let link = Link::open(url)?;
         migrations::check(&link)?;
         let place = assets::place(&link, true)?.map(Arc::new);
-        Ok(Postgres { catalog: Catalog::new(None), arrivals: Mutex::default(), node: None, place, link })
+        let has_vectors = recall::prepare(&link, true)?;
+        Ok(Postgres::over(link, None, place, has_vectors))
+    }
+
+    fn over(link: Link, node: Option<Node>, place: Option<Arc<ObjectAssets>>, has_vectors: bool) -> Postgres {
+        let (claim, embedding, indexes_looked_after) = Default::default();
+        Postgres { claim, embedding, indexes_looked_after, has_vectors, node, place, link }
     }
 
     /// Reads of one tenant, all as of one moment.
@@ -154,11 +165,6 @@ impl Log for Postgres {
             match self.try_commit(batch.clone(), &mut sent) {
                 Ok(answers) => {
                     self.node.iter().for_each(Node::tell);
-                    let deletes = |write: &&Write| write.action.deletes();
-                    batch
-                        .iter()
-                        .filter(deletes)
-                        .for_each(|write| self.catalog.note_deletion(&write.key.tenant));
                     return answers;
                 }
                 // One request fails the whole batch: retry each by itself.

@@ -265,6 +265,57 @@ pub fn stored(db: &Db, lineage: &Lineage, row: TurnRow) -> Result<StoredTurn, Er
     Ok(stored_from(lineage, row, &mut events))
 }
 
+/// Turns that were written in these living conversations; `None` for others. Two round trips for all.
+pub fn own_turns(
+    db: &Db,
+    tenant: &TenantName,
+    turns: &[(ConversationId, TurnId)],
+) -> Result<Vec<Option<StoredTurn>>, Error> {
+    let mut found: Vec<Option<StoredTurn>> = turns.iter().map(|_| None).collect();
+    let conversations: Vec<Vec<u8>> = turns.iter().map(|(id, _)| id.to_bytes().to_vec()).collect();
+    let ids: Vec<Vec<u8>> = turns.iter().map(|(_, id)| id.to_bytes().to_vec()).collect();
+    let sql = format!(
+        "SELECT {TURN_COLUMNS}, c.no, coalesce(c.parent_seq, 0), n.nth FROM unnest($2::bytea[], $3::bytea[]) WITH ORDINALITY AS n (conversation, id, nth)
+         JOIN conversation_rows c ON c.tenant = $1 AND c.id = n.conversation AND NOT c.replaced AND c.deleted IS NULL
+         JOIN turn_rows t ON t.tenant = $1 AND t.id = n.id AND t.conversation = c.no"
+    );
+    let (mut nos, mut seqs, mut nths) = (Vec::new(), Vec::new(), Vec::new());
+    for row in db.query(&sql, &[&tenant.as_str(), &conversations, &ids])? {
+        let (no, floor): (i64, u64) = (rows::get(&row, 11)?, rows::unsigned(&row, 12)?);
+        let nth = rows::unsigned(&row, 13)? as usize - 1;
+        let row = rows::turn(&row)?;
+        // The hash before the first event of a fork is the parent's.
+        if row.places().any(|seq| seq <= floor + 1 && floor > 0) {
+            continue;
+        }
+        for seq in row.places() {
+            nos.push(no);
+            seqs.push(signed(seq));
+            nths.push(nth as i64);
+        }
+        found[nth] = Some(StoredTurn { conversation: turns[nth].0, row, events: Vec::new() });
+    }
+    if nos.is_empty() {
+        return Ok(found);
+    }
+    let sql = format!(
+        "SELECT {EVENT_COLUMNS}, p.hash, w.nth FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS w (conversation, seq, nth, place)
+         JOIN events e ON e.tenant = $1 AND e.conversation = w.conversation AND e.seq = w.seq
+         LEFT JOIN events p ON p.tenant = $1 AND p.conversation = w.conversation AND p.seq = w.seq - 1 ORDER BY w.place"
+    );
+    for row in db.query(&sql, &[&tenant.as_str(), &nos, &seqs, &nths])? {
+        let nth = rows::unsigned(&row, 15)? as usize;
+        let Some(turn) = &mut found[nth] else { continue };
+        let prev = match rows::optional_bytes(&row, 14)? {
+            Some(hash) => Hash(hash),
+            None if rows::unsigned(&row, 0)? == 1 => Head::genesis(turn.conversation).hash,
+            None => Hash([0; 32]),
+        };
+        turn.events.push(rows::event(&row, turn.conversation, prev)?);
+    }
+    Ok(found)
+}
+
 pub fn fallen_after(db: &Db, lineage: &Lineage, after: u64) -> Result<u64, Error> {
     let query = TurnQuery { whole_log: true, limit: i64::MAX as usize, ..TurnQuery::default() };
     let rows = turn_page(db, lineage, after.saturating_add(1), i64::MAX as u64, &query)?;

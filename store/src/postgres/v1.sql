@@ -225,6 +225,97 @@ CREATE TABLE leases (
 );
 CREATE INDEX leases_due ON leases (due) WHERE due IS NOT NULL;
 
+-- Recall. Derived from the log: `recall_feed` with its first values and the other tables empty means that everything is indexed
+-- again. Whoever writes rows of a tenant holds the lock on its row in `recall_tenants` until the end of the transaction. See
+-- `recall.rs`; the table of vectors is in `vectors.sql`, since it needs an extension.
+
+CREATE TABLE recall_feed (
+    one      boolean PRIMARY KEY DEFAULT true CHECK (one),
+    version  integer NOT NULL,                 -- of the terms: an index of an earlier one is dropped
+    snapshot text NOT NULL                     -- changes of conversations that it sees are in `recall_conversations`
+);
+INSERT INTO recall_feed (version, snapshot) VALUES (0, '1:1:');
+
+CREATE TABLE recall_conversations (
+    tenant       text COLLATE "C" NOT NULL,
+    conversation bigint NOT NULL,
+    seq          bigint NOT NULL,              -- everything up to here is indexed
+    head_seq     bigint NOT NULL,
+    deleted      boolean NOT NULL,
+    changed      xid8,                         -- a change that is not indexed yet
+    PRIMARY KEY (tenant, conversation)
+);
+CREATE INDEX recall_conversations_waiting ON recall_conversations (tenant, changed) WHERE changed IS NOT NULL;
+
+CREATE TABLE recall_tenants (
+    tenant     text COLLATE "C" PRIMARY KEY,
+    served     timestamptz NOT NULL DEFAULT '-infinity', -- the last time that somebody indexed something: tenants take turns
+    events     bigint NOT NULL DEFAULT 0,      -- indexed so far
+    last_entry integer NOT NULL DEFAULT 0,
+    last_model integer NOT NULL DEFAULT 0,
+    entries    bigint NOT NULL DEFAULT 0,      -- for everyone, and the words in them
+    words      bigint NOT NULL DEFAULT 0,
+    removed    boolean NOT NULL DEFAULT false  -- whether removed text may still be in old versions of rows
+);
+
+CREATE TABLE recall_entries (
+    tenant       text COLLATE "C" NOT NULL,
+    no           integer NOT NULL,             -- a later entry has a greater one
+    conversation bigint NOT NULL,
+    seq          bigint NOT NULL,
+    kind         smallint NOT NULL,            -- 0: turn, 1: fact
+    id           bytea NOT NULL,
+    role         text,
+    actor        text,
+    at           bigint NOT NULL,
+    fallen       bigint,                       -- `seq` of the event that superseded or aborted it
+    prose        boolean NOT NULL,
+    audience     text[],                       -- actors that may find it; null: everyone
+    length       integer NOT NULL,             -- in words
+    words        text NOT NULL,                -- in their order, with spaces between them
+    others       text NOT NULL,                -- names and stems
+    PRIMARY KEY (tenant, no)
+) PARTITION BY HASH (tenant);
+CREATE INDEX recall_entries_by_id ON recall_entries (tenant, id);
+CREATE INDEX recall_entries_by_place ON recall_entries (tenant, conversation, seq);
+
+-- The entries with a word, a few hundred in a row. Words of private entries begin with `!`, and what filters ask for with a
+-- space: no word of a text does. The number of all entries with a word is that of the last row and of those before it.
+CREATE TABLE recall_words (
+    tenant  text COLLATE "C" NOT NULL,
+    word    text COLLATE "C" NOT NULL,
+    first   integer NOT NULL,                  -- not after the first of `entries`
+    before  integer NOT NULL,                  -- in the last row of a word: number of entries in its other rows
+    entries integer[] NOT NULL,                -- ascending
+    PRIMARY KEY (tenant, word, first)
+) PARTITION BY HASH (tenant);
+
+CREATE TABLE recall_models (
+    tenant     text COLLATE "C" NOT NULL,
+    no         integer NOT NULL,
+    name       text NOT NULL,
+    dimensions integer,
+    waiting    bigint NOT NULL,                -- entries without a vector of it
+    vectors    bigint NOT NULL,
+    PRIMARY KEY (tenant, no)
+);
+CREATE UNIQUE INDEX recall_models_by_name ON recall_models (tenant, name);
+
+CREATE TABLE recall_waiting (
+    tenant text COLLATE "C" NOT NULL,
+    model  integer NOT NULL,
+    prose  boolean NOT NULL,
+    entry  integer NOT NULL,
+    PRIMARY KEY (tenant, model, prose, entry)
+);
+
+DO $$ BEGIN
+    FOR part IN 0..15 LOOP
+        EXECUTE format('CREATE TABLE %I PARTITION OF recall_entries FOR VALUES WITH (MODULUS 16, REMAINDER %s)', 'recall_entries_' || part, part);
+        EXECUTE format('CREATE TABLE %I PARTITION OF recall_words FOR VALUES WITH (MODULUS 16, REMAINDER %s) WITH (fillfactor = 80)', 'recall_words_' || part, part);
+    END LOOP;
+END $$;
+
 -- Row-level security, on partitions too, since they can be queried directly. The server (the owner of the tables) names the
 -- tenants of each transaction in the setting `everturn.tenants`, separated by spaces, or `*` for work on the whole store:
 -- a query without its tenant then finds nothing of others.

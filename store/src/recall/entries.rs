@@ -1,7 +1,8 @@
 //! Adding entries to a tenant's index and removing them.
 
 use super::feed::Summary;
-use super::{find, kind_number, sign_bits, vectors};
+use super::propose::COUNTED_ENTRIES_MAX;
+use super::{kind_number, sign_bits, vectors};
 use crate::IndexChange;
 use crate::sqlite::rows::{Bytes, signed};
 use everturn_core::id::{ConversationId, EventId};
@@ -10,7 +11,7 @@ use everturn_views::recall::{EntryId, IndexEntry, terms};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// With fewer entries, counting is fast.
-const COUNTED_MIN: i64 = 2 * find::COUNTED_ENTRIES_MAX as i64;
+const COUNTED_MIN: i64 = 2 * COUNTED_ENTRIES_MAX as i64;
 /// Number of removals after which common words are counted again.
 const GONE_MAX: i64 = 1_000;
 
@@ -252,7 +253,7 @@ fn count_common(db: &Connection) -> rusqlite::Result<()> {
         db.execute("DELETE FROM common", [])?;
         db.execute(
             "INSERT INTO common (word, entries) SELECT term, doc FROM temp.vocabulary WHERE doc > ?",
-            [signed(find::COUNTED_ENTRIES_MAX)],
+            [signed(COUNTED_ENTRIES_MAX)],
         )?;
         db.execute("UPDATE position SET counted = entries, gone = 0", [])?;
     }

@@ -1,11 +1,6 @@
-//! Lexical search.
-//!
-//! This proposes candidates, ordered by what is known without their text: the words that each has, their
-//! rarity, and its length. The caller scores them by their text, with the counts made here ([`Counts`]).
-//!
-//! Visiting every entry that has "the" in a million turns takes too long, and means little. So the rare words
-//! select, and the common ones only lift what the rare ones found.
+//! Lexical search in a tenant's file: `propose` selects candidates, this runs its queries.
 
+use super::propose::{self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, Words};
 use super::sign_bits::Rows;
 use super::{Ground, entries, kind_number, kind_of};
 use crate::sqlite::rows::{Bytes, signed};
@@ -14,35 +9,24 @@ use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
 use everturn_core::viewer::Viewer;
-use everturn_views::recall::{Counts, EntryId, EntryNo, Filter, TextQuery, Wanted};
+use everturn_views::recall::{EntryId, EntryNo, Filter, TextQuery, Wanted};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 
-/// Maximum number of entries of a word that is used for ranking.
-pub const COUNTED_ENTRIES_MAX: u64 = 20_000;
-/// Maximum number of entries ranked for one query: all that have its rare words, else the newest that have its
-/// rarest.
-const RANKED_ENTRIES_MAX: u64 = 1_000;
-/// Maximum number of common words that lift what the others found.
-const LIFTING_WORDS_MAX: usize = 3;
-/// Maximum number of entries that may be lifted past others.
-const LIFTED_ENTRIES: usize = 200;
 /// Number of entries above which a word's count is cached, since counting takes a moment.
 const COMMON_ENTRIES_MIN: u64 = 500;
 
 /// Maximum distance of a neighbouring turn, in events: where a filter leaves few turns, the search stops here.
 const BESIDE_EVENTS_MAX: u64 = 50;
 
-/// Maximum number of words that a very common prefix is expanded to, the commonest first. FTS5 sorts all
-/// entries of a prefix before it returns the first, but those of whole words one by one, on demand.
-const BEGINNING_WORDS_MAX: usize = 100;
-
 /// Cached counts of common words.
 #[derive(Default)]
 pub struct Common {
     entries: HashMap<String, u64>,
     /// For very common prefixes, the commonest words with the prefix.
+    /// FTS5 sorts all entries of a prefix before it returns the first, but those of whole words one by one, on
+    /// demand.
     beginnings: HashMap<String, Vec<String>>,
     /// Number of entries when counting began.
     total: u64,
@@ -182,14 +166,14 @@ pub fn by_words(
             *common = Common { total: entries, ..Common::default() };
         }
     }
-    let in_entries = |wanted: &Wanted| wanted_in(db, common, wanted);
-    let any = query.any.iter().map(in_entries).collect::<Result<_, _>>()?;
-    let all = query.all.iter().map(in_entries).collect::<Result<_, _>>()?;
-    let counts = Counts { entries, words, any, all };
-    let found = match scope.resolve(db)? {
+    let resolved = scope.resolve(db)?;
+    let condition = resolved.as_ref().map_or("0", |scope| scope.condition.as_str());
+    let index = InFile { db, common, condition };
+    let counts = propose::counts(&index, (entries, words), query)?;
+    let found = match &resolved {
         Some(scope) if !query.is_empty() => {
-            let mut found = proposed(db, common, &scope, query, &counts, limit)?;
-            found.extend(proposed_privately(db, &scope, query, limit)?);
+            let mut found = propose::proposed(&index, &scope.words, query, &counts, limit)?;
+            found.extend(proposed_privately(db, scope, query, limit)?);
             found
         }
         _ => Vec::new(),
@@ -197,107 +181,63 @@ pub fn by_words(
     Ok(Proposed { counts, found })
 }
 
-/// A term that some entries have.
-struct Term {
-    entries: u64,
-    expression: String,
+/// The words of a file, for a search with a condition on `entries e`.
+struct InFile<'a> {
+    db: &'a Connection,
+    common: &'a Mutex<Common>,
+    condition: &'a str,
 }
 
-fn proposed(
-    db: &Connection,
-    common: &Mutex<Common>,
-    scope: &Resolved,
-    query: &TextQuery,
-    counts: &Counts,
-    limit: usize,
-) -> rusqlite::Result<Vec<Proposal>> {
-    // Words that nearly every text has propose nothing: an entry with only these scores zero.
-    let terms = query.any.iter().zip(&counts.any).filter(|(wanted, entries)| **entries > 0 && !wanted.common);
-    let mut any: Vec<Term> = terms
-        .map(|(wanted, entries)| Term { entries: *entries, expression: loosely(common, wanted) })
-        .collect();
-    if any.is_empty() && query.all.is_empty() {
-        return Ok(Vec::new());
-    }
-    any.sort_by_key(|term| term.entries);
-    let mut must = Vec::new();
-    for list in &scope.words {
-        let mut entries = 0;
-        for word in list {
-            entries += count(db, common, word, false)?;
-        }
-        // If nearly everything is in scope, checking each entry is faster than searching for the word.
-        if entries <= COUNTED_ENTRIES_MAX / 2 && entries < counts.entries / 2 {
-            must.push(format!("scope : ({})", quoted(list).join(" OR ")));
+impl InFile<'_> {
+    /// The FTS5 expression of a condition.
+    fn expression(&self, matching: &Matching<'_>) -> String {
+        let joined = |all: &[Matching<'_>], by: &str| {
+            let each: Vec<String> = all.iter().map(|one| self.expression(one)).collect();
+            format!("({})", each.join(by))
+        };
+        match matching {
+            Matching::Term(wanted) => loosely(self.common, wanted),
+            Matching::Scope(words) => format!("scope : ({})", quoted(words).join(" OR ")),
+            Matching::All(all) => joined(all, " AND "),
+            Matching::Any(any) => joined(any, " OR "),
         }
     }
-    must.extend(query.all.iter().map(expression));
-    // As many words as can be ranked in full; if the rarest is too common for that, it and the next ones.
-    let most = match any.first() {
-        Some(rarest) if rarest.entries > RANKED_ENTRIES_MAX => COUNTED_ENTRIES_MAX,
-        _ => RANKED_ENTRIES_MAX,
-    };
-    let mut matches = 0;
-    let choosing = any.iter().take_while(|term| {
-        matches += term.entries;
-        matches <= most
-    });
-    let choosing = choosing.count().max(1).min(any.len());
-    let (choosing, others) = any.split_at(choosing);
-    let commonest_phrase = counts.all.iter().copied().max().unwrap_or(0);
-    let ranked = choosing.first().is_none_or(|rarest| rarest.entries <= COUNTED_ENTRIES_MAX)
-        && commonest_phrase <= COUNTED_ENTRIES_MAX;
-    // If that is too many, the newest are the best, and the others need not be found.
-    let enough =
-        if ranked { RANKED_ENTRIES_MAX } else { RANKED_ENTRIES_MAX.min(limit.max(LIFTED_ENTRIES) as u64) };
-    let search = Search { db, condition: &scope.condition, enough };
+}
 
-    let words: Vec<&str> = choosing.iter().map(|term| term.expression.as_str()).collect();
-    let matches: u64 = choosing.iter().map(|term| term.entries).sum();
-    let mut found = Vec::new();
-    if words.len() > 1 && matches > RANKED_ENTRIES_MAX && query.all.is_empty() {
-        // The best of very many have all the words, and need not be among the newest.
-        found = search.run(&all_of(&must, &words.join(" AND ")))?;
-    }
-    // Required phrases select, the other words only rank.
-    let broad = match query.all.is_empty() {
-        true => all_of(&must, &words.join(" OR ")),
-        false => must.join(" AND "),
-    };
-    if found.len() < limit {
-        let known: HashSet<EntryNo> = found.iter().map(|(found, _)| found.no).collect();
-        let more = search.run(&broad)?;
-        found.extend(more.into_iter().filter(|(found, _)| !known.contains(&found.no)));
-    }
-    let Some(first) = found.iter().map(|(found, _)| found.no.0).min() else { return Ok(Vec::new()) };
+impl Words for InFile<'_> {
+    type Error = rusqlite::Error;
 
-    let is_in_all = choosing.len() == 1 && query.all.is_empty();
-    let phrases: f64 = counts.all.iter().map(|entries| counts.rarity(*entries)).sum();
-    let in_all = choosing.first().filter(|_| is_in_all).map_or(0.0, |term| counts.rarity(term.entries));
-    let mut worth = vec![phrases + in_all; found.len()];
-    let telling = choosing.iter().map(|term| (term, all_of(&must, &term.expression)));
-    let lifting = others.iter().map(|term| (term, format!("({broad}) AND {}", term.expression)));
-    // If all are returned, the caller orders them.
-    let lifting = lifting.take(if found.len() > limit { LIFTING_WORDS_MAX } else { 0 });
-    for (term, expression) in telling.skip(usize::from(is_in_all)).chain(lifting) {
-        let with: HashSet<i64> = db
+    fn count(&self, word: &str, prefix: bool) -> rusqlite::Result<u64> {
+        count(self.db, self.common, word, prefix)
+    }
+
+    fn count_in_scope(&self, word: &str) -> rusqlite::Result<u64> {
+        count(self.db, self.common, word, false)
+    }
+
+    fn newest(&self, matching: &Matching<'_>, limit: u64) -> rusqlite::Result<Vec<(Proposal, u64)>> {
+        let mut statement = self.db.prepare(&format!(
+            "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at, e.length
+             FROM words CROSS JOIN entries e ON e.no = words.rowid CROSS JOIN conversations c ON c.no = e.conversation
+             WHERE words MATCH ? AND {} ORDER BY words.rowid DESC LIMIT {limit}",
+            self.condition
+        ))?;
+        let found = statement
+            .query_map([self.expression(matching)], |row| Ok((found(row)?, row.get::<_, i64>(6)? as u64)))?;
+        found.collect()
+    }
+
+    fn having(&self, matching: &Matching<'_>, of: &[(Proposal, u64)]) -> rusqlite::Result<HashSet<EntryNo>> {
+        let first = of.iter().map(|(found, _)| found.no.0).min();
+        self.db
             .prepare_cached(
                 "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? ORDER BY rowid DESC LIMIT ?",
             )?
-            .query_map((expression, first, signed(COUNTED_ENTRIES_MAX)), |row| row.get(0))?
-            .collect::<Result<_, _>>()?;
-        let rarity = counts.rarity(term.entries);
-        let having = found.iter().zip(&mut worth).filter(|((found, _), _)| with.contains(&found.no.0));
-        having.for_each(|(_, worth)| *worth += rarity);
+            .query_map((self.expression(matching), first, signed(COUNTED_ENTRIES_MAX)), |row| {
+                row.get(0).map(EntryNo)
+            })?
+            .collect()
     }
-    let mut found: Vec<Proposal> = found
-        .into_iter()
-        .zip(worth)
-        .map(|((found, words), worth)| Proposal { score: worth * counts.saturation(1.0, words), ..found })
-        .collect();
-    found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
-    found.truncate(limit);
-    Ok(found)
 }
 
 /// The newest entries that are not for everyone, but for the viewer. Their words are counted nowhere, so the caller
@@ -309,13 +249,9 @@ fn proposed_privately(
     limit: usize,
 ) -> rusqlite::Result<Vec<Proposal>> {
     let Some(audience) = &scope.private else { return Ok(Vec::new()) };
-    let any: Vec<String> = query.any.iter().filter(|wanted| !wanted.common).map(expression).collect();
-    let all: Vec<String> = query.all.iter().map(expression).collect();
-    let words = match (all.is_empty(), any.is_empty()) {
-        (true, true) => return Ok(Vec::new()),
-        (true, false) => any.join(" OR "),
-        (false, _) => all.join(" AND "),
-    };
+    let Some(matching) = propose::uncounted(query) else { return Ok(Vec::new()) };
+    // Prefixes are not cut short by the commonest words of the others.
+    let index = InFile { db, common: &Mutex::default(), condition: &scope.condition };
     let mut statement = db.prepare(&format!(
         "SELECT -e.no, c.id, e.seq, e.kind, e.id, e.at
          FROM private_words CROSS JOIN private_entries e ON e.no = private_words.rowid
@@ -323,28 +259,7 @@ fn proposed_privately(
          WHERE private_words MATCH ? AND {}{audience} ORDER BY private_words.rowid DESC LIMIT {limit}",
         scope.condition
     ))?;
-    statement.query_map([words], found)?.collect()
-}
-
-struct Search<'a> {
-    db: &'a Connection,
-    condition: &'a str,
-    enough: u64,
-}
-
-impl Search<'_> {
-    /// The newest matches, each with its length in words.
-    fn run(&self, expression: &str) -> rusqlite::Result<Vec<(Proposal, u64)>> {
-        let mut statement = self.db.prepare(&format!(
-            "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at, e.length
-             FROM words CROSS JOIN entries e ON e.no = words.rowid CROSS JOIN conversations c ON c.no = e.conversation
-             WHERE words MATCH ? AND {} ORDER BY words.rowid DESC LIMIT {}",
-            self.condition, self.enough
-        ))?;
-        let found =
-            statement.query_map([expression], |row| Ok((found(row)?, row.get::<_, i64>(6)? as u64)))?;
-        found.collect()
-    }
+    statement.query_map([index.expression(&matching)], found)?.collect()
 }
 
 /// Reads a row of number, conversation, `seq`, kind, id and time.
@@ -357,10 +272,6 @@ pub fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Proposal> {
         at: Timestamp(row.get(5)?),
         score: 0.0,
     })
-}
-
-fn all_of(must: &[String], words: &str) -> String {
-    if must.is_empty() { format!("({words})") } else { format!("{} AND ({words})", must.join(" AND ")) }
 }
 
 fn quoted(words: &[String]) -> Vec<String> {
@@ -391,23 +302,6 @@ fn loosely(common: &Mutex<Common>, wanted: &Wanted) -> String {
         return format!("{{names text}} : ({})", quoted(words).join(" OR "));
     }
     expression(wanted)
-}
-
-/// Approximate number of entries with a term, in any form.
-fn wanted_in(db: &Connection, common: &Mutex<Common>, wanted: &Wanted) -> rusqlite::Result<u64> {
-    let mut fewest = u64::MAX;
-    for (index, word) in wanted.words.iter().enumerate() {
-        let prefix = wanted.prefix && index + 1 == wanted.words.len();
-        fewest = fewest.min(count(db, common, word, prefix)?);
-    }
-    if let Some(name) = &wanted.name {
-        return Ok(fewest + count(db, common, name, wanted.prefix)?);
-    }
-    // An entry that has a word also has its stem, unless it is part of a name.
-    for stem in &wanted.stems {
-        fewest = fewest.max(count(db, common, stem, false)?);
-    }
-    Ok(fewest)
 }
 
 fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> rusqlite::Result<u64> {

@@ -14,6 +14,7 @@ mod feed;
 mod file;
 mod find;
 mod open;
+pub(crate) mod propose;
 mod sign_bits;
 mod vectors;
 
@@ -249,6 +250,10 @@ impl<T: Ground + Send + Sync> WordSearch for T {
 }
 
 impl<T: Ground + Send + Sync> VectorSearch for T {
+    fn without_vectors(&self) -> Option<&'static str> {
+        None
+    }
+
     fn find_near(
         &self,
         tenant: &TenantName,

@@ -6,10 +6,13 @@ mod sharing;
 use crate::sql;
 use everturn_core::chain::Hash;
 use everturn_core::id::Key;
+use everturn_core::turn::Role;
 use everturn_core::write::{Action, Idempotency, Write};
-use everturn_store::conformance::{Backend, Maker, create, tenant};
+use everturn_store::conformance::{Backend, Maker, append, create, done, take_in_some, tenant, turn_of};
+use everturn_store::memory::Memory;
 use everturn_store::postgres::{self, Postgres};
-use everturn_store::{CheckedLog, ConversationIndex, Log};
+use everturn_store::{CheckedLog, ConversationIndex, Log, RecallIndex, VectorSearch, WordSearch};
+use everturn_views::recall::{EntryNo, Filter, TextQuery};
 use serde_json::json;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -207,6 +210,18 @@ fn row_level_security_keeps_tenants_apart() {
         .collect::<Vec<_>>()
         .join(" UNION ALL ");
     database.run(&format!("{} {} COMMIT", set("other"), expect(2, &format!("({parts}) p")))).unwrap();
+    // The index of recall is a copy of the words.
+    take_in(&store);
+    store.unembedded("model/3", None, 9).unwrap();
+    let derived = ["entries", "words", "conversations", "tenants", "models", "waiting"]
+        .map(|table| format!("recall_{table}"));
+    for table in derived {
+        let whose = format!("{table} WHERE tenant = '{name}'");
+        database.run(&expect(0, &table)).unwrap();
+        database.run(&format!("{} {} COMMIT", set("other"), expect(0, &whose))).unwrap();
+        let lost = format!("{} SELECT 1 / count(*) FROM {whose}; COMMIT", set(name));
+        database.run(&lost).unwrap_or_else(|error| panic!("{table}: {error}"));
+    }
     let admin = database.admin();
     postgres::run(&admin, &format!("CREATE ROLE {reader} LOGIN")).unwrap();
     database.run(&format!("SELECT let_read('{name}', '{reader}')")).unwrap();
@@ -226,6 +241,8 @@ fn row_level_security_keeps_tenants_apart() {
         "SELECT let_read('other', current_user)",
         "SELECT * FROM events_3",
         "SELECT * FROM access_keys",
+        "SELECT * FROM recall_words",
+        "SELECT * FROM recall_entries",
         "CREATE POLICY mine ON events TO PUBLIC USING (true)",
         "UPDATE events SET body = ''",
         "DELETE FROM events",
@@ -302,7 +319,7 @@ fn errors_of_opening_say_what_to_do() {
     let (code, text) = said(&url.replace("//everturn@", "//nobody_here@"));
     assert_eq!(code, "store.denied", "{text}");
     let (code, text) = said(&format!("{url}&connections_max=none"));
-    assert!(code == "store.url" && text.contains("2 to 1000"), "{text}");
+    assert!(code == "store.url" && text.contains("4 to 1000"), "{text}");
     let (code, text) = said(&format!("{url}&colour=blue"));
     assert!(code == "store.url" && text.contains("postgres://"), "{text}");
     let unmade = Postgres::open_read_only(&url).err().unwrap();
@@ -312,4 +329,325 @@ fn errors_of_opening_say_what_to_do() {
     database.run("INSERT INTO schema_versions (version) VALUES (99)").unwrap();
     let (code, text) = said(&url);
     assert!(code == "store.version" && text.contains("99"), "{text}");
+}
+
+/// Indexes everything that is committed.
+fn take_in(store: &dyn Backend) {
+    while take_in_some(store, 300).unwrap() {}
+}
+
+/// Texts of few words, so that words are common, rare, alone and together; the same ones every time.
+fn texts(count: usize) -> Vec<String> {
+    const WORDS: [&str; 16] = [
+        "harbour",
+        "weather",
+        "the",
+        "lock",
+        "locking",
+        "build_context",
+        "OPS-4417",
+        "数据库",
+        "lighthouse",
+        "of",
+        "master",
+        "closed",
+        "src/store.rs",
+        "zebra",
+        "Häuser",
+        "writer",
+    ];
+    let mut seed = 7_u64;
+    let mut number = move |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % below
+    };
+    let mut word = move || {
+        let below = number(WORDS.len()) + 1;
+        WORDS[number(below)]
+    };
+    (0..count).map(|nth| (0..3 + nth % 9).map(|_| word()).collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// The tables propose what the indexes in SQLite files propose, with the same counts and scores.
+#[test]
+fn recall_is_that_of_the_other_stores() {
+    let Some(database) = Database::new() else { return };
+    let (postgres, memory) = (database.open(), Memory::default());
+    let stores: [&dyn Backend; 2] = [&postgres, &memory];
+    let found = stores.map(|store| {
+        let m = Maker::default();
+        let (one, other) = (m.key(), m.key());
+        for (key, part) in [(&one, 0), (&other, 1)] {
+            create(store, key, vec![m.created()]);
+            for some in texts(1200).chunks(50).skip(part).step_by(2) {
+                append(store, key, some.iter().map(|text| m.say(text)).collect());
+            }
+        }
+        take_in(store);
+        let mut all = Vec::new();
+        for conversation in [None, Some(one.id)] {
+            let filter = Filter { conversation, ..Filter::default() };
+            for query in [
+                "harbour",
+                "lock",
+                "locked",
+                "zebra lighthouse",
+                "the harbour of the weather master",
+                "\"harbour weather\"",
+                "\"harbour weather\" lock zebra",
+                "build_context",
+                "build_con*",
+                "buildcontext",
+                "harb*",
+                "ops-4417",
+                "OPS 4417",
+                "数据",
+                "数据库 lock",
+                "store.rs",
+                "haus",
+                "absent",
+                "the",
+                "writer* closed zebra \"the lock\"",
+            ] {
+                for limit in [5, 400] {
+                    let proposed =
+                        store.find_text(&one.tenant, &TextQuery::parse(query), &filter, limit).unwrap();
+                    let hits: Vec<_> = proposed
+                        .found
+                        .iter()
+                        .map(|hit| (hit.no, hit.conversation, hit.seq, hit.id, hit.at, hit.score))
+                        .collect();
+                    all.push((query, conversation, limit, proposed.counts, hits));
+                }
+            }
+        }
+        all
+    });
+    for (here, there) in found[0].iter().zip(&found[1]) {
+        assert_eq!(here, there);
+    }
+    assert!(found[0].iter().filter(|(.., hits)| !hits.is_empty()).count() > 60);
+}
+
+/// Counts and words stay right when entries come and go, and nothing is left of what was removed.
+#[test]
+fn nothing_is_left_of_removed_words() {
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let m = Maker::default();
+    let (key, other) = (m.key(), m.key());
+    create(&store, &key, vec![m.created()]);
+    create(&store, &other, vec![m.created()]);
+    let mut turns = Vec::new();
+    for some in texts(1500).chunks(100) {
+        let drafts: Vec<_> = some.iter().map(|text| m.say(&format!("everywhere {text}"))).collect();
+        turns.extend(drafts.iter().map(turn_of));
+        append(&store, &key, drafts);
+        append(&store, &other, vec![m.say("everywhere else, a singular thing")]);
+    }
+    take_in(&store);
+    let count = |word: &str| {
+        let query = TextQuery::parse(word);
+        store.find_text(&key.tenant, &query, &Filter::default(), 5).unwrap().counts
+    };
+    assert_eq!((count("everywhere").any, count("singular").any), (vec![1515], vec![15]));
+    // What the last row of each word counts is what its rows have, and what entries have.
+    let check = || {
+        let counted = "SELECT 1 / (CASE WHEN count(*) = 0 THEN 1 ELSE 0 END) FROM
+            (SELECT word, sum(cardinality(entries)) AS has, (array_agg(before + cardinality(entries) ORDER BY first DESC))[1] AS counted
+             FROM recall_words GROUP BY word) w WHERE has <> counted OR has = 0";
+        let listed = "SELECT 1 / (CASE WHEN count(*) = 0 THEN 1 ELSE 0 END) FROM
+            (SELECT DISTINCT no, word FROM recall_entries, unnest(string_to_array(words, ' ')) AS word) e FULL JOIN
+            (SELECT unnest(entries) AS no, word FROM recall_words WHERE word NOT LIKE ' %') w ON w.no = e.no AND w.word = e.word
+            WHERE w.no IS NULL OR e.no IS NULL AND w.word IN ('harbour', 'everywhere', 'zebra')";
+        for sql in [counted, listed] {
+            database.run(&format!("BEGIN; SET LOCAL everturn.tenants = '*'; {sql}; COMMIT")).unwrap();
+        }
+    };
+    check();
+    for some in [&turns[3..4], &turns[250..900], &turns[1499..]] {
+        done(&store, m.erase(&key, some));
+        take_in(&store);
+        check();
+    }
+    assert_eq!(count("everywhere").any, [1515 - 652]);
+    append(&store, &key, vec![m.say("everywhere again")]);
+    take_in(&store);
+    check();
+    assert_eq!(count("everywhere").any, [1515 - 651]);
+    done(&store, m.delete(&other));
+    take_in(&store);
+    check();
+    assert_eq!((count("everywhere").any, count("singular").any), (vec![1500 - 651], vec![0]));
+    done(&store, m.delete(&key));
+    take_in(&store);
+    let empty =
+        "SELECT 1 / (CASE WHEN (SELECT count(*) FROM recall_words) + (SELECT count(*) FROM recall_entries)
+        + (SELECT sum(entries + words) FROM recall_tenants) = 0 THEN 1 ELSE 0 END)";
+    database.run(&format!("BEGIN; SET LOCAL everturn.tenants = '*'; {empty}; COMMIT")).unwrap();
+    assert!(store.scrub(None, None).unwrap());
+}
+
+/// Events are claimed by one process: another waits for it, gets the next ones, and goes on at once where it died.
+#[test]
+fn events_are_indexed_once_by_whichever_process() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (database.open(), database.open());
+    let m = Maker::default();
+    let (key, foreign) = (m.key(), Key { tenant: tenant("other"), ..m.key() });
+    create(&one, &key, vec![m.created(), m.say("the first beacon"), m.say("the second beacon")]);
+    let claimed = one.unindexed(2).unwrap();
+    assert_eq!(claimed.events.len(), 2);
+    // Another tenant is free.
+    create(&other, &foreign, vec![m.created()]);
+    let free = other.unindexed(9).unwrap();
+    assert_eq!((free.events.len(), free.span.tenant.as_ref()), (1, Some(&foreign.tenant)));
+    other.index(Vec::new(), free.span).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.unindexed(9).unwrap());
+        // The claim holds for as long as it is not indexed.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(!waiting.is_finished());
+        one.index(Vec::new(), claimed.span).unwrap();
+        let next = waiting.join().unwrap();
+        assert_eq!((next.events.len(), next.span.after, next.span.through), (1, 2, 3));
+    });
+    // It ends without indexing it.
+    drop(other);
+    let left = one.unindexed(9).unwrap();
+    assert_eq!((left.events.len(), left.span.after), (1, 2));
+    one.index(Vec::new(), left.span.clone()).unwrap();
+    assert_eq!(one.unindexed(9).unwrap().events.len(), 0);
+    one.index(Vec::new(), left.span).unwrap();
+    assert_eq!(one.behind(None, None).unwrap().events, 0);
+}
+
+/// Whatever several processes do at once, each entry is there once.
+#[test]
+fn several_processes_index_together() {
+    let Some(database) = Database::new() else { return };
+    let stores: Vec<Postgres> = (0..3).map(|_| database.open()).collect();
+    let m = Maker::default();
+    let keys: Vec<Key> =
+        (0..6).map(|nth| Key { tenant: tenant(&format!("tenant{}", nth % 3)), ..m.key() }).collect();
+    keys.iter().for_each(|key| drop(create(&stores[0], key, vec![m.created()])));
+    let drafts: Vec<Vec<_>> = (0..20)
+        .map(|_| keys.iter().map(|_| vec![m.say("a beacon"), m.say("another one")]).collect())
+        .collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in drafts {
+                keys.iter().zip(round).for_each(|(key, drafts)| drop(append(&stores[0], key, drafts)));
+            }
+        });
+        for store in &stores {
+            scope.spawn(|| (0..30).for_each(|_| take_in(store)));
+        }
+    });
+    take_in(&stores[1]);
+    for key in &keys {
+        let query = TextQuery::parse("beacon");
+        let within = Filter { conversation: Some(key.id), ..Filter::default() };
+        let found = stores[2].find_text(&key.tenant, &query, &within, 100).unwrap();
+        assert_eq!((found.found.len(), found.counts.entries, found.counts.any), (20, 80, vec![40]));
+        assert_eq!(stores[0].behind(Some(&key.tenant), None).unwrap().events, 0);
+    }
+}
+
+/// Without pgvector recall is lexical, and says so.
+#[test]
+fn without_the_extension_only_words_are_compared() {
+    let Some(mut database) = Database::new() else { return };
+    let bare = format!("{}_bare", database.name);
+    postgres::run(&database.server, &format!("DROP DATABASE {}", database.name)).unwrap();
+    postgres::run(&database.server, &format!("CREATE DATABASE {bare} TEMPLATE template0")).unwrap();
+    database.name = bare;
+    let m = Maker::default();
+    let key = m.key();
+    {
+        let store = database.open();
+        create(&store, &key, vec![m.created(), m.say("a beacon")]);
+        take_in(&store);
+        assert!(store.without_vectors().unwrap().contains("CREATE EXTENSION vector"));
+        assert_eq!(
+            store
+                .find_text(&key.tenant, &TextQuery::parse("beacon"), &Filter::default(), 9)
+                .unwrap()
+                .found
+                .len(),
+            1
+        );
+        assert_eq!(store.unembedded("model/3", None, 9).unwrap(), []);
+        store.put_vectors(&key.tenant, "model/3", vec![(EntryNo(1), vec![1.0; 3])]).unwrap();
+        assert_eq!(store.find_near(&key.tenant, "model/3", &[1.0; 3], &Filter::default(), 9).unwrap(), []);
+        assert_eq!(store.behind(None, Some("model/3")).unwrap().vectors, 0);
+        done(&store, m.delete(&key));
+        create(&store, &m.key(), vec![m.created(), m.say("another beacon")]);
+        take_in(&store);
+    }
+    postgres::run(&database.admin(), "CREATE EXTENSION vector").unwrap();
+    // Once it is there, what was indexed before waits for its vectors.
+    let store = database.open();
+    assert_eq!(store.without_vectors(), None);
+    assert_eq!(store.unembedded("model/3", None, 9).unwrap().len(), 1);
+}
+
+/// A tenant with very many vectors gets an index of its own, with which nearly all of the ten best are found, with and
+/// without a filter; a tenant beside it is not affected.
+#[test]
+fn the_nearest_of_very_many_are_found_by_an_index() {
+    const MANY: usize = 21_000;
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let m = Maker::default();
+    let key = m.key();
+    create(&store, &key, vec![m.created(), m.say("one")]);
+    take_in(&store);
+    let first = store.unembedded("waves/8", None, 9).unwrap();
+    store.put_vectors(&key.tenant, "waves/8", vec![(first[0].no, vec![1.0; 8])]).unwrap();
+    let name = key.tenant.as_str();
+    // Entries as they would be after so many turns, with vectors that can be computed here as well.
+    database
+        .run(&format!(
+            "BEGIN; SET LOCAL everturn.tenants = '*';
+             INSERT INTO recall_entries SELECT tenant, no + n, conversation, seq + n, kind, uuid_send(gen_random_uuid()),
+                 CASE WHEN n % 2 = 0 THEN 'user' ELSE 'tool' END, actor, at, fallen, prose, audience, length, words, others
+                 FROM recall_entries, generate_series(1, {MANY}) n WHERE tenant = '{name}';
+             INSERT INTO recall_vectors SELECT tenant, model, entry + n, l2_normalize(
+                 (SELECT array_agg(sin(n * (d + 1) * 0.7 + d * d) ORDER BY d) FROM generate_series(0, 7) d)::real[]::halfvec)
+                 FROM recall_vectors, generate_series(1, {MANY}) n WHERE tenant = '{name}';
+             UPDATE recall_models SET vectors = vectors + {MANY} WHERE tenant = '{name}'; COMMIT"
+        ))
+        .unwrap();
+    assert_eq!(store.unembedded("waves/8", None, 9).unwrap(), [], "which makes the index");
+    let made = "SELECT 1 / count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relname LIKE 'recall_near_%' AND i.indisvalid";
+    database.run(made).unwrap();
+    let wave = |n: usize| -> Vec<f64> {
+        let n = n as f64;
+        let all: Vec<f64> =
+            (0..8).map(|d| f64::from(d)).map(|d| (n * (d + 1.0) * 0.7 + d * d).sin()).collect();
+        let length = all.iter().map(|one| one * one).sum::<f64>().sqrt();
+        all.iter().map(|one| one / length).collect()
+    };
+    let no = |n: usize| EntryNo(first[0].no.0 + n as i64);
+    let question =
+        |nth: usize| wave(nth * 977 + 13).iter().map(|one| (one + 0.05) as f32).collect::<Vec<f32>>();
+    for role in [None, Some(Role::User)] {
+        let filter = Filter { roles: role.into_iter().collect(), ..Filter::default() };
+        let mut hits = 0;
+        for nth in 0..20 {
+            let question = question(nth);
+            let near = |n: usize| wave(n).iter().zip(&question).map(|(a, b)| a * f64::from(*b)).sum::<f64>();
+            let allowed = (1..=MANY).filter(|n| role.is_none() || n % 2 == 0);
+            let mut best: Vec<(f64, EntryNo)> = allowed.map(|n| (near(n), no(n))).collect();
+            best.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let found = store.find_near(&key.tenant, "waves/8", &question, &filter, 10).unwrap();
+            assert_eq!(found.len(), 10);
+            hits += best[..10].iter().filter(|(_, no)| found.iter().any(|found| found.no == *no)).count();
+        }
+        assert!(hits >= 190, "{hits} of 200, {role:?}");
+    }
+    store.forget().unwrap();
+    assert_eq!(store.unembedded("waves/8", None, 9).unwrap(), []);
+    assert!(database.run(made).is_err(), "the index goes with the vectors");
 }

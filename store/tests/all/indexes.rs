@@ -185,7 +185,7 @@ fn a_file_that_cannot_be_written_stops_nobody_else() {
     }
     for _ in 0..50 {
         // It fails whenever it is the turn of the first.
-        let _ = take_in_some(&store);
+        let _ = take_in_some(&store, 3);
     }
     assert_eq!((found(&store, "two"), behind(&store, "two")), (30, 0));
     std::fs::remove_dir(file(folder.path(), "one")).unwrap();
