@@ -12,6 +12,7 @@ use crate::writer::Submitted;
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
 use everturn_core::asset::Asset;
+use everturn_core::chain::{self, Head};
 use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{Key, TurnId, clip};
 use everturn_core::json::Raw;
@@ -20,6 +21,7 @@ use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::Viewer;
 use everturn_core::write::{Action, Write, absent_turn};
 use everturn_store::TurnQuery;
+use everturn_views::state::{Fold, speaks_of_tools};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -154,6 +156,9 @@ impl Tenant {
             Action::Erase { draft, .. } => std::slice::from_mut(draft),
             _ => return Ok(()),
         };
+        if !begins {
+            self.check_calls(key, drafts)?;
+        }
         // A copy keeps its author and the key that wrote it.
         let mut own = drafts.iter_mut().filter(|draft| !copies.contains_key(&draft.id));
         own.try_for_each(|draft| self.caller.sign(draft))?;
@@ -169,6 +174,34 @@ impl Tenant {
         | Action::Append { idempotency: Some(asked), .. } = action
         {
             mask_name(&mut asked.key, mode);
+        }
+        Ok(())
+    }
+}
+
+impl Tenant {
+    /// Refuses to answer, finish or give up a tool call that the caller may not see: it is absent for it.
+    fn check_calls(&self, key: &Key, drafts: &[Draft]) -> Result<(), Error> {
+        let is_about_tools = |draft: &Draft| {
+            draft.kind.starts_with("tool")
+                || kind::is_of_turn(&draft.kind) && speaks_of_tools(&draft.body.text)
+        };
+        if !self.caller.is_bound || !drafts.iter().any(is_about_tools) {
+            return Ok(());
+        }
+        let chat = self.conversation(key.id);
+        let mut head = self.shared().journal.conversation(key)?.head;
+        let mut fold = Fold::clone(&*self.shared().fold(key, head.seq)?);
+        for draft in drafts {
+            let event = chain::next_event(key.id, head, draft.clone());
+            head = Head { seq: event.seq, hash: event.hash };
+            for tool in fold.settle(&event) {
+                let is_own = drafts.iter().any(|draft| draft.turn.is_some() && draft.turn == tool.turn);
+                if !is_own && chat.pending_tool(&tool)?.is_none() {
+                    let text = "no call that you can see waits for this; take its id from the state";
+                    return Err(Error::not_found("tool_call.absent", text));
+                }
+            }
         }
         Ok(())
     }
@@ -249,6 +282,15 @@ impl ConversationHandle {
         Ok(match actors {
             [] => self.clone(),
             _ => self.seen_by(Viewer::actors(actors.iter().cloned())),
+        })
+    }
+
+    /// The conversation as the caller and this actor see it. A caller that is not bound may name any.
+    pub(crate) fn also_as(&self, actor: Option<&String>) -> Result<ConversationHandle, Error> {
+        actor.map_or(Ok(()), |actor| self.tenant.caller.check(actor))?;
+        Ok(match self.tenant.viewer().names() {
+            Some(names) => self.seen_by(Viewer::actors(names.into_iter().chain(actor.cloned()))),
+            None => self.clone(),
         })
     }
 

@@ -451,14 +451,19 @@ impl ConversationHandle {
             after = last.place;
             known.extend(page.into_iter().filter_map(|turn| turn.message));
         }
-        // Data stored as an asset is no longer in the message.
-        let is_same = |(known, given): (&Raw, &Raw)| known == given || known.get().contains("\"asset_id\"");
+        // Data stored as an asset is no longer in the message; another program may have written the same value in other bytes.
+        let is_same = |known: &Raw, given: &Raw| {
+            let value = |raw: &Raw| raw.read::<serde_json::Value>();
+            known == given
+                || known.get().contains("\"asset_id\"")
+                || value(known).is_some_and(|known| value(given) == Some(known))
+        };
         let said = value.items.iter().filter_map(|item| match item {
             transcript::Item::Turn { message, .. } => Some(message),
             transcript::Item::Event { .. } => None,
         });
         let given: Vec<&Raw> = said.collect();
-        if !known.iter().zip(&given).all(|(known, given)| is_same((known, given))) {
+        if !known.iter().zip(&given).all(|(known, given)| is_same(known, given)) {
             let is_known = |item: &transcript::Item| match item {
                 transcript::Item::Turn { about, .. } => {
                     about.turn.is_some_and(|turn| index.turn_in(self.key(), turn).is_ok())

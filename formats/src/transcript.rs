@@ -7,7 +7,8 @@
 //!
 //! - `conversation.created` carries [`Imported::settings`]. Their `transcript` map is never empty: it marks the
 //!   conversation as imported and holds everything that our model has no field for (`version` as it was, a foreign `id`,
-//!   unknown fields, and under `metadata` the entries that settings cannot hold).
+//!   unknown fields, and under `metadata` the entries that settings cannot hold). The value's `metadata.retention` and
+//!   `metadata.everturn` (title, owner, time to live, participants) are settings like those of any conversation.
 //! - Each asset is an `asset.added` event whose body is the descriptor as it came.
 //! - [`Imported::checkpoint`], made of the summary, is a `compaction` event before the first turn.
 //! - [`Item::Turn`] is a turn whose `core::turn::TurnBody` has the message and, where it differs from what the turn
@@ -236,6 +237,22 @@ fn changes_state(kind: &str) -> bool {
             | TOOL_FINISHED
             | TOOL_ABANDONED
     )
+}
+
+/// The entry of `metadata` for the settings of a conversation that the value has no field for.
+const CARRIED: &str = "everturn";
+
+#[derive(PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Carried {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    participants: Vec<String>,
 }
 
 /// The text of `metadata.system_prompt`, which is a string or an object with `content`.

@@ -117,8 +117,8 @@ pub trait WordSearch: Send + Sync {
         filter: &Filter,
         limit: usize,
     ) -> Result<Proposed, Error>;
-    /// Turns before and after each of these in its conversation, up to `reach` on either side as far as the
-    /// filter allows, each with its distance in turns. Facts have none. Empty where nothing can be found.
+    /// Turns that are read before and after each of these in its conversation, up to `reach` on either side as far as
+    /// the filter allows, each with its distance in turns. Facts have none. Empty where nothing can be found.
     fn neighbours(
         &self,
         tenant: &TenantName,

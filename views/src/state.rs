@@ -22,7 +22,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Version of [`State`] and of a stored [`Fold`]; a fold of another version is rebuilt from the log.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Maximum number of turns in [`State::recent_turn_ids`].
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Maximum number of pins of one conversation.
@@ -69,6 +69,8 @@ pub struct Fold {
     pub tools: Vec<Tool>,
     /// Calls that were given up and have no result yet.
     pub abandoned: Vec<Abandoned>,
+    /// Calls of recent turns that have their result, for an edit that keeps them.
+    pub answered: Vec<Tool>,
     /// The checkpoint in force.
     pub checkpoint: Option<CheckpointRef>,
     /// The last budget action.
@@ -312,6 +314,7 @@ impl Fold {
             }
             kind::SUPERSEDED => {
                 if let (Some(turn), Some(SupersededBody { by })) = (event.turn, event.read()) {
+                    self.keep_calls(turn, by);
                     self.forget(turn);
                     self.facts.retain(|fact| fact.turn != Some(turn));
                     self.replace(turn, by);
@@ -388,7 +391,9 @@ impl Fold {
             }
             kind::TOOL_FINISHED => {
                 if let Some(ToolBody { tool_call_id, .. }) = event.read() {
-                    self.tools.retain(|tool| tool.id.as_deref() != Some(&tool_call_id));
+                    let is_it = |tool: &mut Tool| tool.id.as_deref() == Some(&tool_call_id);
+                    let finished = self.tools.extract_if(.., is_it);
+                    self.answered.extend(finished.filter(|tool| tool.turn.is_some()));
                 }
             }
             kind::COMPACTION | kind::BUDGET => {
@@ -414,10 +419,7 @@ impl Fold {
     fn said(&mut self, place: TurnPlace, event: &Event) {
         self.insert_recent(place);
         // Most turns have neither calls nor results, and parsing each would slow every fold.
-        let text = event.text().unwrap_or_default();
-        let speaks_of_tools =
-            event.role == Some(Role::Tool) || text.contains("tool") || text.contains("_call");
-        if !speaks_of_tools {
+        if event.role != Some(Role::Tool) && !event.text().is_some_and(speaks_of_tools) {
             return;
         }
         let Some(message) = event.read::<TurnBody>().and_then(|body| body.message?.read::<Value>()) else {
@@ -431,12 +433,12 @@ impl Fold {
                 None => tool.id.is_none() && named(tool),
             };
             if let Some(answered) = self.tools.iter().position(answers) {
-                self.tools.remove(answered);
+                self.answered.push(self.tools.remove(answered));
             } else if let Some(revived) = self.abandoned.iter().position(|given_up| answers(&given_up.tool)) {
-                self.abandoned.remove(revived);
+                self.answered.push(self.abandoned.remove(revived).tool);
             } else if result.id.is_none() && matches!(&self.tools[..], [only] if named(only)) {
                 // Without an id, it belongs to the only call that waits.
-                self.tools.clear();
+                self.answered.append(&mut self.tools);
             }
         }
         for Call { id, name, .. } in pairs.calls.iter().filter(|call| call.result.is_none()) {
@@ -456,7 +458,37 @@ impl Fold {
         self.recent.insert(at, place);
         if self.recent.len() > RECENT_TURNS_MAX {
             self.recent.remove(0);
+            self.answered.retain(|tool| self.recent.iter().any(|place| Some(place.turn) == tool.turn));
         }
+    }
+
+    /// Has the calls that an edit keeps answered or given up as they were: their results stand behind the new turn.
+    fn keep_calls(&mut self, turn: TurnId, by: TurnId) {
+        let is_listed = |list: &[TurnPlace]| list.iter().any(|place| place.turn == turn);
+        if !is_listed(&self.recent) && !is_listed(&self.aborted) {
+            // It is older than all recent turns, and so are its results.
+            self.tools.retain(|tool| tool.turn != Some(by));
+        }
+        let mut kept: Vec<Tool> = self.tools.extract_if(.., |tool| tool.turn == Some(by)).collect();
+        let given_up = self.abandoned.iter_mut().map(|abandoned| &mut abandoned.tool);
+        for old in self.answered.iter_mut().chain(given_up).filter(|old| old.turn == Some(turn)) {
+            if let Some(at) = kept.iter().position(|new| new.id == old.id && new.name == old.name) {
+                *old = kept.remove(at);
+            }
+        }
+        self.tools.append(&mut kept);
+    }
+
+    /// Applies the next event, and returns the calls that it answers, finishes or gives up.
+    pub fn settle(&mut self, event: &Event) -> Vec<Tool> {
+        let (tools, abandoned) = (self.tools.clone(), self.abandoned.clone());
+        self.apply(event);
+        let waits = |tool: &Tool| {
+            let is_same = |other: &Tool| other == tool || other.id.is_some() && other.id == tool.id;
+            self.tools.iter().any(is_same)
+        };
+        let revived = abandoned.into_iter().filter(|abandoned| !self.abandoned.contains(abandoned));
+        tools.into_iter().chain(revived.map(|revived| revived.tool)).filter(|tool| !waits(tool)).collect()
     }
 
     /// Moves a turn to the place of the one that it replaces; see [`reading`](crate::reading).
@@ -504,9 +536,10 @@ impl Fold {
         }
     }
 
-    /// Removes the pending and abandoned calls of a superseded or aborted turn.
+    /// Removes the calls of a superseded, aborted or erased turn.
     fn forget(&mut self, turn: TurnId) {
         self.tools.retain(|tool| tool.turn != Some(turn));
+        self.answered.retain(|tool| tool.turn != Some(turn));
         self.abandoned.retain(|abandoned| abandoned.tool.turn != Some(turn));
     }
 
@@ -516,6 +549,11 @@ impl Fold {
             self.prompt = prompt.as_ref().map(|_| event.seq);
         }
     }
+}
+
+/// Whether a message or body may have tool calls or results, or be about some.
+pub fn speaks_of_tools(text: &str) -> bool {
+    text.contains("tool") || text.contains("_call")
 }
 
 /// Removes a turn from a list of turns.

@@ -11,6 +11,7 @@ use everturn_core::json::Raw;
 use everturn_core::limits::ASSET_INLINE_BYTES_MAX;
 use everturn_core::turn::Turn;
 use everturn_core::write::Action;
+use everturn_views::state::speaks_of_tools;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::future::IntoFuture;
@@ -74,9 +75,14 @@ impl Append {
     /// to be submitted on a thread that may block.
     pub fn try_submit(self) -> Result<Commit<Appended>, Box<Append>> {
         let bytes: usize = self.turns.iter().map(|turn| turn.message.len()).sum();
+        // The calls that a bound caller answers are looked up first.
+        let is_bound = !self.conversation.tenant.caller().actors().is_empty();
+        let reads = is_bound && self.turns.iter().any(|turn| speaks_of_tools(&turn.message));
         match self.conversation.shared().journal.known_conversation(self.conversation.key()) {
             Some(conversation)
-                if bytes <= ASSET_INLINE_BYTES_MAX && has_room_for(&conversation, self.turns.len()) =>
+                if !reads
+                    && bytes <= ASSET_INLINE_BYTES_MAX
+                    && has_room_for(&conversation, self.turns.len()) =>
             {
                 Ok(self.submit_to(Ok(conversation)))
             }

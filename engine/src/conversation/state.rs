@@ -9,6 +9,7 @@ use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
 use everturn_core::limits::APPROVALS_PENDING_MAX;
+use everturn_core::pairing;
 use everturn_core::time::Timestamp;
 use everturn_core::write::Action;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
@@ -107,13 +108,14 @@ impl ConversationState<'_> {
     ) -> Result<Event, Error> {
         let head = self.0.shared().journal.conversation(self.0.key())?.head.seq;
         let fold = self.0.shared().fold(self.0.key(), head)?;
+        let waiting = self.0.also_as(actor.as_ref())?.pending_tools(&fold)?;
         let is_it = |tool: &&Tool| tool.id.as_deref().unwrap_or(&tool.name) == call;
-        let tool = fold.tools.iter().find(is_it).ok_or_else(|| {
-            let named = |tool: &Tool| match &tool.id {
+        let tool = waiting.iter().map(|(tool, _)| *tool).find(is_it).ok_or_else(|| {
+            let named = |(tool, _): &(&Tool, PendingTool)| match &tool.id {
                 Some(id) => format!("{} ({})", clip(id), clip(&tool.name)),
                 None => clip(&tool.name),
             };
-            let others: Vec<String> = fold.tools.iter().map(named).collect();
+            let others: Vec<String> = waiting.iter().map(named).collect();
             let others = match others.is_empty() {
                 true => "none does".to_string(),
                 false => format!("these do: {}", others.join(", ")),
@@ -136,22 +138,7 @@ impl ConversationHandle {
         for waiting in fold.approvals.iter().filter(|waiting| !waiting.is_due(now)) {
             pending_approvals.push(PendingApproval::read(waiting, self.event_at(waiting.seq)?.as_ref()));
         }
-        let mut pending_tools = Vec::new();
-        for tool in &fold.tools {
-            pending_tools.push(match tool.turn {
-                Some(turn) => {
-                    let whole = self.shared().journal.index.turn_in(self.key(), turn)?;
-                    let turn = self.tenant.viewer().turn(whole.clone());
-                    let is_in = |message: &Raw| tool.id.as_ref().is_some_and(|id| message.get().contains(id));
-                    // Not even the name of a private call is for others.
-                    if turn.message != whole.message && !turn.message.as_ref().is_some_and(is_in) {
-                        continue;
-                    }
-                    PendingTool::called(tool, turn.value().as_ref())
-                }
-                None => PendingTool::announced(tool, self.event_at(tool.seq)?.as_ref()),
-            });
-        }
+        let pending_tools = self.pending_tools(fold)?.into_iter().map(|(_, tool)| tool).collect();
         Ok(State {
             version: VERSION,
             through_seq: fold.through_seq,
@@ -165,6 +152,32 @@ impl ConversationHandle {
             open_turns: fold.open.iter().map(|place| place.turn).collect(),
             updated: fold.updated,
         })
+    }
+
+    /// The tool calls without a result that the caller may see.
+    fn pending_tools<'a>(&self, fold: &'a Fold) -> Result<Vec<(&'a Tool, PendingTool)>, Error> {
+        let mut pending = Vec::new();
+        for tool in &fold.tools {
+            pending.extend(self.pending_tool(tool)?.map(|shown| (tool, shown)));
+        }
+        Ok(pending)
+    }
+
+    /// A tool call without a result; `None` if the caller may not see it. Not even the name of a private call is for others.
+    pub(crate) fn pending_tool(&self, tool: &Tool) -> Result<Option<PendingTool>, Error> {
+        let Some(turn) = tool.turn else {
+            let event = self.event_at(tool.seq)?;
+            let is_hidden = event.as_ref().is_some_and(|event| event.hidden);
+            return Ok((!is_hidden).then(|| PendingTool::announced(tool, event.as_ref())));
+        };
+        let turn = self.tenant.viewer().turn(self.shared().journal.index.turn_in(self.key(), turn)?);
+        let message = turn.value();
+        let is_shown = !turn.hidden
+            || message.as_ref().is_some_and(|message| {
+                let calls = pairing::pair([message]).calls;
+                calls.iter().any(|call| call.id == tool.id.as_deref() && call.name == tool.name)
+            });
+        Ok(is_shown.then(|| PendingTool::called(tool, message.as_ref())))
     }
 
     /// The scratchpads in force.

@@ -75,6 +75,25 @@ fn an_abandoned_call_is_not_pending_and_has_a_result_that_says_so() {
     });
 }
 
+/// An edit that kept the id of its call had it pending for ever, although its result stood behind it.
+#[test]
+fn the_edit_of_a_call_keeps_its_result_and_holds_nothing_back() {
+    on_both(|scope| {
+        let id = scope.begin();
+        scope.say(id, NewTurn::user("Run both."));
+        let said = scope.say(id, calling(&["c1", "c2"]));
+        scope.say(id, NewTurn::tool_result("c1", "fine"));
+        let chat = scope.conversation(id);
+        chat.state().abandon_tool("c2", None, Some("the worker died")).unwrap();
+        chat.supersede(said.id, calling(&["c1", "c2"])).wait().unwrap();
+        scope.say(id, NewTurn::user("Go on."));
+        assert_eq!(pending(scope, id), Vec::<String>::new());
+        let said = prompt(scope, id);
+        assert!(said.contains("fine") && said.contains("abandoned (the worker died)"), "{said}");
+        assert!(!said.contains("have not answered"), "{said}");
+    });
+}
+
 #[test]
 fn a_late_result_revives_a_call_and_a_started_tool_makes_it_pending_again() {
     on_both(|scope| {

@@ -5,11 +5,11 @@ use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, quiet, refused, turns_of};
 use everturn::model::Provider;
 use everturn::{
-    Caller, CompactOptions, ContextOptions, Everturn, HistoryQuery, NewConversation, NewStream, NewTurn,
-    Tenant,
+    Caller, Change, CompactOptions, ContextOptions, Everturn, HistoryQuery, NewConversation, NewStream,
+    NewTurn, Tenant,
 };
 use everturn_core::approval::ApprovalBody;
-use everturn_core::conversation::Settings;
+use everturn_core::conversation::{Retention, Settings};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Turn};
@@ -266,6 +266,80 @@ fn a_value_with_another_id_is_one_conversation_that_grows() {
         let differs = import(&foreign);
         assert_eq!((differs.added, differs.problems.len()), (0, 1));
         assert!(differs.problems[0].contains("reads differently"), "{:?}", differs.problems);
+    }
+}
+
+/// A value lost how long its content may be kept: what was ephemeral here was kept for ever elsewhere.
+#[test]
+fn retention_and_the_other_settings_are_carried_on() {
+    let (_stage, here) = stores();
+    for store in here {
+        let scope = store.tenant("acme").unwrap();
+        let settings = Settings {
+            title: Some(Some("A trip".into())),
+            owner: Some(Some("ann".into())),
+            ttl: Some(Some(3600)),
+            retention: Some(Retention::Ephemeral),
+            participants: vec!["ann".into(), "carl".into()],
+            metadata: [("title".to_string(), Raw::of(&"of the caller").unwrap())].into(),
+            ..Settings::default()
+        };
+        let id =
+            scope.create(NewConversation { settings, ..NewConversation::default() }).wait().unwrap().id();
+        scope.say(id, NewTurn::user("To Oslo?").by("ben"));
+        carried_on(&scope, id);
+        let ours = scope.conversation(id).get().unwrap();
+        let text = scope.conversation(id).transcript().unwrap();
+        let (_stage, stores) = stores();
+        for store in stores {
+            let elsewhere = store.tenant("other").unwrap();
+            elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
+            let theirs = elsewhere.conversation(id).get().unwrap();
+            assert_eq!((&theirs.title, &theirs.owner), (&ours.title, &ours.owner));
+            assert_eq!((theirs.ttl, theirs.retention), (Some(3600), Retention::Ephemeral));
+            assert_eq!(
+                (&theirs.participants, &ours.participants[..]),
+                (&ours.participants, &["ann", "carl", "ben"].map(String::from)[..])
+            );
+            assert_eq!(theirs.metadata["title"], ours.metadata["title"]);
+            // What is set later is what the value says.
+            let change = Change {
+                settings: Settings {
+                    retention: Some(Retention::Full),
+                    title: Some(None),
+                    ..Settings::default()
+                },
+                ..Change::default()
+            };
+            elsewhere.conversation(id).update(change).wait().unwrap();
+            let metadata = &value(&elsewhere, id)["metadata"];
+            assert_eq!(metadata["retention"], "full");
+            assert_eq!(
+                metadata["everturn"],
+                json!({"owner": "ann", "ttl": 3600, "participants": ["ann", "carl", "ben"]})
+            );
+        }
+    }
+}
+
+/// A program that reads a value and writes it again may use other white space, escapes and order of keys.
+#[test]
+fn a_value_in_other_bytes_is_the_same_value() {
+    let (_stage, stores) = stores();
+    for store in stores {
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        scope.say(id, NewTurn::message(r#"{ "role": "user", "content": "caf\u00e9?",  "n": [1, 2] }"#));
+        let mut value = value(&scope, id);
+        for added in [0, 1, 0] {
+            if added == 1 {
+                let more = json!({"role": "assistant", "content": "Oui."});
+                value["messages"].as_array_mut().unwrap().push(more);
+            }
+            let text = serde_json::to_string_pretty(&value).unwrap();
+            let imported = scope.import(text.as_bytes(), &mut |_| {}).unwrap();
+            assert_eq!((imported.added, imported.problems), (added, Vec::new()));
+        }
     }
 }
 

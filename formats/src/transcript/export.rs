@@ -1,11 +1,11 @@
 //! From a log to a transcript value.
 
 use super::{
-    About, BARE_EVENT, Derived, GivenChange, GivenEvent, Labels, NO_EVENT, STATE_REASON, TYPE, VERSION,
-    changes_state, prompt_content,
+    About, BARE_EVENT, CARRIED, Carried, Derived, GivenChange, GivenEvent, Labels, NO_EVENT, STATE_REASON,
+    TYPE, VERSION, changes_state, prompt_content,
 };
 use everturn_core::Error;
-use everturn_core::conversation::{Conversation, Lifecycle, Settings, SystemPrompt};
+use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings, SystemPrompt};
 use everturn_core::event::{Event, Visibility, kind};
 use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
@@ -186,6 +186,8 @@ struct Origin {
     conversation: Option<ConversationId>,
     /// `seq` of the last event of the import.
     finished_seq: u64,
+    /// Whether the value names its participants. Those of another program's value are its speakers.
+    names_participants: bool,
 }
 
 impl Origin {
@@ -206,6 +208,7 @@ impl Origin {
             conversation: Some(created.conversation),
             // An import that was cut short has no end; all its events belong to it.
             finished_seq: u64::MAX,
+            names_participants: !settings.participants.is_empty(),
         };
         // The value itself may contain the end of an earlier import, which is not this one.
         let is_end = |event: &Event| event.kind == kind::IMPORT_FINISHED && origin.given(event).is_none();
@@ -260,6 +263,21 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
     }
     if !source.conversation.policy.is_empty() {
         metadata.insert("policy".into(), Raw::of(&source.conversation.policy)?);
+    }
+    let told = metadata.get("retention").and_then(Raw::read::<Retention>).unwrap_or_default();
+    if source.conversation.retention != told {
+        metadata.insert("retention".into(), Raw::of(&source.conversation.retention)?);
+    }
+    let Conversation { title, owner, ttl, participants, .. } = source.conversation;
+    let is_named = !origin.is_imported() || origin.names_participants;
+    let carried = Carried {
+        title: title.clone(),
+        owner: owner.clone(),
+        ttl: *ttl,
+        participants: if is_named { participants.clone() } else { Vec::new() },
+    };
+    if carried != Carried::default() {
+        metadata.entry(CARRIED.into()).or_insert(Raw::of(&carried)?);
     }
     // Entries that settings could not hold are restored, unless they have been changed since.
     let kept: BTreeMap<String, Raw> = origin.kept.get("metadata").and_then(Raw::read).unwrap_or_default();

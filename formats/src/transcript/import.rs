@@ -1,7 +1,8 @@
 //! From a transcript value to settings, assets, turns and events.
 
 use super::{
-    About, BARE_EVENT, Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION, changes_state, prompt_content,
+    About, BARE_EVENT, CARRIED, Carried, Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION, changes_state,
+    prompt_content,
 };
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -244,6 +245,13 @@ fn metadata(value: &mut Fields, settings: &mut Settings) -> Result<(), Error> {
             && (Settings { policy: policy.clone(), ..Settings::default() }).normalise().is_ok()
         {
             settings.policy = policy;
+        } else if key == CARRIED
+            && let Some(carried) = raw.read::<Carried>().filter(|carried| *carried != Carried::default())
+        {
+            settings.title = carried.title.map(Some);
+            settings.owner = carried.owner.map(Some);
+            settings.ttl = carried.ttl.map(Some);
+            settings.participants = carried.participants;
         } else {
             settings.metadata.insert(key, raw);
         }

@@ -596,6 +596,86 @@ async fn a_reason_about_something_private_is_private() {
     }
 }
 
+/// A call that is not there was refused with the ids and tools of all that wait, and whoever knew the id of a private call
+/// could give it up or answer it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_call_is_neither_named_nor_settled_by_others() {
+    let folder = tempfile::tempdir().unwrap();
+    for address in addresses(&folder) {
+        let store = Everturn::open(&address).unwrap();
+        let mut stage = Stage::over(store.clone(), asking()).await;
+        let (base, [admin, ana, bob]) = shared_by_two(&mut stage, &store).await;
+        let (turns, events) = (format!("{base}/turns"), format!("{base}/events"));
+        let writer = key(&store, KeyRole::Writer, &[]);
+        let calls = |id: &str, name: &str| {
+            let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}});
+            json!({"role": "assistant", "content": "1", "tool_calls": [call]})
+        };
+        let with = |mut turn: Value, key: &str, value: Value| {
+            turn[key] = value;
+            turn
+        };
+        let secret = |id: &str| with(calls(id, CANARY), "visibility", json!("private"));
+        // Its id is part of what everyone sees of the turn.
+        let mut block = calls("1", CANARY);
+        block["tool_calls"][0]["visibility"] = json!("private");
+        block["actor"] = json!("ana");
+        let private = json!({"turns": [secret(CANARY), secret("c2"), secret("c3"), block]});
+        stage.post(&turns, &private, 201).await;
+        let abandon = |id: &str| format!("{base}/tool-calls/{id}/abandon");
+        let result = |id: &str| json!({"turns": [{"role": "tool", "tool_call_id": id, "content": "forged"}]});
+        let pending = |state: Value| -> Vec<String> {
+            let tools = state["pending_tools"].as_array().unwrap();
+            tools.iter().map(|tool| tool["tool_call_id"].as_str().unwrap().to_string()).collect()
+        };
+        let state = format!("{base}/state");
+        for words in [&bob, &writer] {
+            stage.bearer(words);
+            for id in ["nope", CANARY, "1"] {
+                let refused = stage.post(&abandon(id), &json!({}), 404).await;
+                assert_eq!(refused["code"], "tool_call.absent");
+                silent(&refused.to_string().replace(&format!("tool call \\\"{CANARY}"), ""), "the refusal");
+            }
+            assert_eq!(pending(stage.get(&state, 200).await), [""; 0]);
+        }
+        stage.bearer(&bob);
+        for kind in ["tool.finished", "tool.abandoned"] {
+            let event = json!({"kind": kind, "body": {"tool_call_id": CANARY}});
+            assert_eq!(stage.post(&events, &event, 404).await["code"], "tool_call.absent");
+        }
+        let refused = stage.post(&turns, &result(CANARY), 404).await;
+        silent(&refused.to_string(), "the refusal");
+        let open = stage.post(&format!("{turns}/open"), &json!({"role": "tool"}), 201).await;
+        let commit = format!("/api/v1/turns/{}/commit", open["id"].as_str().unwrap());
+        let message = json!({"message": {"role": "tool", "tool_call_id": CANARY, "content": "forged"}});
+        stage.post(&commit, &message, 404).await;
+        // An id of bob's own is his, even if somebody else's call has it.
+        let own = json!({"turns": [calls("c3", "look"), result("c3")["turns"][0]]});
+        stage.post(&turns, &own, 201).await;
+        stage.post(&turns, &json!({"turns": [calls("c4", "look")]}), 201).await;
+        assert_eq!(
+            stage.post(&abandon("nope"), &json!({}), 404).await["detail"]
+                .as_str()
+                .unwrap()
+                .matches("c4 (look)")
+                .count(),
+            1
+        );
+        stage.post(&turns, &result("c4"), 201).await;
+
+        stage.bearer(&ana);
+        assert_eq!(pending(stage.get(&state, 200).await), [CANARY, "c2", "1"]);
+        stage.post(&turns, &result(CANARY), 201).await;
+        // A key that is bound to nobody says in whose name it acts.
+        stage.bearer(&writer);
+        stage.post(&abandon("c2"), &json!({"actor": "ana"}), 200).await;
+        stage.bearer(&admin);
+        stage.post(&abandon("1"), &json!({"actor": "admin"}), 200).await;
+        assert_eq!(pending(stage.get(&state, 200).await), [""; 0]);
+        stage.stop().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_is_never_in_the_name_of_somebody_else() {
     let provider = ScriptedProvider::start().await;

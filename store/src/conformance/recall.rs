@@ -1,7 +1,7 @@
 //! Lexical recall: in the right scope, and never of erased or deleted content.
 
 use super::*;
-use crate::{Behind, IndexChange, Proposal, Proposed};
+use crate::{Behind, IndexChange, Proposal, Proposed, TurnQuery};
 use everturn_core::Error;
 use everturn_core::event::{Body, Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
@@ -172,6 +172,15 @@ pub fn a_turn_has_neighbours(store: &dyn Backend) {
     assert_eq!(beside(&Filter::default(), 2), [vec!["two 1", "one 2", "four 1", "five 2"], none.to_vec()]);
     let before = Filter { before_seq: Some(5), ..within(&key) };
     assert_eq!(beside(&before, 1), [vec!["two 1"], none.to_vec()]);
+    // An edit is read where the turn stood that it replaces.
+    let five =
+        store.turns(&key, &TurnQuery { limit: 9, ..TurnQuery::default() }).expect("turns").swap_remove(4);
+    let edit = m.say("five again");
+    let by = TurnId(edit.id.0);
+    append(store, &key, vec![edit, m.supersede(five.id, by)]);
+    take_in(store);
+    let last = beside(&Filter::default(), 2);
+    assert_eq!(last[0], ["two 1", "one 2", "four 1", "five again 2"]);
 }
 
 /// More and rarer matching words rank higher.

@@ -6,7 +6,7 @@ use super::{Ground, entries, kind_number, kind_of};
 use crate::sqlite::rows::{Bytes, signed};
 use crate::{Proposal, Proposed};
 use everturn_core::Error;
-use everturn_core::id::{ConversationId, Key, TenantName};
+use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::viewer::Viewer;
 use everturn_views::recall::{EntryId, EntryNo, Filter, TextQuery, Wanted};
@@ -19,6 +19,8 @@ const COMMON_ENTRIES_MIN: u64 = 500;
 
 /// Maximum distance of a neighbouring turn, in events: where a filter leaves few turns, the search stops here.
 const BESIDE_EVENTS_MAX: u64 = 50;
+/// The same in turns, where these are read in another order than that of the log.
+pub const BESIDE_TURNS_MAX: usize = 16;
 
 /// Cached counts of common words.
 #[derive(Default)]
@@ -370,6 +372,50 @@ pub fn neighbours(
         all.push(beside);
     }
     Ok(all)
+}
+
+/// The conversation and turn of each of these entries; `None` for a fact.
+pub fn turns_of(
+    db: &Connection,
+    entries: &[EntryNo],
+) -> rusqlite::Result<Vec<Option<(ConversationId, TurnId)>>> {
+    let mut turn = db.prepare_cached(
+        "SELECT c.id, e.id FROM entries e CROSS JOIN conversations c ON c.no = e.conversation
+         WHERE e.no = ? AND e.kind = 0",
+    )?;
+    let mut turn = |EntryNo(no): &EntryNo| {
+        let ids =
+            |row: &rusqlite::Row<'_>| Ok((row.get::<_, Bytes<16>>(0)?.0, row.get::<_, Bytes<16>>(1)?.0));
+        let found = turn.query_row([no], ids).optional()?;
+        Ok(found.map(|(chat, turn)| (ConversationId::from_bytes(chat), TurnId::from_bytes(turn))))
+    };
+    entries.iter().map(&mut turn).collect()
+}
+
+/// The nearest turns of each side that are in scope, each with its distance in turns.
+pub fn beside(
+    db: &Connection,
+    scope: &Resolved,
+    sides: &[Vec<TurnId>],
+    reach: usize,
+) -> rusqlite::Result<Vec<(Proposal, usize)>> {
+    let mut entry = db.prepare(&format!(
+        "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at FROM entries e CROSS JOIN conversations c ON c.no = e.conversation
+         WHERE e.id = ? AND e.kind = 0 AND {}",
+        scope.condition
+    ))?;
+    let mut beside = Vec::new();
+    for side in sides {
+        let mut away = 0;
+        for turn in side {
+            let in_scope = entry.query_row([Bytes(turn.to_bytes())], found).optional()?;
+            if let Some(turn) = in_scope.filter(|_| away < reach) {
+                away += 1;
+                beside.push((turn, away));
+            }
+        }
+    }
+    Ok(beside)
 }
 
 #[cfg(test)]

@@ -23,12 +23,12 @@ use catalog::Lagging;
 pub(crate) use open::remove_derived;
 
 use crate::{
-    Behind, IndexChange, Proposal, Proposed, RecallIndex, Span, Unembedded, Unindexed, VectorSearch,
-    WordSearch,
+    Behind, IndexChange, Proposal, Proposed, RecallIndex, Span, TurnIndex, TurnQuery, Unembedded, Unindexed,
+    VectorSearch, WordSearch,
 };
 use everturn_core::Error;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, EventId, Key, TenantName};
+use everturn_core::id::{ConversationId, EventId, Key, TenantName, TurnId};
 use everturn_views::recall::{EntryNo, Filter, Kind, TextQuery};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
@@ -217,7 +217,7 @@ impl<T: Ground + Send + Sync> RecallIndex for T {
     }
 }
 
-impl<T: Ground + Send + Sync> WordSearch for T {
+impl<T: Ground + TurnIndex> WordSearch for T {
     fn find_text(
         &self,
         tenant: &TenantName,
@@ -241,12 +241,54 @@ impl<T: Ground + Send + Sync> WordSearch for T {
     ) -> Result<Vec<Vec<(Proposal, usize)>>, Error> {
         let Some(scope) = find::Searched::new(self, tenant, filter)? else { return Ok(Vec::new()) };
         let catalog = self.catalog();
-        let beside = catalog.reading(&catalog.index(tenant), |db| match scope.resolve(db)? {
-            Some(scope) => find::neighbours(db, &scope, entries, reach),
-            None => Ok(Vec::new()),
+        let index = catalog.index(tenant);
+        let found = catalog.reading(&index, |db| match scope.resolve(db)? {
+            Some(scope) => Ok((find::neighbours(db, &scope, entries, reach)?, find::turns_of(db, entries)?)),
+            None => Ok((Vec::new(), Vec::new())),
         })?;
-        Ok(beside.unwrap_or_default())
+        let (mut beside, turns) = found.unwrap_or_default();
+        let mut read = Vec::new();
+        for (at, (conversation, turn)) in turns.into_iter().enumerate().filter_map(|(at, t)| Some((at, t?))) {
+            let key = Key { tenant: tenant.clone(), id: filter.conversation.unwrap_or(conversation) };
+            match read_beside(self, &key, turn, filter.through_seq) {
+                Ok(Some(turns)) => read.push((at, turns)),
+                Ok(None) | Err(Error::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !read.is_empty() {
+            catalog.reading(&index, |db| {
+                let Some(scope) = scope.resolve(db)? else { return Ok(()) };
+                for (at, turns) in &read {
+                    beside[*at] = find::beside(db, &scope, turns, reach)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(beside)
     }
+}
+
+/// The turns that are read before and after a turn, nearest first; `None` in a conversation without edits, which is read in
+/// the order of its log.
+fn read_beside(
+    index: &impl TurnIndex,
+    key: &Key,
+    turn: TurnId,
+    as_of: Option<u64>,
+) -> Result<Option<[Vec<TurnId>; 2]>, Error> {
+    if index.fallen_after(key, 0)? == 0 {
+        return Ok(None);
+    }
+    let row = index.stored_turn_in(key, turn)?.row;
+    let place = as_of.map_or(row.place, |seq| row.as_of(seq).place);
+    let side = |query: TurnQuery| -> Result<Vec<TurnId>, Error> {
+        let query = TurnQuery { as_of, limit: find::BESIDE_TURNS_MAX, ..query };
+        Ok(index.stored_turns(key, &query)?.into_iter().map(|stored| stored.row.id).collect())
+    };
+    let before = side(TurnQuery { before: Some(place), descending: true, ..TurnQuery::default() })?;
+    let after = side(TurnQuery { after: Some(place), ..TurnQuery::default() })?;
+    Ok(Some([before, after]))
 }
 
 impl<T: Ground + Send + Sync> VectorSearch for T {

@@ -345,6 +345,56 @@ fn erasing_an_answer_does_not_make_its_call_pending_again() {
     assert_eq!((fold.tools.len(), fold.barrier()), (0, None));
 }
 
+/// An edit that kept the id of its call had it pending for ever, although its result stood behind it.
+#[test]
+fn a_call_that_an_edit_keeps_is_answered_or_given_up_as_it_was() {
+    let calling = |ids: &[&str]| {
+        let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "run", "input": {}});
+        json!({"message": {"role": "assistant", "content": ids.iter().map(call).collect::<Vec<_>>()}})
+    };
+    let mut account = Account::default();
+    let mut said = account.turn(kind::MESSAGE, Role::Assistant, calling(&["c1", "c2", "c3"]));
+    let result = json!({"role": "tool", "tool_call_id": "c1", "content": "done"});
+    account.turn(kind::TOOL_RESULT, Role::Tool, json!({"message": result}));
+    account.add(kind::TOOL_ABANDONED, json!({"tool_call_id": "c2"}));
+    for ids in [&["c1", "c2", "c3", "c4"][..], &["c1", "c2"], &["c1", "c3"]] {
+        let by = account.turn(kind::MESSAGE, Role::Assistant, calling(ids));
+        account.about(kind::SUPERSEDED, said, json!({"by": turn_id(by)}));
+        said = by;
+    }
+    let wanted: [(&[&str], &[&str]); 4] =
+        [(&["c3"], &["c2"]), (&["c3", "c4"], &["c2"]), (&[], &["c2"]), (&["c3"], &[])];
+    let ends = [3, 5, 7, 9];
+    let mut fold = Fold::new();
+    for event in events(&account) {
+        fold.apply(&event);
+        if let Some(at) = ends.iter().position(|end| *end == event.seq) {
+            let pending: Vec<&str> = fold.tools.iter().filter_map(|tool| tool.id.as_deref()).collect();
+            let given_up = fold.abandoned.iter().filter_map(|given_up| given_up.tool.id.as_deref());
+            assert_eq!((&pending[..], &given_up.collect::<Vec<_>>()[..]), wanted[at], "at {}", event.seq);
+            assert!(fold.abandoned.iter().all(|given_up| given_up.tool.place == 1));
+        }
+    }
+    assert_eq!(fold.barrier(), Some(1));
+}
+
+/// Such a turn is not among the recent ones any more, and its results are as old as it is.
+#[test]
+fn the_edit_of_an_old_call_does_not_wait_for_its_result() {
+    let mut account = Account::default();
+    let call = json!([{"type": "tool_use", "id": "c1", "name": "run", "input": {}}]);
+    let call = json!({"message": {"role": "assistant", "content": call}});
+    account.turn(kind::MESSAGE, Role::Assistant, call.clone());
+    let result = json!({"role": "tool", "tool_call_id": "c1", "content": "done"});
+    account.turn(kind::TOOL_RESULT, Role::Tool, json!({"message": result}));
+    (0..state::RECENT_TURNS_MAX).for_each(|_| account.take(Step::Say));
+    let by = account.turn(kind::MESSAGE, Role::Assistant, call);
+    account.about(kind::SUPERSEDED, 1, json!({"by": turn_id(by)}));
+    let mut fold = Fold::new();
+    events(&account).iter().for_each(|event| fold.apply(event));
+    assert_eq!((fold.tools.len(), fold.answered.len(), fold.barrier()), (0, 0, None));
+}
+
 #[test]
 fn what_would_never_show_is_refused_with_what_to_write() {
     for (kind, body, says) in [
