@@ -25,9 +25,9 @@ mod opencode;
 mod reader;
 mod tree;
 
+pub use claude::continues;
 pub use detect::{Format, HEAD_BYTES, detect, unknown};
 pub use expand::{EXPANSION_MAX, Expanded};
-pub use claude::continues;
 pub use reader::{Opened, Reader, first_time, open};
 
 use everturn_core::chain::Hash;

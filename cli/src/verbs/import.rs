@@ -170,7 +170,8 @@ fn one(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Re
 }
 
 fn take(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {
-    let (path, more) = paths.split_first().ok_or_else(|| Error::internal("import.path", "no file to import"))?;
+    let (path, more) =
+        paths.split_first().ok_or_else(|| Error::internal("import.path", "no file to import"))?;
     if path == "-" {
         return store.import(ImportOptions::default(), &mut BufReader::new(std::io::stdin()));
     }

@@ -88,7 +88,7 @@ impl Tenant {
         let hollow = import.leave_hollow();
         let met = import.met.iter().filter(|at| !hollow.contains(at));
         let met: Vec<ConversationId> = met.map(|at| reader.threads()[*at].id).collect();
-        if met.is_empty() && !hollow.is_empty() {
+        if met.is_empty() && !hollow.is_empty() && import.deleted.is_empty() {
             let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
             let text = format!(
                 "a file of {format} without turns; nothing was imported ({} lines: {})",

@@ -353,7 +353,9 @@ fn only_sessions_with_turns_become_conversations_and_a_turn_without_a_time_has_t
     let store = stage.open();
     for scope in [memory().1, store.tenant("acme").unwrap()] {
         let mut file = Claude::default();
-        file.other(json!({"type":"system","sessionId":"elsewhere","uuid":"m1","cwd":"/x","content":"about another"}));
+        file.other(
+            json!({"type":"system","sessionId":"elsewhere","uuid":"m1","cwd":"/x","content":"about another"}),
+        );
         file.user("u1", None, "hello");
         file.other(json!({"type":"system","sessionId":"third","uuid":"m2","content":"about a third"}));
         let message = json!({"role":"user","content":"and no time"});
@@ -367,7 +369,9 @@ fn only_sessions_with_turns_become_conversations_and_a_turn_without_a_time_has_t
         assert_eq!(all[0].began, all[0].last_said);
         assert_eq!(import(&scope, &file.text()).unwrap().added, 0, "again");
         // Once such a session has a turn, its other lines come with it.
-        file.other(json!({"type":"user","uuid":"m3","sessionId":"third","message":{"role":"user","content":"hi"}}));
+        file.other(
+            json!({"type":"user","uuid":"m3","sessionId":"third","message":{"role":"user","content":"hi"}}),
+        );
         let report = import(&scope, &file.text()).unwrap();
         assert_eq!((report.linked.len(), report.added), (1, 2), "{report:?}");
         assert_eq!(kept(&scope, report.linked[0]).len(), 1);

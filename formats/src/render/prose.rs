@@ -1,7 +1,7 @@
 //! Untrusted text that may be Markdown, shown without active content.
 
-use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 use everturn_core::misleading::visible;
+use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -93,9 +93,9 @@ impl Page {
                     Event::InlineHtml("</a>".into())
                 }
                 // The words may claim that it leads elsewhere.
-                Some(Some(target)) => {
-                    Event::InlineHtml(format!("</a> <span class=\"hint\">({})</span>", escape(&target)).into())
-                }
+                Some(Some(target)) => Event::InlineHtml(
+                    format!("</a> <span class=\"hint\">({})</span>", escape(&target)).into(),
+                ),
                 _ => return None,
             },
             // A block of HTML in a chat is most often meant as code.
@@ -138,7 +138,8 @@ impl Page {
     }
 
     fn open<'a>(&mut self, url: &str) -> Option<Event<'a>> {
-        let target = Some(url.to_string()).filter(|url| is_link(url) && self.links.iter().all(Option::is_none));
+        let target =
+            Some(url.to_string()).filter(|url| is_link(url) && self.links.iter().all(Option::is_none));
         self.links.push(target.clone());
         self.words.clear();
         target.map(|target| Event::InlineHtml(link(&target).into()))

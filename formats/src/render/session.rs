@@ -66,9 +66,11 @@ impl<'a, W: Write> SessionDocument<'a, W> {
                 let prompt = self.about.system_prompt.map(|prompt| &prompt.content);
                 let named = [("title", conversation.title.as_ref()), ("system_prompt", prompt)];
                 let extra = named.into_iter().filter_map(|(name, text)| Some((name.to_string(), text?)));
-                let extra = extra.map(|(name, text)| Ok((name, Raw::of(text)?))).collect::<Result<_, Error>>()?;
+                let extra =
+                    extra.map(|(name, text)| Ok((name, Raw::of(text)?))).collect::<Result<_, Error>>()?;
                 let id = conversation.id.to_string();
-                New { extra: Fields(extra), ..New::about(title(conversation), id, conversation.created) }.line()?
+                New { extra: Fields(extra), ..New::about(title(conversation), id, conversation.created) }
+                    .line()?
             }
         };
         let fields: Fields = serde_json::from_str(&header).unwrap_or_default();

@@ -255,7 +255,8 @@ fn an_older_file_gets_the_views() {
 fn an_expired_conversation_is_not_in_the_views() {
     let s = Store::new();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
-    let count = || s.number("select (select count(*) from conversations) + (select count(*) from turns) as n");
+    let count =
+        || s.number("select (select count(*) from conversations) + (select count(*) from turns) as n");
     for (ago_s, ttl, expected) in [(100, 50, 0), (100, 3600, 2)] {
         let (m, key) = (&s.m, s.m.key());
         let at = Timestamp(now - ago_s * 1_000_000);

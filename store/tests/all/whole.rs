@@ -106,7 +106,8 @@ fn a_lost_write_ahead_log_is_an_error() {
 fn a_killed_store_that_sqlite3_has_closed_is_whole() {
     let k = killed();
     let head = std::fs::read(beside(&k.path(), "-head")).unwrap();
-    let close = || drop(Command::new("sqlite3").arg(k.path()).arg("select count(*) from turns").output().unwrap());
+    let close =
+        || drop(Command::new("sqlite3").arg(k.path()).arg("select count(*) from turns").output().unwrap());
     close();
     assert!(!k.wal().exists());
     // Without the record, nothing tells whether the last turns are there.

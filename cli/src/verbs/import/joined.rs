@@ -13,7 +13,8 @@ pub fn join(files: Vec<Input>) -> Vec<Vec<Input>> {
         let is_plain = file.path.ends_with(".jsonl");
         File::open(&file.path).ok().filter(|_| is_plain).map(BufReader::new)
     };
-    let continued = files.iter().enumerate().filter_map(|(at, file)| Some((at, agents::continues(open(file)?)?)));
+    let continued =
+        files.iter().enumerate().filter_map(|(at, file)| Some((at, agents::continues(open(file)?)?)));
     let continued: Vec<(usize, String)> = continued.collect();
     let mut before: HashMap<usize, usize> = HashMap::new();
     if !continued.is_empty() && files.len() > 1 {
