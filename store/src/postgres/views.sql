@@ -11,6 +11,11 @@ CREATE OR REPLACE FUNCTION time_of(micros bigint) RETURNS timestamptz LANGUAGE s
     SELECT timestamptz '1970-01-01 00:00:00Z' + micros * interval '1 microsecond'
 $$;
 
+-- Whether a conversation with this time of expiry is over.
+CREATE OR REPLACE FUNCTION is_over(expires bigint) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT expires IS NOT NULL AND expires <= extract(epoch FROM clock_timestamp()) * 1000000
+$$;
+
 -- UTF-8 as text; with a zero byte, which text cannot have, escaped.
 CREATE OR REPLACE FUNCTION text_of(bytes bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$ BEGIN
     RETURN convert_from(bytes, 'UTF8');
@@ -44,7 +49,7 @@ SELECT
     (SELECT text_of_id('conv_', p.id) FROM conversation_rows p WHERE p.tenant = c.tenant AND p.no = c.parent AND p.deleted IS NULL) AS parent,
     c.parent_seq,
     text_in(c.row, 'began')::timestamptz AS began, text_in(c.row, 'last_said')::timestamptz AS last_said
-FROM conversation_rows c WHERE c.deleted IS NULL;
+FROM conversation_rows c WHERE c.deleted IS NULL AND NOT is_over(c.expires);
 
 CREATE OR REPLACE VIEW turns WITH (security_invoker = true) AS
 -- A fork with its ancestors: events of `no` in (floor, cap] are its own.
@@ -99,7 +104,7 @@ SELECT
     json_in(e.body, 'message') AS message, text_in(e.body, 'model') AS model, json_in(e.body, 'tokens') AS tokens,
     json_in(e.body, 'metadata') AS metadata, e.visibility, json_in(e.body, 'audience') AS audience,
     time_of(f.created) AS created, f.superseded_by
-FROM found f JOIN conversation_rows c ON c.tenant = f.tenant AND c.no = f.conversation AND c.deleted IS NULL
+FROM found f JOIN conversation_rows c ON c.tenant = f.tenant AND c.no = f.conversation AND c.deleted IS NULL AND NOT is_over(c.expires)
 LEFT JOIN events e ON e.tenant = f.tenant AND e.conversation = f.event_of AND e.seq = f.event_seq;
 
 CREATE OR REPLACE VIEW conversation_facts WITH (security_invoker = true) AS
@@ -140,4 +145,4 @@ SELECT
         AND s.corrects = f.fact AND s.kind = 'fact.corrected' ORDER BY s.seq LIMIT 1) AS corrected_by,
     EXISTS (SELECT 1 FROM statement s WHERE s.tenant = f.tenant AND s.reader = f.reader AND s.kind = 'fact.retracted'
         AND (s.corrects = f.fact OR s.fact = f.fact)) AS retracted
-FROM fact f JOIN conversation_rows c ON c.tenant = f.tenant AND c.no = f.reader;
+FROM fact f JOIN conversation_rows c ON c.tenant = f.tenant AND c.no = f.reader AND NOT is_over(c.expires);

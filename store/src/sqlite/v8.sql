@@ -1,1 +1,2 @@
--- Version 8: `began` and `last_said` in the view `conversations`; the tables stay as they are.
+-- Version 8: the view `conversations` has `began` and `last_said`, and the views leave out conversations that have expired;
+-- the tables stay as they are.

@@ -110,6 +110,11 @@ fn facts_are_in_the_view_with_their_words() {
     in_sql(sql::facts);
 }
 
+#[test]
+fn an_expired_conversation_is_not_in_the_views() {
+    in_sql(sql::expired);
+}
+
 /// A character that PostgreSQL cannot hold is replaced, and the rest of the view is shown.
 #[test]
 fn a_zero_character_does_not_fail_the_view() {

@@ -2,16 +2,18 @@
 //! are those of PostgreSQL, too.
 
 use crate::files::UNDO_VERSION_6;
+use everturn_core::conversation::Settings;
 use everturn_core::event::{Body, Draft, Visibility, kind};
 use everturn_core::fact::{CorrectedBody, RetractedBody};
 use everturn_core::id::{ConversationId, FactId, Key};
+use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A store, and a way to ask it in SQL.
 pub struct Store<'a> {
@@ -78,6 +80,11 @@ fn a_fork_has_the_turns_that_it_inherited_as_they_were() {
 #[test]
 fn facts_are_in_the_view_with_their_words() {
     in_sqlite(facts);
+}
+
+#[test]
+fn an_expired_conversation_is_not_in_the_views() {
+    in_sqlite(expired);
 }
 
 fn sqlite3(path: &Path, sql: &str) -> Vec<Value> {
@@ -260,6 +267,27 @@ pub fn facts(s: &Store<'_>) {
     done(s.store, m.erase(&key, &[turn_of(&turn)]));
     let left = s.number("select count(*) as n from conversation_facts where object in ('tea', 'rain')");
     assert_eq!(left, 0, "erased with their turn");
+}
+
+/// Expired is gone for every reader the moment it is due, also where no process of ours comes by.
+pub fn expired(s: &Store<'_>) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
+    let count =
+        || s.number("select (select count(*) from conversations) + (select count(*) from turns) as n");
+    for (ago_s, ttl, expected) in [(100, 50, 0), (100, 3600, 2)] {
+        let (m, key) = (&s.m, s.m.key());
+        let at = Timestamp(now - ago_s * 1_000_000);
+        let settings = Settings { ttl: Some(Some(ttl)), ..Settings::default() };
+        let created = Draft { at, ..m.event(kind::CREATED, &settings) };
+        create(s.store, &key, vec![created, Draft { at, ..m.say("hello") }]);
+        assert_eq!(count(), expected, "ttl {ttl}");
+        // A turn that is not settled puts it off.
+        if expected == 0 {
+            append(s.store, &key, vec![Draft { at: Timestamp(now), ..m.say("still here") }]);
+            assert_eq!(count(), 3);
+            done(s.store, m.delete(&key));
+        }
+    }
 }
 
 /// A file from before the views gets them when it is opened for writing.
