@@ -152,6 +152,8 @@ export const plainText = (list) => list.map((part) => part.text ?? (part.parts ?
 /** One-line summary of the arguments of a call. */
 export function gist(input) {
   if (input === null || input === undefined) return "";
+  const patched = [...(isText(input) ? input : isText(input.input) ? input.input : "").matchAll(/^\*\*\* (?:Add|Update|Delete) File: (.+)$/gm)].map((found) => found[1]);
+  if (patched.length) return patched.join(", ").slice(0, 200);
   if (isText(input)) return input.split("\n")[0].slice(0, 200);
   const tasks = todo(input);
   if (tasks) return `${tasks.length} tasks, ${tasks.filter(([, status]) => status === "completed").length} done`;
