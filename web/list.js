@@ -236,11 +236,11 @@ const tail = (chars, most) => (chars.length > most ? "…" + chars.slice(-most).
 const gap = (chars) => (chars.length > 3 * BETWEEN ? chars.slice(0, BETWEEN).join("").replace(/\s\S*$/, "") + " " + tail(chars, BETWEEN) : chars.join(""));
 
 /** A snippet with its matches marked; what is far from them is left out, so that they are seen where there is room for three lines. Offsets count Unicode scalar values, not UTF-16 units. */
-export function snippet({ text, marks }) {
+export function snippet({ text, marks }, before = BEFORE) {
   const chars = [...text], nodes = [];
   let at = 0;
   for (const [from, to] of marks ?? []) {
-    if (from > at) nodes.push(...words(at ? gap(chars.slice(at, from)) : tail(chars.slice(0, from), BEFORE)));
+    if (from > at) nodes.push(...words(at ? gap(chars.slice(at, from)) : tail(chars.slice(0, from), before)));
     nodes.push(h("mark", null, words(chars.slice(from, to).join(""))));
     at = to;
   }

@@ -49,7 +49,7 @@ export function palette(page) {
     try {
       const [titles, { data }] = await Promise.all([get("/conversations", { query, limit: 6 }, signal), post("/recall", { query, limit: 12 }, signal)]);
       if (signal.aborted) return;
-      const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet), note: one.title, run: () => (location.hash = `#/c/${one.conversation}@${one.seq}`) }));
+      const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet, 16), note: one.title, run: () => (location.hash = `#/c/${one.conversation}@${one.seq}`) }));
       draw([...places, ...titles.data.map(conversation), ...fits, ...hits]);
     } catch { /* what is known stays */ }
   };

@@ -244,7 +244,7 @@ export class Timeline {
       for (const part of own) if (part.kind === "call" && joined(entry, results.get(part.id))) answers.set(part.id, results.get(part.id));
       const time = entry.occurred_at ?? entry.created;
       const between = dividers(entry, time);
-      const isNotice = isNoticed(entry);
+      const isNotice = isNoticed(entry, own);
       const follows = !between.length && before && !isNotice && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && !entry.versions && entry.visibility === before.visibility && entry.status !== "pending";
       if (isHere) {
         const abandoned = new Map(own.filter((part) => part.kind === "call" && given.has(part.id)).map((part) => [part.id, given.get(part.id)]));
@@ -284,8 +284,8 @@ export class Timeline {
   }
 
   turn(entry, { own, answers, abandoned, follows }, row) {
-    const tool = toolOf(own, this.tools), isNotice = isNoticed(entry);
-    const name = isNotice ? entry.speaker : tool && (entry.role === "user" || !entry.actor) ? tool : entry.actor ?? entry.role;
+    const tool = toolOf(own, this.tools), isNotice = isNoticed(entry, own);
+    const name = isNotice ? noticeName(entry) : tool && (entry.role === "user" || !entry.actor) ? tool : entry.actor ?? entry.role;
     const time = entry.occurred_at ?? entry.created;
     const role = entry.speaker ? "tool" : entry.role;
     const el = h("article.turn", { tabIndex: -1, class: entry.role + (follows || isNotice ? " follows" : "") + (tool || entry.speaker ? " tool" : ""), "aria-label": [name, isNotice ? "notice" : role, `place ${entry.seq}`].join(", ") });
@@ -383,7 +383,7 @@ export class Timeline {
   /** What a program wrote in the name of a person. */
   notice(part, entry, n) {
     const line = part.text.replace(/<[^<>]*>/g, " ").trim().split("\n")[0].slice(0, 160);
-    return this.fold(`${entry.id}:${n}`, [h("b.tool-name", null, isNoticed(entry) ? words(entry.speaker) : "notice"), h("span.gist", null, words(line))], () => h("pre.wraps", { dir: "auto" }, words(part.text)), { class: "call notice" });
+    return this.fold(`${entry.id}:${n}`, [h("b.tool-name", null, words(noticeName(entry))), h("span.gist", null, words(line))], () => h("pre.wraps", { dir: "auto" }, words(part.text)), { class: "call notice" });
   }
 
   /** Markdown, cut if it is long: instructions, pasted files. */
@@ -708,8 +708,10 @@ export class Timeline {
   }
 }
 
-/** Whether a turn is nothing but a notice of a program. */
-const isNoticed = (turn) => !!turn.speaker && turn.speaker !== "tool";
+/** Whether nothing is shown of a turn but the words of a program. */
+const isNoticed = (turn, own) => !!turn.speaker && own.every((part) => part.kind === "text");
+/** Kind of a notice. Beside results it is not known. */
+const noticeName = (turn) => (turn.speaker === "tool" ? "notice" : turn.speaker);
 const isReplaced = (turn) => !!turn.superseded_by?.startsWith("turn_");
 /** Position of a turn in reading order. */
 const placeOf = (turn) => turn.place ?? turn.seq;

@@ -701,7 +701,7 @@ test("state: checkpoints as a line of time, pins with undo, facts, forks", async
   await page.goto(talk("Logins time out: what if we roll back?") + "/state");
   await page.waitForSelector('.tree li li:has([aria-current]):has-text("left at #13") .edit:has-text("edited by alice")');
   for (const close of await page.getByRole("button", { name: "Dismiss" }).all()) await close.click();
-  await page.locator(".tree").scrollIntoViewIfNeeded();
+  await page.locator(".tree").evaluate((tree) => tree.scrollIntoView({ block: "center" }));
   await shot(page, "tree");
   await page.goto(talk(LOGIN) + "/state");
   await page.waitForSelector('.tree:has-text("what if we roll back")');
@@ -1187,10 +1187,10 @@ test("hostile content is shown as text and does nothing", async () => {
   await page.waitForSelector('.turn:has-text("window.hacked = 1")');
   await page.keyboard.press("g");
   await page.waitForSelector(".trick:has-text('U+202E')");
-  await server.api("PATCH", `/conversations/${id}`, { title: "safe\u202Egnp.exe\u200B" });
-  await page.waitForFunction(() => document.title === "safeU+202Egnp.exeU+200B · Everturn");
   await page.waitForSelector(".host:has-text('evil.example')");
   await shot(page, "hostile");
+  await server.api("PATCH", `/conversations/${id}`, { title: "safe\u202Egnp.exe\u200B" });
+  await page.waitForFunction(() => document.title === "safeU+202Egnp.exeU+200B · Everturn");
   await page.getByRole("searchbox", { name: "Search everything" }).fill("hacked");
   await page.waitForSelector(".hit");
   await quiet(page);
