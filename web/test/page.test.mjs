@@ -1016,7 +1016,7 @@ test("compact with a preview, and take it back", async () => {
   await server.end();
 });
 
-test("archive with undo; deleting asks first", async () => {
+test("rename with Enter, archive with undo; deleting asks first", async () => {
   const server = await Server.new();
   const id = await server.talk("Old", "one");
   const page = await open(`${server.url}/#/c/${id}`);
@@ -1025,10 +1025,14 @@ test("archive with undo; deleting asks first", async () => {
     await page.getByRole("button", { name: "More", exact: true }).click();
     await page.getByRole("menuitem", { name }).click();
   };
+  await choose("Rename…");
+  await page.getByRole("textbox", { name: "Title" }).fill("Older");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector('h1:text-is("Older")');
   await choose("Archive");
   await page.waitForSelector(".entries .empty");
   await page.getByRole("button", { name: "Undo" }).click();
-  await page.waitForSelector('.entry:has-text("Old")');
+  await page.waitForSelector('.entry:has-text("Older")');
   await choose("Delete…");
   await page.getByRole("button", { name: "Cancel" }).click();
   assert.equal((await server.get("/conversations")).data.length, 1);
@@ -1248,6 +1252,7 @@ test("on a phone: the list, a conversation, and back", async () => {
       const gone = await shown(".gone-pair");
       assert.match(gone[0], /^Raw/);
       assert.match(gone[1], /^hidden by/, "below what is hidden");
+      await page.locator(".pairs").evaluate((pairs) => pairs.scrollIntoView());
     }
     await shot(page, "phone-" + view);
   }
