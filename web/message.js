@@ -10,8 +10,12 @@ const parsed = (text) => {
 
 const isText = (value) => typeof value === "string";
 
-/** The parts of a turn, or of a message in a prompt. */
+/** The parts of a turn, or of a message in a prompt. One that is like none that is known is shown as its JSON. */
 export function parts(turn) {
+  try { return read(turn); } catch { return [{ kind: "other", value: turn?.message ?? turn?.content ?? turn }]; }
+}
+
+function read(turn) {
   const whole = turn.message && typeof turn.message === "object" ? turn.message : turn;
   const role = turn.role ?? whole.role;
   if (role === "tool" || role === "tool_result" || role === "function") {
@@ -31,6 +35,10 @@ export function parts(turn) {
   const calls = whole.tool_calls ?? turn.tool_calls;
   if (Array.isArray(calls)) {
     for (const call of calls) {
+      if (!call || typeof call !== "object") {
+        out.push({ kind: "other", value: call });
+        continue;
+      }
       const id = call.id ?? call.call_id;
       if (out.some((part) => part.kind === "call" && part.id === id && id)) continue;
       out.push(...called(call));
@@ -59,12 +67,12 @@ function failed(message, inner) {
 /** The call in a block or item of any provider, and its result if it carries one. */
 function called(b) {
   const inner = b.function ?? b.custom ?? b, id = b.call_id ?? b.id ?? b.tool_call_id;
-  const name = inner.name ?? inner.tool_name ?? b.name ?? HOSTED[b.type] ?? b.type?.replace(/_call$/, "") ?? "tool";
+  const name = inner.name ?? inner.tool_name ?? b.name ?? HOSTED[b.type] ?? String(b.type ?? "tool").replace(/_call$/, "");
   const call = { kind: "call", id, name, input: parsed(inner.arguments ?? inner.input ?? inner.args ?? b.action) };
   if (b.type === "image_generation_call") return [call, ...(isText(b.result) ? block({ type: "image", data: b.result }) : [])];
   return b.output ?? b.result ?? b.error ? [call, result({ ...b, tool_use_id: id })] : [call];
 }
-const HOSTED = { local_shell_call: "shell", tool_use: "tool", tool_call: "tool", function: "tool" };
+const HOSTED = { local_shell_call: "shell", tool_use: "tool", function: "tool" };
 
 /** The result in a block, an item or a message of the role `tool`. */
 function result(b) {

@@ -1173,6 +1173,8 @@ test("hostile content is shown as text and does nothing", async () => {
     { role: "user", content: [{ type: "image", source: { type: "url", url: "https://evil.example/x.png" } }] },
     { role: "assistant", content: [{ type: "tool_use", id: "t", name: "<script>alert(1)</script>", input: { command: "<img src=x onerror=alert(1)>" } }] },
     { role: "user", content: [{ type: "tool_result", tool_use_id: "t", content: [{ type: "text", text: "<script>alert(1)</script>" }, { type: "image", source: { type: "url", url: "https://evil.example/y.png" } }] }] },
+    { message: { role: "assistant", content: "odd calls", tool_calls: [null, 7, { type: 5, id: {} }] } },
+    { message: { role: "user", content: [null, 7, { type: 5 }, { type: "tool_result", content: 7 }, { type: "text", text: {} }, "odd blocks"] } },
     { role: "assistant", content: [{ type: "thinking", thinking: "<script>alert(1)</script>" }, { type: "whatever", html: "<script>alert(1)</script>" }] });
   await server.api("PUT", `/conversations/${id}/pins/x`, { value: "<script>alert(1)</script>" });
   const page = await open(`${server.url}/#/c/${id}`);
@@ -1187,6 +1189,9 @@ test("hostile content is shown as text and does nothing", async () => {
     const links = await page.locator("main a").evaluateAll((all) => all.map((one) => one.getAttribute("href")).filter((href) => !/^(https?:\/\/|mailto:|#)/.test(href)));
     assert.deepEqual(links, []);
   }
+  await page.goto(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("odd blocks")');
+  await page.waitForSelector('.turn .md:has-text("odd calls")');
   await page.goto(`${server.url}/#/c/${id}@2`);
   await page.waitForSelector('.turn:has-text("window.hacked = 1")');
   await page.keyboard.press("g");
