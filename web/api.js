@@ -30,6 +30,11 @@ export const session = {
     sessionStorage.clear();
     localStorage.removeItem(KEY);
   },
+  /** Signs out and forgets what this device kept: the name, what was read. */
+  forget() {
+    this.signOut();
+    for (const name of Object.keys(localStorage)) if (name.startsWith("everturn.")) localStorage.removeItem(name);
+  },
   set(online) {
     if (this.online !== online) {
       this.online = online;
@@ -140,7 +145,7 @@ const wait = (ms, signal) => new Promise((resolve) => {
 
 /**
  * Follows a stream until `signal` is aborted. After a lost connection or a restart it resumes at `Last-Event-ID`, without gaps
- * or repeats. `status` is called with whether it is connected.
+ * or repeats. `status` is called with whether it is connected, and with what the server answers if it refuses.
  */
 export async function follow(path, query, { frame, status, signal, absent }) {
   let last, pause = 250;
@@ -156,11 +161,12 @@ export async function follow(path, query, { frame, status, signal, absent }) {
         if (one.event === "lagged" || one.event === "stopping") break;
         if (frame(one) === false) return;
       }
+      status?.(false);
     } catch (error) {
       if (signal.aborted) return;
       if ([400, 401, 403, 404, 405].includes(error.status)) return absent?.(error);
+      status?.(false, error.status ? error : undefined);
     }
-    status?.(false);
     await wait(pause, signal);
     pause = Math.min(pause * 2, 5000);
   }

@@ -110,7 +110,13 @@ class Page {
     name.addEventListener("change", () => memory.set("name", name.value.trim() || undefined));
     const { tenant, role, actors = [], key } = this.me ?? {};
     const who = role && h("p.dim", null, key ? ["Signed in with ", h("code", null, words(key))] : "Without a key", `, ${role} of `, h("b", null, words(tenant)), actors.length ? [", acting as ", words(actors.join(", "))] : "", ".");
-    dialog("Keys", h("div.fields", null, keys(HELP), actors.length ? null : h("label.row", null, "Your name in conversations", name), who), [...(session.key ? [["Sign out", () => (session.signOut(), location.reload(), null)]] : []), ["Close", null]]);
+    dialog("Keys", h("div.fields", null, keys(HELP), actors.length ? null : h("label.row", null, "Your name in conversations", name), who), [...(session.key ? [["Sign out", () => (this.signOut(), null)]] : []), ["Close", null]]);
+  }
+
+  signOut() {
+    this.leave();
+    session.forget();
+    location.reload();
   }
 
   async palette() {

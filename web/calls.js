@@ -5,7 +5,7 @@ import { get } from "./api.js";
 import { bar, sections, SECTIONS } from "./timeline.js";
 import { message } from "./projected.js";
 import { markdown, diff } from "./text.js";
-import { parts, plainText } from "./message.js";
+import { parts, plainText, toolNames } from "./message.js";
 
 const systemTexts = (context) => [context.system].flat().filter(Boolean).map((one) => one.text ?? (typeof one === "string" ? one : JSON.stringify(one)));
 /** A prompt as lines of text, for the diff. */
@@ -84,7 +84,7 @@ export function view(frame, at) {
         const context = await replayed;
         if (context.error) return clear(prompt, h("p", null, words(context.error)));
         const system = systemTexts(context);
-        clear(prompt, system.length ? h("div.msg.system", null, h("div.msg-head", null, h("b", null, "system")), system.map((text) => h("div.md", null, markdown(text)))) : null, context.messages.map((one, n) => message(one, n)));
+        clear(prompt, system.length ? h("div.msg.system", null, h("div.msg-head", null, h("b", null, "system")), system.map((text) => h("div.md", null, markdown(text)))) : null, context.messages.map((one, n) => message(one, { n, names: toolNames(context.messages) })));
       }), before ? button("Compare with the previous prompt", async (click) => {
         click.target.disabled = true;
         const [then, now] = await Promise.all([replay(before.seq), replayed]);

@@ -1,10 +1,10 @@
 // The frame of a conversation: header, tabs, composer.
 
-import { h, MOD, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
+import { h, MOD, clear, plainly, icon, iconButton, button, words, when, number, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
 import { get, post, put, patch, del, generate } from "./api.js";
 import { Timeline, waits } from "./timeline.js";
 import { menu } from "./menu.js";
-import { hit } from "./list.js";
+import { hit, nameOf } from "./list.js";
 
 const VIEWS = [["", "Timeline"], ["projected", "Raw and projected"], ["calls", "What the model saw"], ["state", "State"], ["proof", "Proof"]];
 
@@ -48,7 +48,6 @@ export class ConversationPage {
     get("/usage/tokens", { conversation: this.id, days: 3660 }).then(({ conversations: [usage] }) => usage && ((this.tokens = usage.prompt + usage.completion), this.describe()), () => {});
     // Created even if another view is shown: its live stream serves all views.
     this.timeline = new Timeline(one, this);
-    document.title = (one.title || "Untitled") + " · Everturn";
   }
 
   /** For a key that may see numbers, but no words. */
@@ -73,8 +72,10 @@ export class ConversationPage {
   }
 
   describe() {
+    if (this.gone) return;
     const one = this.conversation;
-    clear(this.title, words(one.title || "Untitled"));
+    clear(this.title, words(nameOf(one)));
+    document.title = plainly(nameOf(one)) + " · Everturn";
     const people = one.participants?.slice(0, 5).join(", ");
     clear(this.facts, words([people, plural(one.turns, "turn"), this.tokens && short(this.tokens) + " tokens", one.state !== "active" && one.state, one.checkpoint && `checkpoint through #${one.checkpoint.through_seq}`].filter(Boolean).join(" · ")),
       one.parent ? [" · forked from ", h("a", { href: `#/c/${one.parent.conversation}@${one.parent.at_seq}` }, `#${one.parent.at_seq} of another`)] : null);
@@ -116,7 +117,7 @@ export class ConversationPage {
 
   connected(is, error) {
     if (this.told) return;
-    clear(this.status, is ? null : error ? words(error.message) : [h("span.dot"), "Reconnecting…"]);
+    clear(this.status, is ? null : error ? h("span", { title: plainly(error.message) }, words(error.message)) : [h("span.dot"), "Reconnecting…"]);
     this.status.classList.toggle("bad", !is);
   }
   deleted() { clear(this.el, notice("This conversation was deleted", "A tombstone remains for audit.")); }
@@ -171,6 +172,8 @@ export class ConversationPage {
             const el = hit(one);
             el.href = `#/c/${this.id}@${one.seq}`;
             el.lastChild.textContent = "#" + one.seq;
+            // On a phone the panel covers everything.
+            el.addEventListener("click", () => innerWidth <= 760 && this.closeFind());
             return el;
           }));
         } catch (error) {
@@ -197,8 +200,9 @@ export class ConversationPage {
     this.findField.select();
   }
   closeFind() {
+    const had = this.finder.contains(document.activeElement);
     this.finder.hidden = true;
-    this.timeline?.scroller.el.focus();
+    if (had) this.timeline?.scroller.el.focus();
   }
 
   // ------------------------------------------------------------------------------------------------ composer
@@ -223,7 +227,7 @@ export class ConversationPage {
       this.askButton.hidden = !models.length;
       this.sendButton.classList.toggle("primary", !models.length);
       this.model.hidden = models.length < 2;
-      clear(this.model, models.map((one) => h("option", { value: one.name }, one.name)));
+      clear(this.model, models.map((one) => h("option", { value: one.name, selected: one.name === "default" }, one.name)));
     });
     return h("form.composer", { onsubmit: (event) => event.preventDefault() }, this.field, h("div.row", null, this.model, h("span.grow"), h("span.dim.hint", null, `${MOD} Enter`), this.stopButton, this.sendButton, this.askButton));
   }
@@ -351,6 +355,7 @@ export class ConversationPage {
 
   key(event) {
     const { timeline } = this;
+    if (event.key === "Escape" && this.finder && !this.finder.hidden) return this.closeFind(), true;
     if (!timeline || this.body.firstChild !== timeline.el) return false;
     switch (event.key) {
       case "j": timeline.step(1); break;

@@ -77,24 +77,27 @@ const TRICKS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b
 // Zero-width joiners are legitimate in emoji and in several scripts.
 const JOINED = /[\p{Extended_Pictographic}\p{M}\p{L}\ufe0f]/u;
 
-/** Text nodes for a string, with misleading characters made visible. */
-export function words(text) {
+/** Pieces of a string: as they are, or `{code}` for a misleading character. */
+function pieces(text) {
   text = String(text);
-  if (text.search(TRICKS) < 0) return [document.createTextNode(text)];
-  const nodes = [];
+  const found = [];
   let from = 0;
-  for (const found of text.matchAll(TRICKS)) {
-    const at = found.index, char = found[0];
+  for (const { index: at, 0: char } of text.matchAll(TRICKS)) {
     if (char === "\r") continue;
     if ((char === "\u200d" || char === "\u200c") && JOINED.test(text[at - 1] ?? "") && /[^\x00-\x7f]/.test(text[at - 1] ?? "")) continue;
-    if (at > from) nodes.push(document.createTextNode(text.slice(from, at)));
-    const code = "U+" + char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
-    nodes.push(h("span.trick", { title: "Invisible or bidirectional control character" }, code));
+    if (at > from) found.push(text.slice(from, at));
+    found.push({ code: "U+" + char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0") });
     from = at + char.length;
   }
-  if (from < text.length) nodes.push(document.createTextNode(text.slice(from)));
-  return nodes;
+  if (from < text.length) found.push(text.slice(from));
+  return found;
 }
+
+/** Text nodes for a string, with misleading characters made visible. */
+export const words = (text) => pieces(text).map((one) => (one.code ? h("span.trick", { title: "Invisible or bidirectional control character" }, one.code) : document.createTextNode(one)));
+
+/** The same as a string, for places that take no elements. */
+export const plainly = (text) => pieces(text).map((one) => one.code ?? one).join("");
 
 const NUMBER = new Intl.NumberFormat("en");
 export const number = (n) => NUMBER.format(n);
@@ -146,13 +149,17 @@ export function dialog(title, body, buttons) {
     const from = document.activeElement;
     const el = h("dialog.dialog", { "aria-label": title },
       h("form", { method: "dialog" }, h("h2", null, title), body,
-        h("div.row.end", null, buttons.map(([label, value, kind]) =>
-          h("button.button", { class: kind ?? "", value: label, onclick: (event) => {
+        h("div.row.end", null, buttons.map(([label, value, kind], n) =>
+          // Enter in a field is the last button, which is the only one that submits.
+          h("button.button", { type: n === buttons.length - 1 ? "submit" : "button", class: kind ?? "", value: label, onclick: (event) => {
+            event.preventDefault();
             const answer = typeof value === "function" ? value() : value;
-            if (answer === undefined && value !== undefined) event.preventDefault();
-            else el.answer = answer;
+            if (answer === undefined && value !== undefined) return;
+            el.answer = answer;
+            el.close();
           } }, label)))));
     el.addEventListener("close", () => (el.remove(), from?.focus?.(), resolve(el.answer)));
+    el.addEventListener("keydown", (event) => event.key === "Enter" && (event.metaKey || event.ctrlKey) && (event.preventDefault(), el.querySelector(".end").lastChild.click()));
     el.addEventListener("click", (event) => event.target === el && el.close());
     document.body.append(el);
     el.showModal();

@@ -86,7 +86,7 @@ export class List {
     if (this.tokensOf !== undefined && this.counted === this.tokensOf) return;
     this.tokensOf = this.counted ?? null;
     try {
-      const { conversations } = await get("/usage/tokens", { days: 90 }, this.gone.signal);
+      const { conversations } = await get("/usage/tokens", { days: 3660 }, this.gone.signal);
       this.tokens = new Map(conversations.map((one) => [one.conversation, one.prompt + one.completion]));
       if (!this.query) this.draw();
     } catch { /* shown without */ }
@@ -158,11 +158,11 @@ export class List {
     const seen = memory.get("seen." + one.id, 0);
     const isNew = seen > 0 && one.head.seq > seen && one.id !== this.current;
     const tokens = this.tokens.get(one.id);
-    const version = [one.updated, one.title, isNew, one.state, tokens].join();
+    const version = [one.updated, one.title, one.preview, isNew, one.state, tokens].join();
     const known = this.known.get(one.id);
     if (known?.version === version) return known.el;
     const el = h("a.entry", { href: `#/c/${one.id}`, data: { id: one.id }, class: isNew ? "news" : "" },
-      h("span.title", null, this.reads ? words(one.title || "Untitled") : h("code", null, one.id.slice(0, 4), "…", one.id.slice(-8))),
+      h("span.title", null, this.reads ? words(nameOf(one)) : h("code", null, one.id.slice(0, 4), "…", one.id.slice(-8))),
       h("span.meta", null, one.participants?.length ? h("span.people", null, words(one.participants.slice(0, 4).join(", "))) : null, h("span.amount", null, [plural(one.turns, "turn"), tokens && short(tokens) + " tokens"].filter(Boolean).join(" · ")), one.parent ? h("span.badge", null, "fork") : null, one.state !== "active" ? h("span.badge", null, one.state) : null, h("span.grow"), h("time", { dateTime: said(one) }, ago(said(one)))),
       isNew ? h("span.sr", null, ", new since you looked") : null);
     this.known.set(one.id, { version, el });
@@ -227,12 +227,20 @@ export class List {
   }
 }
 
-/** A snippet with its matches marked. Offsets count Unicode scalar values, not UTF-16 units. */
-export function snippet({ text, marks }) {
+/** Title of a conversation: its own, or the beginning of what was said first. */
+export const nameOf = (one) => one.title || one.preview || "Untitled";
+
+/** Number of characters of a snippet before its first match, and on either side of a longer gap between two. */
+const BEFORE = 40, BETWEEN = 30;
+const tail = (chars, most) => (chars.length > most ? "…" + chars.slice(-most).join("").replace(/^\S*\s/, "") : chars.join(""));
+const gap = (chars) => (chars.length > 3 * BETWEEN ? chars.slice(0, BETWEEN).join("").replace(/\s\S*$/, "") + " " + tail(chars, BETWEEN) : chars.join(""));
+
+/** A snippet with its matches marked; what is far from them is left out, so that they are seen where there is room for three lines. Offsets count Unicode scalar values, not UTF-16 units. */
+export function snippet({ text, marks }, before = BEFORE) {
   const chars = [...text], nodes = [];
   let at = 0;
   for (const [from, to] of marks ?? []) {
-    if (from > at) nodes.push(...words(chars.slice(at, from).join("")));
+    if (from > at) nodes.push(...words(at ? gap(chars.slice(at, from)) : tail(chars.slice(0, from), before)));
     nodes.push(h("mark", null, words(chars.slice(from, to).join(""))));
     at = to;
   }

@@ -10,15 +10,19 @@ const parsed = (text) => {
 
 const isText = (value) => typeof value === "string";
 
-/** The parts of a turn, or of a message in a prompt. */
+/** The parts of a turn, or of a message in a prompt. One that is like none that is known is shown as its JSON. */
 export function parts(turn) {
+  try { return read(turn); } catch { return [{ kind: "other", value: turn?.message ?? turn?.content ?? turn }]; }
+}
+
+function read(turn) {
   const whole = turn.message && typeof turn.message === "object" ? turn.message : turn;
   const role = turn.role ?? whole.role;
-  const callId = whole.tool_call_id ?? turn.tool_call_id;
-  if (role === "tool" || role === "tool_result") {
-    const inner = content(whole.content ?? turn.content ?? whole.output);
+  if (role === "tool" || role === "tool_result" || role === "function") {
+    const inner = content(whole.content ?? turn.content);
     if (inner.some((part) => part.kind === "result")) return inner;
-    return [{ kind: "result", id: callId, name: whole.name, parts: inner, failed: failed(whole, inner) }];
+    // Its `id` is its own, not that of the call.
+    return [result({ ...whole, content: whole.content ?? turn.content, id: undefined, tool_call_id: whole.tool_call_id ?? turn.tool_call_id })];
   }
   const out = [];
   for (const [field, kind] of [["reasoning_content", "thinking"], ["reasoning", "thinking"]]) {
@@ -31,15 +35,18 @@ export function parts(turn) {
   const calls = whole.tool_calls ?? turn.tool_calls;
   if (Array.isArray(calls)) {
     for (const call of calls) {
+      if (!call || typeof call !== "object") {
+        out.push({ kind: "other", value: call });
+        continue;
+      }
       const id = call.id ?? call.call_id;
       if (out.some((part) => part.kind === "call" && part.id === id && id)) continue;
-      const inner = call.function ?? call.custom ?? call;
-      out.push({ kind: "call", id, name: inner.name ?? "tool", input: parsed(inner.arguments ?? inner.input ?? inner.args) });
+      out.push(...called(call));
     }
   }
   const results = whole.tool_results ?? turn.tool_results;
   if (Array.isArray(results) && !out.some((part) => part.kind === "result")) for (const one of results) out.push(...block({ type: "tool_result", ...one }));
-  if (whole.function_call?.name) out.push({ kind: "call", name: whole.function_call.name, input: parsed(whole.function_call.arguments) });
+  if (whole.function_call?.name) out.push(...called(whole.function_call));
   return out;
 }
 
@@ -55,6 +62,29 @@ function failed(message, inner) {
   if (flag === true || flag === false) return flag;
   if (/^(error|failed|rejected|exception|denied)$/i.test(message.status ?? "")) return true;
   return /^(error:|tool error|failed:)/i.test(inner[0]?.text ?? "");
+}
+
+/** The call in a block or item of any provider, and its result if it carries one. */
+function called(b) {
+  const inner = b.function ?? b.custom ?? b, id = b.call_id ?? b.id ?? b.tool_call_id;
+  const name = inner.name ?? inner.tool_name ?? b.name ?? HOSTED[b.type] ?? String(b.type ?? "tool").replace(/_call$/, "");
+  const call = { kind: "call", id, name, input: parsed(inner.arguments ?? inner.input ?? inner.args ?? b.action) };
+  if (b.type === "image_generation_call") return [call, ...(isText(b.result) ? block({ type: "image", data: b.result }) : [])];
+  return b.output ?? b.result ?? b.error ? [call, result({ ...b, tool_use_id: id })] : [call];
+}
+const HOSTED = { local_shell_call: "shell", tool_use: "tool", function: "tool" };
+
+/** The result in a block, an item or a message of the role `tool`. */
+function result(b) {
+  const inner = content(parsedOutput(b.content ?? b.output ?? b.result ?? (isText(b.error) ? b.error : null))).map((part) => (part.kind === "text" ? { ...part, text: unwrapped(part.text) } : part));
+  return { kind: "result", id: b.tool_use_id ?? b.tool_call_id ?? b.call_id ?? b.id, name: b.name ?? b.tool_name, parts: inner, failed: failed(b, inner) };
+}
+
+/** The output in a text of a result. Codex wraps that of a command in JSON. */
+function unwrapped(text) {
+  if (!/^\s*\{/.test(text)) return text;
+  const value = parsed(text);
+  return isText(value?.output) && Object.keys(value).every((name) => name === "output" || name === "metadata") ? value.output : text;
 }
 
 const media = (kind, more) => [{ kind, ...more }];
@@ -75,17 +105,9 @@ function block(b) {
     case "redacted_thinking":
       return [{ kind: "thinking", text: "", signed: true, hidden: true }];
     case "tool_use": case "server_tool_use": case "mcp_tool_use":
-      return [{ kind: "call", id: b.id, name: b.name ?? "tool", input: parsed(b.input) }];
-    case "function_call": case "custom_tool_call": case "mcp_call":
-      return [{ kind: "call", id: b.call_id ?? b.id, name: b.name ?? "tool", input: parsed(b.arguments ?? b.input) }];
-    case "local_shell_call":
-      return [{ kind: "call", id: b.call_id ?? b.id, name: "shell", input: b.action }];
-    case "web_search_call":
-      return [{ kind: "call", id: b.id, name: "web_search", input: b.action ?? {} }];
-    case "tool_result": case "function_call_output": case "custom_tool_call_output": case "local_shell_call_output": case "mcp_tool_result": case "web_search_tool_result": {
-      const inner = content(parsedOutput(b.content ?? b.output ?? b.result));
-      return [{ kind: "result", id: b.tool_use_id ?? b.call_id ?? b.tool_call_id ?? b.id, name: b.name, parts: inner, failed: failed(b, inner) }];
-    }
+      return called(b);
+    case "tool_result": case "mcp_tool_result": case "web_search_tool_result":
+      return [result(b)];
     case "image": case "input_image": case "image_url": {
       const source = b.source ?? {}, url = isText(b.image_url) ? b.image_url : b.image_url?.url ?? source.url ?? b.url;
       const inlined = /^data:(image\/[\w.+-]+);base64,(.*)$/s.exec(url ?? "");
@@ -97,10 +119,13 @@ function block(b) {
       return media("file", { asset, mime: b.source?.media_type ?? b.mime_type, name: b.name ?? b.title ?? b.filename ?? b.file?.filename ?? b.type, url: b.source?.url ?? b.file_url });
     default:
   }
+  if (/_call_output$/.test(b.type)) return [result(b)];
+  if (/_call$/.test(b.type)) return called(b);
   if (asset) return media(/^image/.test(b.mime_type ?? b.inlineData?.mimeType ?? "") ? "image" : "file", { asset, name: b.name, mime: b.mime_type });
   // Gemini's parts have no type.
-  if (b.functionCall) return [{ kind: "call", id: b.functionCall.id, name: b.functionCall.name, input: b.functionCall.args }];
-  if (b.functionResponse) return [{ kind: "result", id: b.functionResponse.id, name: b.functionResponse.name, parts: content(parsedOutput(b.functionResponse.response?.output ?? b.functionResponse.response)), failed: !!b.functionResponse.response?.error }];
+  const asked = b.functionCall ?? b.function_call, answered = b.functionResponse ?? b.function_response;
+  if (asked) return called(asked);
+  if (answered) return [{ ...result({ ...answered, content: answered.response?.output ?? answered.response }), failed: !!answered.response?.error }];
   if (isText(b.text) && b.thought) return [{ kind: "thinking", text: b.text }];
   if (isText(b.text)) return [{ kind: "text", text: b.text }];
   return [{ kind: "other", value: b }];
@@ -113,12 +138,30 @@ function parsedOutput(value) {
   return isText(value.output) ? value.output : JSON.stringify(value, null, 2);
 }
 
+/** Names of the tools that messages call, by the ids of the calls. Most results do not name their tool. */
+export const toolNames = (messages) => new Map(messages.flatMap((one) => parts(one)).filter((part) => part.kind === "call" && part.id).map((part) => [part.id, part.name]));
+
+/** The tool that speaks where there is nothing but results: `tool` if it is not known, or if there are several. */
+export function toolOf(list, names) {
+  if (!list.length || !list.every((part) => part.kind === "result")) return null;
+  const [first, ...others] = new Set(list.map((part) => names.get(part.id) ?? part.name ?? "tool"));
+  return others.length ? "tool" : first;
+}
+
+/** Whether a turn is what a person said, and not what a program or a tool wrote in their name. */
+export const isPrompt = (turn) => turn.role === "user" && !turn.speaker && parts(turn).some((part) => part.kind === "text");
+
+/** Whether a model wrote a turn anew, where it took the place of another. */
+export const isRegenerated = (turn) => !!turn.metadata?.generation;
+
 /** Plain text of parts, for previews and copying. */
 export const plainText = (list) => list.map((part) => part.text ?? (part.parts ? plainText(part.parts) : part.kind === "call" ? `${part.name} ${gist(part.input)}` : part.kind === "image" ? "[picture]" : "")).filter(Boolean).join("\n");
 
 /** One-line summary of the arguments of a call. */
 export function gist(input) {
   if (input === null || input === undefined) return "";
+  const patched = [...(isText(input) ? input : isText(input.input) ? input.input : "").matchAll(/^\*\*\* (?:Add|Update|Delete) File: (.+)$/gm)].map((found) => found[1]);
+  if (patched.length) return patched.join(", ").slice(0, 200);
   if (isText(input)) return input.split("\n")[0].slice(0, 200);
   const tasks = todo(input);
   if (tasks) return `${tasks.length} tasks, ${tasks.filter(([, status]) => status === "completed").length} done`;

@@ -1,8 +1,8 @@
 // Command palette (Cmd+K): conversations, full-text search, actions.
 
 import { h, clear, icon, words, ago, said } from "./dom.js";
-import { get, post } from "./api.js";
-import { snippet } from "./list.js";
+import { get, post, session } from "./api.js";
+import { snippet, nameOf } from "./list.js";
 
 export function palette(page) {
   if (document.querySelector(".palette")) return;
@@ -18,6 +18,7 @@ export function palette(page) {
     { label: "Usage", run: () => (location.hash = "#/usage"), kind: "view" },
     ...(page.shown?.conversation ? [["", "Timeline"], ["/projected", "Raw and projected"], ["/calls", "What the model saw"], ["/state", "State"], ["/proof", "Proof"]].map(([path, label]) => ({ label, run: () => (location.hash = `#/c/${page.shown.id}${path}`), kind: "view" })) : []),
     { label: "Keys", run: () => page.help(), kind: "do" },
+    ...(session.key ? [{ label: "Sign out", run: () => page.signOut(), kind: "do" }] : []),
   ];
 
   const close = () => el.close();
@@ -33,12 +34,12 @@ export function palette(page) {
     clear(list, found.map((option, n) => h("div.option", { id: "option-" + n, role: "option", onclick: () => choose(option), onpointermove: () => at !== n && ((at = n), mark()) }, h("span.kind", null, option.kind), h("span.text", null, option.nodes ?? words(option.label)), option.note ? h("span.dim", null, words(option.note)) : null)));
     mark();
   };
-  const conversation = (one) => ({ kind: "open", label: one.title || "Untitled", note: ago(said(one)), run: () => (location.hash = `#/c/${one.id}`) });
+  const conversation = (one) => ({ kind: "open", label: nameOf(one), note: ago(said(one)), run: () => (location.hash = `#/c/${one.id}`) });
 
   const look = async () => {
     const query = field.value.trim().toLowerCase();
     const fits = commands.filter((one) => one.label.toLowerCase().includes(query));
-    const known = page.list.items.filter((one) => (one.title ?? "").toLowerCase().includes(query)).slice(0, query ? 6 : 9).map(conversation);
+    const known = page.list.items.filter((one) => nameOf(one).toLowerCase().includes(query)).slice(0, query ? 6 : 9).map(conversation);
     const place = /^#?(\d+)$/.exec(query);
     const places = place && page.shown ? [{ kind: "place", label: `Turn #${place[1]} of this conversation`, run: () => (location.hash = `#/c/${page.shown.id}@${place[1]}`) }] : [];
     draw([...places, ...known, ...fits]);
@@ -48,7 +49,7 @@ export function palette(page) {
     try {
       const [titles, { data }] = await Promise.all([get("/conversations", { query, limit: 6 }, signal), post("/recall", { query, limit: 12 }, signal)]);
       if (signal.aborted) return;
-      const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet), note: one.title, run: () => (location.hash = `#/c/${one.conversation}@${one.seq}`) }));
+      const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet, 16), note: one.title, run: () => (location.hash = `#/c/${one.conversation}@${one.seq}`) }));
       draw([...places, ...titles.data.map(conversation), ...fits, ...hits]);
     } catch { /* what is known stays */ }
   };

@@ -3,7 +3,7 @@
 import { h, clear, words, number, plural, state as notice, button, copy } from "./dom.js";
 import { post, memory } from "./api.js";
 import { markdown, code } from "./text.js";
-import { parts, gist, plainText } from "./message.js";
+import { parts, gist, plainText, toolNames, toolOf } from "./message.js";
 
 const POLICIES = {
   raw: "Everything, as it was said.",
@@ -29,7 +29,7 @@ export function view(frame) {
     h("div.controls", null, h("label", { htmlFor: "policy" }, "Policy", policy), h("label", { htmlFor: "signed" }, "Signed reasoning", signed), h("label.grow", { htmlFor: "options" }, "Further options, as JSON", options)),
     text, numbers, pairs);
 
-  let asking, shownMost = MOST;
+  let asking, failed = false, shownMost = MOST;
   async function show() {
     asking?.abort();
     const { signal } = (asking = new AbortController());
@@ -44,34 +44,44 @@ export function view(frame) {
       text.textContent = "The options are not valid JSON.";
       return;
     }
+    if (!pairs.firstChild || failed) clear(numbers), clear(pairs, notice("Loading…"));
+    failed = false;
+    pairs.setAttribute("aria-busy", "true");
     const path = `/conversations/${frame.id}/project`;
     const respect = { true: true, false: false }[signed.value] ?? signed.value;
     try {
       const [raw, seen] = await Promise.all([post(path, { policy: "raw" }, signal), post(path, { ...more, policy: policy.value, respect_provider_signatures: respect }, signal)]);
-      if (!signal.aborted) draw(raw, seen);
+      if (signal.aborted) return;
+      draw(raw, seen);
     } catch (error) {
-      if (error.name !== "AbortError") clear(numbers), clear(pairs, notice("The projection failed", error.message));
+      if (error.name === "AbortError") return;
+      failed = true;
+      clear(numbers);
+      clear(pairs, notice("The projection failed", error.message, button("Try again", show)));
     }
+    pairs.removeAttribute("aria-busy");
   }
 
   function draw(raw, seen) {
     if (!raw.messages.length) return clear(numbers), clear(pairs, notice("Nothing to project", "Every turn is covered by the checkpoint, or there are no messages yet."));
+    const names = toolNames(raw.messages), through = frame.conversation.checkpoint?.through_seq;
     const cost = (message) => Math.ceil(JSON.stringify(message).length / 4);
     const before = raw.messages.reduce((sum, one) => sum + cost(one), 0), after = seen.messages.reduce((sum, one) => sum + cost(one), 0);
     const cut = seen.first_changed_index ?? raw.messages.length;
     const covered = raw.messages.slice(0, cut).reduce((sum, one) => sum + cost(one), 0);
     const meter = (label, value, total, note) => h("div.meter", null, h("span.dim", null, label), h("b", null, number(value)), h("span.bar", { role: "img", "aria-label": `${label}: ${value} of ${total}` }, h("i.s-tail", { class: value ? "" : "none", vars: { width: (total ? value / total : 0) * 100 + "%" } })), h("span.dim", null, note));
     clear(numbers,
-      meter("Tokens, raw", before, before, plural(raw.messages.length, "message")),
-      meter("Tokens, projected", after, before, `${seen.kept_count} kept, ${seen.dropped_count} hidden, ${seen.redacted_count} reclaimed`),
+      meter("Tokens, raw, estimated", before, before, plural(raw.messages.length, "message") + (through ? ` after #${through}` : "")),
+      meter("Tokens, projected, estimated", after, before, `${seen.kept_count} kept, ${seen.dropped_count} hidden, ${seen.redacted_count} reclaimed`),
       meter("Prompt cache", covered, before, cut < raw.messages.length ? `still covers ${cut} of ${plural(raw.messages.length, "message")}` : "covers everything"),
       h("div.meter", null, h("span.dim", null, "Prefix hash"), h("button.quiet.hash", { type: "button", title: "Copy", onclick: () => copy(seen.prefix_hash) }, seen.prefix_hash.slice(0, 23) + "…"), h("span.dim", null, "reason: ", words(seen.reason))));
     if (seen.provider_safety_blocked) numbers.append(h("p.blocked", null, "The policy would have broken signed reasoning, so the view is raw. Choose “keep signed turns” to apply it to the rest."));
     const shown = new Map(seen.source_indices.map((source, n) => [source, seen.messages[n]]));
     const gone = new Set(seen.dropped_indices);
     const pointers = new Map(seen.redaction_pointers.map((one) => [one.source_index, one]));
-    const rows = [h("div.pair.heads", { "aria-hidden": "true" }, h("b", null, "Raw"), h("b", null, "Projected"))];
-    seen.source_indices.forEach((source, n) => source === null && rows.push(h("div.pair", null, h("div.hole", null, "not in the log"), message(seen.messages[n], null, "added by the policy"))));
+    const checkpoint = through ? h("p.covered", null, "A checkpoint stands for the turns through ", h("a", { href: `#/c/${frame.id}@${through}` }, "#" + through), " in every prompt; they are not among these messages. ", h("a", { href: `#/c/${frame.id}/state` }, "Show the checkpoint")) : null;
+    const rows = [checkpoint, h("div.pair.heads", { "aria-hidden": "true" }, h("b", null, "Raw"), h("b", null, "Projected"))];
+    seen.source_indices.forEach((source, n) => source === null && rows.push(h("div.pair", null, h("div.hole", null, "not in the log"), message(seen.messages[n], { note: "added by the policy", side: "Projected", names }))));
     const from = Math.max(0, raw.messages.length - shownMost);
     if (from) rows.push(button(`Show ${number(Math.min(from, MOST))} earlier messages`, () => ((shownMost += MOST), draw(raw, seen)), { class: "earlier" }));
     raw.messages.forEach((one, n) => {
@@ -79,7 +89,8 @@ export function view(frame) {
       const isGone = gone.has(n) && !shown.has(n), pointer = pointers.get(n), other = shown.get(n);
       const changed = other && JSON.stringify(other) !== JSON.stringify(one);
       const why = isGone ? `hidden by ${seen.policy}, about ${plural(cost(one), "token")}` : pointer ? `${pointer.reason.replaceAll("_", " ")}: ${plural(pointer.estimated_tokens_reclaimed, "token")} reclaimed` : changed ? "a part of it is hidden" : null;
-      rows.push(h("div.pair", { class: isGone ? "gone-pair" : pointer || changed ? "changed-pair" : "" }, message(one, n), isGone ? h("div.hole", null, words(why)) : message(other, n, why)));
+      const same = !isGone && !pointer && !changed;
+      rows.push(h("div.pair", { class: isGone ? "gone-pair" : same ? "same-pair" : "changed-pair" }, message(one, { n, side: same ? "Raw and projected" : "Raw", names }), isGone ? h("div.hole", null, words(why)) : message(other, { n, note: why, side: "Projected", names })));
     });
     clear(pairs, rows);
   }
@@ -95,11 +106,11 @@ export function view(frame) {
   return { el, destroy: () => asking?.abort(), changed: () => (clearTimeout(timer), (timer = setTimeout(show, 600))), update() {} };
 }
 
-/** A compact view of a message. */
-export function message(one, n, note) {
-  const list = parts(one);
+/** A compact view of a message: its number `n`, which `side` it is on, a `note`, the `names` of tools by the ids of their calls. */
+export function message(one, { n, side, note, names }) {
+  const list = parts(one), tool = toolOf(list, names);
   return h("div.msg", { class: one.role ?? "" },
-    h("div.msg-head", null, h("b", null, words(one.role ?? one.type ?? "message")), n === null || n === undefined ? null : h("span.dim", null, " " + n), note ? h("span.badge", null, words(note)) : null),
+    h("div.msg-head", null, side ? h("span.side", null, side) : null, h("b", null, words(tool ?? one.role ?? one.type ?? "message")), tool && tool !== "tool" ? h("span.dim", null, "tool") : null, n === undefined ? null : h("span.dim", null, String(n)), note ? h("span.badge", null, words(note)) : null),
     list.map((part) => {
       if (part.kind === "text") return part.text.length > 900 ? h("details.md", null, h("summary", null, words(part.text.slice(0, 240) + "…")), markdown(part.text)) : h("div.md", null, markdown(part.text));
       if (part.kind === "thinking") return h("p.dim", null, "Thinking: ", words(part.text.slice(0, 160) || "encrypted"));

@@ -15,9 +15,9 @@ const KEPT_MAX = 80;
 const REQUESTS_MAX = 5;
 
 export class Scroller {
-  /** `load(from, to)` fetches the entries of a seq range; `build(entries, from, to)` renders the rows of a page. */
-  constructor({ label, head, load, build, moved }) {
-    Object.assign(this, { load, build, moved });
+  /** `load(from, to)` fetches the entries of a seq range; `build(entries, from, to)` renders the rows of a page; `failed` is called with the error of a load, and with nothing once one succeeds. */
+  constructor({ label, head, load, build, moved, failed }) {
+    Object.assign(this, { load, build, moved, failed });
     this.space = h("div.space", { role: "presentation" });
     this.el = h("div.scroller", { tabIndex: 0, role: "region", "aria-label": label }, this.space);
     this.heights = [];
@@ -226,17 +226,26 @@ export class Scroller {
       const entries = await this.load(Math.max(1, n * PAGE + 1 - AROUND), (n + 1) * PAGE + AROUND);
       if (this.gone || this.loading.get(n) !== token) return;
       this.data.set(n, entries);
-      this.failed = 0;
+      this.failures = 0;
+      this.failed?.(null);
       const el = this.pages.get(n);
       if (el) this.fill(n, el);
-    } catch {
-      this.failed = (this.failed ?? 0) + 1;
-      await new Promise((resolve) => setTimeout(resolve, Math.min(5000, 300 * this.failed)));
+    } catch (error) {
+      if (this.gone) return;
+      this.failures = (this.failures ?? 0) + 1;
+      this.failed?.(error);
+      await new Promise((resolve) => {
+        this.again = resolve;
+        setTimeout(resolve, Math.min(5000, 300 * this.failures));
+      });
     } finally {
       if (this.loading.get(n) === token) this.loading.delete(n);
       this.soon();
     }
   }
+
+  /** Tries at once what failed. */
+  again() {}
 
   /** Reloads the page of a seq; the old rows stay until the answer arrives. */
   refresh(seq) {

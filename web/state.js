@@ -2,8 +2,9 @@
 
 import { h, svg, clear, icon, words, when, number, plural, button, toast, state as notice, dialog, confirm } from "./dom.js";
 import { get, post, put, del } from "./api.js";
+import { nameOf } from "./list.js";
 import { markdown } from "./text.js";
-import { parts, plainText } from "./message.js";
+import { parts, plainText, isRegenerated } from "./message.js";
 
 export function view(frame) {
   const el = h("div.scroll.state"), abort = new AbortController(), { id } = frame;
@@ -112,7 +113,7 @@ export function view(frame) {
       h("section.panel", null, h("h2", null, "Model calls"), usage));
   }
 
-  const branch = ({ one, children, edit }) => edit ? h("li.edit", null, icon("edit"), h("span", null, h("a", { href: `#/c/${id}@${edit.place}` }, "#" + edit.place), " edited", edit.actor ? [" by ", words(edit.actor)] : "", ", ", when(edit.created), h("span.dim", null, ": ", words(clip(plainText(parts(edit))))))) : h("li", null, icon(one.parent ? "fork" : "talk"), h("span", null, h("a", { href: `#/c/${one.id}`, "aria-current": one.id === id ? "page" : null }, words(one.title || "Untitled")), h("span.dim", null, ` ${plural(one.turns, "turn")}`, one.parent ? `, left at #${one.parent.at_seq}` : "")), children.length ? h("ul", null, children.map(branch)) : null);
+  const branch = ({ one, children, edit }) => edit ? h("li.edit", null, icon("edit"), h("span", null, h("a", { href: `#/c/${id}@${edit.place}` }, "#" + edit.place), isRegenerated(edit) ? " regenerated" : " edited", edit.actor ? [" by ", words(edit.actor)] : "", ", ", when(edit.created), h("span.dim", null, ": ", words(clip(plainText(parts(edit))))))) : h("li", null, icon(one.parent ? "fork" : "talk"), h("span", null, h("a", { href: `#/c/${one.id}`, "aria-current": one.id === id ? "page" : null }, words(nameOf(one))), h("span.dim", null, ` ${plural(one.turns, "turn")}`, one.parent ? `, left at #${one.parent.at_seq}` : "")), children.length ? h("ul", null, children.map(branch)) : null);
 
   clear(el, notice("Loading…"));
   show();
@@ -140,5 +141,5 @@ function drawn(chain, conversation, width) {
   const axis = height - 26;
   return h("figure.lineage", null, svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${plural(chain.length, "checkpoint")}; the newest covers everything through #${chain[0].body.covers.to_seq} of ${head}` },
     shapes, svg("line", { x1: x(0), x2: x(head), y1: axis, y2: axis, class: "axis" }), svg("text", { x: x(0), y: axis + 17 }, "#1"), svg("text", { x: x(head), y: axis + 17, "text-anchor": "end" }, "#" + head)),
-    h("figcaption.dim", null, "Each checkpoint extends the previous one. Solid: turns added by it; pale: turns inherited."));
+    h("figcaption.dim", null, "Each checkpoint extends the previous one. Solid: turns added by it; pale: turns inherited; dotted: where it was made."));
 }

@@ -3,7 +3,7 @@
 import { h, add, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, copy, state as notice } from "./dom.js";
 import { get, post, del, follow, generate, picture, shown, memory, Problem } from "./api.js";
 import { markdown, code, diff } from "./text.js";
-import { parts, plainText, gist, edits, todo, languageOf } from "./message.js";
+import { parts, plainText, gist, edits, todo, languageOf, isPrompt, isRegenerated, toolOf } from "./message.js";
 import { Scroller, AROUND } from "./scroller.js";
 import { menu } from "./menu.js";
 
@@ -26,6 +26,7 @@ export class Timeline {
     this.writing = new Map();
     this.approvals = new Map();
     this.turns = new Map();
+    this.tools = new Map();
     this.abort = new AbortController();
     this.thinking = memory.get("thinking", false);
     this.everything = false;
@@ -37,13 +38,15 @@ export class Timeline {
       load: (from, to) => this.load(from, to),
       build: (entries, from, to) => this.build(entries, from, to),
       moved: (scroller) => this.moved(scroller),
+      failed: (error) => this.cannotRead(error),
     });
     this.jumps = h("div.jumps", null, iconButton("up", "Previous prompt (K)", () => this.prompt(-1)), iconButton("down", "Next prompt (J)", () => this.prompt(1)));
     this.toEnd = h("button.to-end", { type: "button", hidden: true, onclick: () => this.scroller.toEnd() }, icon("last"), h("span", null, "To the end"));
     this.jumps.append(this.toEnd);
     this.empty = notice("No messages yet", "New messages appear here as they are written.");
     this.empty.hidden = true;
-    this.el = h("section.timeline", { "aria-label": "Timeline" }, this.scroller.el, this.empty, this.jumps);
+    this.trouble = h("div.trouble", { role: "alert", hidden: true });
+    this.el = h("section.timeline", { "aria-label": "Timeline" }, this.scroller.el, this.empty, this.trouble, this.jumps);
     this.el.classList.toggle("show-thinking", this.thinking);
     this.readState();
     this.live();
@@ -72,6 +75,12 @@ export class Timeline {
       if (error instanceof Problem && error.status === 403) this.page.wordless(error);
       throw error;
     }
+  }
+
+  /** Says why turns cannot be read, until they can. An unreachable server is said elsewhere. */
+  cannotRead(error) {
+    this.trouble.hidden = !error?.status;
+    if (error?.status) clear(this.trouble, notice("The turns cannot be read", error.message, button("Try again", () => this.scroller.again())));
   }
 
   /** Finds what is read in the place of a replaced turn: `path` is the turn, its replacement, that one's replacement, and so on. */
@@ -111,7 +120,7 @@ export class Timeline {
     const from = this.conversation.head.seq + 1;
     follow(`/conversations/${this.id}/events`, { from }, {
       signal: this.abort.signal,
-      status: (connected) => this.page.connected(connected),
+      status: (connected, error) => this.page.connected(connected, error),
       frame: ({ event, data }) => {
         if (event === "event") this.happened(data);
         else if (event === "chunk") this.chunk(data);
@@ -195,12 +204,12 @@ export class Timeline {
       if (entry.kind) continue;
       entry.parts ??= parts(entry);
       for (const part of entry.parts) {
-        if (part.kind === "call" && part.id) calls.set(part.id, entry);
+        if (part.kind === "call" && part.id) calls.set(part.id, entry), this.tools.set(part.id, part.name);
         if (part.kind === "result" && part.id && !results.has(part.id)) results.set(part.id, { entry, part });
       }
     }
     // A result is merged into its call if the distance is small enough for both pages to see both.
-    const joined = (call, result) => call && result && result.entry.seq > call.seq && result.entry.seq - call.seq <= AROUND && result.entry.status !== "pending" && !result.entry.superseded_by;
+    const joined = (call, result) => call && result && result.entry.seq >= call.seq && result.entry.seq - call.seq <= AROUND && result.entry.status !== "pending" && !result.entry.superseded_by;
     const rows = [];
     let before = null, day = null, last = 0;
     const { parent } = this.conversation;
@@ -235,14 +244,15 @@ export class Timeline {
       for (const part of own) if (part.kind === "call" && joined(entry, results.get(part.id))) answers.set(part.id, results.get(part.id));
       const time = entry.occurred_at ?? entry.created;
       const between = dividers(entry, time);
-      const follows = !between.length && before && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && !entry.versions && entry.visibility === before.visibility && entry.status !== "pending";
+      const isNotice = isNoticed(entry, own);
+      const follows = !between.length && before && !isNotice && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && !entry.versions && entry.visibility === before.visibility && entry.status !== "pending";
       if (isHere) {
         const abandoned = new Map(own.filter((part) => part.kind === "call" && given.has(part.id)).map((part) => [part.id, given.get(part.id)]));
         const key = [entry.id, follows, [...answers.values()].map((one) => one.entry.seq), [...abandoned.keys()], entry.versions?.length, entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
         rows.push(this.row(entry, { own, answers, abandoned, follows, key, dividers: between }));
       }
       before = { actor: entry.actor, role: entry.role, visibility: entry.visibility, time };
-      if (entry.superseded_by) before = null;
+      if (entry.superseded_by || isNotice) before = null;
     }
     return rows;
   }
@@ -274,14 +284,15 @@ export class Timeline {
   }
 
   turn(entry, { own, answers, abandoned, follows }, row) {
-    const name = entry.actor ?? entry.role;
+    const tool = toolOf(own, this.tools), isNotice = isNoticed(entry, own);
+    const name = isNotice ? noticeName(entry) : tool && (entry.role === "user" || !entry.actor) ? tool : entry.actor ?? entry.role;
     const time = entry.occurred_at ?? entry.created;
-    const isTool = own.length && own.every((part) => part.kind === "result");
-    const el = h("article.turn", { tabIndex: -1, class: entry.role + (follows ? " follows" : "") + (isTool ? " tool" : ""), "aria-label": `${name}, ${entry.role}, place ${entry.seq}` });
+    const role = entry.speaker ? "tool" : entry.role;
+    const el = h("article.turn", { tabIndex: -1, class: entry.role + (follows || isNotice ? " follows" : "") + (tool || entry.speaker ? " tool" : ""), "aria-label": [name, isNotice ? "notice" : role, `place ${entry.seq}`].join(", ") });
     const head = h("header.who", null,
       h("span.avatar", { "aria-hidden": "true", vars: { "--hue": hue(name) } }, [...name][0]?.toUpperCase() ?? "?"),
       h("b.name", null, words(name)),
-      name !== entry.role && entry.role !== "user" && entry.role !== "assistant" ? h("span.dim", null, entry.role) : null,
+      name !== role && role !== "user" && role !== "assistant" ? h("span.dim", null, role) : null,
       entry.model && h("span.dim.model", null, words(entry.model)),
       h("span.grow"),
       h("a.place.dim", { href: `#/c/${this.id}@${entry.seq}`, title: "Link to this turn" }, "#" + entry.seq),
@@ -303,7 +314,8 @@ export class Timeline {
     } else {
       clearTimeout(this.writing.get(entry.id)?.timer);
       this.writing.delete(entry.id);
-      const inner = own.map((part, n) => this.part(part, `${entry.id}:${n}`, { answers, abandoned }, entry));
+      const shown = (part, n) => this.part(part, `${entry.id}:${n}`, { answers, abandoned }, entry);
+      const inner = own.map((part, n) => (entry.speaker && part.kind === "text" ? this.notice(part, entry, n) : shown(part, n)));
       if (entry.superseded_by) {
         el.classList.add("superseded");
         body.append(this.fold(entry.id + ":old", [h("span.badge", null, isReplaced(entry) ? "replaced" : "broken off"), h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
@@ -318,7 +330,7 @@ export class Timeline {
       }
     }
     const badge = (text, title) => head.insertBefore(h("span.badge", { title }, words(text)), head.querySelector(".grow"));
-    if (entry.versions) badge("edited", `Written as #${entry.written_seq}`);
+    if (entry.versions) badge(isRegenerated(entry) ? "regenerated" : "edited", `Written as #${entry.written_seq}`);
     if (entry.visibility === "private") {
       el.classList.add("private");
       badge(entry.audience?.length ? "private, for " + entry.audience.join(", ") : "private", "Only its actor and its audience see it");
@@ -366,6 +378,12 @@ export class Timeline {
       case "file": return h("p.file", null, h("span.badge", null, "file"), words(part.name ?? "without a name"), part.mime ? h("span.dim", null, " " + part.mime) : null);
       default: return this.fold(key, [h("span.dim", null, "Unknown block: "), h("code", null, String(part.value?.type ?? typeof part.value))], () => code(JSON.stringify(part.value, null, 2), "json"));
     }
+  }
+
+  /** What a program wrote in the name of a person. */
+  notice(part, entry, n) {
+    const line = part.text.replace(/<[^<>]*>/g, " ").trim().split("\n")[0].slice(0, 160);
+    return this.fold(`${entry.id}:${n}`, [h("b.tool-name", null, words(noticeName(entry))), h("span.gist", null, words(line))], () => h("pre.wraps", { dir: "auto" }, words(part.text)), { class: "call notice" });
   }
 
   /** Markdown, cut if it is long: instructions, pasted files. */
@@ -421,7 +439,7 @@ export class Timeline {
   result(part, key) {
     return this.fold(key, [
       h("span.status", { class: part.failed ? "failed" : "done", role: "img", "aria-label": part.failed ? "failed" : "result" }, icon(part.failed ? "cross" : "check")),
-      h("b.tool-name", null, words(part.name ?? "Result")), h("span.gist", null, words(plainText(part.parts).split("\n")[0].slice(0, 160))), part.failed ? h("span.badge.bad", null, "failed") : null,
+      h("b.tool-name", null, words(part.name ?? this.tools.get(part.id) ?? "Result")), h("span.gist", null, words(plainText(part.parts).split("\n")[0].slice(0, 160))), part.failed ? h("span.badge.bad", null, "failed") : null,
     ], () => [this.output(part), part.parts.filter((one) => one.kind === "image").map((one) => this.image(one, { conversation: this.id }))], { class: "call" });
   }
 
@@ -554,7 +572,7 @@ export class Timeline {
   /** Branches at the prompt of an answer, and generates another answer there. */
   async again(entry) {
     const { data } = await get(`/conversations/${this.id}/turns`, { before: entry.seq, order: "desc", limit: 200 }, this.abort.signal);
-    const prompt = data.find((turn) => turn.role === "user" && parts(turn).some((part) => part.kind === "text"));
+    const prompt = data.find(isPrompt);
     if (prompt) await this.branched(prompt, prompt.message?.content ?? prompt.content);
     else toast("There is no prompt before this answer", { error: true });
   }
@@ -639,7 +657,7 @@ export class Timeline {
     for (let tries = 0; tries < 20; tries++) {
       const query = by > 0 ? { after: seq, order: "asc", limit: 200 } : { before: seq, order: "desc", limit: 200 };
       const { data } = await get(`/conversations/${this.id}/turns`, query, this.abort.signal);
-      const found = data.find((turn) => turn.role === "user" && parts(turn).some((part) => part.kind === "text"));
+      const found = data.find(isPrompt);
       if (found) return this.show(placeOf(found));
       if (data.length < 200) break;
       seq = placeOf(data.at(-1));
@@ -690,6 +708,10 @@ export class Timeline {
   }
 }
 
+/** Whether nothing is shown of a turn but the words of a program. */
+const isNoticed = (turn, own) => !!turn.speaker && own.every((part) => part.kind === "text");
+/** Kind of a notice. Beside results it is not known. */
+const noticeName = (turn) => (turn.speaker === "tool" ? "notice" : turn.speaker);
 const isReplaced = (turn) => !!turn.superseded_by?.startsWith("turn_");
 /** Position of a turn in reading order. */
 const placeOf = (turn) => turn.place ?? turn.seq;

@@ -2,12 +2,16 @@
 
 use crate::given::present;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
-use everturn::{Change, ForkOptions, ListQuery, NewConversation};
+use everturn::{Change, ForkOptions, HistoryEntry, HistoryQuery, ListQuery, NewConversation, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings, SystemPrompt, Tombstone};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_core::message::{self, Part};
+use everturn_core::redaction;
 use everturn_core::time::Timestamp;
+use everturn_core::turn::Role;
+use everturn_views::speech;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -146,9 +150,48 @@ impl Operation for ListConversations {
             after: self.after.as_deref().map(cursor).transpose()?,
             limit: self.limit.unwrap_or(ListQuery::default().limit),
         })?;
-        let data = page.data.into_iter().map(|conversation| asker.shown(conversation)).collect();
+        let data = page.data.into_iter().map(|conversation| previewed(asker, conversation));
+        let data = data.collect::<Result<_, Error>>()?;
         Ok(Page { data, next: page.next.map(cursor_text) })
     }
+}
+
+/// A conversation as the asker may see it, with a preview if it has no title.
+fn previewed(asker: &Asker, mut conversation: Conversation) -> Result<Conversation, Error> {
+    if conversation.title.is_none() && !asker.is_counter() {
+        conversation.preview = preview(&asker.tenant, conversation.id)?;
+    }
+    Ok(asker.shown(conversation))
+}
+
+/// Number of turns that are searched for a preview, and its maximum number of characters.
+const PREVIEW_TURNS_MAX: usize = 20;
+const PREVIEW_CHARS_MAX: usize = 80;
+
+/// The beginning of what a person said first, for a conversation without a title. Secrets are masked: a list shows them to
+/// whoever looks for something else. Blocks.
+pub fn preview(tenant: &Tenant, id: ConversationId) -> Result<Option<String>, Error> {
+    let first = HistoryQuery { limit: PREVIEW_TURNS_MAX, ..HistoryQuery::default() };
+    let turns = match tenant.conversation(id).history(first) {
+        // It was deleted at this very moment.
+        Err(Error::NotFound(_)) => return Ok(None),
+        page => page?.data,
+    };
+    let said = turns.iter().filter_map(|entry| match entry {
+        HistoryEntry::Turn(turn) if turn.role == Role::User && turn.speaker.is_none() => turn.value(),
+        _ => None,
+    });
+    Ok(said.into_iter().find_map(|message| {
+        let texts: Vec<&str> = message::parts(&message)
+            .into_iter()
+            .filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None })
+            .collect();
+        let text = texts.join("\n");
+        let said = redaction::mask(speech::words(&text).ok()?, &mut Vec::new());
+        let line = said.lines().find(|line| !line.trim().is_empty())?.trim();
+        let end = line.char_indices().nth(PREVIEW_CHARS_MAX).map(|(end, _)| end);
+        Some(end.map_or_else(|| line.to_string(), |end| format!("{}…", &line[..end])))
+    }))
 }
 
 /// The cursor of the next page of conversations, as text.
@@ -215,7 +258,7 @@ impl Operation for GetConversation {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.conversation(&self.conversation)?.get().map(|conversation| asker.shown(conversation))
+        previewed(asker, asker.conversation(&self.conversation)?.get()?)
     }
 
     fn tag(answer: &Conversation) -> Option<String> {

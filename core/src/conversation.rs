@@ -298,6 +298,9 @@ pub struct Conversation {
     /// Title for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// Beginning of what a person said first, where there is no title. Only where conversations are read or listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preview: Option<String>,
     /// Every actor that has spoken.
     pub participants: Vec<String>,
     /// Metadata of the caller. Where a single conversation is read, also `system_prompt` with its text.
@@ -355,6 +358,7 @@ impl Conversation {
         Conversation {
             owner: None,
             title: None,
+            preview: None,
             participants: Vec::new(),
             metadata: BTreeMap::new(),
             policy: BTreeMap::new(),
@@ -371,6 +375,7 @@ impl Conversation {
             tenant,
             owner: None,
             title: None,
+            preview: None,
             participants: Vec::new(),
             metadata: BTreeMap::new(),
             state: Lifecycle::Active,

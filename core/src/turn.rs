@@ -305,6 +305,12 @@ pub struct Turn {
     pub actor: Option<String>,
     /// Role of the actor.
     pub role: Role,
+    /// Speaker, where it is not the one that `role` names.
+    #[schemars(
+        description = "Speaker, where it is not the one that `role` names: `tool` for the results of tools in a message of the user, or the kind of notice that a program wrote in the user's name (`command`, `reminder`, `environment`, …).",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub speaker: Option<Cow<'static, str>>,
     /// The message as given; `None` if erased, or still open: then see `partial`.
     #[schemars(
         description = "The whole message, where it has more fields than these.",
@@ -367,6 +373,7 @@ impl Turn {
             place: row.place,
             actor: row.actor,
             role: row.role,
+            speaker: None,
             message: body.message,
             status: row.status,
             partial: None,
@@ -426,6 +433,9 @@ impl Serialize for Turn {
             map.serialize_entry("actor", actor)?;
         }
         map.serialize_entry("role", &self.role)?;
+        if let Some(speaker) = &self.speaker {
+            map.serialize_entry("speaker", speaker)?;
+        }
         let fields: BTreeMap<&str, &RawValue> =
             self.message.as_ref().and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
         for name in ["content", "tool_calls", "tool_results"] {
@@ -484,6 +494,7 @@ impl<'de> Deserialize<'de> for Turn {
             place: Option<u64>,
             actor: Option<String>,
             role: Role,
+            speaker: Option<Cow<'static, str>>,
             #[serde(default, deserialize_with = "json::present")]
             content: Option<Raw>,
             #[serde(default, deserialize_with = "json::present")]
@@ -534,6 +545,7 @@ impl<'de> Deserialize<'de> for Turn {
             place: told.place.unwrap_or(told.seq),
             actor: told.actor,
             role: told.role,
+            speaker: told.speaker,
             message,
             status: told.status,
             partial: told.partial,

@@ -1,6 +1,7 @@
 // Servers, a browser and a fake model for the scenarios. They all end with the test program.
 
-import { spawn } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
+import { promisify } from "node:util";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync, mkdirSync } from "node:fs";
@@ -85,6 +86,13 @@ export class Server {
     const { id } = await this.post("/conversations", { title, policy: { compaction: { auto: false }, budget: { max_messages: null, max_events: null } } });
     if (turns.length) await this.say(id, ...turns);
     return id;
+  }
+  /** Imports a session of an agent, given by its lines, and returns the id of the conversation. */
+  async import(...lines) {
+    const file = path.join(folder(), "session.jsonl");
+    writeFileSync(file, lines.map((line) => JSON.stringify(line) + "\n").join(""));
+    await promisify(execFile)(BINARY, ["import", file, "--url", this.url], { env: own });
+    return (await this.get("/conversations")).data.sort((a, b) => b.created.localeCompare(a.created))[0].id;
   }
   say(id, ...turns) {
     return this.post(`/conversations/${id}/turns`, { turns: turns.map((turn) => (typeof turn === "string" ? { role: "user", actor: "alice", content: turn } : turn)) });

@@ -44,6 +44,12 @@ test("the first view takes less than 50 KB, the whole page with every view less 
   const sent = () => page.evaluate(() => performance.getEntries().filter((one) => one.entryType === "navigation" || /\/web\//.test(one.name)).reduce((sum, one) => ({ wire: sum.wire + one.transferSize, whole: sum.whole + one.decodedBodySize }), { wire: 0, whole: 0 }));
   const list = await sent();
   assert.ok(list.wire < 50 * 1024, `${list.wire} bytes for the list`);
+  // First view within 300 ms: no more than the files of the list in parallel, then who asks, then the list itself.
+  const first = await page.evaluate(() => performance.getEntriesByType("resource").map(({ name, startTime, responseEnd }) => ({ name: new URL(name).pathname, startTime, responseEnd })));
+  const files = first.filter((one) => one.name.startsWith("/web/"));
+  assert.deepEqual([...new Set(files.map((one) => one.name))].sort(), ["api.js", "app.js", "dom.js", "icon.svg", "list.js", "style.css"].map((name) => "/web/" + name));
+  const listed = first.find((one) => one.name === "/api/v1/conversations"), asked = first.filter((one) => one.responseEnd <= listed.startTime && !one.name.startsWith("/web/"));
+  assert.deepEqual(asked.map((one) => one.name), ["/api/v1/whoami"], "requests that the list waits for");
   await page.goto(talk(LOGIN));
   await page.waitForSelector(".turn");
   const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
@@ -106,6 +112,22 @@ test("nothing archived, and nothing at all, are states of their own", async () =
   await shot(page, "empty");
   await page.getByRole("button", { name: "Archived" }).click();
   await page.waitForFunction(() => document.querySelector(".entries .empty")?.textContent.includes("Nothing archived"));
+  await quiet(page);
+  await server.end();
+});
+
+test("a conversation without a title is called by its first words; tokens of long ago count", async () => {
+  const server = await Server.new();
+  const { id } = await server.post("/conversations", {});
+  await server.say(id, "<command-name>/clear</command-name>", { role: "user", content: "Where do the wombats live?", occurred_at: "2025-01-02T10:00:00Z" }, { role: "assistant", content: "In burrows.", model: "small", tokens: { prompt: 2000, completion: 400 }, occurred_at: "2025-01-02T10:01:00Z" });
+  const page = await open(server.url);
+  await page.waitForSelector('.entry .title:text-is("Where do the wombats live?")');
+  await page.waitForSelector('.entry .amount:has-text("2.4k tokens")');
+  await page.locator(".entry").click();
+  await page.waitForSelector('h1:text-is("Where do the wombats live?")');
+  assert.equal(await page.title(), "Where do the wombats live? · Everturn");
+  await page.keyboard.press("Control+k");
+  await page.waitForSelector('.option:has-text("Where do the wombats live?")');
   await quiet(page);
   await server.end();
 });
@@ -278,7 +300,28 @@ test("find inside one conversation", async () => {
   await shot(page, "find");
   await page.keyboard.press("Enter");
   await page.waitForSelector('.turn.current:has-text("rounding half")');
+  await page.keyboard.press("Escape");
+  await page.waitForSelector(".finder", { state: "hidden" });
+  assert.equal(await page.locator(".turn.current").count(), 1, "the place stays selected");
   await quiet(page);
+});
+
+test("the words that were found are visible, however far into a text they are", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Deep", "The parser reads the file again and finds the line with the quote. ".repeat(9) + "Then the xylophone plays for the quagga.");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn");
+  const visible = () => page.locator(".hit mark").evaluateAll((all) => all.map((mark) => { const box = mark.closest(".snippet").getBoundingClientRect(), own = mark.getBoundingClientRect(); return own.bottom <= box.bottom + 1 && own.top >= box.top - 1; }));
+  await page.keyboard.press("/");
+  await page.getByRole("searchbox", { name: "Find in this conversation" }).fill("xylophone quagga");
+  await page.waitForSelector(".found .hit mark");
+  assert.ok((await visible()).every(Boolean), `in find: ${await visible()}`);
+  await page.keyboard.press("Escape");
+  await page.getByRole("searchbox", { name: "Search everything" }).fill("xylophone quagga");
+  await page.waitForSelector(".entries .hit mark");
+  assert.ok((await visible()).every(Boolean), `in the list: ${await visible()}`);
+  await quiet(page);
+  await server.end();
 });
 
 test("Ctrl+K goes to conversations, to places and does things", async () => {
@@ -356,6 +399,94 @@ test("100,000 turns open at their end, scroll, and jump", async () => {
   await page.waitForSelector('[data-seq="31416"].current');
   const top = await page.locator('[data-seq="31416"]').evaluate((el) => el.getBoundingClientRect().top);
   assert.ok(top > 60 && top < 700, `in view: ${top}`);
+  await quiet(page);
+  await server.end();
+});
+
+// ---------------------------------------------------------------------------------------------------- sessions of agents
+
+/** A session of Claude Code, from `[type, content, further fields]`, a minute apart. */
+const claude = (...said) => said.map(([type, content, more], n) => ({ type, uuid: `u${n}`, parentUuid: n ? `u${n - 1}` : null, sessionId: "s1", cwd: "/home/me/proj", version: "2.1.0", timestamp: new Date(Date.UTC(2026, 1, 1, 0, n)).toISOString(), message: { id: `m${n}`, role: type, content }, ...more }));
+/** A session of Codex, from its items. */
+const codex = (...items) => [{ type: "session_meta", payload: { id: "cdx-1", cwd: "/home/me/proj", originator: "codex_cli_rs", cli_version: "0.46.0" } }, ...items.map((payload) => ({ type: "response_item", payload }))].map((line, n) => ({ timestamp: new Date(Date.UTC(2026, 1, 1, 0, n)).toISOString(), ...line }));
+
+test("what a program wrote in the name of a person is folded and named, and is no prompt", async () => {
+  const server = await Server.new();
+  const id = await server.import(...claude(
+    ["user", "Which parser is it?"],
+    ["assistant", [{ type: "text", text: "The old one." }]],
+    ["user", "<command-name>/clear</command-name>\n<command-message>clear</command-message>"],
+    ["user", "<local-command-stdout>cleared kiwi</local-command-stdout>"],
+    ["user", "Caveat: The messages below were generated by the user while running local commands.", { isMeta: true }],
+    ["user", "What does the parser do?"],
+    ["assistant", [{ type: "tool_use", id: "t1", name: "Skill", input: { skill: "pdf" } }]],
+    ["user", [{ type: "tool_result", tool_use_id: "t1", content: "Launching skill: pdf" }, { type: "text", text: "[Request interrupted by user for tool use]" }]],
+    ["user", [{ type: "text", text: "Base directory for this skill: /skills/pdf\n\nzebra instructions" }], { isMeta: true }],
+    ["user", "A hook of mine wrote this.", { isMeta: true }],
+    ["assistant", [{ type: "text", text: "It parses things." }]]));
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("It parses things.")');
+  const notices = await page.locator("details.notice > summary").allInnerTexts();
+  assert.deepEqual(notices.map((one) => one.split("\n")[0]), ["command", "command output", "command", "notice", "skill", "program text"]);
+  assert.match(notices[1], /cleared kiwi/);
+  assert.equal(await page.locator(".turn.user:not(.tool)").count(), 2, "speech bubbles");
+  await unfold(page.locator('details.notice:has-text("skill")'));
+  assert.match(await text(page, 'details.notice:has-text("zebra") .inside'), /^Base directory for this skill: \/skills\/pdf\s+zebra instructions$/);
+  assert.deepEqual(await accessible(page), []);
+  await page.keyboard.press("G");
+  await page.keyboard.press("K");
+  await page.waitForSelector('.current:has-text("What does the parser do?")');
+  await page.keyboard.press("K");
+  await page.waitForSelector('.current:has-text("Which parser is it?")');
+  await page.keyboard.press("J");
+  await page.waitForSelector('.current:has-text("What does the parser do?")');
+  await shot(page, "notices");
+  await quiet(page);
+  await server.end();
+});
+
+test("calls of Codex are folded with their results, which are shown as text", async () => {
+  const server = await Server.new();
+  const id = await server.import(...codex(
+    { type: "message", role: "user", content: [{ type: "input_text", text: "<environment_context>\n<cwd>/home/me/proj</cwd>\n</environment_context>" }] },
+    { type: "message", role: "user", content: [{ type: "input_text", text: "List the yaml files" }] },
+    { type: "function_call", name: "shell", arguments: '{"command":["ls"]}', call_id: "call_1" },
+    { type: "function_call_output", call_id: "call_1", output: '{"output": "alpha.txt\\nwombat.yaml\\n", "metadata": {"exit_code": 0}}' },
+    { type: "custom_tool_call", name: "apply_patch", call_id: "call_2", status: "completed", input: "*** Begin Patch\n*** Update File: a.rs\n@@\n-a\n+b\n*** End Patch" },
+    { type: "custom_tool_call_output", call_id: "call_2", output: "Success" },
+    { type: "web_search_call", status: "completed", action: { type: "search", query: "wombats" } },
+    { type: "message", role: "assistant", content: [{ type: "output_text", text: "There is one: wombat.yaml" }] }));
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("There is one")');
+  assert.deepEqual(await page.locator(".call .tool-name").allInnerTexts(), ["environment", "shell", "apply_patch", "web_search"]);
+  assert.equal(await page.locator('.call [aria-label="done"]').count(), 2);
+  const call = page.locator('details.call:has-text("shell")');
+  await unfold(call);
+  assert.match(await call.innerText(), /Result #\d+\s+Copy\s+alpha\.txt\nwombat\.yaml/);
+  assert.doesNotMatch(await page.locator(".scroller").innerText(), /metadata|Unknown block/);
+  await quiet(page);
+  await server.end();
+});
+
+test("calls of every shape are calls, and results say whose they are", async () => {
+  const server = await Server.new();
+  const call = (id, name) => ({ type: "tool_call", id, name, arguments: { path: "src" } });
+  const id = await server.talk("Shapes", "go",
+    { role: "assistant", content: [call("n1", "list_files"), { type: "tool_search_call", id: "s1", action: { query: "maps" } }, { type: "mcp_call", id: "m1", name: "weather", arguments: '{"city":"Oslo"}', output: "cold" }] },
+    { message: { role: "tool", tool_call_id: "n1", content: "a.rs" } },
+    { message: { role: "user", parts: [{ functionResponse: { name: "glob", response: { output: "b.rs" } } }] } },
+    { role: "user", content: [{ type: "tool_result", tool_use_id: "absent", content: "ok" }] });
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("b.rs")');
+  const calls = page.locator("details.call");
+  assert.deepEqual(await page.locator(".call .tool-name").allInnerTexts(), ["list_files", "tool_search", "weather", "glob", "Result"]);
+  assert.deepEqual(await calls.locator(".status").evaluateAll((all) => all.map((one) => one.getAttribute("aria-label"))), ["done", "waiting", "done", "result", "result"]);
+  assert.deepEqual(await page.locator(".turn:has(.call) .name").allInnerTexts(), ["assistant", "glob", "tool"], "who speaks");
+  assert.equal(await page.locator("text=Unknown block").count(), 0);
+  await page.goto(`${server.url}/#/c/${id}/projected`);
+  await page.waitForSelector(".pair .msg");
+  const heads = await page.locator(".pair > .msg:first-child .msg-head b").allInnerTexts();
+  assert.deepEqual(heads, ["user", "assistant", "list_files", "glob", "tool"]);
   await quiet(page);
   await server.end();
 });
@@ -443,6 +574,49 @@ test("a server that is gone is said so, and the page goes on when it is back", a
   await server.end();
 });
 
+test("a server that answers with errors is said so, and the page goes on when it recovers", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Broken", "still here");
+  const page = await open(server.url);
+  await page.waitForSelector(".entry .title");
+  const fail = (route) => route.fulfill({ status: 500, contentType: "application/problem+json", body: JSON.stringify({ code: "store.io", detail: "the disk cannot be read; see the log of the server" }) });
+  await page.route(/\/(turns|events|project)(\?|$)/, fail);
+  await page.goto(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.trouble:has-text("the disk cannot be read")');
+  await page.waitForSelector('.connection:has-text("the disk cannot be read")');
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "trouble");
+  await page.goto(`${server.url}/#/c/${id}/projected`);
+  await page.waitForSelector('.pairs:has-text("the disk cannot be read")');
+  await page.unroute(/\/(turns|events|project)(\?|$)/);
+  await page.getByRole("button", { name: "Try again" }).click();
+  await page.waitForSelector('.pair:has-text("still here")');
+  await page.goto(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("still here")');
+  await page.waitForSelector(".trouble", { state: "hidden" });
+  await page.waitForFunction(() => !document.querySelector(".connection").textContent);
+  await quiet(page);
+  await server.end();
+});
+
+test("whatever takes long says that it is loading", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Slow", "still here");
+  const page = await open(server.url);
+  const held = [];
+  await page.route(/\/(whoami|project)(\?|$)/, (route) => void held.push(route));
+  await page.reload();
+  await page.waitForSelector('.main:has-text("Loading")');
+  held.splice(0).forEach((route) => route.continue());
+  await page.waitForSelector(".entry .title");
+  await page.goto(`${server.url}/#/c/${id}/projected`);
+  await page.waitForSelector('.pairs:has-text("Loading")');
+  held.splice(0).forEach((route) => route.continue());
+  await page.waitForSelector('.pair:has-text("still here")');
+  await quiet(page);
+  await server.end();
+});
+
 // ---------------------------------------------------------------------------------------------------- the other views
 
 test("raw beside projected: what is hidden, why, and what it saves", async () => {
@@ -451,6 +625,9 @@ test("raw beside projected: what is hidden, why, and what it saves", async () =>
   assert.equal(await page.locator(".gone-pair").count(), 2);
   assert.match(await text(page, ".gone-pair .hole"), /hidden by clean_tool_repair, about \d+ tokens/);
   assert.match(await text(page, ".numbers"), /2 hidden/);
+  const { checkpoint } = await (await fetch(`${demo}/api/v1/conversations/${ids[LOGIN]}`)).json();
+  assert.match(await text(page, ".covered"), new RegExp(`checkpoint stands for the turns through #${checkpoint.through_seq}\\b`));
+  assert.match(await text(page, ".numbers"), /estimated[^]*messages after #/);
   assert.deepEqual(await accessible(page), []);
   await shot(page, "projected");
   await page.getByLabel("Policy").selectOption("summary_prefix");
@@ -521,6 +698,10 @@ test("state: checkpoints as a line of time, pins with undo, facts, forks", async
   assert.match(await page.locator(".state").innerText(), /Scratchpads[^]*"next":"command_line"[^]*Policies[^]*projection\s+clean_tool_repair/);
   await page.goto(talk(QUEUE) + "/state");
   await page.waitForSelector('.tree .edit:has-text("#2 edited by lee")');
+  await page.goto(talk("Logins time out: what if we roll back?") + "/state");
+  await page.waitForSelector('.tree li li:has([aria-current]):has-text("left at #13") .edit:has-text("edited by alice")');
+  for (const close of await page.getByRole("button", { name: "Dismiss" }).all()) await close.click();
+  await page.locator(".tree").evaluate((tree) => tree.scrollIntoView({ block: "center" }));
   await shot(page, "tree");
   await page.goto(talk(LOGIN) + "/state");
   await page.waitForSelector('.tree:has-text("what if we roll back")');
@@ -662,7 +843,7 @@ test("say something, edit it, undo, and erase it", async () => {
   await page.getByRole("button", { name: /More about turn/ }).click();
   await page.getByRole("menuitem", { name: "Edit in place…" }).click();
   await page.getByRole("textbox", { name: "New text" }).fill("Good morning");
-  await page.getByRole("button", { name: "Replace" }).click();
+  await page.keyboard.press("Control+Enter");
   await page.waitForSelector('.turn:has-text("Good morning"):has-text("1 earlier version")');
   assert.equal(await page.locator(".turn").count(), 1);
   await page.getByRole("button", { name: "Undo" }).click();
@@ -701,6 +882,24 @@ test("ask a model, see the answer come, and stop one", async () => {
   fake.close();
 });
 
+test("of several models the one called default is asked", async () => {
+  const fake = await model(["Yes ", "indeed."]);
+  const named = (name) => `[models.${name}]\nbase_url = "${fake.url}"\nmodel = "${name}-1"\n`;
+  const server = await Server.new(named("anthropic") + named("default") + named("zeta"));
+  const id = await server.talk("Choice");
+  const page = await open(`${server.url}/#/c/${id}`);
+  const select = page.getByRole("combobox", { name: "Model" });
+  await select.waitFor();
+  assert.equal(await select.inputValue(), "default");
+  await page.getByRole("textbox", { name: "Write a message" }).fill("Really?");
+  await page.keyboard.press("Control+Enter");
+  await page.waitForSelector('.turn.assistant:not(.writing):has-text("Yes indeed.")');
+  assert.equal(fake.state.asked[0].model, "default-1");
+  await quiet(page);
+  await server.end();
+  fake.close();
+});
+
 test("while an approval is pending the model is not asked, and the page says so", async () => {
   const fake = await model(["Gladly ", "done."]);
   const server = await Server.new(`[models.default]\nbase_url = "${fake.url}"\nmodel = "small"\n`);
@@ -732,7 +931,7 @@ test("an answer is generated anew in its place, and in a fork", async () => {
   };
   await page.getByRole("button", { name: "Ask" }).waitFor();
   await choose("Regenerate in place");
-  await page.waitForSelector('[data-seq="3"]:has-text("Fresh answer."):has-text("1 earlier version")');
+  await page.waitForSelector('[data-seq="3"]:has-text("Fresh answer."):has-text("1 earlier version"):has(.badge:text-is("regenerated"))');
   assert.match((await page.locator(".turn").allInnerTexts()).join("\n"), /one[^]*Fresh answer[^]*two[^]*Last answer/);
   await choose("Regenerate in a fork");
   await page.waitForSelector(".facts:has-text('forked from')");
@@ -817,7 +1016,7 @@ test("compact with a preview, and take it back", async () => {
   await server.end();
 });
 
-test("archive with undo; deleting asks first", async () => {
+test("rename with Enter, archive with undo; deleting asks first", async () => {
   const server = await Server.new();
   const id = await server.talk("Old", "one");
   const page = await open(`${server.url}/#/c/${id}`);
@@ -826,10 +1025,14 @@ test("archive with undo; deleting asks first", async () => {
     await page.getByRole("button", { name: "More", exact: true }).click();
     await page.getByRole("menuitem", { name }).click();
   };
+  await choose("Rename…");
+  await page.getByRole("textbox", { name: "Title" }).fill("Older");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector('h1:text-is("Older")');
   await choose("Archive");
   await page.waitForSelector(".entries .empty");
   await page.getByRole("button", { name: "Undo" }).click();
-  await page.waitForSelector('.entry:has-text("Old")');
+  await page.waitForSelector('.entry:has-text("Older")');
   await choose("Delete…");
   await page.getByRole("button", { name: "Cancel" }).click();
   assert.equal((await server.get("/conversations")).data.length, 1);
@@ -864,9 +1067,21 @@ test("with keys the page asks for one and keeps it in the tab only", async () =>
   const other = await page.context().newPage();
   await other.goto(server.url);
   await other.waitForSelector(".sign-in");
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Go anywhere" }).fill("sign out");
+  await page.waitForSelector('.option[aria-selected="true"]:has-text("Sign out")');
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".sign-in");
+  await page.getByLabel("Key", { exact: true }).fill(secret);
+  await page.getByLabel("Remember the key").check();
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.waitForSelector('.turn:has-text("nobody else")');
+  await page.evaluate(() => (location.hash = "#/"));
+  await page.waitForFunction(() => Object.keys(localStorage).some((name) => name.startsWith("everturn.seen")));
   await page.keyboard.press("?");
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.waitForSelector(".sign-in");
+  assert.deepEqual(await page.evaluate(() => Object.keys({ ...localStorage })), []);
   await quiet(page);
   await server.end();
 });
@@ -958,6 +1173,8 @@ test("hostile content is shown as text and does nothing", async () => {
     { role: "user", content: [{ type: "image", source: { type: "url", url: "https://evil.example/x.png" } }] },
     { role: "assistant", content: [{ type: "tool_use", id: "t", name: "<script>alert(1)</script>", input: { command: "<img src=x onerror=alert(1)>" } }] },
     { role: "user", content: [{ type: "tool_result", tool_use_id: "t", content: [{ type: "text", text: "<script>alert(1)</script>" }, { type: "image", source: { type: "url", url: "https://evil.example/y.png" } }] }] },
+    { message: { role: "assistant", content: "odd calls", tool_calls: [null, 7, { type: 5, id: {} }] } },
+    { message: { role: "user", content: [null, 7, { type: 5 }, { type: "tool_result", content: 7 }, { type: "text", text: {} }, "odd blocks"] } },
     { role: "assistant", content: [{ type: "thinking", thinking: "<script>alert(1)</script>" }, { type: "whatever", html: "<script>alert(1)</script>" }] });
   await server.api("PUT", `/conversations/${id}/pins/x`, { value: "<script>alert(1)</script>" });
   const page = await open(`${server.url}/#/c/${id}`);
@@ -972,12 +1189,17 @@ test("hostile content is shown as text and does nothing", async () => {
     const links = await page.locator("main a").evaluateAll((all) => all.map((one) => one.getAttribute("href")).filter((href) => !/^(https?:\/\/|mailto:|#)/.test(href)));
     assert.deepEqual(links, []);
   }
+  await page.goto(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("odd blocks")');
+  await page.waitForSelector('.turn .md:has-text("odd calls")');
   await page.goto(`${server.url}/#/c/${id}@2`);
   await page.waitForSelector('.turn:has-text("window.hacked = 1")');
   await page.keyboard.press("g");
   await page.waitForSelector(".trick:has-text('U+202E')");
   await page.waitForSelector(".host:has-text('evil.example')");
   await shot(page, "hostile");
+  await server.api("PATCH", `/conversations/${id}`, { title: "safe\u202Egnp.exe\u200B" });
+  await page.waitForFunction(() => document.title === "safeU+202Egnp.exeU+200B · Everturn");
   await page.getByRole("searchbox", { name: "Search everything" }).fill("hacked");
   await page.waitForSelector(".hit");
   await quiet(page);
@@ -1028,6 +1250,15 @@ test("on a phone: the list, a conversation, and back", async () => {
     await page.goto(talk(LOGIN) + "/" + view);
     await page.waitForTimeout(400);
     assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390, view);
+    if (view === "projected") {
+      const shown = (pair) => page.locator(`${pair} > *`).evaluateAll((all) => all.filter((one) => one.offsetHeight).map((one) => one.textContent));
+      const { length } = await page.locator(".same-pair").all();
+      assert.deepEqual((await shown(".same-pair")).map((head) => head.slice(0, 17)), Array(length).fill("Raw and projected"), "the same is there once");
+      const gone = await shown(".gone-pair");
+      assert.match(gone[0], /^Raw/);
+      assert.match(gone[1], /^hidden by/, "below what is hidden");
+      await page.locator(".pairs").evaluate((pairs) => pairs.scrollIntoView());
+    }
     await shot(page, "phone-" + view);
   }
   await page.goto(demo + "/#/usage");

@@ -48,7 +48,7 @@ prop_compose! {
     ) -> Turn {
         let at: Timestamp = "2026-11-15T05:30:12.345Z".parse().unwrap();
         Turn {
-            id: TurnId::from_bytes([7; 16]), conversation: ConversationId::from_bytes([7; 16]), seq, place: seq / 2, actor, role,
+            id: TurnId::from_bytes([7; 16]), conversation: ConversationId::from_bytes([7; 16]), seq, place: seq / 2, actor, role, speaker: reason.clone().map(Into::into),
             message: message.filter(|_| !erased).map(|text| raw(&text)), status,
             partial: (status == Status::Pending).then(|| Partial::new("half".into())),
             tokens: tokens.map(|(prompt, completion)| Tokens { prompt, completion }),

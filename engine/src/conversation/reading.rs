@@ -13,6 +13,7 @@ use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_BYTES_MAX;
 use everturn_core::turn::{Partial, Status, Turn};
 use everturn_store::TurnQuery;
+use everturn_views::speech;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -208,9 +209,12 @@ const EVENTS_PAGE: u64 = 500;
 const SEARCHED_MAX: u64 = 20_000;
 
 impl ConversationHandle {
-    /// A turn as the caller sees it, with its durable text so far if it is open.
+    /// A turn as the caller sees it, with its speaker, and with its durable text so far if it is open.
     pub(crate) fn viewed(&self, turn: Turn) -> Result<Turn, Error> {
-        Ok(self.tenant.viewer().turn(self.shared().with_partial(self.key(), turn)?))
+        let mut turn = self.tenant.viewer().turn(self.shared().with_partial(self.key(), turn)?);
+        let name = speech::of_turn(&turn).name();
+        turn.speaker = (name != turn.role.as_str()).then(|| name.into());
+        Ok(turn)
     }
 
     /// One turn as the conversation sees it: a fork sees inherited turns as they were.

@@ -1,14 +1,14 @@
 //! Conversations as resources: listed, and read as Markdown or as a transcript value.
 
 use everturn::{HistoryEntry, HistoryQuery, ListQuery, Order, Tenant};
-use everturn_api::conversations::{cursor, cursor_text};
+use everturn_api::conversations::{cursor, cursor_text, preview};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::message::{self, Part};
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::{Role, Status, Turn};
+use everturn_core::turn::{Status, Turn};
 use everturn_views::speech;
 use rmcp::model::{ListResourcesResult, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 use serde_json::Value;
@@ -24,9 +24,6 @@ const PAGE: usize = 100;
 const RESOURCE_TURNS_MAX: usize = 200;
 /// Maximum number of characters shown of a tool result.
 const RESULT_CHARS_MAX: usize = 4000;
-/// Number of turns that are searched for a preview, and its maximum number of characters.
-const PREVIEW_TURNS_MAX: usize = 20;
-const PREVIEW_CHARS_MAX: usize = 80;
 /// Maximum size of a transcript resource.
 const RESOURCE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
@@ -97,27 +94,6 @@ fn resource(scope: &Tenant, conversation: &Conversation) -> Result<Resource, Err
         Some(title) => resource.with_title(title),
         None => resource,
     })
-}
-
-/// The beginning of what the user said first, for a conversation without a title. Blocks.
-pub fn preview(scope: &Tenant, id: ConversationId) -> Result<Option<String>, Error> {
-    let first = HistoryQuery { limit: PREVIEW_TURNS_MAX, ..HistoryQuery::default() };
-    let turns = match scope.conversation(id).history(first) {
-        // It was deleted at this very moment.
-        Err(Error::NotFound(_)) => return Ok(None),
-        page => page?.data,
-    };
-    let said = turns.iter().filter_map(|entry| match entry {
-        HistoryEntry::Turn(turn) if speech::of_turn(turn).role == Role::User => turn.value(),
-        _ => None,
-    });
-    Ok(said.map(|message| words(&message)).find_map(|text| {
-        let said = speech::words(&text).ok()?;
-        let said = masked(said);
-        let line = said.lines().find(|line| !line.trim().is_empty())?.trim();
-        let end = line.char_indices().nth(PREVIEW_CHARS_MAX).map(|(end, _)| end);
-        Some(end.map_or_else(|| line.to_string(), |end| format!("{}…", &line[..end])))
-    }))
 }
 
 /// Masks secrets: a list shows them to whoever looks for something else.

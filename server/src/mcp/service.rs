@@ -11,8 +11,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::http::Uri;
 use axum::http::request::Parts;
 use everturn::Tenant;
-use everturn_api::conversations::ListConversations;
-use everturn_api::{Asker, Operation, Row, Work};
+use everturn_api::{Asker, Row, Work};
 use everturn_core::Error;
 use everturn_core::id::TenantName;
 use parking_lot::Mutex;
@@ -222,11 +221,7 @@ impl Service {
                     tools::run(row, Asker { tenant, ..asker }, &arguments)
                 }
             };
-            let answer = tools::answer(json?)?;
-            match row.about.name == ListConversations::ABOUT.name {
-                true => tools::with_previews(&scope, answer),
-                false => Ok(answer),
-            }
+            tools::answer(json?)
         };
         let answer = caller.blocking(is_large, run).await;
         Ok(answer.unwrap_or_else(|error| tools::refused(&error)))

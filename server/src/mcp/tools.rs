@@ -3,10 +3,8 @@
 //! A failure is an answer too, one that says what to do; the protocol's own errors are for tools that do not
 //! exist.
 
-use super::resources;
 use super::service::McpCaller;
 use crate::schema::{for_each, simplify};
-use everturn::Tenant;
 use everturn::model::wait;
 use everturn_api::given::{Given, without_place};
 use everturn_api::{Asker, Noun, Row, TABLE};
@@ -135,21 +133,6 @@ const HINTS: [(&str, &str); 7] = [
 /// The text of an error in the words of the tools.
 pub fn in_tools(text: &str) -> String {
     HINTS.iter().fold(text.to_string(), |text, (other, tool)| text.replace(other, tool))
-}
-
-/// A list of conversations in which those without a title have a preview. Blocks.
-pub fn with_previews(scope: &Tenant, mut listed: CallToolResult) -> Result<CallToolResult, Error> {
-    let Some(page) = listed.structured_content.as_mut() else { return Ok(listed) };
-    for entry in page["data"].as_array_mut().into_iter().flatten() {
-        let id = entry["id"].as_str().and_then(|id| id.parse().ok());
-        if let Some(id) = id.filter(|_| entry["title"].is_null())
-            && let Some(preview) = resources::preview(scope, id)?
-        {
-            entry["preview"] = preview.into();
-        }
-    }
-    listed.content = vec![ContentBlock::text(page.to_string())];
-    Ok(listed)
 }
 
 /// Descriptions, in the order of the table.

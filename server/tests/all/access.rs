@@ -272,6 +272,13 @@ async fn a_counter_sees_numbers_and_no_words() {
     for path in ["/v1/conversations", "/v1/models", "/mcp"] {
         assert_eq!(get(path).await.0, 403, "{path}");
     }
+    // A conversation without a title has no preview either.
+    let untitled = scope.create(everturn::NewConversation::default()).wait().unwrap();
+    untitled.append(NewTurn::user(MARKER)).wait().unwrap();
+    for path in ["/api/v1/conversations".to_string(), format!("/api/v1/conversations/{}", untitled.id())] {
+        let (status, text) = get(&path).await;
+        assert!(status == 200 && !text.contains(MARKER), "{path}: {text}");
+    }
     stage.stop().await;
 }
 

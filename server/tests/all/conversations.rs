@@ -32,6 +32,34 @@ async fn a_conversation_is_made_and_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_turn_says_who_speaks_and_a_conversation_without_a_title_what_was_said_first() {
+    let stage = Stage::new().await;
+    let made = stage.post(ALL, &json!({}), 201).await;
+    let id = made["id"].as_str().unwrap();
+    let secret = format!("ghp_{}", "aB3d".repeat(9));
+    let turns = json!({"turns": [
+        {"role": "user", "content": "<command-name>/clear</command-name>"},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
+        {"role": "user", "content": format!("Where is {secret}?\nTell me.")},
+        {"role": "assistant", "content": "<command-name>"},
+    ]});
+    stage.post(&format!("{ALL}/{id}/turns"), &turns, 201).await;
+    let history = stage.get(&format!("{ALL}/{id}/turns"), 200).await;
+    let turns = history["data"].as_array().unwrap();
+    let speakers: Vec<Option<&str>> = turns.iter().map(|turn| turn["speaker"].as_str()).collect();
+    assert_eq!(speakers, [Some("command"), Some("tool"), None, None]);
+    let turn = format!("/api/v1/turns/{}?conversation={id}", turns[0]["id"].as_str().unwrap());
+    assert_eq!(stage.get(&turn, 200).await["speaker"], "command");
+    let read = stage.get(&format!("{ALL}/{id}"), 200).await;
+    let preview = read["preview"].as_str().unwrap();
+    assert!(preview.starts_with("Where is ") && !preview.contains(&secret), "{preview}");
+    assert_eq!(stage.get(ALL, 200).await["data"][0]["preview"], preview);
+    stage.send(Method::PATCH, &format!("{ALL}/{id}"), &json!({"title": "Keys"}), 200).await;
+    assert_eq!(stage.get(&format!("{ALL}/{id}"), 200).await.get("preview"), None);
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pages_go_through_everything_once() {
     let stage = Stage::new().await;
     let mut made = Vec::new();

@@ -141,6 +141,7 @@ fn read_conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
         tenant: TenantName::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?,
         owner: row.get("owner")?,
         title: row.get("title")?,
+        preview: None,
         participants: json(row, "participants")?,
         metadata: json(row, "metadata")?,
         state: row.get::<_, Parsed<_>>("state")?.0,
