@@ -162,7 +162,7 @@ impl Database {
 
 impl Running {
     fn start(data: &Path, port: u16) -> Running {
-        let script = "\"$@\" </dev/null & echo $!; read _; kill -INT $! 2>/dev/null; wait";
+        let script = "\"$@\" </dev/null & echo $!; read _; kill -CONT $! $(ps -o pid= --ppid $!) 2>/dev/null; kill -INT $! 2>/dev/null; wait";
         let mut shell = Command::new("sh");
         shell.args(["-c", script, "sh"]).arg(program("postgres").get_program()).arg("-D").arg(data);
         // What these tests do to it, the operating system survives, so nothing is gained by syncing.

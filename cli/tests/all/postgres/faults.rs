@@ -58,19 +58,19 @@ fn failover_to_a_synchronous_standby_loses_nothing() {
         let load = Load::on(&[&one, &two]);
         let turn = open_turn(&one, &load.conversations[0]);
         load.run(&shell, &url, |load| {
-            load.more(200);
+            load.more(60);
             until_turn(&two, &turn, "the text is durable", |turn| turn["partial"]["text"] == "half a thou");
             one.kill();
             let ended = |turn: &Value| turn["status"] == "interrupted" && turn["content"] == "half a thou";
             let took = until_turn(&two, &turn, "the turn of the dead server ends", ended);
             eprintln!("the turn of the dead server was interrupted after {:.1} s", took.as_secs_f64());
-            load.more(200);
+            load.more(60);
             let three = serve(&shell, &url);
             load.replace(0, &three);
-            load.more(100);
+            load.more(40);
             primary.stop("-KILL");
             standby.promote();
-            load.more(200);
+            load.more(60);
             drop(three);
         });
     });
@@ -87,10 +87,10 @@ fn a_primary_that_hangs_is_left_for_the_promoted_standby() {
         let (one, two) = (serve(&shell, &url), serve(&shell, &url));
         let load = Load::on(&[&one, &two]);
         load.run(&shell, &url, |load| {
-            load.more(100);
+            load.more(40);
             primary.freeze();
             standby.promote();
-            load.more(100);
+            load.more(40);
         });
     });
 }
@@ -105,11 +105,11 @@ fn a_database_that_restarts_under_load_loses_nothing() {
         let load = Load::on(&[&one, &two]);
         load.run(&shell, &url, |load| {
             for signal in ["-INT", "-QUIT", "-KILL"] {
-                load.more(100);
+                load.more(40);
                 database.stop(signal);
                 database.start();
             }
-            load.more(100);
+            load.more(40);
         });
     });
 }
@@ -148,7 +148,7 @@ fn a_bad_network_to_the_database_loses_nothing() {
             std::thread::sleep(Duration::from_millis(500));
             proxies.iter().for_each(Proxy::cut);
             proxies.iter().for_each(|proxy| proxy.set(Network::Up));
-            load.more(100);
+            load.more(40);
         });
     });
 }
@@ -163,7 +163,7 @@ fn lost_notifications_are_repaired_by_looking() {
         proxies.iter().for_each(|proxy| proxy.set(Network::Deaf));
         let [one, two] = [0, 1].map(|nth: usize| serve(&shell, &url(&[proxies[nth].port])));
         let load = Load::on(&[&one, &two]);
-        load.run(&shell, &url(&[database.port]), |load| load.more(100));
+        load.run(&shell, &url(&[database.port]), |load| load.more(40));
     });
 }
 

@@ -170,7 +170,7 @@ impl Dice {
 
 const CONVERSATIONS: usize = 3;
 const CLIENTS: u64 = 6;
-const CALLS: u64 = 50;
+const CALLS: u64 = 30;
 /// A key that another server revoked is accepted for at most this long.
 const REVOKED_WITHIN: Duration = Duration::from_secs(2);
 

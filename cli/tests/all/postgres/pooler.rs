@@ -78,10 +78,10 @@ fn servers_behind_a_pooler_in_transaction_mode() {
             let (one, two) = (serve(), serve());
             let load = Load::on(&[&one, &two]);
             load.run(&shell, &bouncer.url(), |load| {
-                load.more(100);
+                load.more(40);
                 database.stop("-INT");
                 database.start();
-                load.more(100);
+                load.more(40);
             });
         }
         if !carries_statements {
