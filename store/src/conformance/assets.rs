@@ -7,7 +7,7 @@ use everturn_core::chain::Hash;
 
 fn put(assets: &dyn Assets, name: &str, bytes: &[u8]) -> Hash {
     let sha256 = Hash::of(bytes);
-    assets.put(&tenant(name), sha256, bytes.to_vec()).unwrap();
+    assets.put(&tenant(name), sha256, bytes.to_vec()).expect("written");
     sha256
 }
 
@@ -16,7 +16,7 @@ pub fn bytes_of_assets_come_back(assets: &dyn Assets) {
     let large: Vec<u8> = (0..1_500_000_u32).map(|n| (n % 251) as u8).collect();
     for bytes in [&b"\0\xff picture"[..], b"", &large] {
         let sha256 = put(assets, "acme", bytes);
-        assert!(assets.get(&tenant("acme"), sha256).unwrap() == bytes);
+        assert!(assets.get(&tenant("acme"), sha256).expect("it is there") == bytes);
     }
     let absent = Hash::of(b"absent");
     assert!(matches!(assets.get(&tenant("acme"), absent), Err(Error::NotFound(_))));
@@ -26,7 +26,7 @@ pub fn bytes_of_assets_come_back(assets: &dyn Assets) {
 /// A range ends where the bytes end.
 pub fn a_range_of_an_asset_ends_with_its_bytes(assets: &dyn Assets) {
     let sha256 = put(assets, "acme", b"0123456789");
-    let range = |range| assets.get_range(&tenant("acme"), sha256, range).unwrap();
+    let range = |range| assets.get_range(&tenant("acme"), sha256, range).expect("it is there");
     assert_eq!(range(0..4), b"0123");
     assert_eq!(range(4..u64::MAX), b"456789");
     assert_eq!(range(10..20), b"");
@@ -36,13 +36,13 @@ pub fn a_range_of_an_asset_ends_with_its_bytes(assets: &dyn Assets) {
 /// The same bytes again change nothing, and replace damaged ones.
 pub fn damaged_bytes_are_noticed_and_replaced(assets: &dyn Assets) {
     let sha256 = Hash::of(b"right");
-    assets.put(&tenant("acme"), sha256, b"wrong".to_vec()).unwrap();
+    assets.put(&tenant("acme"), sha256, b"wrong".to_vec()).expect("written");
     assert!(matches!(assets.get(&tenant("acme"), sha256), Err(Error::Corrupt(_))));
     for _ in 0..2 {
         put(assets, "acme", b"right");
-        assert_eq!(assets.get(&tenant("acme"), sha256).unwrap(), b"right");
+        assert_eq!(assets.get(&tenant("acme"), sha256).expect("it is there"), b"right");
     }
-    assert_eq!(assets.list().unwrap().len(), 1);
+    assert_eq!(assets.list().expect("a listing").len(), 1);
 }
 
 /// Deleted bytes are gone; deleting them again is no error. Other tenants keep the same bytes.
@@ -52,18 +52,18 @@ pub fn deleted_bytes_are_gone(assets: &dyn Assets) {
     assert!(matches!(assets.get(&other, sha256), Err(Error::NotFound(_))));
     put(assets, "other", b"shared");
     for _ in 0..2 {
-        assets.delete(&acme, sha256).unwrap();
+        assets.delete(&acme, sha256).expect("deleted");
         assert!(matches!(assets.get(&acme, sha256), Err(Error::NotFound(_))));
     }
-    assert_eq!(assets.get(&other, sha256).unwrap(), b"shared");
+    assert_eq!(assets.get(&other, sha256).expect("it is there"), b"shared");
     assert!(
-        matches!(assets.list().unwrap().as_slice(), [(tenant, hash, _)] if *tenant == other && *hash == sha256)
+        matches!(assets.list().expect("a listing").as_slice(), [(tenant, hash, _)] if *tenant == other && *hash == sha256)
     );
 }
 
 /// Everything is listed, with its tenant and a time that does not go back when the same bytes are put again.
 pub fn all_bytes_are_listed(assets: &dyn Assets) {
-    assert_eq!(assets.list().unwrap(), []);
+    assert_eq!(assets.list().expect("a listing"), []);
     let mut expected: Vec<_> = (0..20)
         .map(|n: u8| {
             let name = if n % 2 == 0 { "acme" } else { "other" };
@@ -71,7 +71,7 @@ pub fn all_bytes_are_listed(assets: &dyn Assets) {
         })
         .collect();
     let listed = || {
-        let mut listed = assets.list().unwrap();
+        let mut listed = assets.list().expect("a listing");
         listed.sort();
         listed
     };
