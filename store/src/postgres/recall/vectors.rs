@@ -39,30 +39,28 @@ const WITHOUT: &str = "the database has no extension pgvector, so only words wer
 
 /// Makes the table of vectors, if the extension is there or can be created. Returns whether there is one.
 pub fn prepare(link: &Link, read_only: bool) -> Result<bool, Error> {
-    let has = |name: &str| -> Result<bool, Error> {
-        let db = Db::begin(link, Scope::All, Mode::Read)?;
-        let row = db.query_one(&format!("SELECT {name} IS NOT NULL"), &[])?;
+    let has = |db: &Db, name: &str| -> Result<bool, Error> {
+        // From a table, since only a lock on one makes a session learn what others have created.
+        let row = db.query_one(&format!("SELECT {name} IS NOT NULL FROM pg_class LIMIT 1"), &[])?;
         row.map_or(Ok(false), |row| rows::get(&row, 0))
     };
+    let now = |name: &str| has(&Db::begin(link, Scope::All, Mode::Read)?, name);
     let (table, extension) = ("to_regclass('recall_vectors')", "to_regtype('halfvec')");
-    if has(table)? || read_only {
-        return has(table);
+    if now(table)? || read_only {
+        return now(table);
     }
-    if !has(extension)? {
+    if !now(extension)? {
         // Allowed for superusers, and for owners of the database where it is a trusted extension.
         let made = link.outside("CREATE EXTENSION IF NOT EXISTS vector");
-        if !has(extension)? {
+        if !now(extension)? {
             let why = made.err().map(|error| error.to_string()).unwrap_or_default();
             tracing::warn!(why, "{WITHOUT}");
             return Ok(false);
         }
     }
-    migrations::once(link, |db| {
-        let row = db.query_one(&format!("SELECT {table} IS NOT NULL"), &[])?;
-        match row.map_or(Ok(false), |row| rows::get(&row, 0))? {
-            true => Ok(()),
-            false => db.batch(include_str!("../vectors.sql")),
-        }
+    migrations::once(link, |db| match has(db, table)? {
+        true => Ok(()),
+        false => db.batch(include_str!("../vectors.sql")),
     })?;
     Ok(true)
 }
