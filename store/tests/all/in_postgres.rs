@@ -615,6 +615,8 @@ fn the_nearest_of_very_many_are_found_by_an_index() {
                  (SELECT array_agg(((n::bigint * n % 1000003 * (2 * d + 3) + n * (31 * d * d + 17)) % 1000003)::real / 500001.5 - 1 ORDER BY d)
                      FROM generate_series(0, 15) d)::real[]::halfvec)
                  FROM recall_vectors, generate_series(1, {MANY}) n WHERE tenant = '{name}';
+             INSERT INTO recall_words SELECT tenant, word, first + 1, 1, ARRAY(SELECT entries[1] + n FROM generate_series(2, {MANY}, 2) n)
+                 FROM recall_words WHERE tenant = '{name}' AND word = ' ruser';
              UPDATE recall_models SET vectors = vectors + {MANY} WHERE tenant = '{name}'; COMMIT"
         ))
         .unwrap();
