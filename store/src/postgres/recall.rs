@@ -299,9 +299,9 @@ impl RecallIndex for Postgres {
         let tenant = claim.tenant.as_str().to_string();
         let finished = claim.finish(changes);
         match &finished {
-            Ok(()) => drop(self.failed.lock().remove(&tenant)),
-            Err(_) => drop(self.failed.lock().insert(tenant)),
-        }
+            Ok(()) => self.failed.lock().remove(&tenant),
+            Err(_) => self.failed.lock().insert(tenant),
+        };
         finished
     }
 
