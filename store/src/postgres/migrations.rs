@@ -104,7 +104,8 @@ pub fn once(link: &Link, work: impl FnOnce(&Db) -> Result<(), Error>) -> Result<
 
 /// The version of the tables; 0 if there are none.
 fn version(db: &Db) -> Result<usize, Error> {
-    let there = db.query_one("SELECT to_regclass('schema_versions') IS NOT NULL", &[])?;
+    let there =
+        db.query_one("SELECT to_regclass('schema_versions') IS NOT NULL FROM pg_class LIMIT 1", &[])?;
     if !there.map_or(Ok(false), |row| rows::get(&row, 0))? {
         return Ok(0);
     }

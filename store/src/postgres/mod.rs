@@ -46,6 +46,8 @@ pub struct Postgres {
     /// Events that this process is indexing, and entries that it is embedding.
     claim: Mutex<Option<Claim>>,
     embedding: Mutex<Option<Embedding>>,
+    /// Tenants whose events could not be indexed the last time.
+    failed: Mutex<BTreeSet<String>>,
     /// Last look for tenants with many vectors.
     indexes_looked_after: Mutex<Option<Instant>>,
     /// Whether there is a table of vectors.
@@ -86,8 +88,8 @@ impl Postgres {
     }
 
     fn over(link: Link, node: Option<Node>, place: Option<Arc<ObjectAssets>>, has_vectors: bool) -> Postgres {
-        let (claim, embedding, indexes_looked_after) = Default::default();
-        Postgres { claim, embedding, indexes_looked_after, has_vectors, node, place, link }
+        let (claim, embedding, failed, indexes_looked_after) = Default::default();
+        Postgres { claim, embedding, failed, indexes_looked_after, has_vectors, node, place, link }
     }
 
     /// Reads of one tenant, all as of one moment.

@@ -66,6 +66,8 @@ pub struct Claim {
     after: u64,
     through: u64,
     last_entry: i32,
+    /// Whether there is a table of vectors by now, also if this process does not use it.
+    has_vectors: bool,
     conversations: Vec<Claimed>,
 }
 
@@ -112,15 +114,16 @@ impl Postgres {
                      UNION ALL SELECT (SELECT r.tenant FROM recall_conversations r WHERE r.changed IS NOT NULL AND r.tenant > w.tenant
                          ORDER BY r.tenant LIMIT 1) FROM waiting w WHERE w.tenant IS NOT NULL)
                  SELECT t.tenant, t.events, t.last_entry FROM waiting w JOIN recall_tenants t ON t.tenant = w.tenant
-                 ORDER BY t.served LIMIT 1 FOR UPDATE OF t {locked}"
+                 ORDER BY t.tenant = ANY ($1::text[]), t.served LIMIT 1 FOR UPDATE OF t {locked}"
             )
         };
+        let failed: Vec<String> = self.failed.lock().iter().cloned().collect();
         loop {
             let db = self.writing(Scope::All)?;
-            let free = db.query_one(&next("SKIP LOCKED"), &[])?;
+            let free = db.query_one(&next("SKIP LOCKED"), &[&failed])?;
             let row = match free {
                 Some(row) => row,
-                None => match db.query_one(&next(""), &[])? {
+                None => match db.query_one(&next(""), &[&failed])? {
                     Some(row) => row,
                     None => return Ok(None),
                 },
@@ -139,6 +142,7 @@ impl Postgres {
                 Pending { sql: waiting, params: boxed![name, CLAIMED_CONVERSATIONS_MAX] },
             ];
             let found = db.together(&statements, false)?.pop().unwrap_or_default();
+            let has_vectors = vectors::has_table(&db)?;
             let mut conversations: Vec<Claimed> = Vec::with_capacity(found.len());
             for row in &found {
                 let id = ConversationId::from_bytes(rows::bytes(row, 1)?);
@@ -156,7 +160,15 @@ impl Postgres {
                 });
             }
             if !conversations.is_empty() {
-                return Ok(Some(Claim { db, tenant, after, through: after, last_entry, conversations }));
+                return Ok(Some(Claim {
+                    db,
+                    tenant,
+                    after,
+                    through: after,
+                    last_entry,
+                    has_vectors,
+                    conversations,
+                }));
             }
             // Somebody else was done with it meanwhile.
         }
@@ -165,14 +177,14 @@ impl Postgres {
 
 impl Claim {
     /// Removes the entries of deleted conversations, except what their forks still read.
-    fn cut_deleted(&mut self, has_vectors: bool) -> Result<(), Error> {
+    fn cut_deleted(&mut self) -> Result<(), Error> {
         let deleted = self.conversations.iter().filter(|one| one.deleted);
         for Claimed { no, .. } in deleted {
             // A deleted ancestor may have been kept for this one.
             let Some(lineage) = read::lineage_at(&self.db, &self.tenant, *no)? else { continue };
             for level in lineage.levels.iter().filter(|level| level.deleted) {
                 let through = needed(level.no as u64, |fork| read::forks(&self.db, &self.tenant, fork))?;
-                entries::cut(&self.db, &self.tenant, has_vectors, level.no, through)?;
+                entries::cut(&self.db, &self.tenant, self.has_vectors, level.no, through)?;
             }
         }
         Ok(())
@@ -227,8 +239,8 @@ impl Claim {
     }
 
     /// Applies changes, and notes how far every conversation is indexed.
-    fn finish(self, has_vectors: bool, changes: Vec<IndexChange>) -> Result<(), Error> {
-        let mut statements = entries::apply(&self, has_vectors, changes)?;
+    fn finish(self, changes: Vec<IndexChange>) -> Result<(), Error> {
+        let mut statements = entries::apply(&self, changes)?;
         let all = &self.conversations;
         let done = "UPDATE recall_conversations r SET seq = n.seq, changed = CASE WHEN n.done AND r.changed = n.changed::xid8 THEN NULL ELSE r.changed END
              FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::boolean[]) AS n (no, seq, changed, done)
@@ -252,18 +264,19 @@ impl Claim {
 
 impl RecallIndex for Postgres {
     fn unindexed(&self, limit: usize) -> Result<Unindexed, Error> {
-        // One that nobody went on with.
-        drop(self.claim.lock().take());
+        // One that nobody went on with: other tenants come first.
+        let left = self.claim.lock().take().map(|claim| claim.tenant);
+        self.failed.lock().extend(left.map(|tenant| tenant.as_str().to_string()));
         let nothing = Unindexed { events: Vec::new(), span: Span { tenant: None, after: 0, through: 0 } };
         // Who may only read leaves it to the others.
         if self.node.is_none() || !self.look()? {
             return Ok(nothing);
         }
         while let Some(mut claim) = self.claim()? {
-            claim.cut_deleted(self.has_vectors)?;
+            claim.cut_deleted()?;
             let events = claim.read(limit)?;
             if events.is_empty() {
-                claim.finish(self.has_vectors, Vec::new())?;
+                claim.finish(Vec::new())?;
                 continue;
             }
             let span =
@@ -282,7 +295,14 @@ impl RecallIndex for Postgres {
         };
         let claim = self.claim.lock().take_if(is_ours);
         // Without a claim, somebody else has indexed it or will.
-        claim.map_or(Ok(()), |claim| claim.finish(self.has_vectors, changes))
+        let Some(claim) = claim else { return Ok(()) };
+        let tenant = claim.tenant.as_str().to_string();
+        let finished = claim.finish(changes);
+        match &finished {
+            Ok(()) => self.failed.lock().remove(&tenant),
+            Err(_) => self.failed.lock().insert(tenant),
+        };
+        finished
     }
 
     fn behind(&self, tenant: Option<&TenantName>, model: Option<&str>) -> Result<Behind, Error> {
@@ -344,7 +364,7 @@ impl RecallIndex for Postgres {
         *self.indexes_looked_after.lock() = None;
         let db = self.whole()?;
         db.query("SELECT 1 FROM recall_feed FOR UPDATE", &[])?;
-        let vectors = if self.has_vectors { ", recall_vectors" } else { "" };
+        let vectors = if vectors::has_table(&db)? { ", recall_vectors" } else { "" };
         // Numbers of entries go on, so that somebody who still holds one does not mean another entry.
         db.batch(&format!(
             "TRUNCATE recall_conversations, recall_entries, recall_words, recall_models, recall_waiting{vectors};

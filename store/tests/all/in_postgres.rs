@@ -608,8 +608,8 @@ fn the_nearest_of_very_many_are_found_by_an_index() {
     let key = m.key();
     create(&store, &key, vec![m.created(), m.say("one")]);
     take_in(&store);
-    let first = store.unembedded("waves/8", None, 9).unwrap();
-    store.put_vectors(&key.tenant, "waves/8", vec![(first[0].no, vec![1.0; 8])]).unwrap();
+    let first = store.unembedded("noise/16", None, 9).unwrap();
+    store.put_vectors(&key.tenant, "noise/16", vec![(first[0].no, vec![1.0; 16])]).unwrap();
     let name = key.tenant.as_str();
     // Entries as they would be after so many turns, with vectors that can be computed here as well.
     database
@@ -619,40 +619,43 @@ fn the_nearest_of_very_many_are_found_by_an_index() {
                  CASE WHEN n % 2 = 0 THEN 'user' ELSE 'tool' END, actor, at, fallen, prose, audience, length, words, others
                  FROM recall_entries, generate_series(1, {MANY}) n WHERE tenant = '{name}';
              INSERT INTO recall_vectors SELECT tenant, model, entry + n, l2_normalize(
-                 (SELECT array_agg(sin(n * (d + 1) * 0.7 + d * d) ORDER BY d) FROM generate_series(0, 7) d)::real[]::halfvec)
+                 (SELECT array_agg(((n::bigint * n % 1000003 * (2 * d + 3) + n * (31 * d * d + 17)) % 1000003)::real / 500001.5 - 1 ORDER BY d)
+                     FROM generate_series(0, 15) d)::real[]::halfvec)
                  FROM recall_vectors, generate_series(1, {MANY}) n WHERE tenant = '{name}';
+             INSERT INTO recall_words SELECT tenant, word, first + 1, 1, ARRAY(SELECT entries[1] + n FROM generate_series(2, {MANY}, 2) n)
+                 FROM recall_words WHERE tenant = '{name}' AND word = ' ruser';
              UPDATE recall_models SET vectors = vectors + {MANY} WHERE tenant = '{name}'; COMMIT"
         ))
         .unwrap();
-    assert_eq!(store.unembedded("waves/8", None, 9).unwrap(), [], "which makes the index");
+    assert_eq!(store.unembedded("noise/16", None, 9).unwrap(), [], "which makes the index");
     let made = "SELECT 1 / count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relname LIKE 'recall_near_%' AND i.indisvalid";
     database.run(made).unwrap();
-    let wave = |n: usize| -> Vec<f64> {
-        let n = n as f64;
-        let all: Vec<f64> =
-            (0..8).map(|d| f64::from(d)).map(|d| (n * (d + 1.0) * 0.7 + d * d).sin()).collect();
+    let noise = |n: usize| -> Vec<f64> {
+        let n = n as i64;
+        let number = |d: i64| (n * n % 1_000_003 * (2 * d + 3) + n * (31 * d * d + 17)) % 1_000_003;
+        let all: Vec<f64> = (0..16).map(|d| number(d) as f64 / 500_001.5 - 1.0).collect();
         let length = all.iter().map(|one| one * one).sum::<f64>().sqrt();
         all.iter().map(|one| one / length).collect()
     };
     let no = |n: usize| EntryNo(first[0].no.0 + n as i64);
     let question =
-        |nth: usize| wave(nth * 977 + 13).iter().map(|one| (one + 0.05) as f32).collect::<Vec<f32>>();
+        |nth: usize| noise(nth * 977 + 13).iter().map(|one| (one + 0.05) as f32).collect::<Vec<f32>>();
     for role in [None, Some(Role::User)] {
         let filter = Filter { roles: role.into_iter().collect(), ..Filter::default() };
         let mut hits = 0;
         for nth in 0..20 {
             let question = question(nth);
-            let near = |n: usize| wave(n).iter().zip(&question).map(|(a, b)| a * f64::from(*b)).sum::<f64>();
+            let near = |n: usize| noise(n).iter().zip(&question).map(|(a, b)| a * f64::from(*b)).sum::<f64>();
             let allowed = (1..=MANY).filter(|n| role.is_none() || n % 2 == 0);
             let mut best: Vec<(f64, EntryNo)> = allowed.map(|n| (near(n), no(n))).collect();
             best.sort_by(|a, b| b.0.total_cmp(&a.0));
-            let found = store.find_near(&key.tenant, "waves/8", &question, &filter, 10).unwrap();
+            let found = store.find_near(&key.tenant, "noise/16", &question, &filter, 10).unwrap();
             assert_eq!(found.len(), 10);
             hits += best[..10].iter().filter(|(_, no)| found.iter().any(|found| found.no == *no)).count();
         }
         assert!(hits >= 190, "{hits} of 200, {role:?}");
     }
     store.forget().unwrap();
-    assert_eq!(store.unembedded("waves/8", None, 9).unwrap(), []);
+    assert_eq!(store.unembedded("noise/16", None, 9).unwrap(), []);
     assert!(database.run(made).is_err(), "the index goes with the vectors");
 }

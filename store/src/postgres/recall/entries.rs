@@ -224,7 +224,7 @@ struct Old {
 }
 
 /// Applies changes, up to the statements that this returns: they belong to the end of the transaction.
-pub fn apply(claim: &Claim, has_vectors: bool, changes: Vec<IndexChange>) -> Result<Vec<Pending>, Error> {
+pub fn apply(claim: &Claim, changes: Vec<IndexChange>) -> Result<Vec<Pending>, Error> {
     if changes.is_empty() {
         return Ok(Vec::new());
     }
@@ -260,8 +260,8 @@ pub fn apply(claim: &Claim, has_vectors: bool, changes: Vec<IndexChange>) -> Res
         }
     }
     let tenant = claim.tenant.as_str();
-    let (removed, models) = old.removed(&claim.db, tenant, has_vectors)?;
-    let mut statements = removed.statements(tenant, has_vectors);
+    let (removed, models) = old.removed(&claim.db, tenant, claim.has_vectors)?;
+    let mut statements = removed.statements(tenant, claim.has_vectors);
     put(claim, new, models, &mut statements);
     Ok(statements)
 }

@@ -37,32 +37,39 @@ const EMBEDDING_LOCK: i32 = 0x6576_7472;
 const WITHOUT: &str = "the database has no extension pgvector, so only words were compared; install it, have a superuser run \
      `CREATE EXTENSION vector` in this database, and restart the server to find by meaning";
 
+const TABLE: &str = "to_regclass('recall_vectors')";
+
+/// Whether a catalog has something. Asked from a table, since only a lock on one makes a session learn what others have
+/// created.
+fn has(db: &Db, name: &str) -> Result<bool, Error> {
+    let row = db.query_one(&format!("SELECT {name} IS NOT NULL FROM pg_class LIMIT 1"), &[])?;
+    row.map_or(Ok(false), |row| rows::get(&row, 0))
+}
+
+/// Whether there is a table of vectors.
+pub fn has_table(db: &Db) -> Result<bool, Error> {
+    has(db, TABLE)
+}
+
 /// Makes the table of vectors, if the extension is there or can be created. Returns whether there is one.
 pub fn prepare(link: &Link, read_only: bool) -> Result<bool, Error> {
-    let has = |name: &str| -> Result<bool, Error> {
-        let db = Db::begin(link, Scope::All, Mode::Read)?;
-        let row = db.query_one(&format!("SELECT {name} IS NOT NULL"), &[])?;
-        row.map_or(Ok(false), |row| rows::get(&row, 0))
-    };
-    let (table, extension) = ("to_regclass('recall_vectors')", "to_regtype('halfvec')");
-    if has(table)? || read_only {
-        return has(table);
+    let now = |name: &str| has(&Db::begin(link, Scope::All, Mode::Read)?, name);
+    let (table, extension) = (TABLE, "to_regtype('halfvec')");
+    if now(table)? || read_only {
+        return now(table);
     }
-    if !has(extension)? {
+    if !now(extension)? {
         // Allowed for superusers, and for owners of the database where it is a trusted extension.
         let made = link.outside("CREATE EXTENSION IF NOT EXISTS vector");
-        if !has(extension)? {
+        if !now(extension)? {
             let why = made.err().map(|error| error.to_string()).unwrap_or_default();
             tracing::warn!(why, "{WITHOUT}");
             return Ok(false);
         }
     }
-    migrations::once(link, |db| {
-        let row = db.query_one(&format!("SELECT {table} IS NOT NULL"), &[])?;
-        match row.map_or(Ok(false), |row| rows::get(&row, 0))? {
-            true => Ok(()),
-            false => db.batch(include_str!("../vectors.sql")),
-        }
+    migrations::once(link, |db| match has_table(db)? {
+        true => Ok(()),
+        false => db.batch(include_str!("../vectors.sql")),
     })?;
     Ok(true)
 }
