@@ -234,7 +234,7 @@ impl Operation for ListGenerations {
 
     async fn run(self, asker: &Asker) -> Result<Page<GenerationStatus>, Error> {
         let id = asker.conversation(&self.conversation)?.get()?.id;
-        let running = asker.tenant.generations().running(id);
+        let running = asker.tenant.generations().running(id)?;
         Ok(Page::whole(running))
     }
 }

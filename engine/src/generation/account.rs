@@ -436,13 +436,16 @@ impl Generations {
 impl Known {
     fn ended(&self, tenant: &TenantName, id: GenerationId) -> Result<GenerationStatus, Error> {
         let known = self.ended.iter().rev().find(|(of, status)| of == tenant && status.id == id);
-        known.map(|(_, status)| status.clone()).ok_or_else(|| {
-            let text = format!(
-                "no generation {id} here; known are the running ones, and the last {ENDED_MAX} that ended since the store was opened"
-            );
-            Error::not_found("generation.absent", text)
-        })
+        known.map(|(_, status)| status.clone()).ok_or_else(|| absent_generation(id))
     }
+}
+
+/// The error for a generation that is not known, or not to the caller.
+pub fn absent_generation(id: GenerationId) -> Error {
+    let text = format!(
+        "no generation {id} here; known are the running ones, and the last {ENDED_MAX} that ended since the store was opened"
+    );
+    Error::not_found("generation.absent", text)
 }
 
 impl Drop for Seat {

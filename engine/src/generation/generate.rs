@@ -3,7 +3,9 @@
 //!
 //! Disk access runs on threads of its own; the reply is read on the runtime of the model clients.
 
-use super::account::{Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat};
+use super::account::{
+    Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat, absent_generation,
+};
 use super::options::{GenerateOptions, Regenerate};
 use crate::context::{Context, ContextOptions};
 use crate::conversation::{AppendOptions, ConversationHandle};
@@ -66,17 +68,37 @@ impl TenantGenerations<'_> {
     /// Asks a generation to stop. Its turn ends as interrupted, and what was said so far stays part of the
     /// conversation; if nothing was said, it ends as aborted.
     pub fn stop(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
+        self.status(id)?;
         self.0.shared().generations.stop(self.0.name(), id)
     }
 
     /// Status of a generation. Ended ones are remembered for a while.
     pub fn status(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
-        self.0.shared().generations.status(self.0.name(), id)
+        let status = self.0.shared().generations.status(self.0.name(), id)?;
+        if self.is_shown(&status)? { Ok(status) } else { Err(absent_generation(id)) }
+    }
+
+    /// Whether the caller may know of a generation. One that writes a private turn is absent for a caller that is bound to
+    /// others.
+    fn is_shown(&self, status: &GenerationStatus) -> Result<bool, Error> {
+        let Some(turn) = status.turn.filter(|_| !self.0.caller().actors().is_empty()) else {
+            return Ok(true);
+        };
+        match self.0.conversation(status.conversation).visible_turn(turn) {
+            Err(Error::NotFound(_)) => Ok(false),
+            turn => turn.map(|_| true),
+        }
     }
 
     /// The generations that run in a conversation, oldest first.
-    pub fn running(&self, conversation: ConversationId) -> Vec<GenerationStatus> {
-        self.0.shared().generations.running(&self.0.key(conversation))
+    pub fn running(&self, conversation: ConversationId) -> Result<Vec<GenerationStatus>, Error> {
+        let mut shown = Vec::new();
+        for status in self.0.shared().generations.running(&self.0.key(conversation)) {
+            if self.is_shown(&status)? {
+                shown.push(status);
+            }
+        }
+        Ok(shown)
     }
 
     /// Configured models: their names, and their names at the servers.

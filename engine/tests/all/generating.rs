@@ -234,7 +234,7 @@ fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_se
         );
         assert!(place("turn.opened") < place("turn.committed"));
         assert_eq!(scope.generations().status(generating.id).unwrap().state, GenerationState::Done);
-        assert_eq!(scope.generations().running(id), []);
+        assert_eq!(scope.generations().running(id).unwrap(), []);
     }
 }
 
@@ -531,7 +531,7 @@ fn what_cannot_be_generated_is_refused_before_anything_is_said() {
     let nowhere = "conv_00000000000000000000000007".parse().unwrap();
     refused(begin(&scope, nowhere, input("hi")), "conversation.absent", "");
     assert_eq!((scope.conversation(id).get().unwrap().head.seq, server.seen().len()), (head, 0));
-    assert_eq!(scope.generations().running(id), []);
+    assert_eq!(scope.generations().running(id).unwrap(), []);
 }
 
 /// The client lost the answer and sends the request again: nothing is said twice, and nothing is paid twice.
@@ -591,7 +591,7 @@ fn a_turn_is_not_swept_away_while_its_model_thinks() {
     clock.advance_s(600);
     assert_eq!(store.sweep().unwrap().interrupted, 1);
     refused(generating.wait(), "turn.not_open", "is interrupted already");
-    assert_eq!(scope.generations().running(id), []);
+    assert_eq!(scope.generations().running(id).unwrap(), []);
 }
 
 /// What is traced, of the conversations of one test: names and values of fields.
@@ -667,8 +667,8 @@ fn what_is_traced_has_the_names_that_others_use_and_no_words_of_anybody() {
 /// Waits until the generation that runs in a conversation is in a state.
 fn until_state(scope: &Tenant, id: ConversationId, is: impl Fn(&GenerationState) -> bool) {
     let end = std::time::Instant::now() + PATIENCE;
-    while !scope.generations().running(id).first().is_some_and(|status| is(&status.state)) {
-        assert!(std::time::Instant::now() < end, "{:?}", scope.generations().running(id));
+    while !scope.generations().running(id).unwrap().first().is_some_and(|status| is(&status.state)) {
+        assert!(std::time::Instant::now() < end, "{:?}", scope.generations().running(id).unwrap());
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -720,7 +720,7 @@ fn a_generation_that_waits_can_be_stopped() {
         std::thread::spawn(move || begin(&scope, id, input("Send it.")).map(drop))
     };
     until_state(&scope, id, |state| matches!(state, GenerationState::Waiting { .. }));
-    let running = scope.generations().running(id).remove(0).id;
+    let running = scope.generations().running(id).unwrap().remove(0).id;
     scope.generations().stop(running).unwrap();
     refused(generation.join().unwrap(), "generation.stopped", "before the model was asked");
     assert_eq!(scope.generations().status(running).unwrap().state, GenerationState::Stopped);

@@ -328,7 +328,12 @@ async fn a_private_question_is_answered_to_those_who_see_it() {
             (&got["turns"][0]["visibility"], &got["turns"][0]["audience"]),
             (&json!("private"), &json!(["ada"]))
         );
+        let generation = format!("/api/v1/generations/{}", got["id"].as_str().unwrap());
+        stage.get(&generation, 200).await;
+        stage.post(&format!("{generation}/stop"), &json!({}), 409).await;
         stage.bearer(&bob);
+        stage.get(&generation, 404).await;
+        stage.post(&format!("{generation}/stop"), &json!({}), 404).await;
         let others = json!([{"role": "user", "content": "What was said?"}]);
         let got = stage.post(&format!("{base}/generate"), &json!({"input": others}), 200).await;
         silent(&provider.seen().pop().unwrap().to_string(), "the model that bob asks");

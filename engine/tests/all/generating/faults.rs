@@ -179,7 +179,7 @@ fn two_answers_at_once_only_if_asked_for() {
     refused(begin(&scope, id, input("two")), "generation.running", &format!("{} is running", slow.id));
     assert_eq!(scope.conversation(id).get().unwrap().head.seq, before, "nothing was appended");
     // Elsewhere it does not matter.
-    let running = scope.generations().running(id);
+    let running = scope.generations().running(id).unwrap();
     assert_eq!((running.len(), running[0].id, running[0].turn), (1, slow.id, Some(slow.turn)));
     let parallel = GenerateOptions { parallel: true, ..input("three") };
     assert_eq!(generate(&scope, id, parallel).unwrap().answer.text, "quick");
