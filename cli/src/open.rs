@@ -116,17 +116,47 @@ pub fn recalling(args: &Args, flags: Vec<Flag>) -> Result<Client, Failure> {
     with(args, options)
 }
 
+/// The tenant's client, for a process that runs for long: while it owns the store, others use it through its socket.
+pub fn sharing(args: &Args) -> Result<Client, Failure> {
+    match server(args)? {
+        Some(url) => remote(args, url),
+        None => reach(args, shared(args, &settings(args, Vec::new())?)?),
+    }
+}
+
+/// The local store of such a process, with the models that others need from it.
+pub fn shared(args: &Args, settings: &Settings) -> Result<LocalStore, Error> {
+    let local = local(args, with_models(args, settings)?)?;
+    Ok(LocalStore { shared: Some(settings.config(&environment)?), ..local })
+}
+
+/// Options of a local store, with the embedding model and the reranker.
+pub fn with_models(args: &Args, settings: &Settings) -> Result<Options, Error> {
+    Ok(Options {
+        embedder: embedder(args)?,
+        reranker: settings.reranker(&environment, Embedder::open)?,
+        ..settings.options(&environment)?
+    })
+}
+
 /// The tenant's client; the options are for a local store.
 pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
     if let Some(url) = server(args)? {
-        return Ok(Client::Remote(Box::new(Remote::new(url, key(args)?.as_deref())?)));
+        return remote(args, url);
     }
     if options.read_only {
-        return Ok(Client::Local(Box::new(Local::new(store(args, options)?, &args.tenant)?)));
+        return Ok(Client::Local(Box::new(Local::new(store(args, options)?, &args.tenant, None)?)));
     }
-    let local = local(args, options)?;
+    reach(args, local(args, options)?)
+}
+
+fn remote(args: &Args, url: &str) -> Result<Client, Failure> {
+    Ok(Client::Remote(Box::new(Remote::new(url, key(args)?.as_deref())?)))
+}
+
+fn reach(args: &Args, local: LocalStore) -> Result<Client, Failure> {
     match local.open()? {
-        Reached::Here(store) => Ok(Client::Local(Box::new(Local::new(*store, &args.tenant)?))),
+        Reached::Here(store) => Ok(local.here(*store)?),
         // The owner has its own mirror.
         Reached::Through(_, owned) if args.sources.mirror == Some(ValueSource::CommandLine) => {
             Err(owned.0.into())
@@ -138,7 +168,7 @@ pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
 /// The local store, which another process may own.
 pub fn local(args: &Args, options: Options) -> Result<LocalStore, Error> {
     let url = store_url(args, options.create)?;
-    Ok(LocalStore { url, tenant: args.tenant.clone(), options })
+    Ok(LocalStore { url, tenant: args.tenant.clone(), options, shared: None })
 }
 
 /// The whole local store.

@@ -13,6 +13,7 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::Status;
 use everturn_core::write::{Action, Write};
 use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +49,7 @@ impl Pauses {
 }
 
 /// Result of a sweep.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Swept {
     /// Conversations deleted because their time to live had passed.
     pub expired: usize,

@@ -328,6 +328,22 @@ impl Everturn {
         background::sweep(&self.inner.shared)
     }
 
+    /// Sweeps until nothing is left that has expired, in rounds that do not delay other work for long.
+    pub fn sweep_all(&self) -> Result<background::Swept, Error> {
+        let mut all = background::Swept::default();
+        loop {
+            let swept = self.sweep()?;
+            all.expired += swept.expired;
+            all.interrupted += swept.interrupted;
+            all.abandoned += swept.abandoned;
+            all.approvals += swept.approvals;
+            all.collected += swept.collected;
+            if swept.expired == 0 {
+                return Ok(all);
+            }
+        }
+    }
+
     /// Returns unused space of the file to the system. Takes as long as copying the file, and writers wait meanwhile.
     pub fn compact(&self) -> Result<(), Error> {
         self.inner.shared.journal.index.compact()

@@ -15,8 +15,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::Listener;
-use axum::{Extension, Router};
-use everturn::Tenant;
+use axum::{Extension, Json, Router};
+use everturn::{Swept, Tenant};
 use everturn_api::{Asker, Row};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -114,7 +114,7 @@ impl Listener for OwnConnections {
     }
 }
 
-/// A socket that is served until this is dropped.
+/// A socket that is served until this is dropped, which ends the streams of its app as well.
 pub struct Sharing {
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
@@ -147,7 +147,7 @@ pub fn share(app: Arc<App>, file: &Path) -> Option<Sharing> {
             });
             bound.ok_or(failure)?
         };
-        let stop = app.stopping.child_token();
+        let stop = app.stopping.clone();
         let serving = serve(app.clone(), OwnConnections(listener), stop.clone());
         let thread = std::thread::Builder::new().name("everturn-socket".into()).spawn(move || {
             // While this process still owns the store: the next owner's socket is not removed.
@@ -176,6 +176,7 @@ async fn serve(app: Arc<App>, listener: OwnConnections, stop: CancellationToken)
     let patience = app.config.shutdown;
     let router = Router::new()
         .route("/tools/{name}", post(call_tool))
+        .route("/sweep", post(sweep))
         .with_state(app.clone())
         .merge(crate::router(app))
         .layer(Extension(OverSocket));
@@ -194,6 +195,11 @@ async fn serve(app: Arc<App>, listener: OwnConnections, stop: CancellationToken)
 pub fn tenant(app: &App, headers: &HeaderMap) -> Result<Tenant, Error> {
     let name = headers.get(TENANT_HEADER).and_then(|name| name.to_str().ok()).unwrap_or("default");
     app.store.tenant(name)
+}
+
+/// Sweeps the whole store, of all tenants.
+async fn sweep(State(app): State<Arc<App>>) -> Result<Json<Swept>, Problem> {
+    Ok(Json(blocking(move || app.store.sweep_all()).await?))
 }
 
 /// Calls a tool for another MCP server: its body is the arguments, its answer that of the operation.

@@ -8,6 +8,7 @@ use everturn_api::{Asker, Operation};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::ConversationId;
+use everturn_server::socket::Sharing;
 use everturn_views::recall::Mode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 pub struct Local {
     pub store: Everturn,
     pub tenant: Tenant,
+    /// The socket through which others use the store, if this process runs for long.
+    _sharing: Option<Sharing>,
 }
 
 /// Maximum time without progress of an embedding model.
@@ -25,8 +28,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 const EMBED_TIME: Duration = Duration::from_secs(2);
 
 impl Local {
-    pub fn new(store: Everturn, tenant: &str) -> Result<Local, Error> {
-        Ok(Local { tenant: store.tenant(tenant)?, store })
+    pub fn new(store: Everturn, tenant: &str, sharing: Option<Sharing>) -> Result<Local, Error> {
+        Ok(Local { tenant: store.tenant(tenant)?, store, _sharing: sharing })
     }
 
     /// Runs an operation on this thread.

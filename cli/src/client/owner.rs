@@ -31,6 +31,9 @@ pub struct LocalStore {
     pub url: String,
     pub tenant: String,
     pub options: Options,
+    /// Settings of the socket through which others use the store while this process owns it. Only a process that runs
+    /// for long has one: the others end before anybody waits.
+    pub shared: Option<Config>,
 }
 
 /// A local store for writing.
@@ -47,6 +50,18 @@ pub struct Owned(pub Error);
 impl LocalStore {
     fn file(&self) -> Result<Option<PathBuf>, Error> {
         store_file(&self.url)
+    }
+
+    /// Serves the store, which this process owns now, to others.
+    fn share(&self, store: &Everturn) -> Result<Option<Sharing>, Error> {
+        let Some((config, file)) = self.shared.clone().zip(self.file()?) else { return Ok(None) };
+        Ok(socket::share(Arc::new(App::new(store.clone(), config)), &file))
+    }
+
+    /// The client of a store that this process owns now.
+    pub fn here(&self, store: Everturn) -> Result<Client, Error> {
+        let sharing = self.share(&store)?;
+        Ok(Client::Local(Box::new(Local::new(store, &self.tenant, sharing)?)))
     }
 
     /// Opens the store, or finds its owner. Waits for a process that owns it and has no socket.
@@ -141,9 +156,7 @@ impl Owner {
             match remote.call(&operation) {
                 Err(error) if owners < OWNERS_MAX && may_repeat(&error, &O::ABOUT) => {
                     let next = match self.local.open()? {
-                        Reached::Here(store) => {
-                            Client::Local(Box::new(Local::new(*store, &self.local.tenant)?))
-                        }
+                        Reached::Here(store) => self.local.here(*store)?,
                         Reached::Through(remote, _) => Client::Remote(Box::new(remote)),
                     };
                     *self.now.lock() = Arc::new(next);
@@ -170,7 +183,6 @@ fn once<O: Operation>(operation: O) -> Result<O, Error> {
 /// The store of `everturn mcp`: this process owns it and serves its socket, or reads beside the owner.
 pub struct McpStore {
     local: LocalStore,
-    config: Config,
     role: Mutex<Role>,
 }
 
@@ -180,9 +192,9 @@ enum Role {
 }
 
 impl McpStore {
-    pub fn open(local: LocalStore, config: Config) -> Result<McpStore, Error> {
-        let role = Role::of(local.open()?, &local, &config)?;
-        Ok(McpStore { local, config, role: Mutex::new(role) })
+    pub fn open(local: LocalStore) -> Result<McpStore, Error> {
+        let role = Role::of(local.open()?, &local)?;
+        Ok(McpStore { local, role: Mutex::new(role) })
     }
 
     /// The owner to ask; `None` if it is this process.
@@ -197,7 +209,7 @@ impl McpStore {
     fn next_owner(&self, ended: &Arc<Remote>, patience: Duration) -> Result<(), Error> {
         let mut role = self.role.lock();
         if matches!(&*role, Role::Beside { owner, .. } if Arc::ptr_eq(owner, ended)) {
-            *role = Role::of(self.local.reach(patience)?, &self.local, &self.config)?;
+            *role = Role::of(self.local.reach(patience)?, &self.local)?;
         }
         Ok(())
     }
@@ -222,13 +234,9 @@ impl McpStore {
 }
 
 impl Role {
-    fn of(reached: Reached, local: &LocalStore, config: &Config) -> Result<Role, Error> {
+    fn of(reached: Reached, local: &LocalStore) -> Result<Role, Error> {
         Ok(match reached {
-            Reached::Here(store) => {
-                let app = Arc::new(App::new((*store).clone(), config.clone()));
-                let sharing = local.file()?.and_then(|file| socket::share(app, &file));
-                Role::Owner { store: *store, _sharing: sharing }
-            }
+            Reached::Here(store) => Role::Owner { _sharing: local.share(&store)?, store: *store },
             Reached::Through(owner, _) => {
                 let options = Options { read_only: true, ..local.options.clone() };
                 Role::Beside { reader: Everturn::open_with(&local.url, options)?, owner: Arc::new(owner) }

@@ -6,7 +6,7 @@ mod transfer;
 
 use super::Updates;
 use crate::output::Failure;
-use everturn::{Format, ImportOptions, Imported, Recalled};
+use everturn::{Format, ImportOptions, Imported, Recalled, Swept};
 use everturn_api::recall::Recall;
 use everturn_api::sent::Sent;
 use everturn_api::{About, Method, Operation};
@@ -47,7 +47,13 @@ impl Remote {
 
     /// Calls a tool of the owner: its answer as it was sent.
     pub fn tool(&self, name: &str, arguments: &str) -> Result<Vec<u8>, Error> {
-        Ok(self.server.tool(name).json(arguments.to_string()).text()?.into_bytes())
+        let request = self.server.over_socket(&format!("/tools/{name}"));
+        Ok(request.json(arguments.to_string()).text()?.into_bytes())
+    }
+
+    /// Has the owner sweep the whole store.
+    pub fn sweep(&self) -> Result<Swept, Error> {
+        self.server.over_socket("/sweep").read()
     }
 
     pub fn call<O: Operation>(&self, operation: &O) -> Result<O::Answer, Error> {

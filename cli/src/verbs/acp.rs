@@ -140,7 +140,7 @@ impl AcpRecorder {
     /// Writes what waits, if the store can be opened.
     fn write(&mut self) {
         if self.store.is_none() && self.tried.is_none_or(|tried| tried.elapsed() >= RETRY) {
-            match open::making(&self.args) {
+            match open::sharing(&self.args) {
                 Ok(store) => self.store = Some(Arc::new(store)),
                 Err(Failure::Error(error)) => self.complain(&error),
                 Err(_) => {}

@@ -6,7 +6,6 @@ use crate::open;
 use crate::output::Failure;
 use clap::Args as ClapArgs;
 use everturn::Options;
-use everturn::model::Embedder;
 use everturn_core::Error;
 use everturn_server::settings::Flag;
 use everturn_server::{SharedStore, Stdio};
@@ -39,18 +38,12 @@ pub fn run(args: &Args, verb: &Mcp) -> Result<(), Failure> {
     let given = verb.record.as_ref().map(|folder| folder.display().to_string());
     let flags = given.map(|value| Flag { key: "mcp.record", flag: "--record", value });
     let settings = open::settings(args, flags.into_iter().collect())?;
-    let options = Options {
-        read_only: verb.read_only,
-        embedder: open::embedder(args)?,
-        reranker: settings.reranker(&open::environment, Embedder::open)?,
-        ..settings.options(&open::environment)?
-    };
     let store: Arc<dyn SharedStore> = match verb.read_only {
-        true => Arc::new(open::store(args, options)?.tenant(&args.tenant)?),
-        false => {
-            let config = settings.config(&open::environment)?;
-            Arc::new(McpStore::open(open::local(args, options)?, config)?)
+        true => {
+            let options = Options { read_only: true, ..open::with_models(args, &settings)? };
+            Arc::new(open::store(args, options)?.tenant(&args.tenant)?)
         }
+        false => Arc::new(McpStore::open(open::shared(args, &settings)?)?),
     };
     let toolsets = verb.toolsets.parse()?;
     let options = Stdio {

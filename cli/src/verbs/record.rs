@@ -210,7 +210,7 @@ impl Scribe {
                 Error::internal("record.store", "the store cannot be opened")
             }
         };
-        let store = Box::new(open::making(&self.args).map_err(open)?);
+        let store = Box::new(open::sharing(&self.args).map_err(open)?);
         let (conversation, is_ours) = match &self.conversation {
             Some(name) => (store.resolve(name)?, false),
             None => {

@@ -1,10 +1,11 @@
 //! `everturn sweep`
 
 use crate::args::Args;
+use crate::client::Reached;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::Options;
+use everturn::{Options, Swept};
 use everturn_core::Error;
 
 #[derive(ClapArgs)]
@@ -19,28 +20,16 @@ pub fn run(args: &Args, _: &Sweep) -> Result<(), Failure> {
         let text = "a server sweeps by itself; leave --url out to sweep a local store";
         return Err(Error::invalid("url.sweep", text).into());
     }
-    let store = open::store(args, Options { create: false, ..open::options(args)? })?;
-    let (mut expired, mut interrupted, mut abandoned, mut approvals, mut collected) = (0, 0, 0, 0, 0);
-    // A round is short, so that it does not delay a server's other work.
-    loop {
-        let swept = store.sweep()?;
-        expired += swept.expired;
-        interrupted += swept.interrupted;
-        abandoned += swept.abandoned;
-        approvals += swept.approvals;
-        collected += swept.collected;
-        if swept.expired == 0 {
-            break;
-        }
-    }
+    let options = Options { create: false, ..open::options(args)? };
+    let swept = match open::local(args, options)?.open()? {
+        Reached::Here(store) => store.sweep_all()?,
+        Reached::Through(owner, _) => owner.sweep()?,
+    };
     if args.json {
-        let swept = serde_json::json!({
-            "expired": expired, "interrupted": interrupted, "abandoned": abandoned,
-            "approvals": approvals, "collected": collected
-        });
         return output::json(&swept);
     }
-    if expired + interrupted + abandoned + approvals + collected == 0 {
+    let Swept { expired, interrupted, abandoned, approvals, collected } = swept;
+    if swept == Swept::default() {
         return output::text("nothing to sweep");
     }
     output::text(format!(

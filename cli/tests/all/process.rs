@@ -173,6 +173,13 @@ impl Mcp {
         }
     }
 
+    /// Closes its input, and waits for the end: its exit code.
+    pub fn close(mut self) -> Option<i32> {
+        let (_, output) = std::io::pipe().unwrap();
+        self.input = std::process::ChildStdin::from(std::os::fd::OwnedFd::from(output));
+        self.child.wait().unwrap().code()
+    }
+
     /// Kills it, as `kill -9` does.
     pub fn kill(mut self) {
         self.child.kill().unwrap();

@@ -4,11 +4,12 @@ use crate::process::{Mcp, Serving};
 use crate::{Said, Shell};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 fn texts(shell: &Shell, id: &str) -> Vec<String> {
     let turns = shell.json(&["history", id, "--json", "--limit", "1000"]);
@@ -55,8 +56,11 @@ fn verbs_that_write_go_through_a_server_that_owns_the_store() {
     let said = shell.run(&["append", &id, "x", "--url", &server.url]);
     assert!(said.code == 1 && said.err.contains("key"), "{}", said.err);
     assert!(secret.starts_with("et_"));
+    shell.ok(&["new", "--ttl", "1"]);
+    // The server's own sweep may come first.
+    assert!(shell.json(&["sweep", "--json"])["expired"].is_u64());
     // Verbs that need the file itself name its owner.
-    let said = shell.refused(&["sweep"]);
+    let said = shell.refused(&["doctor", "--rebuild"]);
     assert!(said.contains(&format!("process {}", server.id())), "{said}");
     server.signal();
     assert_eq!(server.end().0, Some(0));
@@ -94,6 +98,79 @@ fn mcp_works_beside_a_server_and_takes_over_when_that_is_killed() {
     let expected = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
     assert_eq!(texts(&shell, &id), expected);
     shell.ok(&["verify", &id]);
+}
+
+/// Regression: beside an owner it ended with a panic, since its connection was dropped on a thread that must not block.
+#[test]
+fn mcp_ends_in_order_as_an_owner_and_beside_one() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let mut owner = Mcp::start(&shell, &[]);
+    let mut beside = Mcp::start(&shell, &[]);
+    beside.call("append_turns", &turn(&id, "one")).unwrap();
+    owner.call("append_turns", &turn(&id, "two")).unwrap();
+    assert_eq!(beside.close(), Some(0));
+    assert_eq!(owner.close(), Some(0));
+    assert_eq!(texts(&shell, &id), ["one", "two"]);
+}
+
+/// Regression: the recorder of an editor or of an MCP server owned the store, and everybody else was refused for as
+/// long as it ran.
+#[test]
+fn a_recorder_that_owns_the_store_is_asked_by_others() {
+    let acp: (&[&str], _) = (
+        &["acp"],
+        [
+            json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}),
+            json!({"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}}),
+        ],
+    );
+    let record: (&[&str], _) = (
+        &["record"],
+        [
+            json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}),
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "look"}}),
+        ],
+    );
+    let agent = r#"while read -r line; do case "$line" in
+*'"initialize"'*) printf '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":1}}\n';;
+*) printf '{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s1","content":[]}}\n';;
+esac; done"#;
+    for (verb, messages) in [acp, record] {
+        let shell = Shell::new();
+        let start = || {
+            let mut command = shell.command(&[verb, &["--", "sh", "-c", agent]].concat());
+            let mut recorder = command.stdin(Stdio::piped()).spawn().unwrap();
+            let mut input = recorder.stdin.take().unwrap();
+            for message in &messages {
+                writeln!(input, "{message}").unwrap();
+            }
+            (recorder, input)
+        };
+        let recorded = |count: usize| {
+            while shell.run(&["list", "--json"]).out.matches("\"conv_").count() < count {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        let (mut first, _input) = start();
+        recorded(1);
+        let id = shell.new_conversation();
+        shell.ok(&["append", &id, "one"]);
+        let mut mcp = Mcp::start(&shell, &[]);
+        mcp.call("append_turns", &turn(&id, "two")).unwrap();
+        // A second one is recorded through the first, and takes over when that is killed.
+        let (second, input) = start();
+        recorded(3);
+        first.kill().unwrap();
+        first.wait().unwrap();
+        shell.ok(&["append", &id, "three"]);
+        mcp.call("append_turns", &turn(&id, "four")).unwrap();
+        drop(input);
+        let said = Said::from(second.wait_with_output().unwrap());
+        assert_eq!((said.code, said.err.as_str()), (0, ""), "{verb:?}");
+        assert_eq!(mcp.close(), Some(0));
+        assert_eq!(texts(&shell, &id), ["one", "two", "three", "four"], "{verb:?}");
+    }
 }
 
 /// Owners are killed and replaced while others write. Nothing is refused, nothing is lost, nothing is there twice.

@@ -64,6 +64,8 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(|e| failed(&e))?;
+    // The client of an owner has a runtime of its own, which must not be dropped inside of this one.
+    let _outlives = options.store.clone();
     let answer = runtime.block_on(async {
         let stopping = CancellationToken::new();
         let role = match (options.read_only, options.toolsets.destroy()) {

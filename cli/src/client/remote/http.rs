@@ -94,10 +94,10 @@ impl Server {
         self.0.socket.as_ref().is_some_and(|socket| UnixStream::connect(socket).is_ok())
     }
 
-    /// A request for a tool, over a socket.
-    pub fn tool(&self, name: &str) -> Request<'_> {
+    /// A request to a path that only a socket serves.
+    pub fn over_socket(&self, path: &str) -> Request<'_> {
         let mut request = self.post(&[]);
-        request.url.set_path(&format!("/tools/{name}"));
+        request.url.set_path(path);
         request
     }
 
