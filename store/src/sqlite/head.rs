@@ -1,9 +1,9 @@
 //! Checks whether a store is complete when it is opened.
 //!
 //! Two checks, because a write-ahead log can be lost in two ways. The database file is marked as in use while a
-//! process writes: marked and without a write-ahead log, it was copied alone, or the log was removed. And a
-//! small file beside it, `-head`, names the last event: a log that ends before it was truncated, damaged or
-//! replaced by an older one. Marked and without that file, it is unknown whether the log is complete.
+//! process writes: marked and without a write-ahead log, it was copied alone, the log was removed, or another program
+//! moved it into the file. And a small file beside it, `-head`, names the last event: a log that ends before it was
+//! truncated, damaged or replaced by an older one. Marked and without that file, it is unknown whether the log is complete.
 //!
 //! The file is created and synced before the mark is set. After that it is overwritten after each commit and
 //! never synced: it costs no more than a system call, and since the commit was synced before, it never names
@@ -183,8 +183,12 @@ pub fn check_wal(path: &Path) -> Option<Loss> {
         return None;
     }
     let db = door::open_as_it_lies(path).ok().filter(|db| ownership::in_use(db).unwrap_or(false))?;
-    let lacking = recorded(path).and_then(|recorded| lacking(&db, path, recorded).ok().flatten());
-    let lacking = lacking.unwrap_or_else(|| "the last turns may be missing".into());
+    let lacking = match recorded(path).map(|recorded| lacking(&db, path, recorded)) {
+        // A program such as `sqlite3` moved the log into the file when it closed it.
+        Some(Ok(None)) if is_sound(&db) => return None,
+        Some(Ok(Some(lacking))) => lacking,
+        _ => "the last turns may be missing".into(),
+    };
     let file = path.display();
     Some(Loss {
         code: "store.wal_lost",
@@ -192,6 +196,12 @@ pub fn check_wal(path: &Path) -> Option<Loss> {
         remedy: "put that file back, or restore a backup (`everturn backup` makes one of a running store)"
             .into(),
     })
+}
+
+/// Whether the pages of a database belong together. A process that was killed while it copied the log leaves old ones
+/// beside new ones.
+fn is_sound(db: &Connection) -> bool {
+    db.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)).is_ok_and(|found| found == "ok")
 }
 
 /// The record beside a store, to be compared with the database. Read it before the database: another process

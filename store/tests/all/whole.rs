@@ -9,6 +9,7 @@ use everturn_store::sqlite::Sqlite;
 use everturn_store::{ConversationIndex, Keys, Log};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -97,6 +98,33 @@ fn a_lost_write_ahead_log_is_an_error() {
     let store = Sqlite::open_accepting_loss(&k.path(), Duration::ZERO).unwrap();
     drop(store);
     open(&k.path()).unwrap();
+}
+
+/// Regression: `sqlite3` without `-readonly` moves the log into the file as it closes it, and the store was refused though
+/// nothing was missing.
+#[test]
+fn a_killed_store_that_sqlite3_has_closed_is_whole() {
+    let k = killed();
+    let head = std::fs::read(beside(&k.path(), "-head")).unwrap();
+    let close =
+        || drop(Command::new("sqlite3").arg(k.path()).arg("select count(*) from turns").output().unwrap());
+    close();
+    assert!(!k.wal().exists());
+    // Without the record, nothing tells whether the last turns are there.
+    std::fs::remove_file(beside(&k.path(), "-head")).unwrap();
+    refused_with(&k.path(), "store.wal_lost");
+    std::fs::write(beside(&k.path(), "-head"), &head).unwrap();
+    // A file with pages of two times is not taken for whole.
+    let whole = std::fs::read(k.path()).unwrap();
+    let mut torn = whole.clone();
+    torn[4096..8192].fill(0);
+    std::fs::write(k.path(), &torn).unwrap();
+    assert!(Sqlite::open_read_only(&k.path()).is_err());
+    std::fs::write(k.path(), &whole).unwrap();
+    assert_eq!(verify(&Sqlite::open_read_only(&k.path()).unwrap(), &k.key).events, TURNS + 1);
+    let store = open(&k.path()).unwrap();
+    append(&store, &k.key, vec![Maker::default().draft("note", "{}")]);
+    assert_eq!(verify(&store, &k.key).events, TURNS + 2);
 }
 
 #[test]
