@@ -1,8 +1,16 @@
 -- Views that people and other programs read, with text ids and JSON taken apart; they need no function of ours. They are made
 -- anew whenever the schema changes. `@…@` becomes the text of an id: see `text_of_id`.
 
+-- Neither deleted nor expired. An event that is not settled yet has put the expiry off.
 CREATE VIEW conversation_ids AS
-SELECT no, tenant, 'conv_' || @id@ AS id FROM conversation_rows WHERE deleted IS NULL;
+SELECT no, tenant, 'conv_' || @id@ AS id FROM conversation_rows c
+WHERE deleted IS NULL AND (
+    expires IS NULL OR expires > (julianday('now') - 2440587.5) * 86400000000.0 OR EXISTS (
+        SELECT 1 FROM events e
+        WHERE e.no > (SELECT event FROM settled) AND e.conversation = c.no AND e.seq > c.head_seq
+            AND e.at + c.ttl * 1000000 > (julianday('now') - 2440587.5) * 86400000000.0
+    )
+);
 
 CREATE VIEW conversations AS
 WITH unsettled (conversation, seq, at, turns) AS MATERIALIZED (

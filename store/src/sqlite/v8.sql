@@ -1,0 +1,1 @@
+-- Version 8: the views leave out conversations that have expired; the tables stay as they are.
