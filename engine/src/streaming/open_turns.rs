@@ -1,4 +1,5 @@
-//! Open turns: text that grows chunk by chunk, published at once and made durable with a debounce.
+//! Open turns: text that grows chunk by chunk, published at once and made durable with a debounce; with redaction `mask`,
+//! neither happens before the end.
 
 use crate::ingest::redaction_mode;
 use crate::journal::{Observed, Observer};
@@ -62,9 +63,8 @@ pub struct Open {
     /// Time of the first chunk that is not durable yet.
     pub dirty_since: Option<Timestamp>,
     pub last: Timestamp,
-    /// Secrets are masked before anything is stored, which needs the whole text: chunks are then stored only at the
-    /// end.
-    pub volatile: bool,
+    /// Secrets are masked before anything is stored or published, which needs the whole text: both happen at the end.
+    pub masked: bool,
 }
 
 impl Open {
@@ -83,7 +83,7 @@ impl Open {
             durable: 0,
             dirty_since: None,
             last: event.at,
-            volatile: redaction_mode(conversation) == redaction::Mode::Mask,
+            masked: redaction_mode(conversation) == redaction::Mode::Mask,
         }
     }
 }
@@ -196,7 +196,10 @@ impl Streams {
         open.text.push_str(fresh);
         open.json_bytes = json_bytes;
         open.last = now;
-        if open.dirty_since.is_none() && !open.volatile {
+        if open.masked {
+            return Ok(Some(open.text.len() as u64));
+        }
+        if open.dirty_since.is_none() {
             open.dirty_since = Some(now);
             self.dirty.notify_one();
         }
@@ -223,7 +226,7 @@ impl Streams {
             durable: 0,
             dirty_since: None,
             last: turn.created,
-            volatile: true,
+            masked: false,
         });
         let Some(fresh) = text.strip_prefix(open.text.as_str()).filter(|fresh| !fresh.is_empty()) else {
             return;
@@ -243,12 +246,12 @@ impl Streams {
         }
     }
 
-    /// Text of a conversation's open turns, and the result of `with` at the same moment.
+    /// Published text of a conversation's open turns, and the result of `with` at the same moment.
     pub fn snapshot<T>(&self, key: &Key, with: impl FnOnce() -> T) -> (Vec<OpenText>, T) {
         let streams = self.open();
         let mut open: Vec<OpenText> = streams
             .iter()
-            .filter(|((of, _), _)| of == key)
+            .filter(|((of, _), open)| of == key && !open.masked)
             .map(|((_, turn), open)| OpenText {
                 turn: *turn,
                 seq: open.seq,

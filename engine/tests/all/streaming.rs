@@ -3,8 +3,10 @@
 use crate::stage::{Short, Stage, Still, memory, refused, until, words};
 use everturn::{
     Everturn, HistoryEntry, HistoryQuery, Lifecycle, NewConversation, NewStream, NewTurn, Options, Swept,
+    Update,
 };
 use everturn_core::conversation::Settings;
+use everturn_core::event::kind;
 use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::STREAM_BYTES_MAX;
@@ -377,7 +379,9 @@ fn an_open_turn_with_masked_secrets_shows_nothing_before_its_end() {
     let policy = BTreeMap::from([("redaction".to_string(), raw("\"mask\""))]);
     let chat = scope.conversation(scope.begin_with(Settings { policy, ..Settings::default() }).id);
     let turn = chat.open(NewStream::default()).wait().unwrap().id;
+    let mut early = chat.subscribe(0).unwrap();
     chat.open_turn(turn).chunk(None, "the key is sk-ant-api03-").unwrap();
+    let mut late = chat.subscribe(0).unwrap();
     let other = scope.conversation(scope.begin());
     let open = other.open(NewStream::default()).wait().unwrap().id;
     other.open_turn(open).chunk(None, "hello").unwrap();
@@ -385,4 +389,15 @@ fn an_open_turn_with_masked_secrets_shows_nothing_before_its_end() {
     until("it is durable", || scope.turn(open).unwrap().partial == Some(Partial::new("hello".into())));
     assert_eq!(scope.turn(turn).unwrap().partial, Some(Partial::new(String::new())));
     assert_eq!(stage.open_read_only().tenant("acme").unwrap().turn(turn).unwrap().partial.unwrap().offset, 0);
+    // Regression: followers were sent the chunks as they came.
+    chat.open_turn(turn).commit(NewTurn::default()).wait().unwrap();
+    for followed in [&mut early, &mut late] {
+        loop {
+            match followed.recv().unwrap() {
+                Some(Update::Event(event)) if event.kind == kind::COMMITTED => break,
+                Some(Update::Event(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 }
