@@ -607,13 +607,14 @@ impl ConversationHandle {
     fn given_up(&self, fold: &Fold) -> Result<Vec<GivenUp>, Error> {
         let (start, _) = view_start(fold.checkpoint, fold.budget);
         let shown = fold.abandoned.iter().filter(|abandoned| abandoned.tool.place > start);
-        shown
-            .map(|Abandoned { tool, seq }| {
-                let body = self.event_at(*seq)?.and_then(|event| event.read::<AbandonedBody>());
-                let reason = body.and_then(|body| body.reason);
-                Ok(GivenUp { id: tool.id.clone(), name: tool.name.clone(), reason })
-            })
-            .collect()
+        shown.map(|abandoned| self.read_given_up(abandoned)).collect()
+    }
+
+    /// An abandoned call, with the reason.
+    pub(crate) fn read_given_up(&self, Abandoned { tool, seq }: &Abandoned) -> Result<GivenUp, Error> {
+        let body = self.event_at(*seq)?.and_then(|event| event.read::<AbandonedBody>());
+        let reason = body.and_then(|body| body.reason);
+        Ok(GivenUp { id: tool.id.clone(), name: tool.name.clone(), reason })
     }
 
     fn prompt_piece(&self, fold: &Fold) -> Result<Option<ContextText>, Error> {

@@ -4,7 +4,8 @@ use super::redacted::{self, Redacted};
 use crate::context::StoredMedia;
 use crate::conversation::{ConversationHandle, HistoryEntry, HistoryQuery};
 use everturn_core::Error;
-use everturn_core::id::clip;
+use everturn_core::id::{TurnId, clip};
+use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::{Successor, Turn};
 use everturn_formats::provider::{Media, NoMedia, Provider};
@@ -174,11 +175,18 @@ impl ConversationHandle {
             Style::Html => self.outline(conversation.head.seq, is_redacted)?,
             _ => Outline::default(),
         };
+        let mut given_up = match style {
+            Style::Messages(_) => self.results_of_given_up(conversation.head.seq)?,
+            _ => Vec::new(),
+        };
         let stored = StoredMedia { conversation: self };
         let mut media: &dyn Media = &stored;
         if is_redacted {
             conversation = redacted::conversation(conversation)?;
             system_prompt = system_prompt.as_ref().map(redacted::system_prompt);
+            for (_, result) in &mut given_up {
+                *result = redacted::raw(result)?;
+            }
             media = &NoMedia;
         }
         let about = About {
@@ -186,6 +194,7 @@ impl ConversationHandle {
             system_prompt: system_prompt.as_ref(),
             outline: &outline,
             media,
+            given_up: &given_up,
         };
         let mut document = document(style, out, about)?;
         if is_redacted {
@@ -217,6 +226,15 @@ impl ConversationHandle {
             }
         }
         document.finish()
+    }
+
+    /// The messages that stand for the results of abandoned calls, by the turn of the call.
+    fn results_of_given_up(&self, head: u64) -> Result<Vec<(TurnId, Raw)>, Error> {
+        let fold = self.shared().fold(self.key(), head)?;
+        let with_turn = fold.abandoned.iter().filter_map(|abandoned| Some((abandoned.tool.turn?, abandoned)));
+        with_turn
+            .map(|(turn, abandoned)| Ok((turn, Raw::of(&self.read_given_up(abandoned)?.result())?)))
+            .collect()
     }
 
     /// Overview of the turns up to a `seq`.

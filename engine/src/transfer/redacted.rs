@@ -64,7 +64,8 @@ pub fn system_prompt(one: &SystemPrompt) -> SystemPrompt {
     SystemPrompt::new(mask_text(&one.content))
 }
 
-fn raw(one: &Raw) -> Result<Raw, Error> {
+/// JSON without them.
+pub fn raw(one: &Raw) -> Result<Raw, Error> {
     Raw::new(mask_json(one.get())?.into_owned())
 }
 

@@ -3,7 +3,7 @@
 use crate::compacting::{by_hand, policy, talk};
 use crate::importing::Claude;
 use crate::stage::{Short, Stage, Still, memory, refused};
-use everturn::{ContextOptions, ImportOptions, NewTurn, Swept, Tenant};
+use everturn::{ContextOptions, Format, ImportOptions, NewTurn, Swept, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_formats::provider::Provider;
 use everturn_views::state::ToolBody;
@@ -51,6 +51,41 @@ fn prompt(scope: &Tenant, id: ConversationId) -> String {
     }
     let system = context.system.map(|system| system.get().to_string()).unwrap_or_default();
     format!("{system}\n{}", json!(messages))
+}
+
+/// Regression: an export ended with the call, which providers refuse, while the context had a result for it.
+#[test]
+fn an_export_for_a_provider_has_a_result_for_a_call_that_was_given_up() {
+    on_both(|scope| {
+        let id = scope.begin();
+        let chat = scope.conversation(id);
+        scope.say(id, NewTurn::user("Run both."));
+        scope.say(id, calling(&["a", "b"]));
+        scope.say(id, NewTurn::tool_result("b", "done"));
+        chat.state().abandon_tool("a", None, Some("mail to ana@example.org")).unwrap();
+        let exported = |format, redacted| {
+            let mut out = Vec::new();
+            match redacted {
+                true => chat.export_redacted(format, &mut out, &mut |_| {}),
+                false => chat.export(format, &mut out, &mut |_| {}),
+            }
+            .unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        for format in [Format::OpenaiChat, Format::OpenaiResponses, Format::Anthropic, Format::Gemini] {
+            let text = exported(format, false);
+            assert_eq!(text.matches("the call was abandoned (mail to ana@example.org)").count(), 1, "{text}");
+            assert_eq!(text.matches("done").count(), 1, "{text}");
+            assert!(!exported(format, true).contains("ana@example.org"));
+        }
+        let value: Value = serde_json::from_str(&exported(Format::Anthropic, false)).unwrap();
+        let last = value["messages"].as_array().unwrap().last().unwrap();
+        let answered = last["content"].as_array().unwrap().iter().map(|block| block["tool_use_id"].clone());
+        assert_eq!(answered.collect::<Vec<_>>(), ["a", "b"]);
+        // In the middle as well.
+        scope.say(id, NewTurn::user("Go on."));
+        assert!(exported(Format::OpenaiChat, false).contains("the call was abandoned"));
+    });
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::tokens::Family;
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_core::pairing;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A tool call that was given up.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,6 +16,21 @@ pub struct GivenUp {
     pub name: String,
     /// Reason given.
     pub reason: Option<String>,
+}
+
+impl GivenUp {
+    /// The message that stands for its result.
+    pub fn result(&self) -> Value {
+        let content = match &self.reason {
+            Some(reason) => format!("No result: the call was abandoned ({reason})."),
+            None => "No result: the call was abandoned.".to_string(),
+        };
+        let mut message = json!({"role": "tool", "name": self.name, "content": content, "is_error": true});
+        if let Some(id) = &self.id {
+            message["tool_call_id"] = id.as_str().into();
+        }
+        message
+    }
 }
 
 /// Adds a result to each abandoned call of the tail that has none: behind its message, and behind the results of the
@@ -41,15 +56,8 @@ pub fn answer_abandoned(
             Some(id) => call.id == Some(id),
             None => call.id.is_none() && call.name == given_up.name,
         };
-        let Some(GivenUp { reason, .. }) = given_up.iter().find(is_it) else { continue };
-        let content = match reason {
-            Some(reason) => format!("No result: the call was abandoned ({reason})."),
-            None => "No result: the call was abandoned.".to_string(),
-        };
-        let mut message = json!({"role": "tool", "name": call.name, "content": content, "is_error": true});
-        if let Some(id) = call.id {
-            message["tool_call_id"] = id.into();
-        }
+        let Some(given_up) = given_up.iter().find(is_it) else { continue };
+        let message = GivenUp { name: call.name.to_string(), ..given_up.clone() }.result();
         let said = ContextMessage {
             source: Source::Made,
             seq: tail[call.message].seq,
