@@ -1,7 +1,8 @@
 //! Sessions that are logged into a store, and conversations as session files.
 
 use crate::stage::{Stage, refused};
-use everturn::{Everturn, Format, NewConversation, NewTurn, Tenant};
+use everturn::{Everturn, Format, HistoryEntry, HistoryQuery, NewConversation, NewTurn, Tenant};
+use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use everturn_formats::session::{self, Fields, New};
 use serde_json::{Value, json};
@@ -98,7 +99,12 @@ fn a_session_is_started_logged_ended_and_exported() {
 #[test]
 fn any_conversation_is_a_session_file_that_can_be_read_back() {
     on_both(|tenant| {
-        let chat = tenant.create(NewConversation::default()).wait().unwrap();
+        let settings = Settings {
+            title: Some(Some("A trip".into())),
+            system_prompt: Some(Some(SystemPrompt::new("Answer in one line.".into()))),
+            ..Settings::default()
+        };
+        let chat = tenant.create(NewConversation { settings, ..Default::default() }).wait().unwrap();
         let turns = [
             json!({"role": "system", "content": "be brief"}),
             json!({"role": "user", "content": "hi"}),
@@ -141,12 +147,23 @@ fn any_conversation_is_a_session_file_that_can_be_read_back() {
         let elsewhere = Everturn::open("memory:").unwrap().tenant("other").unwrap();
         let imported = elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
         assert_eq!((imported.problems, imported.turns), (Vec::<String>::new(), 10));
-        assert_eq!(exported(&elsewhere, imported.conversation.id), text);
+        let id = imported.conversation.id;
+        assert_eq!(exported(&elsewhere, id), text);
+        // Regression: blocks lost their speaker, and the conversation its title and instructions.
+        assert_eq!(imported.conversation.title.as_deref(), Some("A trip"));
+        let prompt = elsewhere.conversation(id).state().system_prompt(None).unwrap();
+        assert_eq!(prompt.map(|prompt| prompt.content).as_deref(), Some("Answer in one line."));
+        let history = elsewhere.conversation(id).history(HistoryQuery::default()).unwrap();
+        let actors = history.data.into_iter().map(|entry| match entry {
+            HistoryEntry::Turn(turn) => turn.actor,
+            HistoryEntry::Event(_) => None,
+        });
+        assert!(actors.eq(vec![Some("ana".to_string()); 10]), "everybody is ana");
         // It grew, and the longer file adds what is new.
         chat.append(NewTurn::user("more")).wait().unwrap();
         let longer = exported(tenant, chat.id());
         assert!(longer.starts_with(&text));
         let again = elsewhere.import(longer.as_bytes(), &mut |_| {}).unwrap();
-        assert_eq!((again.added, again.conversation.id), (1, imported.conversation.id));
+        assert_eq!((again.added, again.conversation.id), (1, id));
     });
 }

@@ -63,7 +63,14 @@ impl<'a, W: Write> SessionDocument<'a, W> {
         let header = match given {
             Some(text) => format!("{text}\n"),
             None => {
-                New::about(title(conversation), conversation.id.to_string(), conversation.created).line()?
+                let prompt = self.about.system_prompt.map(|prompt| &prompt.content);
+                let named = [("title", conversation.title.as_ref()), ("system_prompt", prompt)];
+                let extra = named.into_iter().filter_map(|(name, text)| Some((name.to_string(), text?)));
+                let extra =
+                    extra.map(|(name, text)| Ok((name, Raw::of(text)?))).collect::<Result<_, Error>>()?;
+                let id = conversation.id.to_string();
+                New { extra: Fields(extra), ..New::about(title(conversation), id, conversation.created) }
+                    .line()?
             }
         };
         let fields: Fields = serde_json::from_str(&header).unwrap_or_default();
@@ -225,6 +232,11 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let Some(lines) = self.lines(turn, message) else {
             let mut whole: Fields = message.read().unwrap_or_default();
             whole.take("type");
+            for (name, given) in [("actor", &turn.actor), ("model", &turn.model)] {
+                if let Some(given) = given.as_ref().filter(|_| whole.get(name).is_none()) {
+                    whole.0.push((name.into(), Raw::of(given)?));
+                }
+            }
             return self.entry("message", at, &whole);
         };
         self.begin(None)?;

@@ -8,7 +8,7 @@
 //! | `agent_thinking` | an assistant turn with one unsigned thinking block |
 //! | `agent_tool_call` | an assistant turn with one tool call |
 //! | `tool_result` | a tool turn |
-//! | a message with `role` and `content` | that turn |
+//! | a message with `role` and `content` | that turn, of its `actor` and `model` |
 //! | anything else, `session_end` too | an event of its type with the line as its body |
 //!
 //! A line gives one step. Fields that a turn has no place for are in its metadata under `session`, so that nothing is
@@ -20,7 +20,7 @@ use super::{END, START};
 use crate::jsonl::{End, Header};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::Settings;
+use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::{check_name, kind};
 use everturn_core::id::ConversationId;
 use everturn_core::json::{self, Raw};
@@ -143,7 +143,10 @@ impl Mapper {
     /// for that; it is in the first event in any case.
     pub fn settings(header: &Header) -> Result<Settings, Error> {
         let title = header.title.clone().filter(|title| title.len() <= TITLE_BYTES_MAX).map(Some);
-        let mut settings = Settings { title, ..Settings::default() };
+        let fields: Fields = serde_json::from_str(&header.text).unwrap_or_default();
+        let prompt = fields.get("system_prompt").and_then(Raw::read::<String>);
+        let system_prompt = prompt.map(|prompt| Some(SystemPrompt::new(prompt)));
+        let mut settings = Settings { title, system_prompt, ..Settings::default() };
         if header.text.len() <= METADATA_BYTES_MAX / 2 {
             settings.metadata.insert("session".into(), Raw::new(header.text.clone())?);
         }
@@ -185,9 +188,9 @@ impl Mapper {
             metadata,
             occurred_at: recorded.at,
         };
+        let named = |raw: &Raw| raw.read::<String>().filter(|name| check_name("actor", name).is_ok());
         match parts {
             Some(Parts { role, message, actor }) if fits(message.get()) => {
-                let named = |raw: &Raw| raw.read::<String>().filter(|name| check_name("actor", name).is_ok());
                 let actor = take(&mut fields, "actor", named).or(actor);
                 let model = take(&mut fields, "model", named).filter(|_| role == Role::Assistant);
                 // A time that loses precision in our format is kept as written, too.
@@ -202,7 +205,9 @@ impl Mapper {
             }
             _ => match role_of(&recorded.fields()) {
                 Some(role) if fits(&recorded.text) => {
-                    Ok(said(role, Raw::new(recorded.text.clone())?, None, None, BTreeMap::new()))
+                    let own = recorded.fields();
+                    let [actor, model] = ["actor", "model"].map(|name| own.get(name).and_then(named));
+                    Ok(said(role, Raw::new(recorded.text.clone())?, actor, model, BTreeMap::new()))
                 }
                 _ => event(recorded.kind.as_deref(), &recorded.text, recorded.at),
             },
