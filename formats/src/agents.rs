@@ -25,6 +25,7 @@ mod opencode;
 mod reader;
 mod tree;
 
+pub use claude::continues;
 pub use detect::{Format, HEAD_BYTES, detect, unknown};
 pub use expand::{EXPANSION_MAX, Expanded};
 pub use reader::{Opened, Reader, first_time, open};

@@ -3,6 +3,7 @@
 mod beside;
 mod dry_run;
 mod find;
+mod joined;
 mod watch;
 
 use crate::args::Args;
@@ -17,7 +18,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 #[derive(ClapArgs)]
@@ -78,17 +79,24 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     let found = find(&verb.paths)?;
     let store = open::importing(args)?;
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
+    let (nothing, count) = (found.nothing(), found.files.len());
     let mut reports = Vec::new();
     // Of a folder, the files that need attention.
     let each = args.verbose > 0 || found.places.is_empty();
-    for file in &found.files {
-        let report = one(&store, &file.path, false, &bar);
+    for files in joined::join(found.files) {
+        let paths: Vec<String> = files.into_iter().map(|file| file.path).collect();
+        let report = one(&store, &paths, false, &bar);
         if !args.json && (each || !report.is_clean() || report.late() > 0) {
             bar.suspend(|| output::text(report.text()))?;
         }
         reports.push(report);
     }
     bar.finish_and_clear();
+    if !args.json && args.verbose > 0 {
+        for path in &found.unknown {
+            output::text(format!("not read  {}: its format is not known", show::printable(path)))?;
+        }
+    }
     let added = reports.iter().filter_map(|report| report.imported.as_ref()).any(|it| it.added > 0);
     if added && store.is_local() {
         // A server indexes by itself. Locally nobody else would, and what was imported should be found.
@@ -96,22 +104,22 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     }
     if args.json {
         output::json_list(&reports, None)?;
-    } else if let Some(text) = found.nothing() {
+    } else if let Some(text) = nothing {
         output::text(text)?;
-    } else if reports.len() > 1 || !each {
-        output::text(total(&reports, each))?;
+    } else if count > 1 || !each {
+        output::text(total(&reports, (count, found.unknown.len()), each))?;
     }
     if reports.iter().all(Report::is_clean) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Summary line of an import of several files.
-fn total(reports: &[Report], each: bool) -> String {
+fn total(reports: &[Report], (files, unknown): (usize, usize), each: bool) -> String {
     let imported = || reports.iter().filter_map(|report| report.imported.as_ref());
     let ids: HashSet<_> = imported().flat_map(|it| it.linked.iter().chain([&it.conversation.id])).collect();
     let sum = |number: fn(&Imported) -> u64| imported().map(number).sum::<u64>();
     let mut out = format!(
         "{}: {}, {}, {} new",
-        show::count(reports.len() as u64, "file"),
+        show::count(files as u64, "file"),
         show::count(ids.len() as u64, "conversation"),
         show::count(sum(|it| it.turns), "turn"),
         show::count(sum(|it| it.added), "event"),
@@ -119,7 +127,12 @@ fn total(reports: &[Report], each: bool) -> String {
     let left_out = reports.iter().filter(|report| report.left_out.is_some()).count();
     let failed = reports.iter().filter(|report| report.error.is_some()).count();
     let odd = imported().filter(|it| !it.problems.is_empty()).count();
-    let said = [(left_out, "left out"), (odd, "with problems"), (failed, "failed")];
+    let said = [
+        (left_out, "left out"),
+        (odd, "with problems"),
+        (failed, "failed"),
+        (unknown, "more of unknown format"),
+    ];
     let said: Vec<String> = said
         .iter()
         .filter(|(number, _)| *number > 0)
@@ -134,11 +147,11 @@ fn total(reports: &[Report], each: bool) -> String {
     out
 }
 
-/// Imports one file. A bad one does not stop the others.
-fn one(store: &Client, path: &str, watched: bool, bar: &ProgressBar) -> Report {
-    let mut report =
-        Report { path: path.to_string(), imported: None, attached: 0, error: None, left_out: None };
-    match take(store, path, watched, bar) {
+/// Imports one file, or several that are read as one. A bad one does not stop the others.
+fn one(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Report {
+    let path = paths.join(" and ");
+    let mut report = Report { path, imported: None, attached: 0, error: None, left_out: None };
+    match take(store, paths, watched, bar) {
         Ok(imported) => report.imported = Some(imported),
         Err(error) if matches!(error.code(), "import.deleted" | "import.no_turns") => {
             report.left_out = Some(error.text().to_string());
@@ -146,20 +159,28 @@ fn one(store: &Client, path: &str, watched: bool, bar: &ProgressBar) -> Report {
         Err(error) => report.error = Some(error.to_string()),
     }
     if let Some(imported) = &mut report.imported {
-        match beside::attach(store, Path::new(path), imported) {
-            Ok(attached) => report.attached = attached,
-            Err(error) => imported.problems.push(error.to_string()),
+        for path in paths {
+            match beside::attach(store, Path::new(path), imported) {
+                Ok(attached) => report.attached += attached,
+                Err(error) => imported.problems.push(error.to_string()),
+            }
         }
     }
     report
 }
 
-fn take(store: &Client, path: &str, watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {
+fn take(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {
+    let (path, more) =
+        paths.split_first().ok_or_else(|| Error::internal("import.path", "no file to import"))?;
     if path == "-" {
         return store.import(ImportOptions::default(), &mut BufReader::new(std::io::stdin()));
     }
     let cannot = |e: std::io::Error| Error::invalid("file.cannot_open", format!("cannot open it: {e}"));
-    let file = File::open(path).map_err(cannot)?;
+    let mut file: Box<dyn Read + Send> = Box::new(File::open(path).map_err(cannot)?);
+    for path in more {
+        // The last line of a file may have no end.
+        file = Box::new(file.chain(&b"\n"[..]).chain(File::open(path).map_err(cannot)?));
+    }
     let name = std::fs::canonicalize(path).map_err(cannot)?;
     let mut file = BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(file));
     store.import(ImportOptions { name: Some(&name.to_string_lossy()), watched }, &mut file)
@@ -169,7 +190,11 @@ impl Inputs {
     /// The message if nothing was found.
     fn nothing(&self) -> Option<String> {
         let places: Vec<String> = self.places.iter().map(|place| place.display().to_string()).collect();
-        self.files.is_empty().then(|| format!("nothing to import in {}", places.join(", ")))
+        let unknown = match self.unknown.len() {
+            0 => String::new(),
+            unknown => format!(" ({} of unknown format)", show::count(unknown as u64, "file")),
+        };
+        self.files.is_empty().then(|| format!("nothing to import in {}{unknown}", places.join(", ")))
     }
 }
 

@@ -29,13 +29,18 @@ pub fn run(args: &Args, verb: &Info) -> Result<(), Failure> {
     }
     let title = conversation.title.as_deref().unwrap_or("(no title)");
     output::text(format!("{BOLD}{}{BOLD:#}", show::one_line(title)))?;
-    for (name, value) in facts(&conversation) {
+    // An agent's file may come without that of the session it works for.
+    let works_for = conversation
+        .works_for()
+        .filter(|id| store.call(GetConversation { conversation: (*id).into() }).is_ok())
+        .map(|id| id.to_string());
+    for (name, value) in facts(&conversation, works_for) {
         output::text(format!("  {DIM}{name:<13}{DIM:#} {value}"))?;
     }
     Ok(())
 }
 
-fn facts(conversation: &Conversation) -> Vec<(&'static str, String)> {
+fn facts(conversation: &Conversation, works_for: Option<String>) -> Vec<(&'static str, String)> {
     let mut facts = vec![("id", conversation.id.to_string()), ("state", conversation.state.to_string())];
     let mut add = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
     add("agent", conversation.agent().map(|agent| show::one_line(&agent)));
@@ -52,7 +57,7 @@ fn facts(conversation: &Conversation) -> Vec<(&'static str, String)> {
     add("changed", Some(dates::to_second(conversation.updated)));
     let parent = conversation.parent.map(|parent| format!("{} at #{}", parent.conversation, parent.at_seq));
     add("fork of", parent);
-    add("works for", conversation.works_for().map(|id| id.to_string()));
+    add("works for", works_for);
     add("continues", conversation.predecessor.map(|id| id.to_string()));
     let summarized = conversation.checkpoint.map(|checkpoint| {
         format!("{} up to #{}", show::count(checkpoint.turns_before, "turn"), checkpoint.through_seq)

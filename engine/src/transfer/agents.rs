@@ -85,19 +85,10 @@ impl Tenant {
             problems.push(format!("and {more} more of the same kind"));
         }
         problems.extend(import.deleted.values().cloned());
-        let met: Vec<ConversationId> = import.met.iter().map(|at| reader.threads()[*at].id).collect();
-        let Some((first, linked)) = met.split_first() else {
-            if !import.deleted.is_empty() {
-                return Err(Error::conflict("import.deleted", in_short(&problems)));
-            }
-            let text = format!("nothing in the file could be read; {}", in_short(&problems));
-            return Err(Error::invalid("import.nothing", text));
-        };
-        if import.is_hollow() {
-            for target in import.targets.values() {
-                let batches = target.held.iter().chain([&target.batch]);
-                batches.for_each(|batch| self.shared().journal.uploaded(&batch.ingested.uploads));
-            }
+        let hollow = import.leave_hollow();
+        let met = import.met.iter().filter(|at| !hollow.contains(at));
+        let met: Vec<ConversationId> = met.map(|at| reader.threads()[*at].id).collect();
+        if met.is_empty() && !hollow.is_empty() && import.deleted.is_empty() {
             let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
             let text = format!(
                 "a file of {format} without turns; nothing was imported ({} lines: {})",
@@ -106,6 +97,13 @@ impl Tenant {
             );
             return Err(Error::invalid("import.no_turns", text));
         }
+        let Some((first, linked)) = met.split_first() else {
+            if !import.deleted.is_empty() {
+                return Err(Error::conflict("import.deleted", in_short(&problems)));
+            }
+            let text = format!("nothing in the file could be read; {}", in_short(&problems));
+            return Err(Error::invalid("import.nothing", text));
+        };
         for id in &met {
             self.conversation(*id).abandon_unanswered(watched)?;
         }
@@ -189,10 +187,18 @@ struct Target {
     /// Place of the last marker.
     marker: Option<u64>,
     batch: Batch,
-    /// Full batches before it, as long as the file has had no turn.
+    /// Full batches before it, as long as it has had no turn.
     held: Vec<Batch>,
+    has_turns: bool,
     /// The previous batch, while the writer thread writes it.
     writing: Option<Writing>,
+}
+
+impl Target {
+    /// Whether it has had no turn so far, and is no conversation yet.
+    fn is_hollow(&self) -> bool {
+        !self.has_turns && self.conversation.is_none() && self.writing.is_none()
+    }
 }
 
 impl Import<'_> {
@@ -203,7 +209,10 @@ impl Import<'_> {
             return Ok(());
         }
         match &entry.step {
-            EntryContent::Turn(_) => self.turns += 1,
+            EntryContent::Turn(_) => {
+                self.turns += 1;
+                self.target(at)?.has_turns = true;
+            }
             EntryContent::System(_) => {}
             EntryContent::Event { what, .. } | EntryContent::Compaction { what, .. } => {
                 *self.kept.entry(what.clone()).or_default() += 1;
@@ -307,6 +316,7 @@ impl Import<'_> {
             marker: None,
             batch: Batch::default(),
             held: Vec::new(),
+            has_turns: false,
             writing: None,
         };
         self.remember(&mut target)?;
@@ -319,11 +329,11 @@ impl Import<'_> {
     /// Forgets conversations that are not at work, where there are many: what they know is in the store.
     fn rest(&mut self, threads: &[Thread]) -> Result<(), Error> {
         let branches = threads.iter().any(|thread| thread.branch.is_some());
-        if self.targets.len() < OPEN_MAX || branches || self.is_hollow() {
+        if self.targets.values().filter(|target| !target.is_hollow()).count() < OPEN_MAX || branches {
             return Ok(());
         }
         self.flush_all()?;
-        self.targets.clear();
+        self.targets.retain(|_, target| target.is_hollow());
         Ok(())
     }
 
@@ -496,9 +506,15 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Whether there is no turn in the file so far, and no conversation that it belongs to.
-    fn is_hollow(&self) -> bool {
-        self.turns == 0 && self.targets.values().all(|target| target.conversation.is_none())
+    /// Leaves out the threads without a turn: nobody would look for them. Returns them.
+    fn leave_hollow(&mut self) -> Vec<usize> {
+        let hollow: Vec<(&usize, &Target)> =
+            self.targets.iter().filter(|(_, target)| target.is_hollow()).collect();
+        for batch in hollow.iter().flat_map(|(_, target)| target.held.iter().chain([&target.batch])) {
+            self.tenant.shared().journal.uploaded(&batch.ingested.uploads);
+            self.added = self.added.saturating_sub(batch.names.len() as u64);
+        }
+        hollow.into_iter().map(|(at, _)| *at).collect()
     }
 
     fn flush_all(&mut self) -> Result<(), Error> {

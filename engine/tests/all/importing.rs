@@ -344,3 +344,36 @@ fn circles_unknown_parents_and_repeated_ids_lose_nothing() {
     assert_eq!(kept(&scope, id), [file.lines[4].clone()]);
     assert_eq!(import(&scope, &file.text()).unwrap().added, 0);
 }
+
+/// Regression: a session of which a file has only lines about it became a conversation without turns, and a turn without
+/// a readable time made an old session the newest.
+#[test]
+fn only_sessions_with_turns_become_conversations_and_a_turn_without_a_time_has_that_of_the_line_before() {
+    let stage = crate::stage::Stage::new();
+    let (store, (_memory, in_memory)) = (stage.open(), memory());
+    for scope in [in_memory, store.tenant("acme").unwrap()] {
+        let mut file = Claude::default();
+        file.other(
+            json!({"type":"system","sessionId":"elsewhere","uuid":"m1","cwd":"/x","content":"about another"}),
+        );
+        file.user("u1", None, "hello");
+        file.other(json!({"type":"system","sessionId":"third","uuid":"m2","content":"about a third"}));
+        let message = json!({"role":"user","content":"and no time"});
+        for (uuid, parent, time) in [("u2", "u1", json!("soon")), ("u3", "u2", json!(null))] {
+            file.other(json!({"type":"user","uuid":uuid,"parentUuid":parent,"sessionId":"s-1","timestamp":time,"message":message}));
+        }
+        let report = import(&scope, &file.text()).unwrap();
+        assert_eq!((report.turns, report.linked.len(), report.added), (3, 0, 3), "{report:?}");
+        let all = scope.list(Default::default()).unwrap().data;
+        assert_eq!(all.iter().map(|it| (it.id, it.turns)).collect::<Vec<_>>(), [(report.conversation.id, 3)]);
+        assert_eq!(all[0].began, all[0].last_said);
+        assert_eq!(import(&scope, &file.text()).unwrap().added, 0, "again");
+        // Once such a session has a turn, its other lines come with it.
+        file.other(
+            json!({"type":"user","uuid":"m3","sessionId":"third","message":{"role":"user","content":"hi"}}),
+        );
+        let report = import(&scope, &file.text()).unwrap();
+        assert_eq!((report.linked.len(), report.added), (1, 2), "{report:?}");
+        assert_eq!(kept(&scope, report.linked[0]).len(), 1);
+    }
+}

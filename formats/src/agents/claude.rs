@@ -19,11 +19,14 @@ use everturn_core::json::{Raw, quote};
 use everturn_core::turn::Tokens;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::io::BufRead;
 
 /// Lines that may come before one that names the session.
 const WAITING_MAX: usize = 1000;
 /// Most conversations in one file; lines of further ones go into the first.
 const THREADS_MAX: usize = 10_000;
+/// Bytes of a file in which its first line with a parent is searched.
+const CONTINUES_BYTES: u64 = 1024 * 1024;
 /// Messages that may be open side by side: one for each subagent that works.
 const OPEN_MAX: usize = 32;
 
@@ -280,6 +283,18 @@ impl ClaudeCode {
 
 /// Rank of a title from the first prompt.
 const PROMPT: u8 = 1;
+
+/// The line of another file that a session goes on from: the parent of its first line, if that is no subagent's.
+pub fn continues(source: impl BufRead) -> Option<String> {
+    for line in source.take(CONTINUES_BYTES).lines().map_while(Result::ok) {
+        let line = Line::parse(&line).unwrap_or_default();
+        if line.text("uuid").is_some() {
+            let parent = ["parentUuid", "logicalParentUuid"].iter().find_map(|name| line.text(name));
+            return parent.filter(|id| !id.is_empty() && !line.is("isSidechain")).map(Cow::into_owned);
+        }
+    }
+    None
+}
 
 fn session_of<'a>(line: &Line<'a>) -> Option<Cow<'a, str>> {
     ["sessionId", "session_id"].iter().find_map(|name| line.text(name)).filter(|id| !id.is_empty())

@@ -11,7 +11,7 @@ use super::lines::{LineRead, Lines};
 use super::linked::Linked;
 use super::messages::Messages;
 use super::opencode::Opencode;
-use super::{Entry, Format, LINE_BYTES_MAX, Problem, Thread};
+use super::{Entry, EntryContent, Format, LINE_BYTES_MAX, Problem, Thread};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
@@ -89,6 +89,8 @@ pub struct Reader<R: BufRead> {
     ready: VecDeque<Entry>,
     problems: Vec<Problem>,
     lines: u64,
+    /// Time of the line before: a turn without a readable time was said about then.
+    last: Option<Timestamp>,
     done: bool,
 }
 
@@ -111,12 +113,14 @@ impl<R: BufRead> Reader<R> {
             Format::Opencode => Box::new(Opencode::new(name)),
             other => Box::new(Messages::new(other, name)),
         };
+        let last = first_time(&head[..]);
         let source = Cursor::new(head).chain(source);
         let input = match layout {
             Layout::Lines => Input::Lines(Lines::new(source)),
             Layout::Value => Input::Value { elements: Elements::new(source), number: 0 },
         };
-        Reader { format, input, mapper, ready: VecDeque::new(), problems: Vec::new(), lines: 0, done: false }
+        let (ready, problems) = (VecDeque::new(), Vec::new());
+        Reader { format, input, mapper, ready, problems, lines: 0, last, done: false }
     }
 
     /// Format of the file.
@@ -207,6 +211,12 @@ impl<R: BufRead> Reader<R> {
                 self.done = true;
                 self.mapper.settle(&mut out);
             }
+        }
+        for entry in &mut out {
+            if matches!(entry.step, EntryContent::Turn(_)) {
+                entry.at = entry.at.or(self.last);
+            }
+            self.last = entry.at.or(self.last);
         }
         self.ready.extend(out);
         Ok(())

@@ -13,6 +13,8 @@ pub struct Inputs {
     pub files: Vec<Input>,
     /// The folders that were searched.
     pub places: Vec<PathBuf>,
+    /// Files in them whose format is not known.
+    pub unknown: Vec<String>,
 }
 
 pub struct Input {
@@ -25,7 +27,15 @@ pub struct Input {
 
 /// The named files, those in the named folders, or without any those that agents left on this machine.
 pub fn find(paths: &[String]) -> Result<Inputs, Error> {
-    let mut found = find_that(paths, &mut |path, _| is_readable(path))?;
+    let mut unknown = Vec::new();
+    let mut found = find_that(paths, &mut |path, _| {
+        let known = is_readable(path);
+        if !known {
+            unknown.push(path.display().to_string());
+        }
+        known
+    })?;
+    found.unknown = unknown;
     in_time(&mut found.files, |file| &file.path);
     Ok(found)
 }
@@ -52,7 +62,7 @@ fn first_time(path: &str) -> Option<Timestamp> {
 
 /// The same, with a predicate for the files of a folder.
 pub fn find_that(paths: &[String], so: &mut dyn FnMut(&Path, u64) -> bool) -> Result<Inputs, Error> {
-    let mut found = Inputs { files: Vec::new(), places: Vec::new() };
+    let mut found = Inputs { files: Vec::new(), places: Vec::new(), unknown: Vec::new() };
     if paths.is_empty() {
         found.places = usual()?;
         for place in found.places.clone().iter().filter(|place| place.is_dir()) {

@@ -131,7 +131,7 @@ fn take(
             break;
         }
         let start = Instant::now();
-        let report = one(&store, path, true, &ProgressBar::hidden());
+        let report = one(&store, std::slice::from_ref(path), true, &ProgressBar::hidden());
         let Some(file) = files.get_mut(path) else { continue };
         file.changed = None;
         let news = match &report.imported {

@@ -121,9 +121,9 @@ impl Import<'_> {
     /// Has a batch written, and the marker behind it, while the next one is read.
     pub(super) fn begin(&mut self, at: usize) -> Result<(), Error> {
         self.finish(at)?;
-        // A file without turns is to leave no conversation.
-        let hollow = self.is_hollow() && self.waiting <= WAITING_BYTES_MAX;
         let Some(mut target) = self.targets.remove(&at) else { return Ok(()) };
+        // Without turns it is to leave no conversation.
+        let hollow = target.is_hollow() && self.waiting <= WAITING_BYTES_MAX;
         if hollow && target.batch.is_full() {
             target.held.push(std::mem::take(&mut target.batch));
         }
