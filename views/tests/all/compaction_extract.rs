@@ -44,6 +44,23 @@ fn the_goal_is_the_first_request_of_substance() {
             "Our reports are slow.",
         ),
         (&[("user", "ok")][..], ""),
+        (
+            &[("user", "What does the parser do?"), ("assistant", "It parses every line of the file.")][..],
+            "What does the parser do?",
+        ),
+        (&[("user", "Why is the sky blue?"), ("assistant", "Scattering.")][..], "Why is the sky blue?"),
+        (
+            &[
+                ("user", "What is two and two?"),
+                ("assistant", "Four."),
+                ("user", "Thanks a lot"),
+                ("user", "slow please"),
+                ("assistant", "word0 word1 word2 word3 word4"),
+                ("user", "ok"),
+            ][..],
+            "What is two and two?",
+        ),
+        (&[("user", "ok"), ("assistant", "The quarterly backup test is due tomorrow.")][..], ""),
     ] {
         assert_eq!(of(lines).goal, goal);
     }

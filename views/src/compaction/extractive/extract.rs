@@ -419,16 +419,17 @@ impl Goal {
 fn goal(previous: &str, material: &Material<'_>, indices: &mut Vec<usize>) -> String {
     let mut goal = previous.to_string();
     if goal.is_empty() {
-        let by_user = |said: &&ReadSentence| material.role(said) == Role::User;
+        let is_by_user = |said: &&ReadSentence| material.role(said) == Role::User;
+        let by_user = || material.said.iter().filter(is_by_user);
         let substance = |said: &&ReadSentence| {
             said.terms.len() >= 3 || (said.terms.len() >= 2 && said.cues.weight(Group::Request) > 0)
         };
-        let first = material
-            .said
-            .iter()
-            .filter(by_user)
+        let is_silent = || material.spoken.iter().all(|spoken| spoken.role != Role::User);
+        // A short question says what is wanted, too. A model's words are no request, unless nobody else speaks.
+        let first = by_user()
             .find(substance)
-            .or_else(|| material.said.iter().find(substance))
+            .or_else(|| by_user().find(|said| said.question && said.text.split_whitespace().count() >= 3))
+            .or_else(|| material.said.iter().filter(|_| is_silent()).find(substance))
             .map(|said| said.spoken);
         let best = first.and_then(|spoken| {
             let range = material.spoken[spoken].said.clone();
