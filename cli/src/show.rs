@@ -8,6 +8,7 @@ use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::Event;
 use everturn_core::fact::Fact;
 use everturn_core::message::{self, Part};
+use everturn_core::misleading::visible;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_views::speech::{self, Speech};
@@ -107,9 +108,16 @@ pub fn head(speech: Speech, actor: Option<&str>, at: Timestamp, seq: u64) -> Str
 
 fn body(message: &Value, role: Role, assets: &[Asset], full: bool, called: &mut Called) -> String {
     let mut out = String::new();
+    let result = |called: &Called, id: Option<&str>, name: Option<&str>, text: &str| {
+        let tool = id.and_then(|id| called.get(id)).map(String::as_str).or(name);
+        folded("←", &format!("{}{text}", tool.map(|tool| format!("{tool}: ")).unwrap_or_default()), full)
+    };
     for part in message::parts(message) {
         match part {
-            Part::Text(text) if role == Role::Tool => out.push_str(&folded("←", &output(text), full)),
+            Part::Text(text) if role == Role::Tool => {
+                let (id, name) = (message["tool_call_id"].as_str(), message["name"].as_str());
+                out.push_str(&result(called, id, name, &output(text)));
+            }
             Part::Text(text) => out.push_str(&indented(text)),
             Part::Thinking { text, .. } => {
                 out.push_str(&folded("✻", text.unwrap_or("(hidden reasoning)"), full))
@@ -124,9 +132,7 @@ fn body(message: &Value, role: Role, assets: &[Asset], full: bool, called: &mut 
             }
             Part::Result { id, name, content } => {
                 let text = content.map(|value| value.as_str().map_or_else(|| plain(value), output));
-                let tool = id.and_then(|id| called.get(id)).map(String::as_str).or(name);
-                let name = tool.map(|tool| format!("{tool}: ")).unwrap_or_default();
-                out.push_str(&folded("←", &format!("{name}{}", text.unwrap_or_default()), full));
+                out.push_str(&result(called, id, name, &text.unwrap_or_default()));
             }
             Part::Media { .. } | Part::Other(_) => {}
         }
@@ -156,7 +162,7 @@ fn plain(value: &Value) -> String {
     let is_block = |block: &Value| block.is_string() || block["type"].is_string();
     match value.as_array().is_some_and(|blocks| blocks.iter().all(is_block)) {
         true => message::render(&serde_json::json!({"role": "tool", "content": value}), |_| None),
-        false => value.to_string(),
+        false => output(&value.to_string()),
     }
 }
 
@@ -250,9 +256,10 @@ pub fn clipped(text: &str, chars: usize) -> String {
     }
 }
 
-/// Escapes control characters, so that content cannot control the reader's terminal.
+/// Escapes control characters, so that content cannot control the reader's terminal, and shows those that mislead the
+/// reader.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+    visible(text).chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
 /// Several untrusted lines, made safe for a terminal.

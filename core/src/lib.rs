@@ -26,6 +26,7 @@ pub mod id;
 pub mod json;
 pub mod limits;
 pub mod message;
+pub mod misleading;
 pub mod pairing;
 pub mod policy;
 pub mod redaction;

@@ -82,10 +82,14 @@ fn without_a_path_everything_that_agents_left_is_found() {
     let (said, code) = run(&shell, &["import", "-v"]);
     assert_eq!((said.lines().filter(|line| line.starts_with("conv_")).count(), code), (4, 0), "{said}");
     assert!(said.contains("attached 1 file beside it"), "{said}");
-    assert!(said.ends_with("\n4 files: 4 conversations, 4 turns, 6 events new\n"), "{said}");
+    let unknown = said.lines().filter(|line| line.starts_with("not read  "));
+    let unknown: Vec<&str> = unknown.filter_map(|line| line.split(['/', ':']).nth_back(1)).collect();
+    assert_eq!(unknown, ["sessions-index.json", "logs.json"], "{said}");
+    let total = "\n4 files: 4 conversations, 4 turns, 6 events new (2 more of unknown format)\n";
+    assert!(said.ends_with(total), "{said}");
     assert_eq!(shell.json(&["list", "--json"])["data"].as_array().unwrap().len(), 4);
     let (again, code) = run(&shell, &["import"]);
-    let total = "4 files: 4 conversations, 4 turns, 0 events new\n-v shows a line for each file\n";
+    let total = "4 files: 4 conversations, 4 turns, 0 events new (2 more of unknown format)\n-v shows a line for each file\n";
     assert_eq!((again.as_str(), code), (total, 0));
     assert!(shell.ok(&["doctor"]).contains("everything is in order"));
 }
@@ -166,6 +170,17 @@ fn history_names_tools_and_notices() {
     let who: Vec<&str> = heads.iter().map(|head| head.split("  ").next().unwrap()).collect();
     assert_eq!(who, ["command", "user", "assistant", "tool"], "{history}");
     assert!(history.contains("← Bash: a.txt"), "{history}");
+    // In the shape of chat completions, the message itself is the result; output in an object is read.
+    let chat = json!([
+        {"role": "user", "content": "What is here?"},
+        {"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "list_files", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "b.txt"},
+        {"role": "tool", "name": "look", "content": "c.txt"},
+    ]);
+    put(&shell.path("chat.json"), &chat.to_string());
+    let id = shell.json(&["import", "chat.json", "--json"])["data"][0]["conversation"]["id"].clone();
+    let history = shell.ok(&["history", id.as_str().unwrap()]);
+    assert!(history.contains("← list_files: b.txt") && history.contains("← look: c.txt"), "{history}");
     // A file of events alone is left out, which is no failure.
     put(
         &shell.path("empty.jsonl"),
@@ -311,4 +326,47 @@ fn files_of_a_session_are_read_in_the_order_of_their_time_and_late_ones_are_repo
     assert_eq!(texts(), ["second", "third", "first"]);
     let (again, _) = run(&shell, &["import", "s", "--json"]);
     assert!(!again.contains("\"late\""), "{again}");
+}
+
+/// Regression: `info` named a conversation that did not exist.
+#[test]
+fn an_agent_without_its_session_works_for_nobody_until_that_is_there() {
+    let shell = Shell::new();
+    let with = |line: &str, fields: Value| {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        format!("{line}\n")
+    };
+    let side = json!({"isSidechain": true, "agentId": "7"});
+    put(&shell.path("agent-7.jsonl"), &with(&line("s", "x1", "find the bug"), side));
+    let imported = shell.json(&["import", "agent-7.jsonl", "--json"]);
+    let id = imported["data"][0]["conversation"]["id"].as_str().unwrap().to_string();
+    assert!(!shell.ok(&["info", &id]).contains("works for"));
+    put(&shell.path("s.jsonl"), &line("s", "u1", "look into it"));
+    shell.ok(&["import", "s.jsonl"]);
+    assert!(shell.ok(&["info", &id]).contains("works for"));
+}
+
+/// Regression: a session that went on in another file under another id was two conversations. In one file it was one.
+#[test]
+fn a_session_that_goes_on_in_another_file_is_one_conversation() {
+    let shell = Shell::new();
+    let line = |session: &str, n: usize| {
+        let parent = (n > 0).then(|| format!("u{}", n - 1));
+        let at = format!("2026-01-01T00:0{n}:00Z");
+        let message = json!({"role": "user", "content": format!("number {n}")});
+        json!({"type": "user", "uuid": format!("u{n}"), "parentUuid": parent, "sessionId": session, "cwd": "/w", "timestamp": at, "message": message})
+            .to_string()
+    };
+    // The last line has no end. Names are against the order of time.
+    put(&shell.path("cross/b.jsonl"), &[line("b", 0), line("b", 1)].join("\n"));
+    put(&shell.path("cross/a.jsonl"), &[line("a", 2), line("a", 3)].join("\n"));
+    put(&shell.path("cross/c.jsonl"), &[line("c", 4), String::new()].join("\n"));
+    let said = shell.ok(&["import", "cross"]);
+    assert!(said.starts_with("3 files: 1 conversation, 5 turns, 5 events new"), "{said}");
+    assert!(shell.ok(&["import", "cross"]).contains("5 turns, 0 events new"));
+    let history = shell.ok(&["history", "@last"]);
+    let places: Vec<_> = (0..5).map(|n| history.find(&format!("number {n}"))).collect();
+    assert!(places.is_sorted() && places[0].is_some(), "{history}");
+    assert_eq!(shell.json(&["list", "--json"])["data"].as_array().unwrap().len(), 1);
 }

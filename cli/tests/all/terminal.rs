@@ -292,3 +292,11 @@ fn a_closed_conversation_takes_settings_and_facts_and_nothing_else() {
     shell.ok(&["facts", &id, "add", "relay", "listens on", "8443"]);
     shell.ok(&["compact", &id, "--keep-last", "2"]);
 }
+
+/// Regression: a title could be turned around by characters that nobody sees.
+#[test]
+fn a_list_shows_characters_that_mislead_by_their_number() {
+    let shell = Shell::new();
+    shell.ok(&["new", "--title", "mal\u{202e}lory"]);
+    assert!(shell.ok(&["list"]).contains("mal‹U+202E›lory"));
+}

@@ -1,5 +1,6 @@
 //! Untrusted text that may be Markdown, shown without active content.
 
+use everturn_core::misleading::visible;
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -16,6 +17,7 @@ fn parser(text: &str) -> Parser<'_> {
 
 /// Text for HTML, inside elements and inside quoted attributes.
 pub fn escape(text: &str) -> String {
+    let text = visible(text);
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -38,6 +40,7 @@ pub fn is_link(url: &str) -> bool {
     let starts = |scheme: &str| url.get(..scheme.len()).is_some_and(|s| s.eq_ignore_ascii_case(scheme));
     ["http://", "https://", "mailto:"].iter().any(|scheme| starts(scheme))
         && !url.chars().any(|c| c.is_control() || c.is_whitespace())
+        && visible(url) == url
 }
 
 /// Opening tag of a link.
@@ -48,8 +51,10 @@ pub fn link(url: &str) -> String {
 /// Markdown as HTML. Raw HTML in it is shown as text, pictures are linked and never loaded, and links lead to the web or
 /// a mail address, or are removed.
 pub fn to_html(text: &str) -> String {
-    let text: String =
-        text.chars().map(|c| if c.is_control() && !"\n\r\t".contains(c) { '\u{fffd}' } else { c }).collect();
+    let text: String = visible(text)
+        .chars()
+        .map(|c| if c.is_control() && !"\n\r\t".contains(c) { '\u{fffd}' } else { c })
+        .collect();
     let mut out = String::with_capacity(text.len() * 2);
     let mut page = Page::default();
     html::push_html(&mut out, parser(&text).filter_map(|event| page.event(event)));
@@ -59,8 +64,10 @@ pub fn to_html(text: &str) -> String {
 /// State of the conversion to HTML.
 #[derive(Default)]
 struct Page {
-    /// For each open link, whether its tag was written.
-    links: Vec<bool>,
+    /// For each open link, its target if its tag was written.
+    links: Vec<Option<String>>,
+    /// The words of the link so far.
+    words: String,
     /// Alignment of the table's columns, the number of the next column, and whether the row is the head.
     columns: Vec<Alignment>,
     column: usize,
@@ -69,11 +76,26 @@ struct Page {
 
 impl Page {
     fn event<'a>(&mut self, event: Event<'a>) -> Option<Event<'a>> {
+        // An entity is a character only now.
+        let event = match event {
+            Event::Text(text) => Event::Text(visible(&text).into_owned().into()),
+            Event::Code(text) => Event::Code(visible(&text).into_owned().into()),
+            event => event,
+        };
+        if let Event::Text(text) | Event::Code(text) = &event {
+            self.words.push_str(text);
+        }
         Some(match event {
             Event::Start(Tag::Link { dest_url, .. }) => return self.open(&dest_url),
             Event::Start(Tag::Image { dest_url, .. }) => return self.open(&dest_url),
             Event::End(TagEnd::Link | TagEnd::Image) => match self.links.pop() {
-                Some(true) => Event::InlineHtml("</a>".into()),
+                Some(Some(target)) if target.trim_start_matches("mailto:") == self.words => {
+                    Event::InlineHtml("</a>".into())
+                }
+                // The words may claim that it leads elsewhere.
+                Some(Some(target)) => Event::InlineHtml(
+                    format!("</a> <span class=\"hint\">({})</span>", escape(&target)).into(),
+                ),
                 _ => return None,
             },
             // A block of HTML in a chat is most often meant as code.
@@ -116,9 +138,11 @@ impl Page {
     }
 
     fn open<'a>(&mut self, url: &str) -> Option<Event<'a>> {
-        let shown = is_link(url) && !self.links.contains(&true);
-        self.links.push(shown);
-        shown.then(|| Event::InlineHtml(link(url).into()))
+        let target =
+            Some(url.to_string()).filter(|url| is_link(url) && self.links.iter().all(Option::is_none));
+        self.links.push(target.clone());
+        self.words.clear();
+        target.map(|target| Event::InlineHtml(link(&target).into()))
     }
 }
 

@@ -55,7 +55,13 @@ fn written(log: &Log, style: Style) -> String {
     turns.sort_by_key(|turn| turn.seq);
     let mut outline = Outline::default();
     turns.iter().for_each(|turn| outline.note(turn));
-    let about = About { conversation, system_prompt: prompt.as_ref(), outline: &outline, media: &OneAsset };
+    let about = About {
+        conversation,
+        system_prompt: prompt.as_ref(),
+        outline: &outline,
+        media: &OneAsset,
+        given_up: &[],
+    };
     let mut document = document(style, &mut out, about).unwrap();
     let mut turns = turns.into_iter().peekable();
     for event in &log.events {
@@ -668,4 +674,18 @@ fn words_that_nest_without_end_are_written_too() {
     }
     assert!(written(&log, Style::Html).ends_with("</html>\n"));
     assert!(written(&log, Style::Markdown).len() > 80_000);
+}
+
+/// Regression: characters that nobody sees turned names and titles around, and a link could claim to lead elsewhere.
+#[test]
+fn a_page_shows_characters_that_mislead_and_where_links_lead() {
+    let evil = "mal\u{202e}lory &#8238;x `a\u{200b}b` [https://bank.example](https://evil.example/login) <https://ok.example>";
+    let html = written(&hostile(evil), Style::Html);
+    assert!(!html.contains(['\u{202e}', '\u{200b}']));
+    assert!(html.contains("<h1>mal‹U+202E›lory &amp;#8238;x"), "the title");
+    assert!(html.contains("mal‹U+202E›lory ‹U+202E›x <code>a‹U+200B›b</code>"), "the text");
+    assert!(
+        html.contains(">https://bank.example</a> <span class=\"hint\">(https://evil.example/login)</span>")
+    );
+    assert!(html.contains(">https://ok.example</a>") && !html.contains("(https://ok.example)"));
 }
