@@ -351,7 +351,7 @@ impl LeftOut {
 }
 
 /// Reason for turns left out without being asked to.
-const BUDGET_FULL: &str = "the budget is full";
+const BUDGET_FULL: &str = "they do not fit into the budget";
 /// Reason for tool results that are included without their bodies.
 const BODIES_LEFT_OUT: &str = "the bodies of their tool results do not fit";
 /// Part of the room for the tail that has to be free for older turns to be tried.
