@@ -350,8 +350,8 @@ fn circles_unknown_parents_and_repeated_ids_lose_nothing() {
 #[test]
 fn only_sessions_with_turns_become_conversations_and_a_turn_without_a_time_has_that_of_the_line_before() {
     let stage = crate::stage::Stage::new();
-    let store = stage.open();
-    for scope in [memory().1, store.tenant("acme").unwrap()] {
+    let (store, (_memory, in_memory)) = (stage.open(), memory());
+    for scope in [in_memory, store.tenant("acme").unwrap()] {
         let mut file = Claude::default();
         file.other(
             json!({"type":"system","sessionId":"elsewhere","uuid":"m1","cwd":"/x","content":"about another"}),

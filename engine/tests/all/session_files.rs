@@ -101,7 +101,7 @@ fn any_conversation_is_a_session_file_that_can_be_read_back() {
     on_both(|tenant| {
         let settings = Settings {
             title: Some(Some("A trip".into())),
-            system_prompt: Some(Some(SystemPrompt::new("Answer in one line."))),
+            system_prompt: Some(Some(SystemPrompt::new("Answer in one line.".into()))),
             ..Settings::default()
         };
         let chat = tenant.create(NewConversation { settings, ..Default::default() }).wait().unwrap();
@@ -158,7 +158,7 @@ fn any_conversation_is_a_session_file_that_can_be_read_back() {
             HistoryEntry::Turn(turn) => turn.actor,
             HistoryEntry::Event(_) => None,
         });
-        assert!(actors.eq([const { "ana" }; 10].map(|ana| Some(ana.to_string()))), "everybody is ana");
+        assert!(actors.eq(vec![Some("ana".to_string()); 10]), "everybody is ana");
         // It grew, and the longer file adds what is new.
         chat.append(NewTurn::user("more")).wait().unwrap();
         let longer = exported(tenant, chat.id());

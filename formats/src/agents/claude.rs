@@ -19,7 +19,7 @@ use everturn_core::json::{Raw, quote};
 use everturn_core::turn::Tokens;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 
 /// Lines that may come before one that names the session.
 const WAITING_MAX: usize = 1000;

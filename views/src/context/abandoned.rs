@@ -57,7 +57,7 @@ pub fn answer_abandoned(
             None => call.id.is_none() && call.name == given_up.name,
         };
         let Some(given_up) = given_up.iter().find(is_it) else { continue };
-        let message = given_up.result();
+        let message = GivenUp { name: call.name.to_string(), ..given_up.clone() }.result();
         let said = ContextMessage {
             source: Source::Made,
             seq: tail[call.message].seq,

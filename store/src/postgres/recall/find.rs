@@ -525,19 +525,22 @@ impl WordSearch for Postgres {
     ) -> Result<Vec<Vec<(Proposal, usize)>>, Error> {
         let db = self.of(tenant)?;
         let Some(scope) = Searched::new(&db, tenant, filter)? else { return Ok(Vec::new()) };
+        // In the order in which they are read: an edit stands where the turn stood that it replaces.
         let side = |side: i32, within: &str, order: &str| {
             format!(
-                "(SELECT {FOUND_COLUMNS}, {side} AS side, row_number() OVER (ORDER BY e.seq {order}) AS away
-                  FROM recall_entries e JOIN conversation_rows c ON c.tenant = e.tenant AND c.no = e.conversation
-                  WHERE e.tenant = $1 AND e.conversation = s.conversation AND e.seq {within} AND e.kind = 0 AND e.audience IS NULL AND {IN_SCOPE}
-                  ORDER BY e.seq {order} LIMIT $12)"
+                "(SELECT {FOUND_COLUMNS}, {side} AS side, row_number() OVER (ORDER BY t.place {order}, t.seq {order}) AS away
+                  FROM turn_rows t JOIN recall_entries e ON e.tenant = t.tenant AND e.id = t.id AND e.conversation = t.conversation
+                  JOIN conversation_rows c ON c.tenant = e.tenant AND c.no = e.conversation
+                  WHERE t.tenant = $1 AND t.conversation = s.conversation AND t.place {within} AND e.kind = 0 AND e.audience IS NULL AND {IN_SCOPE}
+                  ORDER BY t.place {order}, t.seq {order} LIMIT $12)"
             )
         };
-        let before = side(0, "BETWEEN s.seq - $13 AND s.seq - 1", "DESC");
-        let after = side(1, "BETWEEN s.seq + 1 AND s.seq + $13", "ASC");
+        let before = side(0, "BETWEEN p.place - $13 AND p.place - 1", "DESC");
+        let after = side(1, "BETWEEN p.place + 1 AND p.place + $13", "ASC");
         let sql = format!(
             "SELECT b.*, n.nth FROM unnest($11::integer[]) WITH ORDINALITY AS n (no, nth)
              JOIN recall_entries s ON s.tenant = $1 AND s.no = n.no AND s.kind = 0 AND s.audience IS NULL
+             JOIN turn_rows p ON p.tenant = $1 AND p.id = s.id AND p.conversation = s.conversation
              CROSS JOIN LATERAL ({before} UNION ALL {after}) b ORDER BY n.nth, b.side, b.away"
         );
         let mut params = scope.params();
