@@ -84,7 +84,8 @@ export function view(frame, at) {
         const context = await replayed;
         if (context.error) return clear(prompt, h("p", null, words(context.error)));
         const system = systemTexts(context);
-        clear(prompt, system.length ? h("div.msg.system", null, h("div.msg-head", null, h("b", null, "system")), system.map((text) => h("div.md", null, markdown(text)))) : null, context.messages.map((one, n) => message(one, { n, names: toolNames(context.messages) })));
+        const names = toolNames(context.messages);
+        clear(prompt, system.length ? h("div.msg.system", null, h("div.msg-head", null, h("b", null, "system")), system.map((text) => h("div.md", null, markdown(text)))) : null, context.messages.map((one, n) => message(one, { n, names })));
       }), before ? button("Compare with the previous prompt", async (click) => {
         click.target.disabled = true;
         const [then, now] = await Promise.all([replay(before.seq), replayed]);

@@ -29,12 +29,11 @@ export class List {
       !this.reads ? null : h("div.search-box", null, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, `${MOD} K`)),
       this.filters, this.entries);
     clear(this.entries, skeleton());
-    this.refresh();
+    this.tokens = new Map();
+    this.refresh().then(() => this.readTokens());
     this.live();
     this.every(30_000, () => this.times());
-    this.tokens = new Map();
-    this.readTokens();
-    this.every(60_000, () => this.readTokens());
+    this.every(5000, () => this.readTokens());
   }
 
   /** A timer that ends with the list. */
@@ -60,7 +59,7 @@ export class List {
     for (const one of this.filters.querySelectorAll(".chip")) one.setAttribute("aria-pressed", String(one === chip));
     this.items = [];
     clear(this.entries, skeleton());
-    this.refresh();
+    this.refresh().then(() => this.readTokens());
   }
 
   /** Reloads the first page and keeps the pages loaded after it. */
@@ -81,15 +80,20 @@ export class List {
     this.counted = newest;
   }
 
-  /** Tokens of conversations, for the rows. */
+  /** Tokens of the conversations in view, where something was said since they were counted. */
   async readTokens() {
-    if (this.tokensOf !== undefined && this.counted === this.tokensOf) return;
-    this.tokensOf = this.counted ?? null;
-    try {
-      const { conversations } = await get("/usage/tokens", { days: 3660 }, this.gone.signal);
-      this.tokens = new Map(conversations.map((one) => [one.conversation, one.prompt + one.completion]));
-      if (!this.query) this.draw();
-    } catch { /* shown without */ }
+    if (this.counting || this.query || document.hidden) return;
+    const box = this.entries.getBoundingClientRect(), known = new Map(this.items.map((one) => [one.id, one]));
+    const inView = [...this.entries.querySelectorAll("[data-id]")].filter((el) => el.getBoundingClientRect().bottom > box.top && el.getBoundingClientRect().top < box.bottom);
+    const wanted = inView.map((el) => known.get(el.dataset.id)).filter((one) => one && this.tokens.get(one.id)?.updated !== one.updated);
+    if (!wanted.length) return;
+    this.counting = true;
+    await Promise.all(wanted.map(async (one) => {
+      const { conversations: [usage] } = await get("/usage/tokens", { conversation: one.id, days: 3660 }, this.gone.signal);
+      this.tokens.set(one.id, { updated: one.updated, count: usage ? usage.prompt + usage.completion : 0 });
+    })).catch(() => { /* shown without */ });
+    this.counting = false;
+    if (!this.query) this.draw();
   }
 
   async readUsage() {
@@ -101,6 +105,8 @@ export class List {
 
   async scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.entries;
+    clearTimeout(this.stopped);
+    this.stopped = setTimeout(() => this.readTokens(), 200);
     if (this.query || !this.next || this.more || scrollHeight - scrollTop - clientHeight > 600) return;
     this.more = true;
     try {
@@ -157,7 +163,7 @@ export class List {
   item(one) {
     const seen = memory.get("seen." + one.id, 0);
     const isNew = seen > 0 && one.head.seq > seen && one.id !== this.current;
-    const tokens = this.tokens.get(one.id);
+    const tokens = this.tokens.get(one.id)?.count;
     const version = [one.updated, one.title, one.preview, isNew, one.state, tokens].join();
     const known = this.known.get(one.id);
     if (known?.version === version) return known.el;

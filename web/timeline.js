@@ -248,7 +248,7 @@ export class Timeline {
       const follows = !between.length && before && !isNotice && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && !entry.versions && entry.visibility === before.visibility && entry.status !== "pending";
       if (isHere) {
         const abandoned = new Map(own.filter((part) => part.kind === "call" && given.has(part.id)).map((part) => [part.id, given.get(part.id)]));
-        const key = [entry.id, follows, [...answers.values()].map((one) => one.entry.seq), [...abandoned.keys()], entry.versions?.length, entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
+        const key = [entry.id, follows, [...answers.values()].map((one) => one.entry.seq), [...abandoned.keys()], own.map((part) => this.isPending(part)), entry.versions?.length, entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
         rows.push(this.row(entry, { own, answers, abandoned, follows, key, dividers: between }));
       }
       before = { actor: entry.actor, role: entry.role, visibility: entry.visibility, time };
@@ -400,8 +400,11 @@ export class Timeline {
       () => (part.text ? h("div.md", { dir: "auto" }, markdown(part.text)) : h("p.dim", null, "The provider encrypts this part.")), { class: "thought", open: this.thinking && !!part.text });
   }
 
+  /** Whether a call waits for its result. */
+  isPending(part) { return part.kind === "call" && !!part.id && !!this.state?.pending_tools?.some((one) => one.tool_call_id === part.id); }
+
   call(part, key, answer, abandoned) {
-    const pending = this.state?.pending_tools?.some((one) => one.tool_call_id === part.id && part.id);
+    const pending = this.isPending(part);
     const status = answer ? (answer.part.failed ? "failed" : "done") : abandoned ? "given up" : pending ? "waiting" : "";
     const changed = edits(part.input);
     const images = answer?.part.parts.filter((one) => one.kind === "image") ?? [];

@@ -479,6 +479,7 @@ test("calls of every shape are calls, and results say whose they are", async () 
   const page = await open(`${server.url}/#/c/${id}`);
   await page.waitForSelector('.turn:has-text("b.rs")');
   const calls = page.locator("details.call");
+  await calls.locator('[aria-label="waiting"]').waitFor();
   assert.deepEqual(await page.locator(".call .tool-name").allInnerTexts(), ["list_files", "tool_search", "weather", "glob", "Result"]);
   assert.deepEqual(await calls.locator(".status").evaluateAll((all) => all.map((one) => one.getAttribute("aria-label"))), ["done", "waiting", "done", "result", "result"]);
   assert.deepEqual(await page.locator(".turn:has(.call) .name").allInnerTexts(), ["assistant", "glob", "tool"], "who speaks");
