@@ -306,26 +306,3 @@ fn an_older_file_gets_the_views() {
     let found = sqlite3(&path, "select actor, content from turns order by seq");
     assert_eq!(json!(found), json!([{"actor": "ada", "content": "one"}, {"actor": "ada", "content": "two"}]));
 }
-
-/// Expired is gone for every reader the moment it is due, also where no process of ours comes by.
-#[test]
-fn an_expired_conversation_is_not_in_the_views() {
-    let s = Store::new();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
-    let count =
-        || s.number("select (select count(*) from conversations) + (select count(*) from turns) as n");
-    for (ago_s, ttl, expected) in [(100, 50, 0), (100, 3600, 2)] {
-        let (m, key) = (&s.m, s.m.key());
-        let at = Timestamp(now - ago_s * 1_000_000);
-        let settings = Settings { ttl: Some(Some(ttl)), ..Settings::default() };
-        let created = Draft { at, ..m.event(kind::CREATED, &settings) };
-        create(&s.store, &key, vec![created, Draft { at, ..m.say("hello") }]);
-        assert_eq!(count(), expected, "ttl {ttl}");
-        // A turn that is not settled puts it off.
-        if expected == 0 {
-            append(&s.store, &key, vec![Draft { at: Timestamp(now), ..m.say("still here") }]);
-            assert_eq!(count(), 3);
-            done(&s.store, m.delete(&key));
-        }
-    }
-}
