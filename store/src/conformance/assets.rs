@@ -66,7 +66,7 @@ pub fn all_bytes_are_listed(assets: &dyn Assets) {
     assert_eq!(assets.list().expect("a listing"), []);
     let mut expected: Vec<_> = (0..20)
         .map(|n: u8| {
-            let name = if n % 2 == 0 { "acme" } else { "other" };
+            let name = if n.is_multiple_of(2) { "acme" } else { "other" };
             (tenant(name), put(assets, name, &[n]))
         })
         .collect();

@@ -86,7 +86,7 @@ fn work_is_done_by_one_process_and_taken_over() {
     assert_eq!(left(), [Work::Done, Work::Free]);
     assert_eq!(other.work_left(&[(key.clone(), 6)]).unwrap(), [Work::Free]);
     assert_eq!(other.due_work(Timestamp(69), 10).unwrap(), []);
-    assert_eq!(other.due_work(Timestamp(70), 10).unwrap(), [key.clone()]);
+    assert_eq!(other.due_work(Timestamp(70), 10).unwrap(), std::slice::from_ref(&key));
     assert_eq!(other.take_work(&key).unwrap(), Some(5));
     other.end_work(&key, None).unwrap();
     assert_eq!(one.take_work(&key).unwrap(), Some(5));
