@@ -25,7 +25,7 @@ pub fn run(shared: &Shared) {
         elsewhere.wait(LOOK_EVERY);
         let looked = elsewhere.news().and_then(|news| take_in(shared, &**elsewhere, news));
         let looked = looked.and_then(|()| recover(shared));
-        match looked.and_then(|()| shared.compaction.take_over(&**elsewhere)) {
+        match looked.and_then(|()| shared.compaction.take_over(&**elsewhere, shared.now())) {
             Ok(()) => failed = false,
             Err(error) if failed => {
                 tracing::debug!(%error, "changes by other processes still cannot be read")
