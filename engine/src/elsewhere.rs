@@ -32,7 +32,7 @@ pub fn run(shared: &Shared) {
             unread = News::default();
         }
         let looked = looked.and_then(|()| recover(shared));
-        match looked.and_then(|()| shared.compaction.take_over(&**elsewhere)) {
+        match looked.and_then(|()| shared.compaction.take_over(&**elsewhere, shared.now())) {
             Ok(()) => failed = false,
             Err(error) if failed => {
                 tracing::debug!(%error, "changes by other processes still cannot be read")

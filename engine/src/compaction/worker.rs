@@ -17,6 +17,7 @@ use everturn_store::{ChangedConversation, Elsewhere, Leases, Work, WorkDone};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Quiet time after which a conversation is checked.
@@ -33,6 +34,9 @@ const REST_MAX: Duration = Duration::from_secs(10);
 const TAKE_OVER: Duration = Duration::from_secs(6);
 /// Pause before the next look at a conversation that another process is checking.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Age of changes that a process looks at when it begins; shorter than the time for which finished checks are known.
+const LOOK_BACK_S: u64 = 30 * 60;
+const LOOK_BACK_MAX: usize = 10_000;
 /// Conversations looked up at once.
 const LOOK_MAX: usize = 1000;
 /// Conversations checked in parallel: most of the time is spent waiting for a summarizer.
@@ -48,6 +52,7 @@ pub struct Compactions {
     news: Condvar,
     /// Changed conversations that another process may check: when to look, and the head.
     later: Mutex<HashMap<Key, (Instant, u64)>>,
+    looked_back: AtomicBool,
 }
 
 struct Waiting {
@@ -123,8 +128,23 @@ impl Compactions {
         self.later.lock().insert(key.clone(), (Instant::now() + pause, head));
     }
 
+    /// Notes conversations that changed shortly before this process began: another that has ended may not have checked them.
+    fn look_back(&self, leases: &dyn Leases, now: Timestamp) -> Result<(), Error> {
+        if self.automatic {
+            let since = Timestamp(now.0.saturating_sub_unsigned(LOOK_BACK_S * 1_000_000));
+            for (key, head) in leases.changed_since(since, LOOK_BACK_MAX)? {
+                self.look_later(&key, head, TAKE_OVER);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes over checks that another process should have done by now.
-    pub fn take_over(&self, leases: &dyn Leases) -> Result<(), Error> {
+    pub fn take_over(&self, leases: &dyn Leases, time: Timestamp) -> Result<(), Error> {
+        if !self.looked_back.load(Ordering::SeqCst) {
+            self.look_back(leases, time)?;
+            self.looked_back.store(true, Ordering::SeqCst);
+        }
         let now = Instant::now();
         let later = self.later.lock();
         let due = later.iter().filter(|(_, (due, _))| *due <= now).take(LOOK_MAX);

@@ -7,7 +7,7 @@ use super::feed::SILENT_S;
 use super::rows;
 use crate::{Leases, Work, WorkDone};
 use everturn_core::Error;
-use everturn_core::id::{Key, TenantName};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
 
 /// Condition that process `$node` gave a sign lately.
@@ -99,6 +99,18 @@ impl Leases for Postgres {
             })
         };
         found.iter().map(work).collect()
+    }
+
+    fn changed_since(&self, since: Timestamp, limit: usize) -> Result<Vec<(Key, u64)>, Error> {
+        let sql = "SELECT tenant, id, head_seq FROM conversation_rows
+             WHERE updated > $1 AND deleted IS NULL AND NOT replaced LIMIT $2";
+        let changed = |row| {
+            let tenant = TenantName::new(rows::get::<String>(row, 0)?)?;
+            let id = ConversationId::from_bytes(rows::bytes(row, 1)?);
+            Ok((Key { tenant, id }, rows::unsigned(row, 2)?))
+        };
+        let found = self.of_all()?.query(sql, &[&since.0, &rows::signed(limit as u64)])?;
+        found.iter().map(changed).collect()
     }
 
     fn forget_work(&self) -> Result<(), Error> {

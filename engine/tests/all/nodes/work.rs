@@ -109,6 +109,19 @@ fn the_work_of_a_node_that_dies_is_taken_over() {
     assert_eq!(model.calls(), 1);
 }
 
+/// A node that ended before it came to a check used to leave it to the next append, if no other was there to hear of it.
+#[test]
+fn what_nobody_checked_is_checked_by_a_node_that_starts_later() {
+    let Some(database) = Database::new() else { return };
+    let unchecked = Options { auto_compaction: false, ..Options::default() };
+    let before = Everturn::open_with(&database.url(), unchecked).unwrap();
+    let id = before.tenant("acme").unwrap().begin();
+    talk(&before.tenant("acme").unwrap(), id, 51);
+    drop(before);
+    let store = Arc::<SlowModel>::default().open(&database.url());
+    until("it is compacted", || compactions(&store.tenant("acme").unwrap(), id) == 1);
+}
+
 /// The child: does the work of the whole store, and asks for an approval that has a deadline.
 pub fn lead_until_killed() {
     let store = Everturn::open(&given(STORE)).unwrap();
