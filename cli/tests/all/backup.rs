@@ -306,7 +306,7 @@ fn a_store_is_held_against_several_files_or_a_folder() {
 #[test]
 fn a_store_is_copied_and_the_copy_is_brought_up_to_date() {
     let shell = Shell::new();
-    let id = shell.ok(&["new", "--title", "first"]).trim().to_string();
+    let id = shell.json(&["new", "--title", "first", "--json"])["id"].as_str().unwrap().to_string();
     shell.ok(&["append", &id, "every word is kept"]);
     let source = format!("sqlite:{}", shell.path("store.db").display());
     let copied = shell.json(&["copy", "--from", &source, "--to", "sqlite:copy.db", "--json"]);
