@@ -83,7 +83,7 @@ pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut Called) 
     } else if turn.hidden && turn.message.is_none() {
         let _ = writeln!(out, "  {DIM}‹private›{DIM:#}");
     } else if let Some(value) = turn.value() {
-        out.push_str(&body(&value, speech.role, assets, detail.full, called));
+        out.push_str(&body(&value, speech.role, turn.actor.as_deref(), assets, detail.full, called));
     } else if let Some(raw) = &turn.message {
         out.push_str(&indented(raw.get()));
     } else if let Some(partial) = &turn.partial {
@@ -106,10 +106,19 @@ pub fn head(speech: Speech, actor: Option<&str>, at: Timestamp, seq: u64) -> Str
     format!("{style}{who}{style:#}  {DIM}#{seq}  {}{DIM:#}", dates::to_second(at))
 }
 
-fn body(message: &Value, role: Role, assets: &[Asset], full: bool, called: &mut Called) -> String {
+fn body(
+    message: &Value,
+    role: Role,
+    actor: Option<&str>,
+    assets: &[Asset],
+    full: bool,
+    called: &mut Called,
+) -> String {
     let mut out = String::new();
     let result = |called: &Called, id: Option<&str>, name: Option<&str>, text: &str| {
         let tool = id.and_then(|id| called.get(id)).map(String::as_str).or(name);
+        // The head of the turn names the actor.
+        let tool = tool.filter(|tool| actor != Some(*tool));
         folded("←", &format!("{}{text}", tool.map(|tool| format!("{tool}: ")).unwrap_or_default()), full)
     };
     for part in message::parts(message) {

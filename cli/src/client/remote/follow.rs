@@ -63,13 +63,14 @@ impl Following {
 
     /// Retries until the server is back, and then returns its errors.
     fn reconnect(&mut self) -> Result<(), Error> {
-        let mut told = false;
+        let mut failed = 0;
         loop {
             match self.connect() {
                 Err(Error::Busy(detail)) => {
-                    if !told {
+                    failed += 1;
+                    // Where another process takes over at once, there is nothing to tell.
+                    if failed == 2 {
                         eprintln!("{}; trying again", detail.text);
-                        told = true;
                     }
                     std::thread::sleep(RETRY);
                 }
