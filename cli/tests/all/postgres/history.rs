@@ -45,7 +45,8 @@ impl Saw {
     fn head(&self) -> Option<u64> {
         match self {
             Saw::Appended { head, .. } | Saw::Stale { head, .. } | Saw::Head(head) => Some(*head),
-            Saw::Page { from, ids } => Some(from - 1 + ids.len() as u64),
+            // An empty page may begin far behind the end.
+            Saw::Page { from, ids } => (!ids.is_empty()).then(|| from - 1 + ids.len() as u64),
             Saw::Repeated { .. } | Saw::Unknown { .. } | Saw::Refused { .. } => None,
         }
     }

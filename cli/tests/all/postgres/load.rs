@@ -38,8 +38,15 @@ pub fn events(address: &str, conversation: &str, headers: &str) -> Vec<Value> {
     loop {
         let head =
             format!("GET /api/v1/conversations/{conversation}/events?from={}&limit=500", all.len() + 1);
-        let (status, mut page) = request(address, &head, &Value::Null, headers).expect("an answer");
-        assert_eq!(status, 200, "{page}");
+        let mut page = Value::Null;
+        // The last fault may have left connections that do not work.
+        until("the events are read", || match request(address, &head, &Value::Null, headers) {
+            Some((200, read)) => {
+                page = read;
+                true
+            }
+            _ => false,
+        });
         let page = page["data"].as_array_mut().unwrap();
         if page.is_empty() {
             return all;
@@ -141,10 +148,17 @@ impl Load {
         self.addresses[nth % self.addresses.len()].read().clone()
     }
 
-    /// Waits until the clients have written this much more.
+    /// Waits until the clients have written this much more, as long as they get on.
     pub fn more(&self, wanted: u64) {
-        let from = self.acknowledged.load(Ordering::SeqCst);
-        until("the clients go on", || self.acknowledged.load(Ordering::SeqCst) >= from + wanted);
+        let now = || self.acknowledged.load(Ordering::SeqCst);
+        let (goal, mut last, mut since) = (now() + wanted, now(), Instant::now());
+        while last < goal {
+            assert!(since.elapsed() < PATIENCE, "the clients do not get on");
+            std::thread::sleep(Duration::from_millis(10));
+            if now() > last {
+                (last, since) = (now(), Instant::now());
+            }
+        }
     }
 
     /// Lets the clients send only this many more texts, and waits until they have.
