@@ -61,7 +61,7 @@ fn an_export_for_a_provider_has_a_result_for_a_call_that_was_given_up() {
         let chat = scope.conversation(id);
         scope.say(id, NewTurn::user("Run both."));
         scope.say(id, calling(&["a", "b"]));
-        scope.say(id, NewTurn::tool_result("b", "done"));
+        scope.say(id, NewTurn::tool_result("b", "fine"));
         chat.state().abandon_tool("a", None, Some("mail to ana@example.org")).unwrap();
         let exported = |format, redacted| {
             let mut out = Vec::new();
@@ -75,7 +75,7 @@ fn an_export_for_a_provider_has_a_result_for_a_call_that_was_given_up() {
         for format in [Format::OpenaiChat, Format::OpenaiResponses, Format::Anthropic, Format::Gemini] {
             let text = exported(format, false);
             assert_eq!(text.matches("the call was abandoned (mail to ana@example.org)").count(), 1, "{text}");
-            assert_eq!(text.matches("done").count(), 1, "{text}");
+            assert_eq!(text.matches("fine").count(), 1, "{text}");
             assert!(!exported(format, true).contains("ana@example.org"));
         }
         let value: Value = serde_json::from_str(&exported(Format::Anthropic, false)).unwrap();
