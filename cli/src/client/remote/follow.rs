@@ -63,14 +63,13 @@ impl Following {
 
     /// Retries until the server is back, and then returns its errors.
     fn reconnect(&mut self) -> Result<(), Error> {
-        let mut failed = 0;
+        let mut told = false;
         loop {
             match self.connect() {
                 Err(Error::Busy(detail)) => {
-                    failed += 1;
-                    // Where another process takes over at once, there is nothing to tell.
-                    if failed == 2 {
+                    if !told {
                         eprintln!("{}; trying again", detail.text);
+                        told = true;
                     }
                     std::thread::sleep(RETRY);
                 }
