@@ -51,7 +51,7 @@ static LOOK: LazyLock<String> = LazyLock::new(|| {
                  FROM conversation_rows c WHERE {NEW}),
              tenants AS (INSERT INTO recall_tenants (tenant) SELECT DISTINCT tenant FROM new ON CONFLICT DO NOTHING),
              conversations AS (INSERT INTO recall_conversations AS r (tenant, conversation, seq, head_seq, deleted, changed)
-                 SELECT tenant, no, floor, head_seq, deleted, changed FROM new
+                 SELECT tenant, no, floor, head_seq, deleted, changed FROM new ORDER BY tenant, no
                  ON CONFLICT (tenant, conversation) DO UPDATE SET head_seq = excluded.head_seq, deleted = excluded.deleted, changed = excluded.changed
                  WHERE r.seq < excluded.head_seq OR excluded.deleted AND NOT r.deleted)
              UPDATE recall_feed SET version = $2, snapshot = pg_current_snapshot()::text"
@@ -242,6 +242,11 @@ impl Claim {
     fn finish(self, changes: Vec<IndexChange>) -> Result<(), Error> {
         let mut statements = entries::apply(&self, changes)?;
         let all = &self.conversations;
+        // In the order in which `LOOK` takes them: else the two could wait for each other.
+        let lock = "SELECT 1 FROM recall_conversations WHERE tenant = $1 AND conversation = ANY ($2) ORDER BY conversation FOR UPDATE";
+        let nos: Vec<i64> = all.iter().map(|one| one.no).collect();
+        let tenant = self.tenant.as_str().to_string();
+        statements.push(Pending { sql: lock, params: boxed![tenant, nos.clone()] });
         let done = "UPDATE recall_conversations r SET seq = n.seq, changed = CASE WHEN n.done AND r.changed = n.changed::xid8 THEN NULL ELSE r.changed END
              FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::boolean[]) AS n (no, seq, changed, done)
              WHERE r.tenant = $1 AND r.conversation = n.no";
@@ -249,7 +254,7 @@ impl Claim {
             sql: done,
             params: boxed![
                 self.tenant.as_str().to_string(),
-                all.iter().map(|one| one.no).collect::<Vec<_>>(),
+                nos,
                 all.iter().map(|one| signed(one.seq)).collect::<Vec<_>>(),
                 all.iter().map(|one| one.changed.clone()).collect::<Vec<_>>(),
                 all.iter().map(|one| one.seq == one.head_seq).collect::<Vec<_>>(),

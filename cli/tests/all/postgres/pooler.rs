@@ -74,7 +74,7 @@ fn servers_behind_a_pooler_in_transaction_mode() {
             let bouncer = Bouncer::start(&folder, &database, mode);
             // Fewer connections than in the pool of PgBouncer would not share any.
             let serve =
-                || Serving::start(&shell, &["--store", &format!("{}&connections_max=2", bouncer.url())]);
+                || Serving::start(&shell, &["--store", &format!("{}&connections_max=4", bouncer.url())]);
             let (one, two) = (serve(), serve());
             let load = Load::on(&[&one, &two]);
             load.run(&shell, &bouncer.url(), |load| {
