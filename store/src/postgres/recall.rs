@@ -42,14 +42,16 @@ const SETTINGS: &str =
 const NEW: &str = "c.changed >= pg_snapshot_xmin((SELECT s FROM since)) AND NOT pg_visible_in_snapshot(c.changed, (SELECT s FROM since))";
 
 /// Takes the conversations that changed since the snapshot $1 into the queue, and moves the snapshot. A snapshot from
-/// the future is that of another server, from which the tables were copied.
+/// the future is that of another server, from which the tables were copied. Tenants that are there are not inserted: even
+/// to do nothing, that would wait for a process that is indexing one, and which may wait for this one.
 static LOOK: LazyLock<String> = LazyLock::new(|| {
     format!(
         "WITH since AS (SELECT CASE WHEN pg_snapshot_xmax($1::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot())
                  THEN '1:1:'::pg_snapshot ELSE $1::text::pg_snapshot END AS s),
              new AS (SELECT c.tenant, c.no, coalesce(c.parent_seq, 0) AS floor, c.head_seq, c.deleted IS NOT NULL AS deleted, c.changed
                  FROM conversation_rows c WHERE {NEW}),
-             tenants AS (INSERT INTO recall_tenants (tenant) SELECT DISTINCT tenant FROM new ON CONFLICT DO NOTHING),
+             tenants AS (INSERT INTO recall_tenants (tenant) SELECT DISTINCT tenant FROM new
+                 WHERE NOT EXISTS (SELECT 1 FROM recall_tenants t WHERE t.tenant = new.tenant) ON CONFLICT DO NOTHING),
              conversations AS (INSERT INTO recall_conversations AS r (tenant, conversation, seq, head_seq, deleted, changed)
                  SELECT tenant, no, floor, head_seq, deleted, changed FROM new ORDER BY tenant, no
                  ON CONFLICT (tenant, conversation) DO UPDATE SET head_seq = excluded.head_seq, deleted = excluded.deleted, changed = excluded.changed
