@@ -81,7 +81,8 @@ impl Server {
             builder = builder.no_proxy();
         }
         if let Some(socket) = &socket {
-            builder = builder.unix_socket(socket.as_path());
+            // A connection for each request: if the owner has ended, the request has not left, and can go to the next one.
+            builder = builder.unix_socket(socket.as_path()).pool_max_idle_per_host(0);
         }
         let client = builder.build().map_err(|e| inside(&root(&e)))?;
         let runtime =
