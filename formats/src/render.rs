@@ -24,8 +24,6 @@ use crate::provider::{Media, Provider};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, SystemPrompt};
 use everturn_core::event::{Event, Visibility};
-use everturn_core::id::TurnId;
-use everturn_core::json::Raw;
 use everturn_core::message::{self, Part};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
@@ -58,8 +56,6 @@ pub struct About<'a> {
     pub outline: &'a Outline,
     /// Source of asset bytes.
     pub media: &'a dyn Media,
-    /// Messages that stand for the results of abandoned calls, by the turn of the call; only [`Style::Messages`] has them.
-    pub given_up: &'a [(TurnId, Raw)],
 }
 
 /// Overview of the turns for the head of a page. They are read for it before the first is written.

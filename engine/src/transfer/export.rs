@@ -7,7 +7,8 @@ use everturn_core::Error;
 use everturn_core::id::{TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_core::turn::{Successor, Turn};
+use everturn_core::message::{self, Part};
+use everturn_core::turn::{Role, Successor, Turn};
 use everturn_formats::provider::{Media, NoMedia, Provider};
 use everturn_formats::render::{About, Document, Outline, Style, document};
 use schemars::JsonSchema;
@@ -121,6 +122,13 @@ impl FromStr for Format {
     }
 }
 
+/// Whether a turn calls a tool.
+fn calls(turn: &Turn) -> bool {
+    let is_call = |part: &Part<'_>| matches!(part, Part::Call { .. });
+    turn.role == Role::Assistant
+        && turn.value().is_some_and(|message| message::parts(&message).iter().any(is_call))
+}
+
 impl ConversationHandle {
     /// Writes a conversation in any format, page by page. `progress` hears how many events are written.
     pub fn export(
@@ -175,18 +183,11 @@ impl ConversationHandle {
             Style::Html => self.outline(conversation.head.seq, is_redacted)?,
             _ => Outline::default(),
         };
-        let mut given_up = match style {
-            Style::Messages(_) => self.results_of_given_up(conversation.head.seq)?,
-            _ => Vec::new(),
-        };
         let stored = StoredMedia { conversation: self };
         let mut media: &dyn Media = &stored;
         if is_redacted {
             conversation = redacted::conversation(conversation)?;
             system_prompt = system_prompt.as_ref().map(redacted::system_prompt);
-            for (_, result) in &mut given_up {
-                *result = redacted::raw(result)?;
-            }
             media = &NoMedia;
         }
         let about = About {
@@ -194,7 +195,6 @@ impl ConversationHandle {
             system_prompt: system_prompt.as_ref(),
             outline: &outline,
             media,
-            given_up: &given_up,
         };
         let mut document = document(style, out, about)?;
         if is_redacted {
@@ -210,12 +210,28 @@ impl ConversationHandle {
             include_events: has_all,
             ..HistoryQuery::default()
         };
+        // Read at the first call.
+        let mut given_up: Option<Vec<(TurnId, Raw)>> = None;
         loop {
             let page = self.history(query.clone())?;
             for entry in &page.data {
                 match entry {
                     HistoryEntry::Turn(turn) if has_all => self.write_chain(turn, &mut *document)?,
-                    HistoryEntry::Turn(turn) => document.turn(turn)?,
+                    HistoryEntry::Turn(turn) => {
+                        document.turn(turn)?;
+                        if !calls(turn) {
+                            continue;
+                        }
+                        let results = match given_up.take() {
+                            Some(results) => results,
+                            None => self.results_of_given_up(conversation.head.seq)?,
+                        };
+                        for (_, result) in results.iter().filter(|(of, _)| *of == turn.id) {
+                            let message = Some(result.clone());
+                            document.turn(&Turn { role: Role::Tool, message, ..(**turn).clone() })?;
+                        }
+                        given_up = Some(results);
+                    }
                     HistoryEntry::Event(event) => document.event(event)?,
                 }
             }

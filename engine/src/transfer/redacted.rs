@@ -64,8 +64,7 @@ pub fn system_prompt(one: &SystemPrompt) -> SystemPrompt {
     SystemPrompt::new(mask_text(&one.content))
 }
 
-/// JSON without them.
-pub fn raw(one: &Raw) -> Result<Raw, Error> {
+fn raw(one: &Raw) -> Result<Raw, Error> {
     Raw::new(mask_json(one.get())?.into_owned())
 }
 

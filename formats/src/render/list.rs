@@ -4,8 +4,6 @@ use super::{About, Document, Out, is_said};
 use crate::provider::{Provider, Rendered, Renderer, Section, request_fields};
 use everturn_core::Error;
 use everturn_core::event::Event;
-use everturn_core::id::TurnId;
-use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
 use std::io::Write;
 
@@ -13,7 +11,6 @@ pub struct List<'a, W> {
     provider: Provider,
     out: Out<W>,
     renderer: Renderer<'a>,
-    given_up: &'a [(TurnId, Raw)],
     /// Whether the beginning is written, and whether a message is.
     begun: bool,
     filled: bool,
@@ -23,7 +20,7 @@ impl<'a, W: Write> List<'a, W> {
     pub fn new(provider: Provider, out: Out<W>, about: About<'a>) -> List<'a, W> {
         let prompt = about.system_prompt.map(|prompt| Section { name: "system", text: &prompt.content });
         let renderer = Renderer::new(provider, prompt.as_slice(), about.media);
-        List { provider, out, renderer, given_up: about.given_up, begun: false, filled: false }
+        List { provider, out, renderer, begun: false, filled: false }
     }
 
     fn write(&mut self, rendered: &Rendered) -> Result<(), Error> {
@@ -44,13 +41,10 @@ impl<'a, W: Write> List<'a, W> {
 impl<W: Write> Document for List<'_, W> {
     fn turn(&mut self, turn: &Turn) -> Result<(), Error> {
         let Some(message) = turn.message.clone().filter(|_| is_said(turn)) else { return Ok(()) };
-        let made = self.given_up.iter().filter(|(of, _)| *of == turn.id).map(|(_, result)| result.clone());
-        for message in std::iter::once(message).chain(made) {
-            if let Some(rendered) = self.renderer.push(message)? {
-                self.write(&rendered)?;
-            }
+        match self.renderer.push(message)? {
+            Some(rendered) => self.write(&rendered),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn event(&mut self, _: &Event) -> Result<(), Error> {

@@ -55,13 +55,7 @@ fn written(log: &Log, style: Style) -> String {
     turns.sort_by_key(|turn| turn.seq);
     let mut outline = Outline::default();
     turns.iter().for_each(|turn| outline.note(turn));
-    let about = About {
-        conversation,
-        system_prompt: prompt.as_ref(),
-        outline: &outline,
-        media: &OneAsset,
-        given_up: &[],
-    };
+    let about = About { conversation, system_prompt: prompt.as_ref(), outline: &outline, media: &OneAsset };
     let mut document = document(style, &mut out, about).unwrap();
     let mut turns = turns.into_iter().peekable();
     for event in &log.events {

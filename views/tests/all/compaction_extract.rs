@@ -67,6 +67,20 @@ fn the_goal_is_the_first_request_of_substance() {
 }
 
 #[test]
+fn what_might_be_is_no_discovery() {
+    let checkpoint = of(&[
+        ("user", "Please find out why the export in report.py is slow."),
+        (
+            "assistant",
+            "Setting BATCH_SIZE to 10 would slow report.py down further. The loop in report.py opens config.yaml 400 times.",
+        ),
+        ("user", "ok"),
+    ]);
+    let found = checkpoint.discoveries.join(" ");
+    assert!(found.contains("400 times") && !found.contains("would"), "{found}");
+}
+
+#[test]
 fn a_later_change_of_the_goal_replaces_it_and_remembers_the_first() {
     let first = of(&[("user", "Please write a blog post about our new cache.")]);
     assert_eq!(after(&first, &[("user", "Also mention the benchmark numbers.")]).goal, first.goal);

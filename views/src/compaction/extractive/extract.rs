@@ -217,6 +217,7 @@ impl<'m> Reading<'m> {
                 && cues.weight(Group::Total) == 0
                 && cues.weight(Group::Pending) < 4
                 && said.terms.len() >= 4
+                && !supposes(&said.text)
                 && ![Group::Noise, Group::Agreement].iter().any(|group| cues.starts(*group))
                 && ![Group::Request, Group::Deflection, Group::Intent, Group::Dismissal, Group::Proposal]
                     .iter()
@@ -248,6 +249,23 @@ pub(super) fn quoted(material: &Material<'_>, said: &ReadSentence, class: Group)
     } else {
         clip(&said.text, ENTRY_CHARS_MAX)
     }
+}
+
+/// Whether a text says what might be, and not what is.
+fn supposes(text: &str) -> bool {
+    const SUPPOSING: [&str; 10] = [
+        "would",
+        "could",
+        "might",
+        "should",
+        "alternatively",
+        "würde",
+        "würden",
+        "könnte",
+        "könnten",
+        "sollte",
+    ];
+    text.split(|c: char| !c.is_alphanumeric()).any(|word| SUPPOSING.contains(&word.to_lowercase().as_str()))
 }
 
 /// Whether a text speaks of its speaker.
@@ -307,6 +325,7 @@ fn class_of(material: &Material<'_>, index: usize, said: &ReadSentence) -> (Opti
         && !cues.starts(Group::Noise)
         && cues.weight(Group::Proposal) == 0
         && said.terms.len() >= 3
+        && !supposes(&said.text)
         && is_definite(said);
     let classes = [
         (Group::Open, cues.weight(Group::Open)),
