@@ -164,34 +164,47 @@ fn previewed(asker: &Asker, mut conversation: Conversation) -> Result<Conversati
     Ok(asker.shown(conversation))
 }
 
-/// Number of turns that are searched for a preview, and its maximum number of characters.
+/// Number of turns that are searched for a preview, and read at once: usually the first or second has it.
 const PREVIEW_TURNS_MAX: usize = 20;
+const PREVIEW_PAGE: usize = 4;
+/// Maximum number of characters of a preview.
 const PREVIEW_CHARS_MAX: usize = 80;
 
 /// The beginning of what a person said first, for a conversation without a title. Secrets are masked: a list shows them to
 /// whoever looks for something else. Blocks.
 pub fn preview(tenant: &Tenant, id: ConversationId) -> Result<Option<String>, Error> {
-    let first = HistoryQuery { limit: PREVIEW_TURNS_MAX, ..HistoryQuery::default() };
-    let turns = match tenant.conversation(id).history(first) {
-        // It was deleted at this very moment.
-        Err(Error::NotFound(_)) => return Ok(None),
-        page => page?.data,
-    };
-    let said = turns.iter().filter_map(|entry| match entry {
-        HistoryEntry::Turn(turn) if turn.role == Role::User && turn.speaker.is_none() => turn.value(),
-        _ => None,
-    });
-    Ok(said.into_iter().find_map(|message| {
-        let texts: Vec<&str> = message::parts(&message)
-            .into_iter()
-            .filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None })
-            .collect();
-        let text = texts.join("\n");
-        let said = redaction::mask(speech::words(&text).ok()?, &mut Vec::new());
-        let line = said.lines().find(|line| !line.trim().is_empty())?.trim();
-        let end = line.char_indices().nth(PREVIEW_CHARS_MAX).map(|(end, _)| end);
-        Some(end.map_or_else(|| line.to_string(), |end| format!("{}…", &line[..end])))
-    }))
+    let mut query = HistoryQuery { limit: PREVIEW_PAGE, ..HistoryQuery::default() };
+    for _ in 0..PREVIEW_TURNS_MAX / PREVIEW_PAGE {
+        let page = match tenant.conversation(id).history(query.clone()) {
+            // It was deleted at this very moment.
+            Err(Error::NotFound(_)) => return Ok(None),
+            page => page?,
+        };
+        let found = page.data.iter().find_map(beginning);
+        if found.is_some() || page.next.is_none() {
+            return Ok(found);
+        }
+        query.after = page.next;
+    }
+    Ok(None)
+}
+
+/// The first line of what a person said in a turn.
+fn beginning(entry: &HistoryEntry) -> Option<String> {
+    let HistoryEntry::Turn(turn) = entry else { return None };
+    if turn.role != Role::User || turn.speaker.is_some() {
+        return None;
+    }
+    let message = turn.value()?;
+    let texts: Vec<&str> = message::parts(&message)
+        .into_iter()
+        .filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None })
+        .collect();
+    let text = texts.join("\n");
+    let said = redaction::mask(speech::words(&text).ok()?, &mut Vec::new());
+    let line = said.lines().find(|line| !line.trim().is_empty())?.trim();
+    let end = line.char_indices().nth(PREVIEW_CHARS_MAX).map(|(end, _)| end);
+    Some(end.map_or_else(|| line.to_string(), |end| format!("{}…", &line[..end])))
 }
 
 /// The cursor of the next page of conversations, as text.

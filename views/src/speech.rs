@@ -113,7 +113,8 @@ fn leading(text: &str) -> Option<(&'static str, usize)> {
 
 /// The speaker of a turn, which is not always what its role says.
 pub fn of_turn(turn: &Turn) -> Speech {
-    of_said(turn, turn.value().filter(|_| turn.role == Role::User).as_ref())
+    let message = if turn.role == Role::User { turn.value() } else { None };
+    of_said(turn, message.as_ref())
 }
 
 /// The same where the message was read already.

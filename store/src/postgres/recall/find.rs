@@ -11,7 +11,7 @@ use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
 use everturn_core::viewer::Viewer;
-use everturn_views::recall::{Counts, EntryId, EntryNo, Filter, TextQuery, Wanted};
+use everturn_views::recall::{EntryId, EntryNo, Filter, TextQuery, Wanted};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tokio_postgres::Row;
@@ -512,7 +512,7 @@ impl WordSearch for Postgres {
         let db = self.of(tenant)?;
         match Searched::new(&db, tenant, filter)? {
             Some(scope) => self.by_words(&db, &scope, query, limit),
-            None => Ok(Proposed { counts: Counts::default(), found: Vec::new() }),
+            None => Ok(Proposed::default()),
         }
     }
 
