@@ -50,6 +50,8 @@ pub mod code {
     pub const SOURCE_ERASED: &str = "derive.erased";
     /// A model's reply holds no facts in the expected form.
     pub const FACTS_ANSWER: &str = "facts.answer";
+    /// Something is larger than its limit allows.
+    pub const LIMIT_EXCEEDED: &str = "limit.exceeded";
     /// The process that owned the store has ended; the request was not sent.
     pub const OWNER_GONE: &str = "owner.gone";
     /// The process that owned the store ended before it answered.
@@ -91,7 +93,7 @@ constructors!(not_found NotFound, invalid Invalid, forbidden Forbidden, conflict
 impl Error {
     /// An exceeded limit: the text carries its name and both numbers.
     pub fn limit(name: &'static str, limit: u64, got: u64, what_to_do: &str) -> Error {
-        Error::too_large("limit.exceeded", format!("{name} is {limit}, this is {got}; {what_to_do}"))
+        Error::too_large(code::LIMIT_EXCEEDED, format!("{name} is {limit}, this is {got}; {what_to_do}"))
     }
 
     /// The stable code.

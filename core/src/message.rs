@@ -172,6 +172,9 @@ pub fn block(block: &Value) -> Part<'_> {
         "tool_use" | "tool_call" => tool_call(block),
         "tool_result" => tool_result(block),
         kind if kind.ends_with("_call_output") => tool_result(block),
+        "tool_search_output" => {
+            Part::Result { id: text(block, &["call_id"]), name: None, content: field(block, "tools") }
+        }
         kind if kind.ends_with("_call") => tool_call(block),
         "image" | "input_image" | "image_url" => media("image", block),
         "audio" | "input_audio" => media("audio", block),
@@ -255,6 +258,21 @@ fn has(block: &Value, seal: &str) -> bool {
 
 fn is_set(value: &Value) -> bool {
     !value.is_null() && value != ""
+}
+
+/// Whether this is a call that the provider ran itself, such as a web search: a Responses item that no result will name.
+pub fn is_hosted_call(call: &Value) -> bool {
+    const ANSWERED: [&str; 7] = [
+        "function_call",
+        "custom_tool_call",
+        "tool_call",
+        "local_shell_call",
+        "shell_call",
+        "computer_call",
+        "apply_patch_call",
+    ];
+    let kind = field(call, "type").and_then(Value::as_str).unwrap_or_default();
+    kind.ends_with("_call") && !ANSWERED.contains(&kind) && text(call, &["call_id"]).is_none()
 }
 
 pub(crate) fn tool_call(call: &Value) -> Part<'_> {

@@ -370,6 +370,7 @@ fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
     let note = |place: BlockPath, whole: &'a Value, pairs: &mut Pairs<'a>| match part_of(whole, place, || {
         role.is_some()
     }) {
+        Part::Call { .. } if message::is_hosted_call(whole) => {}
         Part::Call { id, name, .. } => {
             let nth = pairs.calls.len() - calls;
             pairs.calls.push(Call { message: index, place, id, name, result: None, nth, said: message });

@@ -1,16 +1,21 @@
-//! Contexts for model calls: [`build`] puts one together, [`receipts`] proves and replays it, [`projecting`] is the view of the messages.
+//! Contexts for model calls: [`options`] say what is wanted, [`build`] puts it together, [`render`] writes it for a provider,
+//! [`receipts`] proves and replays it, [`projecting`] is the view of the messages.
 
 mod build;
+mod options;
 mod projecting;
 mod receipts;
+mod render;
 mod transcripts;
 
-pub use build::{Context, ContextOptions, Digest, RecallRequest};
-pub(crate) use build::{StoredMedia, names};
+pub use build::Context;
+pub(crate) use build::names;
+pub use options::{ContextOptions, Digest, RecallRequest};
 pub use projecting::Projection;
 pub(crate) use projecting::check_projection;
 pub(crate) use receipts::erased;
 pub use receipts::{Policy, Receipt};
+pub(crate) use render::StoredMedia;
 pub(crate) use transcripts::Transcripts;
 
 use crate::conversation::ConversationHandle;

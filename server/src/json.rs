@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use everturn_core::Error;
+use everturn_core::error::code;
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -93,7 +94,7 @@ pub async fn bytes(request: Request, config: &Config, bytes_max: usize) -> Resul
             let _ = tokio::time::timeout(DISCARD_PATIENCE, discard(body)).await;
             let text =
                 format!("the body is larger than {bytes_max} bytes; send it in parts, or payloads as assets");
-            return Err(Error::too_large("limit.exceeded", text).into());
+            return Err(Error::too_large(code::LIMIT_EXCEEDED, text).into());
         }
         bytes.extend_from_slice(&piece);
     }

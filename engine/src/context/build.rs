@@ -1,13 +1,13 @@
 //! Building the context of a model call, and rebuilding it from its receipt.
 
 use super::ConversationContexts;
+use super::options::ContextOptions;
 use super::projecting::{ProjectionBody, prompt_hash};
 use super::receipts::{Policy, Receipt};
+use super::render::{mark_cache, rendered_cost};
 use crate::conversation::ConversationHandle;
-use crate::ingest;
 use crate::recall::turn_piece;
 use everturn_core::Error;
-use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Settings, view_start};
 use everturn_core::error::code;
@@ -15,15 +15,15 @@ use everturn_core::event::Visibility;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
-use everturn_core::redaction::{self, Mode};
+use everturn_core::redaction::Mode;
 use everturn_core::turn::{Status, Turn};
 use everturn_core::viewer::{Viewer, common_audience, is_for_everyone};
-use everturn_formats::provider::{self, Media, Provider};
+use everturn_formats::provider::{self, Provider};
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint};
 use everturn_views::context::{
     self, Assembled, Block, Cache, ContextMessage, ContextText, FREE_PART, GivenUp, LeftOut, Material, Names,
-    Request, Section, Sections, Seen, Source, Tokens, answer_abandoned, seen_by,
+    Request, Section, Seen, Source, Tokens, answer_abandoned, seen_by,
 };
 use everturn_views::projection::{self, Message, Shown};
 use everturn_views::state::{Abandoned, AbandonedBody, Fold, State};
@@ -31,7 +31,6 @@ use everturn_views::tokens::{Family, PART_TOKENS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::borrow::Cow;
 use std::collections::HashSet;
 
 /// Turns of the tail read at a time.
@@ -56,106 +55,6 @@ const EDITS_BYTES: usize = 4 * 1024;
 /// The names in a prompt of this version.
 pub(crate) fn names(version: u32) -> Names {
     if version < 3 { Names::Roles } else { Names::Speakers }
-}
-
-/// Options of a context. Only the budget is required.
-#[derive(Clone)]
-pub struct ContextOptions {
-    /// Most tokens.
-    pub token_budget: u64,
-    /// Most turns of the tail.
-    pub last_n: Option<usize>,
-    /// Actors whose turns are the assistant's; the others' are the user's.
-    pub participants: Vec<String>,
-    /// Projection of the tail.
-    pub projection: Option<projection::Options>,
-    /// Sections, and the share of the room that each may fill.
-    pub sections: Sections,
-    /// Instructions for this call, after the system prompt.
-    pub instructions: Option<String>,
-    /// Texts supplied by the caller: a work board, a memory, a scratchpad. The most important first.
-    pub digests: Vec<Digest>,
-    /// Input of this call, as messages of any shape.
-    pub input: Vec<Raw>,
-    /// Content blocks that go with the input: images, files.
-    pub attachments: Vec<Raw>,
-    /// Schemas of the tools sent along: they cost tokens and are in the receipt.
-    pub tools: Vec<Raw>,
-    /// Provider whose message shape is used.
-    pub provider: Provider,
-    /// Model that will read the context; selects the tokenizer.
-    pub model: Option<String>,
-    /// Recall of facts, and of turns older than the tail.
-    pub recall: Option<RecallRequest>,
-    /// Build the context as of this `seq`.
-    pub at_seq: Option<u64>,
-    /// Turns from this place on are the input: they are never left out, nor are the tool calls that they answer.
-    pub input_from: Option<u64>,
-    /// Only turns before this place: an answer is generated anew from what was said before it.
-    pub before: Option<u64>,
-    /// Actor that the model replies as. Private turns for it are in the prompt.
-    pub replies_as: Option<String>,
-    /// Private turns that the model is to answer. They are in the prompt, whomever they are for.
-    pub asked: Vec<TurnId>,
-}
-
-impl ContextOptions {
-    /// Options with this budget and defaults for the rest.
-    pub fn new(token_budget: u64) -> ContextOptions {
-        ContextOptions {
-            token_budget,
-            last_n: None,
-            participants: Vec::new(),
-            projection: None,
-            sections: Sections::default(),
-            instructions: None,
-            digests: Vec::new(),
-            input: Vec::new(),
-            attachments: Vec::new(),
-            tools: Vec::new(),
-            provider: Provider::Neutral,
-            model: None,
-            recall: None,
-            at_seq: None,
-            input_from: None,
-            before: None,
-            replies_as: None,
-            asked: Vec::new(),
-        }
-    }
-
-    /// Tokenizer family: the model's, else the provider's.
-    pub fn family(&self) -> Family {
-        match (&self.model, self.provider) {
-            (Some(model), _) => Family::of_model(model),
-            (None, Provider::Anthropic | Provider::Gemini) => Family::Estimate,
-            (None, _) => Family::O200k,
-        }
-    }
-}
-
-/// Recall into a context.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-#[schemars(rename = "ContextRecall")]
-pub struct RecallRequest {
-    /// Most turns of this conversation, all older than the tail.
-    pub turns: usize,
-    /// Most facts.
-    pub facts: usize,
-    /// Query; by default the input, or the last user turn.
-    #[serde(skip_serializing)]
-    pub query: Option<String>,
-}
-
-/// A text supplied by the caller.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Digest {
-    /// Heading of the text.
-    pub title: String,
-    /// Plain text, or JSON.
-    pub text: String,
 }
 
 /// Context of a model call.
@@ -219,7 +118,7 @@ impl ConversationContexts<'_> {
             self.0.settle_if_due()?;
         }
         let (options, mode) = (options.clone(), self.0.redaction()?);
-        let options = if mode == Mode::Mask { masked(options)? } else { options };
+        let options = if mode == Mode::Mask { options.masked()? } else { options };
         let mut actors = options.participants.clone();
         actors
             .extend(options.replies_as.iter().filter(|actor| !options.participants.contains(actor)).cloned());
@@ -410,7 +309,7 @@ impl ConversationHandle {
         };
         Ok(Context {
             cache: before.map(|before| Cache::compare(&before.blocks, &blocks)).unwrap_or_default(),
-            given: given(options),
+            given: options.given(),
             projection,
             messages: rendered.messages,
             system: rendered.system,
@@ -454,10 +353,9 @@ impl ConversationHandle {
             }
         }
         if options.sections.has(Section::Digests) {
-            material.digests =
-                options.digests.iter().map(|digest| given_piece(digest_text(digest))).collect();
+            material.digests = options.digests.iter().map(|digest| given_piece(digest.piece())).collect();
         }
-        for raw in input_messages(options)? {
+        for raw in options.input_messages()? {
             let message = Message::read(raw)?;
             let tokens = family.message(message.value());
             let (raw, message) = (message.raw().clone(), message.value().clone());
@@ -541,7 +439,7 @@ impl ConversationHandle {
             Ok((said.collect(), body))
         });
         match projected {
-            Err(error) if error.code() == "limit.exceeded" && !replayed => Ok(None),
+            Err(error) if error.is(code::LIMIT_EXCEEDED) && !replayed => Ok(None),
             projected => projected.map(Some),
         }
     }
@@ -799,28 +697,6 @@ impl ConversationHandle {
     fn count(&self, family: Family, turn: &Turn, message: &Value) -> u64 {
         if turn.hidden { family.message(message) } else { self.shared().count(family, turn.id, message) }
     }
-
-    /// `asked` see the private turns that are to be answered, and their media.
-    fn render(
-        &self,
-        provider: Provider,
-        assembled: &Assembled<'_>,
-        asked: &[String],
-    ) -> Result<provider::Rendered, Error> {
-        let system: Vec<provider::Section<'_>> = assembled
-            .texts
-            .iter()
-            .map(|text| provider::Section { name: text.section.as_str(), text: &text.text })
-            .collect();
-        let messages: Vec<RenderInput<'_>> =
-            assembled.messages.iter().map(|said| RenderInput(said)).collect();
-        let reader = match self.tenant.viewer().names().filter(|_| !asked.is_empty()) {
-            Some(names) => self.seen_by(Viewer::actors(names.into_iter().chain(asked.iter().cloned()))),
-            None => self.clone(),
-        };
-        let media = StoredMedia { conversation: &reader };
-        provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
-    }
 }
 
 fn with_note(checkpoint: Checkpoint, note: &str) -> Checkpoint {
@@ -874,108 +750,6 @@ impl Tailed {
     }
 }
 
-/// A message for the renderers: its exact text, and its content even if a number in it does not fit a double.
-struct RenderInput<'a>(&'a ContextMessage);
-
-impl provider::Message for RenderInput<'_> {
-    fn text(&self) -> Cow<'_, str> {
-        Cow::Borrowed(self.0.raw.get())
-    }
-
-    fn value(&self) -> Option<Cow<'_, Value>> {
-        Some(Cow::Borrowed(&self.0.message))
-    }
-}
-
-/// The bytes of a conversation's assets, for the renderers.
-pub(crate) struct StoredMedia<'a> {
-    pub(crate) conversation: &'a ConversationHandle,
-}
-
-impl StoredMedia<'_> {
-    fn asset(&self, id: &str) -> Option<Asset> {
-        self.conversation.assets().get(id).ok()
-    }
-}
-
-impl Media for StoredMedia<'_> {
-    fn bytes(&self, id: &str) -> Option<(String, Vec<u8>)> {
-        let asset = self.asset(id)?;
-        let bytes = self.conversation.tenant.asset_bytes(&asset).ok()?;
-        Some((asset.mime_type, bytes))
-    }
-
-    fn label(&self, id: &str) -> Option<String> {
-        self.asset(id).map(|asset| asset.label())
-    }
-}
-
-/// Marks for Anthropic's cache what the next prompt is likely to begin with: up to the end of the system prompt, of
-/// the state, and of the tail. Adds no marks if the caller's tools or turns have some, since only four are allowed.
-fn mark_cache(
-    options: &ContextOptions,
-    assembled: &Assembled,
-    rendered: &mut provider::Rendered,
-) -> Result<(), Error> {
-    if options.tools.iter().any(|tool| tool.get().contains("\"cache_control\"")) {
-        return Ok(());
-    }
-    let spoken = assembled.texts.iter().filter(|text| !text.text.trim().is_empty());
-    let stable = |text: &context::Text| matches!(text.section, Section::System | Section::State);
-    let ends: Vec<usize> = spoken.enumerate().filter(|(_, text)| stable(text)).map(|(n, _)| n).collect();
-    provider::mark_cache(rendered, &ends, assembled.tail)
-}
-
-/// Token count of a rendered prompt without its frame.
-fn rendered_cost(family: Family, rendered: &provider::Rendered) -> u64 {
-    let cost =
-        |raw: &Raw| raw.read::<Value>().map_or_else(|| family.count(raw.get()), |m| family.message(&m));
-    let system = rendered.system.as_ref().map_or(0, |system| match system.read::<Value>() {
-        Some(Value::String(text)) => family.count(&text) + PART_TOKENS,
-        Some(Value::Array(blocks)) => family.message(&json!({"role": "system", "content": blocks})),
-        Some(other) => family.message(&other),
-        None => family.count(system.get()),
-    });
-    system + rendered.messages.iter().map(cost).sum::<u64>()
-}
-
 fn given_piece(text: String) -> ContextText {
     ContextText { source: Source::Given, text }
-}
-
-fn digest_text(digest: &Digest) -> String {
-    if digest.title.is_empty() {
-        digest.text.clone()
-    } else {
-        format!("# {}\n\n{}", digest.title, digest.text)
-    }
-}
-
-/// Input and attachments as messages.
-fn input_messages(options: &ContextOptions) -> Result<Vec<Raw>, Error> {
-    let mut messages = options.input.clone();
-    if !options.attachments.is_empty() {
-        messages.push(Raw::of(&json!({"role": "user", "content": options.attachments}))?);
-    }
-    Ok(messages)
-}
-
-/// The options with the secrets of everything that the caller supplies masked: it is recorded with the call.
-fn masked(mut options: ContextOptions) -> Result<ContextOptions, Error> {
-    let mask = |text: &str| redaction::mask(text, &mut Vec::new()).into_owned();
-    options.instructions = options.instructions.as_deref().map(mask);
-    for digest in &mut options.digests {
-        *digest = Digest { title: mask(&digest.title), text: mask(&digest.text) };
-    }
-    for raw in options.input.iter_mut().chain(&mut options.attachments).chain(&mut options.tools) {
-        ingest::redact(raw, Mode::Mask)?;
-    }
-    Ok(options)
-}
-
-/// Everything that the caller supplied, by its hash.
-fn given(options: &ContextOptions) -> Vec<(Hash, String)> {
-    let texts = options.instructions.iter().cloned().chain(options.digests.iter().map(digest_text));
-    let raws = input_messages(options).unwrap_or_default().into_iter().chain(options.tools.iter().cloned());
-    texts.chain(raws.map(|raw| raw.get().to_string())).map(|text| (Hash::of(text.as_bytes()), text)).collect()
 }

@@ -1,7 +1,8 @@
 //! Receipts: the contents of a prompt, recorded with its model call, from which the same prompt is rebuilt.
 
 use super::ConversationContexts;
-use super::build::{Context, ContextOptions, Digest, RENDERER_VERSION};
+use super::build::{Context, RENDERER_VERSION};
+use super::options::{ContextOptions, Digest};
 use crate::conversation::ConversationHandle;
 use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};

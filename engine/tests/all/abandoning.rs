@@ -53,6 +53,34 @@ fn prompt(scope: &Tenant, id: ConversationId) -> String {
     format!("{system}\n{}", json!(messages))
 }
 
+/// Regression: a finished web search was "not answered yet" in every prompt, and held compaction back.
+#[test]
+fn a_call_that_the_provider_ran_itself_waits_for_no_result() {
+    let hosted = [
+        json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "rust"}}),
+        json!({"type": "mcp_call", "id": "mcp_1", "name": "roll", "arguments": "{}", "output": "4"}),
+        json!({"role": "assistant", "content": [{"type": "image_generation_call", "id": "ig_1", "status": "completed"}]}),
+    ];
+    on_both(|scope| {
+        let id = scope.begin();
+        let chat = scope.conversation(id);
+        chat.append("Which is the newest Rust?").wait().unwrap();
+        for item in &hosted {
+            chat.append(NewTurn::message(item.to_string())).wait().unwrap();
+        }
+        let search = json!({"type": "tool_search_call", "call_id": "ts_1", "arguments": {"query": "maps"}});
+        chat.append(NewTurn::message(search.to_string())).wait().unwrap();
+        assert_eq!(pending(scope, id), ["ts_1"]);
+        let found =
+            json!({"type": "tool_search_output", "call_id": "ts_1", "status": "completed", "tools": []});
+        chat.append(NewTurn::message(found.to_string())).wait().unwrap();
+        talk(scope, id, 8);
+        assert_eq!(pending(scope, id), [""; 0]);
+        assert!(!prompt(scope, id).contains("have not answered"));
+        assert_eq!(chat.compaction().compact(by_hand(2)).unwrap().covers.to_seq, 13, "all but the last two");
+    });
+}
+
 /// Regression: an export ended with the call, which providers refuse, while the context had a result for it.
 #[test]
 fn an_export_for_a_provider_has_a_result_for_a_call_that_was_given_up() {

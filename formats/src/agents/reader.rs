@@ -15,6 +15,7 @@ use super::{Entry, EntryContent, Format, LINE_BYTES_MAX, Problem, Thread};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::json::{self, Raw};
 use everturn_core::time::Timestamp;
 use serde::Serialize;
@@ -301,7 +302,7 @@ impl<R: BufRead> Iterator for Reader<R> {
 
 fn unreadable(error: &io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::FileTooLarge => Error::too_large("limit.exceeded", error.to_string()),
+        io::ErrorKind::FileTooLarge => Error::too_large(code::LIMIT_EXCEEDED, error.to_string()),
         io::ErrorKind::InvalidData | io::ErrorKind::Other => {
             Error::invalid("import.malformed", format!("cannot read the file: {error}"))
         }

@@ -108,19 +108,9 @@ pub struct Reader<'a, 'm> {
     pub media: &'m dyn Media,
 }
 
-/// Responses items that its servers made or that only they understand.
-const RESPONSES_HOSTED: [&str; 10] = [
-    "web_search_call",
-    "file_search_call",
-    "code_interpreter_call",
-    "image_generation_call",
-    "mcp_call",
-    "mcp_list_tools",
-    "mcp_approval_request",
-    "mcp_approval_response",
-    "item_reference",
-    "compaction",
-];
+/// Responses items, beside calls, that its servers made or that only they understand.
+const RESPONSES_HOSTED: [&str; 5] =
+    ["mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "item_reference", "compaction"];
 
 impl<'a, 'm> Reader<'a, 'm> {
     /// Prepares to read messages whose pairs are known.
@@ -226,7 +216,8 @@ impl<'a, 'm> Reader<'a, 'm> {
         if of_gemini && ["thoughtSignature", "thought_signature"].iter().any(|key| is_filled(own.get(key))) {
             seal = Some(Provider::Gemini);
         }
-        let kind = if place == BlockPath::Message && is_hosted_item(own) {
+        let is_item = matches!(place, BlockPath::Message | BlockPath::Block(_));
+        let kind = if is_item && is_hosted_item(own) {
             Kind::Hosted(Provider::OpenaiResponses)
         } else if let Some(&call) = self.calls.get(&(index, place)) {
             let name =
@@ -344,10 +335,9 @@ fn summary(item: &Value) -> String {
 }
 
 /// Whether this is an item of a Responses list that no result of ours can answer.
-pub fn is_hosted_item(item: &Value) -> bool {
+fn is_hosted_item(item: &Value) -> bool {
     let kind = item.get("type").and_then(Value::as_str).unwrap_or_default();
-    let own_call = !matches!(kind, "function_call" | "tool_call") && item.get("call_id").is_none();
-    item.get("role").is_none() && (RESPONSES_HOSTED.contains(&kind) || kind.ends_with("_call") && own_call)
+    item.get("role").is_none() && (RESPONSES_HOSTED.contains(&kind) || message::is_hosted_call(item))
 }
 
 fn is_hosted_by_anthropic(kind: &str) -> bool {

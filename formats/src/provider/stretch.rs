@@ -6,7 +6,7 @@
 
 use super::ids::Taken;
 use super::plan::{RenderStep, Stretch, plan};
-use super::read::{Reader, Source, is_hosted_item, view_of_gemini};
+use super::read::{Reader, Source, view_of_gemini};
 use super::write::{Out, Writer};
 use super::{
     CONTINUES, LeftOut, Media, Message, Provider, Rendered, Section, anthropic, chat, gemini, neutral, raw,
@@ -181,6 +181,6 @@ fn waits(messages: &[Raw]) -> bool {
         let message = raw.read::<Value>().unwrap_or_default();
         view_of_gemini(&message, raw.get()).unwrap_or(message)
     };
-    let messages: Vec<Value> = messages.iter().map(read).filter(|message| !is_hosted_item(message)).collect();
+    let messages: Vec<Value> = messages.iter().map(read).collect();
     pairing::pair(messages.iter()).calls.iter().any(|call| call.result.is_none())
 }

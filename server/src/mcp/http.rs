@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
+use everturn_core::error::code;
 use everturn_core::id::TenantName;
 use futures_util::StreamExt;
 use parking_lot::{Mutex, MutexGuard};
@@ -192,7 +193,7 @@ async fn guard(
             let text = format!(
                 "MCP_SESSIONS_MAX is {MCP_SESSIONS_MAX}; end sessions that are not needed with DELETE"
             );
-            return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "limit.exceeded", text).into_response();
+            return Problem::new(StatusCode::SERVICE_UNAVAILABLE, code::LIMIT_EXCEEDED, text).into_response();
         }
         _ => {}
     }

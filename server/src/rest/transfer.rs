@@ -16,6 +16,7 @@ use everturn::{ConversationHandle, Format, ImportOptions, Imported};
 use everturn_api::Operation;
 use everturn_api::transfer::Export;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::id::ConversationId;
 use serde::Deserialize;
 use std::io::{self, Read};
@@ -99,7 +100,7 @@ async fn import(
     });
     match imported.await {
         Ok((_, true, _)) => Err(Error::too_large(
-            "limit.exceeded",
+            code::LIMIT_EXCEEDED,
             format!(
                 "the file is larger than {bytes_max} bytes; import it on the server with `everturn import`"
             ),

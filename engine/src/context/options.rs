@@ -1,0 +1,157 @@
+//! Options of a context, and everything in them that the caller supplies.
+
+use crate::ingest;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::id::TurnId;
+use everturn_core::json::Raw;
+use everturn_core::redaction::{self, Mode};
+use everturn_formats::provider::Provider;
+use everturn_views::context::Sections;
+use everturn_views::projection;
+use everturn_views::tokens::Family;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Options of a context. Only the budget is required.
+#[derive(Clone)]
+pub struct ContextOptions {
+    /// Most tokens.
+    pub token_budget: u64,
+    /// Most turns of the tail.
+    pub last_n: Option<usize>,
+    /// Actors whose turns are the assistant's; the others' are the user's.
+    pub participants: Vec<String>,
+    /// Projection of the tail.
+    pub projection: Option<projection::Options>,
+    /// Sections, and the share of the room that each may fill.
+    pub sections: Sections,
+    /// Instructions for this call, after the system prompt.
+    pub instructions: Option<String>,
+    /// Texts supplied by the caller: a work board, a memory, a scratchpad. The most important first.
+    pub digests: Vec<Digest>,
+    /// Input of this call, as messages of any shape.
+    pub input: Vec<Raw>,
+    /// Content blocks that go with the input: images, files.
+    pub attachments: Vec<Raw>,
+    /// Schemas of the tools sent along: they cost tokens and are in the receipt.
+    pub tools: Vec<Raw>,
+    /// Provider whose message shape is used.
+    pub provider: Provider,
+    /// Model that will read the context; selects the tokenizer.
+    pub model: Option<String>,
+    /// Recall of facts, and of turns older than the tail.
+    pub recall: Option<RecallRequest>,
+    /// Build the context as of this `seq`.
+    pub at_seq: Option<u64>,
+    /// Turns from this place on are the input: they are never left out, nor are the tool calls that they answer.
+    pub input_from: Option<u64>,
+    /// Only turns before this place: an answer is generated anew from what was said before it.
+    pub before: Option<u64>,
+    /// Actor that the model replies as. Private turns for it are in the prompt.
+    pub replies_as: Option<String>,
+    /// Private turns that the model is to answer. They are in the prompt, whomever they are for.
+    pub asked: Vec<TurnId>,
+}
+
+impl ContextOptions {
+    /// Options with this budget and defaults for the rest.
+    pub fn new(token_budget: u64) -> ContextOptions {
+        ContextOptions {
+            token_budget,
+            last_n: None,
+            participants: Vec::new(),
+            projection: None,
+            sections: Sections::default(),
+            instructions: None,
+            digests: Vec::new(),
+            input: Vec::new(),
+            attachments: Vec::new(),
+            tools: Vec::new(),
+            provider: Provider::Neutral,
+            model: None,
+            recall: None,
+            at_seq: None,
+            input_from: None,
+            before: None,
+            replies_as: None,
+            asked: Vec::new(),
+        }
+    }
+
+    /// Tokenizer family: the model's, else the provider's.
+    pub fn family(&self) -> Family {
+        match (&self.model, self.provider) {
+            (Some(model), _) => Family::of_model(model),
+            (None, Provider::Anthropic | Provider::Gemini) => Family::Estimate,
+            (None, _) => Family::O200k,
+        }
+    }
+
+    /// Input and attachments as messages.
+    pub(super) fn input_messages(&self) -> Result<Vec<Raw>, Error> {
+        let mut messages = self.input.clone();
+        if !self.attachments.is_empty() {
+            messages.push(Raw::of(&json!({"role": "user", "content": self.attachments}))?);
+        }
+        Ok(messages)
+    }
+
+    /// The options with the secrets of everything that the caller supplies masked: it is recorded with the call.
+    pub(super) fn masked(mut self) -> Result<ContextOptions, Error> {
+        let mask = |text: &str| redaction::mask(text, &mut Vec::new()).into_owned();
+        self.instructions = self.instructions.as_deref().map(mask);
+        for digest in &mut self.digests {
+            *digest = Digest { title: mask(&digest.title), text: mask(&digest.text) };
+        }
+        for raw in self.input.iter_mut().chain(&mut self.attachments).chain(&mut self.tools) {
+            ingest::redact(raw, Mode::Mask)?;
+        }
+        Ok(self)
+    }
+
+    /// Everything that the caller supplied, by its hash.
+    pub(super) fn given(&self) -> Vec<(Hash, String)> {
+        let texts = self.instructions.iter().cloned().chain(self.digests.iter().map(Digest::piece));
+        let raws = self.input_messages().unwrap_or_default().into_iter().chain(self.tools.iter().cloned());
+        texts
+            .chain(raws.map(|raw| raw.get().to_string()))
+            .map(|text| (Hash::of(text.as_bytes()), text))
+            .collect()
+    }
+}
+
+/// Recall into a context.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "ContextRecall")]
+pub struct RecallRequest {
+    /// Most turns of this conversation, all older than the tail.
+    pub turns: usize,
+    /// Most facts.
+    pub facts: usize,
+    /// Query; by default the input, or the last user turn.
+    #[serde(skip_serializing)]
+    pub query: Option<String>,
+}
+
+/// A text supplied by the caller.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Digest {
+    /// Heading of the text.
+    pub title: String,
+    /// Plain text, or JSON.
+    pub text: String,
+}
+
+impl Digest {
+    /// The text under its heading, as the prompt shows it.
+    pub(super) fn piece(&self) -> String {
+        match self.title.as_str() {
+            "" => self.text.clone(),
+            title => format!("# {title}\n\n{}", self.text),
+        }
+    }
+}
