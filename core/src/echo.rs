@@ -7,6 +7,7 @@
 use crate::chain::Hash;
 use crate::conversation::{Settings, without_fork_mark};
 use crate::event::{Event, kind};
+use crate::json::replace_lone_surrogates;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -115,9 +116,9 @@ fn collect(value: &Value, texts: &mut Vec<String>) {
     }
     match value {
         Value::String(text) => {
-            let inner =
-                text.starts_with(['{', '[']).then(|| serde_json::from_str::<Value>(text).ok()).flatten();
-            if let Some(inner) = inner {
+            if text.starts_with(['{', '['])
+                && let Ok(inner) = serde_json::from_str::<Value>(&replace_lone_surrogates(text))
+            {
                 collect(&inner, texts);
             }
             texts.extend(tidied(text));

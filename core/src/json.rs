@@ -139,6 +139,31 @@ pub fn scan<'a>(text: &'a str, on_string: impl FnMut(StringValue<'a>)) -> Result
     Scanner { text, bytes: text.as_bytes(), at: 0, frames: Vec::new(), on_string }.run()
 }
 
+/// JSON text with `\ufffd` in place of each escape of a lone surrogate. Programs write such escapes when they cut a text
+/// inside a character.
+pub fn replace_lone_surrogates(text: &str) -> Cow<'_, str> {
+    let unit = |at: usize| {
+        let digits = text.get(at..)?.strip_prefix("\\u")?.get(..4)?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let (mut out, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some(next) = text.as_bytes().get(at..).and_then(|rest| memchr::memchr(b'\\', rest)) {
+        at += next;
+        at += match (unit(at), unit(at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => {
+                out += &text[copied..at];
+                out += "\\ufffd";
+                copied = at + 6;
+                6
+            }
+            (Some(_), _) => 6,
+            (None, _) => 2,
+        };
+    }
+    if copied == 0 { Cow::Borrowed(text) } else { Cow::Owned(out + &text[copied..]) }
+}
+
 /// Decodes the escapes of a string. The text must have passed [`check`].
 pub fn unescape(raw: &str) -> Cow<'_, str> {
     if !raw.contains('\\') {
@@ -507,6 +532,22 @@ impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn lone_surrogates_are_replaced_and_every_other_byte_stays() {
+        for (text, replaced) in [
+            (r#""a\ud83d""#, r#""a\ufffd""#),
+            (r#""\uDE00x\ud83d\u0041""#, r#""\ufffdx\ufffd\u0041""#),
+            (r#""\ud83d\ud83d\ude00\ude00""#, r#""\ufffd\ud83d\ude00\ufffd""#),
+            (r#"{"\ud800":"\\\ud800"}"#, r#"{"\ufffd":"\\\ufffd"}"#),
+            (r#""\\ud83d \n\"é\u00e9""#, r#""\\ud83d \n\"é\u00e9""#),
+            // No JSON, but no reason to fail.
+            (r"\ud83d\", r"\ufffd\"),
+            (r"\é\u\ud8", r"\é\u\ud8"),
+        ] {
+            assert_eq!(replace_lone_surrogates(text), replaced, "{text}");
+        }
+    }
 
     #[test]
     fn refuses_what_readers_disagree_about() {

@@ -4,7 +4,7 @@ pub mod faults;
 mod others;
 
 use crate::stage::{Short, memory, refused, turns_of};
-use everturn::{CompactOptions, Error, HistoryQuery, Imported, NewTurn, Tenant};
+use everturn::{CompactOptions, Error, Everturn, HistoryQuery, Imported, NewTurn, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_core::message;
 use everturn_core::turn::Turn;
@@ -375,5 +375,38 @@ fn only_sessions_with_turns_become_conversations_and_a_turn_without_a_time_has_t
         let report = import(&scope, &file.text()).unwrap();
         assert_eq!((report.linked.len(), report.added), (1, 2), "{report:?}");
         assert_eq!(kept(&scope, report.linked[0]).len(), 1);
+    }
+}
+
+/// Regression: the turn was missing in history and prompts, and its call was said to be abandoned.
+#[test]
+fn a_result_with_a_lone_surrogate_answers_its_call_and_is_erased_with_its_original() {
+    let mut file = Claude::default();
+    file.user("u1", None, "show the log");
+    file.block("u2", Some("u1"), "m1", call("t1"), 5);
+    file.result("u3", Some("u2"), "t1", "log of zebraquokka ends with CUT");
+    file.say("u4", Some("u3"), "It was cut.");
+    file.user("u5", Some("u4"), "thanks");
+    let text = file.text().replace("CUT", "\\ud83d");
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    let on_disk = Everturn::open(&url).unwrap();
+    let (in_memory, _) = memory();
+    for store in [&in_memory, &on_disk] {
+        let scope = store.tenant("acme").unwrap();
+        let imported = import(&scope, &text).unwrap();
+        let id = imported.conversation.id;
+        assert_eq!((imported.turns, imported.problems.len()), (5, 0), "{:?}", imported.problems);
+        let result = scope.turns(id).remove(2);
+        let result_text = result.message.as_ref().unwrap().get();
+        assert!(result_text.contains(r"log of zebraquokka ends with \ufffd"), "{result_text}");
+        let line = text.lines().nth(2).unwrap();
+        let is_whole = |body: &String| serde_json::from_str::<Value>(body).unwrap()["text"] == line;
+        assert!(kept(&scope, id).iter().any(is_whole), "the line is kept to the last byte");
+        assert!(!scope.kinds(id).contains(&"tool.abandoned".to_string()));
+        assert_eq!(import(&scope, &text).unwrap().added, 0);
+        scope.conversation(id).erase(result.id, None, "asked for").wait().unwrap();
+        let log = scope.conversation(id).log().read(0, 1000).unwrap();
+        assert!(log.iter().all(|event| !event.text().unwrap_or_default().contains("zebraquokka")));
     }
 }

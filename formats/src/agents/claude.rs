@@ -132,7 +132,7 @@ impl ClaudeCode {
         for waiting in std::mem::take(&mut self.waiting) {
             match waiting {
                 Waiting::Line(number, text) => self.take(number, &text, out),
-                Waiting::Unreadable(number, body) => self.keep(number, "unreadable", body, out),
+                Waiting::Unreadable(number, body) => self.keep(number, "unreadable", body, None, out),
             }
         }
     }
@@ -287,7 +287,7 @@ const PROMPT: u8 = 1;
 /// The line of another file that a session goes on from: the parent of its first line, if that is no subagent's.
 pub fn continues(source: impl BufRead) -> Option<String> {
     for line in source.take(CONTINUES_BYTES).lines().map_while(Result::ok) {
-        let line = Line::parse(&line).unwrap_or_default();
+        let line = Line::parse(line.trim_start_matches('\u{feff}')).unwrap_or_default();
         if line.text("uuid").is_some() {
             let parent = ["parentUuid", "logicalParentUuid"].iter().find_map(|name| line.text(name));
             return parent.filter(|id| !id.is_empty() && !line.is("isSidechain")).map(Cow::into_owned);
@@ -433,12 +433,16 @@ impl Mapper for ClaudeCode {
         }
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<Entry>) {
         let Some(session) = self.session.clone() else {
             self.waiting.push(Waiting::Unreadable(number, body));
             return;
         };
-        let thread = self.home(&session, None, &Line::default());
+        let own = taken.and_then(Line::parse).and_then(|line| Some(uuid(&line.text("uuid")?)));
+        let thread = match own.and_then(|own| self.tree.find(own)) {
+            Some(ParentAt::On { chain, .. } | ParentAt::Left { chain, .. }) => chain,
+            None => self.home(&session, None, &Line::default()),
+        };
         let spelt = name_of(&["line", body.get()]);
         let name = nth(spelt, self.tree.count(spelt));
         let step = EntryContent::Event { what: what.into(), body };

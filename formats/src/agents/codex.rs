@@ -268,7 +268,7 @@ impl Mapper for Codex {
         self.give(now, tokens, answer, given);
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<Entry>) {
         self.begin(body.get());
         let name = self.name(body.get());
         let step = EntryContent::Event { what: what.into(), body };

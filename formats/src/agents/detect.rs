@@ -119,6 +119,7 @@ pub fn detect(head: &[u8]) -> Option<Format> {
 /// Format and layout of a file that begins with these bytes.
 pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     let text = String::from_utf8_lossy(head);
+    let text = json::replace_lone_surrogates(&text);
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let says = |words: [&str; 2]| words.iter().any(|words| text.contains(words));
     if let Some(inner) = text.strip_prefix('[') {

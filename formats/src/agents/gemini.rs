@@ -166,7 +166,7 @@ impl Mapper for Gemini {
         }
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<Entry>) {
         self.begin(body.get());
         self.event(number, None, what, body, out);
     }

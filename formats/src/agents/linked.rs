@@ -242,14 +242,18 @@ impl Mapper for Linked {
         }
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<Entry>) {
         self.begin(body.get(), &Line::default());
-        self.close(out);
+        let own = taken.and_then(Line::parse).and_then(|line| self.ids(&line).0);
+        let thread = match own.and_then(|own| self.tree.find(own)) {
+            Some(ParentAt::On { chain, .. } | ParentAt::Left { chain, .. }) => chain,
+            None => 0,
+        };
         let spelt = name_of(&["line", body.get()]);
         let name = nth(spelt, self.tree.count(spelt));
         let step = EntryContent::Event { what: what.into(), body };
         let at: Option<Timestamp> = None;
-        out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
+        out.push(Entry { thread, line: number, name, key: name, at, title: None, step });
     }
 
     fn settle(&mut self, out: &mut Vec<Entry>) {

@@ -279,8 +279,14 @@ impl Mapper for Messages {
         }
     }
 
-    fn keep(&mut self, number: u64, _what: &str, body: Raw, out: &mut Vec<Entry>) {
-        self.take(number, body.get(), out);
+    fn keep(&mut self, number: u64, _what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<Entry>) {
+        let list =
+            |line: Line<'_>| role(&line).is_none() && LISTS.iter().any(|name| line.list(name).is_some());
+        match taken.and_then(Line::parse).is_some_and(list) {
+            // Beside the conversation that the line is.
+            true => self.say(self.threads.len() - 1, number, body.get(), out),
+            false => self.take(number, body.get(), out),
+        }
     }
 
     fn settle(&mut self, out: &mut Vec<Entry>) {

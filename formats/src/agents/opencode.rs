@@ -143,7 +143,7 @@ impl Mapper for Opencode {
         }
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<Entry>) {
         self.begin(&Line::default());
         self.kept += 1;
         let name = name_of(&["kept", body.get(), &self.kept.to_string()]);

@@ -19,6 +19,7 @@ use everturn_core::error::code;
 use everturn_core::json::{self, Raw};
 use everturn_core::time::Timestamp;
 use serde::Serialize;
+use serde_json::value::RawValue;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Cursor, Read};
 
@@ -28,8 +29,8 @@ pub(super) trait Mapper {
     fn threads(&self) -> &[Thread];
     /// One line or element, which is JSON.
     fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>);
-    /// One that is not, in an object that holds it.
-    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>);
+    /// One that is not, in an object that holds it. `taken` is the JSON that was taken in its place, if any.
+    fn keep(&mut self, number: u64, what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<Entry>);
     /// A field beside the messages, where the file is one value.
     fn field(&mut self, _name: &str, _text: &str) {}
     /// The file ends here, for now.
@@ -169,10 +170,10 @@ impl<R: BufRead> Reader<R> {
                     None => NextLine::End,
                     Some(Fragment::Torn) => NextLine::Torn,
                     Some(Fragment::Field(name, bytes)) => {
-                        if let Ok(text) = std::str::from_utf8(&bytes)
-                            && json::check(text).is_ok()
+                        if let Ok(text) = std::str::from_utf8(&bytes).map(json::replace_lone_surrogates)
+                            && json::check(&text).is_ok()
                         {
-                            self.mapper.field(&name, text);
+                            self.mapper.field(&name, &text);
                         }
                         return Ok(());
                     }
@@ -225,27 +226,26 @@ impl<R: BufRead> Reader<R> {
 
     /// Takes a line; false if it is incomplete.
     fn text(&mut self, number: u64, bytes: &[u8], last: bool, out: &mut Vec<Entry>) -> bool {
-        #[derive(Serialize)]
-        struct Unreadable<'a> {
-            text: &'a str,
-            /// Original bytes, where the text lost some of them.
-            #[serde(skip_serializing_if = "Option::is_none")]
-            base64: Option<String>,
-            reason: &'a str,
-        }
         let reason = match std::str::from_utf8(bytes).map(|text| (text, json::check(text))) {
             Ok((text, Ok(()))) => {
                 self.mapper.take(number, text, out);
                 return true;
             }
-            Ok((text, Err(error))) => match detect::values(text).filter(|_| self.lines_only()) {
-                Some(values) => {
-                    values.iter().for_each(|value| self.mapper.take(number, value.get(), out));
+            Ok((text, Err(error))) => {
+                let replaced = json::replace_lone_surrogates(text);
+                if let Some(values) = self.values(&replaced) {
+                    values.iter().for_each(|value| self.mapper.take(number, value, out));
+                    if replaced != text {
+                        let body = kept(&Unreadable { text, base64: None, reason: error.text() });
+                        self.mapper.keep(number, "unreadable", body, values.first().copied(), out);
+                    }
                     return true;
                 }
-                None if last => return false,
-                None => error.text().to_string(),
-            },
+                if last {
+                    return false;
+                }
+                error.text().to_string()
+            }
             Err(_) if last => return false,
             Err(error) => format!("not UTF-8 at its byte {}", error.valid_up_to()),
         };
@@ -254,17 +254,40 @@ impl<R: BufRead> Reader<R> {
         let glued = (self.lines_only()).then(|| glued(&lossy)).flatten();
         let text = glued.map_or(&*lossy, |at| &lossy[..at]);
         let base64 = std::str::from_utf8(bytes).is_err().then(|| BASE64.encode(bytes));
-        let body = serde_json::to_string(&Unreadable { text, base64, reason: &reason }).unwrap_or_default();
-        self.mapper.keep(number, "unreadable", made(body), out);
+        let body = kept(&Unreadable { text, base64, reason: &reason });
+        self.mapper.keep(number, "unreadable", body, None, out);
         if let Some(at) = glued {
             self.mapper.take(number, &lossy[at..], out);
         }
         true
     }
 
+    /// The values of a line that is no JSON as a whole, or was none before it was mended.
+    fn values<'a>(&self, line: &'a str) -> Option<Vec<&'a str>> {
+        if line.starts_with('{') && json::check(line).is_ok() {
+            return Some(vec![line]);
+        }
+        let values = detect::values(line).filter(|_| self.lines_only())?;
+        Some(values.into_iter().map(RawValue::get).collect())
+    }
+
     fn lines_only(&self) -> bool {
         matches!(self.input, Input::Lines(_))
     }
+}
+
+/// A line that is not JSON.
+#[derive(Serialize)]
+struct Unreadable<'a> {
+    text: &'a str,
+    /// Original bytes, where the text lost some of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base64: Option<String>,
+    reason: &'a str,
+}
+
+fn kept(line: &Unreadable<'_>) -> Raw {
+    made(serde_json::to_string(line).unwrap_or_default())
 }
 
 enum NextLine {

@@ -700,6 +700,74 @@ fn messages_of_any_provider_are_turns_as_they_are() {
     assert_ne!(read_twice.entries[0].name, read_twice.entries[1].name);
 }
 
+/// Regression: JavaScript writes half a surrogate pair where a text was cut inside an emoji, and the turn vanished.
+#[test]
+fn a_lone_surrogate_is_a_replacement_character_and_the_line_is_kept_as_it_was() {
+    let cut = r#""cut \ud83d""#;
+    let original = |entry: &Entry| match &entry.step {
+        EntryContent::Event { body, .. } => {
+            serde_json::from_str::<Value>(body.get()).ok()?["text"].as_str().map(str::to_string)
+        }
+        _ => None,
+    };
+    let part = |text: &str| {
+        format!(
+            r#"{{"uuid":"q2","parentUuid":"q1","sessionId":"s","timestamp":"2026-01-01T00:00:02Z","type":"assistant","message":{{"role":"model","parts":[{{"text":{text}}}]}}}}"#
+        )
+    };
+    let header =
+        r#"{"timestamp":"2026-01-01T00:00:00Z","type":"session_meta","payload":{"id":"c","cwd":"/"}}"#;
+    let item = format!(
+        r#"{{"timestamp":"2026-01-01T00:00:00Z","type":"response_item","payload":{{"type":"message","role":"user","content":[{{"type":"input_text","text":{cut}}}]}}}}"#
+    );
+    let prompt =
+        r#"{"uuid":"q1","sessionId":"s","type":"user","message":{"role":"user","parts":[{"text":"hi"}]}}"#;
+    let message = format!(r#"{{"role":"user","content":{cut}}}"#);
+    let files = [
+        (
+            "claude-code",
+            format!(r#"{{"type":"user","uuid":"u1","sessionId":"s","cwd":"/","message":{message}}}"#),
+            1,
+        ),
+        ("codex", format!("{header}\n{item}"), 1),
+        (
+            "gemini-cli",
+            format!(
+                r#"{{"sessionId":"g","projectHash":"h","startTime":"t","messages":[{{"id":"1","type":"user","content":{cut}}}]}}"#
+            ),
+            1,
+        ),
+        // The lines of one message, which a kept line between them does not end.
+        ("qwen-code", format!("{prompt}\n{}\n{}", part(cut), part(r#""and on""#)), 2),
+        ("messages", message.clone(), 1),
+        ("openai-chat", format!(r#"{{"messages":[{message}],"split":"train"}}"#), 1),
+    ];
+    for (format, file, count) in files {
+        // With a line break at the end or not: it is whole.
+        for file in [file.clone(), format!("{file}\n")] {
+            let read = read(file.as_bytes()).unwrap();
+            assert_eq!(read.format.name(), format);
+            assert!(read.problems.is_empty(), "{format}: {:?}", read.problems);
+            let messages = messages(&read);
+            assert_eq!(messages.len(), count, "{format}: {messages:?}");
+            let last = messages.last().unwrap().to_string();
+            assert!(last.contains("cut \u{fffd}"), "{format}: {last}");
+            assert!(format != "qwen-code" || last.contains("and on"), "{last}");
+            let kept: Vec<String> = read.entries.iter().filter_map(original).collect();
+            assert_eq!(kept.len(), 1, "{format}");
+            assert!(file.contains(&kept[0]) && kept[0].contains(cut), "{format}: {kept:?}");
+        }
+    }
+    // In the conversation that it belongs to, so that it is erased with its turn.
+    let subagent = lines(&[
+        json!({"type":"user","uuid":"u1","sessionId":"s","cwd":"/","message":{"role":"user","content":"hi"}}),
+        json!({"type":"user","uuid":"u2","sessionId":"s","cwd":"/","isSidechain":true,"agentId":"a","message":{"role":"user","content":"CUT"}}),
+    ]);
+    let read = read(subagent.replace("\"CUT\"", cut).as_bytes()).unwrap();
+    let kept = read.entries.iter().find(|entry| original(entry).is_some()).unwrap();
+    assert!(read.threads[kept.thread].1.agent.is_some());
+}
+
 #[test]
 fn lines_that_cannot_be_read_are_kept_and_a_line_that_was_cut_waits() {
     let good =
