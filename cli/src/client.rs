@@ -21,6 +21,9 @@ use everturn_core::asset::Asset;
 use everturn_core::id::{ConversationId, TurnId};
 use std::io::{BufRead, Write};
 
+/// Opens a file at its beginning; `None` if it can be read only once, and was.
+pub type OpenFile<'a> = dyn FnMut() -> Result<Option<Box<dyn BufRead + Send>>, Error> + 'a;
+
 /// A client with three transports, which give the same answers and the same errors.
 pub enum Client {
     /// A local store, opened by this process.
@@ -130,15 +133,12 @@ impl Client {
     }
 
     /// Imports a file; its name distinguishes conversations where the content does not.
-    pub fn import(
-        &self,
-        options: ImportOptions<'_>,
-        file: &mut (dyn BufRead + Send),
-    ) -> Result<Imported, Error> {
+    pub fn import(&self, options: ImportOptions<'_>, open: &mut OpenFile<'_>) -> Result<Imported, Error> {
+        let mut file = || open().map(|file| file.unwrap_or_else(|| Box::new(std::io::empty())));
         match self {
-            Client::Local(local) => local.tenant.import_with(options, file, &mut |_| {}),
-            Client::Remote(remote) => remote.import(options, file),
-            Client::Owner(owner) => owner.now().import(options, file),
+            Client::Local(local) => local.tenant.import_with(options, &mut *file()?, &mut |_| {}),
+            Client::Remote(remote) => remote.import(options, &mut *file()?),
+            Client::Owner(owner) => owner.import(options, open),
         }
     }
 
@@ -155,7 +155,7 @@ impl Client {
                 local.tenant.conversation(id).assets().add(Some(name.to_string()), mime_type, bytes)
             }
             Client::Remote(remote) => remote.attach(id, name, mime_type, bytes),
-            Client::Owner(owner) => owner.now().attach(id, name, mime_type, bytes),
+            Client::Owner(owner) => owner.attach(id, name, mime_type, &bytes),
         }
     }
 

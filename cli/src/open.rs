@@ -8,6 +8,7 @@ use everturn::model::{BuiltinEmbedder, Embed, Embedder};
 use everturn::{Everturn, Options};
 use everturn_core::Error;
 use everturn_server::settings::{Flag, OpenEmbedder, Origin, Settings, read_file};
+use everturn_server::socket::Tenure;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,10 +46,25 @@ pub fn making(args: &Args) -> Result<Client, Failure> {
     with(args, options(args)?)
 }
 
-/// The tenant's client, for a bulk write that is indexed at once, and embedded if that takes no model server.
-pub fn importing(args: &Args) -> Result<Client, Failure> {
+/// As [`writing`], for requests that belong together, such as those of a stream: an owner that ends between them
+/// would interrupt it.
+pub fn streaming(args: &Args) -> Result<Client, Failure> {
+    let options = Options { create: false, ..options(args)? };
+    match server(args)? {
+        Some(url) => remote(args, url),
+        None => reach(args, LocalStore { alone: true, ..local(args, options)? }),
+    }
+}
+
+/// The tenant's client, for a bulk write that is indexed at once, and embedded if that takes no model server. `once`:
+/// its input cannot be read again.
+pub fn importing(args: &Args, once: bool) -> Result<Client, Failure> {
+    if let Some(url) = server(args)? {
+        return remote(args, url);
+    }
     let embedder = embedder(args)?.filter(|embedder| embedder.at_once().is_some());
-    with(args, Options { embedder, ..options(args)? })
+    let options = Options { embedder, ..options(args)? };
+    reach(args, LocalStore { alone: once, ..local(args, options)? })
 }
 
 /// Every setting: from flags, else the environment, else the file, else the default. The same for every command.
@@ -127,7 +143,7 @@ pub fn sharing(args: &Args) -> Result<Client, Failure> {
 /// The local store of such a process, with the models that others need from it.
 pub fn shared(args: &Args, settings: &Settings) -> Result<LocalStore, Error> {
     let local = local(args, with_models(args, settings)?)?;
-    Ok(LocalStore { shared: Some(settings.config(&environment)?), ..local })
+    Ok(LocalStore { shared: Some(settings.config(&environment)?), tenure: Tenure::Lasting, ..local })
 }
 
 /// Options of a local store, with the embedding model and the reranker.
@@ -154,21 +170,25 @@ fn remote(args: &Args, url: &str) -> Result<Client, Failure> {
     Ok(Client::Remote(Box::new(Remote::new(url, key(args)?.as_deref())?)))
 }
 
-fn reach(args: &Args, local: LocalStore) -> Result<Client, Failure> {
+fn reach(args: &Args, mut local: LocalStore) -> Result<Client, Failure> {
+    let typed = |source| source == Some(ValueSource::CommandLine);
+    // The owner has its own mirror and its own models.
+    local.alone |= typed(args.sources.mirror) || typed(args.sources.base_url);
     match local.open()? {
         Reached::Here(store) => Ok(local.here(*store)?),
-        // The owner has its own mirror.
-        Reached::Through(_, owned) if args.sources.mirror == Some(ValueSource::CommandLine) => {
-            Err(owned.0.into())
-        }
+        Reached::Through(_, owned) if typed(args.sources.mirror) => Err(owned.0.into()),
         Reached::Through(remote, owned) => Ok(Client::Owner(Box::new(Owner::new(local, remote, owned)))),
     }
 }
 
 /// The local store, which another process may own.
 pub fn local(args: &Args, options: Options) -> Result<LocalStore, Error> {
-    let url = store_url(args, options.create)?;
-    Ok(LocalStore { url, tenant: args.tenant.clone(), options, shared: None })
+    let settings = settings(args, Vec::new())?;
+    let url = url(settings.text("store").unwrap_or("sqlite:"), options.create)?;
+    // Settings of a server that are wrong are no reason to refuse a command.
+    let shared = settings.config(&environment).ok();
+    let tenure = Tenure::Passing;
+    Ok(LocalStore { url, tenant: args.tenant.clone(), options, shared, tenure, alone: false })
 }
 
 /// The whole local store.

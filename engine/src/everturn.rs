@@ -370,6 +370,11 @@ impl Everturn {
         self.inner.shared.journal.index.compact()
     }
 
+    /// Runs the compactions that are due and need no model. Closing does this as well, but then nobody can use the store.
+    pub fn finish_compactions(&self) {
+        self.inner.shared.finish_compactions();
+    }
+
     /// Indexes every commit now, instead of within a second, and returns what is still missing. Also works on a
     /// read-only store, if the indexes can be written.
     pub fn index_now(&self) -> Result<Behind, Error> {
@@ -518,9 +523,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if self.shared.options.auto_compaction {
-            compactor::finish(&self.shared);
-        }
+        self.shared.finish_compactions();
         // Before the last chunks are written: the text of a running reply is kept, and its turn is recovered as
         // interrupted.
         self.shared.generations.close();
@@ -538,6 +541,12 @@ impl Drop for Inner {
 }
 
 impl Shared {
+    fn finish_compactions(self: &Arc<Self>) {
+        if self.options.auto_compaction {
+            compactor::finish(self);
+        }
+    }
+
     /// Queues a request whose caller will wait for it. Refused if it would exceed the tenant's quota.
     pub fn submit(&self, mut write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
         if let Err(error) = self.quotas.check_write(&mut write) {

@@ -55,7 +55,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         let stop = signals()?;
         let server = Server::bind(app).await?;
         let file = everturn::store_file(store)?;
-        let sharing = file.and_then(|file| socket::share(server.app.clone(), &file));
+        let sharing = file.and_then(|file| socket::share(server.app.clone(), &file, socket::Tenure::Lasting));
         started(&Started { address: server.address, tls, open: server.open, jwt, models });
         let served = serve(server, stop).await;
         drop(sharing);

@@ -40,25 +40,48 @@ const PATH_BYTES_MAX: usize = 103;
 /// Pause after a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
+/// How long a process owns a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tenure {
+    /// Until it is stopped.
+    Lasting,
+    /// Until the command that it runs is done.
+    Passing,
+}
+
+impl Tenure {
+    const ALL: [Tenure; 2] = [Tenure::Lasting, Tenure::Passing];
+
+    /// Name of the socket. A process that needs an owner that lasts tells them apart by it.
+    fn name(self) -> &'static str {
+        match self {
+            Tenure::Lasting => "socket",
+            Tenure::Passing => "passing",
+        }
+    }
+}
+
 /// Marks a request that came over the socket.
 #[derive(Clone, Copy)]
 pub struct OverSocket;
 
 /// Places for the socket of a store, best first: beside the file; below /tmp where that path is too long, or its file
 /// system has no sockets.
-fn places(file: &Path) -> impl Iterator<Item = PathBuf> {
+fn places(file: &Path, tenure: Tenure) -> impl Iterator<Item = PathBuf> {
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
     let mut beside = file.clone().into_os_string();
     beside.push("-owner");
     let name = &Hash::of(file.as_os_str().as_bytes()).to_string()[..16];
     let elsewhere = format!("/tmp/everturn-{}-{name}", user());
-    let sockets = [PathBuf::from(beside), PathBuf::from(elsewhere)].map(|folder| folder.join("socket"));
+    let sockets = [PathBuf::from(beside), PathBuf::from(elsewhere)].map(|folder| folder.join(tenure.name()));
     sockets.into_iter().filter(|socket| socket.as_os_str().len() <= PATH_BYTES_MAX)
 }
 
 /// The socket of the process that owns a store, if there is one and it belongs to this user.
-pub fn find(file: &Path) -> Option<PathBuf> {
-    places(file).find(|socket| socket.parent().is_some_and(is_private) && UnixStream::connect(socket).is_ok())
+pub fn find(file: &Path) -> Option<(PathBuf, Tenure)> {
+    let is_served =
+        |socket: &PathBuf| socket.parent().is_some_and(is_private) && UnixStream::connect(socket).is_ok();
+    Tenure::ALL.into_iter().find_map(|tenure| Some((places(file, tenure).find(is_served)?, tenure)))
 }
 
 /// The user of this process.
@@ -80,10 +103,13 @@ fn bind(socket: &Path) -> io::Result<UnixListener> {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_private(folder) => {}
         made => made?,
     }
-    match fs::remove_file(socket) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => UnixListener::bind(socket),
+    for tenure in Tenure::ALL {
+        match fs::remove_file(folder.join(tenure.name())) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
     }
+    UnixListener::bind(socket)
 }
 
 /// Accepts connections of this user only.
@@ -132,13 +158,13 @@ impl Drop for Sharing {
 
 /// Serves the store in this file, which this process owns, to other programs of the same user. `None` with a warning
 /// if that is impossible: those are then refused, as they are by an owner without a socket.
-pub fn share(app: Arc<App>, file: &Path) -> Option<Sharing> {
+pub fn share(app: Arc<App>, file: &Path, tenure: Tenure) -> Option<Sharing> {
     let start = || -> io::Result<Sharing> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (socket, listener) = {
             let _inside = runtime.enter();
             let mut failure = io::Error::from(io::ErrorKind::InvalidInput);
-            let bound = places(file).find_map(|socket| match bind(&socket) {
+            let bound = places(file, tenure).find_map(|socket| match bind(&socket) {
                 Ok(listener) => Some((socket, listener)),
                 Err(error) => {
                     failure = error;

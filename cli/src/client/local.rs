@@ -1,6 +1,7 @@
 //! A local store, opened by this process.
 
 use super::Updates;
+use super::owner::Door;
 use everturn::model::wait;
 use everturn::{Behind, Everturn, RecallOptions, Recalled, Subscription, Tenant, Update};
 use everturn_api::recall::Recall;
@@ -8,17 +9,23 @@ use everturn_api::{Asker, Operation};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::ConversationId;
-use everturn_server::socket::Sharing;
 use everturn_views::recall::Mode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A tenant of a local store.
 pub struct Local {
+    /// The socket through which others use the store. Closed first.
+    _door: Option<Door>,
     pub store: Everturn,
     pub tenant: Tenant,
-    /// The socket through which others use the store, if this process runs for long.
-    _sharing: Option<Sharing>,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        // Others can use the store meanwhile, but not while it closes.
+        self.store.finish_compactions();
+    }
 }
 
 /// Maximum time without progress of an embedding model.
@@ -28,8 +35,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 const EMBED_TIME: Duration = Duration::from_secs(2);
 
 impl Local {
-    pub fn new(store: Everturn, tenant: &str, sharing: Option<Sharing>) -> Result<Local, Error> {
-        Ok(Local { tenant: store.tenant(tenant)?, store, _sharing: sharing })
+    pub fn new(store: Everturn, tenant: &str, door: Option<Door>) -> Result<Local, Error> {
+        Ok(Local { tenant: store.tenant(tenant)?, store, _door: door })
     }
 
     /// Runs an operation on this thread.

@@ -1,21 +1,25 @@
 //! A local store for writing, which another process may own: then that one is asked, through its socket. When it
 //! ends, another takes its place, be it this process.
 
-use super::{Client, Local, Remote};
-use everturn::{Everturn, Options, SystemWorld, Tenant, World, store_file};
+use super::{Client, Local, OpenFile, Remote};
+use everturn::{Everturn, ImportOptions, Imported, Options, SystemWorld, Tenant, World, store_file};
 use everturn_api::given::Given;
 use everturn_api::{About, Operation, Row};
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
+use everturn_core::asset::Asset;
 use everturn_core::error::code;
+use everturn_core::id::ConversationId;
 use everturn_core::json::quote;
-use everturn_server::socket::{self, Sharing};
+use everturn_server::socket::{self, Sharing, Tenure};
 use everturn_server::{App, Asked, Config, SharedStore};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Maximum time that a command waits for another one that is writing: long enough for a loop of appends in two
@@ -23,6 +27,10 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Pause between two looks at the lock and the socket. Neither announces a change.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Time after which a command that owns the store lets others use it: most end before anybody waits for them.
+const SHARED_AFTER: Duration = Duration::from_millis(200);
+/// Maximum time that a command waits at its end for requests of others. They go on at the next owner.
+const PASSING_SHUTDOWN: Duration = Duration::from_secs(2);
 /// Number of owners that a request is sent to, one after the other ended.
 const OWNERS_MAX: usize = 5;
 
@@ -31,9 +39,11 @@ pub struct LocalStore {
     pub url: String,
     pub tenant: String,
     pub options: Options,
-    /// Settings of the socket through which others use the store while this process owns it. Only a process that runs
-    /// for long has one: the others end before anybody waits.
+    /// Settings of the socket through which others use the store while this process owns it.
     pub shared: Option<Config>,
+    pub tenure: Tenure,
+    /// Whether to wait for an owner that will end soon, rather than to go through it.
+    pub alone: bool,
 }
 
 /// A local store for writing.
@@ -52,19 +62,29 @@ impl LocalStore {
         store_file(&self.url)
     }
 
-    /// Serves the store, which this process owns now, to others.
-    fn share(&self, store: &Everturn) -> Result<Option<Sharing>, Error> {
-        let Some((config, file)) = self.shared.clone().zip(self.file()?) else { return Ok(None) };
-        Ok(socket::share(Arc::new(App::new(store.clone(), config)), &file))
+    /// Serves the store, which this process owns now, to others: a command only once it has run for a while.
+    fn share(&self, store: &Everturn) -> Result<Option<Door>, Error> {
+        let Some((mut config, file)) = self.shared.clone().zip(self.file()?) else { return Ok(None) };
+        let tenure = self.tenure;
+        if tenure == Tenure::Passing {
+            config.shutdown = config.shutdown.min(PASSING_SHUTDOWN);
+        }
+        let store = store.clone();
+        let open = move || socket::share(Arc::new(App::new(store, config)), &file, tenure);
+        Ok(match tenure {
+            Tenure::Lasting => open().map(|sharing| Door::Open { _sharing: sharing }),
+            Tenure::Passing => Later::start(open).map(|later| Door::Later { _later: later }),
+        })
     }
 
     /// The client of a store that this process owns now.
     pub fn here(&self, store: Everturn) -> Result<Client, Error> {
-        let sharing = self.share(&store)?;
-        Ok(Client::Local(Box::new(Local::new(store, &self.tenant, sharing)?)))
+        let door = self.share(&store)?;
+        Ok(Client::Local(Box::new(Local::new(store, &self.tenant, door)?)))
     }
 
-    /// Opens the store, or finds its owner. Waits for a process that owns it and has no socket.
+    /// Opens the store, or finds its owner. Waits for a process that owns it and has no socket, or is no owner to go
+    /// through.
     pub fn reach(&self, patience: Duration) -> Result<Reached, Error> {
         let until = Instant::now() + patience;
         loop {
@@ -72,11 +92,13 @@ impl LocalStore {
                 Err(error) if error.is(code::STORE_OWNED) => error,
                 opened => return opened.map(|store| Reached::Here(Box::new(store))),
             };
-            if let Some(socket) = self.file()?.and_then(|file| socket::find(&file)) {
-                return Ok(Reached::Through(Remote::through(&socket, &self.tenant)?, Owned(owned)));
-            }
-            if Instant::now() >= until {
-                return Err(owned);
+            let has_waited = Instant::now() >= until;
+            match self.file()?.and_then(|file| socket::find(&file)) {
+                Some((socket, tenure)) if has_waited || !self.alone || tenure == Tenure::Lasting => {
+                    return Ok(Reached::Through(Remote::through(&socket, &self.tenant)?, Owned(owned)));
+                }
+                None if has_waited => return Err(owned),
+                _ => {}
             }
             std::thread::sleep(LOOK_AGAIN);
         }
@@ -88,11 +110,47 @@ impl LocalStore {
     }
 }
 
+/// The socket through which others use a store, until this is dropped.
+pub enum Door {
+    Open { _sharing: Sharing },
+    Later { _later: Later },
+}
+
+/// A socket that is opened once the command has run for a while.
+pub struct Later {
+    ended: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Later {
+    /// `None` if no thread could be started: others are then refused.
+    fn start(open: impl FnOnce() -> Option<Sharing> + Send + 'static) -> Option<Later> {
+        let (ended, end) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("everturn-door".into()).spawn(move || {
+            if end.recv_timeout(SHARED_AFTER) == Err(RecvTimeoutError::Timeout) {
+                let _sharing = open();
+                let _ = end.recv();
+            }
+        });
+        Some(Later { ended: Some(ended), thread: Some(thread.ok()?) })
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        self.ended.take();
+        if let Some(thread) = self.thread.take() {
+            // A panicked thread has reported it itself.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Whether a request may be sent to the next owner: it never left, or a second time is as good as once.
-fn may_repeat(error: &Error, about: &About) -> bool {
+fn may_repeat(error: &Error, repeatable: bool) -> bool {
     match error.code() {
         code::OWNER_GONE => true,
-        code::OWNER_LOST => about.once || about.idempotent,
+        code::OWNER_LOST => repeatable,
         _ => false,
     }
 }
@@ -154,15 +212,57 @@ impl Owner {
             };
             owners += 1;
             match remote.call(&operation) {
-                Err(error) if owners < OWNERS_MAX && may_repeat(&error, &O::ABOUT) => {
-                    let next = match self.local.open()? {
-                        Reached::Here(store) => self.local.here(*store)?,
-                        Reached::Through(remote, _) => Client::Remote(Box::new(remote)),
-                    };
-                    *self.now.lock() = Arc::new(next);
+                Err(error)
+                    if owners < OWNERS_MAX && may_repeat(&error, O::ABOUT.once || O::ABOUT.idempotent) =>
+                {
+                    self.next()?;
                 }
                 answer => return answer,
             }
+        }
+    }
+
+    /// Moves on to the next owner, which may be this process.
+    fn next(&self) -> Result<(), Error> {
+        let next = match self.local.open()? {
+            Reached::Here(store) => self.local.here(*store)?,
+            Reached::Through(remote, _) => Client::Remote(Box::new(remote)),
+        };
+        *self.now.lock() = Arc::new(next);
+        Ok(())
+    }
+
+    /// Imports a file, from its beginning if the owner ends: what was imported before adds nothing.
+    pub fn import(&self, options: ImportOptions<'_>, open: &mut OpenFile<'_>) -> Result<Imported, Error> {
+        let mut lost =
+            Error::busy(code::OWNER_LOST, "the process that owned the store has ended; import it again");
+        for _ in 0..OWNERS_MAX {
+            let Some(mut file) = open()? else { break };
+            let mut once = || Ok(Some(std::mem::replace(&mut file, Box::new(std::io::empty()))));
+            match self.now().import(options, &mut once) {
+                Err(error) if may_repeat(&error, true) => lost = error,
+                answer => return answer,
+            }
+            self.next()?;
+        }
+        Err(lost)
+    }
+
+    /// Adds an asset to a conversation, at the next owner if this one has ended before.
+    pub fn attach(
+        &self,
+        id: ConversationId,
+        name: &str,
+        mime_type: &str,
+        bytes: &[u8],
+    ) -> Result<Asset, Error> {
+        let attach = || self.now().attach(id, name, mime_type, bytes.to_vec());
+        match attach() {
+            Err(error) if may_repeat(&error, false) => {
+                self.next()?;
+                attach()
+            }
+            answer => answer,
         }
     }
 }
@@ -187,7 +287,7 @@ pub struct McpStore {
 }
 
 enum Role {
-    Owner { store: Everturn, _sharing: Option<Sharing> },
+    Owner { store: Everturn, _door: Option<Door> },
     Beside { reader: Everturn, owner: Arc<Remote> },
 }
 
@@ -219,7 +319,9 @@ impl McpStore {
             let owner = self.owner()?;
             let answer = owner.tool(tool.about.name, arguments);
             let next = match &answer {
-                Err(error) if may_repeat(error, &tool.about) => self.next_owner(&owner, PATIENCE),
+                Err(error) if may_repeat(error, tool.about.once || tool.about.idempotent) => {
+                    self.next_owner(&owner, PATIENCE)
+                }
                 _ => return Some(answer),
             };
             if let Err(error) = next {
@@ -236,7 +338,7 @@ impl McpStore {
 impl Role {
     fn of(reached: Reached, local: &LocalStore) -> Result<Role, Error> {
         Ok(match reached {
-            Reached::Here(store) => Role::Owner { _sharing: local.share(&store)?, store: *store },
+            Reached::Here(store) => Role::Owner { _door: local.share(&store)?, store: *store },
             Reached::Through(owner, _) => {
                 let options = Options { read_only: true, ..local.options.clone() };
                 Role::Beside { reader: Everturn::open_with(&local.url, options)?, owner: Arc::new(owner) }

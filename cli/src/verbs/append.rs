@@ -83,7 +83,7 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
         return Err(Error::invalid("append.tool_call_id", text).into());
     }
     if verb.stream {
-        let store = open::writing(args)?;
+        let store = open::streaming(args)?;
         let id = store.resolve(&verb.conversation)?;
         return said(args, &stream(&store, id, verb, role)?);
     }

@@ -13,13 +13,12 @@ use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn::{ImportOptions, Imported};
 use everturn_core::Error;
-use find::{Inputs, find};
+use find::{Inputs, find, is_standard_input};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{BufReader, Read};
-use std::path::Path;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
@@ -36,7 +35,7 @@ pub struct Import {
     /// Files and folders; - is standard input [default: the session folders of Claude Code, Codex, Gemini CLI,
     /// pi, Droid, Qwen Code and Copilot CLI]
     #[arg(value_name = "PATH")]
-    paths: Vec<String>,
+    paths: Vec<PathBuf>,
     /// Only count conversations, turns and bytes
     #[arg(long)]
     dry_run: bool,
@@ -77,14 +76,14 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         return watch::run(args, verb);
     }
     let found = find(&verb.paths)?;
-    let store = open::importing(args)?;
+    let store = open::importing(args, verb.paths.iter().any(|path| is_standard_input(path)))?;
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
     let (nothing, count) = (found.nothing(), found.files.len());
     let mut reports = Vec::new();
     // Of a folder, the files that need attention.
     let each = args.verbose > 0 || found.places.is_empty();
     for files in joined::join(found.files) {
-        let paths: Vec<String> = files.into_iter().map(|file| file.path).collect();
+        let paths: Vec<PathBuf> = files.into_iter().map(|file| file.path).collect();
         let report = one(&store, &paths, false, &bar);
         if !args.json && (each || !report.is_clean() || report.late() > 0) {
             bar.suspend(|| output::text(report.text()))?;
@@ -148,8 +147,8 @@ fn total(reports: &[Report], (files, unknown): (usize, usize), each: bool) -> St
 }
 
 /// Imports one file, or several that are read as one. A bad one does not stop the others.
-fn one(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Report {
-    let path = paths.join(" and ");
+fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> Report {
+    let path = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
     let mut report = Report { path, imported: None, attached: 0, error: None, left_out: None };
     match take(store, paths, watched, bar) {
         Ok(imported) => report.imported = Some(imported),
@@ -160,7 +159,7 @@ fn one(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Re
     }
     if let Some(imported) = &mut report.imported {
         for path in paths {
-            match beside::attach(store, Path::new(path), imported) {
+            match beside::attach(store, path, imported) {
                 Ok(attached) => report.attached += attached,
                 Err(error) => imported.problems.push(error.to_string()),
             }
@@ -169,21 +168,24 @@ fn one(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Re
     report
 }
 
-fn take(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {
-    let (path, more) =
-        paths.split_first().ok_or_else(|| Error::internal("import.path", "no file to import"))?;
-    if path == "-" {
-        return store.import(ImportOptions::default(), &mut BufReader::new(std::io::stdin()));
+fn take(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {
+    let path = paths.first().ok_or_else(|| Error::internal("import.path", "no file to import"))?;
+    if is_standard_input(path) {
+        let mut input = Some(BufReader::new(std::io::stdin()));
+        // Read only once: whatever was read of it is gone.
+        return store.import(ImportOptions::default(), &mut || {
+            Ok(input.take().map(|input| Box::new(input) as Box<dyn BufRead + Send>))
+        });
     }
     let cannot = |e: std::io::Error| Error::invalid("file.cannot_open", format!("cannot open it: {e}"));
-    let mut file: Box<dyn Read + Send> = Box::new(File::open(path).map_err(cannot)?);
-    for path in more {
-        // The last line of a file may have no end.
-        file = Box::new(file.chain(&b"\n"[..]).chain(File::open(path).map_err(cannot)?));
-    }
     let name = std::fs::canonicalize(path).map_err(cannot)?;
-    let mut file = BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(file));
-    store.import(ImportOptions { name: Some(&name.to_string_lossy()), watched }, &mut file)
+    let name = name.to_str().map_or_else(|| format!("{name:?}"), str::to_string);
+    let start = bar.position();
+    store.import(ImportOptions { name: Some(&name), watched }, &mut || {
+        bar.set_position(start);
+        let file = BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(joined::open(paths).map_err(cannot)?));
+        Ok(Some(Box::new(file)))
+    })
 }
 
 impl Inputs {

@@ -370,3 +370,38 @@ fn a_session_that_goes_on_in_another_file_is_one_conversation() {
     assert!(places.is_sorted() && places[0].is_some(), "{history}");
     assert_eq!(shell.json(&["list", "--json"])["data"].as_array().unwrap().len(), 1);
 }
+
+/// Regression: the first line of a file with a byte order mark was unreadable where it went on from another file, and a
+/// file was not joined to one if its own first line, or that of the other, began with a mark.
+#[test]
+fn a_byte_order_mark_is_part_of_no_line_of_joined_files() {
+    let shell = Shell::new();
+    let linked = |uuid: &str, parent: Option<&str>, session: &str, at: &str| {
+        let mut line: Value = serde_json::from_str(&line_at(at, session, uuid, uuid)).unwrap();
+        line["parentUuid"] = json!(parent);
+        format!("\u{feff}{line}\n")
+    };
+    put(&shell.path("all/a.jsonl"), &linked("first-of-all", None, "a", "2026-01-01T00:00:00Z"));
+    put(&shell.path("all/b.jsonl"), &linked("second", Some("first-of-all"), "b", "2026-01-02T00:00:00Z"));
+    let report = shell.json(&["import", "all", "--json"]);
+    let reports = report["data"].as_array().unwrap();
+    assert_eq!(reports.len(), 1, "{report}");
+    assert_eq!((&reports[0]["turns"], &reports[0]["events"]), (&json!(2), &json!(2)), "{report}");
+}
+
+/// Regression: "No such file or directory".
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_name_need_not_be_utf_8() {
+    use std::os::unix::ffi::OsStrExt;
+    let shell = Shell::new();
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9.jsonl");
+    std::fs::create_dir(shell.path("all")).unwrap();
+    std::fs::write(shell.path("all").join(name), line("one", "u1", "hello")).unwrap();
+    let report = shell.json(&["import", "all", "--json"]);
+    assert_eq!(report["data"][0]["turns"], 1, "{report}");
+    let said =
+        crate::Said::from(shell.command(&["import"]).arg(shell.path("all").join(name)).output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.out.contains("0 new"), "{}", said.out);
+}

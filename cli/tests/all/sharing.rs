@@ -188,6 +188,95 @@ esac; done"#;
     }
 }
 
+/// Waits until the command that runs lets others use the store.
+fn wait_for_door(shell: &Shell) {
+    let socket = shell.path("store.db-owner/passing");
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A command that owns the store until its standard input ends.
+fn long_command(shell: &Shell, id: &str) -> std::process::Child {
+    let mut command = shell.command(&["append", id, "--stream", "-"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(b"slowly").unwrap();
+    wait_for_door(shell);
+    child
+}
+
+/// Regression: a long import or stream held the store without a socket. Others were refused after three seconds, and
+/// `mcp` ended with 1.
+#[test]
+fn a_command_that_runs_for_long_is_asked_by_others_until_it_ends() {
+    let shell = Shell::new();
+    let (slow, id) = (shell.new_conversation(), shell.new_conversation());
+    assert!(!shell.path("store.db-owner").exists(), "a short command has no socket");
+    let mut long = long_command(&shell, &slow);
+    shell.ok(&["append", &id, "one"]);
+    let mut mcp = Mcp::start(&shell, &[]);
+    mcp.call("append_turns", &turn(&id, "two")).unwrap();
+    std::fs::write(shell.path("old.jsonl"), "{\"role\": \"user\", \"content\": \"From a file.\"}\n").unwrap();
+    shell.ok(&["import", "old.jsonl"]);
+    shell.ok(&["update", &id, "--title", "Beside"]);
+    assert!(long.try_wait().unwrap().is_none());
+    drop(long.stdin.take());
+    let said = Said::from(long.wait_with_output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(!shell.path("store.db-owner").exists(), "a clean end leaves nothing behind");
+    // Those that used it go on by themselves.
+    mcp.call("append_turns", &turn(&id, "three")).unwrap();
+    shell.ok(&["append", &id, "four"]);
+    assert_eq!(mcp.close(), Some(0));
+    assert_eq!(texts(&shell, &id), ["one", "two", "three", "four"]);
+    assert_eq!(texts(&shell, &slow), ["slowly"]);
+    shell.ok(&["verify", &id]);
+}
+
+/// An import reads its file again where the owner that it went through has ended.
+#[test]
+fn an_import_through_an_owner_that_dies_is_done_by_the_next() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let mut long = long_command(&shell, &id);
+    kill("-STOP", long.id());
+    let file = "{\"role\": \"user\", \"content\": \"From a file.\"}\n";
+    std::fs::write(shell.path("old.jsonl"), file).unwrap();
+    let import = shell.command(&["import", "old.jsonl", "--json"]).spawn().unwrap();
+    let socket = format!("{}", shell.path("store.db-owner/passing").display());
+    let connected = || {
+        let all = std::fs::read_to_string("/proc/net/unix").unwrap_or_else(|_| format!("{socket}\n{socket}"));
+        all.lines().filter(|line| line.ends_with(&socket)).count() > 1
+    };
+    while !connected() {}
+    kill("-KILL", long.id());
+    long.wait().unwrap();
+    let said = Said::from(import.wait_with_output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    let report: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(report["data"][0]["turns"], 1, "{report}");
+    let imported = report["data"][0]["conversation"]["id"].as_str().unwrap();
+    assert_eq!(texts(&shell, imported), ["From a file."]);
+}
+
+/// A stream does not go through an owner that is about to end, which would interrupt it.
+#[test]
+fn a_stream_waits_for_a_command_that_ends_soon() {
+    let shell = Shell::new();
+    let (first, second) = (shell.new_conversation(), shell.new_conversation());
+    let mut long = long_command(&shell, &first);
+    let mut command = shell.command(&["append", &second, "--stream", "-"]);
+    let mut waiting = command.stdin(Stdio::piped()).spawn().unwrap();
+    waiting.stdin.as_mut().unwrap().write_all(b"one ").unwrap();
+    drop(long.stdin.take());
+    assert!(long.wait().unwrap().success());
+    wait_for_door(&shell);
+    waiting.stdin.take().unwrap().write_all(b"two").unwrap();
+    let said = Said::from(waiting.wait_with_output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(texts(&shell, &second), ["one two"]);
+}
+
 /// Owners are killed and replaced while others write. Nothing is refused, nothing is lost, nothing is there twice.
 #[test]
 fn every_append_happens_once_however_often_the_owner_is_killed() {

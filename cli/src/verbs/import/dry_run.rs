@@ -1,6 +1,6 @@
 //! Preview of an import.
 
-use super::find::{Input, Inputs};
+use super::find::{Input, Inputs, is_standard_input};
 use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::show;
@@ -47,7 +47,7 @@ pub fn run(args: &Args, found: &Inputs) -> Result<(), Failure> {
         place.bytes += file.bytes;
         place.ids.extend(counted.ids);
         place.conversations = place.ids.len() as u64;
-        place.problems.extend(problem.map(|problem| format!("{}: {problem}", file.path)));
+        place.problems.extend(problem.map(|problem| format!("{}: {problem}", file.path.display())));
     }
     bar.finish_and_clear();
     let sources: Vec<Source> = sources.into_values().collect();
@@ -63,7 +63,7 @@ pub fn run(args: &Args, found: &Inputs) -> Result<(), Failure> {
 }
 
 fn open(file: &Input) -> Result<Box<dyn std::io::Read>, Error> {
-    if file.path == "-" {
+    if is_standard_input(&file.path) {
         return Ok(Box::new(std::io::stdin()));
     }
     let cannot = |e: std::io::Error| Error::invalid("file.cannot_open", format!("cannot open it: {e}"));

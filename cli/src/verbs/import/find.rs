@@ -19,14 +19,14 @@ pub struct Inputs {
 
 pub struct Input {
     /// The path as a person would write it; `-` is standard input.
-    pub path: String,
+    pub path: PathBuf,
     pub bytes: u64,
     /// The named path, or the folder that it is in.
     pub place: String,
 }
 
 /// The named files, those in the named folders, or without any those that agents left on this machine.
-pub fn find(paths: &[String]) -> Result<Inputs, Error> {
+pub fn find(paths: &[PathBuf]) -> Result<Inputs, Error> {
     let mut unknown = Vec::new();
     let mut found = find_that(paths, &mut |path, _| {
         let known = is_readable(path);
@@ -41,7 +41,7 @@ pub fn find(paths: &[String]) -> Result<Inputs, Error> {
 }
 
 /// Brings files into the order of their first timestamps: a session may have several. Files without one keep their places.
-pub fn in_time<T>(files: &mut Vec<T>, path: fn(&T) -> &str) {
+pub fn in_time<T>(files: &mut Vec<T>, path: fn(&T) -> &Path) {
     if files.len() < 2 {
         return;
     }
@@ -55,13 +55,13 @@ pub fn in_time<T>(files: &mut Vec<T>, path: fn(&T) -> &str) {
     files.extend(sources.into_iter().filter_map(|from| left[from].take()));
 }
 
-fn first_time(path: &str) -> Option<Timestamp> {
-    let file = File::open(path).ok().filter(|_| path != "-")?;
+fn first_time(path: &Path) -> Option<Timestamp> {
+    let file = File::open(path).ok().filter(|_| !is_standard_input(path))?;
     agents::first_time(BufReader::new(file))
 }
 
 /// The same, with a predicate for the files of a folder.
-pub fn find_that(paths: &[String], so: &mut dyn FnMut(&Path, u64) -> bool) -> Result<Inputs, Error> {
+pub fn find_that(paths: &[PathBuf], so: &mut dyn FnMut(&Path, u64) -> bool) -> Result<Inputs, Error> {
     let mut found = Inputs { files: Vec::new(), places: Vec::new(), unknown: Vec::new() };
     if paths.is_empty() {
         found.places = usual()?;
@@ -70,16 +70,19 @@ pub fn find_that(paths: &[String], so: &mut dyn FnMut(&Path, u64) -> bool) -> Re
         }
     }
     for path in paths {
-        let folder = Path::new(path);
-        if path != "-" && folder.is_dir() {
-            found.places.push(folder.to_path_buf());
-            walk(folder, folder, DEPTH_MAX, so, &mut found.files);
+        if !is_standard_input(path) && path.is_dir() {
+            found.places.push(path.clone());
+            walk(path, path, DEPTH_MAX, so, &mut found.files);
         } else {
-            let bytes = folder.metadata().map_or(0, |data| data.len());
-            found.files.push(Input { path: path.clone(), bytes, place: path.clone() });
+            let bytes = path.metadata().map_or(0, |data| data.len());
+            found.files.push(Input { path: path.clone(), bytes, place: path.display().to_string() });
         }
     }
     Ok(found)
+}
+
+pub fn is_standard_input(path: &Path) -> bool {
+    path == Path::new("-")
 }
 
 /// Folders in which agents keep their sessions.
@@ -136,8 +139,7 @@ fn walk(
             if !so(&path, bytes) {
                 continue;
             }
-            let (path, place) = (path.display().to_string(), place.display().to_string());
-            files.push(Input { path, bytes, place });
+            files.push(Input { path, bytes, place: place.display().to_string() });
         }
     }
 }

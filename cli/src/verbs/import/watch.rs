@@ -4,7 +4,7 @@
 //! enough: importing again adds only what is new. The store is open only meanwhile, so that others can write to
 //! it.
 
-use super::find::{find_that, in_time, is_readable, usual};
+use super::find::{find_that, in_time, is_readable, is_standard_input, usual};
 use super::{Import, one};
 use crate::args::Args;
 use crate::open;
@@ -59,23 +59,21 @@ impl Watched {
 }
 
 pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
-    if verb.paths.iter().any(|path| path == "-") {
+    if verb.paths.iter().any(|path| is_standard_input(path)) {
         let text = "standard input cannot be watched; name files or folders";
         return Err(Error::invalid("import.watch_stdin", text).into());
     }
-    if let Some(path) = verb.paths.iter().find(|path| !Path::new(path).exists()) {
-        let text = format!("{path} does not exist; name files or folders that do");
+    if let Some(path) = verb.paths.iter().find(|path| !path.exists()) {
+        let text = format!("{} does not exist; name files or folders that do", path.display());
         return Err(Error::not_found("import.no_such_path", text).into());
     }
-    let places = match verb.paths.is_empty() {
-        true => usual()?.iter().map(|place| place.display().to_string()).collect(),
-        false => verb.paths.clone(),
-    };
+    let places = if verb.paths.is_empty() { usual()? } else { verb.paths.clone() };
+    let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
     eprintln!("watching {}; Ctrl-C stops", places.join(", "));
     let stopping = Arc::new(AtomicBool::new(false));
     let woken = stop_at_a_signal(stopping.clone())?;
-    let mut files: HashMap<String, Watched> = HashMap::new();
-    let mut order: Vec<String> = Vec::new();
+    let mut files: HashMap<PathBuf, Watched> = HashMap::new();
+    let mut order: Vec<PathBuf> = Vec::new();
     let mut others: HashMap<PathBuf, u64> = HashMap::new();
     let mut found_at: Option<Instant> = None;
     while !stopping.load(Ordering::SeqCst) {
@@ -84,7 +82,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
             found_at = Some(now);
             // Checked once, and again when they have grown: there may be thousands.
             let mut so = |path: &Path, bytes: u64| {
-                let known = files.contains_key(&*path.to_string_lossy());
+                let known = files.contains_key(path);
                 known || (others.insert(path.to_path_buf(), bytes) != Some(bytes) && is_readable(path))
             };
             for file in find_that(&verb.paths, &mut so)?.files {
@@ -96,7 +94,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         }
         let mut due = Vec::new();
         for path in &order {
-            let Ok(data) = Path::new(path).metadata() else { continue };
+            let Ok(data) = path.metadata() else { continue };
             let looked = (data.len(), data.modified().ok());
             if files.get_mut(path).is_some_and(|file| file.is_due(now, looked)) {
                 due.push((path.clone(), looked));
@@ -116,11 +114,11 @@ type Looked = (u64, Option<SystemTime>);
 
 fn take(
     args: &Args,
-    due: &[(String, Looked)],
-    files: &mut HashMap<String, Watched>,
+    due: &[(PathBuf, Looked)],
+    files: &mut HashMap<PathBuf, Watched>,
     stopping: &AtomicBool,
 ) -> Result<(), Failure> {
-    let store = match open::importing(args) {
+    let store = match open::importing(args, false) {
         Ok(store) => store,
         // Another process is writing to it.
         Err(Failure::Error(Error::Busy(_))) => return Ok(()),
