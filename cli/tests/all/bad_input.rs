@@ -116,7 +116,7 @@ fn files_that_cannot_be_imported_say_why_and_do_not_stop_the_others() {
 }
 
 #[test]
-fn a_second_writer_is_told_who_writes() {
+fn a_command_that_needs_the_file_itself_is_told_who_writes() {
     let shell = Shell::new();
     let id = shell.new_conversation();
     let mut first =
@@ -124,7 +124,7 @@ fn a_second_writer_is_told_who_writes() {
     first.stdin.as_mut().unwrap().write_all(b"first").unwrap();
     // The stream's turn appears once the first process holds the store.
     while shell.json(&["history", &id, "--json"])["data"].as_array().unwrap().is_empty() {}
-    let error = shell.refused(&["append", &id, "me too"]);
+    let error = shell.refused(&["doctor", "--rebuild"]);
     assert_shows!(error, @"error: FOLDER/store.db is open for writing by process PID; wait until it ends, or, if it is a server, send it the request, on the command line with --url (reading is allowed)");
     drop(first.stdin.take());
     assert!(first.wait().unwrap().success());
