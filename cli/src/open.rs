@@ -163,7 +163,9 @@ pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
     if options.read_only {
         return Ok(Client::Local(Box::new(Local::new(store(args, options)?, &args.tenant, None)?)));
     }
-    reach(args, local(args, options)?)
+    // An owner that is passing may have no embedding model.
+    let alone = options.embedder.is_some();
+    reach(args, LocalStore { alone, ..local(args, options)? })
 }
 
 fn remote(args: &Args, url: &str) -> Result<Client, Failure> {
