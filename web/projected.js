@@ -114,7 +114,7 @@ export function message(one, { n, side, note, names }) {
     list.map((part) => {
       if (part.kind === "text") return part.text.length > 900 ? h("details.md", null, h("summary", null, words(part.text.slice(0, 240) + "…")), markdown(part.text)) : h("div.md", null, markdown(part.text));
       if (part.kind === "thinking") return h("p.dim", null, "Thinking: ", words(part.text.slice(0, 160) || "encrypted"));
-      if (part.kind === "call") return h("details", null, h("summary", null, h("b.tool-name", null, words(part.name)), h("span.gist", null, words(gist(part.input)))), code(typeof part.input === "string" ? part.input : JSON.stringify(part.input, null, 2), "json"));
+      if (part.kind === "call") return h("details", null, h("summary", null, h("b.tool-name", null, words(part.name)), h("span.gist", null, words(gist(part.input)))), code(typeof part.input === "string" ? part.input : JSON.stringify(part.input ?? {}, null, 2), "json"));
       if (part.kind === "result") {
         const text = plainText(part.parts);
         return h("details", null, h("summary", null, h("span.badge", { class: part.failed ? "bad" : "" }, part.failed ? "failed" : "result"), h("span.gist", null, words(text.split("\n")[0].slice(0, 160)))), code(text));
