@@ -72,7 +72,7 @@ export function view(frame) {
     const meter = (label, value, total, note) => h("div.meter", null, h("span.dim", null, label), h("b", null, number(value)), h("span.bar", { role: "img", "aria-label": `${label}: ${value} of ${total}` }, h("i.s-tail", { class: value ? "" : "none", vars: { width: (total ? value / total : 0) * 100 + "%" } })), h("span.dim", null, note));
     clear(numbers,
       meter("Tokens, raw, estimated", before, before, plural(raw.messages.length, "message") + (through ? ` after #${through}` : "")),
-      meter("Tokens, projected, estimated", after, before, `${seen.kept_count} kept, ${seen.dropped_count} hidden, ${seen.redacted_count} reclaimed`),
+      meter("Tokens, projected, estimated", after, before, [`${seen.kept_count} kept`, seen.dropped_count && `${seen.dropped_count} hidden`, seen.redacted_count && `${seen.redacted_count} shortened`].filter(Boolean).join(", ")),
       meter("Prompt cache", covered, before, cut < raw.messages.length ? `still covers ${cut} of ${plural(raw.messages.length, "message")}` : "covers everything"),
       h("div.meter", null, h("span.dim", null, "Prefix hash"), h("button.quiet.hash", { type: "button", title: "Copy", onclick: () => copy(seen.prefix_hash) }, seen.prefix_hash.slice(0, 23) + "…"), h("span.dim", null, "reason: ", words(seen.reason))));
     if (seen.provider_safety_blocked) numbers.append(h("p.blocked", null, "The policy would have broken signed reasoning, so the view is raw. Choose “keep signed turns” to apply it to the rest."));

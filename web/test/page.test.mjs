@@ -770,7 +770,7 @@ test("a call that waits can be given up", async () => {
 test("proof: the server's verdict, the links followed here, and a file that verifies", async () => {
   const page = await open(talk(LOGIN) + "/proof");
   await page.waitForSelector(".big.good:has-text('Unchanged since it was written')");
-  await page.getByRole("button", { name: "Check the links in this browser" }).click();
+  await page.getByRole("button", { name: "Check the chain in this browser" }).click();
   await page.waitForSelector("text=Every link holds");
   assert.deepEqual(await accessible(page), []);
   await shot(page, "proof");
@@ -1152,6 +1152,30 @@ test("a key that may see numbers but no words gets the numbers", async () => {
     assert.equal(await page.locator(".palette").count(), 0);
     assert.doesNotMatch(await page.content(), /xylophone|xenia/i);
   }
+  await quiet(page);
+  await server.end();
+});
+
+test("agent, project, branch and subagents are shown, and a project is listed alone", async () => {
+  const server = await Server.new();
+  const from = (more) => ({ metadata: { import: { format: "claude-code", cwd: "/work/harbour", git_branch: "tides", ...more } } });
+  const { id } = await server.post("/conversations", { title: "Fix the tide table", ...from() });
+  await server.say(id, "The table is an hour late.");
+  const helper = await server.post("/conversations", { title: "Look for time zones", ...from({ parent: id }) });
+  await server.say(helper.id, "Where are time zones used?");
+  await server.talk("Something else", "hello");
+  const page = await open(`${server.url}/#/c/${helper.id}`);
+  await page.waitForSelector('.entry:has-text("Fix the tide table") .people:has-text("claude-code · harbour")');
+  await page.waitForSelector('.entry:has-text("Look for time zones") .badge:has-text("subagent")');
+  assert.match(await text(page, ".facts"), /claude-code · branch tides · harbour · worked for another/);
+  await page.getByRole("button", { name: "harbour" }).first().click();
+  await page.waitForSelector('.entry:has-text("Something else")', { state: "detached" });
+  assert.equal(await page.locator(".entry").count(), 2);
+  assert.deepEqual(await accessible(page), []);
+  await page.getByRole("button", { name: "harbour ×" }).click();
+  await page.waitForSelector('.entry:has-text("Something else")');
+  await page.getByRole("link", { name: "worked for another" }).click();
+  await page.waitForSelector('h1:has-text("Fix the tide table")');
   await quiet(page);
   await server.end();
 });
