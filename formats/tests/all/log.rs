@@ -14,7 +14,7 @@ use everturn_core::write::{
 };
 use everturn_formats::transcript::{Imported, Item, STATE_REASON, Source, export};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::RangeInclusive;
 
 /// 2026-01-01T00:00:00Z.
@@ -306,6 +306,9 @@ impl Log {
             turns: &|after| Ok(turns.iter().filter(|turn| turn.seq > after).take(2).cloned().collect()),
             read: &|after| Ok(read.iter().filter(|turn| turn.place > after).take(2).cloned().collect()),
             has_assets: true,
+            bytes: Some(&|_| Ok(None)),
+            waiting: &[],
+            unanswered: &HashSet::new(),
             summary: self.summary.as_deref(),
             events_after: 0,
             in_force: &BTreeSet::new(),
