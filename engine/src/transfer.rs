@@ -119,10 +119,7 @@ impl Tenant {
         source: impl BufRead,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported, Error> {
-        if let [_, ..] = self.caller().actors() {
-            let text = "a file says who spoke, and your key may only speak for its own actors; import it with another key";
-            return Err(Error::forbidden("import.actors", text));
-        }
+        self.check_import()?;
         let (start, source) = match everturn_formats::agents::open(source, options.name)? {
             Opened::Agent(reader) => return self.import_agent(reader, options.watched, progress),
             Opened::Other(start, source) => (start, source),
@@ -141,6 +138,17 @@ impl Tenant {
             Error::Invalid(_) | Error::TooLarge(_) if !says_so => everturn_formats::agents::unknown(&start),
             error => error,
         })
+    }
+
+    /// Refuses a caller that may not speak for everyone in a file.
+    fn check_import(&self) -> Result<(), Error> {
+        match self.caller().actors() {
+            [] => Ok(()),
+            _ => {
+                let text = "a file says who spoke, and your key may only speak for its own actors; import it with another key";
+                Err(Error::forbidden("import.actors", text))
+            }
+        }
     }
 
     fn import_value(&self, source: impl Read) -> Result<Imported, Error> {
@@ -177,7 +185,7 @@ impl Tenant {
         while let Some(item) = reader.next() {
             match item? {
                 Item::Header(header) if header.conversation.is_none() && restore.events == 0 => {
-                    return self.import_session(&header, reader, problems, progress);
+                    return self.import_session(&header, reader, problems, None, progress);
                 }
                 Item::Header(_) | Item::End(_) => {}
                 Item::Event { line, event } => {
