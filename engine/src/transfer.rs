@@ -17,7 +17,7 @@ use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Lifecycle};
-use everturn_core::event::{Draft, Event, kind};
+use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
@@ -678,22 +678,28 @@ impl ConversationHandle {
     }
 }
 
-/// Makes the first turn that refers to an asset the one that brought it.
+/// Makes the first turn that refers to an asset the one that brought it; a private one only if its author may see it.
 fn bind_assets(drafts: &mut [Draft]) {
-    let id = |draft: &Draft| serde_json::from_str::<Asset>(&draft.body.text).ok().map(|asset| asset.id);
-    let added = drafts.iter().enumerate().filter(|(_, draft)| draft.kind == kind::ASSET_ADDED);
-    let mut added: HashMap<String, usize> = added.filter_map(|(n, draft)| Some((id(draft)?, n))).collect();
+    let mut added = HashMap::new();
+    for (n, draft) in drafts.iter().enumerate().filter(|(_, draft)| draft.kind == kind::ASSET_ADDED) {
+        if let Ok(asset) = serde_json::from_str::<Asset>(&draft.body.text) {
+            added.insert(asset.id.clone(), (n, asset));
+        }
+    }
     for n in 0..drafts.len() {
-        let draft = &drafts[n];
-        if added.is_empty() || !kind::begins_turn(&draft.kind) || !draft.body.text.contains("asset_") {
+        let Draft { kind, body, turn, actor, .. } = &drafts[n];
+        if added.is_empty() || !kind::begins_turn(kind) || !body.text.contains("asset_") {
             continue;
         }
-        let message = serde_json::from_str::<TurnBody>(&draft.body.text).ok().and_then(|body| body.message);
+        let message = serde_json::from_str::<TurnBody>(&body.text).ok().and_then(|body| body.message);
         let Some(message) = message.and_then(|message| message.read()) else { continue };
-        let turn = draft.turn;
-        for asset in message::asset_ids(&message).iter().filter_map(|id| added.remove(id)) {
-            drafts[asset].turn = turn;
-        }
+        let (turn, sees) = (*turn, |asset: &Asset| {
+            asset.visibility != Visibility::Private
+                || actor.as_ref().is_some_and(|actor| asset.audience.contains(actor))
+        });
+        let brought = message::asset_ids(&message).into_iter().filter_map(|id| added.remove(&id));
+        let brought: Vec<usize> = brought.filter(|(_, asset)| sees(asset)).map(|(n, _)| n).collect();
+        brought.into_iter().for_each(|asset| drafts[asset].turn = turn);
     }
 }
 

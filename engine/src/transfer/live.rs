@@ -41,7 +41,7 @@ impl Tenant {
     ) -> Result<ConversationHandle, Error> {
         self.check_import()?;
         let shared = self.shared();
-        let request = Hash::of(header(String::new(), Timestamp(0)).line()?.as_bytes());
+        let request = Hash::of(header("new".into(), Timestamp(0)).line()?.as_bytes());
         let once = idempotency(idempotency_key, Some(request))?;
         let line = header(shared.journal.source.ulid()?.to_string(), shared.now()).line()?;
         let mut lines = jsonl::Reader::new(line.as_bytes());

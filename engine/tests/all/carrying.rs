@@ -145,7 +145,7 @@ impl Talk<'_> {
                 chat.supersede(turn.id, NewTurn { actor: turn.actor, ..with }).wait().unwrap();
             }
             2 if !of_tools.is_empty() => {
-                chat.erase(self.dice.pick(&of_tools).id, None, "asked for").wait().unwrap();
+                drop(chat.erase(self.dice.pick(&of_tools).id, None, "asked for").wait());
             }
             3 => {
                 let call = self.call(&id);
@@ -639,7 +639,7 @@ fn what_private_turns_bring_stays_private_in_a_value() {
         let seen_by = |scope: &Tenant, actor: &str| {
             scope.called_by(Caller::default().acting_as(vec![actor.into()]).unwrap())
         };
-        let budget = json!({"max_messages": 5, "recovery": {"trim": {"keep_last": 4}}});
+        let budget = json!({"max_messages": 6, "recovery": {"trim": {"keep_last": 5}}});
         let id = scope.begin_with(policy("budget", budget)).id;
         let private = |message: Value| NewTurn {
             audience: vec!["ben".into()],
@@ -650,7 +650,7 @@ fn what_private_turns_bring_stays_private_in_a_value() {
             "name": "canary_tool", "input": {}}]})
         };
         scope.say(id, private(call("canary_waits")));
-        for n in 0..4 {
+        for n in 0..5 {
             scope.say(id, NewTurn::user(&format!("question {n}")));
         }
         scope.say(id, private(call("canary_erased")));
@@ -660,6 +660,11 @@ fn what_private_turns_bring_stays_private_in_a_value() {
         let mut image = picture("canary");
         image["content"][0]["source"]["name"] = "canary.png".into();
         scope.say(id, private(image));
+        // An upload for ann alone, which somebody else's turn refers to.
+        let upload = seen_by(&scope, "ann").conversation(id);
+        let upload = upload.assets().add_private(Some("canary.pdf".into()), "application/pdf", vec![9; 9000]);
+        let refers = json!({"role": "user", "content": [{"type": "file", "asset_id": upload.unwrap().id}]});
+        scope.say(id, NewTurn::message(refers.to_string()).by("carl"));
         let ours = value(&scope, id);
         assert!(ours["events"].as_array().unwrap().iter().any(|event| event["kind"] == "tool.started"));
         let (_other, elsewhere) = memory();

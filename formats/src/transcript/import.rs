@@ -15,6 +15,7 @@ use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::{self, Raw};
 use everturn_core::message;
 use everturn_core::turn::Role;
+use everturn_core::write::SupersededBody;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
 use everturn_views::state;
 use serde_json::{Map, Value};
@@ -544,7 +545,7 @@ fn pair(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> Result<V
 }
 
 /// The same where events name their messages. Messages are stored in their order, in which the conversation reads: one
-/// that was edited may stand before its event, which is then kept apart from it.
+/// that was edited stands where the first turn of its chain stood, before its event, which is then kept apart from it.
 fn pair_linked(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> Result<Vec<Item>, Error> {
     let mut event_of: HashMap<usize, usize> = HashMap::new();
     for (e, event) in events.iter().enumerate() {
@@ -558,12 +559,14 @@ fn pair_linked(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> R
     }
     let index_of: HashMap<usize, usize> =
         event_of.iter().map(|(message, event)| (*event, *message)).collect();
+    let first_of = first_of_chains(&events, &index_of);
     let mut items = Vec::with_capacity(messages.len().max(events.len()));
     let mut events: Vec<Option<Given>> = events.into_iter().map(Some).collect();
     let mut waiting = messages.into_iter().enumerate().peekable();
     for e in 0..events.len() {
         let index = index_of.get(&e).copied();
-        while let Some((m, message)) = waiting.next_if(|(m, _)| index.is_some_and(|index| *m < index)) {
+        let before = index.or_else(|| first_of.get(&e).map(|message| message + 1));
+        while let Some((m, message)) = waiting.next_if(|(m, _)| before.is_some_and(|before| *m < before)) {
             let event = event_of.get(&m).and_then(|e| events[*e].as_ref());
             items.push(message.apart_from(event)?);
         }
@@ -578,6 +581,38 @@ fn pair_linked(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> R
         items.push(message.without_event()?);
     }
     Ok(items)
+}
+
+/// For each event of a turn that was edited, the index of the message that is read in its place.
+fn first_of_chains(events: &[Given], index_of: &HashMap<usize, usize>) -> HashMap<usize, usize> {
+    let mut by: HashMap<TurnId, TurnId> = HashMap::new();
+    for event in events.iter().filter(|event| event.kind == kind::SUPERSEDED) {
+        let body = event.raw.read::<Fields>().and_then(|fields| fields.get("metadata")?.read());
+        if let (Some(turn), Some(SupersededBody { by: successor })) = (event.about.turn, body) {
+            by.insert(turn, successor);
+        }
+    }
+    // Each turn is looked up once: chains may be long, and a value may name turns in a circle.
+    let mut read: HashMap<TurnId, Option<usize>> = HashMap::new();
+    for (event, index) in index_of {
+        read.extend(events[*event].about.turn.map(|turn| (turn, Some(*index))));
+    }
+    let mut first = HashMap::new();
+    for (n, event) in events.iter().enumerate() {
+        if !event.is_message() || index_of.contains_key(&n) {
+            continue;
+        }
+        let (mut chain, mut turn) = (Vec::new(), event.about.turn);
+        while let Some(next) = turn.filter(|turn| !read.contains_key(turn)) {
+            read.insert(next, None);
+            chain.push(next);
+            turn = by.get(&next).copied();
+        }
+        let index = turn.and_then(|turn| read.get(&turn).copied().flatten());
+        read.extend(chain.into_iter().map(|turn| (turn, index)));
+        first.extend(index.map(|index| (n, index)));
+    }
+    first
 }
 
 /// A turn with its event, which is kept only if export would not derive it.
