@@ -26,9 +26,7 @@ pub trait Keys: Send + Sync {
 pub(crate) fn absent_key(id: KeyId) -> Error {
     Error::not_found(
         "key.absent",
-        format!(
-            "the tenant has no key {id}; `everturn keys list` lists its keys, and with --tenant those of another tenant"
-        ),
+        format!("the tenant has no key {id}; `everturn keys list` lists its keys"),
     )
 }
 

@@ -116,6 +116,50 @@ test("nothing archived, and nothing at all, are states of their own", async () =
   await server.end();
 });
 
+test("files are imported from the empty list", async () => {
+  const server = await Server.new();
+  const page = await open(server.url);
+  const choose = async (...files) => {
+    const [chooser] = await Promise.all([page.waitForEvent("filechooser"), page.getByRole("button", { name: "Import files" }).click()]);
+    await chooser.setFiles(files);
+  };
+  await choose({ name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("no session at all\n") });
+  await page.waitForSelector('.toast.bad:has-text("notes.txt: ")');
+  const messages = [{ role: "user", content: "Where is the quagga?" }, { role: "assistant", content: "In the museum." }];
+  await choose({ name: "chat.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(messages)) });
+  await page.waitForSelector('.turn:has-text("In the museum.")');
+  await page.waitForSelector('.toast:has-text("Imported 2 turns")');
+  await quiet(page);
+  await server.end();
+});
+
+test("errors have no words of the command line or of REST", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Pins", "one");
+  await server.api("PUT", `/conversations/${id}/pins/goal`, { value: "ship it" });
+  const page = await open(`${server.url}/#/c/${id}/state`);
+  // Somebody else is first, and the page does not hear of it in time.
+  await page.route(/\/pins\/goal/, async (route) => {
+    if (!page.raced) {
+      page.raced = true;
+      await server.api("DELETE", `/conversations/${id}/pins/goal`);
+    }
+    await route.continue();
+  });
+  await page.getByRole("button", { name: "Unpin goal" }).click();
+  await page.waitForSelector(".toast.bad");
+  assert.match(await text(page, ".toast.bad"), /^nothing is pinned as "goal"\s*$/);
+  const plain = await page.evaluate(async (texts) => texts.map((await import("/web/api.js")).plain), [
+    "no turn t here; `GET /api/v1/conversations/{conversation}/turns` shows what there is",
+    "it is archived; set its state to active first (`PATCH /api/v1/conversations/{conversation}`)",
+    "it differs; `everturn doctor --rebuild` makes it again",
+    "`limit` must be a whole number, not a string",
+  ]);
+  assert.deepEqual(plain, ["no turn t here", "it is archived; set its state to active first", "it differs", "`limit` must be a whole number, not a string"]);
+  await quiet(page);
+  await server.end();
+});
+
 test("a conversation without a title is called by its first words; tokens of long ago count", async () => {
   const server = await Server.new();
   const { id } = await server.post("/conversations", {});
