@@ -845,6 +845,108 @@ fn kimi_cli_sessions_are_read_as_they_are() {
 }
 
 #[test]
+fn kimi_code_journals_are_read_step_by_step() {
+    let at = |n: u64| 1_785_612_800_000 + n * 1000;
+    let event = |n: u64, event: Value| json!({"type":"context.append_loop_event","event":event,"time":at(n)});
+    let said = |n: u64, text: &str, kind: &str| {
+        json!({"type":"context.append_message","message":{"role":"user","content":[{"type":"text","text":text}],
+            "toolCalls":[],"origin":{"kind":kind}},"time":at(n)})
+    };
+    let part = |n: u64, part: Value| event(n, json!({"type":"content.part","stepUuid":"st-1","part":part}));
+    let call = |n: u64, id: &str| {
+        event(n, json!({"type":"tool.call","stepUuid":"st-1","toolCallId":id,"name":"Bash","args":{"command":"ls"}}))
+    };
+    let result = |n: u64, id: &str, result: Value| event(n, json!({"type":"tool.result","toolCallId":id,"result":result}));
+    let usage = json!({"inputOther":9,"output":4,"inputCacheRead":100,"inputCacheCreation":1});
+    let file = [
+        json!({"type":"metadata","protocol_version":"1.4","created_at":at(0)}),
+        json!({"type":"config.update","profileName":"agent","systemPrompt":"You are Kimi Code.","time":at(0)}),
+        json!({"type":"turn.prompt","input":[{"type":"text","text":"List the files"}],"origin":{"kind":"user"},"time":at(1)}),
+        said(1, "<system-reminder>Plan mode is active.</system-reminder>", "injection"),
+        said(1, "List the files", "user"),
+        event(2, json!({"type":"step.begin","uuid":"st-1","turnId":"0","step":1})),
+        json!({"type":"llm.request","kind":"loop","model":"kimi-k2.7-code","time":at(2)}),
+        part(3, json!({"type":"think","think":"hm"})),
+        part(3, json!({"type":"text","text":"I look."})),
+        call(4, "Bash_0"),
+        call(4, "Bash_1"),
+        result(5, "Bash_0", json!({"output":"a.txt"})),
+        result(6, "Bash_1", json!({"output":"no such file","isError":true})),
+        event(7, json!({"type":"step.end","uuid":"st-1","usage":usage,"finishReason":"tool_use"})),
+        json!({"type":"context.apply_compaction","summary":"They listed files.","tokensBefore":15912,"time":at(8)}),
+        event(9, json!({"type":"step.begin","uuid":"st-2"})),
+        event(9, json!({"type":"content.part","stepUuid":"st-2","part":{"type":"text","text":"Do"}})),
+    ];
+    let path = "/home/u/.kimi-code/sessions/wd_a/session_1/agents/main/wire.jsonl";
+    let read = read_at(path, &lines(&file));
+    let events = ["metadata", "config.update", "turn.prompt", "llm.request", "context.apply_compaction"];
+    assert_eq!((read.format.name(), kept(&read)), ("kimi-code", events.to_vec()));
+    let call = |id: &str| json!({"type":"tool_call","id":id,"name":"Bash","arguments":{"command":"ls"}});
+    let answered = |id: &str, content: &str| json!({"type":"tool_result","tool_use_id":id,"name":"Bash","content":content});
+    let mut failed = answered("Bash_1", "no such file");
+    failed["is_error"] = json!(true);
+    assert_eq!(
+        messages(&read)[2..],
+        [
+            json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"I look."},call("Bash_0"),call("Bash_1")]}),
+            json!({"role":"tool","content":[answered("Bash_0", "a.txt")]}),
+            json!({"role":"tool","content":[failed]}),
+            json!({"role":"assistant","content":[{"type":"text","text":"Do"}]}),
+        ]
+    );
+    let titles: Vec<&str> = read.entries.iter().filter_map(|entry| entry.title.as_deref()).collect();
+    assert_eq!(titles, ["List the files"]);
+    assert!(read.entries.iter().any(|entry| entry.step == EntryContent::System("You are Kimi Code.".into())));
+    let turn = |read: &Read, name: usize| {
+        let mut turns = read.entries.iter().filter_map(|entry| match &entry.step {
+            EntryContent::Turn(turn) => Some((entry.name, entry.key, entry.at, turn.clone())),
+            _ => None,
+        });
+        turns.nth(name).unwrap()
+    };
+    let (_, _, time, step) = turn(&read, 2);
+    assert_eq!(time, Some("2026-08-01T19:33:22Z".parse().unwrap()));
+    let tokens = step.tokens.unwrap();
+    assert_eq!((step.model.as_deref(), tokens.prompt, tokens.completion), (Some("kimi-k2.7-code"), Some(110), Some(4)));
+    // A step that goes on is a newer version of itself.
+    let mut more = file.to_vec();
+    more.push(event(10, json!({"type":"content.part","stepUuid":"st-2","part":{"type":"text","text":"ne"}})));
+    let (before, after) = (turn(&read, 5), turn(&read_at(path, &lines(&more)), 5));
+    assert!(before.0 == after.0 && before.1 != after.1);
+    // A subagent names the session that it worked for.
+    let agent = read_at("/copy/session_1/agents/agent-0/wire.jsonl", &lines(&file));
+    assert_eq!((agent.threads[0].1.agent.as_deref(), agent.threads[0].1.parent), (Some("agent-0"), Some(read.threads[0].0)));
+    // The journal that Kimi CLI keeps beside its context would say everything twice.
+    let other = "{\"type\":\"metadata\",\"protocol_version\":\"1.9\"}\n{\"timestamp\":1.5,\"message\":{\"type\":\"TurnBegin\",\"payload\":{}}}\n";
+    assert_eq!(agents::detect(other.as_bytes()), None);
+}
+
+/// Regression: one item made a file one of Responses, whatever its other lines were; they were lost as turns.
+#[test]
+fn an_item_among_other_lines_decides_nothing() {
+    let reasoning = json!({"type":"reasoning","id":"rs_1","summary":[]});
+    let others = [json!({"type":"user","content":"hi"}), reasoning.clone(), json!({"type":"assistant","content":"ho"})];
+    assert_eq!(agents::detect(lines(&others).as_bytes()), None);
+    let part = json!({"id":"prt_1","sessionID":"ses_1","messageID":"msg_1","type":"reasoning","text":"hm"});
+    assert_eq!(agents::detect(part.to_string().as_bytes()), None);
+    let items = [reasoning, json!({"type":"function_call","call_id":"c1","name":"ls","arguments":"{}"})];
+    assert_eq!(agents::detect(lines(&items).as_bytes()), Some(agents::Format::OpenaiResponses));
+}
+
+/// Regression: a session of Qwen Code was joined to one of Claude Code, whose lines are linked in the same way.
+#[test]
+fn only_sessions_of_claude_code_go_on_in_other_files() {
+    let line = |message: Value| {
+        json!({"type":"user","uuid":"u2","parentUuid":"u1","sessionId":"s","timestamp":"2026-01-01T00:00:00Z","message":message})
+            .to_string()
+    };
+    let claude = line(json!({"role":"user","content":"hi"}));
+    assert_eq!(agents::continues(claude.as_bytes()).as_deref(), Some("u1"));
+    let qwen = line(json!({"role":"user","parts":[{"text":"hi"}]}));
+    assert_eq!(agents::continues(qwen.as_bytes()), None);
+}
+
+#[test]
 fn cursor_transcripts_are_read_with_their_calls() {
     let line = |role: &str, content: Value| json!({"role":role,"message":{"content":content}});
     let stamp = "<timestamp>Friday, May 8, 2026, 6:05 AM (UTC+5:30)</timestamp>";
