@@ -1,7 +1,7 @@
 //! Every rule of the importers, on small files in the shapes that programs write.
 
 use everturn_core::id::ConversationId;
-use everturn_formats::agents::{Entry, EntryContent, Format, Opened, Origin, ParsedTurn, Problem, open};
+use everturn_formats::agents::{self, Entry, EntryContent, Format, Opened, Origin, ParsedTurn, Problem, open};
 use serde_json::{Value, json};
 
 /// Everything that was read from a file.
