@@ -93,8 +93,11 @@ impl Tenant {
         if met.is_empty() && !hollow.is_empty() && import.deleted.is_empty() {
             let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
             let text = format!(
-                "a file of {format} without turns; nothing was imported ({} lines: {})",
-                reader.lines(),
+                "a file of {format} without turns; nothing was imported ({}: {})",
+                match reader.lines() {
+                    1 => "1 line".to_string(),
+                    lines => format!("{lines} lines"),
+                },
                 kinds.join(", ")
             );
             return Err(Error::invalid("import.no_turns", text));

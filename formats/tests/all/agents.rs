@@ -845,6 +845,32 @@ fn kimi_cli_sessions_are_read_as_they_are() {
 }
 
 #[test]
+fn qwen_code_summaries_are_compactions_and_what_hooks_add_is_no_title() {
+    let line = |uuid: &str, kind: &str, rest: Value| {
+        let mut line = json!({"uuid":uuid,"parentUuid":null,"sessionId":"q-1","timestamp":"2026-01-02T03:04:05.000Z","type":kind});
+        line.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        line
+    };
+    let hook = "<qwen:user-prompt-submit-context>\nfrom a hook\n</qwen:user-prompt-submit-context>";
+    let said = json!({"message":{"role":"user","parts":[{"text":"Read it."},{"text":hook}]},"systemPayload":{"displayText":"Read it."}});
+    let summary = json!([{"role":"user","parts":[{"text":"They read it."}]},{"role":"model","parts":[{"text":"Got it."}]}]);
+    let compressed = json!({"subtype":"chat_compression","systemPayload":{"info":{"originalTokenCount":49127},"compressedHistory":summary}});
+    let failed = json!({"subtype":"chat_compression","systemPayload":{"info":{"compressionStatus":2}}});
+    let file = [line("u1", "user", said), line("u2", "system", compressed), line("u3", "system", failed)];
+    let read = read(lines(&file).as_bytes()).unwrap();
+    let compactions: Vec<(&str, Option<u64>)> = read
+        .entries
+        .iter()
+        .filter_map(|entry| match &entry.step {
+            EntryContent::Compaction { summary, tokens_before, .. } => Some((summary.as_str(), *tokens_before)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(compactions, [("They read it.", Some(49127))]);
+    assert_eq!(read.entries[0].title.as_deref(), Some("Read it."));
+}
+
+#[test]
 fn kimi_code_journals_are_read_step_by_step() {
     let at = |n: u64| 1_785_612_800_000 + n * 1000;
     let event = |n: u64, event: Value| json!({"type":"context.append_loop_event","event":event,"time":at(n)});
