@@ -158,10 +158,11 @@ fn explain(path: &str, error: &str) -> String {
             Some(before) if before.is_empty() || before.ends_with('.') => path.to_string(),
             _ => join(path, &name),
         };
-        let known = names.split_once(", expected ").map_or("there are no fields".to_string(), |(_, known)| {
-            let names: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
-            format!("known are {}", names.join(", "))
-        });
+        let known =
+            names.split_once(", expected ").map_or("there are no fields".to_string(), |(_, known)| {
+                let names: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+                format!("known are {}", names.join(", "))
+            });
         return format!("unknown field `{}`; {known}", clip(&path));
     }
     if let Some((came, names)) = rest("unknown variant ").and_then(expected) {
@@ -674,7 +675,11 @@ mod tests {
             (wrong(&here, &[], r#"{"limit": 1, "limit": 2}"#), Part::Body, "`limit` is there twice"),
             (wrong(&here, &[], r#"{"limit": 1} x"#), Part::Body, "trailing"),
             (wrong(&here, &[], "[]"), Part::Body, "it must be an object, not a list"),
-            (wrong(&here, &[], r#"{"limit": "x"}"#), Part::Body, "`limit` must be a whole number, not a string"),
+            (
+                wrong(&here, &[], r#"{"limit": "x"}"#),
+                Part::Body,
+                "`limit` must be a whole number, not a string",
+            ),
             (wrong(&here, &[], r#"{"actors": {}}"#), Part::Body, "`actors` must be a list, not an object"),
             (wrong(&here, &[], r#"{"actors": ["a", 7]}"#), Part::Body, "`actors[1]` must be a string, not 7"),
             (wrong(&[], &[], r#"{"place": null}"#), Part::Body, "`place` must be a string, not null"),
@@ -743,16 +748,28 @@ mod tests {
         }
         let long = format!(r#"{{"parts": [{{"color": "{}"}}]}}"#, "x".repeat(5000));
         for (json, words) in [
-            (r#"{"parts": [{"color": "pink"}]}"#, r#"`parts[0].color` must be one of red, green, blue, not "pink""#),
+            (
+                r#"{"parts": [{"color": "pink"}]}"#,
+                r#"`parts[0].color` must be one of red, green, blue, not "pink""#,
+            ),
             (r#"{"parts": [{"color": 7}]}"#, "`parts[0].color` must be a string, not 7"),
-            (r#"{"parts": [{"color": "red", "on": "yes"}]}"#, "`parts[0].on` must be true or false, not a string"),
-            (r#"{"parts": [{"color": "red", "share": []}]}"#, "`parts[0].share` must be a number, not a list"),
+            (
+                r#"{"parts": [{"color": "red", "on": "yes"}]}"#,
+                "`parts[0].on` must be true or false, not a string",
+            ),
+            (
+                r#"{"parts": [{"color": "red", "share": []}]}"#,
+                "`parts[0].share` must be a number, not a list",
+            ),
             (r#"{"parts": [{}]}"#, "`parts[0].color` is missing"),
             (r#"{"parts": [{"colour": 1}]}"#, "unknown field `parts[0].colour`; known are color, on, share"),
             (r#"{"parts": [7]}"#, "`parts[0]` must be an object, not 7"),
             (r#"{"parts": true}"#, "`parts` must be a list, not true"),
             (r#"{"id": "turn"}"#, "`id`: \"turn\" is not an id of the form turn_"),
-            (r#"{"input": [{"color": "red"}, {"color": 1.5}]}"#, "`input[1].color` must be a string, not 1.5"),
+            (
+                r#"{"input": [{"color": "red"}, {"color": 1.5}]}"#,
+                "`input[1].color` must be a string, not 1.5",
+            ),
             (r#"{"input": 7}"#, "`input` must be a list, not 7"),
             ("7", "it must be an object, not 7"),
             (&long, "not \"xxxx"),

@@ -84,7 +84,9 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
             };
             let full = format!("{}{id}", KeyId::PREFIX);
             let key = open::writing(args)?.call(RevokeKey { key: full.parse()? }).map_err(|e| match &e {
-                Error::NotFound(_) => e.reworded(|text| format!("{text}, and with --tenant those of another tenant")),
+                Error::NotFound(_) => {
+                    e.reworded(|text| format!("{text}, and with --tenant those of another tenant"))
+                }
                 _ => e,
             })?;
             if args.json {

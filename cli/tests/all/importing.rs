@@ -373,7 +373,13 @@ fn a_session_that_goes_on_in_another_file_is_followed_there() {
     let mut out = std::fs::OpenOptions::new().append(true).open(shell.path("logs/c.jsonl")).unwrap();
     writeln!(out, "{}", chained("c", 4)).unwrap();
     until("what is added to it is there", || has("number 4"));
-    assert!(std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let listed = shell.json(&["list", "--json"]);
     assert_eq!((listed["data"].as_array().unwrap().len(), &listed["data"][0]["turns"]), (1, &json!(5)));

@@ -10,8 +10,8 @@ use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::tree::{ParentAt, Tree};
 use super::{
-    Branch, Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth,
-    detect, prompt_title, title,
+    Branch, Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, detect, name_of, nth,
+    prompt_title, title,
 };
 use bundle::Bundle;
 use everturn_core::event::Visibility;

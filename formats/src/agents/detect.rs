@@ -303,9 +303,7 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
 
 /// Whether a line is an item of Responses that is no message. A part of a message that opencode keeps in a file is none.
 fn is_item(line: &Line<'_>) -> bool {
-    let kinds = |kind: &str| {
-        kind.ends_with("_call") || kind.ends_with("_call_output") || kind == "reasoning"
-    };
+    let kinds = |kind: &str| kind.ends_with("_call") || kind.ends_with("_call_output") || kind == "reasoning";
     line.text("type").is_some_and(|kind| kinds(&kind)) && line.raw("messageID").is_none()
 }
 

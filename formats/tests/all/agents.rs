@@ -1,7 +1,9 @@
 //! Every rule of the importers, on small files in the shapes that programs write.
 
 use everturn_core::id::ConversationId;
-use everturn_formats::agents::{self, Entry, EntryContent, Format, Opened, Origin, ParsedTurn, Problem, open};
+use everturn_formats::agents::{
+    self, Entry, EntryContent, Format, Opened, Origin, ParsedTurn, Problem, open,
+};
 use serde_json::{Value, json};
 
 /// Everything that was read from a file.
@@ -862,7 +864,9 @@ fn qwen_code_summaries_are_compactions_and_what_hooks_add_is_no_title() {
         .entries
         .iter()
         .filter_map(|entry| match &entry.step {
-            EntryContent::Compaction { summary, tokens_before, .. } => Some((summary.as_str(), *tokens_before)),
+            EntryContent::Compaction { summary, tokens_before, .. } => {
+                Some((summary.as_str(), *tokens_before))
+            }
             _ => None,
         })
         .collect();
@@ -880,9 +884,14 @@ fn kimi_code_journals_are_read_step_by_step() {
     };
     let part = |n: u64, part: Value| event(n, json!({"type":"content.part","stepUuid":"st-1","part":part}));
     let call = |n: u64, id: &str| {
-        event(n, json!({"type":"tool.call","stepUuid":"st-1","toolCallId":id,"name":"Bash","args":{"command":"ls"}}))
+        event(
+            n,
+            json!({"type":"tool.call","stepUuid":"st-1","toolCallId":id,"name":"Bash","args":{"command":"ls"}}),
+        )
     };
-    let result = |n: u64, id: &str, result: Value| event(n, json!({"type":"tool.result","toolCallId":id,"result":result}));
+    let result = |n: u64, id: &str, result: Value| {
+        event(n, json!({"type":"tool.result","toolCallId":id,"result":result}))
+    };
     let usage = json!({"inputOther":9,"output":4,"inputCacheRead":100,"inputCacheCreation":1});
     let file = [
         json!({"type":"metadata","protocol_version":"1.4","created_at":at(0)}),
@@ -933,7 +942,10 @@ fn kimi_code_journals_are_read_step_by_step() {
     let (_, _, time, step) = turn(&read, 2);
     assert_eq!(time, Some("2026-08-01T19:33:22Z".parse().unwrap()));
     let tokens = step.tokens.unwrap();
-    assert_eq!((step.model.as_deref(), tokens.prompt, tokens.completion), (Some("kimi-k2.7-code"), Some(110), Some(4)));
+    assert_eq!(
+        (step.model.as_deref(), tokens.prompt, tokens.completion),
+        (Some("kimi-k2.7-code"), Some(110), Some(4))
+    );
     // A step that goes on is a newer version of itself.
     let mut more = file.to_vec();
     more.push(event(10, json!({"type":"content.part","stepUuid":"st-2","part":{"type":"text","text":"ne"}})));
@@ -941,7 +953,10 @@ fn kimi_code_journals_are_read_step_by_step() {
     assert!(before.0 == after.0 && before.1 != after.1);
     // A subagent names the session that it worked for.
     let agent = read_at("/copy/session_1/agents/agent-0/wire.jsonl", &lines(&file));
-    assert_eq!((agent.threads[0].1.agent.as_deref(), agent.threads[0].1.parent), (Some("agent-0"), Some(read.threads[0].0)));
+    assert_eq!(
+        (agent.threads[0].1.agent.as_deref(), agent.threads[0].1.parent),
+        (Some("agent-0"), Some(read.threads[0].0))
+    );
     // The journal that Kimi CLI keeps beside its context would say everything twice.
     let other = "{\"type\":\"metadata\",\"protocol_version\":\"1.9\"}\n{\"timestamp\":1.5,\"message\":{\"type\":\"TurnBegin\",\"payload\":{}}}\n";
     assert_eq!(agents::detect(other.as_bytes()), None);
@@ -951,7 +966,11 @@ fn kimi_code_journals_are_read_step_by_step() {
 #[test]
 fn an_item_among_other_lines_decides_nothing() {
     let reasoning = json!({"type":"reasoning","id":"rs_1","summary":[]});
-    let others = [json!({"type":"user","content":"hi"}), reasoning.clone(), json!({"type":"assistant","content":"ho"})];
+    let others = [
+        json!({"type":"user","content":"hi"}),
+        reasoning.clone(),
+        json!({"type":"assistant","content":"ho"}),
+    ];
     assert_eq!(agents::detect(lines(&others).as_bytes()), None);
     let part = json!({"id":"prt_1","sessionID":"ses_1","messageID":"msg_1","type":"reasoning","text":"hm"});
     assert_eq!(agents::detect(part.to_string().as_bytes()), None);

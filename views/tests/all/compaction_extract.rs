@@ -167,11 +167,18 @@ fn prompts_that_answer_nothing_are_no_decisions() {
 fn what_is_not_done_yet_is_open() {
     let found = of(&[
         ("user", "Please add the export and document it."),
-        ("assistant", "The export works and its tests pass. The manual page isn't written yet. The release waits for Priya's review."),
+        (
+            "assistant",
+            "The export works and its tests pass. The manual page isn't written yet. The release waits for Priya's review.",
+        ),
         ("user", "Good. Don't forget the changelog entry for 2.4."),
     ]);
     for words in ["isn't written yet", "waits for Priya's review", "changelog entry for 2.4"] {
-        assert!(found.pending_work.iter().any(|entry| entry.contains(words)), "{words}: {:?}", found.pending_work);
+        assert!(
+            found.pending_work.iter().any(|entry| entry.contains(words)),
+            "{words}: {:?}",
+            found.pending_work
+        );
     }
 }
 

@@ -123,8 +123,7 @@ fn find_beginnings(due: &[(String, Looked)], files: &mut HashMap<String, Watched
     let new: Vec<&str> = due.iter().map(|(path, _)| path.as_str()).filter(is_new).collect();
     let folders: HashSet<Option<&Path>> = new.iter().map(|path| Path::new(path).parent()).collect();
     let beside = |path: &&str| folders.contains(&Path::new(path).parent());
-    let among: Vec<String> =
-        files.keys().map(String::as_str).filter(beside).map(str::to_string).collect();
+    let among: Vec<String> = files.keys().map(String::as_str).filter(beside).map(str::to_string).collect();
     let paths: Vec<&str> = among.iter().map(String::as_str).collect();
     let found = joined::before(&new, &paths);
     // In order of time, so that the beginnings of a beginning are known.

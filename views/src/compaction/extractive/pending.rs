@@ -153,7 +153,8 @@ fn is_left(material: &Material<'_>, said: &ReadSentence, asked: bool, announced:
 /// Whether a sentence says that something is left to do: by a cue, or as in "The docs are not updated yet."
 pub(super) fn remains(said: &ReadSentence) -> bool {
     let mut negated = false;
-    let mut words = said.text.split(|c: char| !c.is_alphanumeric() && c != '\'' && c != '’').map(str::to_lowercase);
+    let mut words =
+        said.text.split(|c: char| !c.is_alphanumeric() && c != '\'' && c != '’').map(str::to_lowercase);
     let not_yet = words.any(|word| {
         negated |= matches!(word.as_str(), "not" | "no" | "nothing" | "nobody" | "none" | "never")
             || word.ends_with("n't")
