@@ -4,7 +4,7 @@ const BASE = "/api/v1";
 const KEY = "everturn.key";
 
 /** The text of a problem without its hints at routes and commands: the page has places of its own. */
-export function plain(detail) {
+export function plain(detail = "") {
   const foreign = /`(everturn\b|(GET|POST|PUT|PATCH|DELETE) \/)/;
   const noted = detail.replace(/ \([^()]*\)/g, (note) => (foreign.test(note) ? "" : note));
   return noted.split(/(?<=[;.]) /).filter((part) => !foreign.test(part)).join(" ").replace(/;$/, "") || "The server refused this.";
