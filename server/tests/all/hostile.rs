@@ -58,10 +58,10 @@ async fn a_wrong_shape_names_its_field_and_hints_name_routes() {
         ("turns", json!({}), "`turns` is missing"),
         ("turns", json!({"turns": "hello"}), "`turns` must be a list, not a string"),
         ("turns", json!({"turns": [{"role": "king", "content": "x"}]}), "`turns[0].role` must be one of "),
-        ("turns", json!({"turns": [{"role": 7, "content": "x"}]}), "`turns[0].role` must be a string, not 7"),
-        ("context", json!({"budget": "much"}), "`budget` must be "),
+        ("turns", json!({"turns": [{"role": 7, "content": "x"}]}), "`turns[0].role` must be a string"),
+        ("context", json!({"token_budget": "much"}), "`token_budget` must be a whole number, not a string"),
         ("generate", json!({"temperature": "hot"}), "`temperature` must be a number, not a string"),
-        ("fork", json!({"at": null, "titel": "x"}), "unknown field `titel`; known are "),
+        ("fork", json!({"titel": "x"}), "unknown field `titel`; known are "),
     ] {
         let said = detail(stage.post(&format!("{path}/{place}"), &body, 400).await);
         assert!(said.contains(words) && said.len() < 400, "{place} {body}: {said}");
@@ -70,8 +70,6 @@ async fn a_wrong_shape_names_its_field_and_hints_name_routes() {
     assert!(said.contains("`query` must be a string, not 7"), "{said}");
     let said = detail(stage.get(&format!("{path}/turns?limit=many"), 400).await);
     assert!(said.contains("`limit` must be a number, not \"many\""), "{said}");
-    let said = detail(stage.post("/v1/chat/completions", &json!({"model": "m", "messages": 7}), 400).await);
-    assert!(!said.contains("at line"), "{said}");
     let state = "; `GET /api/v1/conversations/{conversation}/state` shows the pins";
     let said = detail(stage.send(Method::DELETE, &format!("{path}/pins/goal"), &json!({}), 404).await);
     assert!(said.ends_with(state), "{said}");
