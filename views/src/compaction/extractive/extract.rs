@@ -350,18 +350,20 @@ fn class_of(material: &Material<'_>, index: usize, said: &ReadSentence) -> (Opti
     strongest.map_or((None, 0), |(class, weight)| (Some(*class), *weight))
 }
 
-/// A short statement with which a person answers the model is a decision, if there was something to decide: "Own table.",
-/// "Ok, the flag then." Without a question or a proposal before it, it is the next subject.
+/// A short statement with which a person answers the model is a decision, if it answers a question or a proposal, or takes
+/// up something that the model named: "Own table.", "Ok, the flag then." Otherwise it is the next subject.
 fn reply(material: &Material<'_>, index: usize, said: &ReadSentence) -> u8 {
     const WORDS_MAX: usize = 8;
     const LEADING_MAX: usize = 3;
     let spoken = &material.spoken[said.spoken];
     let before = said.spoken.checked_sub(1).map(|before| &material.spoken[before]);
-    let asks = |said: &ReadSentence| said.question || said.cues.weight(Group::Proposal) > 0;
+    let is_taken_up = |before: &ReadSentence| {
+        before.question || before.cues.weight(Group::Proposal) > 0 || said.terms.shared(&before.terms) > 0
+    };
     let agrees = material.said[spoken.said.start].cues.starts(Group::Agreement);
     let answers = spoken.role == Role::User
         && before.is_some_and(|before| {
-            before.role == Role::Assistant && (agrees || material.sentences(before).iter().any(asks))
+            before.role == Role::Assistant && (agrees || material.sentences(before).iter().any(is_taken_up))
         });
     let first = spoken.said.clone().take(LEADING_MAX).find(|index| {
         let said = &material.said[*index];
