@@ -224,8 +224,8 @@ impl Mapper for Linked {
             What::Compaction { summary, tokens_before } => {
                 (entry.thread, _) = self.place(parent, name);
                 self.tree.note(name, entry.thread, None);
-                let what = line.text("type").unwrap_or_default().into_owned();
-                entry.step = EntryContent::Compaction { what, summary, tokens_before, body: body() };
+                entry.step =
+                    EntryContent::Compaction { what: kind(&line), summary, tokens_before, body: body() };
                 out.push(entry);
             }
             What::Other => {
