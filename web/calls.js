@@ -41,7 +41,7 @@ export function view(frame, at) {
   }
 
   function draw() {
-    if (!receipts.length) return clear(el, notice("No model call is recorded", "A receipt is written whenever a context is recorded: by generate, or by everturn context --record."));
+    if (!receipts.length) return clear(el, notice("No model call is recorded", "A receipt is written whenever a model is asked here, or a context is recorded."));
     chosen ??= receipts[0].seq;
     largest = Math.max(1, ...receipts.map((one) => one.body.used));
     clear(list, receipts.map((one) => {

@@ -1,7 +1,7 @@
 // The sidebar: conversations, latest first, with live updates and search.
 
 import { h, MOD, clear, icon, iconButton, words, ago, said, number, plural, short, state as notice, button, toast } from "./dom.js";
-import { get, post, follow, memory } from "./api.js";
+import { get, post, upload, follow, memory } from "./api.js";
 
 const SIZE = 60;
 
@@ -53,6 +53,28 @@ export class List {
     } catch (error) {
       toast(error.message, { error: true });
     }
+  }
+
+  /** Imports files that are chosen in a dialog, and opens what the last one became. */
+  import() {
+    const field = h("input", { type: "file", multiple: true });
+    field.addEventListener("change", async () => {
+      let turns = 0, last;
+      for (const file of field.files) {
+        try {
+          const imported = await upload("/import", file);
+          turns += imported.turns;
+          last = imported.conversation.id;
+        } catch (error) {
+          toast(`${file.name}: ${error.message}`, { error: true });
+        }
+      }
+      if (!last) return;
+      toast(`Imported ${plural(turns, "turn")}`);
+      await this.refresh();
+      location.hash = `#/c/${last}`;
+    });
+    field.click();
   }
 
   choose(value, chip) {
@@ -146,7 +168,7 @@ export class List {
       return void clear(this.entries, notice(this.failed.code === "offline" ? "No connection" : "The list cannot be read", this.failed.message, button("Try again", () => this.refresh())));
     }
     if (!this.items.length) {
-      return void clear(this.entries, this.project ? notice("Nothing here", "No conversation of this project is listed here.") : this.filter === "archived" ? notice("Nothing archived", "Archived conversations are listed here.") : notice("No conversations yet", "Create one, or import what agents left on this machine: everturn import", ...(this.page.may("writer") ? [button("New conversation", () => this.create(), { class: "primary" })] : [])));
+      return void clear(this.entries, this.project ? notice("Nothing here", "No conversation of this project is listed here.") : this.filter === "archived" ? notice("Nothing archived", "Archived conversations are listed here.") : notice("No conversations yet", "Create one, or import sessions of agents and exported conversations.", ...(this.page.may("writer") ? [button("New conversation", () => this.create(), { class: "primary" }), button("Import files", () => this.import())] : [])));
     }
     let last;
     const children = [];

@@ -66,8 +66,8 @@ impl Operation for Export {
         let id = chat.id();
         if file.overflows {
             let text = format!(
-                "the conversation is larger than {EXPORT_BYTES_MAX} bytes as {format}; read its turns, or write the file \
-                 with `everturn export {id} --format {format}` or GET /api/v1/conversations/{id}/export?format={format}"
+                "the conversation is larger than {EXPORT_BYTES_MAX} bytes as {format}; read its turns, or have the file \
+                 written by `everturn export {id} --format {format}` or by `GET /api/v1/conversations/{id}/export?format={format}`"
             );
             return Err(Error::too_large("export.large", text));
         }

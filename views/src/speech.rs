@@ -24,7 +24,7 @@ impl Speech {
 }
 
 /// Elements that agents put around text of their own, and what each is.
-const ELEMENTS: [(&str, &str); 29] = [
+const ELEMENTS: [(&str, &str); 30] = [
     ("bash-input", "shell command"),
     ("bash-stderr", "shell output"),
     ("bash-stdout", "shell output"),
@@ -45,6 +45,7 @@ const ELEMENTS: [(&str, &str); 29] = [
     ("skill", "skill"),
     ("subagent_notification", "notification"),
     ("system", "program text"),
+    ("qwen:user-prompt-submit-context", "hook output"),
     ("system-reminder", "reminder"),
     ("task-notification", "notification"),
     ("timestamp", "time"),

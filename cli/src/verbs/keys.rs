@@ -6,6 +6,7 @@ use crate::{dates, open, show};
 use clap::{Args as ClapArgs, Subcommand};
 use everturn::KEY_PREFIX;
 use everturn_api::keys::{CreateKey, ListKeys, MadeKey, RevokeKey};
+use everturn_core::Error;
 use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::id::KeyId;
 
@@ -82,7 +83,12 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
                 None => id.strip_prefix(KeyId::PREFIX).unwrap_or(id),
             };
             let full = format!("{}{id}", KeyId::PREFIX);
-            let key = open::writing(args)?.call(RevokeKey { key: full.parse()? })?;
+            let key = open::writing(args)?.call(RevokeKey { key: full.parse()? }).map_err(|e| match &e {
+                Error::NotFound(_) => {
+                    e.reworded(|text| format!("{text}, and with --tenant those of another tenant"))
+                }
+                _ => e,
+            })?;
             if args.json {
                 return output::json(&key);
             }

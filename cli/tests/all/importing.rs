@@ -342,22 +342,54 @@ fn an_agent_without_its_session_works_for_nobody_until_that_is_there() {
     let imported = shell.json(&["import", "agent-7.jsonl", "--json"]);
     let id = imported["data"][0]["conversation"]["id"].as_str().unwrap().to_string();
     assert!(!shell.ok(&["info", &id]).contains("works for"));
+    assert_eq!(shell.json(&["info", &id, "--json"])["metadata"]["import"]["parent"], json!(null));
     put(&shell.path("s.jsonl"), &line("s", "u1", "look into it"));
-    shell.ok(&["import", "s.jsonl"]);
+    let session = shell.json(&["import", "s.jsonl", "--json"])["data"][0]["conversation"]["id"].clone();
     assert!(shell.ok(&["info", &id]).contains("works for"));
+    assert_eq!(shell.json(&["info", &id, "--json"])["metadata"]["import"]["parent"], session);
+}
+
+/// A line of a session whose lines may be in several files.
+fn chained(session: &str, n: usize) -> String {
+    let parent = (n > 0).then(|| format!("u{}", n - 1));
+    let at = format!("2026-01-01T00:0{n}:00Z");
+    let message = json!({"role": "user", "content": format!("number {n}")});
+    json!({"type": "user", "uuid": format!("u{n}"), "parentUuid": parent, "sessionId": session, "cwd": "/w", "timestamp": at, "message": message})
+        .to_string()
+}
+
+/// Regression: only an import that found both files at once joined them.
+#[test]
+fn a_session_that_goes_on_in_another_file_is_followed_there() {
+    let shell = Shell::new();
+    put(&shell.path("logs/b.jsonl"), &format!("{}\n{}\n", chained("b", 0), chained("b", 1)));
+    let mut child = at_home(&shell, &["import", "logs", "--watch"]).spawn().unwrap();
+    let has = |text: &str| shell.run(&["history", "@last"]).out.contains(text);
+    until("the beginning is there", || has("number 1"));
+    put(&shell.path("logs/a.jsonl"), &format!("{}\n", chained("a", 2)));
+    until("the next file is there", || has("number 2"));
+    put(&shell.path("logs/c.jsonl"), &format!("{}\n", chained("c", 3)));
+    until("the file after it is there", || has("number 3"));
+    let mut out = std::fs::OpenOptions::new().append(true).open(shell.path("logs/c.jsonl")).unwrap();
+    writeln!(out, "{}", chained("c", 4)).unwrap();
+    until("what is added to it is there", || has("number 4"));
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let listed = shell.json(&["list", "--json"]);
+    assert_eq!((listed["data"].as_array().unwrap().len(), &listed["data"][0]["turns"]), (1, &json!(5)));
 }
 
 /// Regression: a session that went on in another file under another id was two conversations. In one file it was one.
 #[test]
 fn a_session_that_goes_on_in_another_file_is_one_conversation() {
     let shell = Shell::new();
-    let line = |session: &str, n: usize| {
-        let parent = (n > 0).then(|| format!("u{}", n - 1));
-        let at = format!("2026-01-01T00:0{n}:00Z");
-        let message = json!({"role": "user", "content": format!("number {n}")});
-        json!({"type": "user", "uuid": format!("u{n}"), "parentUuid": parent, "sessionId": session, "cwd": "/w", "timestamp": at, "message": message})
-            .to_string()
-    };
+    let line = chained;
     // The last line has no end. Names are against the order of time.
     put(&shell.path("cross/b.jsonl"), &[line("b", 0), line("b", 1)].join("\n"));
     put(&shell.path("cross/a.jsonl"), &[line("a", 2), line("a", 3)].join("\n"));

@@ -673,8 +673,8 @@ fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> 
     let text = match (unsummarized.len(), unsummarized.barrier) {
         (0, _) => "every turn is summarized already".to_string(),
         (_, Some(seq)) => format!(
-            "what is pending since seq {seq} must stay as it is; `state` shows it. Append the tool's result, give the call \
-             up with `abandon-call`, or resolve the approval"
+            "what is pending since seq {seq} must stay as it is (`state` shows it); append the tool's result, give the call \
+             up (`abandon-call`), or resolve the approval"
         ),
         (turns, None) => match keep_last {
             Some(keep) if keep < turns => format!(

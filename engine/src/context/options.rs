@@ -33,7 +33,21 @@ pub struct ContextOptions {
     pub instructions: Option<String>,
     /// Texts supplied by the caller: a work board, a memory, a scratchpad. The most important first.
     pub digests: Vec<Digest>,
-    /// Input of this call, as messages of any shape.
+    /// Input of this call, as messages of any shape. It is in the prompt, but not in the log: append it to keep it.
+    ///
+    /// ```
+    /// use everturn::{ContextOptions, Everturn, Raw};
+    ///
+    /// let store = Everturn::open("memory:")?;
+    /// let chat = store.tenant("acme")?.create("A trip to Oslo").wait()?;
+    /// chat.append("We leave on the 3rd of May.").by("alice").wait()?;
+    ///
+    /// let input = Raw::new(r#"{"role": "user", "content": "Which day do we leave?"}"#.into())?;
+    /// let context = chat.contexts().build(&ContextOptions { input: vec![input], ..ContextOptions::new(8_000) })?;
+    /// assert!(context.messages.last().is_some_and(|message| message.get().contains("Which day do we leave?")));
+    /// assert_eq!(chat.get()?.turns, 1);
+    /// # Ok::<(), everturn::Error>(())
+    /// ```
     pub input: Vec<Raw>,
     /// Content blocks that go with the input: images, files.
     pub attachments: Vec<Raw>,

@@ -5,6 +5,7 @@
 
 mod batch;
 mod markers;
+mod parents;
 
 use super::{Imported, in_short};
 use crate::conversation::ConversationHandle;
@@ -57,6 +58,7 @@ impl Tenant {
             format,
             targets: BTreeMap::new(),
             met: BTreeSet::new(),
+            brought: BTreeSet::new(),
             deleted: BTreeMap::new(),
             waiting: 0,
             turns: 0,
@@ -91,8 +93,11 @@ impl Tenant {
         if met.is_empty() && !hollow.is_empty() && import.deleted.is_empty() {
             let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
             let text = format!(
-                "a file of {format} without turns; nothing was imported ({} lines: {})",
-                reader.lines(),
+                "a file of {format} without turns; nothing was imported ({}: {})",
+                match reader.lines() {
+                    1 => "1 line".to_string(),
+                    lines => format!("{lines} lines"),
+                },
                 kinds.join(", ")
             );
             return Err(Error::invalid("import.no_turns", text));
@@ -107,6 +112,7 @@ impl Tenant {
         for id in &met {
             self.conversation(*id).abandon_unanswered(watched)?;
         }
+        self.link_parents(&met, &import.brought)?;
         let conversation = self.shared().journal.index.conversation(&self.key(*first))?;
         Ok(Imported {
             format: format.into(),
@@ -160,6 +166,8 @@ struct Import<'a> {
     targets: BTreeMap<usize, Target>,
     /// The threads that have entries.
     met: BTreeSet<usize>,
+    /// Conversations that were not in the store.
+    brought: BTreeSet<ConversationId>,
     /// The threads whose conversation was deleted, and what is said of that. It stays deleted.
     deleted: BTreeMap<usize, String>,
     /// Bytes in all batches.
@@ -321,6 +329,9 @@ impl Import<'_> {
         };
         self.remember(&mut target)?;
         self.met.insert(at);
+        if target.conversation.is_none() {
+            self.brought.insert(target.key.id);
+        }
         self.rest(threads)?;
         self.targets.insert(at, target);
         Ok(())
@@ -531,7 +542,8 @@ impl Import<'_> {
             system_prompt: prompt.map(Some),
             ..Settings::default()
         };
-        let origin = Raw::of(&target.thread.origin)?;
+        let arrives = target.thread.origin.parent.is_some_and(|parent| self.brought.contains(&parent));
+        let origin = self.tenant.origin_metadata(&target.thread.origin, arrives)?;
         if origin.get().len() <= METADATA_BYTES_MAX / 2 {
             settings.metadata.insert("import".into(), origin);
         }

@@ -214,7 +214,7 @@ fn tokens_of(tokens: &Line<'_>) -> Tokens {
 }
 
 /// A time in milliseconds since 1970.
-fn at(millis: u64) -> Option<Timestamp> {
+pub fn at(millis: u64) -> Option<Timestamp> {
     let time = Timestamp(i64::try_from(millis).ok()?.checked_mul(1000)?);
     time.check().is_ok().then_some(time)
 }

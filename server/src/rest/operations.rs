@@ -142,8 +142,8 @@ impl ParsedRequest {
         let id = named.map(|(_, value)| value.parse::<ConversationId>());
         if let (Some((_, value)), Some(Err(_))) = (named, &id) {
             let text = format!(
-                "{:?} is not the id of a conversation, such as conv_01J9ZZZZZZZZZZZZZZZZZZZZZZ; GET /api/v1/conversations \
-                 lists them, and GET /api/v1/conversations/resolve?name=@last finds the latest",
+                "{:?} is not the id of a conversation, such as conv_01J9ZZZZZZZZZZZZZZZZZZZZZZ; \
+                 `GET /api/v1/conversations` lists them, and `GET /api/v1/conversations/resolve?name=@last` finds the latest",
                 clip(value)
             );
             return Err(Error::not_found("id.malformed", text).into());

@@ -1,5 +1,6 @@
 //! One request to a server and its answer; errors are those of the server, or say what to do.
 
+use everturn_api::hints::in_commands;
 use everturn_core::Error;
 use everturn_core::error::{Detail, code};
 use everturn_core::event::check_name;
@@ -339,7 +340,7 @@ impl Problem {
 
     fn error(self, status: StatusCode) -> Error {
         // Codes live as long as the program; few arrive before it ends.
-        let detail = Detail { code: self.code.leak(), text: self.detail };
+        let detail = Detail { code: self.code.leak(), text: in_commands(&self.detail) };
         match status.as_u16() {
             403 => Error::Forbidden(detail),
             404 => Error::NotFound(detail),

@@ -100,6 +100,7 @@ pub fn usual() -> Result<Vec<PathBuf>, Error> {
         ".qwen/projects",
         ".copilot/session-state",
         ".kimi/sessions",
+        ".kimi-code/sessions",
         ".cursor/projects",
     ];
     places.extend(others.iter().map(|place| home.join(place)).filter(|place| place.is_dir()));

@@ -9,27 +9,8 @@ use std::io::{BufRead, BufReader};
 
 /// Puts each file behind the one that it goes on from. The others stay alone.
 pub fn join(files: Vec<Input>) -> Vec<Vec<Input>> {
-    let open = |file: &Input| {
-        let is_plain = file.path.ends_with(".jsonl");
-        File::open(&file.path).ok().filter(|_| is_plain).map(BufReader::new)
-    };
-    let continued =
-        files.iter().enumerate().filter_map(|(at, file)| Some((at, agents::continues(open(file)?)?)));
-    let continued: Vec<(usize, String)> = continued.collect();
-    let mut before: HashMap<usize, usize> = HashMap::new();
-    if !continued.is_empty() && files.len() > 1 {
-        for (at, source) in files.iter().enumerate().filter_map(|(at, file)| Some((at, open(file)?))) {
-            for line in source.lines().map_while(Result::ok) {
-                let named = |(of, name): &&(usize, String)| *of != at && line.contains(name);
-                for (of, name) in continued.iter().filter(named) {
-                    let line: Value = serde_json::from_str(&line).unwrap_or_default();
-                    if line["uuid"] == name.as_str() {
-                        before.entry(*of).or_insert(at);
-                    }
-                }
-            }
-        }
-    }
+    let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    let before = before(&paths, &paths);
     let mut joined: Vec<Vec<Input>> = Vec::new();
     let mut places: HashMap<usize, usize> = HashMap::new();
     for (at, file) in files.into_iter().enumerate() {
@@ -46,4 +27,31 @@ pub fn join(files: Vec<Input>) -> Vec<Vec<Input>> {
         }
     }
     joined
+}
+
+/// Of some files, the ones that they go on from: places in `among`.
+pub fn before(files: &[&str], among: &[&str]) -> HashMap<usize, usize> {
+    let open = |path: &str| {
+        let is_plain = path.ends_with(".jsonl");
+        File::open(path).ok().filter(|_| is_plain).map(BufReader::new)
+    };
+    let continued =
+        files.iter().enumerate().filter_map(|(at, path)| Some((at, agents::continues(open(path)?)?)));
+    let continued: Vec<(usize, String)> = continued.collect();
+    let mut before: HashMap<usize, usize> = HashMap::new();
+    if continued.is_empty() {
+        return before;
+    }
+    for (at, source) in among.iter().enumerate().filter_map(|(at, path)| Some((at, open(path)?))) {
+        for line in source.lines().map_while(Result::ok) {
+            let named = |(of, name): &&(usize, String)| files[*of] != among[at] && line.contains(name);
+            for (of, name) in continued.iter().filter(named) {
+                let line: Value = serde_json::from_str(&line).unwrap_or_default();
+                if line["uuid"] == name.as_str() {
+                    before.entry(*of).or_insert(at);
+                }
+            }
+        }
+    }
+    before
 }
