@@ -408,7 +408,7 @@ impl Location {
         let unknown = |what: &str| {
             let text = format!(
                 "{:?} {what}; use sqlite:PATH, postgres://USER@HOST/DATABASE or memory:",
-                everturn_core::id::clip(url)
+                everturn_core::id::clip(&everturn_core::redaction::without_password(url))
             );
             Err(Error::invalid("store.url", text))
         };

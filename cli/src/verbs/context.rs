@@ -170,8 +170,8 @@ fn table(context: &everturn::Context) -> String {
         "total", tokens.used, tokens.budget, context.receipt.tokenizer
     ));
     for left in &context.left_out {
-        let turns = left.turns.map(|turns| format!("{} ", show::count(turns, "turn"))).unwrap_or_default();
-        lines.push(format!("left out   {}: {turns}{}", left.section, left.reason));
+        let turns = left.turns.map(|turns| format!(", {}", show::count(turns, "turn"))).unwrap_or_default();
+        lines.push(format!("left out   {}{turns}: {}", left.section, left.reason));
     }
     if let Some(section) = context.cache.first_changed_section {
         let stable = context.cache.stable_prefix_tokens;

@@ -9,7 +9,7 @@ mod watch;
 use crate::args::Args;
 use crate::client::Client;
 use crate::output::{self, Failure};
-use crate::{open, show};
+use crate::{open as store, show};
 use clap::Args as ClapArgs;
 use everturn::{ImportOptions, Imported};
 use everturn_core::Error;
@@ -71,13 +71,13 @@ fn is_zero(number: &usize) -> bool {
 
 pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     if verb.dry_run {
-        return dry_run::run(args, &find(&verb.paths)?);
+        return dry_run::run(args, find(&verb.paths)?);
     }
     if verb.watch {
         return watch::run(args, verb);
     }
     let found = find(&verb.paths)?;
-    let store = open::importing(args)?;
+    let store = store::importing(args)?;
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
     let (nothing, count) = (found.nothing(), found.files.len());
     let mut reports = Vec::new();
@@ -170,20 +170,31 @@ fn one(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Re
 }
 
 fn take(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {
-    let (path, more) =
-        paths.split_first().ok_or_else(|| Error::internal("import.path", "no file to import"))?;
-    if path == "-" {
-        return store.import(ImportOptions::default(), &mut BufReader::new(std::io::stdin()));
-    }
-    let cannot = |e: std::io::Error| Error::invalid("file.cannot_open", format!("cannot open it: {e}"));
-    let mut file: Box<dyn Read + Send> = Box::new(File::open(path).map_err(cannot)?);
-    for path in more {
-        // The last line of a file may have no end.
-        file = Box::new(file.chain(&b"\n"[..]).chain(File::open(path).map_err(cannot)?));
-    }
-    let name = std::fs::canonicalize(path).map_err(cannot)?;
+    let file = open(paths)?;
+    let Some(path) = paths.first().filter(|path| *path != "-") else {
+        return store.import(ImportOptions::default(), &mut BufReader::new(file));
+    };
+    let name = std::fs::canonicalize(path).map_err(cannot_open)?;
     let mut file = BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(file));
     store.import(ImportOptions { name: Some(&name.to_string_lossy()), watched }, &mut file)
+}
+
+/// Files that are read as one; `-` is standard input.
+fn open(paths: &[String]) -> Result<Box<dyn Read + Send>, Error> {
+    let mut all: Box<dyn Read + Send> = Box::new(std::io::empty());
+    for (at, path) in paths.iter().enumerate() {
+        let file: Box<dyn Read + Send> = match path.as_str() {
+            "-" => Box::new(std::io::stdin()),
+            path => Box::new(File::open(path).map_err(cannot_open)?),
+        };
+        // The last line of a file may have no end.
+        all = if at == 0 { file } else { Box::new(all.chain(&b"\n"[..]).chain(file)) };
+    }
+    Ok(all)
+}
+
+fn cannot_open(e: std::io::Error) -> Error {
+    Error::invalid("file.cannot_open", format!("cannot open it: {e}"))
 }
 
 impl Inputs {

@@ -39,6 +39,8 @@ fn errors_say_what_to_do() {
             &["list", "--store", "mysql://localhost/x"],
             "is not a store this version knows; use sqlite:PATH, postgres://USER@HOST/DATABASE or memory:",
         ),
+        (&["list", "--store", "mysql://u:hunter2@h/db"], "\"mysql://u:***@h/db\" is not a store"),
+        (&["list", "--store", "postgres:/u:hunter2@h/db"], "\"postgres:/u:***@h/db\" names no server"),
         (&["list", "--store", "postgres://127.0.0.1:1/x"], "PostgreSQL: error connecting to server"),
         (&["verify", &id, "--head", "xyz"], "\"xyz\" is not a SHA-256 in 64 hexadecimal digits"),
         (&["list", "--after", "nonsense"], "`after` is not the `next` of a page"),

@@ -94,6 +94,31 @@ fn without_a_path_everything_that_agents_left_is_found() {
     assert!(shell.ok(&["doctor"]).contains("everything is in order"));
 }
 
+/// Regression: threads without a turn were counted, though no import makes a conversation of them.
+#[test]
+fn a_dry_run_counts_what_an_import_makes() {
+    let shell = Shell::new();
+    let line = |uuid: &str, session: &str, text: &str, agent: Value| {
+        let mut line = json!({"type": "user", "uuid": uuid, "sessionId": session, "cwd": "/w", "timestamp": "2026-01-01T00:00:00Z",
+            "message": {"role": "user", "content": text}});
+        line.as_object_mut().unwrap().extend(agent.as_object().unwrap().clone());
+        format!("{line}\n")
+    };
+    let progress = json!({"type": "system", "subtype": "agent", "uuid": "p", "sessionId": "s", "isSidechain": true,
+        "agentId": "quiet", "timestamp": "2026-01-01T00:00:00Z", "content": "started"});
+    let lines = [
+        line("a", "s", "Fix it", json!({})),
+        format!("{progress}\n"),
+        line("b", "s", "Look", json!({"isSidechain": true, "agentId": "helper"})),
+        format!("{}\n", json!({"type": "summary", "summary": "Other", "leafUuid": "z", "sessionId": "t"})),
+    ];
+    put(&shell.path("work/a.jsonl"), &lines.concat());
+    let dry = shell.json(&["import", "work", "--dry-run", "--json"])["data"][0].clone();
+    shell.ok(&["import", "work"]);
+    let made = shell.json(&["list", "--json"])["data"].as_array().unwrap().len();
+    assert_eq!((&dry["conversations"], &dry["turns"]), (&json!(made), &json!(2)), "{dry}");
+}
+
 #[test]
 fn sessions_of_other_agents_and_archived_ones_are_found() {
     let shell = Shell::new();

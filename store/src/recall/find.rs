@@ -34,6 +34,10 @@ pub struct Common {
     total: u64,
 }
 
+/// Most conversations of a scope that are terms of a query as well.
+pub const SCOPE_WORDS_MAX: usize = 100;
+const CONVERSATION: &str = "SELECT no FROM conversations WHERE id = ?";
+
 /// Scope of a search.
 pub struct Searched {
     levels: Option<Vec<(ConversationId, u64)>>,
@@ -76,13 +80,28 @@ impl Searched {
             false => format!(" AND (e.fallen IS NULL OR e.fallen > {})", signed(cap)),
         };
         match &self.levels {
+            None if self.filter.among.is_some() => {
+                let mut named = Vec::new();
+                for id in self.filter.among.iter().flatten() {
+                    named.extend(number(CONVERSATION, &[&Bytes(id.to_bytes())])?);
+                }
+                if named.is_empty() {
+                    return Ok(None);
+                }
+                named.sort_unstable();
+                let list: Vec<String> = named.iter().map(i64::to_string).collect();
+                all.push(format!("e.conversation IN ({}){}", list.join(", "), stands(u64::MAX)));
+                if named.len() <= SCOPE_WORDS_MAX {
+                    words.push(list.iter().map(|no| format!("c{no}")).collect());
+                }
+                rows.conversations = Some(named);
+            }
             None => all.push(format!("1{}", stands(u64::MAX))),
             Some(levels) => {
                 let (mut any, mut named) = (Vec::new(), Vec::new());
                 let last = self.filter.before_seq.map_or(u64::MAX, |before| before.saturating_sub(1));
                 for (id, cap) in levels {
-                    let find = "SELECT no FROM conversations WHERE id = ?";
-                    if let Some(no) = number(find, &[&Bytes(id.to_bytes())])? {
+                    if let Some(no) = number(CONVERSATION, &[&Bytes(id.to_bytes())])? {
                         any.push(format!(
                             "(e.conversation = {no} AND e.seq <= {}{})",
                             signed(last.min(*cap)),
@@ -96,6 +115,7 @@ impl Searched {
                 }
                 all.push(format!("({})", any.join(" OR ")));
                 words.push(named.iter().map(|no| format!("c{no}")).collect());
+                named.sort_unstable();
                 rows.conversations = Some(named);
             }
         }
