@@ -120,7 +120,8 @@ impl Tenant {
         &self.shared
     }
 
-    /// Notifies of changed lists of conversations, as [`Everturn::listings`](crate::Everturn::listings) does.
+    /// Notifies of changed lists of conversations, as [`Everturn::listings`](crate::Everturn::listings) does. For servers.
+    #[doc(hidden)]
     pub fn listings(&self) -> Arc<crate::listings::Listings> {
         self.shared.listings.clone()
     }
@@ -292,7 +293,8 @@ impl Tenant {
         Ok(self.viewer().turn(self.shared().with_partial(&key, turn)?))
     }
 
-    /// The conversation in which a turn was said, even if the turn itself is damaged.
+    /// The conversation in which a turn was said, even if the turn itself is damaged. For servers.
+    #[doc(hidden)]
     pub fn conversation_of(&self, id: TurnId) -> Result<ConversationId, Error> {
         Ok(self.shared().journal.index.stored_turn(self.name(), id)?.conversation)
     }

@@ -128,6 +128,15 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
             Err(error) => output::error(error, false),
         }
     }
+    let is_whole = more.is_none() && !is_filtered && !verb.superseded;
+    let shown = page.data.iter().flatten().filter(|entry| matches!(entry, HistoryEntry::Turn(_))).count();
+    if is_whole && !damaged {
+        let all = store.call(GetConversation { conversation: id.into() })?.turns;
+        let hidden = all.saturating_sub(shown as u64);
+        if hidden > 0 {
+            eprintln!("note: {} superseded; --superseded shows them", show::count(hidden, "more turn"));
+        }
+    }
     match (&more, order) {
         (Some(more), Order::Ascending) => output::text(more)?,
         _ if page.data.is_empty() && is_filtered => {

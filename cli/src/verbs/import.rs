@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open as store, show};
 use clap::Args as ClapArgs;
-use everturn::{ImportOptions, Imported};
+use everturn::{Format, ImportOptions, Imported};
 use everturn_core::Error;
 use find::{Inputs, find};
 use indicatif::ProgressBar;
@@ -30,11 +30,11 @@ use std::path::Path;
     everturn import ~/.claude/projects --watch\n  \
     everturn import - < session.jsonl\n\n\
     The format is detected from the content: files that `export` wrote, session files, transcript values, sessions of \
-    Claude Code, Codex (also .zst), Gemini CLI, pi, Droid, Qwen Code and Copilot CLI, lists of OpenAI or Anthropic messages, \
+    Claude Code, Codex (also .zst), Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, Kimi CLI, Cursor and opencode, lists of OpenAI or Anthropic messages, \
     and one message a line. Importing again adds only what is new. Files are read in the order of their first timestamp. See docs/import.md.")]
 pub struct Import {
     /// Files and folders; - is standard input [default: the session folders of Claude Code, Codex, Gemini CLI,
-    /// pi, Droid, Qwen Code and Copilot CLI]
+    /// pi, Droid, Qwen Code, Copilot CLI, Kimi CLI and Cursor]
     #[arg(value_name = "PATH")]
     paths: Vec<String>,
     /// Only count conversations, turns and bytes
@@ -47,6 +47,8 @@ pub struct Import {
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
 
+/// Most types of other lines that are named.
+const KINDS_SHOWN: usize = 5;
 /// Number of bytes of a file read at a time.
 const PIECE_BYTES: usize = 64 * 1024;
 
@@ -118,11 +120,11 @@ fn total(reports: &[Report], (files, unknown): (usize, usize), each: bool) -> St
     let ids: HashSet<_> = imported().flat_map(|it| it.linked.iter().chain([&it.conversation.id])).collect();
     let sum = |number: fn(&Imported) -> u64| imported().map(number).sum::<u64>();
     let mut out = format!(
-        "{}: {}, {}, {} new",
+        "{}: {}, {}, {}",
         show::count(files as u64, "file"),
         show::count(ids.len() as u64, "conversation"),
         show::count(sum(|it| it.turns), "turn"),
-        show::count(sum(|it| it.added), "event"),
+        show::count(sum(|it| it.added), "new event"),
     );
     let left_out = reports.iter().filter(|report| report.left_out.is_some()).count();
     let failed = reports.iter().filter(|report| report.error.is_some()).count();
@@ -205,7 +207,8 @@ impl Inputs {
             0 => String::new(),
             unknown => format!(" ({} of unknown format)", show::count(unknown as u64, "file")),
         };
-        self.files.is_empty().then(|| format!("nothing to import in {}{unknown}", places.join(", ")))
+        let others = if self.is_usual { "; nor in the folders of other agents" } else { "" };
+        self.files.is_empty().then(|| format!("nothing to import in {}{others}{unknown}", places.join(", ")))
     }
 }
 
@@ -230,12 +233,14 @@ impl Report {
                 self.error.as_deref().unwrap_or_default()
             );
         };
+        // Each line of Everturn's own files is an event.
+        let noun = if Format::ALL.iter().any(|own| own.as_str() == imported.format) { "event" } else { "line" };
         let mut out = format!(
             "{}  {} ({}): {} in the file, {}, {} new",
             imported.conversation.id,
             self.path,
             imported.format,
-            show::count(imported.events, "event"),
+            show::count(imported.events, noun),
             show::count(imported.turns, "turn"),
             imported.added,
         );
@@ -247,8 +252,12 @@ impl Report {
             out += &format!("\n  also {linked}");
         }
         if !imported.kept.is_empty() {
-            let kept: Vec<String> = imported.kept.iter().map(|(what, n)| format!("{what} {n}")).collect();
-            out += &format!("\n  kept as events import.line: {}", kept.join(", "));
+            let mut kept: Vec<(&String, &u64)> = imported.kept.iter().collect();
+            kept.sort_by_key(|(_, number)| std::cmp::Reverse(**number));
+            let more = kept.len().saturating_sub(KINDS_SHOWN);
+            let shown = kept.iter().take(KINDS_SHOWN).map(|(what, number)| format!("{what} {number}"));
+            let shown: Vec<String> = shown.chain((more > 0).then(|| format!("and {more} other types"))).collect();
+            out += &format!("\n  kept as events import.line: {}", shown.join(", "));
         }
         if self.attached > 0 {
             out += &format!("\n  attached {} beside it", show::count(self.attached as u64, "file"));

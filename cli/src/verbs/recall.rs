@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
     everturn recall '\"connection refused\" sqlite.rs' --role tool --limit 3\n  \
     everturn recall build_con* --conversation @last --mode lexical\n  \
     everturn recall which port did we choose --context 2      (with two turns before and after)\n  \
-    everturn recall deployment --after yesterday --json\n  \
+    everturn recall deployment --since yesterday --json\n  \
     everturn recall decorators --project web --agent codex\n  \
     everturn recall --index")]
 pub struct Recall {
@@ -47,8 +47,8 @@ pub struct Recall {
     #[arg(long)]
     role: Vec<String>,
     /// Only what was said then or later: 2026-01-31, yesterday, 7d, …
-    #[arg(long, visible_alias = "since", value_name = "DATE")]
-    after: Option<String>,
+    #[arg(long, visible_alias = "after", value_name = "DATE")]
+    since: Option<String>,
     /// Only what was said before then
     #[arg(long, value_name = "DATE")]
     before: Option<String>,
@@ -105,7 +105,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         agent: verb.agent.clone(),
         actors: verb.actor.clone(),
         roles: verb.role.iter().map(|role| show::option("--role", role)).collect::<Result<_, _>>()?,
-        after: verb.after.as_deref().map(dates::parse).transpose()?,
+        after: verb.since.as_deref().map(dates::parse).transpose()?,
         before: verb.before.as_deref().map(dates::parse).transpose()?,
         kinds: verb.kind.iter().map(|kind| show::option("--kind", kind)).collect::<Result<_, _>>()?,
         limit: verb.limit,
@@ -140,7 +140,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     }
     if recalled.data.is_empty() {
         let filters = verb.actor.len() + verb.role.len() + verb.kind.len();
-        let places = [&verb.conversation, &verb.project, &verb.agent, &verb.after, &verb.before];
+        let places = [&verb.conversation, &verb.project, &verb.agent, &verb.since, &verb.before];
         let filtered = filters > 0 || places.iter().any(|place| place.is_some());
         eprintln!(
             "nothing found; try other words, or {}",

@@ -192,6 +192,9 @@ fn the_examples_of_the_help_run_as_typed() {
         let answer = shell.json(&[args, &["--json"]].concat());
         answer.pointer(field).and_then(|value| value.as_str()).unwrap_or_default().to_string()
     };
+    let metadata = r#"{"project": "web", "agent": "codex"}"#;
+    let other = one(&["new", "--metadata", metadata], "/id");
+    shell.ok(&["append", &other, "We wrote decorators."]);
     let line =
         |n| format!("{{\"role\":\"user\",\"content\":\"which port did we choose in build_context {n}?\"}}\n");
     std::fs::write(shell.path("talk.jsonl"), (0..130).map(line).collect::<String>()).unwrap();

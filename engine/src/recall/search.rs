@@ -54,7 +54,7 @@ pub struct RecallOptions {
     pub before: Option<Timestamp>,
     /// Kinds of entries: turns, facts; both if none is named.
     pub kinds: Vec<Kind>,
-    /// Most results.
+    /// Maximum number of results.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: usize,
     /// By words, by meaning, or both.
@@ -290,6 +290,7 @@ impl Tenant {
 
     /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but the lexical matches of this query come first, best
     /// first: so vectors are compared among all of them, however many entries still lack one.
+    #[doc(hidden)]
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
         let first = self.sharing_words(&TextQuery::parse(query), &options.filter(self)?)?;
         embedding::catch_up(self.shared(), Some((self.name(), &first)), time)?;

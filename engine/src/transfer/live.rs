@@ -26,6 +26,7 @@ pub struct Logged {
 
 impl Tenant {
     /// Starts a session: a conversation that begins with the session's header. `header` gets a new id and the time.
+    #[doc(hidden)]
     pub fn start_session(
         &self,
         header: impl FnOnce(String, Timestamp) -> New,
@@ -39,6 +40,7 @@ impl Tenant {
 
 impl ConversationHandle {
     /// Logs an entry, as a turn or as an event of its type; by default it happens now.
+    #[doc(hidden)]
     pub fn log_session(&self, kind: String, at: Option<Timestamp>, fields: Fields) -> Result<Logged, Error> {
         let conversation = self.get()?;
         let at = at.unwrap_or_else(|| self.shared().now());
@@ -74,6 +76,7 @@ impl ConversationHandle {
 
     /// Ends a session: calls without a result fail, its last entry has the numbers of the session, and the conversation is
     /// closed.
+    #[doc(hidden)]
     pub fn end_session(&self, extra: &Fields) -> Result<SessionSummary, Error> {
         if self.get()?.state == Lifecycle::Closed {
             return Err(Error::conflict("session.ended", "the session was ended; start another one"));

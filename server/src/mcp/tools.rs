@@ -97,7 +97,7 @@ pub fn describe(name: &str) -> Option<Tool> {
 pub fn run(row: &Row, asker: Asker, arguments: &str) -> Result<Vec<u8>, Error> {
     everturn_core::json::check(arguments)?;
     let request = (row.read)(&Given { body: arguments, ..Given::default() }).map_err(|wrong| {
-        let text = format!("the arguments are not what is expected: {}", without_place(&wrong.text));
+        let text = format!("invalid arguments: {}", without_place(&wrong.text));
         Error::invalid("arguments.shape", text)
     })?;
     Ok(wait(request.run(asker, String::new()))?.json)
