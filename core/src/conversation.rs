@@ -580,7 +580,9 @@ pub fn project_name(project: &str) -> &str {
 /// Whether an agent has this name, or one that begins with it: `claude` is `claude-code` as well.
 pub fn is_agent(agent: &str, wanted: &str) -> bool {
     let begins = agent.get(..wanted.len()).is_some_and(|start| start.eq_ignore_ascii_case(wanted));
-    begins && !wanted.is_empty() && agent[wanted.len()..].chars().next().is_none_or(|next| !next.is_alphanumeric())
+    begins
+        && !wanted.is_empty()
+        && agent[wanted.len()..].chars().next().is_none_or(|next| !next.is_alphanumeric())
 }
 
 /// Whether a project has this name, or lies in this folder.

@@ -338,7 +338,10 @@ mod tests {
             ("postgres:/u:hunter2@h/db", "postgres:/u:***@h/db"),
             ("u:hunter2@h/db", "u:***@h/db"),
             ("postgres://u:hun/t:e@r2@h/db", "postgres://u:***@h/db"),
-            ("postgres://h/db?user=u&password=hunter2&sslmode=require", "postgres://h/db?user=u&password=***&sslmode=require"),
+            (
+                "postgres://h/db?user=u&password=hunter2&sslmode=require",
+                "postgres://h/db?user=u&password=***&sslmode=require",
+            ),
             ("postgres://u@h:5432/db", "postgres://u@h:5432/db"),
             ("postgres://h:5432/db", "postgres://h:5432/db"),
             ("sqlite:/home/me@x/chats.db", "sqlite:/home/me@x/chats.db"),

@@ -157,12 +157,12 @@ pub use everturn_core::{Error, limits};
 pub use everturn_formats::provider::Provider;
 pub use everturn_store::{Behind, TenantUsage};
 pub use everturn_views::compaction::{Checkpoint, Covers};
-#[doc(no_inline)]
-pub use everturn_views::projection;
 pub use everturn_views::context::{
     Block, Cache, Choice as SectionChoice, LeftOut, Section, Sections, Source as BlockSource,
     Tokens as ContextTokens,
 };
+#[doc(no_inline)]
+pub use everturn_views::projection;
 pub use everturn_views::projection::{
     Clearing, Options as ProjectionOptions, Policy as ProjectionPolicy, Projector, Reachability, Signatures,
     Trigger,

@@ -96,9 +96,10 @@ impl ConversationQuery {
             && self.project.as_ref().is_none_or(|wanted| {
                 conversation.project().is_some_and(|project| is_project(&project, wanted))
             })
-            && self.agent.as_ref().is_none_or(|wanted| {
-                conversation.agent().is_some_and(|agent| is_agent(&agent, wanted))
-            })
+            && self
+                .agent
+                .as_ref()
+                .is_none_or(|wanted| conversation.agent().is_some_and(|agent| is_agent(&agent, wanted)))
     }
 }
 

@@ -405,13 +405,19 @@ pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembl
 }
 
 /// Refuses a prompt without any message, where not even the newest turn fits: no provider accepts one.
-pub fn check_newest(budget: u64, request: &Request, material: &Material, assembled: &Assembled<'_>) -> Result<(), Error> {
+pub fn check_newest(
+    budget: u64,
+    request: &Request,
+    material: &Material,
+    assembled: &Assembled<'_>,
+) -> Result<(), Error> {
     let tail = Tail::new(&material.tail, request.last_n);
     if !assembled.messages.is_empty() || tail.first == tail.said.len() {
         return Ok(());
     }
     let newest = (tail.first..tail.said.len()).rev().find(|index| tail.legal[*index]).unwrap_or(tail.first);
-    let bare: u64 = without_bodies(&tail.said[newest..], request.family)?.iter().map(|said| said.tokens).sum();
+    let bare: u64 =
+        without_bodies(&tail.said[newest..], request.family)?.iter().map(|said| said.tokens).sum();
     let newest = tail.cost(newest).min(bare);
     let fixed = assembled.tokens.used - PROMPT_TOKENS;
     Err(Error::too_large(

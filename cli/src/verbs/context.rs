@@ -145,10 +145,10 @@ fn request(verb: &Context) -> Result<ContextRequest, Error> {
     })
 }
 
-/// The prompt as it would be sent, part by part.
+/// The prompt as it would be sent: a line of JSON for each part.
 fn prompt(context: &everturn::Context) -> Result<(), Failure> {
     if let Some(system) = &context.system {
-        output::text(system.get())?;
+        output::text(format!("{{\"system\":{}}}", system.get()))?;
     }
     context.messages.iter().try_for_each(|message| output::text(message.get()))
 }

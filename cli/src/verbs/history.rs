@@ -134,7 +134,8 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         let all = store.call(GetConversation { conversation: id.into() })?.turns;
         let hidden = all.saturating_sub(shown as u64);
         if hidden > 0 {
-            eprintln!("note: {} superseded; --superseded shows them", show::count(hidden, "more turn"));
+            let hidden = show::count(hidden, "superseded or aborted turn");
+            eprintln!("note: {hidden} not shown; --superseded shows all");
         }
     }
     match (&more, order) {

@@ -234,7 +234,8 @@ impl Report {
             );
         };
         // Each line of Everturn's own files is an event.
-        let noun = if Format::ALL.iter().any(|own| own.as_str() == imported.format) { "event" } else { "line" };
+        let noun =
+            if Format::ALL.iter().any(|own| own.as_str() == imported.format) { "event" } else { "line" };
         let mut out = format!(
             "{}  {} ({}): {} in the file, {}, {} new",
             imported.conversation.id,
@@ -256,7 +257,8 @@ impl Report {
             kept.sort_by_key(|(_, number)| std::cmp::Reverse(**number));
             let more = kept.len().saturating_sub(KINDS_SHOWN);
             let shown = kept.iter().take(KINDS_SHOWN).map(|(what, number)| format!("{what} {number}"));
-            let shown: Vec<String> = shown.chain((more > 0).then(|| format!("and {more} other types"))).collect();
+            let shown: Vec<String> =
+                shown.chain((more > 0).then(|| format!("and {more} other types"))).collect();
             out += &format!("\n  kept as events import.line: {}", shown.join(", "));
         }
         if self.attached > 0 {

@@ -73,9 +73,11 @@ const FURTHER: [&str; 23] = [
 pub fn overview() -> Result<(), Failure> {
     let further = FURTHER.join(", ");
     // One heading is enough here, and no empty line above the usage.
-    let command = Args::command().help_template(crate::args::ONE_SCREEN).mut_args(|arg| arg.help_heading(None::<&str>));
+    let command =
+        Args::command().help_template(crate::args::ONE_SCREEN).mut_args(|arg| arg.help_heading(None::<&str>));
     let command = command.mut_arg("tenant", |tenant| tenant.hide(true));
-    let command = FURTHER.iter().fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
+    let command =
+        FURTHER.iter().fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
     let after = format!("More: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());
     output::text(command.after_help(after).render_help().ansi().to_string().trim_end())
 }

@@ -63,7 +63,9 @@ fn the_page_is_shown_in_the_browser() {
     };
     assert_eq!(open(&["open"]), format!("{}/\n", server.url));
     assert_eq!(open(&["open", "@last"]), url);
-    for args in [&["open", "--url", "http://127.0.0.1:1", "@last"][..], &["open", "--url", "http://127.0.0.1:1"]] {
+    for args in
+        [&["open", "--url", "http://127.0.0.1:1", "@last"][..], &["open", "--url", "http://127.0.0.1:1"]]
+    {
         assert!(shell.refused(args).contains("nothing listens"), "{args:?}");
     }
 }

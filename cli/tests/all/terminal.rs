@@ -69,9 +69,12 @@ fn a_list_has_agent_and_project_and_subagents_below() {
     let found = shell.ok(&["recall", "helper", "--agent", "codex"]);
     assert!(found.contains("Other") && !found.contains("Fix"), "{found}");
     assert_eq!(shell.run(&["recall", "helper", "--agent", "codex", "--project", "web"]).code, 1);
-    let web = shell.json(&["list", "--query", "login", "--json"])["data"][0]["id"].as_str().unwrap().to_string();
+    let web =
+        shell.json(&["list", "--query", "login", "--json"])["data"][0]["id"].as_str().unwrap().to_string();
     assert_eq!(shell.run(&["recall", "helper", "--agent", "codex", "--conversation", &web]).code, 1);
-    assert!(shell.ok(&["recall", "helper", "--project", "web", "--conversation", &web]).contains("Fix login"));
+    assert!(
+        shell.ok(&["recall", "helper", "--project", "web", "--conversation", &web]).contains("Fix login")
+    );
     shell.ok(&["delete", "@last", "--reason", "test", "--yes"]);
     // The last said, and not the last stored.
     assert!(shell.ok(&["history", "@last"]).contains("Look around"));
@@ -341,7 +344,10 @@ fn a_hyphen_is_standard_output_and_an_unknown_ending_is_refused() {
     assert_eq!(shell.ok(&["export", &id, "-o", "-"]), shell.ok(&["export", &id]));
     assert!(!shell.path("-").exists());
     let said = shell.refused(&["export", &id, "-o", "talk.pdf"]);
-    assert!(said.contains(".pdf") && said.contains(".jsonl, .md or .html") && said.contains("--format"), "{said}");
+    assert!(
+        said.contains(".pdf") && said.contains(".jsonl, .md or .html") && said.contains("--format"),
+        "{said}"
+    );
     assert!(!shell.path("talk.pdf").exists());
     shell.ok(&["export", &id, "-o", "talk.json", "--format", "anthropic"]);
     shell.ok(&["export", &id, "-o", "talk"]);
@@ -361,9 +367,13 @@ fn history_shows_blocks_in_their_order_with_name_and_query() {
         {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"type": "web_search_result", "title": "Rust 1.91"}]},
         {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
         {"type": "text", "text": "It is 1.91."}]}));
-    append(json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "newest go"}}));
+    append(
+        json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "newest go"}}),
+    );
     append(json!({"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}));
-    append(json!({"type": "function_call_output", "call_id": "c1", "output": {"type": "input_text", "text": "a.txt\n", "detail": null}}));
+    append(
+        json!({"type": "function_call_output", "call_id": "c1", "output": {"type": "input_text", "text": "a.txt\n", "detail": null}}),
+    );
     let shown = shell.ok(&["history", "@last"]);
     let places: Vec<Option<usize>> = [
         "→ web_search {\"query\":\"newest rust\"}",
@@ -385,7 +395,11 @@ fn history_shows_blocks_in_their_order_with_name_and_query() {
 fn a_notice_has_no_tags_and_a_command_is_one() {
     let shell = Shell::new();
     shell.new_conversation();
-    shell.ok(&["append", "@last", "<command-name>test</command-name><command-contents>Run it.</command-contents>"]);
+    shell.ok(&[
+        "append",
+        "@last",
+        "<command-name>test</command-name><command-contents>Run it.</command-contents>",
+    ]);
     shell.ok(&["append", "@last", "<local-command-stdout>all passed</local-command-stdout>"]);
     let shown = shell.ok(&["history", "@last"]);
     assert!(shown.contains("← all passed\n") && shown.contains("← test Run it.\n"), "{shown}");

@@ -86,7 +86,8 @@ impl RecallOptions {
         let mut among = None;
         if self.project.is_some() || self.agent.is_some() {
             let (project, agent) = (self.project.clone(), self.agent.clone());
-            let query = ConversationQuery { project, agent, limit: usize::MAX, ..ConversationQuery::default() };
+            let query =
+                ConversationQuery { project, agent, limit: usize::MAX, ..ConversationQuery::default() };
             let found = tenant.shared().journal.index.conversations(tenant.name(), &query)?;
             among = Some(found.into_iter().map(|conversation| conversation.id).collect::<Vec<_>>());
         }
@@ -257,8 +258,7 @@ impl Tenant {
         // The index may catch up during the search, and a loss may only then be noticed: everything that may have
         // been missed counts. The second call also wakes the indexer, which nothing else tells of a loss.
         let before = embedding::behind(self.shared(), self.name())?;
-        let (mut data, mode, note) =
-            self.find(query, &options.filter(self)?, options.mode, limit)?;
+        let (mut data, mode, note) = self.find(query, &options.filter(self)?, options.mode, limit)?;
         if mode == Mode::Hybrid {
             // Something is nearest to anything. A neighbour of a hit may answer in other words.
             let is_found = data.iter().any(|hit| hit.matched.is_related());

@@ -156,7 +156,8 @@ impl ConversationHandle {
     /// Tokens of a checkpoint and of the turns from a `seq` on, where the file does not say.
     fn tokens_since(&self, checkpoint: Option<CheckpointRef>, from_seq: u64) -> Result<u64, Error> {
         let family = Family::default();
-        let summary = self.checkpoint(checkpoint)?.map(|checkpoint| family.count(&compaction::render(&checkpoint)));
+        let summary =
+            self.checkpoint(checkpoint)?.map(|checkpoint| family.count(&compaction::render(&checkpoint)));
         let mut tokens = summary.unwrap_or_default();
         self.each_turn(TurnQuery { after: Some(from_seq - 1), ..TurnQuery::default() }, |turn| {
             tokens += turn.value().map_or(0, |message| family.message(&message));

@@ -404,15 +404,24 @@ fn a_budget_without_room_for_the_newest_turn_is_an_error_with_the_numbers() {
     let (_store, scope) = memory();
     let id = scope.begin();
     for n in 0..3 {
-        scope.say(id, NewTurn::user(&format!("Note {n}: the shop opens at nine on Mondays and closes at six.")));
+        scope.say(
+            id,
+            NewTurn::user(&format!("Note {n}: the shop opens at nine on Mondays and closes at six.")),
+        );
     }
     let build = |options: &ContextOptions| scope.conversation(id).contexts().build(options);
     refused(build(&ContextOptions::new(8)), "context.budget_too_small", "token_budget is 8, but");
-    refused(build(&ContextOptions::new(8)), "context.budget_too_small", "needed for the newest turn alone: turn");
+    refused(
+        build(&ContextOptions::new(8)),
+        "context.budget_too_small",
+        "needed for the newest turn alone: turn",
+    );
     // An input, or a prompt that was asked for without turns, needs none.
     let input = vec![Raw::of(&json!({"role": "user", "content": "x"})).unwrap()];
     assert_eq!(build(&ContextOptions { input, ..ContextOptions::new(10) }).unwrap().messages.len(), 1);
-    assert!(build(&ContextOptions { last_n: Some(0), ..ContextOptions::new(8) }).unwrap().messages.is_empty());
+    assert!(
+        build(&ContextOptions { last_n: Some(0), ..ContextOptions::new(8) }).unwrap().messages.is_empty()
+    );
     let sections = Sections::parse(&json!({"tail": false})).unwrap();
     assert!(build(&ContextOptions { sections, ..ContextOptions::new(8) }).unwrap().messages.is_empty());
     // With the budget that the error names it works.

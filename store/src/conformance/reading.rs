@@ -559,7 +559,10 @@ pub fn listing_filters_by_agent(store: &dyn Backend) {
     let own = by("agent", serde_json::json!("Codex"));
     by("project", serde_json::json!("codex"));
     let find = |agent: &str| {
-        listed(store, &ConversationQuery { agent: Some(agent.into()), limit: 9, ..ConversationQuery::default() })
+        listed(
+            store,
+            &ConversationQuery { agent: Some(agent.into()), limit: 9, ..ConversationQuery::default() },
+        )
     };
     assert_eq!(find("codex"), [own, codex]);
     assert_eq!(find("claude"), [claude]);

@@ -128,7 +128,8 @@ impl<'a> Searched<'a> {
     /// The same as words, as far as possible: an entry in scope has one of each list.
     pub fn words(&self) -> Vec<Vec<String>> {
         let levels = self.levels.iter().flatten().filter(|_| {
-            self.filter.among.is_none() || self.levels.as_ref().is_some_and(|all| all.len() <= SCOPE_WORDS_MAX)
+            self.filter.among.is_none()
+                || self.levels.as_ref().is_some_and(|all| all.len() <= SCOPE_WORDS_MAX)
         });
         let conversations = levels.map(|(no, ..)| scope::conversation(*no)).collect();
         let actors = self.filter.actors.iter().map(|actor| scope::actor(actor)).collect();
