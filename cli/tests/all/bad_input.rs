@@ -78,7 +78,7 @@ fn files_that_are_no_store_are_refused_and_left_alone() {
     assert!(error.contains("is not a database"), "{error}");
     assert!(std::fs::read_to_string(shell.path("notes.txt")).unwrap().starts_with("these are my notes"));
     let error = shell.refused(&["list", "--store", "sqlite:nowhere.db"]);
-    assert!(error.contains("no store at nowhere.db; `everturn new` creates one"), "{error}");
+    assert!(error.contains("no store at nowhere.db; `everturn import` creates one"), "{error}");
     assert!(!shell.path("nowhere.db").exists());
 }
 

@@ -336,3 +336,22 @@ fn every_command_in_the_documentation_is_run() {
         }
     }
 }
+
+/// Regression: options that the short help leaves out had no text, and a heading was EXTRA.
+#[test]
+fn the_manual_page_describes_every_option() {
+    let shell = Shell::new();
+    let page = shell.ok(&["man"]);
+    for text in [
+        "File that holds the key of the server",
+        "Mirror every conversation",
+        "Configuration file",
+        "Say more",
+    ] {
+        assert!(page.contains(text), "{text} is missing:\n{page}");
+    }
+    shell.ok(&["man", "pages"]);
+    let recall = std::fs::read_to_string(shell.path("pages/everturn-recall.1")).unwrap();
+    assert!(!page.contains("SH EXTRA") && !recall.contains("SH EXTRA"), "{recall}");
+    assert!(recall.contains("File that holds the key of the server"), "{recall}");
+}

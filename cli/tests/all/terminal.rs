@@ -407,6 +407,30 @@ fn a_notice_has_no_tags_and_a_command_is_one() {
 }
 
 #[test]
+fn errors_speak_of_what_was_asked() {
+    let shell = Shell::new();
+    assert!(shell.refused(&["list"]).contains("`everturn import` creates one"));
+    shell.new_conversation();
+    assert!(shell.refused(&["compact", "@last"]).contains("there are no turns yet"));
+    let said = shell.refused(&["restore", "nosuch.zst"]);
+    assert!(said.contains("there is no file nosuch.zst"), "{said}");
+    (0..4).for_each(|_| drop(shell.new_conversation()));
+    assert!(shell.refused(&["info", "conv_"]).contains(" or others; write more of it"));
+    let first = shell.json(&["append", "@last", "To Faro.", "--json"])["id"].as_str().unwrap().to_string();
+    shell.ok(&["supersede", &first, "To Porto."]);
+    let said = shell.run(&["history", "@last"]);
+    assert!(
+        said.err.contains("1 superseded or aborted turn not shown; --superseded shows all"),
+        "{}",
+        said.err
+    );
+    assert_eq!(shell.run(&["history", "@last", "--superseded"]).err, "");
+    let _server = crate::process::Serving::start(&shell, &[]);
+    let said = shell.refused(&["serve", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("stop that one first, or name another store") && !said.contains("--url"), "{said}");
+}
+
+#[test]
 fn ends_are_written_as_people_do() {
     let shell = Shell::new();
     shell.new_conversation();
