@@ -149,7 +149,7 @@ pub fn share(app: Arc<App>, file: &Path, page: Option<String>) -> Option<Sharing
             bound.ok_or(failure)?
         };
         let stop = app.stopping.clone();
-        let serving = serve(app.clone(), OwnConnections(listener), page.clone(), stop.clone());
+        let serving = serve(app.clone(), OwnConnections(listener), page, stop.clone());
         let thread = std::thread::Builder::new().name("everturn-socket".into()).spawn(move || {
             // While this process still owns the store: the next owner's socket is not removed.
             let _owner = app;
@@ -178,7 +178,7 @@ async fn serve(app: Arc<App>, listener: OwnConnections, page: Option<String>, st
     let router = Router::new()
         .route("/tools/{name}", post(call_tool))
         .route("/sweep", post(sweep))
-        .route("/page", post(async move || Json(page)))
+        .route("/page", post(move || std::future::ready(Json(page.clone()))))
         .with_state(app.clone())
         .merge(crate::router(app))
         .layer(Extension(OverSocket));

@@ -499,7 +499,8 @@ impl Import<'_> {
         }
         let (from_seq, before) = previous.map_or((1, 0), |at| (at.through_seq + 1, at.turns_before));
         let turns = conversation.turns;
-        let chat = self.tenant.conversation(target.key.id);
+        let id = target.key.id;
+        let chat = self.tenant.conversation(id);
         let tokens_before = tokens_before.map_or_else(|| chat.tokens_since(previous, from_seq), Ok)?;
         let input_hash = Hash::of(summary.as_bytes());
         let checkpoint = Checkpoint { handoff_md: summary, ..Checkpoint::default() };

@@ -1,6 +1,6 @@
 //! Lexical search in a tenant's file: `propose` selects candidates, this runs its queries.
 
-use super::propose::{self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, Words};
+use super::propose::{self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, SCOPE_WORDS_MAX, Words};
 use super::sign_bits::Rows;
 use super::{Ground, entries, kind_number, kind_of};
 use crate::sqlite::rows::{Bytes, signed};
@@ -34,8 +34,6 @@ pub struct Common {
     total: u64,
 }
 
-/// Most conversations of a scope that are terms of a query as well.
-pub const SCOPE_WORDS_MAX: usize = 100;
 const CONVERSATION: &str = "SELECT no FROM conversations WHERE id = ?";
 
 /// Scope of a search.

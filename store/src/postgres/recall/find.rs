@@ -5,8 +5,9 @@ use super::super::db::{Db, Param, boxed};
 use super::super::read;
 use super::super::rows::{self, signed};
 use super::entries::{PRIVATE, kind_number, kind_of, scope};
-use crate::recall::find::SCOPE_WORDS_MAX;
-use crate::recall::propose::{self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, Words};
+use crate::recall::propose::{
+    self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, SCOPE_WORDS_MAX, Words,
+};
 use crate::{Proposal, Proposed, WordSearch};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName};
@@ -82,7 +83,9 @@ impl<'a> Searched<'a> {
                     if found.is_empty() {
                         return Ok(None);
                     }
-                    let level = |row: &Row| Ok((rows::get::<i64>(row, 0)?, u64::MAX, u64::MAX));
+                    let level = |row: &Row| -> Result<_, Error> {
+                        Ok((rows::get::<i64>(row, 0)?, u64::MAX, u64::MAX))
+                    };
                     Some(found.iter().map(level).collect::<Result<_, Error>>()?)
                 }
             },
