@@ -411,8 +411,11 @@ pub fn check_newest(
     material: &Material,
     assembled: &Assembled<'_>,
 ) -> Result<(), Error> {
+    if !assembled.messages.is_empty() {
+        return Ok(());
+    }
     let tail = Tail::new(&material.tail, request.last_n);
-    if !assembled.messages.is_empty() || tail.first == tail.said.len() {
+    if tail.first == tail.said.len() {
         return Ok(());
     }
     let newest = (tail.first..tail.said.len()).rev().find(|index| tail.legal[*index]).unwrap_or(tail.first);
