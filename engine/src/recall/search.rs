@@ -9,7 +9,6 @@ use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
-use everturn_core::viewer::Viewer;
 use everturn_store::{Behind, ConversationQuery, Proposal, Proposed, TurnQuery};
 use everturn_views::recall::{
     Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, UNRELATED_BELOW, Wanted,
