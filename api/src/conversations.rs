@@ -112,6 +112,9 @@ pub struct ListConversations {
     /// Only those of this project: its name (the last part of its path), or a folder that it is in. A project is
     /// `metadata.project`, or the folder of an imported session.
     pub project: Option<String>,
+    /// Only those of this agent, such as `codex` or `claude-code`; the beginning of its name is enough. An agent is
+    /// `metadata.agent`, or the format of an imported session.
+    pub agent: Option<String>,
     /// Only those in which something was said at this time or later.
     pub since: Option<Timestamp>,
     /// Only forks of this conversation.
@@ -137,8 +140,8 @@ impl Operation for ListConversations {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Page<Conversation>, Error> {
-        if asker.is_counter() && (self.query.is_some() || self.project.is_some()) {
-            let text = "`query` and `project` search titles and metadata, which a counter may not see; leave them out, or use the key of a reader";
+        if asker.is_counter() && (self.query.is_some() || self.project.is_some() || self.agent.is_some()) {
+            let text = "`query`, `project` and `agent` search titles and metadata, which a counter may not see; leave them out, or use the key of a reader";
             return Err(Error::forbidden("access.role", text));
         }
         let forked_from = self.forked_from.map(|name| name.find(&asker.tenant)).transpose()?;
@@ -146,6 +149,7 @@ impl Operation for ListConversations {
             text: self.query,
             state: self.state,
             project: self.project,
+            agent: self.agent,
             since: self.since,
             forked_from: forked_from.map(|chat| chat.id()),
             after: self.after.as_deref().map(cursor).transpose()?,

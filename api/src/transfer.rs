@@ -99,7 +99,7 @@ impl io::Write for Within {
 }
 
 /// Imports conversations from a file: an export, a session file, a transcript value, a session of Claude Code,
-/// Codex or Gemini CLI, or messages in a provider's format; the format is detected. Importing a file again adds
+/// Codex, Gemini CLI or one of seven other agents, or messages in a provider's format; the format is detected. Importing a file again adds
 /// only what is new.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

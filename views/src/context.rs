@@ -406,6 +406,35 @@ pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembl
     Ok(Assembled::new(request, texts, shown.said, input, left_out))
 }
 
+/// Refuses a prompt without any message, where not even the newest turn fits: no provider accepts one.
+pub fn check_newest(
+    budget: u64,
+    request: &Request,
+    material: &Material,
+    assembled: &Assembled<'_>,
+) -> Result<(), Error> {
+    if !assembled.messages.is_empty() {
+        return Ok(());
+    }
+    let tail = Tail::new(&material.tail, request.last_n);
+    if tail.first == tail.said.len() {
+        return Ok(());
+    }
+    let newest = (tail.first..tail.said.len()).rev().find(|index| tail.legal[*index]).unwrap_or(tail.first);
+    let bare: u64 =
+        without_bodies(&tail.said[newest..], request.family)?.iter().map(|said| said.tokens).sum();
+    let newest = tail.cost(newest).min(bare);
+    let fixed = assembled.tokens.used - PROMPT_TOKENS;
+    Err(Error::too_large(
+        code::BUDGET_TOO_SMALL,
+        format!(
+            "token_budget is {budget}, but {} are needed for the newest turn alone: turn {newest}, system, state and other \
+             sections {fixed}, frame {PROMPT_TOKENS}; raise it",
+            newest + fixed + PROMPT_TOKENS
+        ),
+    ))
+}
+
 /// Whether the sections that are always included do not fit.
 pub fn lacks_room(request: &Request, material: &Material) -> bool {
     let cost = |section, pieces| Chosen::all(request.family, section, pieces).cost;

@@ -55,7 +55,7 @@ impl LocalStore {
     /// Serves the store, which this process owns now, to others.
     fn share(&self, store: &Everturn) -> Result<Option<Sharing>, Error> {
         let Some((config, file)) = self.shared.clone().zip(self.file()?) else { return Ok(None) };
-        Ok(socket::share(Arc::new(App::new(store.clone(), config)), &file))
+        Ok(socket::share(Arc::new(App::new(store.clone(), config)), &file, None))
     }
 
     /// The client of a store that this process owns now.

@@ -9,9 +9,9 @@ mod watch;
 use crate::args::Args;
 use crate::client::Client;
 use crate::output::{self, Failure};
-use crate::{open, show};
+use crate::{open as store, show};
 use clap::Args as ClapArgs;
-use everturn::{ImportOptions, Imported};
+use everturn::{Format, ImportOptions, Imported};
 use everturn_core::Error;
 use find::{Inputs, find};
 use indicatif::ProgressBar;
@@ -30,11 +30,11 @@ use std::path::Path;
     everturn import ~/.claude/projects --watch\n  \
     everturn import - < session.jsonl\n\n\
     The format is detected from the content: files that `export` wrote, session files, transcript values, sessions of \
-    Claude Code, Codex (also .zst), Gemini CLI, pi, Droid, Qwen Code and Copilot CLI, lists of OpenAI or Anthropic messages, \
+    Claude Code, Codex (also .zst), Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, Kimi CLI, Cursor and opencode, lists of OpenAI or Anthropic messages, \
     and one message a line. Importing again adds only what is new. Files are read in the order of their first timestamp. See docs/import.md.")]
 pub struct Import {
     /// Files and folders; - is standard input [default: the session folders of Claude Code, Codex, Gemini CLI,
-    /// pi, Droid, Qwen Code and Copilot CLI]
+    /// pi, Droid, Qwen Code, Copilot CLI, Kimi CLI and Cursor]
     #[arg(value_name = "PATH")]
     paths: Vec<String>,
     /// Only count conversations, turns and bytes
@@ -47,6 +47,8 @@ pub struct Import {
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
 
+/// Most types of other lines that are named.
+const KINDS_SHOWN: usize = 5;
 /// Number of bytes of a file read at a time.
 const PIECE_BYTES: usize = 64 * 1024;
 
@@ -71,13 +73,13 @@ fn is_zero(number: &usize) -> bool {
 
 pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     if verb.dry_run {
-        return dry_run::run(args, &find(&verb.paths)?);
+        return dry_run::run(args, find(&verb.paths)?);
     }
     if verb.watch {
         return watch::run(args, verb);
     }
     let found = find(&verb.paths)?;
-    let store = open::importing(args)?;
+    let store = store::importing(args)?;
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
     let (nothing, count) = (found.nothing(), found.files.len());
     let mut reports = Vec::new();
@@ -118,11 +120,11 @@ fn total(reports: &[Report], (files, unknown): (usize, usize), each: bool) -> St
     let ids: HashSet<_> = imported().flat_map(|it| it.linked.iter().chain([&it.conversation.id])).collect();
     let sum = |number: fn(&Imported) -> u64| imported().map(number).sum::<u64>();
     let mut out = format!(
-        "{}: {}, {}, {} new",
+        "{}: {}, {}, {}",
         show::count(files as u64, "file"),
         show::count(ids.len() as u64, "conversation"),
         show::count(sum(|it| it.turns), "turn"),
-        show::count(sum(|it| it.added), "event"),
+        show::count(sum(|it| it.added), "new event"),
     );
     let left_out = reports.iter().filter(|report| report.left_out.is_some()).count();
     let failed = reports.iter().filter(|report| report.error.is_some()).count();
@@ -170,20 +172,31 @@ fn one(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Re
 }
 
 fn take(store: &Client, paths: &[String], watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {
-    let (path, more) =
-        paths.split_first().ok_or_else(|| Error::internal("import.path", "no file to import"))?;
-    if path == "-" {
-        return store.import(ImportOptions::default(), &mut BufReader::new(std::io::stdin()));
-    }
-    let cannot = |e: std::io::Error| Error::invalid("file.cannot_open", format!("cannot open it: {e}"));
-    let mut file: Box<dyn Read + Send> = Box::new(File::open(path).map_err(cannot)?);
-    for path in more {
-        // The last line of a file may have no end.
-        file = Box::new(file.chain(&b"\n"[..]).chain(File::open(path).map_err(cannot)?));
-    }
-    let name = std::fs::canonicalize(path).map_err(cannot)?;
+    let file = open(paths)?;
+    let Some(path) = paths.first().filter(|path| *path != "-") else {
+        return store.import(ImportOptions::default(), &mut BufReader::new(file));
+    };
+    let name = std::fs::canonicalize(path).map_err(cannot_open)?;
     let mut file = BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(file));
     store.import(ImportOptions { name: Some(&name.to_string_lossy()), watched }, &mut file)
+}
+
+/// Files that are read as one; `-` is standard input.
+fn open(paths: &[String]) -> Result<Box<dyn Read + Send>, Error> {
+    let mut all: Box<dyn Read + Send> = Box::new(std::io::empty());
+    for (at, path) in paths.iter().enumerate() {
+        let file: Box<dyn Read + Send> = match path.as_str() {
+            "-" => Box::new(std::io::stdin()),
+            path => Box::new(File::open(path).map_err(cannot_open)?),
+        };
+        // The last line of a file may have no end.
+        all = if at == 0 { file } else { Box::new(all.chain(&b"\n"[..]).chain(file)) };
+    }
+    Ok(all)
+}
+
+fn cannot_open(e: std::io::Error) -> Error {
+    Error::invalid("file.cannot_open", format!("cannot open it: {e}"))
 }
 
 impl Inputs {
@@ -194,7 +207,8 @@ impl Inputs {
             0 => String::new(),
             unknown => format!(" ({} of unknown format)", show::count(unknown as u64, "file")),
         };
-        self.files.is_empty().then(|| format!("nothing to import in {}{unknown}", places.join(", ")))
+        let others = if self.is_usual { "; nor in the folders of other agents" } else { "" };
+        self.files.is_empty().then(|| format!("nothing to import in {}{others}{unknown}", places.join(", ")))
     }
 }
 
@@ -219,12 +233,15 @@ impl Report {
                 self.error.as_deref().unwrap_or_default()
             );
         };
+        // Each line of Everturn's own files is an event.
+        let noun =
+            if Format::ALL.iter().any(|own| own.as_str() == imported.format) { "event" } else { "line" };
         let mut out = format!(
             "{}  {} ({}): {} in the file, {}, {} new",
             imported.conversation.id,
             self.path,
             imported.format,
-            show::count(imported.events, "event"),
+            show::count(imported.events, noun),
             show::count(imported.turns, "turn"),
             imported.added,
         );
@@ -236,8 +253,13 @@ impl Report {
             out += &format!("\n  also {linked}");
         }
         if !imported.kept.is_empty() {
-            let kept: Vec<String> = imported.kept.iter().map(|(what, n)| format!("{what} {n}")).collect();
-            out += &format!("\n  kept as events import.line: {}", kept.join(", "));
+            let mut kept: Vec<(&String, &u64)> = imported.kept.iter().collect();
+            kept.sort_by_key(|(_, number)| std::cmp::Reverse(**number));
+            let more = kept.len().saturating_sub(KINDS_SHOWN);
+            let shown = kept.iter().take(KINDS_SHOWN).map(|(what, number)| format!("{what} {number}"));
+            let shown: Vec<String> =
+                shown.chain((more > 0).then(|| format!("and {more} other types"))).collect();
+            out += &format!("\n  kept as events import.line: {}", shown.join(", "));
         }
         if self.attached > 0 {
             out += &format!("\n  attached {} beside it", show::count(self.attached as u64, "file"));

@@ -192,6 +192,9 @@ fn the_examples_of_the_help_run_as_typed() {
         let answer = shell.json(&[args, &["--json"]].concat());
         answer.pointer(field).and_then(|value| value.as_str()).unwrap_or_default().to_string()
     };
+    let metadata = r#"{"project": "web", "agent": "codex"}"#;
+    let other = one(&["new", "--metadata", metadata], "/id");
+    shell.ok(&["append", &other, "We wrote decorators."]);
     let line =
         |n| format!("{{\"role\":\"user\",\"content\":\"which port did we choose in build_context {n}?\"}}\n");
     std::fs::write(shell.path("talk.jsonl"), (0..130).map(line).collect::<String>()).unwrap();
@@ -332,4 +335,23 @@ fn every_command_in_the_documentation_is_run() {
             }
         }
     }
+}
+
+/// Regression: options that the short help leaves out had no text, and a heading was EXTRA.
+#[test]
+fn the_manual_page_describes_every_option() {
+    let shell = Shell::new();
+    let page = shell.ok(&["man"]);
+    for text in [
+        "File that holds the key of the server",
+        "Mirror every conversation",
+        "Configuration file",
+        "Say more",
+    ] {
+        assert!(page.contains(text), "{text} is missing:\n{page}");
+    }
+    shell.ok(&["man", "pages"]);
+    let recall = std::fs::read_to_string(shell.path("pages/everturn-recall.1")).unwrap();
+    assert!(!page.contains("SH EXTRA") && !recall.contains("SH EXTRA"), "{recall}");
+    assert!(recall.contains("File that holds the key of the server"), "{recall}");
 }

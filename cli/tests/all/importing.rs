@@ -85,13 +85,38 @@ fn without_a_path_everything_that_agents_left_is_found() {
     let unknown = said.lines().filter(|line| line.starts_with("not read  "));
     let unknown: Vec<&str> = unknown.filter_map(|line| line.split(['/', ':']).nth_back(1)).collect();
     assert_eq!(unknown, ["sessions-index.json"], "{said}");
-    let total = "\n4 files: 4 conversations, 4 turns, 6 events new (1 more of unknown format)\n";
+    let total = "\n4 files: 4 conversations, 4 turns, 6 new events (1 more of unknown format)\n";
     assert!(said.ends_with(total), "{said}");
     assert_eq!(shell.json(&["list", "--json"])["data"].as_array().unwrap().len(), 4);
     let (again, code) = run(&shell, &["import"]);
-    let total = "4 files: 4 conversations, 4 turns, 0 events new (1 more of unknown format)\n-v shows a line for each file\n";
+    let total = "4 files: 4 conversations, 4 turns, 0 new events (1 more of unknown format)\n-v shows a line for each file\n";
     assert_eq!((again.as_str(), code), (total, 0));
     assert!(shell.ok(&["doctor"]).contains("everything is in order"));
+}
+
+/// Regression: threads without a turn were counted, though no import makes a conversation of them.
+#[test]
+fn a_dry_run_counts_what_an_import_makes() {
+    let shell = Shell::new();
+    let line = |uuid: &str, session: &str, text: &str, agent: Value| {
+        let mut line = json!({"type": "user", "uuid": uuid, "sessionId": session, "cwd": "/w", "timestamp": "2026-01-01T00:00:00Z",
+            "message": {"role": "user", "content": text}});
+        line.as_object_mut().unwrap().extend(agent.as_object().unwrap().clone());
+        format!("{line}\n")
+    };
+    let progress = json!({"type": "system", "subtype": "agent", "uuid": "p", "sessionId": "s", "isSidechain": true,
+        "agentId": "quiet", "timestamp": "2026-01-01T00:00:00Z", "content": "started"});
+    let lines = [
+        line("a", "s", "Fix it", json!({})),
+        format!("{progress}\n"),
+        line("b", "s", "Look", json!({"isSidechain": true, "agentId": "helper"})),
+        format!("{}\n", json!({"type": "summary", "summary": "Other", "leafUuid": "z", "sessionId": "t"})),
+    ];
+    put(&shell.path("work/a.jsonl"), &lines.concat());
+    let dry = shell.json(&["import", "work", "--dry-run", "--json"])["data"][0].clone();
+    shell.ok(&["import", "work"]);
+    let made = shell.json(&["list", "--json"])["data"].as_array().unwrap().len();
+    assert_eq!((&dry["conversations"], &dry["turns"]), (&json!(made), &json!(2)), "{dry}");
 }
 
 #[test]
@@ -293,7 +318,7 @@ fn a_deleted_session_is_left_out_and_that_is_no_failure() {
     put(&shell.path("s/two.jsonl"), &line("two", "u1", "first of two"));
     let (said, code) = run(&shell, &["import", "s"]);
     assert_eq!(code, 0, "{said}");
-    assert!(said.starts_with("2 files: 1 conversation, 1 turn, 1 event new (1 left out)\n"), "{said}");
+    assert!(said.starts_with("2 files: 1 conversation, 1 turn, 1 new event (1 left out)\n"), "{said}");
     let (said, code) = run(&shell, &["import", "s", "-v"]);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("left out") && said.contains("was deleted on") && said.contains("0 new"), "{said}");
@@ -395,8 +420,8 @@ fn a_session_that_goes_on_in_another_file_is_one_conversation() {
     put(&shell.path("cross/a.jsonl"), &[line("a", 2), line("a", 3)].join("\n"));
     put(&shell.path("cross/c.jsonl"), &[line("c", 4), String::new()].join("\n"));
     let said = shell.ok(&["import", "cross"]);
-    assert!(said.starts_with("3 files: 1 conversation, 5 turns, 5 events new"), "{said}");
-    assert!(shell.ok(&["import", "cross"]).contains("5 turns, 0 events new"));
+    assert!(said.starts_with("3 files: 1 conversation, 5 turns, 5 new events"), "{said}");
+    assert!(shell.ok(&["import", "cross"]).contains("5 turns, 0 new events"));
     let history = shell.ok(&["history", "@last"]);
     let places: Vec<_> = (0..5).map(|n| history.find(&format!("number {n}"))).collect();
     assert!(places.is_sorted() && places[0].is_some(), "{history}");

@@ -671,6 +671,7 @@ struct Written {
 
 fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> Error {
     let text = match (unsummarized.len(), unsummarized.barrier) {
+        (0, _) if unsummarized.conversation.turns == 0 => "there are no turns yet".to_string(),
         (0, _) => "every turn is summarized already".to_string(),
         (_, Some(seq)) => format!(
             "what is pending since seq {seq} must stay as it is (`state` shows it); append the tool's result, give the call \

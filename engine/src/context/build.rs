@@ -190,6 +190,9 @@ impl ConversationHandle {
         for _ in 0..ATTEMPTS {
             is_shortened |= self.fit_checkpoint(&fold, version, &request, &mut checkpoint, &mut material)?;
             let assembled = context::assemble(&request, &material)?;
+            if recorded.is_none() {
+                context::check_newest(options.token_budget, &request, &material, &assembled)?;
+            }
             let mut rendered = self.render(options.provider, &assembled, &asked)?;
             if version >= 2 && options.provider == Provider::Anthropic {
                 mark_cache(options, &assembled, &mut rendered)?;

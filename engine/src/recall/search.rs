@@ -9,8 +9,7 @@ use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
-use everturn_core::viewer::Viewer;
-use everturn_store::{Behind, Proposal, Proposed, TurnQuery};
+use everturn_store::{Behind, ConversationQuery, Proposal, Proposed, TurnQuery};
 use everturn_views::recall::{
     Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, UNRELATED_BELOW, Wanted,
     WordFit, has_phrases, searched_text, snippet, terms, text_of, word_fit,
@@ -40,6 +39,10 @@ pub struct RecallOptions {
     /// Only this conversation and its inherited history.
     #[serde(skip)]
     pub conversation: Option<ConversationId>,
+    /// Only what was said in conversations of this project: its name, or a folder that it is in.
+    pub project: Option<String>,
+    /// Only what was said in conversations of this agent, such as `codex`; the beginning of its name is enough.
+    pub agent: Option<String>,
     /// Only entries of these actors.
     pub actors: Vec<String>,
     /// Only entries in these roles.
@@ -50,7 +53,7 @@ pub struct RecallOptions {
     pub before: Option<Timestamp>,
     /// Kinds of entries: turns, facts; both if none is named.
     pub kinds: Vec<Kind>,
-    /// Most results.
+    /// Maximum number of results.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: usize,
     /// By words, by meaning, or both.
@@ -63,6 +66,8 @@ impl Default for RecallOptions {
     fn default() -> RecallOptions {
         RecallOptions {
             conversation: None,
+            project: None,
+            agent: None,
             actors: Vec::new(),
             roles: Vec::new(),
             after: None,
@@ -76,9 +81,25 @@ impl Default for RecallOptions {
 }
 
 impl RecallOptions {
-    fn filter(&self, viewer: Viewer) -> Filter {
-        Filter {
-            conversation: self.conversation,
+    fn filter(&self, tenant: &Tenant) -> Result<Filter, Error> {
+        let mut among = None;
+        if self.project.is_some() || self.agent.is_some() {
+            let (project, agent) = (self.project.clone(), self.agent.clone());
+            let query =
+                ConversationQuery { project, agent, limit: usize::MAX, ..ConversationQuery::default() };
+            let found = tenant.shared().journal.index.conversations(tenant.name(), &query)?;
+            among = Some(found.into_iter().map(|conversation| conversation.id).collect::<Vec<_>>());
+        }
+        // One conversation is searched with what it inherited, if it is among them.
+        let is_among = |id| among.as_ref().is_none_or(|among: &Vec<_>| among.contains(&id));
+        let conversation = self.conversation.filter(|id| is_among(*id));
+        if self.conversation.is_some() {
+            among = conversation.is_none().then(Vec::new);
+        }
+        let viewer = tenant.viewer().clone();
+        Ok(Filter {
+            conversation,
+            among,
             actors: self.actors.clone(),
             roles: self.roles.clone(),
             kinds: self.kinds.clone(),
@@ -88,7 +109,7 @@ impl RecallOptions {
             before_seq: None,
             include_superseded: self.include_superseded,
             viewer,
-        }
+        })
     }
 }
 
@@ -122,6 +143,9 @@ pub struct Hit {
     /// Title of that conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// Project of that conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// `seq` in that conversation.
     pub seq: u64,
     /// Position in reading order, where it is not `seq`: that of the turn that it supersedes.
@@ -233,8 +257,7 @@ impl Tenant {
         // The index may catch up during the search, and a loss may only then be noticed: everything that may have
         // been missed counts. The second call also wakes the indexer, which nothing else tells of a loss.
         let before = embedding::behind(self.shared(), self.name())?;
-        let (mut data, mode, note) =
-            self.find(query, &options.filter(self.viewer().clone()), options.mode, limit)?;
+        let (mut data, mode, note) = self.find(query, &options.filter(self)?, options.mode, limit)?;
         if mode == Mode::Hybrid {
             // Something is nearest to anything. A neighbour of a hit may answer in other words.
             let is_found = data.iter().any(|hit| hit.matched.is_related());
@@ -266,8 +289,9 @@ impl Tenant {
 
     /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but the lexical matches of this query come first, best
     /// first: so vectors are compared among all of them, however many entries still lack one.
+    #[doc(hidden)]
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
-        let first = self.sharing_words(&TextQuery::parse(query), &options.filter(self.viewer().clone()))?;
+        let first = self.sharing_words(&TextQuery::parse(query), &options.filter(self)?)?;
         embedding::catch_up(self.shared(), Some((self.name(), &first)), time)?;
         embedding::behind(self.shared(), self.name())
     }
@@ -517,10 +541,10 @@ impl Tenant {
     ) -> Result<Option<Hit>, Error> {
         let Ranked { found, score, matched } = ranked;
         let said_in = self.key(found.conversation);
-        let title = match self.shared().journal.conversation(&said_in) {
-            Ok(conversation) => conversation.title.clone(),
+        let (title, project) = match self.shared().journal.conversation(&said_in) {
+            Ok(conversation) => (conversation.title.clone(), conversation.project()),
             // Deleted; a fork may still read it.
-            Err(Error::NotFound(_)) if filter.conversation.is_some() => None,
+            Err(Error::NotFound(_)) if filter.conversation.is_some() => (None, None),
             Err(Error::NotFound(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -530,6 +554,7 @@ impl Tenant {
             fact: None,
             conversation: found.conversation,
             title: title.clone(),
+            project: project.clone(),
             seq: found.seq,
             place: None,
             actor: None,

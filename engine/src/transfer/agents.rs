@@ -14,7 +14,7 @@ use crate::tenant::Tenant;
 use batch::Batch;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
-use everturn_core::conversation::{Conversation, Settings, SystemPrompt};
+use everturn_core::conversation::{CheckpointRef, Conversation, Settings, SystemPrompt};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
@@ -155,6 +155,21 @@ impl ConversationHandle {
             Ok(_) | Err(Error::Conflict(_)) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl ConversationHandle {
+    /// Tokens of a checkpoint and of the turns from a `seq` on, where the file does not say.
+    fn tokens_since(&self, checkpoint: Option<CheckpointRef>, from_seq: u64) -> Result<u64, Error> {
+        let family = Family::default();
+        let summary =
+            self.checkpoint(checkpoint)?.map(|checkpoint| family.count(&compaction::render(&checkpoint)));
+        let mut tokens = summary.unwrap_or_default();
+        self.each_turn(TurnQuery { after: Some(from_seq - 1), ..TurnQuery::default() }, |turn| {
+            tokens += turn.value().map_or(0, |message| family.message(&message));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(tokens)
     }
 }
 
@@ -495,6 +510,9 @@ impl Import<'_> {
         }
         let (from_seq, before) = previous.map_or((1, 0), |at| (at.through_seq + 1, at.turns_before));
         let turns = conversation.turns;
+        let id = target.key.id;
+        let chat = self.tenant.conversation(id);
+        let tokens_before = tokens_before.map_or_else(|| chat.tokens_since(previous, from_seq), Ok)?;
         let input_hash = Hash::of(summary.as_bytes());
         let checkpoint = Checkpoint { handoff_md: summary, ..Checkpoint::default() };
         let tokens_after = Family::default().count(&compaction::render(&checkpoint));
@@ -506,7 +524,7 @@ impl Import<'_> {
             summarizer: self.format.into(),
             prompt_hash: None,
             input_hash,
-            tokens_before: tokens_before.unwrap_or_default(),
+            tokens_before,
             tokens_after,
             reverts: None,
             restores: None,

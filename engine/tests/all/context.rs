@@ -400,6 +400,39 @@ fn too_small_a_budget_is_an_error_with_the_numbers() {
     );
 }
 
+/// Regression: the answer was a prompt without a message, which no provider accepts.
+#[test]
+fn a_budget_without_room_for_the_newest_turn_is_an_error_with_the_numbers() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    for n in 0..3 {
+        scope.say(
+            id,
+            NewTurn::user(&format!("Note {n}: the shop opens at nine on Mondays and closes at six.")),
+        );
+    }
+    let build = |options: &ContextOptions| scope.conversation(id).contexts().build(options);
+    refused(build(&ContextOptions::new(8)), "context.budget_too_small", "token_budget is 8, but");
+    refused(
+        build(&ContextOptions::new(8)),
+        "context.budget_too_small",
+        "needed for the newest turn alone: turn",
+    );
+    // An input, or a prompt that was asked for without turns, needs none.
+    let input = vec![Raw::of(&json!({"role": "user", "content": "x"})).unwrap()];
+    assert_eq!(build(&ContextOptions { input, ..ContextOptions::new(10) }).unwrap().messages.len(), 1);
+    assert!(
+        build(&ContextOptions { last_n: Some(0), ..ContextOptions::new(8) }).unwrap().messages.is_empty()
+    );
+    let sections = Sections::parse(&json!({"tail": false})).unwrap();
+    assert!(build(&ContextOptions { sections, ..ContextOptions::new(8) }).unwrap().messages.is_empty());
+    // With the budget that the error names it works.
+    let error = build(&ContextOptions::new(8)).unwrap_err().text().to_string();
+    let needed = error.split("but ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();
+    assert_eq!(build(&ContextOptions::new(needed)).unwrap().messages.len(), 1);
+    refused(build(&ContextOptions::new(needed - 1)), "context.budget_too_small", "newest turn");
+}
+
 #[test]
 fn a_participant_sees_its_own_turns_as_the_assistants_and_the_others_by_their_names() {
     let (_store, scope) = memory();

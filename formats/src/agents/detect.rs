@@ -205,7 +205,7 @@ pub fn unknown(head: &[u8]) -> Error {
     };
     let known: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
     let text = format!(
-        "no format that is known here: it looks like {looks}; known are {}, and exports of Everturn (jsonl, transcript, session)",
+        "unknown format: it looks like {looks}; known are {}, and exports of Everturn (jsonl, transcript, session)",
         known.join(", ")
     );
     Error::invalid("import.unknown", text)

@@ -98,7 +98,7 @@ pub fn describe(name: &str) -> Option<Tool> {
 pub fn run(row: &Row, asker: Asker, arguments: &str) -> Result<Vec<u8>, Error> {
     everturn_core::json::check(arguments)?;
     let request = (row.read)(&Given { body: arguments, ..Given::default() }).map_err(|wrong| {
-        Error::invalid("arguments.shape", format!("the arguments are not what is expected: {}", wrong.text))
+        Error::invalid("arguments.shape", format!("invalid arguments: {}", wrong.text))
     })?;
     Ok(wait(request.run(asker, String::new()))?.json)
 }

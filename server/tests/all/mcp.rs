@@ -235,7 +235,7 @@ async fn what_a_tool_refuses_says_what_to_do() {
         ("list_conversations", json!({"after": "x"}), "list.after: "),
         ("verify", json!({"conversation": id, "head": "x"}), "hash."),
         ("export", json!({"conversation": id, "format": "pdf"}), "arguments.shape: "),
-        ("import", json!({"content": "no messages at all"}), "import.unknown: no format that is known here"),
+        ("import", json!({"content": "no messages at all"}), "import.unknown: unknown format"),
         ("add_fact", json!({"conversation": id, "subject": "", "predicate": "is", "object": "x"}), "fact."),
     ] {
         let text = client.refused(tool, arguments).await;

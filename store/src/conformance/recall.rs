@@ -231,6 +231,26 @@ pub fn recall_is_narrowed_by_filters(store: &dyn Backend) {
     assert_eq!(found(store, &key, "signal", &placed), [ada]);
 }
 
+/// Searches a set of conversations, few or many, and nothing in an empty one.
+pub fn recall_is_limited_to_conversations(store: &dyn Backend) {
+    let m = Maker::default();
+    let keys: Vec<Key> = (0..105).map(|n| said(store, &m, &[&format!("the comet of night {n}")])).collect();
+    take_in(store);
+    let among = |keys: &[Key]| {
+        let ids = keys.iter().map(|key| key.id).chain([m.key().id]).collect();
+        found(store, &keys[0], "comet", &Filter { among: Some(ids), ..Filter::default() })
+    };
+    assert_eq!(among(&keys[7..8]), ["the comet of night 7"]);
+    assert_eq!(among(&keys[3..5]).len(), 2);
+    let many = among(&keys[2..]);
+    assert!(
+        many.len() == 100 && many.iter().all(|text| !text.ends_with(" 0") && !text.ends_with(" 1")),
+        "{many:?}"
+    );
+    let none = Filter { among: Some(Vec::new()), ..Filter::default() };
+    assert!(found(store, &keys[0], "comet", &none).is_empty());
+}
+
 /// Results never come from another conversation or tenant.
 pub fn recall_stays_in_its_conversation_and_its_tenant(store: &dyn Backend) {
     let m = Maker::default();

@@ -103,6 +103,13 @@ impl Server {
         request
     }
 
+    /// The request that every server answers, without a key.
+    pub fn health(&self) -> Request<'_> {
+        let mut request = self.get(&[]);
+        request.url.set_path(&format!("{}/healthz", self.0.base.path().trim_end_matches('/')));
+        request
+    }
+
     /// A request to a path below `api/v1`. Each part is one segment, whatever it contains.
     pub fn request(&self, method: Method, path: &[&str]) -> Request<'_> {
         let mut url = self.0.base.clone();

@@ -5,7 +5,9 @@ use super::super::db::{Db, Param, boxed};
 use super::super::read;
 use super::super::rows::{self, signed};
 use super::entries::{PRIVATE, kind_number, kind_of, scope};
-use crate::recall::propose::{self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, Words};
+use crate::recall::propose::{
+    self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, SCOPE_WORDS_MAX, Words,
+};
 use crate::{Proposal, Proposed, WordSearch};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName};
@@ -71,7 +73,22 @@ impl<'a> Searched<'a> {
     /// `None` if nothing can be found there.
     pub fn new(db: &Db, tenant: &'a TenantName, filter: &'a Filter) -> Result<Option<Searched<'a>>, Error> {
         let levels = match filter.conversation {
-            None => None,
+            None => match &filter.among {
+                None => None,
+                Some(among) => {
+                    let ids: Vec<Vec<u8>> = among.iter().map(|id| id.to_bytes().to_vec()).collect();
+                    let sql = "SELECT no FROM conversation_rows
+                               WHERE tenant = $1 AND id = ANY ($2) AND NOT replaced AND deleted IS NULL";
+                    let found = db.query(sql, &[&tenant.as_str(), &ids])?;
+                    if found.is_empty() {
+                        return Ok(None);
+                    }
+                    let level = |row: &Row| -> Result<_, Error> {
+                        Ok((rows::get::<i64>(row, 0)?, u64::MAX, u64::MAX))
+                    };
+                    Some(found.iter().map(level).collect::<Result<_, Error>>()?)
+                }
+            },
             Some(id) => {
                 let Some(lineage) = read::lineage_of(db, &Key { tenant: tenant.clone(), id })? else {
                     return Ok(None);
@@ -113,7 +130,11 @@ impl<'a> Searched<'a> {
 
     /// The same as words, as far as possible: an entry in scope has one of each list.
     pub fn words(&self) -> Vec<Vec<String>> {
-        let conversations = self.levels.iter().flatten().map(|(no, ..)| scope::conversation(*no)).collect();
+        let levels = self.levels.iter().flatten().filter(|_| {
+            self.filter.among.is_none()
+                || self.levels.as_ref().is_some_and(|all| all.len() <= SCOPE_WORDS_MAX)
+        });
+        let conversations = levels.map(|(no, ..)| scope::conversation(*no)).collect();
         let actors = self.filter.actors.iter().map(|actor| scope::actor(actor)).collect();
         let roles = self.filter.roles.iter().map(|role| scope::role(role.as_str())).collect();
         let kinds = self.filter.kinds.iter().map(|kind| scope::kind(kind_number(*kind))).collect();
