@@ -357,7 +357,7 @@ impl Tenant {
             let mut seen = HashSet::new();
             ranked.retain(|ranked| seen.insert((ranked.found.conversation, ranked.found.id)));
             let mut hits = Vec::new();
-            for page in ranked.chunks(limit.min(READ_AT_ONCE)) {
+            for page in ranked.chunks(limit.clamp(1, READ_AT_ONCE)) {
                 if hits.len() == limit {
                     break;
                 }

@@ -9,7 +9,7 @@ use everturn_store::{CheckedLog, Log};
 use std::io::{Read, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use tokio_postgres::{AsyncMessage, NoTls};
 
@@ -79,18 +79,18 @@ fn a_restart_of_the_connections_loses_nothing_and_repeats_nothing() {
     let m = Maker::default();
     let key = m.key();
     create(&store, &key, vec![m.created()]);
-    let together = Barrier::new(2);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for nth in 0..100 {
-                together.wait();
+        let (begin, begun) = mpsc::sync_channel(0);
+        let database = &database;
+        scope.spawn(move || {
+            for nth in begun {
                 // Somewhere in the commit.
                 std::thread::sleep(Duration::from_micros(nth % 20 * 200));
                 database.cut();
             }
         });
         for nth in 0..100 {
-            together.wait();
+            begin.send(nth).unwrap();
             done(&store, addition(&key, vec![m.say(&format!("word {nth}"))]));
         }
     });
