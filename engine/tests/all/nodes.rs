@@ -13,63 +13,15 @@ use everturn::{
 use everturn_core::access::KeyRole;
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Status;
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use everturn_store::conformance::Database;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const STORE: &str = "EVERTURN_TEST_STORE";
 const CONVERSATION: &str = "EVERTURN_TEST_CONVERSATION";
 
-static DATABASES: AtomicU32 = AtomicU32::new(0);
-
-/// An empty database, dropped at the end.
-struct Database {
-    server: String,
-    name: String,
-}
-
-impl Database {
-    /// `None`, and a note, if there is no server.
-    fn new() -> Option<Database> {
-        let Ok(server) = std::env::var("EVERTURN_TEST_POSTGRES") else {
-            eprintln!("skipped: EVERTURN_TEST_POSTGRES names no PostgreSQL server; use ./test postgres");
-            return None;
-        };
-        let nth = DATABASES.fetch_add(1, Ordering::SeqCst);
-        let name = format!("nodes_{}_{nth}", std::process::id());
-        sql(&server, &format!("CREATE DATABASE {name}"));
-        Some(Database { server, name })
-    }
-
-    fn url(&self) -> String {
-        self.server.replace("/everturn?", &format!("/{}?", self.name))
-    }
-
-    fn open(&self) -> Everturn {
-        Everturn::open(&self.url()).unwrap()
-    }
-
-    /// Ends every connection to the database, as a restart does.
-    fn cut(&self) {
-        let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-        let cut =
-            format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", self.name);
-        sql(&admin, &cut);
-    }
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        // Only an administrator may end an automatic vacuum.
-        let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-        sql(&admin, &format!("DROP DATABASE {} WITH (FORCE)", self.name));
-    }
-}
-
-fn sql(url: &str, command: &str) {
-    let psql = std::env::var("EVERTURN_TEST_POSTGRES_BIN").map_or("psql".into(), |bin| format!("{bin}/psql"));
-    let done = Command::new(psql).args(["-q", "-o", "/dev/null", url, "-c", command]).status().unwrap();
-    assert!(done.success(), "{command}");
+fn open(database: &Database) -> Everturn {
+    Everturn::open(&database.url()).unwrap()
 }
 
 /// The next updates until the event at this place.
@@ -85,7 +37,7 @@ fn collect(subscription: &mut Subscription, last: u64) -> Vec<Update> {
 #[test]
 fn what_one_node_appends_reaches_subscribers_of_the_other() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
     let mut changes = there.changes(None);
     let id = here.begin();
@@ -113,10 +65,58 @@ fn what_one_node_appends_reaches_subscribers_of_the_other() {
     });
 }
 
+/// A conversation goes while both nodes append to it: what was answered came before, what comes after is refused, nothing
+/// of it is left but what its fork reads, and the fork still verifies.
+#[test]
+fn a_conversation_that_is_deleted_under_appends_is_gone_as_a_whole() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (open(&database), open(&database));
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    for round in 0..12 {
+        let id = here.begin();
+        here.say(id, NewTurn::user("before the fork"));
+        let fork = here.conversation(id).fork(2).wait().unwrap().id();
+        let answered = AtomicU64::new(2);
+        let deleted = std::thread::scope(|scope| {
+            for tenant in [&here, &there, &here, &there] {
+                let answered = &answered;
+                scope.spawn(move || {
+                    let word = || tenant.conversation(id).append(NewTurn::user("word")).wait();
+                    let refusal = (0..10_000)
+                        .find_map(|_| word().map(|_| answered.fetch_add(1, Ordering::SeqCst)).err());
+                    let refusal = refusal.expect("the conversation goes");
+                    assert_eq!(refusal.code(), "conversation.absent", "{refusal}");
+                });
+            }
+            until("both nodes append", || answered.load(Ordering::SeqCst) > 2 + round * 3);
+            let by = if round % 2 == 0 { &here } else { &there };
+            by.conversation(id).delete("while it is used").wait().unwrap()
+        });
+        assert_eq!(deleted.head.seq, answered.load(Ordering::SeqCst), "each answered append came before");
+        for tenant in [&here, &there] {
+            refused(tenant.conversation(id).get().map(drop), "conversation.absent", "");
+            assert!(tenant.tombstones().unwrap().iter().any(|tombstone| tombstone.head == deleted.head));
+            let head = tenant.conversation(fork).get().unwrap().head;
+            assert_eq!(tenant.conversation(fork).log().verify(None).unwrap().head, head);
+        }
+        let of = |table: &str, place: &str| {
+            format!(
+                "{table} t JOIN conversation_rows c ON c.tenant = t.tenant AND c.no = t.conversation
+                 WHERE c.deleted IS NOT NULL AND {place} > 2"
+            )
+        };
+        for table in ["events", "turn_rows", "kept_folds", "summary_rows"] {
+            database.counts(0, &of(table, "t.seq"));
+        }
+        database.counts(0, &of("turn_chunks", "t.turn_seq"));
+        database.counts(0, &of("answered_requests", "t.last_seq"));
+    }
+}
+
 #[test]
 fn text_of_a_turn_that_is_open_on_one_node_reaches_the_other() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
     let id = here.begin();
     let mut subscription = there.conversation(id).subscribe(0).unwrap();
@@ -163,7 +163,7 @@ pub fn stream_until_killed() {
 #[test]
 fn a_turn_of_a_node_that_dies_comes_back_as_interrupted() {
     let Some(database) = Database::new() else { return };
-    let store = database.open();
+    let store = open(&database);
     let tenant = store.tenant("acme").unwrap();
     let id = tenant.begin();
     let child = Process::start("stream", &[(STORE, database.url()), (CONVERSATION, id.to_string())]);
@@ -184,7 +184,7 @@ fn a_turn_of_a_node_that_dies_comes_back_as_interrupted() {
 #[test]
 fn keys_and_settings_hold_on_every_node() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let (key, text) = one.keys().create(NewKey::new("acme", KeyRole::Writer)).unwrap();
     assert_eq!(other.keys().find(&text).unwrap().key, key.id);
     let before = other.keys().changes();
@@ -203,7 +203,7 @@ fn keys_and_settings_hold_on_every_node() {
 #[test]
 fn changes_are_not_forgotten_when_a_look_for_them_fails() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
     for nth in 0..30 {
         let id = here.begin();
@@ -245,9 +245,8 @@ fn every_node_recalls_the_same() {
         assert!(found.data[0].matched.vector.is_some());
     }
     there.conversation(id).erase(cat, None, "asked to").wait().unwrap();
-    let left = "BEGIN; SET LOCAL everturn.tenants = '*'; SELECT 1 / (CASE WHEN count(*) = 0 THEN 1 ELSE 0 END)
-        FROM recall_words WHERE word = 'sofa'; SELECT 1 / (CASE WHEN count(*) = 1 THEN 1 ELSE 0 END) FROM recall_vectors; COMMIT";
-    sql(&database.url(), left);
+    database.counts(0, "recall_words WHERE word = 'sofa'");
+    database.counts(1, "recall_vectors");
     for tenant in [&here, &there] {
         assert!(recalled(tenant).data.iter().all(|hit| hit.turn != Some(cat)));
     }
@@ -257,9 +256,7 @@ fn every_node_recalls_the_same() {
 
 #[test]
 fn without_pgvector_a_recall_says_that_it_compared_words() {
-    let Some(database) = Database::new() else { return };
-    sql(&database.server, &format!("DROP DATABASE {}", database.name));
-    sql(&database.server, &format!("CREATE DATABASE {} TEMPLATE template0", database.name));
+    let Some(database) = Database::without_extensions() else { return };
     let store = embedding(&database);
     let tenant = store.tenant("acme").unwrap();
     let id = tenant.begin();

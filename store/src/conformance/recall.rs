@@ -181,6 +181,21 @@ pub fn a_turn_has_neighbours(store: &dyn Backend) {
     take_in(store);
     let last = beside(&Filter::default(), 2);
     assert_eq!(last[0], ["two 1", "one 2", "four 1", "five again 2"]);
+    // One that took the place of another later stands at the end of what is read as of then, and of a fork from then.
+    let (late, fork) = (m.say("four at last"), m.key());
+    let by = TurnId(late.id.0);
+    let then = append(store, &key, vec![late, m.say("seven")]).conversation.head.seq;
+    done(store, m.fork(&fork, &key, then));
+    let four =
+        store.turns(&key, &TurnQuery { limit: 9, ..TurnQuery::default() }).expect("turns").swap_remove(3);
+    append(store, &key, vec![m.supersede(four.id, by)]);
+    take_in(store);
+    assert_eq!(beside(&Filter::default(), 1)[0], ["two 1", "four at last 1"]);
+    for filter in [Filter { through_seq: Some(then), ..within(&key) }, within(&fork)] {
+        let beside = store.neighbours(&key.tenant, &filter, &[entry(&key)], 4).expect("an answer");
+        let seqs: Vec<u64> = beside[0].iter().map(|(found, _)| found.seq).collect();
+        assert_eq!(seqs, [3, 2, 5, 8, 7, 10], "{filter:?}");
+    }
 }
 
 /// More and rarer matching words rank higher.

@@ -6,7 +6,7 @@ use crate::runtime::drive;
 use deadpool_postgres::Object;
 use everturn_core::Error;
 use everturn_core::id::TenantName;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
@@ -207,10 +207,7 @@ impl Db {
     /// Several statements in one round trip, with the end of the transaction if they are the last.
     pub fn together(&self, all: &[Pending], commit: bool) -> Result<Vec<Vec<Row>>, Error> {
         self.run(async {
-            let mut prepared = Vec::with_capacity(all.len());
-            for one in all {
-                prepared.push(self.client().prepare_cached(one.sql).await?);
-            }
+            let prepared = try_join_all(all.iter().map(|one| self.client().prepare_cached(one.sql))).await?;
             let queries = async {
                 let mut rows = Vec::with_capacity(all.len());
                 let sent = prepared.iter().zip(all).map(|(statement, one)| async move {

@@ -295,13 +295,10 @@ impl Elsewhere for Postgres {
         self.node()?.cursor.lock().news(&self.of_all()?)
     }
 
-    fn open_turns_of(&self, keys: &[Key]) -> Result<Vec<(Key, TurnId)>, Error> {
-        let tenants: Vec<&str> = keys.iter().map(|key| key.tenant.as_str()).collect();
-        let ids: Vec<Vec<u8>> = keys.iter().map(|key| key.id.to_bytes().to_vec()).collect();
-        let sql = "SELECT c.tenant, c.id, t.id FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id)
-             JOIN conversation_rows c ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced AND c.deleted IS NULL
-             JOIN turn_rows t ON t.tenant = c.tenant AND t.conversation = c.no AND t.status = 'pending' AND t.node <> $3";
-        self.of_all()?.query(sql, &[&tenants, &ids, &self.node()?.no])?.iter().map(open_turn).collect()
+    fn open_turns_elsewhere(&self) -> Result<Vec<(Key, TurnId)>, Error> {
+        let sql = "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.tenant = t.tenant AND c.no = t.conversation
+             WHERE t.status = 'pending' AND t.node <> $1 AND c.deleted IS NULL";
+        self.of_all()?.query(sql, &[&self.node()?.no])?.iter().map(open_turn).collect()
     }
 
     fn orphaned_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {

@@ -318,36 +318,36 @@ impl Buffer {
     }
 }
 
-/// A trace of a batch that is there if and only if the batch was committed.
+/// Traces of a batch: one of them is there if and only if the batch was committed.
 pub enum Proof {
-    Event {
-        key: Key,
-        seq: u64,
-        id: EventId,
-    },
+    /// The first event in each conversation. Another process may have deleted some of them since. If it deleted all, the
+    /// requests are refused when they are repeated. None if the batch only has what may be written again: chunks, answered
+    /// requests.
+    Events(Vec<(Key, u64, EventId)>),
     Deletion {
         key: Key,
         at: Timestamp,
     },
-    /// Only what may be written again: chunks, answered requests.
-    None,
 }
 
 impl Proof {
     pub fn is_written(&self, db: &Db) -> Result<bool, Error> {
         let found = match self {
-            Proof::Event { key, seq, id } => {
-                let sql =
-                    "SELECT 1 FROM conversation_rows c JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no
-                     WHERE c.tenant = $1 AND c.id = $2 AND e.seq = $3 AND e.id = $4";
-                let (of, id) = (key.id.to_bytes(), id.to_bytes());
-                db.query_one(sql, &[&key.tenant.as_str(), &&of[..], &signed(*seq), &&id[..]])?
+            Proof::Events(all) if all.is_empty() => None,
+            Proof::Events(all) => {
+                let sql = "SELECT 1 FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bytea[]) AS n (tenant, id, seq, event)
+                     JOIN conversation_rows c ON c.tenant = n.tenant AND c.id = n.id
+                     JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no AND e.seq = n.seq AND e.id = n.event LIMIT 1";
+                let tenants: Vec<String> = column(all, |(key, ..)| key.tenant.to_string());
+                let ids: Vec<Vec<u8>> = column(all, |(key, ..)| key.id.to_bytes());
+                let seqs: Vec<i64> = column(all, |(_, seq, _)| signed(*seq));
+                let events: Vec<Vec<u8>> = column(all, |(.., event)| event.to_bytes());
+                db.query_one(sql, &[&tenants, &ids, &seqs, &events])?
             }
             Proof::Deletion { key, at } => {
                 let sql = "SELECT 1 FROM conversation_rows WHERE tenant = $1 AND id = $2 AND deleted = $3";
                 db.query_one(sql, &[&key.tenant.as_str(), &&key.id.to_bytes()[..], &at.0])?
             }
-            Proof::None => None,
         };
         Ok(found.is_some())
     }
@@ -478,11 +478,12 @@ impl<'a> Batch<'a> {
             return Proof::Deletion { key, at };
         }
         let written = answers.iter().flatten().filter(|committed| !committed.repeated);
-        let first = written.filter_map(|committed| Some((committed, committed.events.first()?))).next();
-        first.map_or(Proof::None, |(committed, event)| {
+        let mut first: BTreeMap<Key, (u64, EventId)> = BTreeMap::new();
+        for (committed, event) in written.filter_map(|one| Some((one, one.events.first()?))) {
             let key = Key { tenant: committed.conversation.tenant.clone(), id: event.conversation };
-            Proof::Event { key, seq: event.seq, id: event.id }
-        })
+            first.entry(key).or_insert((event.seq, event.id));
+        }
+        Proof::Events(first.into_iter().map(|(key, (seq, id))| (key, seq, id)).collect())
     }
 
     /// Writes the rest and commits, in one round trip.

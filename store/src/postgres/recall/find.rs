@@ -28,6 +28,9 @@ const PAGE_ENTRIES: usize = 1_000;
 /// Maximum distance of a neighbouring turn, in events: where a filter leaves few turns, the search stops here.
 const BESIDE_EVENTS_MAX: i64 = 50;
 
+/// After every `seq`.
+const END: i64 = i64::MAX;
+
 /// Number (negative for private entries), conversation, `seq`, kind, id and time.
 pub const FOUND_COLUMNS: &str =
     "CASE WHEN e.audience IS NULL THEN e.no ELSE -e.no END, c.id, e.seq, e.kind, e.id, e.at";
@@ -546,23 +549,31 @@ impl WordSearch for Postgres {
     ) -> Result<Vec<Vec<(Proposal, usize)>>, Error> {
         let db = self.of(tenant)?;
         let Some(scope) = Searched::new(&db, tenant, filter)? else { return Ok(Vec::new()) };
-        // In the order in which they are read: an edit stands where the turn stood that it replaces.
-        let side = |side: i32, within: &str, order: &str| {
+        // In the order in which they are read: an edit stands where the turn stood that it replaces, unless it was put there
+        // after the end of what is in scope.
+        let place =
+            |of: &str| format!("(CASE WHEN {of}.placed_seq > l.cap THEN {of}.seq ELSE {of}.place END)");
+        let side = |side: i32, first: &str, last: &str, order: &str| {
+            let (place, within) = (place("t"), format!("BETWEEN m.place {first} AND m.place {last}"));
+            // Either is in the range if the place is; for these there are indexes.
+            let near = format!("(t.place {within} OR t.seq {within}) AND {place} {within}");
             format!(
-                "(SELECT {FOUND_COLUMNS}, {side} AS side, row_number() OVER (ORDER BY t.place {order}, t.seq {order}) AS away
+                "(SELECT {FOUND_COLUMNS}, {side} AS side, row_number() OVER (ORDER BY {place} {order}, t.seq {order}) AS away
                   FROM turn_rows t JOIN recall_entries e ON e.tenant = t.tenant AND e.id = t.id AND e.conversation = t.conversation
                   JOIN conversation_rows c ON c.tenant = e.tenant AND c.no = e.conversation
-                  WHERE t.tenant = $1 AND t.conversation = s.conversation AND t.place {within} AND e.kind = 0 AND e.audience IS NULL AND {IN_SCOPE}
-                  ORDER BY t.place {order}, t.seq {order} LIMIT $12)"
+                  WHERE t.tenant = $1 AND t.conversation = s.conversation AND {near} AND e.kind = 0 AND e.audience IS NULL AND {IN_SCOPE}
+                  ORDER BY {place} {order}, t.seq {order} LIMIT $12)"
             )
         };
-        let before = side(0, "BETWEEN p.place - $13 AND p.place - 1", "DESC");
-        let after = side(1, "BETWEEN p.place + 1 AND p.place + $13", "ASC");
+        let (before, after) = (side(0, "- $13", "- 1", "DESC"), side(1, "+ 1", "+ $13", "ASC"));
         let sql = format!(
             "SELECT b.*, n.nth FROM unnest($11::integer[]) WITH ORDINALITY AS n (no, nth)
              JOIN recall_entries s ON s.tenant = $1 AND s.no = n.no AND s.kind = 0 AND s.audience IS NULL
              JOIN turn_rows p ON p.tenant = $1 AND p.id = s.id AND p.conversation = s.conversation
-             CROSS JOIN LATERAL ({before} UNION ALL {after}) b ORDER BY n.nth, b.side, b.away"
+             CROSS JOIN LATERAL (SELECT coalesce(min(l.cap), {END}) AS cap FROM unnest($2::bigint[], $4::bigint[]) AS l (no, cap) WHERE l.no = s.conversation) l
+             CROSS JOIN LATERAL (SELECT {} AS place) m
+             CROSS JOIN LATERAL ({before} UNION ALL {after}) b ORDER BY n.nth, b.side, b.away",
+            place("p")
         );
         let mut params = scope.params();
         let nos: Vec<i32> = entries.iter().map(|entry| number(*entry)).collect();

@@ -1,11 +1,11 @@
 //! Shared by several processes: places of assets, background work, encrypted connections.
 
-use super::Database;
+use super::open;
 use crate::places;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::time::Timestamp;
-use everturn_store::conformance::{Maker, create, tenant};
+use everturn_store::conformance::{Database, Maker, create, tenant};
 use everturn_store::postgres::{self, Postgres};
 use everturn_store::{Assets, CheckedLog, Leases, Work, WorkDone};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 mod assets {
     everturn_store::conformance!(assets |promise: fn(&dyn everturn_store::Assets)| {
         let Some(database) = super::Database::new() else { return };
-        promise(&database.open());
+        promise(&super::open(&database));
     });
 }
 
@@ -53,7 +53,7 @@ fn assets_stay_in_the_place_that_was_chosen_first() {
     if let Some(other) = Database::new() {
         refused(&format!("{}&assets={first}", other.url()), "assets.taken");
         // Nor move there with assets in its database.
-        let store = other.open();
+        let store = open(&other);
         store.put(&acme, sha256, b"bytes".to_vec()).unwrap();
         refused(&format!("{}&assets={second}", other.url()), "assets.moved");
     }
@@ -70,7 +70,7 @@ fn assets_stay_in_the_place_that_was_chosen_first() {
 #[test]
 fn work_is_done_by_one_process_and_taken_over() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let m = Maker::default();
     let key = m.key();
     assert!(one.leads("sweep").unwrap() && one.leads("sweep").unwrap() && !other.leads("sweep").unwrap());
