@@ -245,7 +245,7 @@ impl Log for Postgres {
                 }
                 // One request fails the whole batch: retry each by itself.
                 Err(broken) if broken.by_data && count > 1 => {
-                    return batch.into_iter().flat_map(|request| self.commit_free(vec![request])).collect();
+                    return batch.into_iter().flat_map(|request| self.commit(vec![request])).collect();
                 }
                 Err(broken) if broken.held && locks == Locks::Soon => locks = Locks::Free,
                 Err(broken) if (broken.again || broken.held) && tries < TRIES => tries += 1,
