@@ -25,7 +25,7 @@ impl Speech {
 }
 
 /// Elements that agents put around text of their own, and what each is.
-const ELEMENTS: [(&str, &str); 30] = [
+const ELEMENTS: [(&str, &str); 31] = [
     ("bash-input", "shell command"),
     ("bash-stderr", "shell output"),
     ("bash-stdout", "shell output"),

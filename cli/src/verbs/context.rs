@@ -79,7 +79,7 @@ pub fn run(args: &Args, verb: &Context) -> Result<(), Failure> {
             args,
             Options { create: false, embedder: open::embedder(args)?, ..open::options(args)? },
         )?,
-        false if recalls => open::recalling(args, Vec::new())?,
+        false if recalls => open::recalling(args, Vec::new(), false)?,
         false => open::reading(args)?,
     };
     let id = store.resolve(&verb.conversation)?;

@@ -91,7 +91,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         [("recall.embedder", "--embedder", &verb.embedder), ("recall.rerank", "--rerank", &verb.rerank)];
     let flags =
         models.into_iter().filter_map(|(key, flag, value)| Some(Flag { key, flag, value: value.clone()? }));
-    let store = open::recalling(args, flags.collect())?;
+    let store = open::recalling(args, flags.collect(), verb.index)?;
     if verb.index {
         index(&store)?;
         if verb.query.is_empty() {

@@ -617,7 +617,11 @@ impl ConversationHandle {
                     CompactionPolicy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
                 // Done once nothing is left to cover.
                 match compaction::plan(&policy, &unsummarized.candidates(), Some(through_seq + 1), true) {
-                    Some(cut) => self.tenant.compact_to(&unsummarized, &policy, cut, &options).map(|_| None),
+                    Some(cut) => match self.tenant.compact_to(&unsummarized, &policy, cut, &options) {
+                        // Another process was faster: its checkpoint may cover less.
+                        Err(error) if error.is("compaction.stale") => Ok(None),
+                        compacted => compacted.map(|_| None),
+                    },
                     None => Ok(Some(conversation.head)),
                 }
             })?;

@@ -266,3 +266,99 @@ fn without_pgvector_a_recall_says_that_it_compared_words() {
     assert_eq!((found.mode, found.data.len()), (RecallMode::Lexical, 1));
     assert!(found.note.unwrap().contains("pgvector"));
 }
+
+/// A process that hangs with the lock of one conversation: appends to others are answered, and those to it once it is free.
+#[test]
+fn a_hanging_process_holds_back_only_its_conversation() {
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let tenant = store.tenant("acme").unwrap();
+    let (busy, free) = (tenant.begin(), tenant.begin());
+    let rows =
+        "SELECT 1 FROM conversation_rows WHERE no = (SELECT min(no) FROM conversation_rows) FOR UPDATE";
+    let hold = format!("BEGIN; SET LOCAL everturn.tenants = '*'; {rows}; SELECT pg_sleep(5); COMMIT");
+    std::thread::scope(|scope| {
+        scope.spawn(|| sql(&database.url(), &hold));
+        let sleeping = "SELECT 1 / count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%pg_sleep(5)%'";
+        until("it is locked", || can(&database.url(), sleeping));
+        let began = std::time::Instant::now();
+        let late = ["one", "two", "three"].map(|word| tenant.conversation(busy).append(NewTurn::user(word)));
+        for nth in 0..20 {
+            tenant.say(free, NewTurn::user(&format!("word {nth}")));
+        }
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        for commit in late {
+            commit.wait().unwrap();
+        }
+    });
+    let said: Vec<String> = tenant.turns(busy).iter().filter_map(words).collect();
+    assert_eq!(said, ["one", "two", "three"]);
+}
+
+fn can(url: &str, command: &str) -> bool {
+    let psql = std::env::var("EVERTURN_TEST_POSTGRES_BIN").map_or("psql".into(), |bin| format!("{bin}/psql"));
+    Command::new(psql)
+        .args(["-q", "-o", "/dev/null", url, "-c", command])
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap()
+        .success()
+}
+
+/// A private turn that is open on one node is absent on the other for those who may not see it.
+#[test]
+fn a_private_turn_that_is_open_elsewhere_is_absent_for_others() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (database.open(), database.open());
+    let called = |store: &Everturn, key: &str, actors: &[&str]| {
+        let actors: Vec<String> = actors.iter().map(ToString::to_string).collect();
+        store.tenant("acme").unwrap().called_by(everturn::Caller::holding(key, KeyRole::Writer, &actors))
+    };
+    let ana = called(&one, "key_ana", &["ana"]);
+    let id = ana.begin();
+    let private = NewStream {
+        actor: Some("ana".into()),
+        visibility: Some(everturn_core::event::Visibility::Private),
+        ..NewStream::default()
+    };
+    let turn = ana.conversation(id).open(private).wait().unwrap().id;
+    let said = |tenant: Tenant| {
+        tenant.conversation(id).open_turn(turn).chunk(None, "x").unwrap_err().code().to_string()
+    };
+    assert_eq!(said(called(&other, "key_bob", &["bob"])), "turn.absent");
+    assert_eq!(said(called(&other, "key_any", &[])), "turn.absent");
+    assert_eq!(said(called(&other, "key_ana", &["ana"])), "turn.open_elsewhere");
+}
+
+/// Erasing while another node compacts the same conversation succeeds.
+#[test]
+fn an_erasure_beside_a_compaction_of_another_node_succeeds() {
+    let Some(database) = Database::new() else { return };
+    let quiet = || {
+        let options = Options { auto_compaction: false, ..Options::default() };
+        Everturn::open_with(&database.url(), options).unwrap()
+    };
+    let (one, other) = (quiet(), quiet());
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    let id = here.begin();
+    let turns: Vec<_> =
+        (0..60).map(|nth| here.say(id, NewTurn::user(&format!("word {nth} of many")))).collect();
+    let options = everturn::CompactOptions { extractive: true, ..everturn::CompactOptions::default() };
+    here.conversation(id).compaction().compact(options.clone()).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                there.say(id, NewTurn::user("a word more"));
+                let _ = there.conversation(id).compaction().compact(options.clone());
+            }
+        });
+        let erased: Vec<_> = turns
+            .iter()
+            .take(25)
+            .map(|turn| here.conversation(id).erase(turn.id, None, "asked for").wait())
+            .collect();
+        done.store(true, Ordering::SeqCst);
+        erased.into_iter().for_each(|erased| drop(erased.unwrap()));
+    });
+}

@@ -543,6 +543,33 @@ async fn a_key_that_another_process_revokes_ends_its_live_streams() {
     stage.stop().await;
 }
 
+/// Streams that were opened when no key was needed, of a conversation and of the tenant, end with the first key, whichever
+/// process makes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_key_ends_live_streams_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    let writer = Everturn::open(&url).unwrap();
+    let reading = Everturn::open_with(&url, Options { read_only: true, ..Options::default() }).unwrap();
+    let id =
+        writer.tenant("default").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
+    let events = format!("/api/v1/conversations/{id}/events");
+    let (here, there) = (Stage::over(writer.clone(), asking()).await, Stage::over(reading, asking()).await);
+    let mut open = Vec::new();
+    for stage in [&here, &there] {
+        let mut live = Live::connect(stage.request(Method::GET, &events)).await;
+        live.expect("event").await;
+        open.push(live);
+    }
+    key(&writer, "default", KeyRole::Reader);
+    for live in &mut open {
+        assert_eq!(live.expect("error").await.data["code"], "access.ended");
+        assert!(live.next().await.is_none(), "the stream has ended");
+    }
+    here.stop().await;
+    there.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_expires_ends_its_live_streams() {
     let store = Everturn::open("memory:").unwrap();

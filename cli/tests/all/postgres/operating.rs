@@ -1,7 +1,8 @@
 //! The commands of docs/operating.md, on a PostgreSQL of their own.
 
-use super::cluster::{Folder, as_nobody, free_port};
+use super::cluster::{Database, Folder, as_nobody, free_port};
 use super::rounds;
+use crate::Shell;
 use crate::documents::{blocks, page};
 use std::process::Command;
 
@@ -80,5 +81,23 @@ until grep -q listens serve.log; do kill -0 $!; sleep 0.1; done; kill $!; wait $
             "everturn list\n",
         );
         assert!(out.contains("From a laptop"), "{out}");
+    });
+}
+
+/// Without any server: a copy is indexed by the command that says so.
+#[test]
+fn recall_is_indexed_by_a_command() {
+    rounds(|_| {
+        let (shell, folder) = (Shell::new(), Folder::new());
+        let database = Database::new(&folder);
+        let url = format!("postgres://everturn@127.0.0.1:{}/everturn", database.port);
+        let id = shell.json(&["new", "--title", "first", "--json"])["id"].as_str().unwrap().to_string();
+        shell.ok(&["append", &id, "the harbour is closed on Mondays"]);
+        let source = format!("sqlite:{}", shell.path("store.db").display());
+        shell.ok(&["copy", "--from", &source, "--to", &url]);
+        let indexed = shell.ok(&["recall", "--index", "--embedder", "none", "--store", &url]);
+        assert_eq!(indexed, "everything is indexed\n");
+        let found = shell.ok(&["recall", "harbour", "--embedder", "none", "--store", &url]);
+        assert!(found.contains("closed on Mondays"), "{found}");
     });
 }

@@ -198,7 +198,7 @@ fn assets_elsewhere_are_read_and_erased_by_every_node() {
     let seen = there.asset(&asset.id).unwrap();
     assert!(there.asset_bytes(&seen).unwrap() == bytes);
     assert!(there.asset_range(&seen, 10..20).unwrap() == bytes[10..20]);
-    let stored = || Place::new(&url, std::env::vars()).unwrap().readable().list().unwrap().len();
+    let stored = || Place::new(&url, std::env::vars()).unwrap().into_assets().list().unwrap().len();
     assert_eq!(stored(), 1);
     there.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
     assert_eq!(stored(), 0);
