@@ -97,7 +97,8 @@ pub fn run(link: &Link) -> Result<(), Error> {
     let (standby, has_schema, unbound): (bool, bool, bool) =
         (rows::get(&row, 1)?, rows::get(&row, 2)?, rows::get(&row, 3)?);
     if standby {
-        let text = "this PostgreSQL server is a standby; name the primary, or target_session_attrs=read-write, in the URL";
+        let text = "this PostgreSQL server is a standby; name the primary, or target_session_attrs=read-write, in the URL, or \
+                    serve it with --read-only";
         return Err(Error::busy("store.standby", text));
     }
     if !has_schema {
