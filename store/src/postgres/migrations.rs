@@ -139,9 +139,11 @@ pub fn run(link: &Link) -> Result<(), Error> {
 fn renumber(db: &Db) -> Result<(), Error> {
     const OLD: &str = "'3'::xid8";
     let future = |column: &str| format!("{column} >= pg_snapshot_xmax(pg_current_snapshot())");
+    let last = |table: &str| format!("(SELECT changed FROM {table} ORDER BY changed DESC LIMIT 1)");
     let sql = format!(
-        "SELECT EXISTS (SELECT 1 FROM conversation_rows WHERE {0}) OR EXISTS (SELECT 1 FROM access_keys WHERE {0})",
-        future("changed")
+        "SELECT coalesce(greatest({}, {}) >= pg_snapshot_xmax(pg_current_snapshot()), false)",
+        last("conversation_rows"),
+        last("access_keys")
     );
     let row = db.query_one(&sql, &[])?;
     if !row.map_or(Ok(false), |row| rows::get(&row, 0))? {
