@@ -112,6 +112,7 @@ pub fn run(link: &Link) -> Result<(), Error> {
     }
     check_encoding(&db)?;
     let mut version = version(&db)?;
+    not_newer(version)?;
     if version > 0 {
         check_role(&db)?;
     }
@@ -127,8 +128,6 @@ pub fn run(link: &Link) -> Result<(), Error> {
             db.execute("INSERT INTO schema_versions (version) VALUES ($1)", &[&(number as i32 + 1)])?;
         }
         db.batch(VIEWS)?;
-    } else {
-        not_newer(version)?;
     }
     renumber(&db)?;
     db.commit()

@@ -37,7 +37,6 @@ use read::Lineage;
 use recall::{Claim, Embedding};
 use rows::signed;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use write::Proof;
