@@ -343,7 +343,11 @@ fn an_erasure_beside_a_compaction_of_another_node_succeeds() {
     let id = here.begin();
     let turns: Vec<_> =
         (0..60).map(|nth| here.say(id, NewTurn::user(&format!("word {nth} of many")))).collect();
-    let options = everturn::CompactOptions { extractive: true, ..everturn::CompactOptions::default() };
+    let options = everturn::CompactOptions {
+        keep_last: Some(1),
+        extractive: true,
+        ..everturn::CompactOptions::default()
+    };
     here.conversation(id).compaction().compact(options.clone()).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -97,7 +97,8 @@ pub fn run(link: &Link) -> Result<(), Error> {
     let (standby, has_schema, unbound): (bool, bool, bool) =
         (rows::get(&row, 1)?, rows::get(&row, 2)?, rows::get(&row, 3)?);
     if standby {
-        let text = "this PostgreSQL server is a standby; name the primary, or target_session_attrs=read-write, in the URL";
+        let text = "this PostgreSQL server is a standby; name the primary, or target_session_attrs=read-write, in the URL, or \
+                    serve it with --read-only";
         return Err(Error::busy("store.standby", text));
     }
     if !has_schema {
@@ -111,6 +112,7 @@ pub fn run(link: &Link) -> Result<(), Error> {
     }
     check_encoding(&db)?;
     let mut version = version(&db)?;
+    not_newer(version)?;
     if version > 0 {
         check_role(&db)?;
     }
@@ -126,8 +128,6 @@ pub fn run(link: &Link) -> Result<(), Error> {
             db.execute("INSERT INTO schema_versions (version) VALUES ($1)", &[&(number as i32 + 1)])?;
         }
         db.batch(VIEWS)?;
-    } else {
-        not_newer(version)?;
     }
     renumber(&db)?;
     db.commit()
@@ -138,9 +138,11 @@ pub fn run(link: &Link) -> Result<(), Error> {
 fn renumber(db: &Db) -> Result<(), Error> {
     const OLD: &str = "'3'::xid8";
     let future = |column: &str| format!("{column} >= pg_snapshot_xmax(pg_current_snapshot())");
+    let last = |table: &str| format!("(SELECT changed FROM {table} ORDER BY changed DESC LIMIT 1)");
     let sql = format!(
-        "SELECT EXISTS (SELECT 1 FROM conversation_rows WHERE {0}) OR EXISTS (SELECT 1 FROM access_keys WHERE {0})",
-        future("changed")
+        "SELECT coalesce(greatest({}, {}) >= pg_snapshot_xmax(pg_current_snapshot()), false)",
+        last("conversation_rows"),
+        last("access_keys")
     );
     let row = db.query_one(&sql, &[])?;
     if !row.map_or(Ok(false), |row| rows::get(&row, 0))? {

@@ -37,7 +37,6 @@ use read::Lineage;
 use recall::{Claim, Embedding};
 use rows::signed;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use write::Proof;
@@ -258,8 +257,9 @@ impl Log for Postgres {
             Some(_) => Error::busy(
                 "commit.unknown",
                 format!(
-                    "{error} The connection broke during the commit, so it is unknown whether this was written: repeat it \
-                     with the same idempotency key, or read the conversation first"
+                    "{}. The commit was not answered, so it is unknown whether this was written: repeat it with the same \
+                     idempotency key, or read the conversation first",
+                    error.text().trim_end_matches("; try again")
                 ),
             ),
         };

@@ -244,7 +244,8 @@ fn a_conversation_that_is_locked_holds_back_no_other() {
     for (nth, hold) in holds.iter().enumerate() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let locked = format!("BEGIN; SET LOCAL everturn.tenants = '*'; {hold}; SELECT pg_sleep(4); COMMIT");
+                let locked =
+                    format!("BEGIN; SET LOCAL everturn.tenants = '*'; {hold}; SELECT pg_sleep(4); COMMIT");
                 database.run(&locked).unwrap();
             });
             let is_locked = "SELECT 1 / count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(4)%' AND wait_event = 'PgSleep' AND pid <> pg_backend_pid()";
