@@ -67,7 +67,7 @@ export function view(frame) {
     jsonl.title = redacted.checked ? "A masked file could not be verified" : "";
   });
   const el = h("div.scroll", null,
-    h("section.panel", null, h("h2", null, "Verify"), h("p.dim", null, "Each event contains the hash of the previous one. Keep the head hash to prove later that nothing was changed."), verdict, h("div.row", null, button("Verify", verify, { class: "primary" }), button("Check the links in this browser", walk)), here),
+    h("section.panel", null, h("h2", null, "Verify"), h("p.dim", null, "Each event contains the hash of the previous one. Keep the head hash to prove later that nothing was changed."), verdict, h("div.row", null, button("Verify", verify, { class: "primary" }), button("Check the chain in this browser", walk)), here),
     h("section.panel", null, h("h2", null, "Export"), h("label.row.check", null, redacted, h("span", null, "Mask secrets and personal data", h("span.dim", null, ": keys, passwords, e-mail addresses, phone and card numbers; files and images are left out"))), h("ul.formats", null, buttons.map(([format, text, one]) => h("li", null, h("div.grow", null, h("b", null, format), h("p.dim", null, text)), one)))));
   verify();
   return { el, destroy: () => abort.abort(), update() {} };

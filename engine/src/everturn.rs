@@ -323,6 +323,11 @@ impl Everturn {
         self.inner.shared.journal.ready()
     }
 
+    /// Whether it was opened for reading only, perhaps beside the one who writes: it may be behind.
+    pub fn is_read_only(&self) -> bool {
+        self.inner.shared.options.read_only
+    }
+
     /// Access keys of all tenants.
     pub fn keys(&self) -> Keys {
         Keys::new(self.inner.shared.clone(), Some(self.inner.clone()))

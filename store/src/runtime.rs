@@ -47,15 +47,32 @@ impl Wake for Sleeper {
     }
 }
 
-/// Drives a future on this thread. Unlike a runtime's `block_on` it may be called from anywhere.
+/// Drives a future on this thread. Unlike a runtime's `block_on` it may be called from anywhere; inside a task of a runtime,
+/// the future must not wait for the task's turn to end.
 pub fn drive<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Sleeper(thread::current())));
     let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
+    let mut future = pin!(tokio::task::unconstrained(future));
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => return output,
             Poll::Pending => thread::park(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: closing a store inside a task of a server waited for ever.
+    #[test]
+    fn a_future_is_driven_inside_a_task_whose_turn_is_over() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let semaphore = tokio::sync::Semaphore::new(1);
+            // Many more than a task is given for one turn.
+            (0..1000).for_each(|_| drop(drive(semaphore.acquire()).unwrap()));
+        });
     }
 }

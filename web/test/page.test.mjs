@@ -770,7 +770,7 @@ test("a call that waits can be given up", async () => {
 test("proof: the server's verdict, the links followed here, and a file that verifies", async () => {
   const page = await open(talk(LOGIN) + "/proof");
   await page.waitForSelector(".big.good:has-text('Unchanged since it was written')");
-  await page.getByRole("button", { name: "Check the links in this browser" }).click();
+  await page.getByRole("button", { name: "Check the chain in this browser" }).click();
   await page.waitForSelector("text=Every link holds");
   assert.deepEqual(await accessible(page), []);
   await shot(page, "proof");
@@ -1156,6 +1156,30 @@ test("a key that may see numbers but no words gets the numbers", async () => {
   await server.end();
 });
 
+test("agent, project, branch and subagents are shown, and a project is listed alone", async () => {
+  const server = await Server.new();
+  const from = (more) => ({ metadata: { import: { format: "claude-code", cwd: "/work/harbour", git_branch: "tides", ...more } } });
+  const { id } = await server.post("/conversations", { title: "Fix the tide table", ...from() });
+  await server.say(id, "The table is an hour late.");
+  const helper = await server.post("/conversations", { title: "Look for time zones", ...from({ parent: id }) });
+  await server.say(helper.id, "Where are time zones used?");
+  await server.talk("Something else", "hello");
+  const page = await open(`${server.url}/#/c/${helper.id}`);
+  await page.waitForSelector('.entry:has-text("Fix the tide table") .people:has-text("claude-code · harbour")');
+  await page.waitForSelector('.entry:has-text("Look for time zones") .badge:has-text("subagent")');
+  assert.match(await text(page, ".facts"), /claude-code · branch tides · harbour · worked for another/);
+  await page.getByRole("button", { name: "harbour" }).first().click();
+  await page.waitForSelector('.entry:has-text("Something else")', { state: "detached" });
+  assert.equal(await page.locator(".entry").count(), 2);
+  assert.deepEqual(await accessible(page), []);
+  await page.getByRole("button", { name: "harbour ×" }).click();
+  await page.waitForSelector('.entry:has-text("Something else")');
+  await page.getByRole("link", { name: "worked for another" }).click();
+  await page.waitForSelector('h1:has-text("Fix the tide table")');
+  await quiet(page);
+  await server.end();
+});
+
 test("hostile content is shown as text and does nothing", async () => {
   const server = await Server.new();
   const evil = [
@@ -1167,6 +1191,9 @@ test("hostile content is shown as text and does nothing", async () => {
     "```html\n<script>window.hacked = 5</script>\n```\n\n| <b>a</b> | <script>1</script> |\n|---|---|\n| <img src=x onerror=alert(1)> | x |",
     "*".repeat(20000) + "[".repeat(5000) + "`".repeat(5000) + "> ".repeat(3000),
     "{{constructor.constructor('alert(1)')()}} ${alert(1)} <style>body{display:none}</style>",
+    // Slow for careless regular expressions, or too much for a table.
+    "~".repeat(4000) + "`", "`".repeat(4000) + " `", "# a" + " ".repeat(40000) + "x", "# " + "#".repeat(40000) + "x", "a | b\n" + " ".repeat(40000) + "x",
+    "```rust\n" + "#".repeat(40000) + "\n```", "[a".repeat(9000), "` `` ".repeat(4000), "|".repeat(3000) + "\n" + "-|".repeat(3000) + "\n" + "|\n".repeat(3000),
   ];
   const image = (type, data) => ({ role: "user", actor: "<b>mallory</b>", content: [{ type: "image", source: { type: "base64", media_type: type, data: Buffer.from(data).toString("base64") } }] });
   const id = await server.talk("<img src=x onerror=alert(1)> title", ...evil,
@@ -1174,6 +1201,8 @@ test("hostile content is shown as text and does nothing", async () => {
     { role: "user", content: [{ type: "image", source: { type: "url", url: "https://evil.example/x.png" } }] },
     { role: "assistant", content: [{ type: "tool_use", id: "t", name: "<script>alert(1)</script>", input: { command: "<img src=x onerror=alert(1)>" } }] },
     { role: "user", content: [{ type: "tool_result", tool_use_id: "t", content: [{ type: "text", text: "<script>alert(1)</script>" }, { type: "image", source: { type: "url", url: "https://evil.example/y.png" } }] }] },
+    { message: { role: "assistant", content: "bare", tool_calls: [{ id: "n", type: "function", function: { name: "now" } }] } },
+    { message: { type: "web_search_call", id: "ws", status: "completed" } },
     { message: { role: "assistant", content: "odd calls", tool_calls: [null, 7, { type: 5, id: {} }] } },
     { message: { role: "user", content: [null, 7, { type: 5 }, { type: "tool_result", content: 7 }, { type: "text", text: {} }, "odd blocks"] } },
     { role: "assistant", content: [{ type: "thinking", thinking: "<script>alert(1)</script>" }, { type: "whatever", html: "<script>alert(1)</script>" }] });
@@ -1189,6 +1218,7 @@ test("hostile content is shown as text and does nothing", async () => {
     assert.equal(await page.locator("main script, main iframe, main style, main object, main embed").count(), 0);
     const links = await page.locator("main a").evaluateAll((all) => all.map((one) => one.getAttribute("href")).filter((href) => !/^(https?:\/\/|mailto:|#)/.test(href)));
     assert.deepEqual(links, []);
+    if (view === "/projected") await page.waitForSelector('.msg:has-text("bare")');
   }
   await page.goto(`${server.url}/#/c/${id}`);
   await page.waitForSelector('.turn:has-text("odd blocks")');

@@ -225,11 +225,16 @@ pub fn run(shared: &Arc<Shared>) {
     }
 }
 
+/// Time after which no more conversations are checked before the store closes; their next append has it done.
+const FINISH_MAX: Duration = Duration::from_secs(2);
+
 /// The last check before the store closes, unless it would wait for a model.
 pub fn finish(shared: &Arc<Shared>) {
     if shared.options.summarizers.is_empty() {
+        let began = Instant::now();
         let left: Vec<Key> = shared.compaction.waiting().drain().map(|(key, _)| key).collect();
-        left.iter().for_each(|key| look(shared, key, false));
+        let in_time = left.iter().take_while(|_| began.elapsed() < FINISH_MAX);
+        in_time.for_each(|key| look(shared, key, false));
     }
 }
 

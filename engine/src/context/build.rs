@@ -118,14 +118,20 @@ impl ConversationContexts<'_> {
             self.0.settle_if_due()?;
         }
         let (options, mode) = (options.clone(), self.0.redaction()?);
-        let options = if mode == Mode::Mask { options.masked()? } else { options };
+        let mut options = if mode == Mode::Mask { options.masked()? } else { options };
+        let has_private_input = options.open_private()?;
         let mut actors = options.participants.clone();
         actors
             .extend(options.replies_as.iter().filter(|actor| !options.participants.contains(actor)).cloned());
         if !self.0.tenant.caller().actors().is_empty() {
             options.asked.iter().try_for_each(|turn| self.0.visible_turn(*turn).map(drop))?;
         }
-        self.0.claiming(&actors)?.context_with(&options, None)
+        let mut context = self.0.claiming(&actors)?.context_with(&options, None)?;
+        if has_private_input {
+            let names = || self.0.tenant.viewer().names().unwrap_or_default();
+            context.receipt.audience.get_or_insert_with(names);
+        }
+        Ok(context)
     }
 }
 

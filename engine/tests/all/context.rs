@@ -4,7 +4,9 @@ use crate::compacting::by_hand;
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, refused};
 use everturn::model::Provider;
-use everturn::{CompactOptions, Context, ContextOptions, Digest, NewFact, NewTurn, RecallRequest, Tenant};
+use everturn::{
+    Caller, CompactOptions, Context, ContextOptions, Digest, NewFact, NewTurn, RecallRequest, Tenant,
+};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
@@ -769,4 +771,26 @@ fn a_checkpoint_too_large_for_the_budget_is_shortened_by_its_parts() {
         "context.budget_too_small",
         "raise it",
     );
+}
+
+/// Regression: the private input of a recorded call was an asset for everyone, and not in the prompt.
+#[test]
+fn private_input_is_in_the_prompt_and_for_nobody_else() {
+    let (_store, scope) = memory();
+    let acting = |actor: &str| scope.called_by(Caller::default().acting_as(vec![actor.into()]).unwrap());
+    let id = scope.begin();
+    let (ann, bob) = (acting("ann").conversation(id), acting("bob").conversation(id));
+    let input = Raw::of(&json!({"role": "user", "content": "psst canary", "visibility": "private"})).unwrap();
+    let options =
+        ContextOptions { input: vec![input], provider: Provider::Anthropic, ..ContextOptions::new(2000) };
+    let context = ann.contexts().build(&options).unwrap();
+    assert!(
+        context.messages[0].get().contains("psst canary")
+            && !context.messages[0].get().contains("visibility")
+    );
+    let seq = ann.contexts().record(&context).unwrap().seq;
+    assert_eq!(ann.contexts().replay_at(seq).unwrap().prefix_hash, context.prefix_hash);
+    assert_eq!(ann.assets().list().unwrap().len(), 1);
+    assert_eq!(bob.assets().list().unwrap(), []);
+    refused(bob.contexts().replay_at(seq), "receipt.absent", "no context.receipt");
 }

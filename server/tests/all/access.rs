@@ -334,6 +334,36 @@ async fn what_is_another_tenants_is_not_there() {
     stage.stop().await;
 }
 
+/// Regression: a writer, who may delete and erase nothing, did both by changing `ttl` and `retention`.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_admin_has_the_conversations_of_others_deleted_or_erased() {
+    let store = Everturn::open("memory:").unwrap();
+    let (_, writer) = key(&store, "acme", KeyRole::Writer);
+    let (_, admin) = key(&store, "acme", KeyRole::Admin);
+    let id = store.tenant("acme").unwrap().create("theirs").wait().unwrap().id();
+    let stage = Stage::over(store, asking()).await;
+    let change = async |body: serde_json::Value, words: &str| {
+        let request = stage.request(Method::PATCH, &format!("/api/v1/conversations/{id}"));
+        ask(request.header("content-type", "application/json").body(body.to_string()), Some(words)).await
+    };
+    for body in [json!({"ttl": 1}), json!({"retention": "ephemeral"}), json!({"retention": "audit-only"})] {
+        let (status, text) = change(body, &writer).await;
+        assert!(status == 403 && text.contains("access.role") && text.contains("admin"), "{status} {text}");
+    }
+    assert_eq!(change(json!({"ttl": null, "retention": "full", "title": "mine"}), &writer).await.0, 200);
+    assert_eq!(change(json!({"ttl": 3600, "retention": "ephemeral"}), &admin).await.0, 200);
+    let (status, _) = ask(
+        stage
+            .request(Method::POST, "/api/v1/conversations")
+            .header("content-type", "application/json")
+            .body(json!({"ttl": 3600, "retention": "ephemeral"}).to_string()),
+        Some(&writer),
+    )
+    .await;
+    assert_eq!(status, 201, "of a conversation that is new, its author decides");
+    stage.stop().await;
+}
+
 /// Regression: with one index for all tenants, exact scores revealed how many entries of any tenant have a word
 /// or a prefix: with a writer's key another tenant's secrets could be read letter by letter.
 #[tokio::test(flavor = "multi_thread")]
