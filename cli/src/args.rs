@@ -28,7 +28,7 @@ pub const ONE_SCREEN: &str = "{about-with-newline}{usage-heading} {usage}\n\n{al
     after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
 pub struct Args {
-    /// sqlite:PATH or postgres://USER@HOST/DB; by default a file in your data folder [env: EVERTURN_STORE]
+    /// sqlite:PATH or postgres://…, by default your data folder [env: EVERTURN_STORE]
     #[arg(
         long,
         global = true,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// Most conversations that are named where the beginning of an id fits several.
 const NAMED_MAX: usize = 3;
-/// Number of conversations that are read at once to find the last one.
+/// Number of conversations among which the last one usually is.
 const LAST_PAGE: usize = 16;
 
 /// A tenant. No call reaches another tenant's data.
@@ -234,14 +234,17 @@ impl Tenant {
             let page = self.shared().journal.index.conversations(self.name(), &query)?;
             first = first.or(page.first().map(|conversation| conversation.id));
             let shown = page.iter().find(|conversation| !conversation.is_hidden());
-            let is_end = page.len() < LAST_PAGE;
+            let is_end = page.len() < query.limit;
             match shown.map(|conversation| conversation.id).or(first.filter(|_| is_end)) {
                 Some(id) => return Ok(id),
                 None if is_end => {
                     let text = "there is no conversation yet; `everturn new` begins one";
                     return Err(Error::not_found("conversation.none", text));
                 }
-                None => query.after = page.last().map(|last| query.order.position(last)),
+                None => {
+                    query.after = page.last().map(|last| query.order.position(last));
+                    query.limit = PAGE_ENTRIES_MAX;
+                }
             }
         }
     }

@@ -78,6 +78,6 @@ pub fn overview() -> Result<(), Failure> {
     let command = command.mut_arg("tenant", |tenant| tenant.hide(true));
     let command =
         FURTHER.iter().fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
-    let after = format!("More: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());
+    let after = format!("More: {further}. {}", command.get_after_help().cloned().unwrap_or_default());
     output::text(command.after_help(after).render_help().ansi().to_string().trim_end())
 }

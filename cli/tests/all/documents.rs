@@ -149,7 +149,7 @@ pages! {
         ["Ana lives in Porto", "Vila Nova de Gaia\n", "from #2", "retracted: only in the evening"];
     the_page_on_generating_runs_as_typed "docs/generate.md" [];
     the_page_on_importing_runs_as_typed "docs/import.md"
-        ["7 events in the file, 4 turns, 6 new", "1 conversation, 4 turns", "now delete it"];
+        ["7 lines in the file, 4 turns, 6 new", "1 conversation, 4 turns", "now delete it"];
     the_page_on_the_log_runs_as_typed "docs/log.md" [];
     the_page_on_the_page_runs_as_typed "docs/page.md" [];
     the_page_on_records_runs_as_typed "docs/record.md" [];

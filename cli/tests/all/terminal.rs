@@ -131,7 +131,7 @@ fn a_conversation_is_described_and_renamed() {
     let info = shell.ok(&["info", fork["id"].as_str().unwrap()]);
     assert!(info.contains(&format!("  fork of       {id} at #2\n")), "{info}");
     shell.ok(&["rename", &id, ""]);
-    assert!(shell.ok(&["info", &id]).starts_with("(no title)\n"));
+    assert!(shell.ok(&["info", &id]).starts_with("Fix login\n"));
 }
 
 #[test]

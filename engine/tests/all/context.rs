@@ -420,7 +420,7 @@ fn a_budget_without_room_for_the_newest_turn_is_an_error_with_the_numbers() {
     );
     // An input, or a prompt that was asked for without turns, needs none.
     let input = vec![Raw::of(&json!({"role": "user", "content": "x"})).unwrap()];
-    assert_eq!(build(&ContextOptions { input, ..ContextOptions::new(10) }).unwrap().messages.len(), 1);
+    assert_eq!(build(&ContextOptions { input, ..ContextOptions::new(15) }).unwrap().messages.len(), 1);
     assert!(
         build(&ContextOptions { last_n: Some(0), ..ContextOptions::new(8) }).unwrap().messages.is_empty()
     );

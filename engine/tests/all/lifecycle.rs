@@ -221,6 +221,8 @@ fn the_last_conversation_is_not_a_hidden_one() {
     assert_eq!(scope.resolve("@last").unwrap(), only, "there is no other");
     let own = scope.begin();
     scope.say(own, NewTurn::user("mine"));
-    (0..20).for_each(|_| drop(hide()));
+    for _ in 0..20 {
+        hide();
+    }
     assert_eq!(scope.resolve("@last").unwrap(), own);
 }
