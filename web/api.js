@@ -3,10 +3,17 @@
 const BASE = "/api/v1";
 const KEY = "everturn.key";
 
-/** An RFC 9457 problem; its message says what to do next. */
+/** The text of a problem without its hints at routes and commands: the page has places of its own. */
+export function plain(detail = "") {
+  const foreign = /`(everturn\b|(GET|POST|PUT|PATCH|DELETE) \/)/;
+  const noted = detail.replace(/ \([^()]*\)/g, (note) => (foreign.test(note) ? "" : note));
+  return noted.split(/(?<=[;.]) /).filter((part) => !foreign.test(part)).join(" ").replace(/;$/, "") || "The server refused this.";
+}
+
+/** An RFC 9457 problem. */
 export class Problem extends Error {
   constructor(status, code, detail) {
-    super(detail);
+    super(plain(detail));
     Object.assign(this, { status, code });
   }
 }
@@ -61,7 +68,7 @@ function headers(more) {
   return session.key ? { Authorization: "Bearer " + session.key, ...more } : { ...more };
 }
 
-async function ask(method, path, { query, body, signal, accept, more } = {}) {
+async function ask(method, path, { query, body, file, signal, accept, more } = {}) {
   const url = new URL(BASE + path, location.origin);
   for (const [key, value] of Object.entries(query ?? {})) {
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(key, value);
@@ -72,6 +79,7 @@ async function ask(method, path, { query, body, signal, accept, more } = {}) {
     sent.headers["Content-Type"] = "application/json";
     sent.body = JSON.stringify(body);
   }
+  if (file) sent.body = file;
   let answer;
   try {
     answer = await fetch(url, sent);
@@ -84,7 +92,7 @@ async function ask(method, path, { query, body, signal, accept, more } = {}) {
   if (answer.ok) return answer;
   let problem = {};
   try { problem = await answer.json(); } catch { /* not ours */ }
-  if (answer.status === 401) askForKey(session.key ? problem.detail : null);
+  if (answer.status === 401) askForKey(session.key && problem.detail ? plain(problem.detail) : null);
   throw new Problem(answer.status, problem.code ?? "http", problem.detail ?? `The server answered ${answer.status}.`);
 }
 
@@ -95,6 +103,7 @@ export const post = (path, body = {}, signal) => json("POST", path, { body, sign
 export const put = (path, body) => json("PUT", path, { body });
 export const patch = (path, body) => json("PATCH", path, { body });
 export const del = (path, query) => json("DELETE", path, { query });
+export const upload = (path, file) => json("POST", path, { file });
 export const blob = async (path, query) => (await ask("GET", path, { query })).blob();
 
 const images = new Map();

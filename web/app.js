@@ -134,7 +134,7 @@ class Page {
     this.leave();
     const key = h("input", { type: "password", name: "key", autocomplete: "off", required: true, placeholder: "et_…", "aria-describedby": "key-text" });
     const remember = h("input", { type: "checkbox" });
-    const text = h("p.dim", { id: "key-text", role: "status" }, words(detail ?? "This server requires a key. Create one with: everturn keys create"));
+    const text = h("p.dim", { id: "key-text", role: "status" }, words(detail ?? "This server requires a key. Whoever runs the server can create one."));
     const form = h("form.sign-in", { onsubmit: async (event) => {
       event.preventDefault();
       const before = session.key;

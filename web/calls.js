@@ -41,7 +41,7 @@ export function view(frame, at) {
   }
 
   function draw() {
-    if (!receipts.length) return clear(el, notice("No model call is recorded", "A receipt is written whenever a context is recorded: by generate, or by everturn context --record."));
+    if (!receipts.length) return clear(el, notice("No model call is recorded", "A receipt is written whenever a model is asked here, or a context is recorded."));
     chosen ??= receipts[0].seq;
     largest = Math.max(1, ...receipts.map((one) => one.body.used));
     clear(list, receipts.map((one) => {
@@ -74,7 +74,7 @@ export function view(frame, at) {
       h("p", null, h("b", null, number(used)), ` of ${number(policy?.token_budget ?? used)} tokens`, h("span.dim", null, `, counted by ${body.tokenizer}, written for ${body.renderer}`, body.projection ? [", projected by ", h("code", null, words(body.projection.policy))] : "")),
       h("div.big-bar", null, bar(sums, Math.max(used, policy?.token_budget ?? used))),
       h("table.blocks", null, h("thead", null, h("tr", null, ["Section", "Tokens", "Share"].map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text)))), h("tbody", null, sums.map(([name, tokens]) => h("tr", null, h("td", null, h("i.key", { class: "s-" + name }), name), h("td.right", null, number(tokens)), h("td.right", null, Math.round((tokens / used) * 100) + " %"))))),
-      before ? h("section", null, h("h3", null, "Compared with the previous call"), h("p", null, `The first ${plural(same, "block")} are the same: `, h("b", null, number(kept)), ` tokens (${Math.round((kept / used) * 100)} %) that a prompt cache still covers.`),
+      before ? h("section", null, h("h3", null, "Compared with the previous call"), h("p", null, same === 1 ? "The first block is the same: " : `The first ${same} blocks are the same: `, h("b", null, number(kept)), ` tokens (${Math.round((kept / used) * 100)}%) that a prompt cache still covers.`),
         h("div.big-bar", null, h("span.bar", { role: "img", "aria-label": `${kept} of ${used} tokens unchanged` }, h("i.s-state", { vars: { width: (kept / used) * 100 + "%" } })))) : h("p.dim", null, "This is the first recorded call; there is nothing to compare it with."),
       h("section", null, h("h3", null, "Included"), h("div.table", { tabIndex: 0, role: "region", "aria-label": "Blocks" }, h("table.blocks", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Section"), h("th", { scope: "col" }, "From"), h("th.right", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, before ? "Change" : ""))),
         h("tbody", null, blocks.map((one) => h("tr", { class: before && !old.has(one.sha256) ? "is-new" : "" }, h("td", null, h("i.key", { class: "s-" + one.section }), one.section), h("td", null, link(one.source)), h("td.right", null, number(one.tokens)), h("td", null, before && !old.has(one.sha256) ? h("span.badge.live", null, "new") : ""))),

@@ -4,7 +4,7 @@ import { h, MOD, clear, plainly, icon, iconButton, button, words, when, number, 
 import { get, post, put, patch, del, generate } from "./api.js";
 import { Timeline, waits } from "./timeline.js";
 import { menu } from "./menu.js";
-import { hit, nameOf } from "./list.js";
+import { hit, nameOf, origin } from "./list.js";
 
 const VIEWS = [["", "Timeline"], ["projected", "Raw and projected"], ["calls", "What the model saw"], ["state", "State"], ["proof", "Proof"]];
 
@@ -23,8 +23,8 @@ export class ConversationPage {
       this.conversation = await get(`/conversations/${this.id}`);
     } catch (error) {
       clearTimeout(late);
-      const text = error.status === 404 ? "It was deleted, or it belongs to another tenant." : error.message;
-      return void clear(this.el, notice(error.status === 404 ? "There is no such conversation" : "The conversation cannot be read", text, button("Try again", () => this.page.route())));
+      const text = error.status === 404 ? "It was deleted, or the address is not quite right." : error.message;
+      return void clear(this.el, notice(error.status === 404 ? "There is no such conversation" : "The conversation cannot be read", text, error.status === 404 ? h("a", { href: "#/" }, "Back to the list") : button("Try again", () => this.page.route())));
     }
     clearTimeout(late);
     if (this.gone) return;
@@ -76,8 +76,11 @@ export class ConversationPage {
     const one = this.conversation;
     clear(this.title, words(nameOf(one)));
     document.title = plainly(nameOf(one)) + " · Everturn";
-    const people = one.participants?.slice(0, 5).join(", ");
+    const people = one.participants?.slice(0, 5).join(", "), { agent, folder, project, branch, parent } = origin(one);
     clear(this.facts, words([people, plural(one.turns, "turn"), this.tokens && short(this.tokens) + " tokens", one.state !== "active" && one.state, one.checkpoint && `checkpoint through #${one.checkpoint.through_seq}`].filter(Boolean).join(" · ")),
+      words([agent, branch && `branch ${branch}`].filter(Boolean).map((text) => " · " + text).join("")),
+      folder ? [" · ", h("button.plain", { type: "button", title: `${folder}: list the conversations of this project`, onclick: () => this.page.list.only(folder, project) }, words(project))] : null,
+      parent ? [" · ", h("a", { href: `#/c/${parent}` }, "worked for another")] : null,
       one.parent ? [" · forked from ", h("a", { href: `#/c/${one.parent.conversation}@${one.parent.at_seq}` }, `#${one.parent.at_seq} of another`)] : null);
   }
 

@@ -1,7 +1,7 @@
 // The sidebar: conversations, latest first, with live updates and search.
 
 import { h, MOD, clear, icon, iconButton, words, ago, said, number, plural, short, state as notice, button, toast } from "./dom.js";
-import { get, post, follow, memory } from "./api.js";
+import { get, post, upload, follow, memory } from "./api.js";
 
 const SIZE = 60;
 
@@ -20,6 +20,7 @@ export class List {
     });
     this.filters = h("div.filters", { role: "group", "aria-label": "Which conversations" }, [["active", "Active"], ["archived", "Archived"], ["", "All"]].map(([value, label]) =>
       h("button.chip", { type: "button", "aria-pressed": String(value === this.filter), onclick: (event) => this.choose(value, event.currentTarget) }, label)), h("span.grow"), (this.count = h("span.dim.count")));
+    this.projects = h("div.filters", { hidden: true });
     this.entries = h("div.entries", { onscroll: () => this.scrolled() });
     this.entries.addEventListener("keydown", (event) => this.key(event));
     this.reads = page.may("reader");
@@ -27,7 +28,7 @@ export class List {
       h("header.brand", null, h("a.logo", { href: "#/", title: "Everturn" }, h("img", { src: "/web/icon.svg", alt: "", width: 24, height: 24 }), h("b", null, "Everturn")), h("span.grow"),
         iconButton("chart", "Usage", () => (location.hash = "#/usage")), page.may("writer") ? iconButton("plus", "New conversation", () => this.create()) : null),
       !this.reads ? null : h("div.search-box", null, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, `${MOD} K`)),
-      this.filters, this.entries);
+      this.filters, this.projects, this.entries);
     clear(this.entries, skeleton());
     this.tokens = new Map();
     this.refresh().then(() => this.readTokens());
@@ -54,9 +55,43 @@ export class List {
     }
   }
 
+  /** Imports files that are chosen in a dialog, and opens what the last one became. */
+  import() {
+    const field = h("input", { type: "file", multiple: true });
+    field.addEventListener("change", async () => {
+      let turns = 0, last;
+      for (const file of field.files) {
+        try {
+          const imported = await upload("/import", file);
+          turns += imported.turns;
+          last = imported.conversation.id;
+        } catch (error) {
+          toast(`${file.name}: ${error.message}`, { error: true });
+        }
+      }
+      if (!last) return;
+      toast(`Imported ${plural(turns, "turn")}`);
+      await this.refresh();
+      location.hash = `#/c/${last}`;
+    });
+    field.click();
+  }
+
   choose(value, chip) {
     this.filter = value;
     for (const one of this.filters.querySelectorAll(".chip")) one.setAttribute("aria-pressed", String(one === chip));
+    this.reload();
+  }
+
+  /** Lists the conversations of one project, or of all. */
+  only(folder, project) {
+    this.project = folder;
+    this.projects.hidden = !folder;
+    clear(this.projects, folder ? h("button.chip", { type: "button", "aria-pressed": "true", title: "Show all projects", onclick: () => this.only() }, words(project), " ×") : null);
+    this.reload();
+  }
+
+  reload() {
     this.items = [];
     clear(this.entries, skeleton());
     this.refresh().then(() => this.readTokens());
@@ -65,7 +100,7 @@ export class List {
   /** Reloads the first page and keeps the pages loaded after it. */
   async refresh() {
     try {
-      const { data, next } = await get("/conversations", { limit: SIZE, state: this.filter });
+      const { data, next } = await get("/conversations", { limit: SIZE, state: this.filter, project: this.project });
       const ids = new Set(data.map((one) => one.id));
       const rest = this.items.filter((one) => !ids.has(one.id) && data.length === SIZE && said(one) < said(data.at(-1)));
       this.items = [...data, ...rest];
@@ -110,7 +145,7 @@ export class List {
     if (this.query || !this.next || this.more || scrollHeight - scrollTop - clientHeight > 600) return;
     this.more = true;
     try {
-      const { data, next } = await get("/conversations", { limit: SIZE, state: this.filter, after: this.next });
+      const { data, next } = await get("/conversations", { limit: SIZE, state: this.filter, project: this.project, after: this.next });
       this.items.push(...data);
       this.next = data.length === SIZE ? next : null;
       this.draw();
@@ -133,7 +168,7 @@ export class List {
       return void clear(this.entries, notice(this.failed.code === "offline" ? "No connection" : "The list cannot be read", this.failed.message, button("Try again", () => this.refresh())));
     }
     if (!this.items.length) {
-      return void clear(this.entries, this.filter === "archived" ? notice("Nothing archived", "Archived conversations are listed here.") : notice("No conversations yet", "Create one, or import what agents left on this machine: everturn import", ...(this.page.may("writer") ? [button("New conversation", () => this.create(), { class: "primary" })] : [])));
+      return void clear(this.entries, this.project ? notice("Nothing here", "No conversation of this project is listed here.") : this.filter === "archived" ? notice("Nothing archived", "Archived conversations are listed here.") : notice("No conversations yet", "Create one, or import sessions of agents and exported conversations.", ...(this.page.may("writer") ? [button("New conversation", () => this.create(), { class: "primary" }), button("Import files", () => this.import())] : [])));
     }
     let last;
     const children = [];
@@ -164,12 +199,14 @@ export class List {
     const seen = memory.get("seen." + one.id, 0);
     const isNew = seen > 0 && one.head.seq > seen && one.id !== this.current;
     const tokens = this.tokens.get(one.id)?.count;
+    const { agent, project, parent } = this.reads ? origin(one) : {};
+    const about = [one.participants?.slice(0, 4).join(", "), agent, project].filter(Boolean).join(" · ");
     const version = [one.updated, one.title, one.preview, isNew, one.state, tokens].join();
     const known = this.known.get(one.id);
     if (known?.version === version) return known.el;
     const el = h("a.entry", { href: `#/c/${one.id}`, data: { id: one.id }, class: isNew ? "news" : "" },
       h("span.title", null, this.reads ? words(nameOf(one)) : h("code", null, one.id.slice(0, 4), "…", one.id.slice(-8))),
-      h("span.meta", null, one.participants?.length ? h("span.people", null, words(one.participants.slice(0, 4).join(", "))) : null, h("span.amount", null, [plural(one.turns, "turn"), tokens && short(tokens) + " tokens"].filter(Boolean).join(" · ")), one.parent ? h("span.badge", null, "fork") : null, one.state !== "active" ? h("span.badge", null, one.state) : null, h("span.grow"), h("time", { dateTime: said(one) }, ago(said(one)))),
+      h("span.meta", null, about ? h("span.people", { title: about }, words(about)) : null, h("span.amount", null, [plural(one.turns, "turn"), tokens && short(tokens) + " tokens"].filter(Boolean).join(" · ")), one.parent ? h("span.badge", null, "fork") : parent ? h("span.badge", null, "subagent") : null, one.state !== "active" ? h("span.badge", null, one.state) : null, h("span.grow"), h("time", { dateTime: said(one) }, ago(said(one)))),
       isNew ? h("span.sr", null, ", new since you looked") : null);
     this.known.set(one.id, { version, el });
     return el;
@@ -223,7 +260,7 @@ export class List {
       if (titles.data.length) children.push(h("h2.group", null, "Titles"), titles.data.map((one) => this.item(one)));
       if (found.data.length) children.push(h("h2.group", null, "Messages"), found.data.map(hit));
       if (found.behind?.events) children.push(h("p.dim.note", null, `${plural(found.behind.events, "event")} not indexed yet`));
-      clear(this.entries, children.length ? children : notice("Nothing found", `Nothing fits “${query}”. Try fewer or other words.`));
+      clear(this.entries, children.length ? children : notice("Nothing found", `Nothing matches “${query}”. Try fewer or other words.`));
       this.entries.scrollTop = 0;
     } catch (error) {
       if (error.name !== "AbortError") clear(this.entries, notice("The search failed", error.message));
@@ -235,6 +272,13 @@ export class List {
 
 /** Title of a conversation: its own, or the beginning of what was said first. */
 export const nameOf = (one) => one.title || one.preview || "Untitled";
+
+/** The agent, project, branch and superior of a conversation, as its metadata has them. */
+export function origin({ metadata = {} }) {
+  const from = metadata.import ?? {}, text = (value) => (typeof value === "string" && value) || undefined;
+  const folder = text(metadata.project) ?? text(from.cwd);
+  return { agent: text(metadata.agent) ?? text(from.format), folder, project: folder?.split(/[\\/]/).filter(Boolean).at(-1) ?? folder, branch: text(from.git_branch), parent: text(from.parent) };
+}
 
 /** Number of characters of a snippet before its first match, and on either side of a longer gap between two. */
 const BEFORE = 40, BETWEEN = 30;

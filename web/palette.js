@@ -14,7 +14,7 @@ export function palette(page) {
 
   const commands = [
     ...(page.shown?.conversation ? page.shown.commands().map(([label, run]) => ({ label, run, kind: "do" })) : []),
-    ...(page.may("writer") ? [{ label: "New conversation", run: () => page.list.create(), kind: "do" }] : []),
+    ...(page.may("writer") ? [{ label: "New conversation", run: () => page.list.create(), kind: "do" }, { label: "Import files", run: () => page.list.import(), kind: "do" }] : []),
     { label: "Usage", run: () => (location.hash = "#/usage"), kind: "view" },
     ...(page.shown?.conversation ? [["", "Timeline"], ["/projected", "Raw and projected"], ["/calls", "What the model saw"], ["/state", "State"], ["/proof", "Proof"]].map(([path, label]) => ({ label, run: () => (location.hash = `#/c/${page.shown.id}${path}`), kind: "view" })) : []),
     { label: "Keys", run: () => page.help(), kind: "do" },

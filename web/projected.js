@@ -72,7 +72,7 @@ export function view(frame) {
     const meter = (label, value, total, note) => h("div.meter", null, h("span.dim", null, label), h("b", null, number(value)), h("span.bar", { role: "img", "aria-label": `${label}: ${value} of ${total}` }, h("i.s-tail", { class: value ? "" : "none", vars: { width: (total ? value / total : 0) * 100 + "%" } })), h("span.dim", null, note));
     clear(numbers,
       meter("Tokens, raw, estimated", before, before, plural(raw.messages.length, "message") + (through ? ` after #${through}` : "")),
-      meter("Tokens, projected, estimated", after, before, `${seen.kept_count} kept, ${seen.dropped_count} hidden, ${seen.redacted_count} reclaimed`),
+      meter("Tokens, projected, estimated", after, before, [`${seen.kept_count} kept`, seen.dropped_count && `${seen.dropped_count} hidden`, seen.redacted_count && `${seen.redacted_count} shortened`].filter(Boolean).join(", ")),
       meter("Prompt cache", covered, before, cut < raw.messages.length ? `still covers ${cut} of ${plural(raw.messages.length, "message")}` : "covers everything"),
       h("div.meter", null, h("span.dim", null, "Prefix hash"), h("button.quiet.hash", { type: "button", title: "Copy", onclick: () => copy(seen.prefix_hash) }, seen.prefix_hash.slice(0, 23) + "…"), h("span.dim", null, "reason: ", words(seen.reason))));
     if (seen.provider_safety_blocked) numbers.append(h("p.blocked", null, "The policy would have broken signed reasoning, so the view is raw. Choose “keep signed turns” to apply it to the rest."));
@@ -114,7 +114,7 @@ export function message(one, { n, side, note, names }) {
     list.map((part) => {
       if (part.kind === "text") return part.text.length > 900 ? h("details.md", null, h("summary", null, words(part.text.slice(0, 240) + "…")), markdown(part.text)) : h("div.md", null, markdown(part.text));
       if (part.kind === "thinking") return h("p.dim", null, "Thinking: ", words(part.text.slice(0, 160) || "encrypted"));
-      if (part.kind === "call") return h("details", null, h("summary", null, h("b.tool-name", null, words(part.name)), h("span.gist", null, words(gist(part.input)))), code(typeof part.input === "string" ? part.input : JSON.stringify(part.input, null, 2), "json"));
+      if (part.kind === "call") return h("details", null, h("summary", null, h("b.tool-name", null, words(part.name)), h("span.gist", null, words(gist(part.input)))), code(typeof part.input === "string" ? part.input : JSON.stringify(part.input ?? {}, null, 2), "json"));
       if (part.kind === "result") {
         const text = plainText(part.parts);
         return h("details", null, h("summary", null, h("span.badge", { class: part.failed ? "bad" : "" }, part.failed ? "failed" : "result"), h("span.gist", null, words(text.split("\n")[0].slice(0, 160)))), code(text));

@@ -1,7 +1,7 @@
 // Proof: verification and export.
 
 import { h, clear, words, number, plural, button, copy, toast } from "./dom.js";
-import { get, blob } from "./api.js";
+import { get, blob, plain } from "./api.js";
 
 const FORMATS = [["jsonl", "Everything, with the chain; verifies offline and can be imported"], ["html", "A page to read, mail or print"], ["markdown", "Text for an issue or a note"], ["transcript", "A transcript value, version 2"], ["openai-chat", "Messages for chat completions"], ["openai-responses", "Items for Responses"], ["anthropic", "Messages for Anthropic"], ["gemini", "Contents for Gemini"]];
 const ENDS = { jsonl: "jsonl", html: "html", markdown: "md" };
@@ -16,7 +16,7 @@ export function view(frame) {
       const found = await get(`/conversations/${id}/verify`, null, abort.signal);
       clear(verdict, h("p.big", { class: found.ok ? "good" : "bad" }, found.ok ? "✓ Unchanged since it was written" : "✕ It was changed"),
         h("p", null, `${plural(found.events ?? 0, "event")} checked`, found.erased ? `, ${plural(found.erased, "body", "bodies")} erased on purpose` : "", "."),
-        found.problems?.map((text) => h("p.bad", null, words(text))),
+        found.problems?.map((text) => h("p.bad", null, words(plain(text)))),
         found.head ? h("p.row", null, h("span.dim", null, `Head #${found.head.seq}`), h("code.hash", null, found.head.hash), h("button.quiet", { type: "button", onclick: () => copy(found.head.hash) }, "Copy")) : null);
     } catch (error) {
       clear(verdict, h("p.bad", null, words(error.message)));
@@ -67,7 +67,7 @@ export function view(frame) {
     jsonl.title = redacted.checked ? "A masked file could not be verified" : "";
   });
   const el = h("div.scroll", null,
-    h("section.panel", null, h("h2", null, "Verify"), h("p.dim", null, "Each event contains the hash of the previous one. Keep the head hash to prove later that nothing was changed."), verdict, h("div.row", null, button("Verify", verify, { class: "primary" }), button("Check the links in this browser", walk)), here),
+    h("section.panel", null, h("h2", null, "Verify"), h("p.dim", null, "Each event contains the hash of the previous one. Keep the head hash to prove later that nothing was changed."), verdict, h("div.row", null, button("Verify", verify, { class: "primary" }), button("Check the chain in this browser", walk)), here),
     h("section.panel", null, h("h2", null, "Export"), h("label.row.check", null, redacted, h("span", null, "Mask secrets and personal data", h("span.dim", null, ": keys, passwords, e-mail addresses, phone and card numbers; files and images are left out"))), h("ul.formats", null, buttons.map(([format, text, one]) => h("li", null, h("div.grow", null, h("b", null, format), h("p.dim", null, text)), one)))));
   verify();
   return { el, destroy: () => abort.abort(), update() {} };

@@ -6,7 +6,7 @@ import { h, add, words, icon, button, copy } from "./dom.js";
 
 const INLINE = new RegExp([
   "(?<esc>\\\\[\\\\`*_{}\\[\\]()#+\\-.!|<>~])",
-  "(?<!`)(?<tick>`+)(?!`)(?<code>[^]{0,20000}?[^`])\\k<tick>(?!`)",
+  "(?<!`)(?<tick>`+)(?!`)(?<code>[^]{0,2000}?[^`])\\k<tick>(?!`)",
   "!\\[(?<alt>[^\\]\\n]{0,300})\\]\\((?<src>[^)\\s]{1,2000})[^)\\n]{0,300}\\)",
   "\\[(?<label>(?:[^\\[\\]\\n]|\\[[^\\[\\]\\n]{0,200}\\]){1,500})\\]\\((?<href>(?:[^()\\s]|\\([^()\\s]{0,200}\\)){1,2000})(?:\\s+\"[^\"\\n]{0,300}\")?\\)",
   "(?<![\\w*])(?<b>\\*\\*|__)(?=\\S)(?<bold>(?:(?!\\k<b>)[^]){1,2000}?\\S)\\k<b>(?![\\w])",
@@ -30,7 +30,7 @@ function link(href, label) {
 }
 
 function inline(text, depth = 0) {
-  if (depth > 6) return words(text);
+  if (depth > 6 || text.length > PARAGRAPH) return words(text);
   const nodes = [];
   let from = 0;
   for (const found of text.matchAll(INLINE)) {
@@ -59,12 +59,15 @@ function inline(text, depth = 0) {
 
 // ---------------------------------------------------------------------------------------------------- blocks
 
-const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([^\s`]*)[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
+// Each takes time linear in the length of a line, whatever the line is.
+const FENCE = /^( {0,3})(`{3,}(?!`)|~{3,}(?!~))[ \t]*([^\s`]*)/;
+const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const QUOTE = /^ {0,3}>\s?(.*)$/;
-const DELIMITER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const DELIMITER = /^\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?$/;
+/** Most columns of a table, and most characters of a paragraph with markup. */
+const COLUMNS = 100, PARAGRAPH = 20_000;
 
 export function markdown(text) {
   const root = document.createDocumentFragment();
@@ -75,6 +78,19 @@ export function markdown(text) {
 }
 
 const cells = (line) => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+
+/** The beginning of a code block. What follows backticks has none: it is code in a line. */
+function fence(line) {
+  const found = FENCE.exec(line);
+  return found && !(found[2][0] === "`" && line.includes("`", found[1].length + found[2].length)) ? found : null;
+}
+
+/** A heading without the signs at its end. */
+function unmarked(text) {
+  let end = text.trimEnd().length;
+  while (text[end - 1] === "#") end--;
+  return text.slice(0, end).trimEnd();
+}
 
 function blocks(lines, into, depth) {
   let at = 0;
@@ -88,7 +104,7 @@ function blocks(lines, into, depth) {
   while (at < lines.length) {
     const line = lines[at];
     let found;
-    if ((found = FENCE.exec(line))) {
+    if ((found = fence(line))) {
       flush();
       const [, indent, mark, language] = found, body = [];
       const closes = new RegExp(`^ {0,3}${mark[0]}{${mark.length},}\\s*$`);
@@ -101,7 +117,7 @@ function blocks(lines, into, depth) {
     } else if ((found = HEADING.exec(line))) {
       flush();
       // Levels 1 and 2 belong to the page.
-      into.append(h("h" + Math.min(6, found[1].length + 2), { class: "md-h" + found[1].length }, inline(found[2])));
+      into.append(h("h" + Math.min(6, found[1].length + 2), { class: "md-h" + found[1].length }, inline(unmarked(found[2]))));
       at++;
     } else if (RULE.test(line)) {
       flush();
@@ -114,7 +130,7 @@ function blocks(lines, into, depth) {
       const quote = h("blockquote");
       blocks(body, quote, depth + 1);
       into.append(quote);
-    } else if (line.includes("|") && at + 1 < lines.length && DELIMITER.test(lines[at + 1]) && lines[at + 1].includes("-")) {
+    } else if (line.includes("|") && at + 1 < lines.length && DELIMITER.test(lines[at + 1].trim()) && cells(line).length <= COLUMNS) {
       flush();
       at = table(lines, at, into);
     } else if (ITEM.test(line) && depth < 8) {
@@ -153,7 +169,7 @@ function list(lines, at, into, depth) {
     for (at++; at < lines.length; at++) {
       const blank = !lines[at].trim();
       const deeper = /^\s*/.exec(lines[at])[0].length > indent.length;
-      if (blank ? !(lines[at + 1] && /^\s/.test(lines[at + 1]) && /^\s*/.exec(lines[at + 1])[0].length > indent.length) : !deeper && (ITEM.test(lines[at]) || HEADING.test(lines[at]) || FENCE.test(lines[at]) || body.at(-1) === "")) break;
+      if (blank ? !(lines[at + 1] && /^\s/.test(lines[at + 1]) && /^\s*/.exec(lines[at + 1])[0].length > indent.length) : !deeper && (ITEM.test(lines[at]) || HEADING.test(lines[at]) || fence(lines[at]) || body.at(-1) === "")) break;
       body.push(lines[at].slice(Math.min(inner, /^\s*/.exec(lines[at])[0].length)));
     }
     const li = h("li");
@@ -191,7 +207,7 @@ const FAMILY = {
 };
 const SYNTAX = {
   c: ["\\/\\/[^\\n]*|\\/\\*[^]*?(?:\\*\\/|$)", "\"(?:\\\\.|[^\"\\\\\\n])*\"?|'(?:\\\\.|[^'\\\\\\n])*'?|`(?:\\\\.|[^`\\\\])*`?"],
-  rust: ["\\/\\/[^\\n]*|\\/\\*[^]*?(?:\\*\\/|$)", "b?r?#*\"(?:\\\\.|[^\"\\\\])*\"#*|'(?:\\\\.|[^'\\\\\\n])'"],
+  rust: ["\\/\\/[^\\n]*|\\/\\*[^]*?(?:\\*\\/|$)", "b?r?#{0,9}\"(?:\\\\.|[^\"\\\\])*\"#*|'(?:\\\\.|[^'\\\\\\n])'"],
   python: ["#[^\\n]*", "[rbfRBF]{0,2}(?:\"\"\"[^]*?(?:\"\"\"|$)|'''[^]*?(?:'''|$)|\"(?:\\\\.|[^\"\\\\\\n])*\"?|'(?:\\\\.|[^'\\\\\\n])*'?)"],
   shell: ["(?<![\\w$])#[^\\n]*", "\"(?:\\\\.|[^\"\\\\])*\"?|'[^']*'?"],
   sql: ["--[^\\n]*|\\/\\*[^]*?(?:\\*\\/|$)", "'(?:''|[^'])*'?"],

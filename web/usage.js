@@ -53,7 +53,7 @@ export async function plot(into, { conversation } = {}) {
         h("div.legend", null, totals.map(([name]) => h("span", null, h("i", { class: colour(name) }), words(name)))),
         bars(usage, measure, totals.map(([name]) => name), colour, roomIn(into))] : notice("No model calls in this time", "Counts come from what providers report for each answer.")),
     usage.days.length ? [
-      h("section.panel", null, h("h2", null, "By model"), table("By model", ["Model", ...heads], [totals.map(([name, one]) => h("tr", null, h("td", null, h("i.key", { class: colour(name) }), words(name)), cells(one))), totals.length > 1 ? h("tr.total", null, h("td", null, "Together"), cells(all)) : null]),
+      h("section.panel", null, h("h2", null, "By model"), table("By model", ["Model", ...heads], [totals.map(([name, one]) => h("tr", null, h("td", null, h("i.key", { class: colour(name) }), words(name)), cells(one))), totals.length > 1 ? h("tr.total", null, h("td", null, "Total"), cells(all)) : null]),
         priced || conversation ? null : h("p.dim", null, "For costs, give the server prices per million tokens: ", h("code", null, `prices = ["${totals[0][0]} 3.00 15.00"]`))),
       conversation ? null : h("section.panel", null, h("h2", null, "By conversation"), table("By conversation", ["Conversation", ...heads], usage.conversations.map((one) => h("tr", null, h("td", null, h("a", { href: `#/c/${one.conversation}` }, words(one.title || (one.conversation.slice(0, 4) + "…" + one.conversation.slice(-8))))), cells(one))))),
     ] : null);

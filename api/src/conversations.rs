@@ -4,6 +4,7 @@ use crate::given::present;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
 use everturn::{Change, ForkOptions, HistoryEntry, HistoryQuery, ListQuery, NewConversation, Tenant};
 use everturn_core::Error;
+use everturn_core::access::KeyRole;
 use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings, SystemPrompt, Tombstone};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -111,6 +112,9 @@ pub struct ListConversations {
     /// Only those of this project: its name (the last part of its path), or a folder that it is in. A project is
     /// `metadata.project`, or the folder of an imported session.
     pub project: Option<String>,
+    /// Only those of this agent, such as `codex` or `claude-code`; the beginning of its name is enough. An agent is
+    /// `metadata.agent`, or the format of an imported session.
+    pub agent: Option<String>,
     /// Only those in which something was said at this time or later.
     pub since: Option<Timestamp>,
     /// Only forks of this conversation.
@@ -136,8 +140,8 @@ impl Operation for ListConversations {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Page<Conversation>, Error> {
-        if asker.is_counter() && (self.query.is_some() || self.project.is_some()) {
-            let text = "`query` and `project` search titles and metadata, which a counter may not see; leave them out, or use the key of a reader";
+        if asker.is_counter() && (self.query.is_some() || self.project.is_some() || self.agent.is_some()) {
+            let text = "`query`, `project` and `agent` search titles and metadata, which a counter may not see; leave them out, or use the key of a reader";
             return Err(Error::forbidden("access.role", text));
         }
         let forked_from = self.forked_from.map(|name| name.find(&asker.tenant)).transpose()?;
@@ -145,6 +149,7 @@ impl Operation for ListConversations {
             text: self.query,
             state: self.state,
             project: self.project,
+            agent: self.agent,
             since: self.since,
             forked_from: forked_from.map(|chat| chat.id()),
             after: self.after.as_deref().map(cursor).transpose()?,
@@ -169,6 +174,8 @@ const PREVIEW_TURNS_MAX: usize = 20;
 const PREVIEW_PAGE: usize = 4;
 /// Maximum number of characters of a preview.
 const PREVIEW_CHARS_MAX: usize = 80;
+/// Number of characters that it is cut from: a secret is masked only where it is read whole.
+const PREVIEW_CHARS_READ: usize = 4096;
 
 /// The beginning of what a person said first, for a conversation without a title. Secrets are masked: a list shows them to
 /// whoever looks for something else. Blocks.
@@ -201,7 +208,9 @@ fn beginning(entry: &HistoryEntry) -> Option<String> {
         .filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None })
         .collect();
     let text = texts.join("\n");
-    let said = redaction::mask(speech::words(&text).ok()?, &mut Vec::new());
+    let words = speech::words(&text).ok()?.trim_start();
+    let end = words.char_indices().nth(PREVIEW_CHARS_READ).map_or(words.len(), |(end, _)| end);
+    let said = redaction::mask(&words[..end], &mut Vec::new());
     let line = said.lines().find(|line| !line.trim().is_empty())?.trim();
     let end = line.char_indices().nth(PREVIEW_CHARS_MAX).map(|(end, _)| end);
     Some(end.map_or_else(|| line.to_string(), |end| format!("{}…", &line[..end])))
@@ -295,10 +304,10 @@ pub struct ChangeConversation {
     /// Metadata, merged key by key; null removes a key.
     #[serde(default)]
     pub metadata: BTreeMap<String, Raw>,
-    /// Time to live: seconds after the last change until it is deleted.
+    /// Time to live: seconds after the last change until it is deleted. Only an admin changes it.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Option<u64>>,
-    /// Retention of content.
+    /// Retention of content. Only an admin makes it stricter: what is summarized is erased.
     pub retention: Option<Retention>,
     /// Policies by name, merged key by key; null removes a key.
     #[serde(default)]
@@ -331,6 +340,11 @@ impl Operation for ChangeConversation {
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
         let name = self.conversation.clone();
+        let erases = self.retention.is_some_and(|retention| retention != Retention::Full);
+        if asker.role < KeyRole::Admin && (erases || self.ttl.flatten().is_some()) {
+            let text = "`ttl` and `retention` delete and erase what others wrote; use the key of an admin, or set them when you create a conversation";
+            return Err(Error::forbidden("access.role", text));
+        }
         let chat = asker.blocking(move |tenant| name.find(tenant)).await?;
         let settings = Settings {
             title: self.title,
@@ -344,6 +358,10 @@ impl Operation for ChangeConversation {
         };
         let change =
             Change { settings, state: self.state, reason: self.reason, expected_seq: self.expected_seq };
+        if erases {
+            // What is summarized already is erased at once.
+            return asker.blocking(move |_| chat.update(change).wait()).await;
+        }
         asker.committed(chat.update(change)).await?;
         asker.blocking(move |_| chat.get()).await
     }

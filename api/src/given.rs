@@ -3,6 +3,7 @@
 //! The body is read straight from its text, so that [`Raw`] fields keep their bytes;
 //! nothing is parsed into a generic value first.
 
+use everturn_core::id::clip;
 use everturn_core::json::Raw;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::StrDeserializer;
@@ -11,6 +12,7 @@ use serde::de::{
     Unexpected, Visitor,
 };
 use serde::forward_to_deserialize_any;
+use serde_json::de::StrRead;
 use serde_json::{Map, Value};
 use std::cell::Cell;
 use std::fmt;
@@ -53,29 +55,44 @@ pub struct Wrong {
 impl Given<'_> {
     /// Parses it as `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Wrong> {
-        let fields = gather(self);
-        let has_query = !self.query.is_empty();
         let part = Cell::new(None);
+        self.parse(&part, |fields| T::deserialize(fields)).or_else(|_| {
+            // Only now: following the path to every field takes time.
+            let mut path = String::new();
+            let followed = self.parse(&part, |fields| {
+                serde_path_to_error::deserialize(fields).map_err(|error| {
+                    path = path_of(&error);
+                    error.into_inner()
+                })
+            });
+            followed.map_err(|error| self.wrong(part.get(), &path, &error.to_string()))
+        })
+    }
+
+    fn parse<'s, T>(
+        &'s self,
+        part: &Cell<Option<Part>>,
+        read: impl FnOnce(Fields<'s, '_, &mut serde_json::Deserializer<StrRead<'s>>>) -> serde_json::Result<T>,
+    ) -> serde_json::Result<T> {
         let text = if self.body.trim().is_empty() { "{}" } else { self.body };
         let mut body = serde_json::Deserializer::from_str(text);
-        let read = T::deserialize(Fields { fields, part: &part, body: &mut body });
-        read.and_then(|read| body.end().map(|()| read)).map_err(|e| {
-            // A missing or unknown field is in none of them: it is attributed to the part with the other
-            // fields.
-            let rest = if self.body.is_empty() && has_query { Part::Query } else { Part::Body };
-            let (part, text) = (part.get().unwrap_or(rest), e.to_string());
-            let is_named =
-                |(name, _): &&(String, String)| text.starts_with(&format!("duplicate field `{name}`"));
-            let text = match (part, self.path.iter().find(is_named)) {
-                (Part::Body, Some((name, _))) => {
-                    format!("`{name}` is in the path of the request; leave it out of the body")
-                }
-                // Lines and columns are those of the body.
-                (Part::Body, None) => text,
-                _ => without_place(&text).to_string(),
-            };
-            Wrong { part, text }
-        })
+        let parsed = read(Fields { fields: gather(self), part, body: &mut body })?;
+        body.end().map(|()| parsed)
+    }
+
+    fn wrong(&self, part: Option<Part>, path: &str, error: &str) -> Wrong {
+        // A missing or unknown field is in none of them: it is attributed to the part with the other fields.
+        let rest = if self.body.is_empty() && !self.query.is_empty() { Part::Query } else { Part::Body };
+        let part = part.unwrap_or(rest);
+        let is_named =
+            |(name, _): &&(String, String)| error.starts_with(&format!("duplicate field `{name}`"));
+        let text = match self.path.iter().find(is_named) {
+            Some((name, _)) if part == Part::Body => {
+                format!("`{name}` is in the path of the request; leave it out of the body")
+            }
+            _ => explain(path, error),
+        };
+        Wrong { part, text }
     }
 }
 
@@ -83,33 +100,147 @@ impl Wrong {
     /// Names all fields of the request where one of them is unknown, except those of the path: serde names only the
     /// fields of one of its parts.
     pub fn naming_fields<T: JsonSchema>(self, given: &Given<'_>) -> Wrong {
-        let text = match without_place(&self.text).strip_prefix("unknown field `") {
-            Some(rest) => unknown_field::<T>(rest, given).unwrap_or(self.text),
-            None => self.text,
+        let unknown = self.text.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
+        let text = match unknown {
+            Some((name, _)) if !name.contains(['.', '[']) => unknown_field::<T>(name, given),
+            _ => self.text,
         };
         Wrong { text, ..self }
     }
 }
 
-/// The message about an unknown field of the request itself; `None` if it is in a part of a field.
-fn unknown_field<T: JsonSchema>(text: &str, given: &Given<'_>) -> Option<String> {
-    let (unknown, expected) = text.split_once('`')?;
+/// The message about an unknown field of the request itself.
+fn unknown_field<T: JsonSchema>(unknown: &str, given: &Given<'_>) -> String {
     let schema = schemars::schema_for!(T);
-    let fields = schema.get("properties")?.as_object()?;
-    // The first name that it could have been tells the struct.
-    if expected.split('`').nth(1).is_some_and(|name| !fields.contains_key(name)) {
-        return None;
-    }
+    let fields = schema.get("properties").and_then(Value::as_object);
     let in_path = |name: &str| given.path.iter().any(|(known, _)| known == name);
-    let known: Vec<&str> = fields.keys().map(String::as_str).filter(|name| !in_path(name)).collect();
-    Some(match known[..] {
+    let names = fields.into_iter().flat_map(Map::keys).map(String::as_str);
+    let known: Vec<&str> = names.filter(|name| !in_path(name)).collect();
+    match known[..] {
         [] => format!("unknown field `{unknown}`; there are no fields"),
         _ => format!("unknown field `{unknown}`; known are {}", known.join(", ")),
+    }
+}
+
+/// Parses JSON text. The error names the field, what was expected and what came.
+pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).or_else(|_| {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let parsed = serde_path_to_error::deserialize(&mut json)
+            .map_err(|error| explain(&path_of(&error), &error.inner().to_string()))?;
+        json.end().map(|()| parsed).map_err(|error| error.to_string())
     })
 }
 
+/// The path to the field at fault; empty for the value itself.
+fn path_of<E>(error: &serde_path_to_error::Error<E>) -> String {
+    match error.path().to_string() {
+        root if root == "." => String::new(),
+        path => path,
+    }
+}
+
+/// An error of serde in words: the field, what it must be, and what came.
+fn explain(path: &str, error: &str) -> String {
+    let text = without_place(error);
+    let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_string();
+    let rest = |start: &str| text.strip_prefix(start);
+    let expected = |text: &str| text.rsplit_once(", expected ").map(|(a, b)| (a.to_string(), b.to_string()));
+    if let Some(name) = rest("missing field ") {
+        return subject(&join(path, &quoted(name)), "is missing");
+    }
+    if let Some(name) = rest("duplicate field ") {
+        return subject(&join(path, &quoted(name)), "is there twice");
+    }
+    if let Some(names) = rest("unknown field ") {
+        let name = quoted(names);
+        let path = match path.strip_suffix(&name) {
+            Some(before) if before.is_empty() || before.ends_with('.') => path.to_string(),
+            _ => join(path, &name),
+        };
+        let known =
+            names.split_once(", expected ").map_or("there are no fields".to_string(), |(_, known)| {
+                let names: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+                format!("known are {}", names.join(", "))
+            });
+        return format!("unknown field `{}`; {known}", clip(&path));
+    }
+    if let Some((came, names)) = rest("unknown variant ").and_then(expected) {
+        let names: Vec<&str> = names.split('`').skip(1).step_by(2).collect();
+        let came = came.trim_matches('`');
+        return subject(path, &format!("must be {}, not {:?}", one_of(&names), clip(came)));
+    }
+    if let Some((came, wanted)) = rest("invalid type: ").and_then(expected) {
+        return subject(path, &format!("must be {}, not {}", wanted_words(&wanted), came_words(&came)));
+    }
+    if let Some((came, wanted)) = rest("invalid value: ").and_then(expected) {
+        let came = came.split_once(' ').map_or(came.as_str(), |(_, value)| value);
+        return subject(path, &format!("must be {}, not {}", wanted_words(&wanted), clip(came)));
+    }
+    if text.starts_with("data did not match any variant") {
+        return subject(path, "has none of the shapes that it can have");
+    }
+    // serde_json's words where one of several words is expected.
+    subject(path, if text == "expected value" { "must be a string" } else { text })
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
+}
+
+/// A sentence about the field at `path`. `text` may already be one about a part of it.
+fn subject(path: &str, text: &str) -> String {
+    let path = clip(path);
+    let text = text.strip_prefix("it ").unwrap_or(text);
+    let is_predicate = ["must ", "is ", "has "].iter().any(|verb| text.starts_with(verb));
+    match text.strip_prefix('`') {
+        None if path.is_empty() && is_predicate => format!("it {text}"),
+        _ if path.is_empty() => text.to_string(),
+        Some(part) if part.starts_with('[') => format!("`{path}{part}"),
+        Some(part) => format!("`{path}.{part}"),
+        None if is_predicate => format!("`{path}` {text}"),
+        None => format!("`{path}`: {text}"),
+    }
+}
+
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => "absent".to_string(),
+        [only] => only.to_string(),
+        [first, second] => format!("{first} or {second}"),
+        several => format!("one of {}", several.join(", ")),
+    }
+}
+
+/// The expectation of a type of Rust in the words of JSON.
+fn wanted_words(wanted: &str) -> &str {
+    match wanted {
+        "a boolean" => "true or false",
+        "u8" | "u16" | "u32" | "u64" | "usize" | "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        "string or map" | "a borrowed string" => "a string",
+        _ if wanted.starts_with("struct ") || wanted.contains("enum ") => "an object",
+        _ => wanted,
+    }
+}
+
+/// A value that came, in the words of JSON. Strings are not repeated: they can be long.
+fn came_words(came: &str) -> String {
+    let kind = came.split(' ').next().unwrap_or_default();
+    match (kind, came.split('`').nth(1)) {
+        ("boolean" | "integer" | "floating", Some(value)) => value.to_string(),
+        ("string", _) => "a string".to_string(),
+        ("sequence", _) => "a list".to_string(),
+        ("map", _) => "an object".to_string(),
+        ("null" | "unit" | "Option", _) => "null".to_string(),
+        _ => clip(came),
+    }
+}
+
 /// The message of an error in JSON without its line and column.
-pub fn without_place(text: &str) -> &str {
+fn without_place(text: &str) -> &str {
     text.rsplit_once(" at line ").map_or(text, |(text, _)| text)
 }
 
@@ -121,7 +252,7 @@ pub fn messages<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D)
         true => format!(r#"[{{"role":"user","content":{}}}]"#, raw.get()),
         false => raw.get().to_string(),
     };
-    serde_json::from_str(&list).map_err(|e| D::Error::custom(without_place(&e.to_string())))
+    from_json(&list).map_err(D::Error::custom)
 }
 
 /// Schema of such a list.
@@ -145,13 +276,13 @@ fn gather<'a>(given: &'a Given<'_>) -> Vec<(Part, &'a str, Vec<&'a str>)> {
     fields
 }
 
-struct Fields<'a, D> {
+struct Fields<'a, 'p, D> {
     fields: Vec<(Part, &'a str, Vec<&'a str>)>,
-    part: &'a Cell<Option<Part>>,
+    part: &'p Cell<Option<Part>>,
     body: D,
 }
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Fields<'_, D> {
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Fields<'_, '_, D> {
     type Error = D::Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
@@ -311,7 +442,7 @@ impl<'a, E: serde::de::Error> Text<'a, E> {
     fn one(&self) -> Result<&'a str, E> {
         match self.values[..] {
             [value] => Ok(value),
-            _ => Err(E::custom("a field is given twice")),
+            _ => Err(E::custom("is given twice")),
         }
     }
 }
@@ -418,7 +549,8 @@ where
             let mut named = Map::new();
             let others = Others { names: self.0, named: &mut named, map };
             let b = B::deserialize(serde::de::value::MapAccessDeserializer::new(others))?;
-            let a = serde_json::from_value(Value::Object(named)).map_err(M::Error::custom)?;
+            let a = serde_path_to_error::deserialize(Value::Object(named))
+                .map_err(|error| M::Error::custom(explain(&path_of(&error), &error.inner().to_string())))?;
             Ok((a, b))
         }
     }
@@ -530,17 +662,25 @@ mod tests {
         };
         let here = [("place", "here")];
         let table = [
-            (wrong(&here, &[("limit", "x")], ""), Part::Query, "a number"),
+            (wrong(&here, &[("limit", "x")], ""), Part::Query, "`limit` must be a number, not \"x\""),
             (wrong(&here, &[("limit", "9223372036854775808")], ""), Part::Query, "the largest number is"),
             (wrong(&here, &[], r#"{"limit": 9223372036854775808}"#), Part::Body, "the largest number is"),
-            (wrong(&here, &[("limit", "1"), ("limit", "2")], ""), Part::Query, "twice"),
+            (wrong(&here, &[("limit", "1"), ("limit", "2")], ""), Part::Query, "`limit` is given twice"),
             (wrong(&here, &[("nonsense", "1")], ""), Part::Query, "unknown field"),
             (wrong(&here, &[], r#"{"nonsense": 1}"#), Part::Body, "unknown field"),
             (wrong(&here, &[], r#"{"place": "there"}"#), Part::Body, "`place` is in the path of the request"),
-            (wrong(&here, &[], r#"{"limit": 1, "limit": 2}"#), Part::Body, "duplicate field `limit`"),
+            (wrong(&here, &[], r#"{"limit": 1, "limit": 2}"#), Part::Body, "`limit` is there twice"),
             (wrong(&here, &[], r#"{"limit": 1} x"#), Part::Body, "trailing"),
-            (wrong(&here, &[], "[]"), Part::Body, "an object"),
-            (wrong(&[], &[], "{}"), Part::Body, "missing field `place`"),
+            (wrong(&here, &[], "[]"), Part::Body, "it must be an object, not a list"),
+            (
+                wrong(&here, &[], r#"{"limit": "x"}"#),
+                Part::Body,
+                "`limit` must be a whole number, not a string",
+            ),
+            (wrong(&here, &[], r#"{"actors": {}}"#), Part::Body, "`actors` must be a list, not an object"),
+            (wrong(&here, &[], r#"{"actors": ["a", 7]}"#), Part::Body, "`actors[1]` must be a string, not 7"),
+            (wrong(&[], &[], r#"{"place": null}"#), Part::Body, "`place` must be a string, not null"),
+            (wrong(&[], &[], "{}"), Part::Body, "`place` is missing"),
         ];
         for ((part, text), expected, words) in table {
             assert_eq!(part, expected, "{text}");
@@ -572,5 +712,64 @@ mod tests {
         assert_eq!(texts(r#"{"input": [{"a": 1.0}]}"#), [r#"{"a": 1.0}"#]);
         assert!(texts("{}").is_empty());
         assert!(input(r#"{"input": 7}"#).is_err() && input(r#"{"input": null}"#).is_err());
+    }
+
+    #[test]
+    fn an_error_names_the_field_what_was_expected_and_what_came() {
+        #[derive(Deserialize, Debug)]
+        #[serde(rename_all = "lowercase")]
+        enum Color {
+            Red,
+            Green,
+            Blue,
+        }
+        #[derive(Deserialize, Debug)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "only read")]
+        struct Part {
+            color: Color,
+            #[serde(default)]
+            on: bool,
+            #[serde(default)]
+            share: Option<f64>,
+        }
+        #[derive(Deserialize, Debug)]
+        #[expect(dead_code, reason = "only read")]
+        struct Whole {
+            #[serde(default)]
+            parts: Vec<Part>,
+            #[serde(default)]
+            id: Option<everturn_core::id::TurnId>,
+            #[serde(default, deserialize_with = "messages")]
+            input: Vec<Part>,
+        }
+        let long = format!(r#"{{"parts": [{{"color": "{}"}}]}}"#, "x".repeat(5000));
+        for (json, words) in [
+            (
+                r#"{"parts": [{"color": "pink"}]}"#,
+                r#"`parts[0].color` must be one of red, green, blue, not "pink""#,
+            ),
+            (r#"{"parts": [{"color": 7}]}"#, "`parts[0].color` must be a string"),
+            (
+                r#"{"parts": [{"color": "red", "on": "yes"}]}"#,
+                "`parts[0].on` must be true or false, not a string",
+            ),
+            (
+                r#"{"parts": [{"color": "red", "share": []}]}"#,
+                "`parts[0].share` must be a number, not a list",
+            ),
+            (r#"{"parts": [{}]}"#, "`parts[0].color` is missing"),
+            (r#"{"parts": [{"colour": 1}]}"#, "unknown field `parts[0].colour`; known are color, on, share"),
+            (r#"{"parts": [7]}"#, "`parts[0]` must be an object, not 7"),
+            (r#"{"parts": true}"#, "`parts` must be a list, not true"),
+            (r#"{"id": "turn"}"#, "`id`: \"turn\" is not an id of the form turn_"),
+            (r#"{"input": [{"color": "red"}, {"color": 1.5}]}"#, "`input[1].color` must be a string"),
+            (r#"{"input": 7}"#, "`input` must be a list, not 7"),
+            ("7", "it must be an object, not 7"),
+            (&long, "not \"xxxx"),
+        ] {
+            let text = from_json::<Whole>(json).unwrap_err();
+            assert!(text.contains(words) && text.len() < 300, "{json}: {text}");
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! (the engine does).
 //!
 //! Reading order: [`Operation`] and [`About`]; a file of operations, such as `facts`; [`table`] for what all of
-//! them have in common; [`given`] for reading a request, and [`sent`] for writing one.
+//! them have in common; [`given`] for reading a request, [`sent`] for writing one, and [`hints`] for the words of errors.
 
 mod about;
 mod asker;
@@ -22,6 +22,7 @@ pub mod events;
 pub mod facts;
 pub mod generations;
 pub mod given;
+pub mod hints;
 pub mod keys;
 mod page;
 pub mod projections;

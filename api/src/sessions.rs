@@ -35,6 +35,9 @@ pub struct StartSession {
     /// Additional fields of the header.
     #[serde(default)]
     pub fields: Fields,
+    /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
+    /// restart.
+    pub idempotency_key: Option<String>,
 }
 
 impl Operation for StartSession {
@@ -47,20 +50,25 @@ impl Operation for StartSession {
         "Start a session",
         "The conversation of the session.",
     )
-    .creates();
+    .creates()
+    .once();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
         let start = move |tenant: &everturn::Tenant| {
             let header = |id: String, now: Timestamp| New {
-                subject_key: self.subject_key.unwrap_or_else(|| "subject".into()),
-                agent_provider: self.agent_provider,
+                subject_key: self.subject_key.clone().unwrap_or_else(|| "subject".into()),
+                agent_provider: self.agent_provider.clone(),
                 agent_temperature: self.agent_temperature,
-                context_loaded: self.context_loaded,
-                starting_snapshot_hash: self.starting_snapshot_hash,
-                extra: self.fields,
-                ..New::about(self.subject, self.session_id.unwrap_or(id), self.timestamp.unwrap_or(now))
+                context_loaded: self.context_loaded.clone(),
+                starting_snapshot_hash: self.starting_snapshot_hash.clone(),
+                extra: self.fields.clone(),
+                ..New::about(
+                    self.subject.clone(),
+                    self.session_id.clone().unwrap_or(id),
+                    self.timestamp.unwrap_or(now),
+                )
             };
-            tenant.start_session(header)?.get()
+            tenant.start_session(header, self.idempotency_key.clone())?.get()
         };
         asker.blocking(start).await
     }
@@ -87,6 +95,9 @@ pub struct LogSession {
     pub fields: Fields,
     /// Time of the entry; by default now.
     pub timestamp: Option<Timestamp>,
+    /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
+    /// restart.
+    pub idempotency_key: Option<String>,
 }
 
 impl Operation for LogSession {
@@ -99,11 +110,13 @@ impl Operation for LogSession {
         "Log an entry of a session",
         "The entry's place in the log.",
     )
-    .creates();
+    .creates()
+    .once();
 
     async fn run(self, asker: &Asker) -> Result<Logged, Error> {
         let log = move |tenant: &everturn::Tenant| {
-            self.conversation.find(tenant)?.log_session(self.r#type, self.timestamp, self.fields)
+            let chat = self.conversation.find(tenant)?;
+            chat.log_session(self.r#type, self.timestamp, self.fields, self.idempotency_key)
         };
         asker.blocking(log).await
     }
@@ -120,6 +133,9 @@ pub struct EndSession {
     /// Additional fields of the last entry.
     #[serde(default)]
     pub fields: Fields,
+    /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
+    /// restart.
+    pub idempotency_key: Option<String>,
 }
 
 impl Operation for EndSession {
@@ -131,10 +147,13 @@ impl Operation for EndSession {
         "/sessions/{conversation}/end",
         "End a session",
         "The numbers of the session.",
-    );
+    )
+    .once();
 
     async fn run(self, asker: &Asker) -> Result<SessionSummary, Error> {
-        let end = move |tenant: &everturn::Tenant| self.conversation.find(tenant)?.end_session(&self.fields);
+        let end = move |tenant: &everturn::Tenant| {
+            self.conversation.find(tenant)?.end_session(&self.fields, self.idempotency_key)
+        };
         asker.blocking(end).await
     }
 }

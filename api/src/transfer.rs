@@ -66,8 +66,8 @@ impl Operation for Export {
         let id = chat.id();
         if file.overflows {
             let text = format!(
-                "the conversation is larger than {EXPORT_BYTES_MAX} bytes as {format}; read its turns, or write the file \
-                 with `everturn export {id} --format {format}` or GET /api/v1/conversations/{id}/export?format={format}"
+                "the conversation is larger than {EXPORT_BYTES_MAX} bytes as {format}; read its turns, or have the file \
+                 written by `everturn export {id} --format {format}` or by `GET /api/v1/conversations/{id}/export?format={format}`"
             );
             return Err(Error::too_large("export.large", text));
         }
@@ -99,7 +99,7 @@ impl io::Write for Within {
 }
 
 /// Imports conversations from a file: an export, a session file, a transcript value, a session of Claude Code,
-/// Codex or Gemini CLI, or messages in a provider's format; the format is detected. Importing a file again adds
+/// Codex, Gemini CLI or one of seven other agents, or messages in a provider's format; the format is detected. Importing a file again adds
 /// only what is new.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -143,7 +143,7 @@ enum What {
         attacked: bool,
     },
     /// The store in PostgreSQL: appends of one and two nodes against plain inserts, pages and contexts of a long
-    /// conversation against those of a short one; not part of `all`
+    /// conversation against those of a short one, and recall; not part of `all`
     Postgres {
         /// A database of a server on this machine; the role must be allowed to create others
         #[arg(long, value_name = "postgres://…", env = "EVERTURN_TEST_POSTGRES")]

@@ -1,50 +1,64 @@
-//! The store in PostgreSQL: appends against plain inserts of the same rows, and pages and contexts of a long
-//! conversation against those of a short one.
+//! The store in PostgreSQL: appends against plain inserts of the same rows, pages and contexts of a long conversation
+//! against those of a short one, recall, and the bytes of all this.
 //!
-//! Server, nodes and writers share the processor, as they would not in earnest: what the plain inserts leave of it is all
-//! that a second node can use. So the share of the processor is reported beside each rate.
+//! Server, nodes and writers share the processor, as they would not in earnest: what one node and the server leave of it
+//! is all that a second node can use. So the processor time of an append is reported beside its rate.
 
 use crate::append::{TURN_BYTES, WRITERS, append, compare, on_threads, repeat};
 use crate::corpus::{self, Corpus, Words};
-use crate::figures::{Samples, count};
+use crate::figures::{Samples, bytes, count, time};
+use crate::place::processor_time;
 use crate::report::Row;
-use crate::{Result, Scale, context, read};
-use everturn::Tenant;
+use crate::{Result, Scale, context, read, recall};
+use everturn::model::BuiltinEmbedder;
+use everturn::{RecallMode, Tenant};
 use everturn_core::id::ConversationId;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls, Statement};
 
-/// Columns of the rows that one append inserts, as plain tables. The bytes are those of the store.
+/// Number of turns that recall searches.
+const RECALLED_TURNS: u64 = 100_000;
+/// Number of appends that are timed to a subscriber on the other node.
+const FOLLOWED: usize = 200;
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Columns of the rows that one append writes, as plain tables: an event, a turn, and the conversation's row, which it
+/// rewrites. The bytes are those of the store.
 const PLAIN: &str = "
     CREATE TABLE plain_events (tenant text, conversation bigint, seq bigint, id bytea, at bigint, kind text, actor text, role text,
         visibility text, body_hash bytea, hash bytea, salt bytea, body text, PRIMARY KEY (tenant, conversation, seq));
     CREATE TABLE plain_turns (tenant text, conversation bigint, seq bigint, id bytea, role text, status text, created bigint,
-        place bigint, PRIMARY KEY (tenant, conversation, seq))";
+        place bigint, PRIMARY KEY (tenant, conversation, seq));
+    CREATE TABLE plain_conversations (tenant text, no bigint, updated bigint, head_seq bigint, row text, PRIMARY KEY (tenant, no))
+        WITH (fillfactor = 70)";
 const INSERT_EVENTS: &str = "INSERT INTO plain_events
     SELECT 'bench', c, s, $4, $5, 'message', NULL, 'user', 'public', $6, $6, $4, $3 FROM unnest($1::bigint[], $2::bigint[]) n (c, s)";
 const INSERT_TURNS: &str = "INSERT INTO plain_turns
     SELECT 'bench', c, s, $3, 'user', 'complete', $4, s FROM unnest($1::bigint[], $2::bigint[]) n (c, s)";
+const REWRITE_CONVERSATIONS: &str =
+    "INSERT INTO plain_conversations SELECT 'bench', c, $3, s, $4 FROM unnest($1::bigint[], $2::bigint[]) n (c, s)
+    ON CONFLICT (tenant, no) DO UPDATE SET updated = excluded.updated, head_seq = excluded.head_seq, row = excluded.row";
 
 pub fn run(server: &str, scale: Scale) -> Result<Vec<Row>> {
     let runtime = Runtime::new()?;
-    let database = Database::create(&runtime, server)?;
-    let mut rows = appends(&runtime, &database.url, scale)?;
-    let [short, long] =
-        [scale.short, scale.long].map(|turns| corpus::fill(&database.url, &Corpus::one(turns, 200)));
-    let (short, long) = (short?, long?);
-    runtime.block_on(async {
-        Ok::<_, crate::Fault>(connect(&database.url).await?.batch_execute("VACUUM ANALYZE").await?)
-    })?;
-    rows.extend(read::run(&short, &long, scale)?);
-    rows.extend(context::run(&short, &long, scale)?);
+    let mut rows = {
+        let database = Database::create(&runtime, server, "log")?;
+        let mut rows = vec![database.settings()?];
+        rows.extend(appends(&database, scale)?);
+        rows.extend(lengths(&database, scale)?);
+        rows
+    };
+    let database = Database::create(&runtime, server, "recall")?;
+    rows.extend(recalls(&database, RECALLED_TURNS.min(scale.long / 2))?);
     Ok(rows)
 }
 
-fn appends(runtime: &Runtime, url: &str, scale: Scale) -> Result<Vec<Row>> {
+fn appends(database: &Database<'_>, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("appends: {} rounds", scale.rounds);
-    let nodes = [corpus::open(url)?, corpus::open(url)?];
+    let nodes = [corpus::open(&database.url)?, corpus::open(&database.url)?];
     let tenants = [nodes[0].tenant("bench")?, nodes[1].tenant("bench")?];
     let one = corpus::begin(&tenants[0], 1)?[0];
     let many = corpus::begin(&tenants[0], WRITERS)?;
@@ -52,38 +66,143 @@ fn appends(runtime: &Runtime, url: &str, scale: Scale) -> Result<Vec<Row>> {
     let slice = Duration::from_millis(scale.slice_ms);
     // How many appends a commit has with this many writers; the plain inserts get the same.
     on_threads(&tenants[0], &many, &text, slice)?;
-    let client = runtime.block_on(connect(url))?;
-    let mut plain = Plain::new(runtime, client)?;
-    let batch = plain.batch_of_the_store()?;
+    let mut plain = Plain::new(database)?;
+    let batch = database.batch()?;
 
-    let (mut single, mut together, mut two, mut ignored): (Samples, Samples, Samples, Samples) =
-        Default::default();
-    let (mut floor_one, mut floor): (Samples, Samples) = Default::default();
-    let (mut busy_floor, mut busy_one, mut busy_two): (Samples, Samples, Samples) = Default::default();
+    let (mut single, mut together, mut two, mut latency, mut ignored): (
+        Samples,
+        Samples,
+        Samples,
+        Samples,
+        Samples,
+    ) = Default::default();
+    let (mut floor_one, mut floor, mut floor_inserts): (Samples, Samples, Samples) = Default::default();
+    let (mut cost_floor, mut cost_one, mut cost_two): (Cost, Cost, Cost) = Default::default();
+    let (mut log_bytes, mut logged) = (0, 0.0);
     for _ in 0..scale.rounds {
-        floor_one.push(repeat(slice, &mut ignored, || plain.insert(1))?);
-        single.push(repeat(slice, &mut ignored, || append(&tenants[0], one, &text))?);
-        floor.push(
-            batch as f64 * busy(&mut busy_floor, || repeat(slice, &mut ignored, || plain.insert(batch)))?,
-        );
-        together.push(busy(&mut busy_one, || on_threads(&tenants[0], &many, &text, slice))?);
-        two.push(busy(&mut busy_two, || on_both(&tenants, &many, &text, slice))?);
+        floor_one.push(repeat(slice, &mut ignored, || plain.write(1, true))?);
+        single.push(repeat(slice, &mut latency, || append(&tenants[0], one, &text))?);
+        let mut of_batches =
+            |rewrites| Ok(batch as f64 * repeat(slice, &mut ignored, || plain.write(batch, rewrites))?);
+        floor_inserts.push(of_batches(false)?);
+        floor.push(cost_floor.of(|| of_batches(true))?);
+        let (began, position) = (Instant::now(), database.log_position()?);
+        let rate = cost_one.of(|| on_threads(&tenants[0], &many, &text, slice))?;
+        logged += rate * began.elapsed().as_secs_f64();
+        log_bytes += database.log_position()? - position;
+        together.push(rate);
+        two.push(cost_two.of(|| on_both(&tenants, &many, &text, slice))?);
     }
-    let share = |of: &Samples| format!("{:.0} % of the processor", of.median() * 100.0);
-    let name = format!("plain inserts, {batch} of a commit");
-    Ok(vec![
-        compare("durable append, 1 writer, 1 KiB", &single, &floor_one, "plain inserts, one of a commit"),
-        compare("durable append, one node, 64 writers on 64 conversations", &together, &floor, &name)
-            .at_least(0.7),
-        compare("two nodes, 32 writers on 32 conversations each", &two, &together, "one node").at_least(1.5),
+    let batches = format!("plain, {batch} of a commit");
+    let cost = |what: &str, cost: &Cost| {
+        let Cost { here, elsewhere, share } = cost;
+        let parts = format!("{} in clients, {} in PostgreSQL", time(here.median()), time(elsewhere.median()));
         Row::new(
-            "share of the processor, one node",
-            share(&busy_one),
-            format!("{} plain inserts", share(&busy_floor)),
+            format!("processor time of an append, {what}"),
+            time(here.median() + elsewhere.median()),
+            format!("{parts}; {:.0} % of the processor in use", share.median() * 100.0),
+        )
+    };
+    let mut rows = vec![
+        compare("durable append, 1 writer, 1 KiB", &single, &floor_one, "plain, one of a commit"),
+        Row::new(
+            "time of one, 1 writer",
+            format!("p50 {}, p99 {}", time(latency.median()), time(latency.at(0.99))),
+            "",
         ),
-        Row::new("share of the processor, two nodes", share(&busy_two), ""),
+        compare("durable append, one node, 64 writers on 64 conversations", &together, &floor, &batches)
+            .at_least(0.7),
+        compare(
+            "the same against inserts of events and turns only",
+            &together,
+            &floor_inserts,
+            "plain, without rewriting the conversations",
+        ),
+        compare("two nodes, 32 writers on 32 conversations each", &two, &together, "one node").at_least(1.5),
+        cost("plain", &cost_floor),
+        cost("one node, 64 writers", &cost_one),
+        cost("two nodes", &cost_two),
         Row::new("appends of one commit, 64 writers", count(batch as f64), ""),
-    ])
+        Row::new(
+            "write-ahead log of an append of 1 KiB, 64 writers",
+            bytes((log_bytes as f64 / logged) as u64),
+            "",
+        ),
+    ];
+    rows.push(followed(&tenants, one, &text)?);
+    Ok(rows)
+}
+
+/// From an append on one node to its event at a subscriber of the other.
+fn followed(nodes: &[Tenant; 2], id: ConversationId, text: &str) -> Result<Row> {
+    let (mut appended, mut arrived) = (Samples::default(), Samples::default());
+    let head = nodes[0].conversation(id).get()?.head.seq;
+    let mut subscription = nodes[1].conversation(id).subscribe(head)?;
+    for _ in 0..FOLLOWED {
+        let began = Instant::now();
+        append(&nodes[0], id, text)?;
+        appended.push_time(began.elapsed());
+        if subscription.recv_timeout(PATIENCE)?.is_none() {
+            return Err("an event did not reach the other node".into());
+        }
+        arrived.push_time(began.elapsed());
+    }
+    let show = |of: &Samples| format!("p50 {}, p99 {}", time(of.median()), time(of.at(0.99)));
+    let row = Row::new(
+        "from an append to its event at a subscriber of the other node",
+        show(&arrived),
+        format!("{} until the append is answered", show(&appended)),
+    );
+    Ok(row.ratio(arrived.median() / appended.median()))
+}
+
+/// A long conversation against a short one.
+fn lengths(database: &Database<'_>, scale: Scale) -> Result<Vec<Row>> {
+    let before = database.bytes()?;
+    let [short, long] =
+        [scale.short, scale.long].map(|turns| corpus::fill(&database.url, &Corpus::one(turns, 200)));
+    let (short, long) = (short?, long?);
+    database.run("VACUUM ANALYZE")?;
+    let each = database.bytes()?.saturating_sub(before) / (short.turns + long.turns);
+    let json = short.json_bytes()? / short.turns;
+    let size = Row::new("a turn of 200 B in the database", bytes(each), format!("{} as JSON", bytes(json)));
+    let mut rows = vec![size.ratio(each as f64 / json as f64)];
+    rows.extend(read::run(&short, &long, scale)?);
+    rows.extend(context::run(&short, &long, scale)?);
+    Ok(rows)
+}
+
+/// Indexing and asking, by words and by both.
+fn recalls(database: &Database<'_>, turns: u64) -> Result<Vec<Row>> {
+    let of = count(turns as f64);
+    eprintln!("recall: filling {of} turns");
+    let (filled, sampled) = recall::fill(&database.url, turns, recall::CONVERSATION_TURNS)?;
+    database.run("VACUUM ANALYZE")?;
+    let log = database.bytes()?;
+    let json = filled.json_bytes()?;
+    let store = recall::open(&database.url, false, Some(Arc::new(BuiltinEmbedder::new())))?;
+    let mut rows = vec![recall::indexed(&store, turns)?];
+    let began = Instant::now();
+    // Everything has its vector, so this only makes the index of vectors.
+    store.embed_now(PATIENCE)?;
+    rows.push(Row::new(
+        format!("making the index of vectors of {of} turns"),
+        format!("{:.1} s", began.elapsed().as_secs_f64()),
+        "",
+    ));
+    database.run("VACUUM ANALYZE")?;
+    let whole = database.bytes()?;
+    let show = |total: u64| format!("{}, {} a turn", bytes(total), bytes(total / turns));
+    for (what, total) in [("store", log), ("store, words and vectors", whole)] {
+        let row = Row::new(format!("{what} of {of} turns"), show(total), format!("{} as JSON", show(json)));
+        rows.push(row.ratio(total as f64 / json as f64));
+    }
+    for mode in [RecallMode::Lexical, RecallMode::Hybrid] {
+        for kind in recall::kinds(&sampled) {
+            rows.push(recall::asked(&store, &of, mode, &kind)?);
+        }
+    }
+    Ok(rows)
 }
 
 /// The same number of writers, half of them on each node, each with its own conversations.
@@ -101,15 +220,31 @@ fn on_both(nodes: &[Tenant; 2], ids: &[ConversationId], text: &str, slice: Durat
     })
 }
 
-/// Notes the share of all processors that was used meanwhile, by anybody.
-fn busy<T>(shares: &mut Samples, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let (started, before) = (Instant::now(), used_by_all());
-    let done = work()?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    if let (Some(before), Some(after)) = (before, used_by_all()) {
-        shares.push((after - before) / started.elapsed().as_secs_f64() / cores);
+/// Processor time of one append, in each round.
+#[derive(Default)]
+struct Cost {
+    /// In this process: nodes and writers.
+    here: Samples,
+    /// In all others: on a quiet machine, in PostgreSQL.
+    elsewhere: Samples,
+    /// Share of all processors in use.
+    share: Samples,
+}
+
+impl Cost {
+    /// Notes the cost of appends, whose rate is returned.
+    fn of(&mut self, appends: impl FnOnce() -> Result<f64>) -> Result<f64> {
+        let (started, here, all) = (Instant::now(), processor_time(), used_by_all());
+        let rate = appends()?;
+        let (took, here) = (started.elapsed().as_secs_f64(), (processor_time() - here).as_secs_f64());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        if let (Some(before), Some(after)) = (all, used_by_all()) {
+            self.here.push(here / (rate * took));
+            self.elsewhere.push((after - before - here).max(0.0) / (rate * took));
+            self.share.push((after - before) / took / cores);
+        }
+        Ok(rate)
     }
-    Ok(done)
 }
 
 /// Processor time of the whole machine in seconds, if known.
@@ -122,58 +257,64 @@ fn used_by_all() -> Option<f64> {
     Some((ticks.iter().take(8).sum::<f64>() - idle) / 100.0)
 }
 
-/// Inserts without any rule, chain or index beyond the primary keys: events and turns in one transaction.
+/// Writes without any rule, chain or index beyond the primary keys, each batch in one transaction and one round trip.
 struct Plain<'a> {
     runtime: &'a Runtime,
-    client: Client,
+    client: &'a Client,
     events: Statement,
     turns: Statement,
+    conversations: Statement,
     body: String,
+    row: String,
     seq: i64,
 }
 
 impl Plain<'_> {
-    fn new(runtime: &Runtime, client: Client) -> Result<Plain<'_>> {
+    fn new<'a>(database: &'a Database<'_>) -> Result<Plain<'a>> {
+        let Database { runtime, client, .. } = database;
         let made = runtime.block_on(async {
             client.batch_execute(PLAIN).await?;
-            client.batch_execute("SET everturn.tenants = '*'").await?;
-            let body =
-                client.query_one("SELECT body FROM events WHERE kind = 'message' LIMIT 1", &[]).await?.get(0);
-            Ok::<_, tokio_postgres::Error>((
-                client.prepare(INSERT_EVENTS).await?,
-                client.prepare(INSERT_TURNS).await?,
-                body,
-            ))
+            let body = "SELECT body FROM events WHERE kind = 'message' LIMIT 1";
+            let row = "SELECT row FROM conversation_rows ORDER BY no DESC LIMIT 1";
+            Ok::<_, tokio_postgres::Error>(Plain {
+                runtime,
+                client,
+                events: client.prepare(INSERT_EVENTS).await?,
+                turns: client.prepare(INSERT_TURNS).await?,
+                conversations: client.prepare(REWRITE_CONVERSATIONS).await?,
+                body: client.query_one(body, &[]).await?.get(0),
+                row: client.query_one(row, &[]).await?.get(0),
+                seq: 0,
+            })
         });
-        let (events, turns, body) = made?;
-        Ok(Plain { runtime, client, events, turns, body, seq: 0 })
-    }
-
-    /// The mean number of events in a commit of the store.
-    fn batch_of_the_store(&self) -> Result<usize> {
-        let sql = "SELECT (count(*) / count(DISTINCT xmin::text))::bigint FROM events WHERE kind = 'message'";
-        let row = self.runtime.block_on(self.client.query_one(sql, &[]))?;
-        Ok(usize::try_from(row.get::<_, i64>(0))?.max(1))
+        Ok(made?)
     }
 
     /// One commit of this many turns, each in another conversation.
-    fn insert(&mut self, count: usize) -> Result<()> {
+    fn write(&mut self, count: usize, rewrites_conversations: bool) -> Result<()> {
         self.seq += 1;
-        let conversations: Vec<i64> = (0..count as i64).collect();
+        let numbers: Vec<i64> = (0..count as i64).collect();
         let seqs = vec![self.seq; count];
         let (id, hash, at) = ([7u8; 16].to_vec(), [7u8; 32].to_vec(), self.seq);
-        let events: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-            [&conversations, &seqs, &self.body, &id, &at, &hash];
-        let turns: [&(dyn tokio_postgres::types::ToSql + Sync); 4] = [&conversations, &seqs, &id, &at];
+        let events: [&(dyn ToSql + Sync); 6] = [&numbers, &seqs, &self.body, &id, &at, &hash];
+        let turns: [&(dyn ToSql + Sync); 4] = [&numbers, &seqs, &id, &at];
+        let conversations: [&(dyn ToSql + Sync); 4] = [&numbers, &seqs, &at, &self.row];
+        let rewritten = async {
+            match rewrites_conversations {
+                true => self.client.execute(&self.conversations, &conversations).await,
+                false => Ok(0),
+            }
+        };
         self.runtime.block_on(async {
             // Sent without waiting in between.
-            let (begun, events, turns, done) = tokio::join!(
+            let (begun, events, turns, rewritten, done) = tokio::join!(
                 self.client.batch_execute("BEGIN"),
                 self.client.execute(&self.events, &events),
                 self.client.execute(&self.turns, &turns),
+                rewritten,
                 self.client.batch_execute("COMMIT"),
             );
-            begun.and(events.map(drop)).and(turns.map(drop)).and(done)
+            begun.and(events.map(drop)).and(turns.map(drop)).and(rewritten.map(drop)).and(done)
         })?;
         Ok(())
     }
@@ -185,11 +326,12 @@ struct Database<'a> {
     server: String,
     name: String,
     url: String,
+    client: Client,
 }
 
 impl Database<'_> {
-    fn create<'a>(runtime: &'a Runtime, server: &str) -> Result<Database<'a>> {
-        let name = format!("everturn_bench_{}", std::process::id());
+    fn create<'a>(runtime: &'a Runtime, server: &str, name: &str) -> Result<Database<'a>> {
+        let name = format!("everturn_bench_{}_{name}", std::process::id());
         let (front, options) =
             server.split_once('?').map_or((server, ""), |(front, options)| (front, options));
         let (host, _) = front
@@ -197,9 +339,45 @@ impl Database<'_> {
             .filter(|(host, _)| host.contains("//") && !host.ends_with('/'))
             .ok_or("the URL names no database: postgres://USER@HOST/DATABASE")?;
         let url = format!("{host}/{name}?{options}");
-        let client = runtime.block_on(connect(server))?;
-        runtime.block_on(client.batch_execute(&format!("CREATE DATABASE {name}")))?;
-        Ok(Database { runtime, server: server.to_string(), name, url })
+        let client = runtime.block_on(async {
+            connect(server).await?.batch_execute(&format!("CREATE DATABASE {name}")).await?;
+            let client = connect(&url).await?;
+            client.batch_execute("SET everturn.tenants = '*'").await?;
+            Ok::<_, crate::Fault>(client)
+        })?;
+        Ok(Database { runtime, server: server.to_string(), name, url, client })
+    }
+
+    fn run(&self, sql: &str) -> Result<()> {
+        Ok(self.runtime.block_on(self.client.batch_execute(sql))?)
+    }
+
+    fn number(&self, sql: &str) -> Result<u64> {
+        Ok(u64::try_from(self.runtime.block_on(self.client.query_one(sql, &[]))?.get::<_, i64>(0))?)
+    }
+
+    /// Settings on which the numbers depend most.
+    fn settings(&self) -> Result<Row> {
+        let sql = "SELECT string_agg(name || ' ' || current_setting(name), ', ' ORDER BY name) FROM pg_settings
+             WHERE name IN ('fsync', 'server_version', 'shared_buffers', 'synchronous_commit', 'synchronous_standby_names')";
+        let row = self.runtime.block_on(self.client.query_one(sql, &[]))?;
+        Ok(Row::new("PostgreSQL", row.get::<_, String>(0), ""))
+    }
+
+    /// The mean number of events in a commit of the store.
+    fn batch(&self) -> Result<usize> {
+        let sql = "SELECT (count(*) / count(DISTINCT xmin::text))::bigint FROM events WHERE kind = 'message'";
+        Ok(usize::try_from(self.number(sql)?)?.max(1))
+    }
+
+    /// Bytes on disk.
+    fn bytes(&self) -> Result<u64> {
+        self.number("SELECT pg_database_size(current_database())")
+    }
+
+    /// Bytes of the write-ahead log so far.
+    fn log_position(&self) -> Result<u64> {
+        self.number("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
     }
 }
 

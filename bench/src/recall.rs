@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 const VOCABULARY: u64 = 60_000;
 /// Number of turns of one conversation.
-const CONVERSATION_TURNS: u64 = 500;
+pub const CONVERSATION_TURNS: u64 = 500;
 /// Number of turns of a long conversation.
 const LONG_TURNS: u64 = 30_000;
 /// Number of queries of each kind for each store.
@@ -42,13 +42,13 @@ const SAMPLED_EVERY: u64 = 97;
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Queries of one kind, each with its conversation.
-struct Kind {
+pub struct Kind {
     name: &'static str,
     questions: Vec<(String, Option<ConversationId>)>,
 }
 
 /// Some turns of a store: their conversation and text.
-type Sampled = Vec<(ConversationId, String)>;
+pub type Sampled = Vec<(ConversationId, String)>;
 
 pub fn run(place: &Scratch, scale: Scale, only: Option<u64>, keep: Option<&Path>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
@@ -70,9 +70,9 @@ pub fn run(place: &Scratch, scale: Scale, only: Option<u64>, keep: Option<&Path>
 fn long_conversation(place: &Scratch) -> Result<Row> {
     let mut rates = Vec::new();
     for (name, each) in [("one-conversation.db", LONG_TURNS), ("many-conversations.db", CONVERSATION_TURNS)] {
-        let path = place.file(name);
-        fill(&path, LONG_TURNS, each)?;
-        let store = open(&path, false, None)?;
+        let url = place.store(name);
+        fill(&url, LONG_TURNS, each)?;
+        let store = open(&url, false, None)?;
         let began = Instant::now();
         store.index_now()?;
         rates.push(LONG_TURNS as f64 / began.elapsed().as_secs_f64());
@@ -87,24 +87,25 @@ fn long_conversation(place: &Scratch) -> Result<Row> {
 
 fn one(path: &Path, turns: u64) -> Result<Vec<Row>> {
     let (of, mut rows) = (count(turns as f64), Vec::new());
+    let url = format!("sqlite:{}", path.display());
     let kept = path.with_extension("questions.json");
     let sampled: Sampled = if kept.exists() {
         eprintln!("recall: {of} turns of an earlier run");
         serde_json::from_slice(&std::fs::read(&kept)?)?
     } else {
-        let (made, sampled) = made(path, turns)?;
+        let (made, sampled) = made(path, &url, turns)?;
         rows.extend(made);
         std::fs::write(&kept, serde_json::to_vec(&sampled)?)?;
         sampled
     };
     let kinds = kinds(&sampled);
-    let store = open(path, false, None)?;
+    let store = open(&url, false, None)?;
     for kind in &kinds {
         rows.push(asked(&store, &of, RecallMode::Lexical, kind)?);
     }
     drop(store);
     let (log, before) = sizes(path)?;
-    let store = open(path, false, Some(Arc::new(MadeUp::new())))?;
+    let store = open(&url, false, Some(Arc::new(MadeUp::new())))?;
     let missing = store.behind()?.vectors;
     if missing > 0 {
         let (wall, processor) = (Instant::now(), processor_time());
@@ -140,16 +141,11 @@ fn one(path: &Path, turns: u64) -> Result<Vec<Row>> {
 }
 
 /// Fills and indexes a store, and measures both.
-fn made(path: &Path, turns: u64) -> Result<(Vec<Row>, Sampled)> {
+fn made(path: &Path, url: &str, turns: u64) -> Result<(Vec<Row>, Sampled)> {
     let of = count(turns as f64);
     eprintln!("recall: filling {of} turns");
-    let (filled, sampled) = fill(path, turns, CONVERSATION_TURNS)?;
-    eprintln!("recall: indexing {of} turns");
-    let store = open(path, false, None)?;
-    let (wall, processor) = (Instant::now(), processor_time());
-    store.index_now()?;
-    let took = (wall.elapsed().as_secs_f64(), (processor_time() - processor).as_secs_f64());
-    drop(store);
+    let (filled, sampled) = fill(url, turns, CONVERSATION_TURNS)?;
+    let indexed = indexed(&open(url, false, None)?, turns)?;
     let (log, index) = sizes(path)?;
     let json = filled.json_bytes()?;
     let show = |total: u64| format!("{}, {} a turn", bytes(total), bytes(total / turns));
@@ -158,15 +154,25 @@ fn made(path: &Path, turns: u64) -> Result<(Vec<Row>, Sampled)> {
             .ratio(total as f64 / json as f64)
     };
     let rows = vec![
-        Row::new(
-            format!("indexing {of} turns"),
-            format!("{}, {:.1} s", rate(turns as f64 / took.0), took.0),
-            format!("{:.1} s of processor time", took.1),
-        ),
+        indexed,
         size("store", log).at_most(1.5),
         size("store and index of words", log + index).at_most(2.5),
     ];
     Ok((rows, sampled))
+}
+
+/// Indexes everything that is in a store.
+pub fn indexed(store: &Everturn, turns: u64) -> Result<Row> {
+    let of = count(turns as f64);
+    eprintln!("recall: indexing {of} turns");
+    let (wall, processor) = (Instant::now(), processor_time());
+    store.index_now()?;
+    let took = (wall.elapsed().as_secs_f64(), (processor_time() - processor).as_secs_f64());
+    Ok(Row::new(
+        format!("indexing {of} turns"),
+        format!("{}, {:.1} s", rate(turns as f64 / took.0), took.0),
+        format!("{:.1} s of processor time", took.1),
+    ))
 }
 
 /// Bytes of a store's own files, and of its index.
@@ -187,7 +193,7 @@ fn sizes(path: &Path) -> Result<(u64, u64)> {
     Ok((log, index))
 }
 
-fn asked(store: &Everturn, of: &str, mode: RecallMode, kind: &Kind) -> Result<Row> {
+pub fn asked(store: &Everturn, of: &str, mode: RecallMode, kind: &Kind) -> Result<Row> {
     let scope = store.tenant("bench")?;
     let Kind { name, questions } = kind;
     let mut shortest = vec![(f64::INFINITY, f64::INFINITY); questions.len()];
@@ -230,7 +236,7 @@ fn asked(store: &Everturn, of: &str, mode: RecallMode, kind: &Kind) -> Result<Ro
 }
 
 /// Queries made from the sampled turns.
-fn kinds(sampled: &Sampled) -> Vec<Kind> {
+pub fn kinds(sampled: &Sampled) -> Vec<Kind> {
     let mut words = Words::default();
     let mut pick = |many: usize| -> Vec<&str> {
         let text = &sampled[words.number() as usize % sampled.len()].1;
@@ -277,7 +283,7 @@ fn kinds(sampled: &Sampled) -> Vec<Kind> {
 /// One writer alternates between a store with an indexer and one without.
 fn appends(place: &Scratch, scale: Scale) -> Result<Row> {
     let (with, without) =
-        (open(&place.file("with.db"), true, None)?, open(&place.file("without.db"), false, None)?);
+        (open(&place.store("with.db"), true, None)?, open(&place.store("without.db"), false, None)?);
     let scopes = [with.tenant("bench")?, without.tenant("bench")?];
     let ids = [corpus::begin(&scopes[0], 1)?[0], corpus::begin(&scopes[1], 1)?[0]];
     let mut words = Words::default();
@@ -303,15 +309,14 @@ fn appends(place: &Scratch, scale: Scale) -> Result<Row> {
     Ok(row.ratios(&rates[0].over(&rates[1])).at_least(0.9))
 }
 
-fn open(path: &Path, index: bool, embedder: Option<Arc<dyn Embed>>) -> Result<Everturn> {
-    let url = format!("sqlite:{}", path.display());
+pub fn open(url: &str, index: bool, embedder: Option<Arc<dyn Embed>>) -> Result<Everturn> {
     let sweep_every = Duration::from_secs(24 * 60 * 60);
-    Ok(Everturn::open_with(&url, Options { sweep_every, index, embedder, ..Options::default() })?)
+    Ok(Everturn::open_with(url, Options { sweep_every, index, embedder, ..Options::default() })?)
 }
 
 /// An unindexed store with this many turns in each conversation, and the texts of some of its turns.
-fn fill(path: &Path, turns: u64, each: u64) -> Result<(Filled, Sampled)> {
-    let store = open(path, false, None)?;
+pub fn fill(url: &str, turns: u64, each: u64) -> Result<(Filled, Sampled)> {
+    let store = open(url, false, None)?;
     let scope = store.tenant("bench")?;
     let conversations = corpus::begin(&scope, turns.div_ceil(each) as usize)?;
     let (mut words, mut texts) = (Words::default(), Vec::new());
@@ -329,7 +334,7 @@ fn fill(path: &Path, turns: u64, each: u64) -> Result<(Filled, Sampled)> {
             .collect();
         append(&scope, id, batch)?;
     }
-    Ok((Filled { url: format!("sqlite:{}", path.display()), conversations, turns }, texts))
+    Ok((Filled { url: url.to_string(), conversations, turns }, texts))
 }
 
 fn append(scope: &Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<()> {

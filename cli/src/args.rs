@@ -15,6 +15,9 @@ use std::path::PathBuf;
 /// Heading of the options that every verb has.
 const GLOBAL: &str = "Global options";
 
+/// The usual help without the empty line above the usage: without a verb it has to fit on one screen.
+pub const ONE_SCREEN: &str = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}{after-help}";
+
 /// Every word is kept; the model reads what it needs. A conversation store for AI agents.
 #[derive(Parser)]
 #[command(
@@ -22,13 +25,10 @@ const GLOBAL: &str = "Global options";
     version,
     disable_help_subcommand = true,
     max_term_width = 100,
-    // As usual, without the empty line above the usage: this is shown without a verb, and has to fit on one
-    // screen.
-    help_template = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}{after-help}",
     after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
 pub struct Args {
-    /// sqlite:PATH, by default a file in your data folder [env: EVERTURN_STORE]
+    /// sqlite:PATH or postgres://…, by default your data folder [env: EVERTURN_STORE]
     #[arg(
         long,
         global = true,

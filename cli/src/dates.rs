@@ -17,6 +17,31 @@ pub fn parse(text: &str) -> Result<Timestamp, Error> {
     })
 }
 
+/// Parses the time at which something ends, the value of an option: a date, a time, or a length of time from now.
+pub fn deadline(option: &str, text: &str) -> Result<Timestamp, Error> {
+    read_ahead(text.trim(), &now()).ok_or_else(|| {
+        let shown = everturn_core::id::clip(text);
+        let text = format!(
+            "{shown:?} is not a time; write 2027-01-31, '2027-01-31 14:30', 14:30, tomorrow, 2h, 30d or 2027-01-31T14:30:00Z"
+        );
+        Error::invalid("time.malformed", text).at(option)
+    })
+}
+
+/// As [`read`], but a length of time without `ago` begins now.
+fn read_ahead(text: &str, now: &Zoned) -> Option<Timestamp> {
+    let word = text.to_ascii_lowercase();
+    if word == "tomorrow" {
+        let day = now.date().tomorrow().ok()?.to_datetime(Time::midnight());
+        return micros(&now.time_zone().to_zoned(day).ok()?);
+    }
+    let length = word.strip_prefix("in ").unwrap_or(&word);
+    match ago(length).filter(|_| !length.ends_with("ago")) {
+        Some(length) => micros(&now.checked_add(length).ok()?),
+        None => read(text, now),
+    }
+}
+
 /// Parses a length of time: seconds, or `90s`, `30m`, `12h`, `7d`, `2w`.
 pub fn seconds(text: &str) -> Result<u64, Error> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
@@ -135,6 +160,21 @@ mod tests {
         ] {
             let meant: Timestamp = meant.parse().unwrap();
             assert_eq!(read(text, &now), Some(meant), "{text}");
+        }
+        for (text, meant) in [
+            ("30d", "2026-12-17T15:00:30+01:00"),
+            ("2h", "2026-11-17T17:00:30+01:00"),
+            ("in 2 weeks", "2026-12-01T15:00:30+01:00"),
+            ("tomorrow", "2026-11-18T00:00:00+01:00"),
+            ("2027-01-01", "2027-01-01T00:00:00+01:00"),
+            ("16:30", "2026-11-17T16:30:00+01:00"),
+            ("2027-01-01T00:00:00Z", "2027-01-01T00:00:00Z"),
+        ] {
+            let meant: Timestamp = meant.parse().unwrap();
+            assert_eq!(read_ahead(text, &now), Some(meant), "{text}");
+        }
+        for wrong in ["", "soon", "in", "-2h", "99999999999999999999d"] {
+            assert_eq!(read_ahead(wrong, &now), None, "{wrong}");
         }
         for wrong in ["", "soon", "-7d", "7", "2026-13-01", "32:10", "ago", "d", "99999999999999999999d"] {
             assert_eq!(read(wrong, &now), None, "{wrong}");

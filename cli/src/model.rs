@@ -50,7 +50,12 @@ pub fn check(args: &Args, store: &Client, model: &Model) -> Result<(), Error> {
             _ => Ok(()),
         },
         Client::Owner(owner) if args.sources.base_url == Some(ValueSource::CommandLine) => {
-            let text = format!("{}; it uses its own models, so leave --base-url out", owner.owned.0.text());
+            let owned = owner.owned.0.text();
+            let owned = owned.split_once(';').map_or(owned, |(owned, _)| owned);
+            let text = format!(
+                "{owned}, which asks its own models; leave --base-url out, or describe this model under [models.NAME] in the \
+                 configuration, start that process again and pass --model NAME"
+            );
             Err(Error::busy(code::STORE_OWNED, text))
         }
         _ => Ok(()),

@@ -110,8 +110,8 @@ pub fn embedder(args: &Args) -> Result<Option<Arc<dyn Embed>>, Error> {
     settings.embedder(&environment, Embedder::open)
 }
 
-/// The tenant's client, for recall beside a writer.
-pub fn recalling(args: &Args, flags: Vec<Flag>) -> Result<Client, Failure> {
+/// The tenant's client, for recall beside a writer, or to make its index.
+pub fn recalling(args: &Args, flags: Vec<Flag>, index: bool) -> Result<Client, Failure> {
     if server(args)?.is_some() {
         if !flags.is_empty() {
             let text = "a server has models of its own (recall.embedder, recall.rerank); leave --embedder and --rerank out";
@@ -123,8 +123,10 @@ pub fn recalling(args: &Args, flags: Vec<Flag>) -> Result<Client, Failure> {
     // A person waits for it, be it for a query or for the whole index.
     let with_all_cores: OpenEmbedder =
         |embedder| embedder.open_with(std::thread::available_parallelism().map_or(1, usize::from));
+    // The index of a file is written beside its owner; that of a database is in it.
+    let in_database = settings.text("store").is_some_and(|url| url.starts_with("postgres"));
     let options = Options {
-        read_only: true,
+        read_only: !(index && in_database),
         embedder: settings.embedder(&environment, with_all_cores)?,
         reranker: settings.reranker(&environment, with_all_cores)?,
         ..settings.options(&environment)?

@@ -28,9 +28,14 @@ pub fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
+/// The title of a conversation, or the beginning of what was said.
+pub fn title(conversation: &Conversation) -> &str {
+    let title = conversation.title.as_deref().or(conversation.preview.as_deref());
+    title.unwrap_or("(no title)")
+}
+
 /// A conversation on one line.
 pub fn conversation(conversation: &Conversation) -> String {
-    let title = conversation.title.as_deref().unwrap_or("(no title)");
     let turns = count(conversation.turns, "turn");
     let state = match conversation.state {
         Lifecycle::Active => String::new(),
@@ -40,7 +45,7 @@ pub fn conversation(conversation: &Conversation) -> String {
     format!(
         "{}  {DIM}{said}{DIM:#}  {turns:>10}  {BOLD}{}{BOLD:#}{DIM}{state}{DIM:#}",
         conversation.id,
-        one_line(title)
+        one_line(title(conversation))
     )
 }
 
@@ -121,8 +126,14 @@ fn body(
         let tool = tool.filter(|tool| actor != Some(*tool));
         folded("←", &format!("{}{text}", tool.map(|tool| format!("{tool}: ")).unwrap_or_default()), full)
     };
-    for part in message::parts(message) {
+    let blocks = message["content"].as_array();
+    for (at, part) in message::parts(message).into_iter().enumerate() {
+        let block = blocks.and_then(|blocks| blocks.get(at)).unwrap_or(message);
         match part {
+            // A program wrote it in the name of a person.
+            Part::Text(text) if role == Role::Tool && message["role"] == "user" => {
+                out.push_str(&folded("←", &speech::without_tags(text), full));
+            }
             Part::Text(text) if role == Role::Tool => {
                 let (id, name) = (message["tool_call_id"].as_str(), message["name"].as_str());
                 out.push_str(&result(called, id, name, &output(text)));
@@ -135,42 +146,61 @@ fn body(
                 if let Some(id) = id {
                     called.insert(id.to_string(), name.to_string());
                 }
-                let arguments =
-                    arguments.map(|value| value.as_str().map_or(value.to_string(), str::to_string));
-                out.push_str(&folded("→", &format!("{name} {}", arguments.unwrap_or_default()), full));
+                // A search by the provider itself has its query there.
+                let arguments = arguments.or_else(|| block.get("action"));
+                out.push_str(&folded("→", &call(name, arguments), full));
             }
             Part::Result { id, name, content } => {
                 let text = content.map(|value| value.as_str().map_or_else(|| plain(value), output));
                 out.push_str(&result(called, id, name, &text.unwrap_or_default()));
             }
-            Part::Media { .. } | Part::Other(_) => {}
-        }
-    }
-    // Content that is not text is shown by its name, as in the transcript.
-    for part in message::parts(message) {
-        if let Part::Media { kind, label, asset_id } = part {
-            let asset = asset_id.and_then(|id| assets.iter().find(|asset| asset.id == id));
-            let label = label
-                .map(str::to_string)
-                .or_else(|| asset.map(Asset::label))
-                .or(asset_id.map(str::to_string));
-            let size = asset
-                .and_then(|asset| asset.bytes)
-                .map(|bytes| format!(", {}", size(bytes)))
-                .unwrap_or_default();
-            let _ = writeln!(out, "  {DIM}▣ {kind} {}{size}{DIM:#}", label.unwrap_or_default());
-        } else if let Part::Other(kind) = part {
-            let _ = writeln!(out, "  {DIM}<{kind}>{DIM:#}");
+            Part::Media { kind, label, asset_id } => {
+                let asset = asset_id.and_then(|id| assets.iter().find(|asset| asset.id == id));
+                let label = label
+                    .map(str::to_string)
+                    .or_else(|| asset.map(Asset::label))
+                    .or(asset_id.map(str::to_string));
+                let size = asset.and_then(|asset| asset.bytes).map(|bytes| format!(", {}", size(bytes)));
+                let named: String = label.iter().map(|label| format!(" {}", printable(label))).collect();
+                let _ = writeln!(out, "  {DIM}▣ {kind}{named}{}{DIM:#}", size.unwrap_or_default());
+            }
+            // Tools that the provider ran itself.
+            Part::Other(kind) if kind.ends_with("tool_use") && block["name"].is_string() => {
+                let name = block["name"].as_str().unwrap_or(kind);
+                if let Some(id) = block["id"].as_str() {
+                    called.insert(id.to_string(), name.to_string());
+                }
+                out.push_str(&folded("→", &call(name, block.get("input")), full));
+            }
+            Part::Other(kind) if kind.ends_with("tool_result") => {
+                let name = kind.strip_suffix("_tool_result");
+                let text = block.get("content").map(plain).unwrap_or_default();
+                out.push_str(&result(called, block["tool_use_id"].as_str(), name, &text));
+            }
+            Part::Other(kind) => {
+                let _ = writeln!(out, "  {DIM}<{}>{DIM:#}", printable(kind));
+            }
         }
     }
     out
 }
 
+/// A tool and the arguments of its call.
+fn call(name: &str, arguments: Option<&Value>) -> String {
+    let arguments = arguments.map(|value| value.as_str().map_or(value.to_string(), str::to_string));
+    arguments.map_or(name.to_string(), |arguments| format!("{name} {arguments}").trim_end().to_string())
+}
+
 /// The text in a result's blocks; anything else as JSON.
 fn plain(value: &Value) -> String {
     let is_block = |block: &Value| block.is_string() || block["type"].is_string();
-    match value.as_array().is_some_and(|blocks| blocks.iter().all(is_block)) {
-        true => message::render(&serde_json::json!({"role": "tool", "content": value}), |_| None),
+    let is_known = |block: &Value| !matches!(message::block(block), Part::Other(_));
+    let blocks = match value {
+        Value::Array(blocks) => blocks.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    match blocks.iter().all(is_block) && (blocks.is_empty() || blocks.iter().any(is_known)) {
+        true => message::render(&serde_json::json!({"role": "tool", "content": blocks}), |_| None),
         false => output(&value.to_string()),
     }
 }

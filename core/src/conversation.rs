@@ -352,6 +352,9 @@ pub struct Conversation {
     pub transcript_budget: Option<Raw>,
 }
 
+/// Metadata key of a conversation that belongs to a chain of responses and was never named.
+pub const HIDDEN: &str = "everturn.hidden";
+
 impl Conversation {
     /// The conversation without anything that someone wrote: numbers, times, ids and state.
     pub fn without_words(self) -> Conversation {
@@ -412,6 +415,11 @@ impl Conversation {
     /// The program that it was imported from or that recorded it.
     pub fn agent(&self) -> Option<String> {
         self.named("agent").or_else(|| self.origin().format)
+    }
+
+    /// Whether it was begun for a chain of responses and never named: it is not the last one that somebody had.
+    pub fn is_hidden(&self) -> bool {
+        self.metadata.contains_key(HIDDEN)
     }
 
     /// The project that it is about: `metadata.project`, or the folder that an imported session ran in.
@@ -567,6 +575,14 @@ pub fn without_fork_mark(title: &str) -> &str {
 pub fn project_name(project: &str) -> &str {
     let path = project.trim_end_matches(['/', '\\']);
     path.rsplit(['/', '\\']).next().filter(|name| !name.is_empty()).unwrap_or(project)
+}
+
+/// Whether an agent has this name, or one that begins with it: `claude` is `claude-code` as well.
+pub fn is_agent(agent: &str, wanted: &str) -> bool {
+    let begins = agent.get(..wanted.len()).is_some_and(|start| start.eq_ignore_ascii_case(wanted));
+    begins
+        && !wanted.is_empty()
+        && agent[wanted.len()..].chars().next().is_none_or(|next| !next.is_alphanumeric())
 }
 
 /// Whether a project has this name, or lies in this folder.

@@ -55,6 +55,7 @@ pub fn may_repeat(kind: &str) -> bool {
 }
 
 /// Texts of a turn, for comparison.
+#[derive(PartialEq, Eq)]
 pub struct Words(Vec<String>);
 
 impl Words {

@@ -198,6 +198,28 @@ fn luhn(number: &str) -> bool {
     sum.is_multiple_of(10)
 }
 
+/// A URL without its password, also where it is mistyped.
+pub fn without_password(url: &str) -> String {
+    let masked = match url.rsplit_once('@') {
+        None => url.to_string(),
+        Some((before, host)) => {
+            let scheme = before.find(":/").map_or(0, |end| end + 1);
+            let start = scheme + before[scheme..].len() - before[scheme..].trim_start_matches('/').len();
+            match before[start..].split_once(':') {
+                Some((user, _)) => format!("{}{user}:***@{host}", &before[..start]),
+                None => url.to_string(),
+            }
+        }
+    };
+    match masked.split_once("password=") {
+        Some((start, rest)) => {
+            let end = rest.find('&').unwrap_or(rest.len());
+            format!("{start}password=***{}", &rest[end..])
+        }
+        None => masked,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,6 +328,27 @@ mod tests {
         assert!(masked.ends_with(r#" ‹card›"}]}"#), "{masked}");
         let plain = r#"{"id":"toolu_01A09q90qw90lq917835lq9","at":"2026-04-27T14:30:00Z"}"#;
         assert_eq!(mask_json(plain).unwrap(), plain);
+    }
+
+    #[test]
+    fn a_url_is_shown_without_its_password() {
+        for (url, shown) in [
+            ("postgres://u:hunter2@h/db?x=1", "postgres://u:***@h/db?x=1"),
+            ("mysql://u:hunter2@h/db", "mysql://u:***@h/db"),
+            ("postgres:/u:hunter2@h/db", "postgres:/u:***@h/db"),
+            ("u:hunter2@h/db", "u:***@h/db"),
+            ("postgres://u:hun/t:e@r2@h/db", "postgres://u:***@h/db"),
+            (
+                "postgres://h/db?user=u&password=hunter2&sslmode=require",
+                "postgres://h/db?user=u&password=***&sslmode=require",
+            ),
+            ("postgres://u@h:5432/db", "postgres://u@h:5432/db"),
+            ("postgres://h:5432/db", "postgres://h:5432/db"),
+            ("sqlite:/home/me@x/chats.db", "sqlite:/home/me@x/chats.db"),
+            ("http://localhost:4318", "http://localhost:4318"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
     }
 
     #[test]

@@ -148,11 +148,13 @@ pub fn sweeper(shared: &Arc<Shared>) {
             (true, true) if shared.elsewhere.is_none() => sweep(shared).map(drop),
             (true, true) => {
                 sweep_conversations(shared)?;
+                shared.elsewhere.as_ref().map_or(Ok(()), |elsewhere| elsewhere.forget_work())?;
+                shared.journal.assets.claim()?;
                 if collected.is_none_or(|at| at.elapsed() >= COLLECT_EVERY) {
                     collect_unused(shared)?;
                     collected = Some(Instant::now());
                 }
-                shared.elsewhere.as_ref().map_or(Ok(()), |elsewhere| elsewhere.forget_work())
+                Ok(())
             }
             (true, false) => end_idle_streams(shared).map(drop),
         });
@@ -186,6 +188,7 @@ fn sweep_conversations(shared: &Arc<Shared>) -> Result<Swept, Error> {
 /// Deletes bytes that no event has referred to for a while, and returns their number.
 fn collect_unused(shared: &Shared) -> Result<usize, Error> {
     let old = Timestamp(shared.now().0.saturating_sub_unsigned(ORPHAN_AGE_S * 1_000_000));
+    shared.journal.assets.claim()?;
     let listed = shared.journal.assets.list()?.into_iter().filter(|(_, _, written)| *written < old);
     Ok(listed.map(|(tenant, sha256, _)| shared.journal.collect(&tenant, &[sha256])).sum())
 }

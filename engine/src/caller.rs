@@ -70,10 +70,16 @@ impl Caller {
 
     /// Refuses to write to an open turn of others. One that the caller may not see is absent for it.
     pub(crate) fn check_open(&self, turn: TurnId, open: &Open) -> Result<(), Error> {
-        if self.is_bound && !self.viewer.sees(open.visibility, open.actor.as_deref(), &open.audience) {
+        let sees = self.viewer.sees(open.visibility, open.actor.as_deref(), &open.audience);
+        if !sees && !self.has_opened(open.key.as_deref()) {
             return Err(absent_turn(turn));
         }
         open.actor.as_deref().map_or(Ok(()), |actor| self.check(actor))
+    }
+
+    /// Whether a turn was opened with its own key: who may act as anyone goes on with a private turn that it began for another.
+    pub(crate) fn has_opened(&self, by: Option<&str>) -> bool {
+        !self.is_bound && self.key().is_some() && self.key() == by
     }
 
     pub(crate) fn check(&self, actor: &str) -> Result<(), Error> {

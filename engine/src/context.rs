@@ -13,8 +13,8 @@ pub(crate) use build::names;
 pub use options::{ContextOptions, Digest, RecallRequest};
 pub use projecting::Projection;
 pub(crate) use projecting::check_projection;
-pub(crate) use receipts::erased;
 pub use receipts::{Policy, Receipt};
+pub(crate) use receipts::{erased, is_given};
 pub(crate) use render::StoredMedia;
 pub(crate) use transcripts::Transcripts;
 

@@ -11,11 +11,11 @@ use everturn_core::access::AccessKey;
 use everturn_core::asset::Asset;
 use everturn_core::conversation::{Parent, Tombstone};
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{Key, TenantName};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::write::{Action, Write};
 use everturn_store::Member;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Bytes of bodies read into memory at once, plus at most one event.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -23,7 +23,7 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 const REQUESTS_PAGE: usize = 1000;
 
 /// Result of a copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Copied {
     /// Conversations that are now in both stores, deleted ones not counted.
     pub conversations: u64,
@@ -33,12 +33,15 @@ pub struct Copied {
     pub assets: u64,
     /// Access keys written.
     pub keys: u64,
+    /// Conversations that were deleted at the destination and stay so, with their forks that are not there.
+    pub left_deleted: Vec<ConversationId>,
 }
 
 impl Everturn {
     /// Copies everything of every tenant to another store, and compares the end of each chain. Repeating it copies what is
-    /// new. Conversations that both stores have continued differently are an error, and nothing of them is written.
-    pub fn copy_to(&self, to: &Everturn, progress: Progress<'_>) -> Result<Copied, Error> {
+    /// new. Conversations that both stores have continued differently are an error, and nothing of them is written. Those
+    /// that were deleted at the destination stay deleted, unless `deleted_too`.
+    pub fn copy_to(&self, to: &Everturn, deleted_too: bool, progress: Progress<'_>) -> Result<Copied, Error> {
         let (from, to) = (&self.inner.shared, &to.inner.shared);
         to.journal.writable()?;
         let members = from.backup.members()?;
@@ -49,6 +52,9 @@ impl Everturn {
             buried: HashMap::new(),
             reach: HashMap::new(),
             to_bury: BTreeMap::new(),
+            deleted_too,
+            known_deletions: members.iter().filter_map(|m| m.deleted.clone()).collect(),
+            left: HashSet::new(),
             copied: Copied::default(),
             read: 0,
             total,
@@ -78,6 +84,11 @@ struct Copying<'a> {
     reach: HashMap<u64, (Key, u64)>,
     /// Conversations to delete once their forks are copied.
     to_bury: BTreeMap<Key, Tombstone>,
+    deleted_too: bool,
+    /// Tombstones of the source.
+    known_deletions: Vec<Tombstone>,
+    /// Numbers of conversations that stay deleted.
+    left: HashSet<u64>,
     copied: Copied,
     read: u64,
     total: u64,
@@ -93,12 +104,28 @@ impl Copying<'_> {
     /// Whether the destination has this tombstone already.
     fn is_buried(&mut self, member: &Member) -> Result<bool, Error> {
         let Some(tombstone) = &member.deleted else { return Ok(false) };
-        let tenant = &member.key.tenant;
+        Ok(self.tombstones(&member.key.tenant)?.contains(tombstone))
+    }
+
+    /// Tombstones of the destination, as of the first look.
+    fn tombstones(&mut self, tenant: &TenantName) -> Result<&[Tombstone], Error> {
         if !self.buried.contains_key(tenant) {
             let there = self.to.journal.index.tombstones(tenant)?;
             self.buried.insert(tenant.clone(), there);
         }
-        Ok(self.buried[tenant].contains(tombstone))
+        Ok(&self.buried[tenant])
+    }
+
+    /// Whether somebody deleted it at the destination, or what it was forked from.
+    fn was_deleted_there(&mut self, member: &Member) -> Result<bool, Error> {
+        if self.deleted_too || member.deleted.is_some() {
+            return Ok(false);
+        }
+        let id = member.key.id;
+        let there = self.tombstones(&member.key.tenant)?.iter().find(|there| there.id == id).cloned();
+        let deleted = there.is_some_and(|there| !self.known_deletions.contains(&there))
+            || member.parent.is_some_and(|(no, _)| self.left.contains(&no));
+        Ok(deleted && matches!(self.to.journal.index.conversation(&member.key), Err(Error::NotFound(_))))
     }
 
     fn member(&mut self, member: &Member) -> Result<(), Error> {
@@ -113,6 +140,12 @@ impl Copying<'_> {
         let floor = parent.map_or(0, |parent| parent.at_seq);
         self.reach.insert(member.no, (key.clone(), member.through.max(floor)));
         if self.is_buried(member)? {
+            return Ok(());
+        }
+        if self.was_deleted_there(member)? {
+            self.left.insert(member.no);
+            self.copied.left_deleted.push(key.id);
+            self.read += member.through;
             return Ok(());
         }
         // The id belonged to a conversation that was deleted; its forks have lower numbers and exist by now.
@@ -219,7 +252,7 @@ impl Copying<'_> {
                         "copy.erased_since",
                         format!(
                             "seq {seq} of {} was erased at the source after an earlier copy, and the destination still has its text; \
-                             delete the conversation there, then copy again",
+                             delete the conversation there, then copy again, deleted ones too",
                             key.id
                         ),
                     ));
@@ -235,7 +268,7 @@ fn diverged(key: &Key) -> Error {
     Error::conflict(
         "copy.diverged",
         format!(
-            "{} goes on differently in the two stores; copy to an empty store, or delete it there and copy again",
+            "{} goes on differently in the two stores; copy to an empty store, or delete it there and copy again, deleted ones too",
             key.id
         ),
     )

@@ -74,8 +74,8 @@ fn take_in(shared: &Shared, elsewhere: &dyn Elsewhere, news: &News) -> Result<()
             shared.hub.publish(&change.key, events.into_iter().map(|event| Update::Event(Arc::new(event))));
         }
     }
-    let keys: Vec<Key> = followed.into_keys().collect();
-    let open = if keys.is_empty() { Vec::new() } else { elsewhere.open_turns_of(&keys)? };
+    let mut open = if followed.is_empty() { Vec::new() } else { elsewhere.open_turns_elsewhere()? };
+    open.retain(|(key, _)| followed.contains_key(key));
     // With the heads after what was just published.
     publish_open_turns(shared, &shared.hub.followed().into_iter().collect(), open)
 }

@@ -312,6 +312,7 @@ impl Everturn {
     }
 
     /// Makes erasures reach session files below a folder, existing and future ones: see [`Tenant::records_in`].
+    #[doc(hidden)]
     pub fn note_records(&self, folder: &Path) -> Result<(), Error> {
         self.inner.shared.note_records(folder)
     }
@@ -322,22 +323,31 @@ impl Everturn {
         self.inner.shared.journal.ready()
     }
 
+    /// Whether it was opened for reading only, perhaps beside the one who writes: it may be behind.
+    pub fn is_read_only(&self) -> bool {
+        self.inner.shared.options.read_only
+    }
+
     /// Access keys of all tenants.
     pub fn keys(&self) -> Keys {
         Keys::new(self.inner.shared.clone(), Some(self.inner.clone()))
     }
 
-    /// Notifies of a tenant's changed list of conversations, whenever this process begins or deletes one.
+    /// Notifies of a tenant's changed list of conversations, whenever this process begins or deletes one. For servers.
+    #[doc(hidden)]
     pub fn listings(&self) -> Arc<Listings> {
         self.inner.shared.listings.clone()
     }
 
-    /// Notes a request in progress: background work pauses for a moment. Appends and recall do this themselves.
+    /// Notes a request in progress: background work pauses for a moment. Appends and recall do this themselves. For servers.
+    #[doc(hidden)]
     pub fn note_request(&self) {
         self.inner.shared.load.note();
     }
 
-    /// Whether a conversation has expired and is not deleted yet. Only a process that may write deletes it.
+    /// Whether a conversation has expired and is not deleted yet. Only a process that may write deletes it. For commands
+    /// that only read.
+    #[doc(hidden)]
     pub fn is_sweep_due(&self) -> Result<bool, Error> {
         let shared = &self.inner.shared;
         Ok(!shared.journal.index.expired(shared.now(), 1)?.is_empty())
@@ -413,7 +423,7 @@ impl Location {
         let unknown = |what: &str| {
             let text = format!(
                 "{:?} {what}; use sqlite:PATH, postgres://USER@HOST/DATABASE or memory:",
-                everturn_core::id::clip(url)
+                everturn_core::id::clip(&everturn_core::redaction::without_password(url))
             );
             Err(Error::invalid("store.url", text))
         };

@@ -50,6 +50,13 @@ impl Unexpired {
         }
     }
 
+    /// Notes when the conversations of a commit expire.
+    fn noted(&self, committed: Vec<Result<Committed, Error>>) -> Vec<Result<Committed, Error>> {
+        let due = committed.iter().flatten().filter_map(|committed| committed.conversation.expires());
+        due.min().into_iter().for_each(|due| self.note(due));
+        committed
+    }
+
     fn is_expired(&self, conversation: &Conversation) -> bool {
         conversation.expires().is_some_and(|due| due <= self.world.now())
     }
@@ -143,10 +150,11 @@ fn first_due(index: &dyn CheckedIndex) -> Timestamp {
 
 impl Log for Unexpired {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
-        let committed = self.log.commit(batch);
-        let due = committed.iter().flatten().filter_map(|committed| committed.conversation.expires());
-        due.min().into_iter().for_each(|due| self.note(due));
-        committed
+        self.noted(self.log.commit(batch))
+    }
+
+    fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
+        self.noted(self.log.commit_free(batch))
     }
 
     fn settle(&self) -> Result<(), Error> {

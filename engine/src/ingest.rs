@@ -273,14 +273,7 @@ impl Shared {
         audience: Option<Vec<String>>,
         uploads: &mut Vec<(TenantName, Hash)>,
     ) -> Result<Draft, Error> {
-        if payload.bytes.len() > ASSET_BYTES_MAX {
-            return Err(Error::limit(
-                "ASSET_BYTES_MAX",
-                ASSET_BYTES_MAX as u64,
-                payload.bytes.len() as u64,
-                "keep it elsewhere and link to it",
-            ));
-        }
+        check_asset(payload.bytes.len())?;
         let sha256 = Hash::of(&payload.bytes);
         let descriptor = Asset {
             marker: asset::TYPE.into(),
@@ -299,6 +292,15 @@ impl Shared {
         uploads.push((tenant.clone(), sha256));
         Ok(Draft { visibility: descriptor.visibility, ..self.draft(kind::ASSET_ADDED, &descriptor)? })
     }
+}
+
+/// Refuses an asset that is too large.
+pub fn check_asset(bytes: usize) -> Result<(), Error> {
+    let (limit, advice) = (ASSET_BYTES_MAX as u64, "keep it elsewhere and link to it");
+    if bytes > ASSET_BYTES_MAX {
+        return Err(Error::limit("ASSET_BYTES_MAX", limit, bytes as u64, advice));
+    }
+    Ok(())
 }
 
 /// Redacts a JSON value, and returns the secrets found in it.

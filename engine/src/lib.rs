@@ -17,6 +17,44 @@
 //! # Ok::<(), everturn::Error>(())
 //! ```
 //!
+//! # Coming back to a conversation
+//!
+//! Keep its id, or ask for it by name: [`Tenant::resolve`] takes a whole id, the beginning of one, or `@last`.
+//!
+//! ```
+//! # use everturn::{Everturn, HistoryQuery};
+//! # let store = Everturn::open("memory:")?;
+//! # let tenant = store.tenant("acme")?;
+//! # let chat = tenant.create("A trip to Oslo").wait()?;
+//! # chat.append("Which day do we leave?").wait()?;
+//! let id = chat.id().to_string(); // conv_…
+//!
+//! // Tomorrow, in another process:
+//! let chat = tenant.conversation(tenant.resolve(&id)?);
+//! assert_eq!(chat.history(HistoryQuery::default())?.data.len(), 1);
+//! # Ok::<(), everturn::Error>(())
+//! ```
+//!
+//! # Streaming a reply
+//!
+//! [`open`](ConversationHandle::open) begins a turn, [`open_turn`](ConversationHandle::open_turn) is its handle: pieces are published at
+//! once, and if the process dies, what came so far is kept.
+//!
+//! ```
+//! # use everturn::{Everturn, NewStream, NewTurn};
+//! # let store = Everturn::open("memory:")?;
+//! # let chat = store.tenant("acme")?.create("A trip to Oslo").wait()?;
+//! let answer = chat.open(NewStream::default()).wait()?;
+//! let stream = chat.open_turn(answer.id);
+//! for word in ["On the ", "3rd of May."] {
+//!     // `None`: at the end. An offset makes it safe to send a piece again.
+//!     stream.chunk(None, word)?;
+//! }
+//! // Nothing to add: the pieces are its text.
+//! stream.commit(NewTurn::default()).wait()?;
+//! # Ok::<(), everturn::Error>(())
+//! ```
+//!
 //! # Finding your way
 //!
 //! - [`Everturn`] is an open store: opening and its [`Options`], checking, repairing, [backups](backup), access [`Keys`].
@@ -123,6 +161,8 @@ pub use everturn_views::context::{
     Block, Cache, Choice as SectionChoice, LeftOut, Section, Sections, Source as BlockSource,
     Tokens as ContextTokens,
 };
+#[doc(no_inline)]
+pub use everturn_views::projection;
 pub use everturn_views::projection::{
     Clearing, Options as ProjectionOptions, Policy as ProjectionPolicy, Projector, Reachability, Signatures,
     Trigger,
@@ -136,6 +176,7 @@ pub use generation::{
 };
 pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
+#[doc(hidden)]
 pub use listings::Listings;
 pub use proof::{ConversationLog, Doctor, Finding, Repaired};
 pub use quota::{Quota, Quotas};

@@ -21,6 +21,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+/// Most conversations that are named where the beginning of an id fits several.
+const NAMED_MAX: usize = 3;
+/// Number of conversations among which the last one usually is.
+const LAST_PAGE: usize = 16;
+
 /// A tenant. No call reaches another tenant's data.
 #[derive(Clone)]
 pub struct Tenant {
@@ -64,6 +69,8 @@ pub struct ListQuery {
     pub state: Option<Lifecycle>,
     /// Only those of this project: its name, or a folder that it is in.
     pub project: Option<String>,
+    /// Only those of this agent: its name, or the beginning of it.
+    pub agent: Option<String>,
     /// Only those in which something was said at this time or later.
     pub since: Option<Timestamp>,
     /// Only forks of this conversation.
@@ -80,6 +87,7 @@ impl Default for ListQuery {
             text: None,
             state: None,
             project: None,
+            agent: None,
             since: None,
             forked_from: None,
             after: None,
@@ -112,7 +120,8 @@ impl Tenant {
         &self.shared
     }
 
-    /// Notifies of changed lists of conversations, as [`Everturn::listings`](crate::Everturn::listings) does.
+    /// Notifies of changed lists of conversations, as [`Everturn::listings`](crate::Everturn::listings) does. For servers.
+    #[doc(hidden)]
     pub fn listings(&self) -> Arc<crate::listings::Listings> {
         self.shared.listings.clone()
     }
@@ -204,6 +213,7 @@ impl Tenant {
             text: query.text,
             state: query.state,
             project: query.project,
+            agent: query.agent,
             since: query.since,
             parent: query.forked_from,
             after: query.after,
@@ -215,18 +225,35 @@ impl Tenant {
         Ok(Page { data, next })
     }
 
+    /// The conversation with the latest turn. One that was begun for a chain of responses only counts if there is no
+    /// other.
+    fn last(&self) -> Result<ConversationId, Error> {
+        let mut query = ConversationQuery { limit: LAST_PAGE, ..ConversationQuery::default() };
+        let mut first = None;
+        loop {
+            let page = self.shared().journal.index.conversations(self.name(), &query)?;
+            first = first.or(page.first().map(|conversation| conversation.id));
+            let shown = page.iter().find(|conversation| !conversation.is_hidden());
+            let is_end = page.len() < query.limit;
+            match shown.map(|conversation| conversation.id).or(first.filter(|_| is_end)) {
+                Some(id) => return Ok(id),
+                None if is_end => {
+                    let text = "there is no conversation yet; `everturn new` begins one";
+                    return Err(Error::not_found("conversation.none", text));
+                }
+                None => {
+                    query.after = page.last().map(|last| query.order.position(last));
+                    query.limit = PAGE_ENTRIES_MAX;
+                }
+            }
+        }
+    }
+
     /// Resolves an id as people write it: a whole one, the beginning of one, or `@last` for the one with the
     /// latest turn.
     pub fn resolve(&self, text: &str) -> Result<ConversationId, Error> {
         if text == "@last" {
-            let query = ConversationQuery { limit: 1, ..ConversationQuery::default() };
-            let last = self.shared().journal.index.conversations(self.name(), &query)?;
-            return last.first().map(|c| c.id).ok_or_else(|| {
-                Error::not_found(
-                    "conversation.none",
-                    "there is no conversation yet; `everturn new` begins one",
-                )
-            });
+            return self.last();
         }
         if let Ok(id) = text.parse::<ConversationId>() {
             return self
@@ -240,7 +267,7 @@ impl Tenant {
         let found = if text.is_empty() {
             Vec::new()
         } else {
-            self.shared().journal.index.starting_with(self.name(), text, 4)?
+            self.shared().journal.index.starting_with(self.name(), text, NAMED_MAX + 1)?
         };
         match found.as_slice() {
             [id] => Ok(*id),
@@ -249,8 +276,9 @@ impl Tenant {
                 format!("no conversation begins with {shown:?}; `list` shows what there is"),
             )),
             several => {
-                let ids: Vec<String> = several.iter().take(3).map(ToString::to_string).collect();
-                let text = format!("{shown:?} could be {}; write more of it", ids.join(" or "));
+                let ids: Vec<String> = several.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+                let others = if several.len() > NAMED_MAX { " or others" } else { "" };
+                let text = format!("{shown:?} could be {}{others}; write more of it", ids.join(" or "));
                 Err(Error::invalid("conversation.ambiguous", text))
             }
         }
@@ -268,7 +296,8 @@ impl Tenant {
         Ok(self.viewer().turn(self.shared().with_partial(&key, turn)?))
     }
 
-    /// The conversation in which a turn was said, even if the turn itself is damaged.
+    /// The conversation in which a turn was said, even if the turn itself is damaged. For servers.
+    #[doc(hidden)]
     pub fn conversation_of(&self, id: TurnId) -> Result<ConversationId, Error> {
         Ok(self.shared().journal.index.stored_turn(self.name(), id)?.conversation)
     }

@@ -14,14 +14,16 @@ use crate::ingest::{self, DraftKind, Ingested, NewTurn, redaction_mode};
 use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
+use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Lifecycle};
-use everturn_core::event::{Draft, Event, kind};
+use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
+use everturn_core::message;
 use everturn_core::redaction::{Mode, mask_text};
-use everturn_core::turn::Turn;
+use everturn_core::turn::{Turn, TurnBody};
 use everturn_core::write::{Action, StateBody, Summarized, Write};
 use everturn_formats::agents::Opened;
 use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
@@ -29,13 +31,13 @@ use everturn_formats::transcript;
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
 use everturn_views::reading;
-use everturn_views::state::{PINS_MAX, PinBody, SCRATCHPADS_MAX};
+use everturn_views::state::{Fold, PINS_MAX, PinBody, SCRATCHPADS_MAX, ToolBody};
 use everturn_views::tokens::Family;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
@@ -117,10 +119,7 @@ impl Tenant {
         source: impl BufRead,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported, Error> {
-        if let [_, ..] = self.caller().actors() {
-            let text = "a file says who spoke, and your key may only speak for its own actors; import it with another key";
-            return Err(Error::forbidden("import.actors", text));
-        }
+        self.check_import()?;
         let (start, source) = match everturn_formats::agents::open(source, options.name)? {
             Opened::Agent(reader) => return self.import_agent(reader, options.watched, progress),
             Opened::Other(start, source) => (start, source),
@@ -139,6 +138,17 @@ impl Tenant {
             Error::Invalid(_) | Error::TooLarge(_) if !says_so => everturn_formats::agents::unknown(&start),
             error => error,
         })
+    }
+
+    /// Refuses a caller that may not speak for everyone in a file.
+    fn check_import(&self) -> Result<(), Error> {
+        match self.caller().actors() {
+            [] => Ok(()),
+            _ => {
+                let text = "a file says who spoke, and your key may only speak for its own actors; import it with another key";
+                Err(Error::forbidden("import.actors", text))
+            }
+        }
     }
 
     fn import_value(&self, source: impl Read) -> Result<Imported, Error> {
@@ -175,7 +185,7 @@ impl Tenant {
         while let Some(item) = reader.next() {
             match item? {
                 Item::Header(header) if header.conversation.is_none() && restore.events == 0 => {
-                    return self.import_session(&header, reader, problems, progress);
+                    return self.import_session(&header, reader, problems, None, progress);
                 }
                 Item::Header(_) | Item::End(_) => {}
                 Item::Event { line, event } => {
@@ -384,6 +394,13 @@ impl ConversationHandle {
             true => system_prompt.as_ref().map(redacted::system_prompt),
             false => system_prompt,
         };
+        let waiting = self.waiting_before(conversation.view_start().0, &fold, is_redacted)?;
+        let given_up = fold.abandoned.iter().map(|abandoned| &abandoned.tool);
+        let unanswered = fold.tools.iter().chain(given_up).filter_map(|tool| tool.id.clone()).collect();
+        let bytes = |sha256: Hash| match self.shared().journal.assets.get(&key.tenant, sha256) {
+            Err(Error::NotFound(_)) => Ok(None),
+            bytes => bytes.map(Some),
+        };
         let checkpoint = self.checkpoint_with_edits(&fold)?.map(|(checkpoint, _)| checkpoint);
         let summary = checkpoint.map(|checkpoint| checkpoint.handoff_md);
         let summary = if is_redacted { summary.as_deref().map(mask_text) } else { summary };
@@ -394,11 +411,46 @@ impl ConversationHandle {
             turns: &turns,
             read: &read,
             has_assets: !self.assets().list()?.is_empty(),
+            // Bytes cannot be searched for what must not be passed on.
+            bytes: if is_redacted { None } else { Some(&bytes) },
+            waiting: &waiting,
+            unanswered: &unanswered,
             summary: summary.as_deref(),
             events_after: if over { conversation.view_start().0 } else { 0 },
             in_force: &in_force,
         };
         transcript::export(&source, out)
+    }
+
+    /// Calls at or before a place that wait for their result.
+    fn waiting_before(
+        &self,
+        start: u64,
+        fold: &Fold,
+        is_redacted: bool,
+    ) -> Result<Vec<transcript::WaitingCall>, Error> {
+        let mask = |text: String| if is_redacted { mask_text(&text) } else { text };
+        let mut waiting = Vec::new();
+        for (tool, shown) in self.pending_tools(fold.tools_in_order())? {
+            let Some((turn, id)) = tool.turn.filter(|_| tool.place <= start).zip(tool.id.clone()) else {
+                continue;
+            };
+            let is_public = self.for_everyone().pending_tool(tool)?.is_some();
+            let audience = match is_public {
+                true => None,
+                false => {
+                    let turn = self.shared().journal.index.turn_in(self.key(), turn)?;
+                    Some(turn.actor.into_iter().chain(turn.audience).collect())
+                }
+            };
+            let body = ToolBody {
+                tool_call_id: mask(id),
+                tool_name: Some(mask(shown.tool_name)),
+                summary: Some(mask(shown.summary)),
+            };
+            waiting.push(transcript::WaitingCall { body, at: tool.at, audience });
+        }
+        Ok(waiting)
     }
 
     /// The turns of the messages view where some were edited, without calls and results that lost each other by it. `None`
@@ -477,10 +529,32 @@ impl ConversationHandle {
             return Ok(());
         }
         let turns = value.items.into_iter().filter(|item| matches!(item, transcript::Item::Turn { .. }));
-        for item in turns.skip(known.len()) {
+        let new: Vec<transcript::Item> = turns.skip(known.len()).collect();
+        let shown: HashSet<String> = new.iter().flat_map(transcript::Item::asset_ids).collect();
+        for asset in value.assets.iter().filter(|asset| shown.contains(&asset.id)) {
+            if index.asset(self.key(), &asset.id)?.is_none() {
+                self.asset_draft(asset, into)?;
+            }
+        }
+        for item in new {
             self.transcript_draft(existing, item, into)?;
         }
+        bind_assets(&mut into.drafts);
         into.drafts.iter().try_for_each(Draft::check)
+    }
+
+    /// Stores the bytes of a value's asset, and drafts its event.
+    fn asset_draft(&self, asset: &transcript::AssetItem, into: &mut Ingested) -> Result<(), Error> {
+        let (shared, tenant) = (self.shared(), &self.key().tenant);
+        if let Some((sha256, bytes)) = asset.bytes()? {
+            ingest::check_asset(bytes.len())?;
+            shared.quotas.check_upload(tenant, bytes.len())?;
+            shared.journal.upload(tenant, sha256, bytes)?;
+            into.uploads.push((tenant.clone(), sha256));
+        }
+        let draft = shared.draft(kind::ASSET_ADDED, &asset.raw)?;
+        into.drafts.push(Draft { visibility: asset.visibility, ..draft });
+        Ok(())
     }
 
     fn transcript_draft(
@@ -570,8 +644,8 @@ impl ConversationHandle {
         );
         let created = Conversation { policy: settings.policy.clone(), ..created };
         into.drafts.extend(self.tenant.setting_drafts(kind::CREATED, &settings)?);
-        for asset in value.assets {
-            into.drafts.push(shared.draft(kind::ASSET_ADDED, &asset.raw)?);
+        for asset in &value.assets {
+            self.asset_draft(asset, into)?;
         }
         let mut summary = value.checkpoint;
         for item in value.items {
@@ -594,12 +668,38 @@ impl ConversationHandle {
             )?);
         }
         check_state_limits(&into.drafts)?;
+        bind_assets(&mut into.drafts);
         into.drafts.push(shared.draft(kind::IMPORT_FINISHED, &serde_json::json!({"format": "transcript"}))?);
         if value.state != Lifecycle::Active {
             let body = StateBody { state: value.state, reason: Some(transcript::STATE_REASON.into()) };
             into.drafts.push(shared.draft(kind::STATE, &body)?);
         }
         into.drafts.iter().try_for_each(Draft::check)
+    }
+}
+
+/// Makes the first turn that refers to an asset the one that brought it; a private one only if its author may see it.
+fn bind_assets(drafts: &mut [Draft]) {
+    let mut added = HashMap::new();
+    for (n, draft) in drafts.iter().enumerate().filter(|(_, draft)| draft.kind == kind::ASSET_ADDED) {
+        if let Ok(asset) = serde_json::from_str::<Asset>(&draft.body.text) {
+            added.insert(asset.id.clone(), (n, asset));
+        }
+    }
+    for n in 0..drafts.len() {
+        let Draft { kind, body, turn, actor, .. } = &drafts[n];
+        if added.is_empty() || !kind::begins_turn(kind) || !body.text.contains("asset_") {
+            continue;
+        }
+        let message = serde_json::from_str::<TurnBody>(&body.text).ok().and_then(|body| body.message);
+        let Some(message) = message.and_then(|message| message.read()) else { continue };
+        let (turn, sees) = (*turn, |asset: &Asset| {
+            asset.visibility != Visibility::Private
+                || actor.as_ref().is_some_and(|actor| asset.audience.contains(actor))
+        });
+        let brought = message::asset_ids(&message).into_iter().filter_map(|id| added.remove(&id));
+        let brought: Vec<usize> = brought.filter(|(_, asset)| sees(asset)).map(|(n, _)| n).collect();
+        brought.into_iter().for_each(|asset| drafts[asset].turn = turn);
     }
 }
 

@@ -1,12 +1,15 @@
-//! Group commit: one thread writes at a time; all queued requests go into one transaction and one sync.
+//! Group commit: one thread writes at a time; all queued requests go into one transaction and one sync. Requests about a
+//! conversation that another process keeps locked wait apart, in their order, so that the others go on.
 
 use crate::journal::{Journal, Upload};
 use everturn_core::Error;
+use everturn_core::error::code;
+use everturn_core::id::Key;
 use everturn_core::limits::WRITER_QUEUE_MAX;
 use everturn_core::write::{Action, Write};
 use everturn_store::Committed;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,6 +22,10 @@ const BATCH_WRITES_MAX: usize = 1024;
 
 /// Longest commit for which a thread that serves others may wait.
 const QUICK_COMMIT: Duration = Duration::from_millis(1);
+
+/// Longest wait for a conversation that another process keeps locked, and the pause between two attempts.
+const HELD_MAX: Duration = Duration::from_secs(15);
+const HELD_PAUSE: Duration = Duration::from_millis(50);
 
 /// Idle time after which the store may settle.
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
@@ -46,6 +53,9 @@ pub struct Queue {
 #[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
+    /// Jobs whose conversations another process keeps locked, before all others about them, and the time of the next attempt.
+    held: VecDeque<Job>,
+    held_until: Option<Instant>,
     closed: bool,
     /// Commits since the store was last settled.
     unsettled: u64,
@@ -64,7 +74,7 @@ impl Queue {
         if waiting.closed {
             return Err(Box::new((job, closed())));
         }
-        if waiting.jobs.len() >= WRITER_QUEUE_MAX {
+        if waiting.jobs.len() + waiting.held.len() >= WRITER_QUEUE_MAX {
             let text = format!(
                 "WRITER_QUEUE_MAX is {WRITER_QUEUE_MAX} and as many appends wait; try again in a moment"
             );
@@ -96,16 +106,47 @@ impl Queue {
 
     fn take(&self) -> Vec<Job> {
         let mut waiting = self.waiting();
-        let count = waiting.jobs.len().min(BATCH_WRITES_MAX);
-        waiting.jobs.drain(..count).collect()
+        if waiting.held.is_empty() {
+            let count = waiting.jobs.len().min(BATCH_WRITES_MAX);
+            return waiting.jobs.drain(..count).collect();
+        }
+        let mut batch = Vec::new();
+        if waiting.is_held_due() {
+            waiting.held_until = None;
+            batch.extend(waiting.held.drain(..));
+        }
+        let held: HashSet<Key> = waiting.held.iter().map(|job| job.write.key.clone()).collect();
+        while batch.len() < BATCH_WRITES_MAX {
+            match waiting.jobs.pop_front() {
+                Some(job) if held.contains(&job.write.key) => waiting.held.push_back(job),
+                Some(job) => batch.push(job),
+                None => break,
+            }
+        }
+        batch
+    }
+
+    /// Puts jobs aside, to be tried again in a moment.
+    fn hold(&self, jobs: Vec<Job>) {
+        let mut waiting = self.waiting();
+        waiting.held.extend(jobs);
+        waiting.held_until.get_or_insert(Instant::now() + HELD_PAUSE);
+        drop(waiting);
+        self.nudge();
     }
 
     /// Waits for the next thing to do.
     fn next(&self) -> Next {
         let mut waiting = self.waiting();
         loop {
-            if !waiting.jobs.is_empty() {
+            if !waiting.jobs.is_empty() || waiting.is_held_due() {
                 return Next::Write;
+            }
+            if let Some(until) = waiting.held_until {
+                waiting.asleep = true;
+                self.changed.wait_until(&mut waiting, until);
+                waiting.asleep = false;
+                continue;
             }
             if waiting.closed {
                 return Next::End;
@@ -123,6 +164,12 @@ impl Queue {
                 return Next::Settle;
             }
         }
+    }
+}
+
+impl Waiting {
+    fn is_held_due(&self) -> bool {
+        self.held_until.is_some_and(|until| until <= Instant::now())
     }
 }
 
@@ -175,16 +222,30 @@ fn write(journal: &Journal, batch: Vec<Job>) {
     let mut waiting = Vec::with_capacity(batch.len());
     for Job { write, since, uploads, done } in batch {
         let deletes = matches!(write.action, Action::Delete { .. });
-        waiting.push((write.key.clone(), deletes, uploads, since, done));
+        // Only where others write too can it be put aside.
+        let again = (!journal.alone).then(|| write.clone());
+        waiting.push((write.key.clone(), deletes, uploads, since, done, again));
         writes.push(write);
     }
     metrics::histogram!("everturn_commit_batch_requests").record(writes.len() as f64);
     let began = Instant::now();
-    let answers = journal.log.commit(writes);
+    let answers = journal.log.commit_free(writes);
     let took = began.elapsed();
     journal.queue.last_commit_us.store(took.as_micros() as u64, Ordering::Relaxed);
     metrics::histogram!("everturn_commit_seconds").record(took);
-    for ((key, deletes, uploads, ..), answer) in waiting.iter().zip(&answers) {
+    let (mut held, mut done_now) = (Vec::new(), Vec::new());
+    for ((key, deletes, uploads, since, done, again), answer) in waiting.into_iter().zip(answers) {
+        match (&answer, again) {
+            (Err(error), Some(write)) if error.is(code::HELD) && since.elapsed() < HELD_MAX => {
+                held.push(Job { write, since, uploads, done });
+            }
+            _ => done_now.push(((key, deletes, uploads, since, done), answer)),
+        }
+    }
+    if !held.is_empty() {
+        journal.queue.hold(held);
+    }
+    for ((key, deletes, uploads, ..), answer) in &done_now {
         match answer {
             Ok(committed) => journal.committed(key, *deletes, committed),
             Err(error) => journal.refused(error),
@@ -193,7 +254,7 @@ fn write(journal: &Journal, batch: Vec<Job>) {
     }
     let append_seconds = metrics::histogram!("everturn_append_seconds");
     // All at once at the end: a caller woken by the first result finds the others done as well.
-    for ((.., since, done), answer) in waiting.into_iter().zip(answers) {
+    for ((.., since, done), answer) in done_now {
         append_seconds.record(since.elapsed());
         // The caller may be gone; the request is done all the same.
         let _ = done.send(answer);

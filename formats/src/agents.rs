@@ -1,5 +1,5 @@
 //! Files that agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, pi, Droid, Qwen Code, Copilot
-//! CLI, Kimi CLI, Cursor, opencode, and messages in the shapes of providers.
+//! CLI, Kimi CLI, Kimi Code, Cursor, opencode, and messages in the shapes of providers.
 //!
 //! [`open`] tells the format by the content, [`Reader`] reads a file from its beginning in bounded memory and gives an
 //! [`Entry`] for everything in it: a turn, a compaction, or an event that keeps a line as it was. One file may hold several
@@ -17,6 +17,7 @@ mod detect;
 mod elements;
 mod expand;
 mod gemini;
+mod kimi_code;
 mod line;
 mod lines;
 mod linked;

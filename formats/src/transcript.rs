@@ -1,7 +1,8 @@
 //! A conversation as one JSON value: the transcript value, version 2.
 //!
 //! [`export`] writes it, [`parse`] reads it, and an imported value is exported equal. The value has three layers:
-//! `messages` (input of the next model call), `events` (the history, in order) and `assets` (descriptors).
+//! `messages` (input of the next model call), `events` (the history, in order) and `assets` (descriptors, with the bytes
+//! of those that the messages show).
 //!
 //! Form of an imported value in the log, from which [`export`] restores it:
 //!
@@ -9,7 +10,7 @@
 //!   conversation as imported and holds everything that our model has no field for (`version` as it was, a foreign `id`,
 //!   unknown fields, and under `metadata` the entries that settings cannot hold). The value's `metadata.retention` and
 //!   `metadata.everturn` (title, owner, time to live, participants) are settings like those of any conversation.
-//! - Each asset is an `asset.added` event whose body is the descriptor as it came.
+//! - Each asset is an `asset.added` event whose body is the descriptor as it came, without its bytes.
 //! - [`Imported::checkpoint`], made of the summary, is a `compaction` event before the first turn.
 //! - [`Item::Turn`] is a turn whose `core::turn::TurnBody` has the message and, where it differs from what the turn
 //!   gives by itself, the `event`. The value's message without an event has [`NO_EVENT`] there, and one with an event
@@ -27,7 +28,7 @@
 mod export;
 mod import;
 
-pub use export::{Source, export};
+pub use export::{Source, WaitingCall, export};
 pub use import::{AssetItem, Imported, Item, parse};
 
 use everturn_core::Error;
@@ -238,6 +239,9 @@ fn changes_state(kind: &str) -> bool {
             | TOOL_ABANDONED
     )
 }
+
+/// The field of an asset's descriptor for its bytes, in base64.
+const DATA: &str = "data";
 
 /// The entry of `metadata` for the settings of a conversation that the value has no field for.
 const CARRIED: &str = "everturn";

@@ -175,7 +175,8 @@ impl Access {
     /// An admin without credentials.
     fn local(&self, scope: Tenant, is_keyless: bool) -> Caller {
         let lane = self.lane(&scope);
-        Caller { scope, role: KeyRole::Admin, who: None, credential: Credential::None, is_keyless, lane }
+        let credential = if is_keyless { Credential::Keyless } else { Credential::None };
+        Caller { scope, role: KeyRole::Admin, who: None, credential, is_keyless, lane }
     }
 
     async fn verify(&self, app: &App, token: &str) -> Result<Caller, Problem> {

@@ -131,7 +131,7 @@ async fn discard(mut body: BodyDataStream) {
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     everturn_core::json::check(text)?;
-    serde_json::from_str(text).map_err(|e| {
+    everturn_api::given::from_json(text).map_err(|e| {
         Problem::from(Error::invalid("body.shape", format!("the body is not what is expected: {e}")))
     })
 }

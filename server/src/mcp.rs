@@ -27,6 +27,7 @@ pub use stdio::{Asked, SharedStore, Stdio, stdio};
 pub use tools::{Toolsets, run as run_tool};
 
 use everturn::{Listings, Tenant};
+use everturn_api::hints::in_tools;
 use everturn_core::Error;
 use everturn_core::id::TenantName;
 use parking_lot::Mutex;
@@ -87,7 +88,7 @@ impl Shared {
 
 /// An error of a resource or a prompt, for which the protocol has only its own errors.
 fn protocol_error(error: Error) -> ErrorData {
-    let text = format!("{}: {}", error.code(), tools::in_tools(error.text()));
+    let text = format!("{}: {}", error.code(), in_tools(error.text()));
     let data = Some(json!({"code": error.code()}));
     match error {
         Error::NotFound(_) => ErrorData::resource_not_found(text, data),

@@ -3,6 +3,7 @@
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use everturn_api::hints::in_routes;
 use everturn_core::Error;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -91,7 +92,7 @@ impl From<Error> for Problem {
             Error::Corrupt(_) | Error::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let header = matches!(error, Error::Busy(_)).then(|| (RETRY_AFTER, HeaderValue::from_static("1")));
-        Problem { status, code: error.code(), detail: error.text().to_string().into(), header }
+        Problem { status, code: error.code(), detail: in_routes(error.text()).into(), header }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::socket;
 use everturn::model::Embedder;
 use everturn::{Everturn, Options};
 use everturn_core::Error;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The started server.
 pub struct Started {
@@ -55,7 +55,9 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         let stop = signals()?;
         let server = Server::bind(app).await?;
         let file = everturn::store_file(store)?;
-        let sharing = file.and_then(|file| socket::share(server.app.clone(), &file, socket::Tenure::Lasting));
+        let page = Some(page_url(server.address, tls));
+        let sharing =
+            file.and_then(|file| socket::share(server.app.clone(), &file, page, socket::Tenure::Lasting));
         started(&Started { address: server.address, tls, open: server.open, jwt, models });
         let served = serve(server, stop).await;
         drop(sharing);
@@ -64,6 +66,16 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
     let ended = served.map(|telling| telling.end());
     runtime.shutdown_timeout(BLOCKING_PATIENCE);
     ended
+}
+
+/// URL of the page for a browser on this machine.
+fn page_url(mut address: SocketAddr, tls: bool) -> String {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    format!("{}://{address}", if tls { "https" } else { "http" })
 }
 
 /// Resolves at the first signal. The second ends the process at once.

@@ -6,6 +6,8 @@ mod table;
 pub use read::{Environment, OpenEmbedder};
 pub use table::{KNOWN, Known, Shape};
 
+pub use everturn_core::redaction::without_password;
+
 use everturn_core::Error;
 use everturn_core::id::clip;
 use std::collections::BTreeMap;
@@ -165,16 +167,6 @@ impl Settings {
             format!("{:<55} # {origin}\n", format!("{key} = {value}"))
         };
         self.values.iter().map(line).collect()
-    }
-}
-
-/// A URL without its password.
-pub fn without_password(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_string() };
-    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-    match authority.rsplit_once('@').map(|(who, host)| (who.split(':').next().unwrap_or(who), host)) {
-        Some((name, host)) => format!("{scheme}://{name}:***@{host}{path}"),
-        None => text.to_string(),
     }
 }
 

@@ -158,7 +158,8 @@ impl Drop for Sharing {
 
 /// Serves the store in this file, which this process owns, to other programs of the same user. `None` with a warning
 /// if that is impossible: those are then refused, as they are by an owner without a socket.
-pub fn share(app: Arc<App>, file: &Path, tenure: Tenure) -> Option<Sharing> {
+/// `page` is the address of this process, if it serves the page.
+pub fn share(app: Arc<App>, file: &Path, page: Option<String>, tenure: Tenure) -> Option<Sharing> {
     let start = || -> io::Result<Sharing> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (socket, listener) = {
@@ -174,7 +175,7 @@ pub fn share(app: Arc<App>, file: &Path, tenure: Tenure) -> Option<Sharing> {
             bound.ok_or(failure)?
         };
         let stop = app.stopping.clone();
-        let serving = serve(app.clone(), OwnConnections(listener), stop.clone());
+        let serving = serve(app.clone(), OwnConnections(listener), page, stop.clone());
         let thread = std::thread::Builder::new().name("everturn-socket".into()).spawn(move || {
             // While this process still owns the store: the next owner's socket is not removed.
             let _owner = app;
@@ -198,11 +199,12 @@ pub fn share(app: Arc<App>, file: &Path, tenure: Tenure) -> Option<Sharing> {
     }
 }
 
-async fn serve(app: Arc<App>, listener: OwnConnections, stop: CancellationToken) {
+async fn serve(app: Arc<App>, listener: OwnConnections, page: Option<String>, stop: CancellationToken) {
     let patience = app.config.shutdown;
     let router = Router::new()
         .route("/tools/{name}", post(call_tool))
         .route("/sweep", post(sweep))
+        .route("/page", post(move || std::future::ready(Json(page.clone()))))
         .with_state(app.clone())
         .merge(crate::router(app))
         .layer(Extension(OverSocket));

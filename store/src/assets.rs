@@ -19,6 +19,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Asset bytes by their hash, beside the log.
 pub trait Assets: Send + Sync {
@@ -34,6 +35,10 @@ pub trait Assets: Send + Sync {
     fn delete(&self, tenant: &TenantName, sha256: Hash) -> Result<(), Error>;
     /// All stored bytes, with the time at which they were written.
     fn list(&self) -> Result<Vec<(TenantName, Hash, Timestamp)>, Error>;
+    /// Makes sure that bytes may be deleted here: an error if another store needs them. To be called every half minute.
+    fn claim(&self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Assets in any object store, as `tenant/ab/abcdef…`.
@@ -60,21 +65,46 @@ impl ObjectAssets {
         }
     }
 
-    fn drive<F: Future>(&self, future: F) -> F::Output {
+    pub(crate) fn drive<F: Future>(&self, future: F) -> F::Output {
         match &self.runtime {
             Some(runtime) => runtime.drive(future),
             None => block_on(future),
         }
     }
 
-    fn cannot_read(&self, sha256: Hash, error: &object_store::Error) -> Error {
-        match error {
-            object_store::Error::NotFound { .. } => absent(sha256),
-            error => self.cannot("read the asset", error),
+    /// Drives a request about so many bytes. Over a network it has a time in which it must end.
+    fn ask<T>(
+        &self,
+        what: &str,
+        bytes: u64,
+        request: impl Future<Output = Result<T, object_store::Error>>,
+    ) -> Result<T, Failed> {
+        let Some(runtime) = &self.runtime else { return block_on(request).map_err(Failed::Told) };
+        let limit = ANSWER_TIMEOUT + Duration::from_secs(bytes / SLOWEST_BYTES_PER_S);
+        match runtime.drive(async { tokio::time::timeout(limit, request).await }) {
+            Ok(answer) => answer.map_err(Failed::Told),
+            Err(_) => Err(Failed::Silent(Error::busy(
+                "assets.unreachable",
+                format!(
+                    "cannot {what}: the place of assets gave no answer within {} s; try again",
+                    limit.as_secs()
+                ),
+            ))),
         }
     }
 
-    fn cannot(&self, what: &str, error: &object_store::Error) -> Error {
+    fn cannot_read(&self, sha256: Hash, failed: Failed) -> Error {
+        match failed {
+            Failed::Told(object_store::Error::NotFound { .. }) => absent(sha256),
+            failed => self.cannot("read the asset", failed),
+        }
+    }
+
+    fn cannot(&self, what: &str, failed: Failed) -> Error {
+        let error = &match failed {
+            Failed::Told(error) => error,
+            Failed::Silent(error) => return error,
+        };
         match (cannot(what, error), &self.runtime) {
             (Error::Internal(_), Some(_)) => Error::busy(
                 "assets.unreachable",
@@ -105,6 +135,16 @@ impl ObjectAssets {
     }
 }
 
+/// Failure of a request: an answer, or none in time.
+enum Failed {
+    Told(object_store::Error),
+    Silent(Error),
+}
+
+/// Longest time until an answer of a place over a network, and the slowest line for which that is enough.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+const SLOWEST_BYTES_PER_S: u64 = 100_000;
+
 /// Path of the bytes, relative to the folder.
 pub fn path(tenant: &TenantName, sha256: Hash) -> String {
     let name = sha256.to_string();
@@ -115,21 +155,28 @@ impl Assets for ObjectAssets {
     fn put(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
         let path = Path::from(path(tenant, sha256));
         let store = self.made()?;
+        let size = bytes.len() as u64;
         // Existing bytes are read back: if they were damaged since, the good ones replace them. In a shared place they are
         // written again, which renews their time: another process may be about to collect them.
         if self.runtime.is_none()
-            && self.drive(store.head(&path)).is_ok_and(|meta| meta.size == bytes.len() as u64)
+            && block_on(store.head(&path)).is_ok_and(|meta| meta.size == size)
             && self.get(tenant, sha256).is_ok()
         {
             return Ok(());
         }
-        self.drive(store.put(&path, bytes.into())).map(drop).map_err(|e| self.cannot("write the asset", &e))
+        let what = "write the asset";
+        self.ask(what, size, store.put(&path, bytes.into())).map(drop).map_err(|e| self.cannot(what, e))
     }
 
     fn get(&self, tenant: &TenantName, sha256: Hash) -> Result<Vec<u8>, Error> {
         let store = self.opened()?.ok_or_else(|| absent(sha256))?;
-        let read = async { store.get(&Path::from(path(tenant, sha256))).await?.bytes().await };
-        let bytes = self.drive(read).map_err(|e| self.cannot_read(sha256, &e))?;
+        let what = "read the asset";
+        let path = Path::from(path(tenant, sha256));
+        let read = self.ask(what, 0, store.get(&path)).and_then(|found| {
+            let size = found.meta.size;
+            self.ask(what, size, found.bytes())
+        });
+        let bytes = read.map_err(|e| self.cannot_read(sha256, e))?;
         if Hash::of(&bytes) != sha256 {
             return Err(damaged(sha256));
         }
@@ -138,29 +185,36 @@ impl Assets for ObjectAssets {
 
     fn get_range(&self, tenant: &TenantName, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let store = self.opened()?.ok_or_else(|| absent(sha256))?;
+        let what = "read the asset";
         let path = Path::from(path(tenant, sha256));
-        let size = self.drive(store.head(&path)).map_err(|e| self.cannot_read(sha256, &e))?.size;
+        let size = self.ask(what, 0, store.head(&path)).map_err(|e| self.cannot_read(sha256, e))?.size;
         let range = range.start..range.end.min(size);
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        let bytes = self.drive(store.get_range(&path, range)).map_err(|e| self.cannot_read(sha256, &e))?;
-        Ok(bytes.into())
+        let length = range.end - range.start;
+        let bytes = self.ask(what, length, store.get_range(&path, range));
+        Ok(bytes.map_err(|e| self.cannot_read(sha256, e))?.into())
     }
 
     fn delete(&self, tenant: &TenantName, sha256: Hash) -> Result<(), Error> {
         let Some(store) = self.opened()? else { return Ok(()) };
-        match self.drive(store.delete(&Path::from(path(tenant, sha256)))) {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(e) => Err(self.cannot("delete the asset", &e)),
+        let what = "delete the asset";
+        match self.ask(what, 0, store.delete(&Path::from(path(tenant, sha256)))) {
+            Ok(()) | Err(Failed::Told(object_store::Error::NotFound { .. })) => Ok(()),
+            Err(e) => Err(self.cannot(what, e)),
         }
     }
 
     fn list(&self) -> Result<Vec<(TenantName, Hash, Timestamp)>, Error> {
         let Some(store) = self.opened()? else { return Ok(Vec::new()) };
-        let found: Vec<_> =
-            self.drive(store.list(None).try_collect()).map_err(|e| self.cannot("list the assets", &e))?;
-        Ok(found.iter().filter_map(listed).collect())
+        let what = "list the assets";
+        let (mut objects, mut found) = (store.list(None), Vec::new());
+        // Each page of a long list has its own time.
+        while let Some(object) = self.ask(what, 0, objects.try_next()).map_err(|e| self.cannot(what, e))? {
+            found.extend(listed(&object));
+        }
+        Ok(found)
     }
 }
 

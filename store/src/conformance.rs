@@ -16,6 +16,7 @@ mod forks;
 mod isolation;
 mod keys;
 mod maker;
+mod postgres;
 mod reading;
 mod recall;
 mod removing;
@@ -34,6 +35,7 @@ pub use forks::*;
 pub use isolation::*;
 pub use keys::*;
 pub use maker::*;
+pub use postgres::*;
 pub use reading::*;
 pub use recall::*;
 pub use removing::*;
@@ -109,6 +111,7 @@ macro_rules! conformance {
             conversations_are_listed_latest_first
             a_conversation_knows_when_it_was_said
             listing_filters_by_project
+            listing_filters_by_agent
             listing_filters_by_title_and_state
             forks_are_listed_by_their_parent
             ids_are_found_by_their_beginning
@@ -182,6 +185,7 @@ macro_rules! conformance {
             a_turn_has_neighbours
             what_fits_best_comes_first
             recall_is_narrowed_by_filters
+            recall_is_limited_to_conversations
             recall_stays_in_its_conversation_and_its_tenant
             what_one_tenant_stores_changes_no_answer_of_another
             a_fork_finds_what_it_inherited

@@ -16,8 +16,8 @@ pub trait Elsewhere: Leases + Send + Sync {
     /// Changes that became visible since the last call that returned them, those of this process included. After a
     /// restart of the database some may come again.
     fn news(&self) -> Result<News, Error>;
-    /// Turns that other, living processes have open in these conversations.
-    fn open_turns_of(&self, keys: &[Key]) -> Result<Vec<(Key, TurnId)>, Error>;
+    /// Turns that other processes have open.
+    fn open_turns_elsewhere(&self) -> Result<Vec<(Key, TurnId)>, Error>;
     /// Open turns of processes that have ended, or gave no sign for some seconds.
     fn orphaned_turns(&self) -> Result<Vec<(Key, TurnId)>, Error>;
 }

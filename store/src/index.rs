@@ -3,7 +3,7 @@
 
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, Lifecycle, Tombstone, is_project};
+use everturn_core::conversation::{Conversation, Lifecycle, Tombstone, is_agent, is_project};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
@@ -54,6 +54,8 @@ pub struct ConversationQuery {
     pub state: Option<Lifecycle>,
     /// Only those of this project: see [`is_project`].
     pub project: Option<String>,
+    /// Only those of this agent: see [`is_agent`].
+    pub agent: Option<String>,
     /// Only forks of this conversation.
     pub parent: Option<ConversationId>,
     /// Only those at or after this time in the listing.
@@ -94,6 +96,10 @@ impl ConversationQuery {
             && self.project.as_ref().is_none_or(|wanted| {
                 conversation.project().is_some_and(|project| is_project(&project, wanted))
             })
+            && self
+                .agent
+                .as_ref()
+                .is_none_or(|wanted| conversation.agent().is_some_and(|agent| is_agent(&agent, wanted)))
     }
 }
 

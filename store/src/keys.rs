@@ -24,12 +24,7 @@ pub trait Keys: Send + Sync {
 
 /// The error for a key that is absent or another tenant's.
 pub(crate) fn absent_key(id: KeyId) -> Error {
-    Error::not_found(
-        "key.absent",
-        format!(
-            "the tenant has no key {id}; `everturn keys list` lists its keys, and with --tenant those of another tenant"
-        ),
-    )
+    Error::not_found("key.absent", format!("the tenant has no key {id}; `everturn keys list` lists its keys"))
 }
 
 /// The error for a key that exists already.

@@ -21,6 +21,13 @@ pub trait Log: Send + Sync {
     /// - `seq` is dense, starts at 1 and is assigned here, whatever the clocks say.
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>>;
 
+    /// Like [`Log::commit`], except that requests about a conversation on which another process keeps its hand are left out and
+    /// return [`code::HELD`](everturn_core::error::code::HELD): they did nothing, and are to be tried again before any later one about
+    /// the same conversation. So the others do not wait for a process that hangs.
+    fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
+        self.commit(batch)
+    }
+
     /// Called when no write is waiting: does work that commits deferred. Changes no answer.
     fn settle(&self) -> Result<(), Error> {
         Ok(())

@@ -47,15 +47,31 @@ impl Wake for Sleeper {
     }
 }
 
-/// Drives a future on this thread. Unlike a runtime's `block_on` it may be called from anywhere.
+/// Drives a future on this thread. Unlike a runtime's `block_on` it may be called from anywhere; inside a task of a runtime,
+/// the future must not wait for the task's turn to end.
 pub fn drive<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Sleeper(thread::current())));
     let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
+    // Inside a task of a runtime, its budget must not count: a future that has used it up is woken by the runtime, once the task
+    // lets go of this thread, which it never would.
+    let mut future = pin!(tokio::task::unconstrained(future));
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => return output,
             Poll::Pending => thread::park(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a server that was told to stop hung for ever, because it closed its store inside a task.
+    #[test]
+    fn any_number_of_futures_is_driven_inside_one_task() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let free = tokio::sync::Semaphore::new(1);
+        runtime.block_on(async { (0..1000).for_each(|_| drop(drive(free.acquire()).unwrap())) });
     }
 }

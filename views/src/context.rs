@@ -5,10 +5,12 @@
 
 mod abandoned;
 mod participants;
+mod unpaired;
 
 pub use abandoned::{GivenUp, answer_abandoned};
 use everturn_core::error::code;
 pub use participants::{Names, Seen, seen_by};
+pub use unpaired::drop_unpaired;
 
 use crate::projection::{self, Clearing, Message, Options, Policy, Trigger};
 use crate::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
@@ -402,6 +404,35 @@ pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembl
     let [recalled, facts, digests] = flexible;
     let texts = [system, state, facts, recalled, digests];
     Ok(Assembled::new(request, texts, shown.said, input, left_out))
+}
+
+/// Refuses a prompt without any message, where not even the newest turn fits: no provider accepts one.
+pub fn check_newest(
+    budget: u64,
+    request: &Request,
+    material: &Material,
+    assembled: &Assembled<'_>,
+) -> Result<(), Error> {
+    if !assembled.messages.is_empty() {
+        return Ok(());
+    }
+    let tail = Tail::new(&material.tail, request.last_n);
+    if tail.first == tail.said.len() {
+        return Ok(());
+    }
+    let newest = (tail.first..tail.said.len()).rev().find(|index| tail.legal[*index]).unwrap_or(tail.first);
+    let bare: u64 =
+        without_bodies(&tail.said[newest..], request.family)?.iter().map(|said| said.tokens).sum();
+    let newest = tail.cost(newest).min(bare);
+    let fixed = assembled.tokens.used - PROMPT_TOKENS;
+    Err(Error::too_large(
+        code::BUDGET_TOO_SMALL,
+        format!(
+            "token_budget is {budget}, but {} are needed for the newest turn alone: turn {newest}, system, state and other \
+             sections {fixed}, frame {PROMPT_TOKENS}; raise it",
+            newest + fixed + PROMPT_TOKENS
+        ),
+    ))
 }
 
 /// Whether the sections that are always included do not fit.

@@ -199,6 +199,8 @@ impl IndexEntry {
 pub struct Filter {
     /// Only in this conversation, inherited turns included.
     pub conversation: Option<ConversationId>,
+    /// Only what was said in these conversations, without what they inherited. Not together with `conversation`.
+    pub among: Option<Vec<ConversationId>>,
     /// Only by these actors.
     pub actors: Vec<String>,
     /// Only in these roles.

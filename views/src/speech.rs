@@ -6,6 +6,7 @@ use everturn_core::message::{self, Part};
 use everturn_core::turn::{Role, Turn};
 use serde::Deserialize;
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// The speaker of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,11 +25,12 @@ impl Speech {
 }
 
 /// Elements that agents put around text of their own, and what each is.
-const ELEMENTS: [(&str, &str); 29] = [
+const ELEMENTS: [(&str, &str); 31] = [
     ("bash-input", "shell command"),
     ("bash-stderr", "shell output"),
     ("bash-stdout", "shell output"),
     ("command-args", "command"),
+    ("command-contents", "command"),
     ("command-message", "command"),
     ("command-name", "command"),
     ("environment_context", "environment"),
@@ -45,6 +47,7 @@ const ELEMENTS: [(&str, &str); 29] = [
     ("skill", "skill"),
     ("subagent_notification", "notification"),
     ("system", "program text"),
+    ("qwen:user-prompt-submit-context", "hook output"),
     ("system-reminder", "reminder"),
     ("task-notification", "notification"),
     ("timestamp", "time"),
@@ -94,6 +97,24 @@ pub fn words(text: &str) -> Result<&str, &'static str> {
         Some(notice) => Err(notice),
         None => Ok(rest),
     }
+}
+
+/// A notice without the tags that a program put around it.
+pub fn without_tags(text: &str) -> Cow<'_, str> {
+    let (mut rest, mut inner) = (text.trim(), Vec::new());
+    while let Some((_, end)) = leading(rest).filter(|_| rest.starts_with('<')) {
+        let element = &rest[..end];
+        let begin = element.find('>').map_or(0, |at| at + 1);
+        let close = element.rfind("</").filter(|close| *close >= begin).unwrap_or(element.len());
+        inner.push(element[begin..close].trim());
+        rest = rest[end..].trim_start();
+    }
+    if inner.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    inner.push(rest);
+    inner.retain(|part| !part.is_empty());
+    Cow::Owned(inner.join("\n"))
 }
 
 /// The notice that a text begins with, and where it ends.
@@ -164,11 +185,30 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn a_notice_is_shown_without_its_tags() {
+        for (text, shown) in [
+            ("<local-command-stdout>ok\n</local-command-stdout>", "ok"),
+            ("<command-name>/clear</command-name>\n<command-args></command-args>", "/clear"),
+            ("<command-name>/test</command-name><command-args>a b</command-args>", "/test\na b"),
+            ("<bash-stdout>never closed", "never closed"),
+            ("<bash-stdout", "<bash-stdout"),
+            ("a < b", "a < b"),
+            ("<b>bold</b>", "<b>bold</b>"),
+        ] {
+            assert_eq!(without_tags(text), shown, "{text}");
+        }
+    }
+
+    #[test]
     fn words_of_a_person_are_told_from_those_of_the_program() {
         for (text, expected) in [
             ("Fix it.", Ok("Fix it.")),
             ("<div> is not closed", Ok("<div> is not closed")),
             ("<command-name>/clear</command-name>\n<command-args></command-args>", Err("command")),
+            (
+                "<command-name>test</command-name><command-args>a</command-args>\n<command-contents>Run it.</command-contents>",
+                Err("command"),
+            ),
             ("<system-reminder>\nBe brief.\n</system-reminder>\n\nDo it.", Ok("Do it.")),
             ("<system-reminder>never closed", Err("reminder")),
             ("[Request interrupted by user for tool use]", Err("interruption")),

@@ -281,6 +281,13 @@ impl Fold {
         approvals.chain(tools).chain(self.open.iter().map(|open| open.place)).min()
     }
 
+    /// Tools that have not answered: first those that were only announced as started, then calls, in reading order.
+    pub fn tools_in_order(&self) -> Vec<&Tool> {
+        let mut tools: Vec<&Tool> = self.tools.iter().collect();
+        tools.sort_by_key(|tool| (tool.turn.is_some(), tool.place));
+        tools
+    }
+
     /// Applies the next event. One that lacks what its kind requires changes nothing.
     pub fn apply(&mut self, event: &Event) {
         match event.kind.as_str() {

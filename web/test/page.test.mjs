@@ -2,7 +2,7 @@
 
 import { after, before, test } from "node:test";
 import assert from "node:assert/strict";
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { Server, start, folder, model, open, quiet, accessible, shot, close } from "./harness.mjs";
 
 let demo, ids;
@@ -39,16 +39,29 @@ test("the files have a strict policy, a version, and are small", async () => {
 });
 
 test("the first view takes less than 50 KB, the whole page with every view less than 150 KB", async () => {
+  // Until a page is there, and until the list can be read, in the same browser; times of a test are told, and not judged.
+  const until = async (url, selector) => {
+    const began = performance.now(), page = await open(url);
+    await page.waitForSelector(selector);
+    const took = performance.now() - began;
+    await page.context().close();
+    return took;
+  };
+  await until(demo + "/healthz", "body");
+  const times = [];
+  for (let round = 0; round < 5; round++) times.push([await until(demo + "/healthz", "body"), await until(demo, ".entry .title")]);
+  const [floor, list] = [0, 1].map((n) => times.map((one) => one[n]).sort((a, b) => a - b)[2]);
+  console.log(`the list can be read after ${Math.round(list)} ms, ${Math.round(list - floor)} ms more than an empty page (${Math.round(floor)} ms, ${(list / floor).toFixed(1)} times)`);
   const page = await open(demo);
   await page.waitForSelector(".entry .title");
   const sent = () => page.evaluate(() => performance.getEntries().filter((one) => one.entryType === "navigation" || /\/web\//.test(one.name)).reduce((sum, one) => ({ wire: sum.wire + one.transferSize, whole: sum.whole + one.decodedBodySize }), { wire: 0, whole: 0 }));
-  const list = await sent();
-  assert.ok(list.wire < 50 * 1024, `${list.wire} bytes for the list`);
+  const first = await sent();
+  assert.ok(first.wire < 50 * 1024, `${first.wire} bytes for the list`);
   // First view within 300 ms: no more than the files of the list in parallel, then who asks, then the list itself.
-  const first = await page.evaluate(() => performance.getEntriesByType("resource").map(({ name, startTime, responseEnd }) => ({ name: new URL(name).pathname, startTime, responseEnd })));
-  const files = first.filter((one) => one.name.startsWith("/web/"));
+  const requests = await page.evaluate(() => performance.getEntriesByType("resource").map(({ name, startTime, responseEnd }) => ({ name: new URL(name).pathname, startTime, responseEnd })));
+  const files = requests.filter((one) => one.name.startsWith("/web/"));
   assert.deepEqual([...new Set(files.map((one) => one.name))].sort(), ["api.js", "app.js", "dom.js", "icon.svg", "list.js", "style.css"].map((name) => "/web/" + name));
-  const listed = first.find((one) => one.name === "/api/v1/conversations"), asked = first.filter((one) => one.responseEnd <= listed.startTime && !one.name.startsWith("/web/"));
+  const listed = requests.find((one) => one.name === "/api/v1/conversations"), asked = requests.filter((one) => one.responseEnd <= listed.startTime && !one.name.startsWith("/web/"));
   assert.deepEqual(asked.map((one) => one.name), ["/api/v1/whoami"], "requests that the list waits for");
   await page.goto(talk(LOGIN));
   await page.waitForSelector(".turn");
@@ -57,10 +70,20 @@ test("the first view takes less than 50 KB, the whole page with every view less 
     await page.goto(talk(LOGIN) + "/" + view);
     await page.waitForTimeout(150);
   }
+  await page.keyboard.press("Control+k");
+  await page.waitForSelector(".palette");
+  await page.keyboard.press("Escape");
+  await page.goto(talk(LOGIN));
+  await page.getByRole("button", { name: "More", exact: true }).click();
+  await page.waitForSelector('[role="menu"]');
   await page.goto(demo + "/#/usage");
   await page.waitForSelector(".plot");
+  // All files of the page have been sent.
+  const names = await page.evaluate(() => [...new Set(performance.getEntriesByType("resource").map((one) => new URL(one.name).pathname).filter((name) => name.startsWith("/web/")))]);
+  const inFolder = readdirSync(new URL("..", import.meta.url)).filter((name) => /\.(js|css|svg)$/.test(name)).map((name) => "/web/" + name);
+  assert.deepEqual(names.sort(), inFolder.sort());
   const all = await sent(), kb = (n) => Math.round(n / 1024);
-  console.log(`first paint after ${Math.round(paint)} ms; on the wire ${kb(list.wire)} KB for the list, ${kb(all.wire)} KB for everything (${kb(all.whole)} KB before compression)`);
+  console.log(`first paint after ${Math.round(paint)} ms; on the wire ${kb(first.wire)} KB for the list, ${kb(all.wire)} KB for everything (${kb(all.whole)} KB before compression)`);
   assert.ok(all.wire < 150 * 1024, `${all.wire} bytes`);
   assert.ok(all.wire < all.whole / 2, "it is compressed");
   await quiet(page);
@@ -112,6 +135,50 @@ test("nothing archived, and nothing at all, are states of their own", async () =
   await shot(page, "empty");
   await page.getByRole("button", { name: "Archived" }).click();
   await page.waitForFunction(() => document.querySelector(".entries .empty")?.textContent.includes("Nothing archived"));
+  await quiet(page);
+  await server.end();
+});
+
+test("files are imported from the empty list", async () => {
+  const server = await Server.new();
+  const page = await open(server.url);
+  const choose = async (...files) => {
+    const [chooser] = await Promise.all([page.waitForEvent("filechooser"), page.getByRole("button", { name: "Import files" }).click()]);
+    await chooser.setFiles(files);
+  };
+  await choose({ name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("no session at all\n") });
+  await page.waitForSelector('.toast.bad:has-text("notes.txt: ")');
+  const messages = [{ role: "user", content: "Where is the quagga?" }, { role: "assistant", content: "In the museum." }];
+  await choose({ name: "chat.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(messages)) });
+  await page.waitForSelector('.turn:has-text("In the museum.")');
+  await page.waitForSelector('.toast:has-text("Imported 2 turns")');
+  await quiet(page);
+  await server.end();
+});
+
+test("errors have no words of the command line or of REST", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Pins", "one");
+  await server.api("PUT", `/conversations/${id}/pins/goal`, { value: "ship it" });
+  const page = await open(`${server.url}/#/c/${id}/state`);
+  // Somebody else is first, and the page does not hear of it in time.
+  await page.route(/\/pins\/goal/, async (route) => {
+    if (!page.raced) {
+      page.raced = true;
+      await server.api("DELETE", `/conversations/${id}/pins/goal`);
+    }
+    await route.continue();
+  });
+  await page.getByRole("button", { name: "Unpin goal" }).click();
+  await page.waitForSelector(".toast.bad");
+  assert.match(await text(page, ".toast.bad"), /^nothing is pinned as "goal"\s*$/);
+  const plain = await page.evaluate(async (texts) => texts.map((await import("/web/api.js")).plain), [
+    "no turn t here; `GET /api/v1/conversations/{conversation}/turns` shows what there is",
+    "it is archived; set its state to active first (`PATCH /api/v1/conversations/{conversation}`)",
+    "it differs; `everturn doctor --rebuild` makes it again",
+    "`limit` must be a whole number, not a string",
+  ]);
+  assert.deepEqual(plain, ["no turn t here", "it is archived; set its state to active first", "it differs", "`limit` must be a whole number, not a string"]);
   await quiet(page);
   await server.end();
 });
@@ -770,7 +837,7 @@ test("a call that waits can be given up", async () => {
 test("proof: the server's verdict, the links followed here, and a file that verifies", async () => {
   const page = await open(talk(LOGIN) + "/proof");
   await page.waitForSelector(".big.good:has-text('Unchanged since it was written')");
-  await page.getByRole("button", { name: "Check the links in this browser" }).click();
+  await page.getByRole("button", { name: "Check the chain in this browser" }).click();
   await page.waitForSelector("text=Every link holds");
   assert.deepEqual(await accessible(page), []);
   await shot(page, "proof");
@@ -1156,6 +1223,30 @@ test("a key that may see numbers but no words gets the numbers", async () => {
   await server.end();
 });
 
+test("agent, project, branch and subagents are shown, and a project is listed alone", async () => {
+  const server = await Server.new();
+  const from = (more) => ({ metadata: { import: { format: "claude-code", cwd: "/work/harbour", git_branch: "tides", ...more } } });
+  const { id } = await server.post("/conversations", { title: "Fix the tide table", ...from() });
+  await server.say(id, "The table is an hour late.");
+  const helper = await server.post("/conversations", { title: "Look for time zones", ...from({ parent: id }) });
+  await server.say(helper.id, "Where are time zones used?");
+  await server.talk("Something else", "hello");
+  const page = await open(`${server.url}/#/c/${helper.id}`);
+  await page.waitForSelector('.entry:has-text("Fix the tide table") .people:has-text("claude-code · harbour")');
+  await page.waitForSelector('.entry:has-text("Look for time zones") .badge:has-text("subagent")');
+  assert.match(await text(page, ".facts"), /claude-code · branch tides · harbour · worked for another/);
+  await page.getByRole("button", { name: "harbour" }).first().click();
+  await page.waitForSelector('.entry:has-text("Something else")', { state: "detached" });
+  assert.equal(await page.locator(".entry").count(), 2);
+  assert.deepEqual(await accessible(page), []);
+  await page.getByRole("button", { name: "harbour ×" }).click();
+  await page.waitForSelector('.entry:has-text("Something else")');
+  await page.getByRole("link", { name: "worked for another" }).click();
+  await page.waitForSelector('h1:has-text("Fix the tide table")');
+  await quiet(page);
+  await server.end();
+});
+
 test("hostile content is shown as text and does nothing", async () => {
   const server = await Server.new();
   const evil = [
@@ -1167,6 +1258,9 @@ test("hostile content is shown as text and does nothing", async () => {
     "```html\n<script>window.hacked = 5</script>\n```\n\n| <b>a</b> | <script>1</script> |\n|---|---|\n| <img src=x onerror=alert(1)> | x |",
     "*".repeat(20000) + "[".repeat(5000) + "`".repeat(5000) + "> ".repeat(3000),
     "{{constructor.constructor('alert(1)')()}} ${alert(1)} <style>body{display:none}</style>",
+    // Slow for careless regular expressions, or too much for a table.
+    "~".repeat(4000) + "`", "`".repeat(4000) + " `", "# a" + " ".repeat(40000) + "x", "# " + "#".repeat(40000) + "x", "a | b\n" + " ".repeat(40000) + "x",
+    "```rust\n" + "#".repeat(40000) + "\n```", "[a".repeat(9000), "` `` ".repeat(4000), "|".repeat(3000) + "\n" + "-|".repeat(3000) + "\n" + "|\n".repeat(3000),
   ];
   const image = (type, data) => ({ role: "user", actor: "<b>mallory</b>", content: [{ type: "image", source: { type: "base64", media_type: type, data: Buffer.from(data).toString("base64") } }] });
   const id = await server.talk("<img src=x onerror=alert(1)> title", ...evil,
@@ -1174,6 +1268,8 @@ test("hostile content is shown as text and does nothing", async () => {
     { role: "user", content: [{ type: "image", source: { type: "url", url: "https://evil.example/x.png" } }] },
     { role: "assistant", content: [{ type: "tool_use", id: "t", name: "<script>alert(1)</script>", input: { command: "<img src=x onerror=alert(1)>" } }] },
     { role: "user", content: [{ type: "tool_result", tool_use_id: "t", content: [{ type: "text", text: "<script>alert(1)</script>" }, { type: "image", source: { type: "url", url: "https://evil.example/y.png" } }] }] },
+    { message: { role: "assistant", content: "bare", tool_calls: [{ id: "n", type: "function", function: { name: "now" } }] } },
+    { message: { type: "web_search_call", id: "ws", status: "completed" } },
     { message: { role: "assistant", content: "odd calls", tool_calls: [null, 7, { type: 5, id: {} }] } },
     { message: { role: "user", content: [null, 7, { type: 5 }, { type: "tool_result", content: 7 }, { type: "text", text: {} }, "odd blocks"] } },
     { role: "assistant", content: [{ type: "thinking", thinking: "<script>alert(1)</script>" }, { type: "whatever", html: "<script>alert(1)</script>" }] });
@@ -1189,6 +1285,7 @@ test("hostile content is shown as text and does nothing", async () => {
     assert.equal(await page.locator("main script, main iframe, main style, main object, main embed").count(), 0);
     const links = await page.locator("main a").evaluateAll((all) => all.map((one) => one.getAttribute("href")).filter((href) => !/^(https?:\/\/|mailto:|#)/.test(href)));
     assert.deepEqual(links, []);
+    if (view === "/projected") await page.waitForSelector('.msg:has-text("bare")');
   }
   await page.goto(`${server.url}/#/c/${id}`);
   await page.waitForSelector('.turn:has-text("odd blocks")');

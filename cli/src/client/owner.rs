@@ -70,7 +70,7 @@ impl LocalStore {
             config.shutdown = config.shutdown.min(PASSING_SHUTDOWN);
         }
         let store = store.clone();
-        let open = move || socket::share(Arc::new(App::new(store, config)), &file, tenure);
+        let open = move || socket::share(Arc::new(App::new(store, config)), &file, None, tenure);
         Ok(match tenure {
             Tenure::Lasting => open().map(|sharing| Door::Open { _sharing: sharing }),
             Tenure::Passing => Later::start(open).map(|later| Door::Later { _later: later }),

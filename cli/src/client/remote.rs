@@ -51,6 +51,16 @@ impl Remote {
         Ok(request.json(arguments.to_string()).text()?.into_bytes())
     }
 
+    /// Fails if no server answers at the URL.
+    pub fn check(&self) -> Result<(), Error> {
+        self.server.health().text().map(drop)
+    }
+
+    /// Address of the page that the owner serves.
+    pub fn page(&self) -> Result<Option<String>, Error> {
+        self.server.over_socket("/page").read()
+    }
+
     /// Has the owner sweep the whole store.
     pub fn sweep(&self) -> Result<Swept, Error> {
         self.server.over_socket("/sweep").read()

@@ -24,7 +24,7 @@ use std::io::{BufRead, BufReader, Read};
     everturn append @last 'What did we decide?'\n  \
     git log -3 | everturn append @last --role tool --tool-call-id call_7 -\n  \
     make 2>&1 | everturn append @last --role tool --actor make -\n  \
-    echo '{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]}' | everturn append @last --message -\n  \
+    everturn append @last --message '{\"role\":\"assistant\",\"content\":\"hi\"}'\n  \
     llm 'Tell me a story' | everturn append @last --role assistant --stream -")]
 pub struct Append {
     /// Conversation: id, beginning of an id, or @last

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 #[command(after_help = "Examples:\n  \
     everturn context @last --budget 8000\n  \
     everturn context @last --budget 8000 --provider anthropic --model claude-sonnet-4-5 --json\n  \
-    everturn context @last --budget 4000 --project clean_tool_repair --input 'And now?'\n  \
+    everturn context @last --budget 4000 --projection clean_tool_repair --input 'And now?'\n  \
     everturn context @last --budget 8000 --record     (keep a receipt, as before a model call)\n  \
     everturn context @last --replay 120               (what was the model given then?)")]
 pub struct Context {
@@ -38,8 +38,8 @@ pub struct Context {
     #[arg(long, value_name = "ACTOR")]
     participant: Vec<String>,
     /// Projection of the turns: a policy, or options as JSON
-    #[arg(long, value_name = "POLICY | JSON")]
-    project: Option<String>,
+    #[arg(long, alias = "project", value_name = "POLICY | JSON")]
+    projection: Option<String>,
     /// Sections to include, as JSON: {"digests": false, "tail": {"share": 0.8}}
     #[arg(long, value_name = "JSON")]
     sections: Option<String>,
@@ -79,7 +79,7 @@ pub fn run(args: &Args, verb: &Context) -> Result<(), Failure> {
             args,
             Options { create: false, embedder: open::embedder(args)?, ..open::options(args)? },
         )?,
-        false if recalls => open::recalling(args, Vec::new())?,
+        false if recalls => open::recalling(args, Vec::new(), false)?,
         false => open::reading(args)?,
     };
     let id = store.resolve(&verb.conversation)?;
@@ -112,8 +112,8 @@ fn request(verb: &Context) -> Result<ContextRequest, Error> {
     let json = |option: &str, text: &str| -> Result<Value, Error> {
         serde_json::from_str(text).map_err(|e| Error::invalid("json.malformed", format!("{option}: {e}")))
     };
-    let projection = match verb.project.as_deref().map(str::trim) {
-        Some(text) if text.starts_with('{') => Some(json("--project", text)?),
+    let projection = match verb.projection.as_deref().map(str::trim) {
+        Some(text) if text.starts_with('{') => Some(json("--projection", text)?),
         Some(policy) => Some(json!(policy)),
         None => None,
     };
@@ -145,10 +145,10 @@ fn request(verb: &Context) -> Result<ContextRequest, Error> {
     })
 }
 
-/// The prompt as it would be sent, part by part.
+/// The prompt as it would be sent: a line of JSON for each part.
 fn prompt(context: &everturn::Context) -> Result<(), Failure> {
     if let Some(system) = &context.system {
-        output::text(system.get())?;
+        output::text(format!("{{\"system\":{}}}", system.get()))?;
     }
     context.messages.iter().try_for_each(|message| output::text(message.get()))
 }
@@ -170,8 +170,8 @@ fn table(context: &everturn::Context) -> String {
         "total", tokens.used, tokens.budget, context.receipt.tokenizer
     ));
     for left in &context.left_out {
-        let turns = left.turns.map(|turns| format!("{} ", show::count(turns, "turn"))).unwrap_or_default();
-        lines.push(format!("left out   {}: {turns}{}", left.section, left.reason));
+        let turns = left.turns.map(|turns| format!(", {}", show::count(turns, "turn"))).unwrap_or_default();
+        lines.push(format!("left out   {}{turns}: {}", left.section, left.reason));
     }
     if let Some(section) = context.cache.first_changed_section {
         let stable = context.cache.stable_prefix_tokens;

@@ -13,7 +13,8 @@ use std::time::Instant;
     everturn copy --from sqlite:chats.db --to postgres://everturn@db/everturn\n  \
     everturn copy --from postgres://everturn@db/everturn --to sqlite:chats.db\n\n\
     Everything of every tenant: conversations with their chains, forks, assets, answered requests and access keys. The\n\
-    same command again goes on where it stopped, or brings what is new. The end of every chain is compared.")]
+    same command again goes on where it stopped, or brings what is new. The end of every chain is compared.\n\
+    Conversations that were deleted at the destination stay deleted, and are named.")]
 pub struct Copy {
     /// URL of the store to read
     #[arg(long, value_name = "URL")]
@@ -21,6 +22,9 @@ pub struct Copy {
     /// URL of the store to write; it is made if it does not exist
     #[arg(long, value_name = "URL")]
     to: String,
+    /// Copy also conversations that were deleted at the destination
+    #[arg(long)]
+    deleted: bool,
 }
 
 pub fn run(args: &Args, verb: &Copy) -> Result<(), Failure> {
@@ -35,7 +39,7 @@ pub fn run(args: &Args, verb: &Copy) -> Result<(), Failure> {
     let to = Everturn::open_with(&to, options)?;
     let bar = output::progress(0, "events");
     let began = Instant::now();
-    let copied = from.copy_to(&to, &mut |done, total| {
+    let copied = from.copy_to(&to, verb.deleted, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
     });
@@ -54,5 +58,9 @@ pub fn run(args: &Args, verb: &Copy) -> Result<(), Failure> {
         "copied {} ({rate:.0} events/s); {} equal in both stores",
         parts.join(", "),
         show::count(copied.conversations, "conversation")
-    ))
+    ))?;
+    for id in &copied.left_deleted {
+        output::text(format!("{id} was deleted at the destination, and stays so; --deleted copies it"))?;
+    }
+    Ok(())
 }

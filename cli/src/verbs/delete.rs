@@ -26,7 +26,7 @@ pub fn run(args: &Args, verb: &Delete) -> Result<(), Failure> {
     let id = store.resolve(&verb.conversation)?;
     if !verb.yes && std::io::stdin().is_terminal() {
         let conversation = store.call(GetConversation { conversation: id.into() })?;
-        let title = conversation.title.as_deref().unwrap_or("(no title)");
+        let title = show::title(&conversation);
         let turns = show::count(conversation.turns, "turn");
         if !confirmed(&format!("delete {id}, {:?}, {turns}?", show::one_line(title)))? {
             eprintln!("nothing was deleted");

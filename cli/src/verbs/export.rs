@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use everturn_api::conversations::{GetConversation, ListConversations};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
-use everturn_core::id::ConversationId;
+use everturn_core::id::{ConversationId, clip};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use indicatif::ProgressBar;
 use std::io::{self, BufWriter, Write};
@@ -22,19 +22,19 @@ use std::path::{Path, PathBuf};
     everturn export @last --format anthropic | jq .messages\n  \
     everturn export --all ~/conversations --format html     (a file for each conversation)")]
 pub struct Export {
-    /// Conversation: id, beginning of an id, or @last
-    #[arg(value_name = "CONV", required_unless_present = "all", conflicts_with = "all")]
+    /// Conversation: id, beginning of an id, or @last; or --all
+    #[arg(value_name = "CONV", conflicts_with = "all")]
     conversation: Option<String>,
     /// Write every conversation into this folder, each to a file named after its day, its title and its id
     #[arg(long, value_name = "DIR", conflicts_with = "output")]
     all: Option<PathBuf>,
-    /// Format of the file; by default as its name ends (.md, .html), else jsonl
+    /// Format of the file; by default as its name ends (.jsonl, .md, .html), and jsonl for standard output
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// Mask secrets and personal data, and leave out files and images; not for jsonl, which would not verify
     #[arg(long)]
     redacted: bool,
-    /// Write to this file instead of standard output
+    /// Write to this file; - is standard output, as without it
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace files that exist
@@ -68,13 +68,28 @@ enum Format {
 }
 
 impl Export {
-    fn format(&self) -> Format {
-        let ending = self.output.as_ref().and_then(|path| path.extension()?.to_str());
-        self.format.unwrap_or(match ending.map(str::to_ascii_lowercase).as_deref() {
-            Some("md" | "markdown") => Format::Markdown,
-            Some("html" | "htm") => Format::Html,
-            _ => Format::Jsonl,
-        })
+    /// The file to write; `None` for standard output.
+    fn file(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|path| *path != Path::new("-"))
+    }
+
+    fn format(&self) -> Result<Format, Error> {
+        let ending = || Some(self.file()?.extension()?.to_string_lossy().to_ascii_lowercase());
+        if let Some(format) = self.format {
+            return Ok(format);
+        }
+        match ending().as_deref() {
+            None | Some("jsonl") => Ok(Format::Jsonl),
+            Some("md" | "markdown") => Ok(Format::Markdown),
+            Some("html" | "htm") => Ok(Format::Html),
+            Some(other) => {
+                let text = format!(
+                    "no format has the ending .{}; end the name with .jsonl, .md or .html, or name a format with --format",
+                    clip(other)
+                );
+                Err(Error::invalid("export.ending", text))
+            }
+        }
     }
 }
 
@@ -95,16 +110,21 @@ impl From<Format> for everturn::Format {
 }
 
 pub fn run(args: &Args, verb: &Export) -> Result<(), Failure> {
+    let format = verb.format()?;
     let store = open::reading(args)?;
     if let Some(folder) = &verb.all {
-        return all(&store, verb, folder);
+        return all(&store, verb, format, folder);
     }
-    let id = store.resolve(verb.conversation.as_deref().unwrap_or("@last"))?;
+    let Some(name) = &verb.conversation else {
+        let text = "name a conversation (its id, the beginning of it, or @last), or write all of them with --all DIR";
+        return Err(Error::invalid("export.conversation", text).into());
+    };
+    let id = store.resolve(name)?;
     let bar = output::progress(store.call(GetConversation { conversation: id.into() })?.head.seq, "events");
-    match &verb.output {
-        None => write(&store, id, verb, &mut BufWriter::new(io::stdout().lock()), &bar),
+    match verb.file() {
+        None => write(&store, id, verb, format, &mut BufWriter::new(io::stdout().lock()), &bar),
         Some(path) => {
-            into_file(&store, id, verb, path, &bar)?;
+            into_file(&store, id, verb, format, path, &bar)?;
             eprintln!("wrote {}", path.display());
             Ok(())
         }
@@ -112,7 +132,7 @@ pub fn run(args: &Args, verb: &Export) -> Result<(), Failure> {
 }
 
 /// Writes every conversation of the tenant. Files that are there already are left, unless they are to be replaced.
-fn all(store: &Client, verb: &Export, folder: &Path) -> Result<(), Failure> {
+fn all(store: &Client, verb: &Export, format: Format, folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)
         .map_err(|e| Error::invalid("file.cannot_write", format!("cannot make {}: {e}", folder.display())))?;
     let bar = output::progress(0, "conversations");
@@ -123,13 +143,13 @@ fn all(store: &Client, verb: &Export, folder: &Path) -> Result<(), Failure> {
         let page = store.call(query)?;
         bar.inc_length(page.data.len() as u64);
         for conversation in &page.data {
-            let path = folder.join(file_name(conversation, verb));
+            let path = folder.join(file_name(conversation, verb, format));
             bar.inc(1);
             if path.exists() && !verb.force {
                 left += 1;
                 continue;
             }
-            match into_file(store, conversation.id, verb, &path, &ProgressBar::hidden()) {
+            match into_file(store, conversation.id, verb, format, &path, &ProgressBar::hidden()) {
                 Ok(()) => written += 1,
                 // Deleted meanwhile.
                 Err(Failure::Error(Error::NotFound(_))) => {}
@@ -151,7 +171,7 @@ fn all(store: &Client, verb: &Export, folder: &Path) -> Result<(), Failure> {
 }
 
 /// `2026-11-15_fix-the-build_conv_….html`: sorted by day, and unique.
-fn file_name(conversation: &Conversation, verb: &Export) -> String {
+fn file_name(conversation: &Conversation, verb: &Export, format: Format) -> String {
     let day = dates::to_day(conversation.began.unwrap_or(conversation.created));
     // A title may have what is to be redacted.
     let title = conversation.title.as_deref().filter(|_| !verb.redacted).unwrap_or_default().to_lowercase();
@@ -159,19 +179,20 @@ fn file_name(conversation: &Conversation, verb: &Export) -> String {
         title.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
     let title: String = words.join("-").chars().take(NAME_CHARS).collect();
     let title = if title.is_empty() { title } else { format!("{}_", title.trim_end_matches('-')) };
-    format!("{day}_{title}{}.{}", conversation.id, everturn::Format::from(verb.format()).extension())
+    format!("{day}_{title}{}.{}", conversation.id, everturn::Format::from(format).extension())
 }
 
 fn write(
     store: &Client,
     id: ConversationId,
     verb: &Export,
+    format: Format,
     out: &mut dyn Write,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
-    store.export(id, verb.format().into(), verb.redacted, out, &mut |done| bar.set_position(done))?;
+    store.export(id, format.into(), verb.redacted, out, &mut |done| bar.set_position(done))?;
     bar.finish_and_clear();
-    if verb.format() == Format::Transcript {
+    if format == Format::Transcript {
         writeln!(out)?;
     }
     Ok(out.flush()?)
@@ -183,6 +204,7 @@ fn into_file(
     store: &Client,
     id: ConversationId,
     verb: &Export,
+    format: Format,
     path: &Path,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
@@ -197,8 +219,12 @@ fn into_file(
         .into());
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| cannot(&e))?;
-    write(store, id, verb, &mut BufWriter::new(file.as_file_mut()), bar)?;
+    if !folder.is_dir() {
+        return Err(cannot(&format_args!("there is no folder {}", folder.display())).into());
+    }
+    // The whole error names the temporary file.
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| cannot(&e.kind()))?;
+    write(store, id, verb, format, &mut BufWriter::new(file.as_file_mut()), bar)?;
     file.as_file().sync_all().map_err(|e| cannot(&e))?;
     match verb.force {
         true => drop(file.persist(path).map_err(|e| cannot(&e))?),

@@ -128,6 +128,16 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
             Err(error) => output::error(error, false),
         }
     }
+    let is_whole = more.is_none() && !is_filtered && !verb.superseded;
+    let shown = page.data.iter().flatten().filter(|entry| matches!(entry, HistoryEntry::Turn(_))).count();
+    if is_whole && !damaged {
+        let all = store.call(GetConversation { conversation: id.into() })?.turns;
+        let hidden = all.saturating_sub(shown as u64);
+        if hidden > 0 {
+            let hidden = show::count(hidden, "superseded or aborted turn");
+            eprintln!("note: {hidden} not shown; --superseded shows all");
+        }
+    }
     match (&more, order) {
         (Some(more), Order::Ascending) => output::text(more)?,
         _ if page.data.is_empty() && is_filtered => {

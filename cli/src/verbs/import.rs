@@ -9,15 +9,16 @@ mod watch;
 use crate::args::Args;
 use crate::client::Client;
 use crate::output::{self, Failure};
-use crate::{open, show};
+use crate::{open as store, show};
 use clap::Args as ClapArgs;
-use everturn::{ImportOptions, Imported};
+use everturn::{Format, ImportOptions, Imported};
 use everturn_core::Error;
 use find::{Inputs, find, is_standard_input};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 
 #[derive(ClapArgs)]
@@ -29,11 +30,11 @@ use std::path::PathBuf;
     everturn import ~/.claude/projects --watch\n  \
     everturn import - < session.jsonl\n\n\
     The format is detected from the content: files that `export` wrote, session files, transcript values, sessions of \
-    Claude Code, Codex (also .zst), Gemini CLI, pi, Droid, Qwen Code and Copilot CLI, lists of OpenAI or Anthropic messages, \
+    Claude Code, Codex (also .zst), Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, Kimi CLI, Cursor and opencode, lists of OpenAI or Anthropic messages, \
     and one message a line. Importing again adds only what is new. Files are read in the order of their first timestamp. See docs/import.md.")]
 pub struct Import {
     /// Files and folders; - is standard input [default: the session folders of Claude Code, Codex, Gemini CLI,
-    /// pi, Droid, Qwen Code and Copilot CLI]
+    /// pi, Droid, Qwen Code, Copilot CLI, Kimi CLI and Cursor]
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Only count conversations, turns and bytes
@@ -46,6 +47,8 @@ pub struct Import {
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
 
+/// Most types of other lines that are named.
+const KINDS_SHOWN: usize = 5;
 /// Number of bytes of a file read at a time.
 const PIECE_BYTES: usize = 64 * 1024;
 
@@ -70,13 +73,13 @@ fn is_zero(number: &usize) -> bool {
 
 pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     if verb.dry_run {
-        return dry_run::run(args, &find(&verb.paths)?);
+        return dry_run::run(args, find(&verb.paths)?);
     }
     if verb.watch {
         return watch::run(args, verb);
     }
     let found = find(&verb.paths)?;
-    let store = open::importing(args, verb.paths.iter().any(|path| is_standard_input(path)))?;
+    let store = store::importing(args, verb.paths.iter().any(|path| is_standard_input(path)))?;
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
     let (nothing, count) = (found.nothing(), found.files.len());
     let mut reports = Vec::new();
@@ -117,11 +120,11 @@ fn total(reports: &[Report], (files, unknown): (usize, usize), each: bool) -> St
     let ids: HashSet<_> = imported().flat_map(|it| it.linked.iter().chain([&it.conversation.id])).collect();
     let sum = |number: fn(&Imported) -> u64| imported().map(number).sum::<u64>();
     let mut out = format!(
-        "{}: {}, {}, {} new",
+        "{}: {}, {}, {}",
         show::count(files as u64, "file"),
         show::count(ids.len() as u64, "conversation"),
         show::count(sum(|it| it.turns), "turn"),
-        show::count(sum(|it| it.added), "event"),
+        show::count(sum(|it| it.added), "new event"),
     );
     let left_out = reports.iter().filter(|report| report.left_out.is_some()).count();
     let failed = reports.iter().filter(|report| report.error.is_some()).count();
@@ -148,8 +151,7 @@ fn total(reports: &[Report], (files, unknown): (usize, usize), each: bool) -> St
 
 /// Imports one file, or several that are read as one. A bad one does not stop the others.
 fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> Report {
-    let path = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
-    let mut report = Report { path, imported: None, attached: 0, error: None, left_out: None };
+    let mut report = Report { path: shown(paths), imported: None, attached: 0, error: None, left_out: None };
     match take(store, paths, watched, bar) {
         Ok(imported) => report.imported = Some(imported),
         Err(error) if matches!(error.code(), "import.deleted" | "import.no_turns") => {
@@ -169,23 +171,53 @@ fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> R
 }
 
 fn take(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {
-    let path = paths.first().ok_or_else(|| Error::internal("import.path", "no file to import"))?;
-    if is_standard_input(path) {
-        let mut input = Some(BufReader::new(std::io::stdin()));
-        // Read only once: whatever was read of it is gone.
+    let Some(path) = paths.first().filter(|path| !is_standard_input(path)) else {
+        let mut input = Some(open(paths)?);
         return store.import(ImportOptions::default(), &mut || {
-            Ok(input.take().map(|input| Box::new(input) as Box<dyn BufRead + Send>))
+            // What was read of it cannot be read again.
+            Ok(input.take().map(|input| Box::new(BufReader::new(input)) as Box<dyn BufRead + Send>))
         });
-    }
-    let cannot = |e: std::io::Error| Error::invalid("file.cannot_open", format!("cannot open it: {e}"));
-    let name = std::fs::canonicalize(path).map_err(cannot)?;
+    };
+    let name = std::fs::canonicalize(path).map_err(cannot_open)?;
     let name = name.to_str().map_or_else(|| format!("{name:?}"), str::to_string);
     let start = bar.position();
     store.import(ImportOptions { name: Some(&name), watched }, &mut || {
         bar.set_position(start);
-        let file = BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(joined::open(paths).map_err(cannot)?));
+        let file = BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(open(paths)?));
         Ok(Some(Box::new(file)))
     })
+}
+
+/// Files that are read as one; `-` is standard input.
+fn open(paths: &[PathBuf]) -> Result<Box<dyn Read + Send>, Error> {
+    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+    let mut all: Box<dyn Read + Send> = Box::new(std::io::empty());
+    for (at, path) in paths.iter().enumerate() {
+        let mut file: Box<dyn BufRead + Send> = match is_standard_input(path) {
+            true => Box::new(BufReader::new(std::io::stdin())),
+            false => Box::new(BufReader::new(File::open(path).map_err(cannot_open)?)),
+        };
+        if at == 0 {
+            all = Box::new(file);
+            continue;
+        }
+        // Behind another file it would be part of a line.
+        if file.fill_buf().map_err(cannot_open)?.starts_with(BYTE_ORDER_MARK) {
+            file.consume(BYTE_ORDER_MARK.len());
+        }
+        // The last line of a file may have no end.
+        all = Box::new(all.chain(&b"\n"[..]).chain(file));
+    }
+    Ok(all)
+}
+
+/// Files that are read as one, for people.
+fn shown(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ")
+}
+
+fn cannot_open(e: std::io::Error) -> Error {
+    Error::invalid("file.cannot_open", format!("cannot open it: {e}"))
 }
 
 impl Inputs {
@@ -196,7 +228,8 @@ impl Inputs {
             0 => String::new(),
             unknown => format!(" ({} of unknown format)", show::count(unknown as u64, "file")),
         };
-        self.files.is_empty().then(|| format!("nothing to import in {}{unknown}", places.join(", ")))
+        let others = if self.is_usual { "; nor in the folders of other agents" } else { "" };
+        self.files.is_empty().then(|| format!("nothing to import in {}{others}{unknown}", places.join(", ")))
     }
 }
 
@@ -221,12 +254,15 @@ impl Report {
                 self.error.as_deref().unwrap_or_default()
             );
         };
+        // Each line of Everturn's own files is an event.
+        let noun =
+            if Format::ALL.iter().any(|own| own.as_str() == imported.format) { "event" } else { "line" };
         let mut out = format!(
             "{}  {} ({}): {} in the file, {}, {} new",
             imported.conversation.id,
             self.path,
             imported.format,
-            show::count(imported.events, "event"),
+            show::count(imported.events, noun),
             show::count(imported.turns, "turn"),
             imported.added,
         );
@@ -238,8 +274,13 @@ impl Report {
             out += &format!("\n  also {linked}");
         }
         if !imported.kept.is_empty() {
-            let kept: Vec<String> = imported.kept.iter().map(|(what, n)| format!("{what} {n}")).collect();
-            out += &format!("\n  kept as events import.line: {}", kept.join(", "));
+            let mut kept: Vec<(&String, &u64)> = imported.kept.iter().collect();
+            kept.sort_by_key(|(_, number)| std::cmp::Reverse(**number));
+            let more = kept.len().saturating_sub(KINDS_SHOWN);
+            let shown = kept.iter().take(KINDS_SHOWN).map(|(what, number)| format!("{what} {number}"));
+            let shown: Vec<String> =
+                shown.chain((more > 0).then(|| format!("and {more} other types"))).collect();
+            out += &format!("\n  kept as events import.line: {}", shown.join(", "));
         }
         if self.attached > 0 {
             out += &format!("\n  attached {} beside it", show::count(self.attached as u64, "file"));

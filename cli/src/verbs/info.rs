@@ -27,7 +27,7 @@ pub fn run(args: &Args, verb: &Info) -> Result<(), Failure> {
     if args.json {
         return output::json(&conversation);
     }
-    let title = conversation.title.as_deref().unwrap_or("(no title)");
+    let title = show::title(&conversation);
     output::text(format!("{BOLD}{}{BOLD:#}", show::one_line(title)))?;
     // An agent's file may come without that of the session it works for.
     let works_for = conversation

@@ -6,13 +6,14 @@ use crate::{dates, open, show};
 use clap::{Args as ClapArgs, Subcommand};
 use everturn::KEY_PREFIX;
 use everturn_api::keys::{CreateKey, ListKeys, MadeKey, RevokeKey};
+use everturn_core::Error;
 use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::id::KeyId;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
     everturn keys create --role admin --label 'my laptop'\n  \
-    everturn keys create --role writer --tenant acme --expires 2027-01-01T00:00:00Z\n  \
+    everturn keys create --role writer --tenant acme --expires 2027-01-01\n  \
     everturn keys create --role writer --actor ana --label \"Ana's phone\"\n  \
     everturn keys list\n  \
     everturn keys revoke key_01J9…")]
@@ -34,8 +35,8 @@ enum Verb {
         /// Note for people, such as the holder and the purpose
         #[arg(long)]
         label: Option<String>,
-        /// Time after which it is no longer accepted, RFC 3339
-        #[arg(long, value_name = "TIME")]
+        /// Time after which it is no longer accepted: 2027-01-01, 30d, …
+        #[arg(long, value_name = "DATE")]
         expires: Option<String>,
     },
     /// List the keys of the tenant
@@ -52,7 +53,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
     match &verb.verb {
         Verb::Create { role, actor, label, expires } => {
             let role: KeyRole = role.parse()?;
-            let expires = expires.as_deref().map(str::parse).transpose()?;
+            let expires = expires.as_deref().map(|text| dates::deadline("--expires", text)).transpose()?;
             let create = CreateKey { role, actors: actor.clone(), label: label.clone(), expires };
             let made = open::making(args)?.call(create)?;
             if args.json {
@@ -82,7 +83,12 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
                 None => id.strip_prefix(KeyId::PREFIX).unwrap_or(id),
             };
             let full = format!("{}{id}", KeyId::PREFIX);
-            let key = open::writing(args)?.call(RevokeKey { key: full.parse()? })?;
+            let key = open::writing(args)?.call(RevokeKey { key: full.parse()? }).map_err(|e| match &e {
+                Error::NotFound(_) => {
+                    e.reworded(|text| format!("{text}, and with --tenant those of another tenant"))
+                }
+                _ => e,
+            })?;
             if args.json {
                 return output::json(&key);
             }

@@ -24,6 +24,9 @@ pub struct List {
     /// Only those of this project: its name, or a folder that it is in
     #[arg(long, short, value_name = "NAME | DIR")]
     project: Option<String>,
+    /// Only those of this agent: codex, claude, …
+    #[arg(long, short, value_name = "NAME")]
+    agent: Option<String>,
     /// Only those with a turn since then: 2026-01-31, yesterday, 7d, …
     #[arg(long, value_name = "DATE")]
     since: Option<String>,
@@ -56,6 +59,7 @@ impl List {
         let texts = [
             ("--query", &self.query),
             ("--project", &self.project),
+            ("--agent", &self.agent),
             ("--since", &self.since),
             ("--state", &self.state),
             ("--forked-from", &self.forked_from),
@@ -77,6 +81,7 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
         query: verb.query.clone(),
         state: verb.state.as_deref().map(|state| show::option("--state", state)).transpose()?,
         project: verb.project.as_deref().map(project),
+        agent: verb.agent.clone(),
         since: verb.since.as_deref().map(dates::parse).transpose()?,
         forked_from: verb.forked_from.clone().map(ConversationName),
         after: verb.after.clone(),
@@ -103,7 +108,7 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
 }
 
 /// A folder as `.` or `../x` is meant from here; anything else is a name or a path as it is stored.
-fn project(text: &str) -> String {
+pub fn project(text: &str) -> String {
     let here = matches!(
         Path::new(text).components().next(),
         Some(std::path::Component::CurDir | std::path::Component::ParentDir)
@@ -184,7 +189,7 @@ fn line(conversation: &Conversation, depth: usize) -> Line {
         Lifecycle::Active => String::new(),
         state => format!("  {state}"),
     };
-    let title = conversation.title.as_deref().unwrap_or("(no title)");
+    let title = show::title(conversation);
     let project = conversation.project().unwrap_or_default();
     Line {
         id: format!("{:1$}{2}", "", depth * 2, conversation.id),

@@ -43,7 +43,7 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that the overview leaves out.
-const FURTHER: [&str; 21] = [
+const FURTHER: [&str; 23] = [
     "info",
     "supersede",
     "scratchpad",
@@ -65,16 +65,19 @@ const FURTHER: [&str; 21] = [
     "copy",
     "acp",
     "record",
+    "completions",
+    "man",
 ];
 
 /// Without a verb: an overview on one screen.
 pub fn overview() -> Result<(), Failure> {
     let further = FURTHER.join(", ");
-    // One heading is enough here.
-    let command = Args::command().mut_args(|arg| arg.help_heading(None::<&str>));
+    // One heading is enough here, and no empty line above the usage.
+    let command =
+        Args::command().help_template(crate::args::ONE_SCREEN).mut_args(|arg| arg.help_heading(None::<&str>));
     let command = command.mut_arg("tenant", |tenant| tenant.hide(true));
-    let hidden = FURTHER.iter().chain(&["completions", "man"]);
-    let command = hidden.fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
-    let after = format!("More: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());
+    let command =
+        FURTHER.iter().fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
+    let after = format!("More: {further}. {}", command.get_after_help().cloned().unwrap_or_default());
     output::text(command.after_help(after).render_help().ansi().to_string().trim_end())
 }

@@ -6,6 +6,8 @@ use crate::client::{Client, Remote};
 use crate::open;
 use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
+use everturn::store_file;
+use everturn_server::socket;
 
 /// Default address of a server.
 const USUAL: &str = "http://127.0.0.1:7317";
@@ -22,10 +24,18 @@ pub struct Open {
 }
 
 pub fn run(args: &Args, verb: &Open) -> Result<(), Failure> {
-    let server = open::server(args)?.unwrap_or(USUAL).trim_end_matches('/');
-    let client = Client::Remote(Box::new(Remote::new(server, open::key(args)?.as_deref())?));
+    let (server, remote) = match owner(args)? {
+        Some(found) => found,
+        None => {
+            let server = open::server(args)?.unwrap_or(USUAL);
+            let remote = Remote::new(server, open::key(args)?.as_deref())?;
+            remote.check()?;
+            (server.to_string(), remote)
+        }
+    };
+    let server = server.trim_end_matches('/');
     let url = match &verb.conversation {
-        Some(name) => format!("{server}/#/c/{}", client.resolve(name)?),
+        Some(name) => format!("{server}/#/c/{}", Client::Remote(Box::new(remote)).resolve(name)?),
         None => format!("{server}/"),
     };
     if !browser::show(&url) {
@@ -35,4 +45,16 @@ pub fn run(args: &Args, verb: &Open) -> Result<(), Failure> {
         return output::json(&serde_json::json!({"url": url}));
     }
     output::text(url)
+}
+
+/// The server that owns the local store, and its address.
+fn owner(args: &Args) -> Result<Option<(String, Remote)>, Failure> {
+    if open::server(args)?.is_some() {
+        return Ok(None);
+    }
+    let file = store_file(&open::store_url(args, false)?)?;
+    let Some((socket, _)) = file.and_then(|file| socket::find(&file)) else { return Ok(None) };
+    let remote = Remote::through(&socket, &args.tenant)?;
+    // An owner that serves no page has no address, nor does an older one.
+    Ok(remote.page().ok().flatten().map(|url| (url, remote)))
 }

@@ -1,18 +1,19 @@
 //! `everturn project`
 
 use crate::args::Args;
-use crate::open;
 use crate::output::{self, Failure};
+use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn::script;
 use everturn_api::projections::{ProjectConversation, ProjectionOptions, View};
 use everturn_core::Error;
 use everturn_core::json::Raw;
+use everturn_core::message;
 use everturn_formats::transcript;
 use everturn_views::projection;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 #[derive(ClapArgs)]
@@ -48,15 +49,29 @@ pub fn run(args: &Args, verb: &Project) -> Result<(), Failure> {
         let conversation = store.resolve(&verb.source)?.into();
         let View(view) =
             store.call(ProjectConversation { conversation, options: ProjectionOptions(asked) })?;
-        return match verb.messages {
-            true => output::json(&messages(&view)),
-            false => output::json(&view),
-        };
+        return print(args, verb, &messages(&view), &view);
     };
     let value = Raw::new(text.trim_start_matches('\u{feff}').trim().to_string())?;
     let (messages, summary) = transcript::messages(&value)?;
     let view = projection::project(&messages, summary.as_deref(), &options)?;
-    if verb.messages { output::json(&view.messages) } else { output::json(&view) }
+    let view = Raw::of(&view)?;
+    print(args, verb, &self::messages(&view), &view)
+}
+
+/// Number of characters shown of a message.
+const SHOWN_CHARS: usize = 100;
+
+/// A line for each message on a terminal, JSON anywhere else.
+fn print(args: &Args, verb: &Project, messages: &[Raw], view: &Raw) -> Result<(), Failure> {
+    if args.json || !std::io::stdout().is_terminal() {
+        return if verb.messages { output::json(&messages) } else { output::json(view) };
+    }
+    for message in messages.iter().filter_map(Raw::read::<Value>) {
+        let role = message::role(&message).map_or("message", |role| role.as_str());
+        let text = show::clipped(&message::render(&message, |_| None), SHOWN_CHARS);
+        output::text(format!("{role:<9}  {text}"))?;
+    }
+    output::text(format!("{}; --json prints the whole result", show::count(messages.len() as u64, "message")))
 }
 
 /// Only the messages of a result object.

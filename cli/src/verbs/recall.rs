@@ -9,6 +9,7 @@ use everturn::{HistoryEntry, HistoryQuery, Hit, Matched, Order, RecallOptions};
 use everturn_api::recall as api;
 use everturn_api::turns::ListTurns;
 use everturn_core::Error;
+use everturn_core::conversation::project_name;
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Turn;
 use everturn_server::settings::Flag;
@@ -23,7 +24,8 @@ use std::collections::BTreeMap;
     everturn recall '\"connection refused\" sqlite.rs' --role tool --limit 3\n  \
     everturn recall build_con* --conversation @last --mode lexical\n  \
     everturn recall which port did we choose --context 2      (with two turns before and after)\n  \
-    everturn recall deployment --after yesterday --json\n  \
+    everturn recall deployment --since yesterday --json\n  \
+    everturn recall decorators --project web --agent codex\n  \
     everturn recall --index")]
 pub struct Recall {
     /// Query: words, "phrases", prefix*
@@ -32,6 +34,12 @@ pub struct Recall {
     /// Only in this conversation
     #[arg(long, short, value_name = "CONV")]
     conversation: Option<String>,
+    /// Only in conversations of this project: its name, or a folder that it is in
+    #[arg(long, short, value_name = "NAME | DIR")]
+    project: Option<String>,
+    /// Only in conversations of this agent: codex, claude, …
+    #[arg(long, short, value_name = "NAME")]
+    agent: Option<String>,
     /// Only by this actor; may be repeated
     #[arg(long)]
     actor: Vec<String>,
@@ -39,8 +47,8 @@ pub struct Recall {
     #[arg(long)]
     role: Vec<String>,
     /// Only what was said then or later: 2026-01-31, yesterday, 7d, …
-    #[arg(long, visible_alias = "since", value_name = "DATE")]
-    after: Option<String>,
+    #[arg(long, visible_alias = "after", value_name = "DATE")]
+    since: Option<String>,
     /// Only what was said before then
     #[arg(long, value_name = "DATE")]
     before: Option<String>,
@@ -83,7 +91,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         [("recall.embedder", "--embedder", &verb.embedder), ("recall.rerank", "--rerank", &verb.rerank)];
     let flags =
         models.into_iter().filter_map(|(key, flag, value)| Some(Flag { key, flag, value: value.clone()? }));
-    let store = open::recalling(args, flags.collect())?;
+    let store = open::recalling(args, flags.collect(), verb.index)?;
     if verb.index {
         index(&store)?;
         if verb.query.is_empty() {
@@ -93,9 +101,11 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     let conversation = verb.conversation.as_deref().map(|name| store.resolve(name)).transpose()?;
     let options = RecallOptions {
         conversation: None,
+        project: verb.project.as_deref().map(super::list::project),
+        agent: verb.agent.clone(),
         actors: verb.actor.clone(),
         roles: verb.role.iter().map(|role| show::option("--role", role)).collect::<Result<_, _>>()?,
-        after: verb.after.as_deref().map(dates::parse).transpose()?,
+        after: verb.since.as_deref().map(dates::parse).transpose()?,
         before: verb.before.as_deref().map(dates::parse).transpose()?,
         kinds: verb.kind.iter().map(|kind| show::option("--kind", kind)).collect::<Result<_, _>>()?,
         limit: verb.limit,
@@ -130,7 +140,8 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     }
     if recalled.data.is_empty() {
         let filters = verb.actor.len() + verb.role.len() + verb.kind.len();
-        let filtered = filters > 0 || conversation.is_some() || verb.after.is_some() || verb.before.is_some();
+        let places = [&verb.conversation, &verb.project, &verb.agent, &verb.since, &verb.before];
+        let filtered = filters > 0 || places.iter().any(|place| place.is_some());
         eprintln!(
             "nothing found; try other words, or {}",
             if filtered { "look in more places (with fewer options)" } else { "leave some out" }
@@ -175,9 +186,12 @@ fn by_conversation(hits: &[Hit], place: impl Fn(&Hit) -> ConversationId) -> Vec<
 }
 
 fn heading(id: ConversationId, hits: &[&Hit]) -> String {
-    let title = hits.iter().find(|hit| hit.conversation == id).and_then(|hit| hit.title.as_deref());
+    let own = hits.iter().find(|hit| hit.conversation == id);
+    let title = own.and_then(|hit| hit.title.as_deref());
     let title = title.map(|title| format!("  {}", show::one_line(title))).unwrap_or_default();
-    format!("{BOLD}{id}{title}{BOLD:#}")
+    let project = own.and_then(|hit| hit.project.as_deref()).map(project_name);
+    let project = project.map(|name| format!("  {DIM}{}{DIM:#}", show::one_line(name))).unwrap_or_default();
+    format!("{BOLD}{id}{title}{BOLD:#}{project}")
 }
 
 /// Actor, location, time and reason on one line, the text below. If a neighbouring turn is the reason and not

@@ -181,6 +181,7 @@ impl Scribe {
                     r#type: kind,
                     fields,
                     timestamp: Some(at),
+                    idempotency_key: None,
                 };
                 store.call(log).map(drop)
             }
@@ -240,9 +241,10 @@ impl Scribe {
                 sink.end(SystemWorld.now(), &Fields::default());
                 Ok(())
             }
-            Some(Ok(Destination::Store { store, conversation, is_ours: true })) => store
-                .call(EndSession { conversation: conversation.into(), fields: Fields::default() })
-                .map(drop),
+            Some(Ok(Destination::Store { store, conversation, is_ours: true })) => {
+                let (conversation, fields) = (conversation.into(), Fields::default());
+                store.call(EndSession { conversation, fields, idempotency_key: None }).map(drop)
+            }
             _ => Ok(()),
         }
     }

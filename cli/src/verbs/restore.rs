@@ -32,6 +32,11 @@ pub fn run(args: &Args, verb: &Restore) -> Result<(), Failure> {
     beside_the_store(args, "restore")?;
     let url = open::store_url(args, true)?;
     let found = Archives::find(&verb.backup, verb.through.as_deref())?;
+    if let Some(absent) = found.paths.iter().find(|path| !path.exists()) {
+        let text =
+            format!("there is no file {}; name an archive, or the folder of a backup", absent.display());
+        return Err(Error::not_found("backup.absent", text).into());
+    }
     let bar = output::progress(0, "events");
     let restored = Everturn::restore(&url, &found.paths, &mut |done, total| {
         bar.set_length(total);

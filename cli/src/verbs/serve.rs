@@ -67,7 +67,7 @@ pub fn run(args: &Args, verb: &Serve) -> Result<(), Failure> {
                 code::STORE_OWNED,
                 format!(
                     "{}; one server at a time serves a file: stop that one first, or name another store",
-                    error.text()
+                    error.text().split(';').next().unwrap_or_default()
                 ),
             )
             .into(),

@@ -2,6 +2,7 @@
 
 use crate::args::Args;
 use crate::client::Client;
+use crate::dates;
 use crate::open;
 use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
@@ -10,7 +11,6 @@ use everturn_core::Error;
 use everturn_core::approval::Approval;
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
-use everturn_core::time::Timestamp;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn state @last\n  everturn state @last --at 42 --json | jq .pins")]
@@ -182,7 +182,7 @@ pub struct Resolution {
 
 #[derive(ClapArgs)]
 #[command(after_help = "`everturn approve` and `everturn deny` answer it.\n\n\
-    Example:\n  everturn request-approval @last appr-1 --question 'Send the mail?' --deadline 2026-12-01T12:00:00Z")]
+    Example:\n  everturn request-approval @last appr-1 --question 'Send the mail?' --deadline 2h")]
 pub struct RequestApproval {
     /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
@@ -202,9 +202,9 @@ pub struct RequestApproval {
     /// Actor that requests it
     #[arg(long)]
     actor: Option<String>,
-    /// Time at which it expires, as in 2026-12-01T12:00:00Z
-    #[arg(long, value_name = "TIME")]
-    deadline: Option<Timestamp>,
+    /// Time at which it expires: 2h, 14:30, 2026-12-01, …
+    #[arg(long, value_name = "DATE")]
+    deadline: Option<String>,
 }
 
 pub fn request_approval(args: &Args, verb: &RequestApproval) -> Result<(), Failure> {
@@ -216,6 +216,7 @@ pub fn request_approval(args: &Args, verb: &RequestApproval) -> Result<(), Failu
         );
         return Err(Error::invalid("approval.question", text).into());
     }
+    let deadline = verb.deadline.as_deref().map(|text| dates::deadline("--deadline", text)).transpose()?;
     let store = open::writing(args)?;
     let event = store.call(state::RequestApproval {
         conversation: store.resolve(&verb.conversation)?.into(),
@@ -224,7 +225,7 @@ pub fn request_approval(args: &Args, verb: &RequestApproval) -> Result<(), Failu
         tool_name: verb.tool_name.clone(),
         question: verb.question.clone(),
         actor: verb.actor.clone(),
-        deadline: verb.deadline,
+        deadline,
     })?;
     if args.json { output::json(&event) } else { output::text(format!("requested at #{}", event.seq)) }
 }

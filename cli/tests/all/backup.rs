@@ -319,5 +319,19 @@ fn a_store_is_copied_and_the_copy_is_brought_up_to_date() {
     shell.ok(&["append", &id, "written here"]);
     let error = shell.refused(&["copy", "--from", &source, "--to", "sqlite:copy.db"]);
     assert!(error.contains(&id), "{error}");
+    // Deleted there, it stays so, with its fork that is not there, unless it is asked for.
+    let fork = shell.json(&["fork", &id, "--at", "2", "--json"])["id"].as_str().unwrap().to_string();
+    shell.ok(&["delete", &id, "--yes", "--reason", "not here", "--store", "sqlite:copy.db"]);
+    let copied = shell.json(&["copy", "--from", &source, "--to", "sqlite:copy.db", "--json"]);
+    assert_eq!(copied["left_deleted"], serde_json::json!([id, fork]));
+    let said = shell.ok(&["copy", "--from", &source, "--to", "sqlite:copy.db"]);
+    assert!(
+        said.contains(&format!("{id} was deleted at the destination")) && said.contains("--deleted"),
+        "{said}"
+    );
+    assert!(!shell.ok(&["list", "--store", "sqlite:copy.db"]).contains("first"));
+    let copied = shell.json(&["copy", "--from", &source, "--to", "sqlite:copy.db", "--deleted", "--json"]);
+    assert_eq!((&copied["conversations"], &copied["left_deleted"]), (&2.into(), &serde_json::json!([])));
+    assert!(shell.ok(&["list", "--store", "sqlite:copy.db"]).contains("first"));
     assert!(shell.refused(&["copy", "--from", &source, "--to", &source]).contains("name two"));
 }

@@ -39,6 +39,8 @@ fn errors_say_what_to_do() {
             &["list", "--store", "mysql://localhost/x"],
             "is not a store this version knows; use sqlite:PATH, postgres://USER@HOST/DATABASE or memory:",
         ),
+        (&["list", "--store", "mysql://u:hunter2@h/db"], "\"mysql://u:***@h/db\" is not a store"),
+        (&["list", "--store", "postgres:/u:hunter2@h/db"], "\"postgres:/u:***@h/db\" names no server"),
         (&["list", "--store", "postgres://127.0.0.1:1/x"], "PostgreSQL: error connecting to server"),
         (&["verify", &id, "--head", "xyz"], "\"xyz\" is not a SHA-256 in 64 hexadecimal digits"),
         (&["list", "--after", "nonsense"], "`after` is not the `next` of a page"),
@@ -76,7 +78,7 @@ fn files_that_are_no_store_are_refused_and_left_alone() {
     assert!(error.contains("is not a database"), "{error}");
     assert!(std::fs::read_to_string(shell.path("notes.txt")).unwrap().starts_with("these are my notes"));
     let error = shell.refused(&["list", "--store", "sqlite:nowhere.db"]);
-    assert!(error.contains("no store at nowhere.db; `everturn new` creates one"), "{error}");
+    assert!(error.contains("no store at nowhere.db; `everturn import` creates one"), "{error}");
     assert!(!shell.path("nowhere.db").exists());
 }
 

@@ -149,7 +149,7 @@ pages! {
         ["Ana lives in Porto", "Vila Nova de Gaia\n", "from #2", "retracted: only in the evening"];
     the_page_on_generating_runs_as_typed "docs/generate.md" [];
     the_page_on_importing_runs_as_typed "docs/import.md"
-        ["7 events in the file, 4 turns, 6 new", "1 conversation, 4 turns", "now delete it"];
+        ["7 lines in the file, 4 turns, 6 new", "1 conversation, 4 turns", "now delete it"];
     the_page_on_the_log_runs_as_typed "docs/log.md" [];
     the_page_on_the_page_runs_as_typed "docs/page.md" [];
     the_page_on_records_runs_as_typed "docs/record.md" [];
@@ -192,6 +192,9 @@ fn the_examples_of_the_help_run_as_typed() {
         let answer = shell.json(&[args, &["--json"]].concat());
         answer.pointer(field).and_then(|value| value.as_str()).unwrap_or_default().to_string()
     };
+    let metadata = r#"{"project": "web", "agent": "codex"}"#;
+    let other = one(&["new", "--metadata", metadata], "/id");
+    shell.ok(&["append", &other, "We wrote decorators."]);
     let line =
         |n| format!("{{\"role\":\"user\",\"content\":\"which port did we choose in build_context {n}?\"}}\n");
     std::fs::write(shell.path("talk.jsonl"), (0..130).map(line).collect::<String>()).unwrap();
@@ -332,4 +335,23 @@ fn every_command_in_the_documentation_is_run() {
             }
         }
     }
+}
+
+/// Regression: options that the short help leaves out had no text, and a heading was EXTRA.
+#[test]
+fn the_manual_page_describes_every_option() {
+    let shell = Shell::new();
+    let page = shell.ok(&["man"]);
+    for text in [
+        "File that holds the key of the server",
+        "Mirror every conversation",
+        "Configuration file",
+        "Say more",
+    ] {
+        assert!(page.contains(text), "{text} is missing:\n{page}");
+    }
+    shell.ok(&["man", "pages"]);
+    let recall = std::fs::read_to_string(shell.path("pages/everturn-recall.1")).unwrap();
+    assert!(!page.contains("SH EXTRA") && !recall.contains("SH EXTRA"), "{recall}");
+    assert!(recall.contains("File that holds the key of the server"), "{recall}");
 }

@@ -85,13 +85,38 @@ fn without_a_path_everything_that_agents_left_is_found() {
     let unknown = said.lines().filter(|line| line.starts_with("not read  "));
     let unknown: Vec<&str> = unknown.filter_map(|line| line.split(['/', ':']).nth_back(1)).collect();
     assert_eq!(unknown, ["sessions-index.json"], "{said}");
-    let total = "\n4 files: 4 conversations, 4 turns, 6 events new (1 more of unknown format)\n";
+    let total = "\n4 files: 4 conversations, 4 turns, 6 new events (1 more of unknown format)\n";
     assert!(said.ends_with(total), "{said}");
     assert_eq!(shell.json(&["list", "--json"])["data"].as_array().unwrap().len(), 4);
     let (again, code) = run(&shell, &["import"]);
-    let total = "4 files: 4 conversations, 4 turns, 0 events new (1 more of unknown format)\n-v shows a line for each file\n";
+    let total = "4 files: 4 conversations, 4 turns, 0 new events (1 more of unknown format)\n-v shows a line for each file\n";
     assert_eq!((again.as_str(), code), (total, 0));
     assert!(shell.ok(&["doctor"]).contains("everything is in order"));
+}
+
+/// Regression: threads without a turn were counted, though no import makes a conversation of them.
+#[test]
+fn a_dry_run_counts_what_an_import_makes() {
+    let shell = Shell::new();
+    let line = |uuid: &str, session: &str, text: &str, agent: Value| {
+        let mut line = json!({"type": "user", "uuid": uuid, "sessionId": session, "cwd": "/w", "timestamp": "2026-01-01T00:00:00Z",
+            "message": {"role": "user", "content": text}});
+        line.as_object_mut().unwrap().extend(agent.as_object().unwrap().clone());
+        format!("{line}\n")
+    };
+    let progress = json!({"type": "system", "subtype": "agent", "uuid": "p", "sessionId": "s", "isSidechain": true,
+        "agentId": "quiet", "timestamp": "2026-01-01T00:00:00Z", "content": "started"});
+    let lines = [
+        line("a", "s", "Fix it", json!({})),
+        format!("{progress}\n"),
+        line("b", "s", "Look", json!({"isSidechain": true, "agentId": "helper"})),
+        format!("{}\n", json!({"type": "summary", "summary": "Other", "leafUuid": "z", "sessionId": "t"})),
+    ];
+    put(&shell.path("work/a.jsonl"), &lines.concat());
+    let dry = shell.json(&["import", "work", "--dry-run", "--json"])["data"][0].clone();
+    shell.ok(&["import", "work"]);
+    let made = shell.json(&["list", "--json"])["data"].as_array().unwrap().len();
+    assert_eq!((&dry["conversations"], &dry["turns"]), (&json!(made), &json!(2)), "{dry}");
 }
 
 #[test]
@@ -293,7 +318,7 @@ fn a_deleted_session_is_left_out_and_that_is_no_failure() {
     put(&shell.path("s/two.jsonl"), &line("two", "u1", "first of two"));
     let (said, code) = run(&shell, &["import", "s"]);
     assert_eq!(code, 0, "{said}");
-    assert!(said.starts_with("2 files: 1 conversation, 1 turn, 1 event new (1 left out)\n"), "{said}");
+    assert!(said.starts_with("2 files: 1 conversation, 1 turn, 1 new event (1 left out)\n"), "{said}");
     let (said, code) = run(&shell, &["import", "s", "-v"]);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("left out") && said.contains("was deleted on") && said.contains("0 new"), "{said}");
@@ -342,29 +367,61 @@ fn an_agent_without_its_session_works_for_nobody_until_that_is_there() {
     let imported = shell.json(&["import", "agent-7.jsonl", "--json"]);
     let id = imported["data"][0]["conversation"]["id"].as_str().unwrap().to_string();
     assert!(!shell.ok(&["info", &id]).contains("works for"));
+    assert_eq!(shell.json(&["info", &id, "--json"])["metadata"]["import"]["parent"], json!(null));
     put(&shell.path("s.jsonl"), &line("s", "u1", "look into it"));
-    shell.ok(&["import", "s.jsonl"]);
+    let session = shell.json(&["import", "s.jsonl", "--json"])["data"][0]["conversation"]["id"].clone();
     assert!(shell.ok(&["info", &id]).contains("works for"));
+    assert_eq!(shell.json(&["info", &id, "--json"])["metadata"]["import"]["parent"], session);
+}
+
+/// A line of a session whose lines may be in several files.
+fn chained(session: &str, n: usize) -> String {
+    let parent = (n > 0).then(|| format!("u{}", n - 1));
+    let at = format!("2026-01-01T00:0{n}:00Z");
+    let message = json!({"role": "user", "content": format!("number {n}")});
+    json!({"type": "user", "uuid": format!("u{n}"), "parentUuid": parent, "sessionId": session, "cwd": "/w", "timestamp": at, "message": message})
+        .to_string()
+}
+
+/// Regression: only an import that found both files at once joined them.
+#[test]
+fn a_session_that_goes_on_in_another_file_is_followed_there() {
+    let shell = Shell::new();
+    put(&shell.path("logs/b.jsonl"), &format!("{}\n{}\n", chained("b", 0), chained("b", 1)));
+    let mut child = at_home(&shell, &["import", "logs", "--watch"]).spawn().unwrap();
+    let has = |text: &str| shell.run(&["history", "@last"]).out.contains(text);
+    until("the beginning is there", || has("number 1"));
+    put(&shell.path("logs/a.jsonl"), &format!("{}\n", chained("a", 2)));
+    until("the next file is there", || has("number 2"));
+    put(&shell.path("logs/c.jsonl"), &format!("{}\n", chained("c", 3)));
+    until("the file after it is there", || has("number 3"));
+    let mut out = std::fs::OpenOptions::new().append(true).open(shell.path("logs/c.jsonl")).unwrap();
+    writeln!(out, "{}", chained("c", 4)).unwrap();
+    until("what is added to it is there", || has("number 4"));
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let listed = shell.json(&["list", "--json"]);
+    assert_eq!((listed["data"].as_array().unwrap().len(), &listed["data"][0]["turns"]), (1, &json!(5)));
 }
 
 /// Regression: a session that went on in another file under another id was two conversations. In one file it was one.
 #[test]
 fn a_session_that_goes_on_in_another_file_is_one_conversation() {
     let shell = Shell::new();
-    let line = |session: &str, n: usize| {
-        let parent = (n > 0).then(|| format!("u{}", n - 1));
-        let at = format!("2026-01-01T00:0{n}:00Z");
-        let message = json!({"role": "user", "content": format!("number {n}")});
-        json!({"type": "user", "uuid": format!("u{n}"), "parentUuid": parent, "sessionId": session, "cwd": "/w", "timestamp": at, "message": message})
-            .to_string()
-    };
+    let line = chained;
     // The last line has no end. Names are against the order of time.
     put(&shell.path("cross/b.jsonl"), &[line("b", 0), line("b", 1)].join("\n"));
     put(&shell.path("cross/a.jsonl"), &[line("a", 2), line("a", 3)].join("\n"));
     put(&shell.path("cross/c.jsonl"), &[line("c", 4), String::new()].join("\n"));
     let said = shell.ok(&["import", "cross"]);
-    assert!(said.starts_with("3 files: 1 conversation, 5 turns, 5 events new"), "{said}");
-    assert!(shell.ok(&["import", "cross"]).contains("5 turns, 0 events new"));
+    assert!(said.starts_with("3 files: 1 conversation, 5 turns, 5 new events"), "{said}");
+    assert!(shell.ok(&["import", "cross"]).contains("5 turns, 0 new events"));
     let history = shell.ok(&["history", "@last"]);
     let places: Vec<_> = (0..5).map(|n| history.find(&format!("number {n}"))).collect();
     assert!(places.is_sorted() && places[0].is_some(), "{history}");

@@ -55,7 +55,19 @@ fn the_page_is_shown_in_the_browser() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     assert_eq!(seen, both);
-    assert!(shell.refused(&["open", "--url", "http://127.0.0.1:1", "@last"]).contains("nothing listens"));
+    // The owner of the store is found, on whatever port it listens.
+    let open = |args: &[&str]| {
+        let said = crate::Said::from(shell.command(args).env("BROWSER", &browser).output().unwrap());
+        assert_eq!(said.code, 0, "{}", said.err);
+        said.out
+    };
+    assert_eq!(open(&["open"]), format!("{}/\n", server.url));
+    assert_eq!(open(&["open", "@last"]), url);
+    for args in
+        [&["open", "--url", "http://127.0.0.1:1", "@last"][..], &["open", "--url", "http://127.0.0.1:1"]]
+    {
+        assert!(shell.refused(args).contains("nothing listens"), "{args:?}");
+    }
 }
 
 /// A deployment stops a server during a stream and an append: the stream is told, the append is answered, and

@@ -59,6 +59,10 @@ fn verbs_that_write_go_through_a_server_that_owns_the_store() {
     shell.ok(&["new", "--ttl", "1"]);
     // The server's own sweep may come first.
     assert!(shell.json(&["sweep", "--json"])["expired"].is_u64());
+    // The server asks its own models, and it is said how to make another one known to it.
+    let url = ["--base-url", "http://127.0.0.1:9/v1", "--model", "m"];
+    let said = shell.refused(&[&["generate", &id, "Hello?"], &url[..]].concat());
+    assert!(said.contains(&format!("process {}", server.id())) && said.contains("[models.NAME]"), "{said}");
     // Verbs that need the file itself name its owner.
     let said = shell.refused(&["doctor", "--rebuild"]);
     assert!(said.contains(&format!("process {}", server.id())), "{said}");
@@ -342,6 +346,42 @@ fn a_request_to_an_owner_that_dies_before_it_answers_is_done_by_the_next() {
     let said = Said::from(append.wait_with_output().unwrap());
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(texts(&shell, &id), ["once"]);
+}
+
+/// What a recorder was about to write when the owner was killed is written by the next one, once.
+#[test]
+fn a_recorder_neither_loses_nor_doubles_an_entry_when_the_owner_is_killed() {
+    const CALLS: usize = 60;
+    let shell = Shell::new();
+    shell.new_conversation();
+    let server = Serving::start(&shell, &[]);
+    let answers = r#"while read -r line; do id=${line#*\"id\":}; printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}\n' "${id%%,*}"; done"#;
+    let mut command = shell.command(&["record", "--", "sh", "-c", answers]);
+    let mut recorder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = recorder.stdin.take().unwrap();
+    for n in 0..CALLS {
+        let call = json!({"name": "look", "arguments": {"n": n}});
+        let call = json!({"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": call});
+        writeln!(input, "{call}").unwrap();
+    }
+    // The session has begun, and most of it is still to be written.
+    let listed = || shell.json(&["list", "--json"])["data"].as_array().unwrap().clone();
+    let session = loop {
+        if let Some(session) = listed().iter().find(|chat| chat["turns"].as_u64() > Some(0)) {
+            break session["id"].as_str().unwrap().to_string();
+        }
+    };
+    server.kill();
+    drop(input);
+    let said = Said::from(recorder.wait_with_output().unwrap());
+    assert!(said.code == 0 && !said.err.contains("not recorded"), "{}", said.err);
+    assert_eq!(listed().len(), 2);
+    let exported = shell.ok(&["export", &session, "--format", "session"]);
+    let lines: Vec<Value> = exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let count = |kind: &str| lines.iter().filter(|line| line["type"] == kind).count();
+    assert_eq!((count("agent_tool_call"), count("tool_result"), count("session_end")), (CALLS, CALLS, 1));
+    let numbers: Vec<&Value> = lines.iter().filter_map(|line| line.pointer("/parameters/n")).collect();
+    assert_eq!(numbers, (0..CALLS).map(Value::from).collect::<Vec<_>>().iter().collect::<Vec<_>>());
 }
 
 /// The folder of the socket belongs to the user alone. A link in its place leads nowhere, and is not followed.

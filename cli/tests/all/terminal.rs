@@ -55,6 +55,27 @@ fn a_list_has_agent_and_project_and_subagents_below() {
     let next: Vec<&str> = next.split(' ').collect();
     assert_eq!(next[..5], ["list", "--project", "web", "--limit", "1"]);
     assert!(shell.ok(&next).contains("web"));
+    // By agent, and the same for what was said.
+    shell.ok(&["new", "--title", "Other", "--metadata", r#"{"agent": "codex"}"#]);
+    shell.ok(&["append", "@last", "I ask a helper, too."]);
+    let codex = shell.ok(&["list", "--agent", "codex"]);
+    assert!(codex.contains("Other") && !codex.contains("Fix"), "{codex}");
+    assert_eq!(shell.ok(&["list", "--agent", "claude"]).lines().count(), 7);
+    shell.ok(&["recall", "--index"]);
+    let found = shell.ok(&["recall", "helper", "--project", "web"]);
+    assert!(found.contains("Fix login") && found.contains("Fix layout"), "{found}");
+    assert!(!found.contains("Fix parser") && !found.contains("Other"), "{found}");
+    assert!(found.lines().next().unwrap().ends_with("  web"), "{found}");
+    let found = shell.ok(&["recall", "helper", "--agent", "codex"]);
+    assert!(found.contains("Other") && !found.contains("Fix"), "{found}");
+    assert_eq!(shell.run(&["recall", "helper", "--agent", "codex", "--project", "web"]).code, 1);
+    let web =
+        shell.json(&["list", "--query", "login", "--json"])["data"][0]["id"].as_str().unwrap().to_string();
+    assert_eq!(shell.run(&["recall", "helper", "--agent", "codex", "--conversation", &web]).code, 1);
+    assert!(
+        shell.ok(&["recall", "helper", "--project", "web", "--conversation", &web]).contains("Fix login")
+    );
+    shell.ok(&["delete", "@last", "--reason", "test", "--yes"]);
     // The last said, and not the last stored.
     assert!(shell.ok(&["history", "@last"]).contains("Look around"));
     shell.ok(&["new", "--title", "Now"]);
@@ -110,7 +131,7 @@ fn a_conversation_is_described_and_renamed() {
     let info = shell.ok(&["info", fork["id"].as_str().unwrap()]);
     assert!(info.contains(&format!("  fork of       {id} at #2\n")), "{info}");
     shell.ok(&["rename", &id, ""]);
-    assert!(shell.ok(&["info", &id]).starts_with("(no title)\n"));
+    assert!(shell.ok(&["info", &id]).starts_with("Fix login\n"));
 }
 
 #[test]
@@ -299,4 +320,131 @@ fn a_list_shows_characters_that_mislead_by_their_number() {
     let shell = Shell::new();
     shell.ok(&["new", "--title", "mal\u{202e}lory"]);
     assert!(shell.ok(&["list"]).contains("mal‹U+202E›lory"));
+}
+
+#[test]
+fn a_conversation_without_a_title_is_listed_by_its_first_words() {
+    let shell = Shell::new();
+    shell.ok(&["new"]);
+    assert!(shell.ok(&["list"]).contains("(no title)"));
+    shell.ok(&["append", "@last", "Please fix the login test, the key is AKIAIOSFODNN7EXAMPLE"]);
+    let list = shell.ok(&["list"]);
+    assert!(list.contains("Please fix the login test") && !list.contains("AKIAIOSFODNN7EXAMPLE"), "{list}");
+    assert!(shell.ok(&["info", "@last"]).starts_with("Please fix the login test"));
+}
+
+#[test]
+fn a_hyphen_is_standard_output_and_an_unknown_ending_is_refused() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "remember this"]);
+    let markdown = shell.ok(&["export", &id, "--format", "markdown"]);
+    assert!(markdown.contains("remember this"));
+    assert_eq!(shell.ok(&["export", &id, "-o", "-", "--format", "markdown"]), markdown);
+    assert_eq!(shell.ok(&["export", &id, "-o", "-"]), shell.ok(&["export", &id]));
+    assert!(!shell.path("-").exists());
+    let said = shell.refused(&["export", &id, "-o", "talk.pdf"]);
+    assert!(
+        said.contains(".pdf") && said.contains(".jsonl, .md or .html") && said.contains("--format"),
+        "{said}"
+    );
+    assert!(!shell.path("talk.pdf").exists());
+    shell.ok(&["export", &id, "-o", "talk.json", "--format", "anthropic"]);
+    shell.ok(&["export", &id, "-o", "talk"]);
+    let said = shell.refused(&["export", &id, "-o", "nowhere/x.md"]);
+    assert!(said.contains("cannot write nowhere/x.md: there is no folder nowhere"), "{said}");
+    let said = shell.refused(&["export"]);
+    assert!(said.contains("@last") && said.contains("--all DIR"), "{said}");
+}
+
+#[test]
+fn history_shows_blocks_in_their_order_with_name_and_query() {
+    let shell = Shell::new();
+    shell.new_conversation();
+    let append = |message: Value| shell.ok(&["append", "@last", "--message", &message.to_string()]);
+    append(json!({"role": "assistant", "content": [
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "newest rust"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"type": "web_search_result", "title": "Rust 1.91"}]},
+        {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+        {"type": "text", "text": "It is 1.91."}]}));
+    append(
+        json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "newest go"}}),
+    );
+    append(json!({"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}));
+    append(
+        json!({"type": "function_call_output", "call_id": "c1", "output": {"type": "input_text", "text": "a.txt\n", "detail": null}}),
+    );
+    let shown = shell.ok(&["history", "@last"]);
+    let places: Vec<Option<usize>> = [
+        "→ web_search {\"query\":\"newest rust\"}",
+        "← web_search: ",
+        "Rust 1.91",
+        "▣ image",
+        "It is 1.91.",
+        "newest go",
+        "← shell: a.txt\n",
+    ]
+    .iter()
+    .map(|text| shown.find(text))
+    .collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}\n{shown}");
+    assert!(shown.lines().all(|line| line.trim_end() == line), "{shown:?}");
+}
+
+#[test]
+fn a_notice_has_no_tags_and_a_command_is_one() {
+    let shell = Shell::new();
+    shell.new_conversation();
+    shell.ok(&[
+        "append",
+        "@last",
+        "<command-name>test</command-name><command-contents>Run it.</command-contents>",
+    ]);
+    shell.ok(&["append", "@last", "<local-command-stdout>all passed</local-command-stdout>"]);
+    let shown = shell.ok(&["history", "@last"]);
+    assert!(shown.contains("← all passed\n") && shown.contains("← test Run it.\n"), "{shown}");
+    assert!(shown.contains("command  #2") && !shown.contains("user"), "{shown}");
+}
+
+#[test]
+fn errors_speak_of_what_was_asked() {
+    let shell = Shell::new();
+    assert!(shell.refused(&["list"]).contains("`everturn import` creates one"));
+    shell.new_conversation();
+    assert!(shell.refused(&["compact", "@last"]).contains("there are no turns yet"));
+    let said = shell.refused(&["restore", "nosuch.zst"]);
+    assert!(said.contains("there is no file nosuch.zst"), "{said}");
+    (0..4).for_each(|_| drop(shell.new_conversation()));
+    assert!(shell.refused(&["info", "conv_"]).contains(" or others; write more of it"));
+    let first = shell.json(&["append", "@last", "To Faro.", "--json"])["id"].as_str().unwrap().to_string();
+    shell.ok(&["supersede", &first, "To Porto."]);
+    let said = shell.run(&["history", "@last"]);
+    assert!(
+        said.err.contains("1 superseded or aborted turn not shown; --superseded shows all"),
+        "{}",
+        said.err
+    );
+    assert_eq!(shell.run(&["history", "@last", "--superseded"]).err, "");
+    let _server = crate::process::Serving::start(&shell, &[]);
+    let said = shell.refused(&["serve", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("stop that one first, or name another store") && !said.contains("--url"), "{said}");
+}
+
+#[test]
+fn ends_are_written_as_people_do() {
+    let shell = Shell::new();
+    shell.new_conversation();
+    shell.ok(&["request-approval", "@last", "a1", "--question", "Send it?", "--deadline", "2h"]);
+    shell.ok(&["request-approval", "@last", "a2", "--question", "Send it?", "--deadline", "tomorrow"]);
+    shell.ok(&["keys", "create", "--role", "reader", "--expires", "2099-01-01"]);
+    shell.ok(&["keys", "create", "--role", "reader", "--expires", "30d"]);
+    assert!(shell.ok(&["keys", "list"]).contains("until 2099-01-01 00:00:00 UTC"));
+    for args in [
+        &["keys", "create", "--role", "reader", "--expires", "soon"][..],
+        &["request-approval", "@last", "a3", "--deadline", "soon"],
+    ] {
+        let said = shell.refused(args);
+        assert!(said.contains("--expires") || said.contains("--deadline"), "{said}");
+        assert!(said.contains("tomorrow, 2h, 30d"), "{said}");
+    }
 }

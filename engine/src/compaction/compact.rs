@@ -617,7 +617,11 @@ impl ConversationHandle {
                     CompactionPolicy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
                 // Done once nothing is left to cover.
                 match compaction::plan(&policy, &unsummarized.candidates(), Some(through_seq + 1), true) {
-                    Some(cut) => self.tenant.compact_to(&unsummarized, &policy, cut, &options).map(|_| None),
+                    Some(cut) => match self.tenant.compact_to(&unsummarized, &policy, cut, &options) {
+                        // Another process was faster: its checkpoint may cover less.
+                        Err(error) if error.is("compaction.stale") => Ok(None),
+                        compacted => compacted.map(|_| None),
+                    },
                     None => Ok(Some(conversation.head)),
                 }
             })?;
@@ -671,10 +675,11 @@ struct Written {
 
 fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> Error {
     let text = match (unsummarized.len(), unsummarized.barrier) {
+        (0, _) if unsummarized.conversation.turns == 0 => "there are no turns yet".to_string(),
         (0, _) => "every turn is summarized already".to_string(),
         (_, Some(seq)) => format!(
-            "what is pending since seq {seq} must stay as it is; `state` shows it. Append the tool's result, give the call \
-             up with `abandon-call`, or resolve the approval"
+            "what is pending since seq {seq} must stay as it is (`state` shows it); append the tool's result, give the call \
+             up (`abandon-call`), or resolve the approval"
         ),
         (turns, None) => match keep_last {
             Some(keep) if keep < turns => format!(

@@ -225,11 +225,16 @@ pub fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// The last check before the store closes, unless it would wait for a model.
+/// Longest time for the last checks: no conversation is begun after it.
+const FINISH_MAX: Duration = Duration::from_secs(2);
+
+/// The last checks before the store closes, unless they would wait for a model. What is left is checked after the next append,
+/// or by another process.
 pub fn finish(shared: &Arc<Shared>) {
     if shared.options.summarizers.is_empty() {
+        let began = Instant::now();
         let left: Vec<Key> = shared.compaction.waiting().drain().map(|(key, _)| key).collect();
-        left.iter().for_each(|key| look(shared, key, false));
+        left.iter().take_while(|_| began.elapsed() < FINISH_MAX).for_each(|key| look(shared, key, false));
     }
 }
 

@@ -14,7 +14,7 @@ use everturn_core::error::code;
 use everturn_core::event::Visibility;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::pairing;
+use everturn_core::pairing::{self, Call};
 use everturn_core::redaction::Mode;
 use everturn_core::turn::{Status, Turn};
 use everturn_core::viewer::{Viewer, common_audience, is_for_everyone};
@@ -23,7 +23,7 @@ use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint};
 use everturn_views::context::{
     self, Assembled, Block, Cache, ContextMessage, ContextText, FREE_PART, GivenUp, LeftOut, Material, Names,
-    Request, Section, Seen, Source, Tokens, answer_abandoned, seen_by,
+    Request, Section, Seen, Source, Tokens, answer_abandoned, drop_unpaired, seen_by,
 };
 use everturn_views::projection::{self, Message, Shown};
 use everturn_views::state::{Abandoned, AbandonedBody, Fold, State};
@@ -45,8 +45,9 @@ const ATTEMPTS: usize = 4;
 /// Version of the renderers; a change of their output changes it. Since version 2, prompts for Anthropic carry cache
 /// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, edits of
 /// turns that the checkpoint covers follow it, and older turns fill the budget where newer ones do not fit; since version
-/// 5, these edits are part of its note, and many or long approvals are shortened.
-pub(super) const RENDERER_VERSION: u32 = 5;
+/// 5, these edits are part of its note, and many or long approvals are shortened; since version 6, calls that wait are in
+/// reading order, and halves of tool calls that are not shown take no room.
+pub(super) const RENDERER_VERSION: u32 = 6;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
 /// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
@@ -108,6 +109,8 @@ struct Gathered {
     projection: Option<ProjectionBody>,
     /// Whether all of it is for everyone.
     is_public: bool,
+    /// Parts of the tail that no renderer shows, by the `seq` of their messages.
+    left_out: Vec<(Option<u64>, LeftOut)>,
 }
 
 impl ConversationContexts<'_> {
@@ -118,14 +121,20 @@ impl ConversationContexts<'_> {
             self.0.settle_if_due()?;
         }
         let (options, mode) = (options.clone(), self.0.redaction()?);
-        let options = if mode == Mode::Mask { options.masked()? } else { options };
+        let mut options = if mode == Mode::Mask { options.masked()? } else { options };
+        let has_private_input = options.open_private()?;
         let mut actors = options.participants.clone();
         actors
             .extend(options.replies_as.iter().filter(|actor| !options.participants.contains(actor)).cloned());
         if !self.0.tenant.caller().actors().is_empty() {
             options.asked.iter().try_for_each(|turn| self.0.visible_turn(*turn).map(drop))?;
         }
-        self.0.claiming(&actors)?.context_with(&options, None)
+        let mut context = self.0.claiming(&actors)?.context_with(&options, None)?;
+        if has_private_input {
+            let names = || self.0.tenant.viewer().names().unwrap_or_default();
+            context.receipt.audience.get_or_insert_with(names);
+        }
+        Ok(context)
     }
 }
 
@@ -148,7 +157,7 @@ impl ConversationHandle {
             (None, None) => self.contexts().default_projection()?,
             (given, _) => given.clone(),
         };
-        let Gathered { mut material, projection, mut is_public } =
+        let Gathered { mut material, projection, mut is_public, left_out } =
             self.gather(&fold, options, projection.as_ref(), recorded)?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
         let mut request = Request {
@@ -181,6 +190,9 @@ impl ConversationHandle {
         for _ in 0..ATTEMPTS {
             is_shortened |= self.fit_checkpoint(&fold, version, &request, &mut checkpoint, &mut material)?;
             let assembled = context::assemble(&request, &material)?;
+            if recorded.is_none() {
+                context::check_newest(options.token_budget, &request, &material, &assembled)?;
+            }
             let mut rendered = self.render(options.provider, &assembled, &asked)?;
             if version >= 2 && options.provider == Provider::Anthropic {
                 mark_cache(options, &assembled, &mut rendered)?;
@@ -193,8 +205,13 @@ impl ConversationHandle {
             // Joined sections cost a little less than each by itself; the reported counts add up.
             let used = used.max(assembled.tokens.used);
             let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
+            let is_cut = material.more || assembled.tail < material.tail.len();
+            let shown_from = assembled.messages.iter().filter_map(|said| said.seq).min();
+            let is_told = |seq: &Option<u64>| !is_cut || *seq >= shown_from;
             let mut context = self.finish(&fold, options, assembled, rendered, projection)?;
             context.receipt.renderer_version = version;
+            let told = left_out.into_iter().filter(|(seq, _)| is_told(seq)).map(|(_, left)| left);
+            context.left_out.splice(..0, told);
             if is_shortened {
                 let reason = "the checkpoint is shortened to fit".to_string();
                 context.left_out.push(LeftOut { section: Section::State, source: None, turns: None, reason });
@@ -396,10 +413,17 @@ impl ConversationHandle {
         if let Some(from) = options.input_from {
             material.input.splice(..0, take_input(&mut material.tail, from));
         }
+        let mut left_out = Vec::new();
+        if version >= 6 {
+            let waits = |call: &Call<'_>| {
+                fold.tools.iter().any(|tool| tool.id.as_deref() == call.id && tool.name == call.name)
+            };
+            (material.tail, left_out) = drop_unpaired(material.tail, &material.input, waits, family)?;
+        }
         if !options.sections.has(Section::Tail) {
             (material.tail, material.more) = (Vec::new(), false);
         }
-        Ok(Gathered { material, projection, is_public })
+        Ok(Gathered { material, projection, is_public, left_out })
     }
 
     /// The tail as a projection of the whole messages view. `None` if that is too large to be held at once: then the end
@@ -540,6 +564,10 @@ impl ConversationHandle {
 
     fn state_piece(&self, fold: &Fold, version: u32) -> Result<Option<ContextText>, Error> {
         let mut state: State = self.read_state(fold, fold.updated)?;
+        if version < 6 {
+            state.pending_tools =
+                self.pending_tools(&fold.tools)?.into_iter().map(|(_, tool)| tool).collect();
+        }
         let mut edits = Vec::new();
         if version >= 5
             && let Some((checkpoint, ids)) = self.checkpoint_with_edits(fold)?

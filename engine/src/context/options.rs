@@ -4,8 +4,9 @@ use crate::ingest;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::id::TurnId;
-use everturn_core::json::Raw;
+use everturn_core::json::{self, Raw};
 use everturn_core::redaction::{self, Mode};
+use everturn_core::viewer::without_private;
 use everturn_formats::provider::Provider;
 use everturn_views::context::Sections;
 use everturn_views::projection;
@@ -13,6 +14,7 @@ use everturn_views::tokens::Family;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::borrow::Cow;
 
 /// Options of a context. Only the budget is required.
 #[derive(Clone)]
@@ -31,7 +33,21 @@ pub struct ContextOptions {
     pub instructions: Option<String>,
     /// Texts supplied by the caller: a work board, a memory, a scratchpad. The most important first.
     pub digests: Vec<Digest>,
-    /// Input of this call, as messages of any shape.
+    /// Input of this call, as messages of any shape. It is in the prompt, but not in the log: append it to keep it.
+    ///
+    /// ```
+    /// use everturn::{ContextOptions, Everturn, Raw};
+    ///
+    /// let store = Everturn::open("memory:")?;
+    /// let chat = store.tenant("acme")?.create("A trip to Oslo").wait()?;
+    /// chat.append("We leave on the 3rd of May.").by("alice").wait()?;
+    ///
+    /// let input = Raw::new(r#"{"role": "user", "content": "Which day do we leave?"}"#.into())?;
+    /// let context = chat.contexts().build(&ContextOptions { input: vec![input], ..ContextOptions::new(8_000) })?;
+    /// assert!(context.messages.last().is_some_and(|message| message.get().contains("Which day do we leave?")));
+    /// assert_eq!(chat.get()?.turns, 1);
+    /// # Ok::<(), everturn::Error>(())
+    /// ```
     pub input: Vec<Raw>,
     /// Content blocks that go with the input: images, files.
     pub attachments: Vec<Raw>,
@@ -109,6 +125,22 @@ impl ContextOptions {
             ingest::redact(raw, Mode::Mask)?;
         }
         Ok(self)
+    }
+
+    /// Removes `visibility` from private messages of the input: the call is theirs, so they are in its prompt. Returns
+    /// whether anything in the input is private.
+    pub(super) fn open_private(&mut self) -> Result<bool, Error> {
+        let mut has_private = false;
+        for raw in self.input.iter_mut().chain(&mut self.attachments) {
+            let public = without_private(raw.get());
+            has_private |= !matches!(public, Some(Cow::Borrowed(_)));
+            if public.is_none() && json::field(raw.get(), "visibility").is_some() {
+                let fields = json::fields(raw.get());
+                let kept = fields.iter().filter(|(name, _)| name != "visibility");
+                *raw = Raw::new(json::object(kept.map(|(name, value)| (&**name, value.to_string()))))?;
+            }
+        }
+        Ok(has_private)
     }
 
     /// Everything that the caller supplied, by its hash.

@@ -266,7 +266,15 @@ pub(crate) fn erased(what: &str) -> Error {
     Error::not_found("receipt.erased", text)
 }
 
+/// Prefix of the ids of supplied texts.
+const GIVEN: &str = "given_";
+
+/// Whether an asset is a text supplied for a model call.
+pub(crate) fn is_given(asset: &str) -> bool {
+    asset.starts_with(GIVEN)
+}
+
 /// Id under which a supplied text is stored. The same text has the same id, so that it is stored once.
 fn given_id(sha256: Hash) -> String {
-    format!("given_{sha256}")
+    format!("{GIVEN}{sha256}")
 }

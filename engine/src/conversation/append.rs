@@ -3,7 +3,7 @@
 use super::{ConversationHandle, idempotency};
 use crate::compaction::budget::has_room_for;
 use crate::ingest::{DraftKind, Ingested, NewTurn};
-use crate::writer::{Commit, CommitFuture};
+use crate::writer::{Commit, CommitFuture, Submitted};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::Conversation;
@@ -144,6 +144,23 @@ impl ConversationHandle {
         request: Result<Option<Hash>, Error>,
         fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
     ) -> Commit<Appended> {
+        Commit::new(self.submit_turns(conversation, options, request, fill), |committed| {
+            Ok(Appended {
+                turns: committed.events.iter().filter_map(Turn::begun).collect(),
+                head: committed.conversation.head,
+                repeated: committed.repeated,
+            })
+        })
+    }
+
+    /// Hands turns, with the events that belong to them, to the writer.
+    pub(crate) fn submit_turns(
+        &self,
+        conversation: Result<Arc<Conversation>, Error>,
+        options: AppendOptions,
+        request: Result<Option<Hash>, Error>,
+        fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
+    ) -> Result<Submitted, Error> {
         let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
         let prepared = (|| {
             let idempotency = idempotency(options.idempotency_key, request?)?;
@@ -153,7 +170,7 @@ impl ConversationHandle {
             ingested.drafts.splice(..0, room);
             Ok(idempotency)
         })();
-        let submitted = match prepared {
+        match prepared {
             Err(error) => {
                 self.shared().journal.uploaded(&ingested.uploads);
                 Err(error)
@@ -163,13 +180,6 @@ impl ConversationHandle {
                 let action = Action::Append { drafts, expected_seq: options.expected_seq, idempotency };
                 self.tenant.submit(self.key().clone(), action, ingested.uploads)
             }
-        };
-        Commit::new(submitted, |committed| {
-            Ok(Appended {
-                turns: committed.events.iter().filter_map(Turn::begun).collect(),
-                head: committed.conversation.head,
-                repeated: committed.repeated,
-            })
-        })
+        }
     }
 }

@@ -135,11 +135,21 @@ impl ConversationHandle {
                 drafts.push(self.shared().draft(kind::STATE, &body)?);
             }
             let expected_seq = change.expected_seq;
-            Ok((!drafts.is_empty()).then_some(Action::Append { drafts, expected_seq, idempotency: None }))
+            let is_stricter = current.retention == Retention::Full && settings.retention.is_some();
+            let is_empty = drafts.is_empty();
+            let action = Action::Append { drafts, expected_seq, idempotency: None };
+            Ok((!is_empty).then_some((action, is_stricter)))
         })();
         match prepared {
-            Ok(Some(action)) => {
-                self.write(Ok(action), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+            Ok(Some((action, is_stricter))) => {
+                let updated = self.clone();
+                self.write(Ok(action), move |committed| {
+                    if is_stricter {
+                        updated.compaction().restrict()?;
+                        return updated.get();
+                    }
+                    Ok(Arc::unwrap_or_clone(committed.conversation))
+                })
             }
             Ok(None) => Commit::ready(self.get()),
             Err(error) => Commit::ready(Err(error)),

@@ -108,7 +108,7 @@ impl ConversationState<'_> {
     ) -> Result<Event, Error> {
         let head = self.0.shared().journal.conversation(self.0.key())?.head.seq;
         let fold = self.0.shared().fold(self.0.key(), head)?;
-        let waiting = self.0.also_as(actor.as_ref())?.pending_tools(&fold)?;
+        let waiting = self.0.also_as(actor.as_ref())?.pending_tools(&fold.tools)?;
         let is_it = |tool: &&Tool| tool.id.as_deref().unwrap_or(&tool.name) == call;
         let tool = waiting.iter().map(|(tool, _)| *tool).find(is_it).ok_or_else(|| {
             let named = |(tool, _): &(&Tool, PendingTool)| match &tool.id {
@@ -138,7 +138,8 @@ impl ConversationHandle {
         for waiting in fold.approvals.iter().filter(|waiting| !waiting.is_due(now)) {
             pending_approvals.push(PendingApproval::read(waiting, self.event_at(waiting.seq)?.as_ref()));
         }
-        let pending_tools = self.pending_tools(fold)?.into_iter().map(|(_, tool)| tool).collect();
+        let waiting = fold.tools_in_order();
+        let pending_tools = self.pending_tools(waiting)?.into_iter().map(|(_, tool)| tool).collect();
         Ok(State {
             version: VERSION,
             through_seq: fold.through_seq,
@@ -154,10 +155,13 @@ impl ConversationHandle {
         })
     }
 
-    /// The tool calls without a result that the caller may see.
-    fn pending_tools<'a>(&self, fold: &'a Fold) -> Result<Vec<(&'a Tool, PendingTool)>, Error> {
+    /// Those of these tool calls without a result that the caller may see.
+    pub(crate) fn pending_tools<'a>(
+        &self,
+        tools: impl IntoIterator<Item = &'a Tool>,
+    ) -> Result<Vec<(&'a Tool, PendingTool)>, Error> {
         let mut pending = Vec::new();
-        for tool in &fold.tools {
+        for tool in tools {
             pending.extend(self.pending_tool(tool)?.map(|shown| (tool, shown)));
         }
         Ok(pending)

@@ -12,7 +12,7 @@ use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Successor, Turn, TurnBody};
 use everturn_core::viewer::Viewer;
-use everturn_core::write::{Action, SupersededBody};
+use everturn_core::write::{Action, Idempotency, SupersededBody};
 use everturn_store::TurnQuery;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -30,31 +30,40 @@ impl ConversationHandle {
         actor: Option<String>,
         body: impl serde::Serialize,
     ) -> Commit<Event> {
-        let prepared = (|| {
-            let mut body = Raw::of(&body)?;
-            // Also here: names in the body, such as that of an approval, are compared with masked ones.
-            crate::ingest::redact(&mut body, self.redaction()?)?;
-            if kind::RESERVED.contains(&kind) {
-                let text = format!("{kind} is written by Everturn itself; choose a kind of your own");
-                return Err(Error::invalid("kind.reserved", text));
-            }
-            everturn_views::state::check(kind, &body)?;
-            self.check_room(kind, &body)?;
-            let draft = Draft { actor, ..self.shared().draft(kind.to_string(), &body)? };
-            draft.check()?;
-            let conversation = self.shared().journal.conversation(self.key())?;
-            // An answer is never refused for want of room: it lets the conversation go on.
-            let mut drafts = match kind {
-                kind::APPROVAL_RESOLVED => Vec::new(),
-                _ => self.make_room(&conversation, std::slice::from_ref(&draft), "append_event")?,
-            };
-            drafts.push(draft);
-            if is_about_approval(kind) {
-                return self.approve(drafts, &body);
-            }
-            Ok(Action::Append { drafts, expected_seq: None, idempotency: None })
-        })();
+        let prepared = self.event_action(kind, actor, body, None);
         self.write(prepared, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed))
+    }
+
+    /// The request that appends an event of a custom kind.
+    pub(crate) fn event_action(
+        &self,
+        kind: &str,
+        actor: Option<String>,
+        body: impl serde::Serialize,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Action, Error> {
+        let mut body = Raw::of(&body)?;
+        // Also here: names in the body, such as that of an approval, are compared with masked ones.
+        crate::ingest::redact(&mut body, self.redaction()?)?;
+        if kind::RESERVED.contains(&kind) {
+            let text = format!("{kind} is written by Everturn itself; choose a kind of your own");
+            return Err(Error::invalid("kind.reserved", text));
+        }
+        everturn_views::state::check(kind, &body)?;
+        self.check_room(kind, &body)?;
+        let draft = Draft { actor, ..self.shared().draft(kind.to_string(), &body)? };
+        draft.check()?;
+        let conversation = self.shared().journal.conversation(self.key())?;
+        // An answer is never refused for want of room: it lets the conversation go on.
+        let mut drafts = match kind {
+            kind::APPROVAL_RESOLVED => Vec::new(),
+            _ => self.make_room(&conversation, std::slice::from_ref(&draft), "append_event")?,
+        };
+        drafts.push(draft);
+        if is_about_approval(kind) {
+            return self.approve(drafts, &body);
+        }
+        Ok(Action::Append { drafts, expected_seq: None, idempotency })
     }
 
     /// Edits a turn in place: the new one is appended and read where the old one stood, and what follows stays. The old

@@ -2,6 +2,7 @@
 //! hashes stay.
 
 use crate::compaction::ConversationCompaction;
+use crate::context::is_given;
 use crate::conversation::ConversationHandle;
 use crate::erasing::erasures::{Erasures, Gone};
 use crate::erasing::records::{Erased, Records};
@@ -9,6 +10,7 @@ use crate::mirror::{Change, Mirror};
 use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
+use everturn_core::asset::Asset;
 use everturn_core::chain::{self, Head};
 use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings};
 use everturn_core::echo::Words;
@@ -21,6 +23,7 @@ use everturn_core::turn::Status;
 use everturn_core::viewer::audience_of;
 use everturn_core::write::{Action, ErasedBody, EventAddress, StateBody, Write, no_such_seq, still_open};
 use everturn_store::TurnQuery;
+use everturn_views::compaction::CompactionBody;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -220,10 +223,12 @@ impl ConversationCompaction<'_> {
             whole_log: true,
             ..TurnQuery::default()
         };
-        let mut due: Vec<TurnId> = Vec::new();
+        let (mut due, mut copies) = (Vec::<TurnId>::new(), BTreeSet::new());
+        let given = self.0.given_texts()?;
         self.0.each_turn(query, |turn| {
             if turn.place <= through && !turn.erased && turn.status != Status::Pending {
                 due.push(turn.id);
+                copies.extend(given.repeating(&Words::of(&turn.value().unwrap_or_default())));
             }
             Ok(ControlFlow::Continue(()))
         })?;
@@ -237,8 +242,11 @@ impl ConversationCompaction<'_> {
             self.0.commit_erasure(erasure, None, &reason)?;
         }
         // A projection may repeat in a given summary what it was about.
-        let projections = if due.is_empty() { Vec::new() } else { self.0.own_projections(&conversation)? };
-        for events in projections.chunks(TURNS_AT_ONCE) {
+        if !due.is_empty() {
+            copies.extend(self.0.own_events(&conversation, kind::PROJECTION)?.iter().map(place_of));
+        }
+        let copies: Vec<EventAddress> = copies.into_iter().collect();
+        for events in copies.chunks(TURNS_AT_ONCE) {
             let erasure = Erasure { events: events.to_vec(), ..Erasure::default() };
             self.0.commit_erasure(erasure, None, &reason)?;
         }
@@ -246,6 +254,37 @@ impl ConversationCompaction<'_> {
             self.0.tenant.erase_in_mirrors([self.0.id()])?;
         }
         Ok(due.len())
+    }
+
+    /// Applies a retention that has become stricter to what is summarized already: its checkpoints, which may quote, are
+    /// made anew, and the turns that they cover are erased.
+    pub(crate) fn restrict(&self) -> Result<(), Error> {
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
+        let Some(lost) = conversation.checkpoint else { return Ok(()) };
+        let compactions = self.0.own_events(&conversation, kind::COMPACTION)?;
+        let mut events: Vec<EventAddress> = compactions.iter().map(place_of).collect();
+        events.extend(self.0.lines_of(&conversation, &compactions)?);
+        let reason = format!("retention {}", conversation.retention);
+        for events in events.chunks(TURNS_AT_ONCE) {
+            let erasure = Erasure { events: events.to_vec(), ..Erasure::default() };
+            self.0.commit_erasure(erasure, None, &reason)?;
+        }
+        // An inherited checkpoint is left to its owner.
+        if self.0.checkpoint(Some(lost))?.is_none() {
+            self.0.summarize_anew(lost)?;
+        }
+        self.0.tenant.erase_in_mirrors([self.0.id()])
+    }
+}
+
+/// Texts that were given for model calls, with the events that hold them.
+struct GivenTexts(Vec<(EventAddress, Value)>);
+
+impl GivenTexts {
+    /// Events whose text repeats these words.
+    fn repeating(&self, words: &Words) -> impl Iterator<Item = EventAddress> {
+        let repeats = |text: &Value| words.stand_in(text) || Words::of(text) == *words;
+        self.0.iter().filter(move |(_, text)| repeats(text)).map(|(at, _)| *at)
     }
 }
 
@@ -311,9 +350,10 @@ impl ConversationHandle {
     fn erase_turns(&self, turns: Vec<TurnId>, by: Option<String>, reason: &str) -> Result<Head, Error> {
         let key = self.key();
         let mut erasure = Erasure { summaries: true, ..Erasure::default() };
+        let (given, mut copies, mut first) = (self.given_texts()?, BTreeSet::new(), u64::MAX);
         for turn in &turns {
             // Erasing is the remedy for a damaged body, so it does without one.
-            let (status, message) = match self.shared().journal.index.turn_in(key, *turn) {
+            let (status, place, message) = match self.shared().journal.index.turn_in(key, *turn) {
                 Ok(said) if said.erased => {
                     erasure.confide(audience_of(&said));
                     let place = EventAddress { conversation: said.conversation, seq: said.seq };
@@ -323,15 +363,15 @@ impl ConversationHandle {
                         erasure.events.extend(self.echoes(*turn)?);
                         continue;
                     }
-                    (said.status, Value::Null)
+                    (said.status, said.place, Value::Null)
                 }
                 Ok(said) => {
                     erasure.confide(audience_of(&said));
-                    (said.status, said.value().unwrap_or_default())
+                    (said.status, said.place, said.value().unwrap_or_default())
                 }
                 Err(Error::Corrupt(_)) => {
                     let stored = self.shared().journal.index.stored_turn_in(key, *turn)?;
-                    (stored.row.status, Value::Null)
+                    (stored.row.status, stored.row.seq, Value::Null)
                 }
                 Err(error) => return Err(error),
             };
@@ -340,10 +380,23 @@ impl ConversationHandle {
             }
             let results = everturn_core::pairing::pair([&message]).results;
             erasure.answered.extend(results.iter().filter_map(|result| result.id.map(str::to_string)));
-            erasure.words.push(Words::of(&message));
+            let words = Words::of(&message);
+            copies.extend(given.repeating(&words));
+            erasure.words.push(words);
             erasure.events.extend(self.echoes(*turn)?);
             erasure.turns.push(*turn);
+            first = first.min(place);
         }
+        let conversation = self.shared().journal.index.conversation(key)?;
+        if conversation.checkpoint.is_some() && !erasure.turns.is_empty() {
+            let mut compactions = self.own_events(&conversation, kind::COMPACTION)?;
+            let covers = |body: CompactionBody| body.covers.to_seq >= first;
+            compactions.retain(|event| event.read::<CompactionBody>().is_some_and(covers));
+            copies.extend(self.lines_of(&conversation, &compactions)?);
+        }
+        erasure.events.extend(copies);
+        erasure.events.sort_unstable();
+        erasure.events.dedup();
         if erasure.turns.is_empty() && erasure.events.is_empty() {
             // A crash may have come between the erasure and this step.
             let ids = turns.iter().map(TurnId::to_string).chain([self.id().to_string()]).collect();
@@ -404,17 +457,46 @@ impl ConversationHandle {
         forgotten.map(|()| (*committed.conversation).clone())
     }
 
-    /// Places of the conversation's own projections that are not erased.
-    fn own_projections(&self, conversation: &Conversation) -> Result<Vec<EventAddress>, Error> {
+    /// The conversation's own events of a kind that are not erased.
+    fn own_events(&self, conversation: &Conversation, kind: &str) -> Result<Vec<Event>, Error> {
         let mut after = conversation.parent.map_or(0, |parent| parent.at_seq);
         let mut found = Vec::new();
         loop {
             let page = self.shared().journal.log.events(self.key(), after, PAGE_ENTRIES_MAX)?;
             let Some(last) = page.last() else { return Ok(found) };
             after = last.seq;
-            let has_words = |event: &&Event| event.kind == kind::PROJECTION && event.body.is_some();
-            found.extend(page.iter().filter(has_words).map(place_of));
+            found.extend(page.into_iter().filter(|event| event.kind == kind && event.body.is_some()));
         }
+    }
+
+    /// Imported lines from which these checkpoints were made: they repeat them.
+    fn lines_of(
+        &self,
+        conversation: &Conversation,
+        compactions: &[Event],
+    ) -> Result<Vec<EventAddress>, Error> {
+        let told = compactions.iter().filter_map(Event::read::<CompactionBody>);
+        let texts = told.filter_map(|body| Some(Value::String(body.checkpoint?.handoff_md)));
+        let words: Vec<Words> = texts.map(|text| Words::of(&text)).collect();
+        if words.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut lines = self.own_events(conversation, kind::IMPORT_LINE)?;
+        lines.retain(|line| words.iter().any(|words| words.are_repeated_by(line)));
+        Ok(lines.iter().map(place_of).collect())
+    }
+
+    /// The texts given for model calls of the conversation.
+    fn given_texts(&self) -> Result<GivenTexts, Error> {
+        let mut texts = Vec::new();
+        for event in self.shared().journal.index.stored_assets(self.key())? {
+            let Some(asset) = event.read::<Asset>().filter(|asset| is_given(&asset.id)) else { continue };
+            // Bytes that are missing repeat nothing.
+            let Ok(bytes) = self.tenant.asset_bytes(&asset) else { continue };
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            texts.push((place_of(&event), serde_json::from_str(&text).unwrap_or(Value::String(text))));
+        }
+        Ok(GivenTexts(texts))
     }
 
     /// Of events without a body, those whose erasure is recorded.

@@ -111,7 +111,7 @@ impl TenantGenerations<'_> {
     pub fn model(&self, name: Option<&str>) -> Result<Configured, Error> {
         let models = &self.0.shared().options.models;
         if models.is_empty() {
-            let text = "no model is configured; name one with its base_url, api_key_env and model, and open the store with it";
+            let text = "no model is configured; add one to the settings, under [models.NAME] with base_url, api_key_env and model";
             return Err(Error::invalid("model.none", text));
         }
         let found = match name {

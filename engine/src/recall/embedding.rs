@@ -10,9 +10,10 @@
 use crate::everturn::Shared;
 use crate::load;
 use crate::model::{self, BuiltinEmbedder, Embed, EmbedAtOnce, QuestionVector};
+use crate::recall::search::READ_AT_ONCE;
 use everturn_core::Error;
 use everturn_core::fact::Fact;
-use everturn_core::id::TenantName;
+use everturn_core::id::{ConversationId, TenantName, TurnId};
 use everturn_core::viewer::Viewer;
 use everturn_store::{Behind, Unembedded};
 use everturn_views::recall::{EntryId, EntryNo, cut, searched_text};
@@ -244,8 +245,8 @@ fn round(
         return Ok(false);
     };
     let (mut numbers, mut texts, mut vectors) = (Vec::new(), Vec::new(), Vec::new());
-    for entry in waiting {
-        match text(shared, &entry)? {
+    for (entry, text) in waiting.iter().zip(texts_of(shared, &tenant, &waiting)?) {
+        match text {
             Some(text) => {
                 numbers.push(entry.no);
                 texts.push(if embedder.at_once().is_some() { text } else { cut(&text, EMBEDDED_BYTES_MAX) });
@@ -321,26 +322,43 @@ fn miscounted() -> Error {
     Error::internal("embedder.count", "the embedder returned other vectors than were asked for")
 }
 
-/// Text of an entry to embed, as everyone may see it: private words have no vectors.
-fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
-    let text = match entry.id {
-        EntryId::Turn(id) => match shared.journal.index.turn_in(&entry.key, id) {
-            Ok(turn) => searched_text(&Viewer::everyone().turn(turn)),
-            Err(Error::NotFound(_)) => None,
-            Err(error @ Error::Corrupt(_)) => {
-                tracing::warn!(%error, "not embedded");
-                None
-            }
-            Err(error) => return Err(error),
-        },
-        EntryId::Fact(id) => match shared.journal.index.conversation(&entry.key) {
-            Ok(conversation) => {
-                let facts = shared.facts_at(&entry.key, conversation.head.seq, &Viewer::everyone())?;
-                facts.iter().find(|fact| fact.id == id).map(Fact::text)
-            }
-            Err(Error::NotFound(_)) => None,
-            Err(error) => return Err(error),
-        },
-    };
-    Ok(text.filter(|text| !text.trim().is_empty()))
+/// Texts of entries to embed, as everyone may see them: private words have no vectors.
+fn texts_of(
+    shared: &Shared,
+    tenant: &TenantName,
+    entries: &[Unembedded],
+) -> Result<Vec<Option<String>>, Error> {
+    let mut texts = Vec::with_capacity(entries.len());
+    for some in entries.chunks(READ_AT_ONCE) {
+        let turn = |entry: &Unembedded| match entry.id {
+            EntryId::Turn(id) => Some((entry.key.id, id)),
+            EntryId::Fact(_) => None,
+        };
+        let turns: Vec<(ConversationId, TurnId)> = some.iter().filter_map(turn).collect();
+        let mut read = shared.journal.index.turns_in(tenant, &turns)?.into_iter();
+        for entry in some {
+            let text = match entry.id {
+                EntryId::Turn(_) => match read.next() {
+                    Some(Ok(turn)) => searched_text(&Viewer::everyone().turn(turn)),
+                    Some(Err(Error::NotFound(_))) | None => None,
+                    Some(Err(error @ Error::Corrupt(_))) => {
+                        tracing::warn!(%error, "not embedded");
+                        None
+                    }
+                    Some(Err(error)) => return Err(error),
+                },
+                EntryId::Fact(id) => match shared.journal.index.conversation(&entry.key) {
+                    Ok(conversation) => {
+                        let facts =
+                            shared.facts_at(&entry.key, conversation.head.seq, &Viewer::everyone())?;
+                        facts.iter().find(|fact| fact.id == id).map(Fact::text)
+                    }
+                    Err(Error::NotFound(_)) => None,
+                    Err(error) => return Err(error),
+                },
+            };
+            texts.push(text.filter(|text| !text.trim().is_empty()));
+        }
+    }
+    Ok(texts)
 }

@@ -31,6 +31,8 @@ pub struct Ranked {
     pub found: Proposal,
     pub score: f64,
     pub matched: Matched,
+    /// The neighbouring turn that matches best, if that is why it was found.
+    pub beside: Option<Proposal>,
 }
 
 /// Scoring of candidates.
@@ -50,6 +52,7 @@ pub fn alone(found: &[Proposal], matched: fn(Rank) -> Matched) -> Vec<Ranked> {
         found: found.clone(),
         score: found.score,
         matched: matched(Rank { rank: place + 1, score: found.score }),
+        beside: None,
     });
     ranked.collect()
 }
@@ -135,12 +138,12 @@ impl Tenant {
             .map(|((found, score), fit)| {
                 let matched = matched.get(&found.no).copied().unwrap_or_default();
                 let matched = Matched { in_period: fit.in_period, ..matched };
-                Ranked { found: found.clone(), score, matched }
+                Ranked { found: found.clone(), score, matched, beside: None }
             })
             .collect();
         let own: Vec<f64> = ranked.iter().map(|ranked| ranked.score).collect();
         let best = own.iter().fold(f64::MIN_POSITIVE, |best, own| best.max(*own));
-        // The largest share that each gets from a neighbouring turn, and the `seq` of that.
+        // The largest share that each gets from a neighbouring turn, and that turn.
         let mut most = vec![(0.0, 0); ranked.len()];
         for ((source, excess), beside) in sources.iter().zip(&beside) {
             for (turn, distance) in beside {
@@ -148,21 +151,22 @@ impl Tenant {
                 let lifted = lift(*excess, *distance, fits[at].length, own[at] / best);
                 ranked[at].score += lifted;
                 if lifted > most[at].0 {
-                    most[at] = (lifted, candidates[places[source]].seq);
+                    most[at] = (lifted, places[source]);
                 }
             }
         }
         // An entry that shares no word with the query and is far from its vector is irrelevant.
         let nearness_min = meant.question.vector.nearness_min;
         let mut of_each = fits.iter().zip(own).zip(most);
-        ranked.retain_mut(|Ranked { matched, .. }| {
-            let Some(((fit, own), (lifted, seq))) = of_each.next() else { return false };
+        ranked.retain_mut(|Ranked { matched, beside, .. }| {
+            let Some(((fit, own), (lifted, source))) = of_each.next() else { return false };
             let near = matched.vector.is_some_and(|rank| rank.score >= nearness_min);
             let by_itself = near || fit.words > 0.0 || matched.in_period;
             // A result that matches by itself needs no other reason.
-            let beside = lifted > 0.0 && (!by_itself || lifted > own / 4.0);
-            matched.beside = beside.then_some(seq);
-            by_itself || beside
+            let is_beside = lifted > 0.0 && (!by_itself || lifted > own / 4.0);
+            *beside = is_beside.then(|| candidates[source].clone());
+            matched.beside = beside.as_ref().map(|beside| beside.seq);
+            by_itself || is_beside
         });
         ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
         let not_reranked = match &self.shared().options.reranker {

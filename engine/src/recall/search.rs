@@ -9,8 +9,7 @@ use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
-use everturn_core::viewer::Viewer;
-use everturn_store::{Behind, Proposal, Proposed, TurnQuery};
+use everturn_store::{Behind, ConversationQuery, Proposal, Proposed, TurnQuery};
 use everturn_views::recall::{
     Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, UNRELATED_BELOW, Wanted,
     WordFit, has_phrases, searched_text, snippet, terms, text_of, word_fit,
@@ -29,7 +28,7 @@ const CANDIDATES_MIN: usize = 50;
 /// not be the best by words.
 const EMBEDDED_FIRST: usize = 200;
 /// Number of turns that are read at once.
-const READ_AT_ONCE: usize = 32;
+pub(crate) const READ_AT_ONCE: usize = 32;
 /// Most rounds of asking for more results, where some no longer hold.
 const ROUNDS_MAX: u32 = 4;
 
@@ -40,6 +39,10 @@ pub struct RecallOptions {
     /// Only this conversation and its inherited history.
     #[serde(skip)]
     pub conversation: Option<ConversationId>,
+    /// Only what was said in conversations of this project: its name, or a folder that it is in.
+    pub project: Option<String>,
+    /// Only what was said in conversations of this agent, such as `codex`; the beginning of its name is enough.
+    pub agent: Option<String>,
     /// Only entries of these actors.
     pub actors: Vec<String>,
     /// Only entries in these roles.
@@ -50,7 +53,7 @@ pub struct RecallOptions {
     pub before: Option<Timestamp>,
     /// Kinds of entries: turns, facts; both if none is named.
     pub kinds: Vec<Kind>,
-    /// Most results.
+    /// Maximum number of results.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: usize,
     /// By words, by meaning, or both.
@@ -63,6 +66,8 @@ impl Default for RecallOptions {
     fn default() -> RecallOptions {
         RecallOptions {
             conversation: None,
+            project: None,
+            agent: None,
             actors: Vec::new(),
             roles: Vec::new(),
             after: None,
@@ -76,9 +81,25 @@ impl Default for RecallOptions {
 }
 
 impl RecallOptions {
-    fn filter(&self, viewer: Viewer) -> Filter {
-        Filter {
-            conversation: self.conversation,
+    fn filter(&self, tenant: &Tenant) -> Result<Filter, Error> {
+        let mut among = None;
+        if self.project.is_some() || self.agent.is_some() {
+            let (project, agent) = (self.project.clone(), self.agent.clone());
+            let query =
+                ConversationQuery { project, agent, limit: usize::MAX, ..ConversationQuery::default() };
+            let found = tenant.shared().journal.index.conversations(tenant.name(), &query)?;
+            among = Some(found.into_iter().map(|conversation| conversation.id).collect::<Vec<_>>());
+        }
+        // One conversation is searched with what it inherited, if it is among them.
+        let is_among = |id| among.as_ref().is_none_or(|among: &Vec<_>| among.contains(&id));
+        let conversation = self.conversation.filter(|id| is_among(*id));
+        if self.conversation.is_some() {
+            among = conversation.is_none().then(Vec::new);
+        }
+        let viewer = tenant.viewer().clone();
+        Ok(Filter {
+            conversation,
+            among,
             actors: self.actors.clone(),
             roles: self.roles.clone(),
             kinds: self.kinds.clone(),
@@ -88,7 +109,7 @@ impl RecallOptions {
             before_seq: None,
             include_superseded: self.include_superseded,
             viewer,
-        }
+        })
     }
 }
 
@@ -122,6 +143,9 @@ pub struct Hit {
     /// Title of that conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// Project of that conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// `seq` in that conversation.
     pub seq: u64,
     /// Position in reading order, where it is not `seq`: that of the turn that it supersedes.
@@ -186,9 +210,10 @@ pub struct Rank {
     pub score: f64,
 }
 
-/// Texts of turns that are about to be used, and facts of conversations, each read once.
+/// Turns that are about to be shown, texts that are about to be used, and facts of conversations, each read once.
 #[derive(Default)]
 pub(crate) struct Known {
+    turns: HashMap<(ConversationId, TurnId), Result<Turn, Error>>,
     texts: HashMap<(ConversationId, TurnId), Option<String>>,
     facts: HashMap<ConversationId, Vec<Fact>>,
 }
@@ -233,8 +258,7 @@ impl Tenant {
         // The index may catch up during the search, and a loss may only then be noticed: everything that may have
         // been missed counts. The second call also wakes the indexer, which nothing else tells of a loss.
         let before = embedding::behind(self.shared(), self.name())?;
-        let (mut data, mode, note) =
-            self.find(query, &options.filter(self.viewer().clone()), options.mode, limit)?;
+        let (mut data, mode, note) = self.find(query, &options.filter(self)?, options.mode, limit)?;
         if mode == Mode::Hybrid {
             // Something is nearest to anything. A neighbour of a hit may answer in other words.
             let is_found = data.iter().any(|hit| hit.matched.is_related());
@@ -266,8 +290,9 @@ impl Tenant {
 
     /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but the lexical matches of this query come first, best
     /// first: so vectors are compared among all of them, however many entries still lack one.
+    #[doc(hidden)]
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
-        let first = self.sharing_words(&TextQuery::parse(query), &options.filter(self.viewer().clone()))?;
+        let first = self.sharing_words(&TextQuery::parse(query), &options.filter(self)?)?;
         embedding::catch_up(self.shared(), Some((self.name(), &first)), time)?;
         embedding::behind(self.shared(), self.name())
     }
@@ -352,16 +377,20 @@ impl Tenant {
             };
             let all = ranked.len() < wanted;
             ranked.truncate(wanted);
-            let (mut hits, mut seen) = (Vec::new(), HashSet::new());
-            for ranked in ranked {
+            // A turn with private blocks may be found as everyone sees it and as the caller does.
+            let mut seen = HashSet::new();
+            ranked.retain(|ranked| seen.insert((ranked.found.conversation, ranked.found.id)));
+            let mut hits = Vec::new();
+            for page in ranked.chunks(limit.clamp(1, READ_AT_ONCE)) {
                 if hits.len() == limit {
                     break;
                 }
-                // A turn with private blocks may be found as everyone sees it and as the caller does.
-                if !seen.insert((ranked.found.conversation, ranked.found.id)) {
-                    continue;
+                self.read_page(page, filter, &mut known)?;
+                for ranked in page {
+                    if hits.len() < limit {
+                        hits.extend(self.looked_at(ranked, filter, &search.words, &mut known)?);
+                    }
                 }
-                hits.extend(self.looked_at(ranked, filter, &search.words, &mut known)?);
             }
             if hits.len() == limit || all || round == ROUNDS_MAX {
                 let says_nothing = |meant: &VectorResults| meant.question.vector.numbers.is_empty();
@@ -445,11 +474,42 @@ impl Tenant {
         Ok(Candidate { closeness: closeness.map_or(0.0, |closeness| closeness.of(&text)), terms })
     }
 
-    /// Reads the texts of turns, some at a time: a database that is far away is not asked for each.
+    /// Reads the texts of turns.
     pub(crate) fn read_ahead<'f>(
         &self,
         found: impl IntoIterator<Item = &'f Proposal>,
         known: &mut Known,
+    ) -> Result<(), Error> {
+        self.read_turns(found, |place, turn| {
+            let text = match turn {
+                Err(Error::NotFound(_) | Error::Corrupt(_)) => None,
+                turn => searched_text(&turn?),
+            };
+            known.texts.insert(place, text);
+            Ok(())
+        })
+    }
+
+    /// Reads the turns of a page of results, as far as the conversation in scope sees them as they are.
+    fn read_page(&self, page: &[Ranked], filter: &Filter, known: &mut Known) -> Result<(), Error> {
+        known.turns.clear();
+        if filter.through_seq.is_some() {
+            return Ok(());
+        }
+        let shown = page.iter().flat_map(|ranked| std::iter::once(&ranked.found).chain(&ranked.beside));
+        let in_scope =
+            shown.filter(|found| filter.conversation.is_none_or(|scope| scope == found.conversation));
+        self.read_turns(in_scope, |place, turn| {
+            known.turns.insert(place, turn);
+            Ok(())
+        })
+    }
+
+    /// Reads turns where they were said, some at a time: a database that is far away is not asked for each.
+    fn read_turns<'f>(
+        &self,
+        found: impl IntoIterator<Item = &'f Proposal>,
+        mut each: impl FnMut((ConversationId, TurnId), Result<Turn, Error>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let turn = |found: &Proposal| match found.id {
             EntryId::Turn(id) => Some((found.conversation, id)),
@@ -458,12 +518,8 @@ impl Tenant {
         let turns: Vec<(ConversationId, TurnId)> = found.into_iter().filter_map(turn).collect();
         for some in turns.chunks(READ_AT_ONCE) {
             let read = self.shared().journal.index.turns_in(self.name(), some)?;
-            for ((conversation, id), turn) in some.iter().zip(read) {
-                let text = match turn.and_then(|turn| self.conversation(*conversation).viewed(turn)) {
-                    Err(Error::NotFound(_) | Error::Corrupt(_)) => None,
-                    turn => searched_text(&turn?),
-                };
-                known.texts.insert((*conversation, *id), text);
+            for (place, turn) in some.iter().zip(read) {
+                each(*place, turn.and_then(|turn| self.conversation(place.0).viewed(turn)))?;
             }
         }
         Ok(())
@@ -510,17 +566,17 @@ impl Tenant {
     /// A result as it is now; `None` if it no longer holds.
     fn looked_at(
         &self,
-        ranked: Ranked,
+        ranked: &Ranked,
         filter: &Filter,
         words: &TextQuery,
         known: &mut Known,
     ) -> Result<Option<Hit>, Error> {
-        let Ranked { found, score, matched } = ranked;
+        let Ranked { found, score, matched, beside } = ranked;
         let said_in = self.key(found.conversation);
-        let title = match self.shared().journal.conversation(&said_in) {
-            Ok(conversation) => conversation.title.clone(),
+        let (title, project) = match self.shared().journal.conversation(&said_in) {
+            Ok(conversation) => (conversation.title.clone(), conversation.project()),
             // Deleted; a fork may still read it.
-            Err(Error::NotFound(_)) if filter.conversation.is_some() => None,
+            Err(Error::NotFound(_)) if filter.conversation.is_some() => (None, None),
             Err(Error::NotFound(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -530,24 +586,25 @@ impl Tenant {
             fact: None,
             conversation: found.conversation,
             title: title.clone(),
+            project: project.clone(),
             seq: found.seq,
             place: None,
             actor: None,
             role: None,
             at,
-            score,
-            matched,
+            score: *score,
+            matched: *matched,
             snippet: snippet(text, words),
             beside: None,
         };
         match found.id {
             EntryId::Turn(id) => {
-                let Some(turn) = self.standing_turn(&found, id, filter)? else { return Ok(None) };
+                let Some(turn) = self.standing_turn(found, id, filter, known)? else { return Ok(None) };
                 let Some(text) = turn.value().map(|message| text_of(&message)) else { return Ok(None) };
                 let at = turn.occurred_at.unwrap_or(turn.created);
                 let told = hit(Kind::Turn, at, &text);
-                let beside = match matched.beside {
-                    Some(seq) => self.snippet_of(&found, seq, filter, words)?,
+                let beside = match beside {
+                    Some(beside) => self.snippet_of(beside, filter, words, known)?,
                     None => None,
                 };
                 let role = Some(speech::of_turn(&turn).role);
@@ -556,40 +613,36 @@ impl Tenant {
                 Ok(Some(Hit { turn: Some(id), place, actor, role, beside, ..told }))
             }
             EntryId::Fact(id) => {
-                let Some(fact) = self.standing_fact(&found, id, filter, known)? else { return Ok(None) };
+                let Some(fact) = self.standing_fact(found, id, filter, known)? else { return Ok(None) };
                 let told = hit(Kind::Fact, fact.created, &fact.text());
                 Ok(Some(Hit { actor: fact.by.clone(), fact: Some(fact), ..told }))
             }
         }
     }
 
-    /// Snippet of the turn at a `seq` beside a result.
+    /// Snippet of the turn beside a result.
     fn snippet_of(
         &self,
-        found: &Proposal,
-        seq: u64,
+        beside: &Proposal,
         filter: &Filter,
         words: &TextQuery,
+        known: &Known,
     ) -> Result<Option<Snippet>, Error> {
-        let key = self.key(filter.conversation.unwrap_or(found.conversation));
-        let query = TurnQuery {
-            after: Some(seq - 1),
-            before: Some(seq + 1),
-            whole_log: true,
-            limit: 1,
-            ..TurnQuery::default()
-        };
-        let turn = match self.conversation(key.id).turns(&query) {
-            Err(Error::NotFound(_) | Error::Corrupt(_)) => None,
-            turns => turns?.pop().filter(|turn| turn.superseded_by.is_none()),
-        };
+        let EntryId::Turn(id) = beside.id else { return Ok(None) };
+        let turn = self.standing_turn(beside, id, filter, known)?;
         Ok(turn.and_then(|turn| turn.value()).map(|message| snippet(&text_of(&message), words)))
     }
 
     /// A turn as the conversation in scope sees it, unless it is gone from there. A damaged one is left out and
     /// logged: it must not hide the others.
-    fn standing_turn(&self, found: &Proposal, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
-        match self.turn_standing(found, id, filter) {
+    fn standing_turn(
+        &self,
+        found: &Proposal,
+        id: TurnId,
+        filter: &Filter,
+        known: &Known,
+    ) -> Result<Option<Turn>, Error> {
+        match self.turn_standing(found, id, filter, known) {
             Err(error @ Error::Corrupt(_)) => {
                 tracing::warn!(%error, "left out of the recall");
                 Ok(None)
@@ -598,13 +651,22 @@ impl Tenant {
         }
     }
 
-    fn turn_standing(&self, found: &Proposal, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
+    fn turn_standing(
+        &self,
+        found: &Proposal,
+        id: TurnId,
+        filter: &Filter,
+        known: &Known,
+    ) -> Result<Option<Turn>, Error> {
         let key = self.key(filter.conversation.unwrap_or(found.conversation));
         let turn = match filter.through_seq {
-            None => match self.conversation(key.id).turn(id) {
-                Err(Error::NotFound(_)) => return Ok(None),
-                turn => turn?,
-            },
+            None => {
+                let read = known.turns.get(&(key.id, id)).cloned();
+                match read.unwrap_or_else(|| self.conversation(key.id).turn(id)) {
+                    Err(Error::NotFound(_)) => return Ok(None),
+                    turn => turn?,
+                }
+            }
             Some(through) => {
                 let (after, before) = (Some(found.seq - 1), Some(found.seq + 1));
                 let query = TurnQuery {

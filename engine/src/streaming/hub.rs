@@ -299,6 +299,10 @@ enum Stage {
     Ended,
 }
 
+/// Longest time for which a stream waits for a database that restarts, and the pause between two attempts.
+const OUTAGE: Duration = Duration::from_secs(10);
+const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
+
 impl Subscription {
     pub(crate) fn new(tenant: &Tenant, key: Key, after: Position) -> Result<Subscription, Error> {
         let shared = tenant.shared().clone();
@@ -368,12 +372,23 @@ impl Subscription {
     /// Reads the next updates from the log, if they come from there.
     pub fn read_ahead(&mut self) -> Result<(), Error> {
         self.forget_erased();
+        let began = Instant::now();
         while self.ready.is_empty()
             && let Stage::CatchingUp { joined } = self.place
         {
-            if let Err(error) = self.catch_up(joined) {
-                self.place = Stage::Ended;
-                return Err(error);
+            match self.catch_up(joined) {
+                Ok(()) => {}
+                Err(error)
+                    if error.is("store.unreachable")
+                        && began.elapsed() < OUTAGE
+                        && !self.shared.pauses.ended() =>
+                {
+                    self.shared.pauses.sleep(OUTAGE_PAUSE);
+                }
+                Err(error) => {
+                    self.place = Stage::Ended;
+                    return Err(error);
+                }
             }
         }
         Ok(())

@@ -49,6 +49,8 @@ impl Observer for Streams {
 #[derive(Clone, Debug)]
 pub struct Open {
     pub seq: u64,
+    /// Id of the access key that opened it.
+    pub key: Option<String>,
     pub actor: Option<String>,
     pub role: Role,
     pub visibility: Visibility,
@@ -74,6 +76,7 @@ impl Open {
         let opened: TurnBody = event.read().unwrap_or_default();
         Open {
             seq: event.seq,
+            key: event.key.clone(),
             actor: event.actor.clone(),
             role: event.role.unwrap_or(Role::Assistant),
             visibility: event.visibility,
@@ -220,6 +223,7 @@ impl Streams {
         let mut streams = self.open();
         let open = streams.entry((key.clone(), turn.id)).or_insert_with(|| Open {
             seq: turn.seq,
+            key: None,
             actor: turn.actor,
             role: turn.role,
             visibility: turn.visibility,

@@ -10,7 +10,7 @@ use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::{Raw, quote};
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
-use everturn_core::write::{Action, SupersededBody, not_open};
+use everturn_core::write::{Action, SupersededBody, absent_turn, not_open};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -106,6 +106,7 @@ impl<'a> OpenTurn<'a> {
     /// Error for a turn that is not open here.
     fn not_open(&self) -> Error {
         match self.conversation.turn(self.turn) {
+            Ok(turn) if turn.status == Status::Pending && self.is_absent(&turn) => absent_turn(turn.id),
             Ok(turn) if turn.status == Status::Pending => {
                 let text = format!("{} is open in another process; send its chunks there", turn.id);
                 Error::conflict("turn.open_elsewhere", text)
@@ -113,6 +114,18 @@ impl<'a> OpenTurn<'a> {
             Ok(turn) => not_open(turn.id, turn.status),
             Err(error) => error,
         }
+    }
+
+    /// Whether a turn that is open in another process is not for this caller.
+    fn is_absent(&self, turn: &Turn) -> bool {
+        let tenant = &self.conversation.tenant;
+        if tenant.viewer().sees(turn.visibility, turn.actor.as_deref(), &turn.audience) {
+            return false;
+        }
+        let log = &self.conversation.shared().journal.log;
+        let opened = log.events(self.conversation.key(), turn.seq.saturating_sub(1), 1);
+        let key = opened.ok().and_then(|mut events| events.pop()).and_then(|event| event.key);
+        !tenant.caller().has_opened(key.as_deref())
     }
 
     /// Ends an open turn. Without a message, or in one without content, the text of the chunks is its content. In a

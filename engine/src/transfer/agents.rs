@@ -5,6 +5,7 @@
 
 mod batch;
 mod markers;
+mod parents;
 
 use super::{Imported, in_short};
 use crate::conversation::ConversationHandle;
@@ -13,7 +14,7 @@ use crate::tenant::Tenant;
 use batch::Batch;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
-use everturn_core::conversation::{Conversation, Settings, SystemPrompt};
+use everturn_core::conversation::{CheckpointRef, Conversation, Settings, SystemPrompt};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
@@ -57,6 +58,7 @@ impl Tenant {
             format,
             targets: BTreeMap::new(),
             met: BTreeSet::new(),
+            brought: BTreeSet::new(),
             deleted: BTreeMap::new(),
             waiting: 0,
             turns: 0,
@@ -91,8 +93,11 @@ impl Tenant {
         if met.is_empty() && !hollow.is_empty() && import.deleted.is_empty() {
             let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
             let text = format!(
-                "a file of {format} without turns; nothing was imported ({} lines: {})",
-                reader.lines(),
+                "a file of {format} without turns; nothing was imported ({}: {})",
+                match reader.lines() {
+                    1 => "1 line".to_string(),
+                    lines => format!("{lines} lines"),
+                },
                 kinds.join(", ")
             );
             return Err(Error::invalid("import.no_turns", text));
@@ -107,6 +112,7 @@ impl Tenant {
         for id in &met {
             self.conversation(*id).abandon_unanswered(watched)?;
         }
+        self.link_parents(&met, &import.brought)?;
         let conversation = self.shared().journal.index.conversation(&self.key(*first))?;
         Ok(Imported {
             format: format.into(),
@@ -152,6 +158,21 @@ impl ConversationHandle {
     }
 }
 
+impl ConversationHandle {
+    /// Tokens of a checkpoint and of the turns from a `seq` on, where the file does not say.
+    fn tokens_since(&self, checkpoint: Option<CheckpointRef>, from_seq: u64) -> Result<u64, Error> {
+        let family = Family::default();
+        let summary =
+            self.checkpoint(checkpoint)?.map(|checkpoint| family.count(&compaction::render(&checkpoint)));
+        let mut tokens = summary.unwrap_or_default();
+        self.each_turn(TurnQuery { after: Some(from_seq - 1), ..TurnQuery::default() }, |turn| {
+            tokens += turn.value().map_or(0, |message| family.message(&message));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(tokens)
+    }
+}
+
 /// An import on its way.
 struct Import<'a> {
     tenant: &'a Tenant,
@@ -160,6 +181,8 @@ struct Import<'a> {
     targets: BTreeMap<usize, Target>,
     /// The threads that have entries.
     met: BTreeSet<usize>,
+    /// Conversations that were not in the store.
+    brought: BTreeSet<ConversationId>,
     /// The threads whose conversation was deleted, and what is said of that. It stays deleted.
     deleted: BTreeMap<usize, String>,
     /// Bytes in all batches.
@@ -321,6 +344,9 @@ impl Import<'_> {
         };
         self.remember(&mut target)?;
         self.met.insert(at);
+        if target.conversation.is_none() {
+            self.brought.insert(target.key.id);
+        }
         self.rest(threads)?;
         self.targets.insert(at, target);
         Ok(())
@@ -484,6 +510,9 @@ impl Import<'_> {
         }
         let (from_seq, before) = previous.map_or((1, 0), |at| (at.through_seq + 1, at.turns_before));
         let turns = conversation.turns;
+        let id = target.key.id;
+        let chat = self.tenant.conversation(id);
+        let tokens_before = tokens_before.map_or_else(|| chat.tokens_since(previous, from_seq), Ok)?;
         let input_hash = Hash::of(summary.as_bytes());
         let checkpoint = Checkpoint { handoff_md: summary, ..Checkpoint::default() };
         let tokens_after = Family::default().count(&compaction::render(&checkpoint));
@@ -495,7 +524,7 @@ impl Import<'_> {
             summarizer: self.format.into(),
             prompt_hash: None,
             input_hash,
-            tokens_before: tokens_before.unwrap_or_default(),
+            tokens_before,
             tokens_after,
             reverts: None,
             restores: None,
@@ -531,7 +560,8 @@ impl Import<'_> {
             system_prompt: prompt.map(Some),
             ..Settings::default()
         };
-        let origin = Raw::of(&target.thread.origin)?;
+        let arrives = target.thread.origin.parent.is_some_and(|parent| self.brought.contains(&parent));
+        let origin = self.tenant.origin_metadata(&target.thread.origin, arrives)?;
         if origin.get().len() <= METADATA_BYTES_MAX / 2 {
             settings.metadata.insert("import".into(), origin);
         }

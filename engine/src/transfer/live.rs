@@ -1,16 +1,23 @@
 //! A session that is recorded into a store as it happens, instead of into a file.
 
 use super::Format;
-use crate::conversation::{Change, ConversationHandle};
-use crate::ingest::NewTurn;
+use crate::conversation::{AppendOptions, Change, ConversationHandle, idempotency};
+use crate::ingest::{DraftKind, NewTurn};
 use crate::tenant::Tenant;
+use crate::writer::Commit;
 use everturn_core::Error;
+use everturn_core::chain::Hash;
 use everturn_core::conversation::Lifecycle;
 use everturn_core::id::TurnId;
+use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
+use everturn_core::turn::Turn;
+use everturn_core::write::Idempotency;
+use everturn_formats::jsonl::{self, Item};
 use everturn_formats::session::{
     Entry, Fields, Mapped, Mapper, New, Recorded, SessionSummary, Tally, ToolResult,
 };
+use everturn_store::Committed;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,21 +33,39 @@ pub struct Logged {
 
 impl Tenant {
     /// Starts a session: a conversation that begins with the session's header. `header` gets a new id and the time.
+    /// Repeated with the same idempotency key, it returns the first one.
     pub fn start_session(
         &self,
-        header: impl FnOnce(String, Timestamp) -> New,
+        header: impl Fn(String, Timestamp) -> New,
+        idempotency_key: Option<String>,
     ) -> Result<ConversationHandle, Error> {
+        self.check_import()?;
         let shared = self.shared();
-        let new = header(shared.journal.source.ulid()?.to_string(), shared.now());
-        let imported = self.import(new.line()?.as_bytes(), &mut |_| {})?;
+        let request = Hash::of(header("new".into(), Timestamp(0)).line()?.as_bytes());
+        let once = idempotency(idempotency_key, Some(request))?;
+        let line = header(shared.journal.source.ulid()?.to_string(), shared.now()).line()?;
+        let mut lines = jsonl::Reader::new(line.as_bytes());
+        let Some(Item::Header(header)) = lines.next().transpose()? else {
+            return Err(Error::internal("session.header", "the header of a session cannot be read"));
+        };
+        let imported = self.import_session(&header, lines, Vec::new(), once, &mut |_| {})?;
         Ok(self.conversation(imported.conversation.id))
     }
 }
 
 impl ConversationHandle {
-    /// Logs an entry, as a turn or as an event of its type; by default it happens now.
-    pub fn log_session(&self, kind: String, at: Option<Timestamp>, fields: Fields) -> Result<Logged, Error> {
+    /// Logs an entry, as a turn or as an event of its type; by default it happens now. Repeated with the same idempotency
+    /// key, it returns the first one and writes nothing.
+    pub fn log_session(
+        &self,
+        kind: String,
+        at: Option<Timestamp>,
+        fields: Fields,
+        idempotency_key: Option<String>,
+    ) -> Result<Logged, Error> {
         let conversation = self.get()?;
+        // As it came: what it becomes depends on the calls that wait.
+        let request = Hash::of(Raw::of(&(&kind, at, &fields))?.get().as_bytes());
         let at = at.unwrap_or_else(|| self.shared().now());
         let line = Entry { kind, at, fields }.line()?;
         let waiting = self.state().read()?.pending_tools.into_iter();
@@ -49,7 +74,7 @@ impl ConversationHandle {
             waiting.filter_map(|tool| Some((tool.tool_call_id?, Some(tool.tool_name)))),
         );
         let recorded = Recorded::new(conversation.head.seq + 1, line.trim_end().to_string());
-        match mapper.step(&recorded)? {
+        let submitted = match mapper.step(&recorded)? {
             Mapped::Turn { message, actor, model, metadata, occurred_at, .. } => {
                 let turn = NewTurn {
                     actor,
@@ -59,37 +84,65 @@ impl ConversationHandle {
                     adapter: Some(super::session::FORMAT.into()),
                     ..NewTurn::message(message.get())
                 };
-                let appended = self.append(turn).wait()?;
-                let turn = appended.turns.last();
-                Ok(Logged {
-                    seq: turn.map_or(appended.head.seq, |turn| turn.seq),
-                    turn: turn.map(|turn| turn.id),
+                let shared = self.shared();
+                let conversation = shared.journal.conversation(self.key());
+                let options = AppendOptions { idempotency_key, ..AppendOptions::default() };
+                self.submit_turns(conversation, options, Ok(Some(request)), |conversation, ingested| {
+                    shared.ingest(conversation, turn, DraftKind::Whole, ingested)
                 })
             }
             Mapped::Event { kind, body, .. } => {
-                Ok(Logged { seq: self.append_event(&kind, None, body).wait()?.seq, turn: None })
+                let once = idempotency(idempotency_key, Some(request))?;
+                let action = self.event_action(&kind, None, body, once)?;
+                self.tenant.submit(self.key().clone(), action, Vec::new())
             }
-        }
+        };
+        let logged = |committed: Committed| {
+            let last = committed.events.last().ok_or_else(crate::writer::closed)?;
+            let turn = committed.events.iter().filter_map(Turn::begun).next_back();
+            Ok(Logged {
+                seq: turn.as_ref().map_or(last.seq, |turn| turn.seq),
+                turn: turn.map(|turn| turn.id),
+            })
+        };
+        Commit::new(submitted, logged).wait()
     }
 
     /// Ends a session: calls without a result fail, its last entry has the numbers of the session, and the conversation is
-    /// closed.
-    pub fn end_session(&self, extra: &Fields) -> Result<SessionSummary, Error> {
-        if self.get()?.state == Lifecycle::Closed {
-            return Err(Error::conflict("session.ended", "the session was ended; start another one"));
-        }
-        for tool in self.state().read()?.pending_tools {
+    /// closed. Repeated with the same idempotency key, it returns the same numbers.
+    pub fn end_session(
+        &self,
+        extra: &Fields,
+        idempotency_key: Option<String>,
+    ) -> Result<SessionSummary, Error> {
+        let request = Hash::of(Raw::of(extra)?.get().as_bytes());
+        let once = idempotency(idempotency_key, Some(request))?;
+        let is_closed = self.get()?.state == Lifecycle::Closed;
+        let ended = Error::conflict("session.ended", "the session was ended; start another one");
+        let once = match once {
+            Some(once) => Some(Idempotency { only_repeat: is_closed.then_some(ended), ..once }),
+            None if is_closed => return Err(ended),
+            None => None,
+        };
+        let waiting = if is_closed { Vec::new() } else { self.state().read()?.pending_tools };
+        for tool in waiting {
             let Some(id) = tool.tool_call_id else { continue };
             let failed = ToolResult::missing(tool.tool_name, id)?;
-            self.log_session("tool_result".into(), None, Fields::of(&failed)?)?;
+            self.log_session("tool_result".into(), None, Fields::of(&failed)?, None)?;
         }
         let at = self.shared().now();
         let mut tally = Tally::default();
         self.export(Format::Session, &mut tally, &mut |_| {})?;
         let (summary, body) = tally.end(at, extra)?;
-        self.append_event("session_end", None, body).wait()?;
-        let change = Change { state: Some(Lifecycle::Closed), ..Change::default() };
-        self.update(change).wait()?;
-        Ok(summary)
+        let action = self.event_action("session_end", None, body, once);
+        let end =
+            self.write(action, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed));
+        let end = end.wait()?;
+        if !is_closed {
+            let change = Change { state: Some(Lifecycle::Closed), ..Change::default() };
+            self.update(change).wait()?;
+        }
+        // Of a repeated request, the numbers of the first.
+        Ok(end.read().unwrap_or(summary))
     }
 }

@@ -12,7 +12,7 @@ use everturn_core::event::{Draft, kind};
 use everturn_core::id::ConversationId;
 use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::redaction::Mode;
-use everturn_core::write::Action;
+use everturn_core::write::{Action, Idempotency};
 use everturn_formats::jsonl::{Header, Item};
 use everturn_formats::session::{self, Mapped, Mapper, Recorded, Tally};
 use serde::{Deserialize, Serialize};
@@ -39,10 +39,12 @@ impl Tenant {
         header: &Header,
         items: impl Iterator<Item = Result<Item, Error>>,
         mut problems: Vec<String>,
+        once: Option<Idempotency>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported, Error> {
         let id = session::conversation_id(header);
-        let mut import = Import { tenant: self, id, conversation: None, done: 0, batch: None, added: 0 };
+        let mut import =
+            Import { tenant: self, id, once, conversation: None, done: 0, batch: None, added: 0 };
         import.begin(header)?;
         let mut mapper = Mapper::new(header);
         let (mut events, mut turns) = (1, 0);
@@ -118,6 +120,8 @@ impl ConversationHandle {
 struct Import<'a> {
     tenant: &'a Tenant,
     id: ConversationId,
+    /// Makes it begin once.
+    once: Option<Idempotency>,
     conversation: Option<Conversation>,
     /// The last line that is in the store.
     done: u64,
@@ -233,7 +237,7 @@ impl Import<'_> {
             }
         }
         let action = match creates {
-            true => Action::Create { drafts: ingested.drafts, parent: None, idempotency: None },
+            true => Action::Create { drafts: ingested.drafts, parent: None, idempotency: self.once.take() },
             false => Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None },
         };
         let submitted = self.tenant.submit(self.tenant.key(self.id), action, ingested.uploads);

@@ -3,10 +3,12 @@
 use crate::compacting::policy;
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, quiet, refused, turns_of};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn::model::Provider;
 use everturn::{
-    Caller, Change, CompactOptions, ContextOptions, Everturn, HistoryQuery, NewConversation, NewStream,
-    NewTurn, Tenant,
+    Caller, Change, CompactOptions, ContextOptions, Everturn, HistoryQuery, ListQuery, NewConversation,
+    NewStream, NewTurn, Tenant,
 };
 use everturn_core::approval::ApprovalBody;
 use everturn_core::conversation::{Retention, Settings};
@@ -14,6 +16,7 @@ use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Turn};
 use everturn_views::projection;
+use everturn_views::state::ToolBody;
 use serde_json::{Value, json};
 
 const CONVERSATIONS: u64 = 40;
@@ -43,6 +46,9 @@ fn prompts(scope: &Tenant, id: ConversationId) -> Vec<String> {
         with(Provider::Anthropic, 100_000, &["ann"], None),
         with(Provider::OpenaiChat, 100_000, &["bot"], None),
         with(Provider::OpenaiChat, 100_000, &[], Some("clean_tool_repair")),
+        ContextOptions { last_n: Some(3), ..with(Provider::Neutral, 100_000, &[], None) },
+        ContextOptions { last_n: Some(8), ..with(Provider::OpenaiChat, 100_000, &[], None) },
+        ContextOptions { last_n: Some(5), ..with(Provider::Anthropic, 900, &[], None) },
     ];
     let prompt = |options| match scope.conversation(id).contexts().build(options) {
         Ok(context) => json!([context.system, context.messages]).to_string(),
@@ -57,10 +63,11 @@ fn carried_on(scope: &Tenant, id: ConversationId) {
     let ours: Value = serde_json::from_str(&text).unwrap();
     let expected = prompts(scope, id);
     let (_stage, stores) = stores();
-    for store in stores {
-        let elsewhere = store.tenant("other").unwrap();
+    for (store, name) in stores.iter().zip(["other", scope.name().as_str()]) {
+        let elsewhere = store.tenant(name).unwrap();
         let imported = elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
         assert_eq!((imported.conversation.id, imported.problems), (id, Vec::new()));
+        assert_eq!(elsewhere.doctor(&mut |_| {}).unwrap().findings, []);
         for (there, here) in prompts(&elsewhere, id).iter().zip(&expected) {
             assert_eq!(there, here, "{}", scope.conversation(id).transcript().unwrap());
         }
@@ -111,9 +118,71 @@ impl Talk<'_> {
         }.to_string())
     }
 
+    /// The message with other words, and the same calls or the same result.
+    fn reworded(&mut self, message: &Value, words: &str) -> NewTurn {
+        let mut message = message.clone();
+        match message["content"].as_array().is_some() {
+            true => message["content"][0] = json!({"type": "text", "text": words}),
+            false => message["content"] = words.into(),
+        }
+        NewTurn::message(message.to_string())
+    }
+
+    /// What tools do, and what is done to it.
+    fn tool_step(&mut self, words: &str) {
+        let chat = self.scope.conversation(self.id);
+        let id = format!("call_{}", self.count);
+        let turns: Vec<Turn> =
+            current(self.scope, self.id).into_iter().filter(|turn| turn.message.is_some()).collect();
+        let speaks =
+            |turn: &&Turn| turn.message.as_ref().is_some_and(|message| message.get().contains("tool"));
+        let of_tools: Vec<Turn> = turns.iter().filter(speaks).cloned().collect();
+        match self.dice.roll(6) {
+            0 => drop(self.scope.say(self.id, NewTurn::tool_result(&format!("never_{id}"), words))),
+            1 if !of_tools.is_empty() => {
+                let turn = self.dice.pick(&of_tools).clone();
+                let with = self.reworded(&turn.value().unwrap(), words);
+                chat.supersede(turn.id, NewTurn { actor: turn.actor, ..with }).wait().unwrap();
+            }
+            2 if !of_tools.is_empty() => {
+                drop(chat.erase(self.dice.pick(&of_tools).id, None, "asked for").wait());
+            }
+            3 => {
+                let call = self.call(&id);
+                self.scope.say(self.id, call);
+                self.scope.say(self.id, NewTurn::user(words));
+            }
+            4 => {
+                let tool = |summary: Option<&str>| ToolBody {
+                    tool_call_id: id.clone(),
+                    tool_name: Some("deploy".into()),
+                    summary: summary.map(String::from),
+                };
+                chat.state().tool_started(tool(Some(words))).wait().unwrap();
+                match self.dice.roll(3) {
+                    0 => drop(chat.state().tool_finished(tool(None)).wait().unwrap()),
+                    1 => {
+                        let call = self.call(&id);
+                        self.scope.say(self.id, call);
+                    }
+                    _ => {}
+                }
+            }
+            _ => {
+                let bytes = format!("{words} pixels ").repeat(600);
+                let picture = json!({"role": "user", "content": [{"type": "image", "source":
+                    {"type": "base64", "media_type": "image/png", "data": BASE64.encode(bytes)}}]});
+                self.scope.say(self.id, NewTurn::message(picture.to_string()));
+            }
+        }
+    }
+
     fn step(&mut self) {
         let chat = self.scope.conversation(self.id);
         let words = self.words();
+        if self.dice.once_in(4) {
+            return self.tool_step(&words);
+        }
         match self.dice.roll(16) {
             0..=2 => {
                 drop(self.scope.say(self.id, NewTurn::user(&words).by(*self.dice.pick(&["ann", "ben"]))))
@@ -196,6 +265,10 @@ fn every_prompt_is_the_same_after_export_and_import() {
         let mut settings = Settings::default();
         if n % 2 == 0 {
             settings.metadata.insert("system_prompt".into(), Raw::of(&"Be brief.").unwrap());
+        }
+        if n % 3 == 0 {
+            let budget = json!({"max_messages": 12, "recovery": {"trim": {"keep_last": 7}}});
+            settings.policy.insert("budget".into(), Raw::of(&budget).unwrap());
         }
         let id =
             scope.create(NewConversation { settings, ..NewConversation::default() }).wait().unwrap().id();
@@ -462,4 +535,246 @@ fn private_stays_private_in_a_value() {
     assert!(!carl.conversation(id).transcript().unwrap().contains("canary"));
     let ben = seen_by(&elsewhere, "ben");
     assert!(ben.conversation(id).transcript().unwrap().contains("canary"));
+}
+
+fn picture(mark: &str) -> Value {
+    let data = BASE64.encode(format!("{mark} ").repeat(2000));
+    json!({"role": "user", "content": [{"type": "image", "source":
+        {"type": "base64", "media_type": "image/png", "data": data}}, {"type": "text", "text": "look"}]})
+}
+
+/// A value had the name of a picture only: elsewhere its prompts had a placeholder, and the store seemed damaged.
+#[test]
+fn a_picture_is_carried_with_its_bytes() {
+    let (_stage, stores) = stores();
+    for store in stores {
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        scope.say(id, NewTurn::message(picture("covered").to_string()));
+        scope.say(id, NewTurn::assistant("A cat."));
+        let gone = scope.say(id, NewTurn::message(picture("erased").to_string()));
+        let shown = scope.say(id, NewTurn::message(picture("shown").to_string()));
+        scope.say(id, NewTurn::assistant("A dog."));
+        let chat = scope.conversation(id);
+        let later = chat.assets().add(Some("later.png".into()), "image/png", vec![7; 9000]).unwrap();
+        chat.erase(gone.id, None, "asked for").wait().unwrap();
+        let keep_last = Some(3);
+        chat.compaction().compact(CompactOptions { keep_last, ..CompactOptions::default() }).unwrap();
+        let value = value(&scope, id);
+        let data = |asset: &Value| asset["data"].as_str().map(|data| BASE64.decode(data).unwrap());
+        let carried: Vec<Option<Vec<u8>>> = value["assets"].as_array().unwrap().iter().map(data).collect();
+        let bytes = |mark: &str| Some(format!("{mark} ").repeat(2000).into_bytes());
+        assert_eq!(carried, [None, bytes("shown"), Some(vec![7; 9000])], "the erased one is not there");
+        assert_eq!(value["assets"][0]["sha256"], Value::Null, "nothing is missing");
+        carried_on(&scope, id);
+
+        let (_other, elsewhere) = memory();
+        elsewhere.import(value.to_string().as_bytes(), &mut |_| {}).unwrap();
+        let prompt = prompts(&elsewhere, id).concat();
+        assert!(prompt.contains(&BASE64.encode(bytes("shown").unwrap())), "{prompt}");
+        // What was uploaded can be shown there, and a picture goes with its turn.
+        let theirs = elsewhere.conversation(id);
+        let asset = theirs.assets().get(&later.id).unwrap();
+        assert_eq!(elsewhere.asset_bytes(&asset).unwrap(), vec![7; 9000]);
+        theirs.erase(shown.id, None, "asked for").wait().unwrap();
+        assert_eq!(theirs.assets().list().unwrap().len(), 2);
+        assert!(!theirs.transcript().unwrap().contains(&BASE64.encode(bytes("shown").unwrap())));
+        assert_eq!(elsewhere.doctor(&mut |_| {}).unwrap().findings, []);
+    }
+}
+
+#[test]
+fn a_picture_that_is_new_in_a_value_comes_with_its_turn() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("before"));
+    let (_other, elsewhere) = memory();
+    elsewhere.import(value(&scope, id).to_string().as_bytes(), &mut |_| {}).unwrap();
+    scope.say(id, NewTurn::message(picture("new").to_string()));
+    let imported = elsewhere.import(value(&scope, id).to_string().as_bytes(), &mut |_| {}).unwrap();
+    assert_eq!((imported.added, imported.turns, imported.problems), (2, 1, Vec::new()));
+    assert_eq!(prompts(&elsewhere, id), prompts(&scope, id));
+    assert_eq!(elsewhere.doctor(&mut |_| {}).unwrap().findings, []);
+}
+
+#[test]
+fn bytes_that_are_not_those_of_the_descriptor_are_refused() {
+    let (_stage, stores) = stores();
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::message(picture("mine").to_string()));
+    let ours = value(&scope, id);
+    for store in stores {
+        let elsewhere = store.tenant("acme").unwrap();
+        let import = |field: &str, with: Value| {
+            let mut forged = ours.clone();
+            forged["assets"][0][field] = with;
+            elsewhere.import(forged.to_string().as_bytes(), &mut |_| {}).map(drop)
+        };
+        let other = BASE64.encode("other");
+        let says_otherwise = "$.assets[0].data: has other bytes than the descriptor says";
+        refused(import("data", json!(other)), "transcript.malformed", says_otherwise);
+        refused(import("bytes", json!(3)), "transcript.malformed", says_otherwise);
+        refused(
+            import("pieces", json!([ours["assets"][0]["sha256"]])),
+            "transcript.malformed",
+            says_otherwise,
+        );
+        for data in [json!("no base64!"), json!(7)] {
+            refused(import("data", data), "transcript.malformed", "$.assets[0].data: must be the bytes");
+        }
+        assert_eq!(elsewhere.list(ListQuery::default()).unwrap().data.len(), 0, "nothing is left of it");
+        // Without a hash it is another program's field, and stays.
+        import("sha256", Value::Null).unwrap();
+        assert_eq!(value(&elsewhere, id)["assets"][0]["data"], ours["assets"][0]["data"]);
+    }
+}
+
+/// A picture and a call of a private turn are for its readers alone, here and where the value is imported.
+#[test]
+fn what_private_turns_bring_stays_private_in_a_value() {
+    let (_stage, stores) = stores();
+    for store in stores {
+        let scope = store.tenant("acme").unwrap();
+        let seen_by = |scope: &Tenant, actor: &str| {
+            scope.called_by(Caller::default().acting_as(vec![actor.into()]).unwrap())
+        };
+        let budget = json!({"max_messages": 6, "recovery": {"trim": {"keep_last": 5}}});
+        let id = scope.begin_with(policy("budget", budget)).id;
+        let private = |message: Value| NewTurn {
+            audience: vec!["ben".into()],
+            ..NewTurn::message(message.to_string()).by("ann")
+        };
+        let call = |id: &str| {
+            json!({"role": "assistant", "content": [{"type": "tool_use", "id": id,
+            "name": "canary_tool", "input": {}}]})
+        };
+        scope.say(id, private(call("canary_waits")));
+        for n in 0..5 {
+            scope.say(id, NewTurn::user(&format!("question {n}")));
+        }
+        scope.say(id, private(call("canary_erased")));
+        let result =
+            scope.say(id, private(json!({"role": "tool", "tool_call_id": "canary_erased", "content": "1"})));
+        scope.conversation(id).erase(result.id, None, "asked for").wait().unwrap();
+        let mut image = picture("canary");
+        image["content"][0]["source"]["name"] = "canary.png".into();
+        scope.say(id, private(image));
+        // An upload for ann alone, which somebody else's turn refers to.
+        let upload = seen_by(&scope, "ann").conversation(id);
+        let upload = upload.assets().add_private(Some("canary.pdf".into()), "application/pdf", vec![9; 9000]);
+        let refers = json!({"role": "user", "content": [{"type": "file", "asset_id": upload.unwrap().id}]});
+        scope.say(id, NewTurn::message(refers.to_string()).by("carl"));
+        let ours = value(&scope, id);
+        assert!(ours["events"].as_array().unwrap().iter().any(|event| event["kind"] == "tool.started"));
+        let (_other, elsewhere) = memory();
+        elsewhere.import(ours.to_string().as_bytes(), &mut |_| {}).unwrap();
+        let data = BASE64.encode("canary ".repeat(2000));
+        for scope in [&scope, &elsewhere] {
+            let carl = seen_by(scope, "carl").conversation(id);
+            let text = carl.transcript().unwrap();
+            assert!(!text.contains("canary") && !text.contains(&data), "{text}");
+            let events = carl.log().read(0, 1000).unwrap();
+            assert!(!format!("{events:?}").contains("canary"), "{events:?}");
+            assert_eq!(carl.state().read().unwrap().pending_tools, []);
+            let ben = seen_by(scope, "ben").conversation(id);
+            assert!(ben.transcript().unwrap().contains(&data));
+            assert_eq!(ben.state().read().unwrap().pending_tools.len(), 1);
+        }
+        carried_on(&scope, id);
+    }
+}
+
+/// Which calls wait is the same elsewhere, whatever became of their turns and results.
+#[test]
+fn the_same_calls_wait_elsewhere_in_the_same_order() {
+    let (_stage, stores) = stores();
+    for store in stores {
+        let scope = store.tenant("acme").unwrap();
+        let waiting = |scope: &Tenant, id: ConversationId| -> Vec<(Option<String>, String)> {
+            let tools = scope.conversation(id).state().read().unwrap().pending_tools;
+            tools.into_iter().map(|tool| (tool.tool_call_id, tool.summary)).collect()
+        };
+        let call = |id: &str| {
+            json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": id, "type": "function", "function": {"name": "deploy", "arguments": format!("{{\"to\":\"{id}\"}}")}}]})
+        };
+        let say = |id, message: Value| scope.say(id, NewTurn::message(message.to_string()));
+        let elsewhere = |id: ConversationId| {
+            let (_other, elsewhere) = memory();
+            elsewhere.import(value(&scope, id).to_string().as_bytes(), &mut |_| {}).unwrap();
+            carried_on(&scope, id);
+            waiting(&elsewhere, id)
+        };
+        let as_called = |id: &str| (Some(id.to_string()), format!("{{\"to\":\"{id}\"}}"));
+
+        // Trimmed by a budget, announced as it started, and one of them edited.
+        let budget = json!({"max_messages": 6, "recovery": {"trim": {"keep_last": 4}}});
+        let id = scope.begin_with(policy("budget", budget)).id;
+        let first = say(id, call("k1"));
+        say(id, call("k2"));
+        for started in ["k1", "k9", "k2"] {
+            let tool =
+                ToolBody { tool_call_id: started.into(), tool_name: None, summary: Some("runs".into()) };
+            scope.conversation(id).state().tool_started(tool).wait().unwrap();
+        }
+        scope.conversation(id).supersede(first.id, NewTurn::message(call("k1").to_string())).wait().unwrap();
+        for n in 0..7 {
+            scope.say(id, NewTurn::user(&format!("question {n}")));
+        }
+        say(id, call("k3"));
+        let expected =
+            [(Some("k9".into()), "runs".into()), as_called("k1"), as_called("k2"), as_called("k3")];
+        assert_eq!(waiting(&scope, id), expected);
+        assert_eq!(elsewhere(id), expected);
+
+        // The first one is edited, and stays the first.
+        let id = scope.begin();
+        let first = say(id, call("k1"));
+        say(id, call("k2"));
+        scope.conversation(id).supersede(first.id, NewTurn::message(call("k1").to_string())).wait().unwrap();
+        assert_eq!(waiting(&scope, id), [as_called("k1"), as_called("k2")]);
+        assert_eq!(elsewhere(id), [as_called("k1"), as_called("k2")]);
+
+        // Its result was erased; then the call is edited; then another one is finished without a result.
+        let id = scope.begin();
+        let called = say(id, call("k1"));
+        let result = scope.say(id, NewTurn::tool_result("k1", "secret"));
+        scope.conversation(id).erase(result.id, None, "asked for").wait().unwrap();
+        scope.say(id, NewTurn::user("and?"));
+        assert_eq!((waiting(&scope, id), elsewhere(id)), (vec![], vec![]));
+        let edited = NewTurn::message(call("k1").to_string());
+        scope.conversation(id).supersede(called.id, edited).wait().unwrap();
+        let finished = ToolBody { tool_call_id: "k2".into(), tool_name: None, summary: None };
+        let second = say(id, call("k2"));
+        scope.conversation(id).state().tool_finished(finished).wait().unwrap();
+        let edited = NewTurn::message(call("k2").to_string());
+        scope.conversation(id).supersede(second.id, edited).wait().unwrap();
+        assert_eq!((waiting(&scope, id), elsewhere(id)), (vec![], vec![]));
+    }
+}
+
+/// `last_n` counts turns that are in the prompt, not results whose call is gone.
+#[test]
+fn halves_of_tool_calls_are_no_turns_and_take_no_room() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    for n in 0..4 {
+        scope.say(id, NewTurn::user(&format!("question {n}")));
+    }
+    for n in 0..3 {
+        scope.say(id, NewTurn::tool_result(&format!("never_{n}"), &"many words ".repeat(100)));
+    }
+    scope.say(id, NewTurn::user("question 4"));
+    for (budget, last_n) in [(5000, Some(3)), (200, None)] {
+        let options = ContextOptions { last_n, ..ContextOptions::new(budget) };
+        let context = scope.conversation(id).contexts().build(&options).unwrap();
+        let said = last_n.unwrap_or(5);
+        assert_eq!(context.messages.len(), said, "{:?}", context.messages);
+        let orphans = context.left_out.iter().filter(|left| left.reason == "tool result without its call");
+        assert_eq!(orphans.count(), 3);
+        let receipt = scope.conversation(id).contexts().record(&context).unwrap();
+        let again = scope.conversation(id).contexts().replay_at(receipt.seq).unwrap();
+        assert_eq!(again.prefix_hash, context.prefix_hash);
+    }
 }

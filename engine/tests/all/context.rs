@@ -4,7 +4,9 @@ use crate::compacting::by_hand;
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, refused};
 use everturn::model::Provider;
-use everturn::{CompactOptions, Context, ContextOptions, Digest, NewFact, NewTurn, RecallRequest, Tenant};
+use everturn::{
+    Caller, CompactOptions, Context, ContextOptions, Digest, NewFact, NewTurn, RecallRequest, Tenant,
+};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
@@ -398,6 +400,39 @@ fn too_small_a_budget_is_an_error_with_the_numbers() {
     );
 }
 
+/// Regression: the answer was a prompt without a message, which no provider accepts.
+#[test]
+fn a_budget_without_room_for_the_newest_turn_is_an_error_with_the_numbers() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    for n in 0..3 {
+        scope.say(
+            id,
+            NewTurn::user(&format!("Note {n}: the shop opens at nine on Mondays and closes at six.")),
+        );
+    }
+    let build = |options: &ContextOptions| scope.conversation(id).contexts().build(options);
+    refused(build(&ContextOptions::new(8)), "context.budget_too_small", "token_budget is 8, but");
+    refused(
+        build(&ContextOptions::new(8)),
+        "context.budget_too_small",
+        "needed for the newest turn alone: turn",
+    );
+    // An input, or a prompt that was asked for without turns, needs none.
+    let input = vec![Raw::of(&json!({"role": "user", "content": "x"})).unwrap()];
+    assert_eq!(build(&ContextOptions { input, ..ContextOptions::new(15) }).unwrap().messages.len(), 1);
+    assert!(
+        build(&ContextOptions { last_n: Some(0), ..ContextOptions::new(8) }).unwrap().messages.is_empty()
+    );
+    let sections = Sections::parse(&json!({"tail": false})).unwrap();
+    assert!(build(&ContextOptions { sections, ..ContextOptions::new(8) }).unwrap().messages.is_empty());
+    // With the budget that the error names it works.
+    let error = build(&ContextOptions::new(8)).unwrap_err().text().to_string();
+    let needed = error.split("but ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();
+    assert_eq!(build(&ContextOptions::new(needed)).unwrap().messages.len(), 1);
+    refused(build(&ContextOptions::new(needed - 1)), "context.budget_too_small", "newest turn");
+}
+
 #[test]
 fn a_participant_sees_its_own_turns_as_the_assistants_and_the_others_by_their_names() {
     let (_store, scope) = memory();
@@ -736,4 +771,26 @@ fn a_checkpoint_too_large_for_the_budget_is_shortened_by_its_parts() {
         "context.budget_too_small",
         "raise it",
     );
+}
+
+/// Regression: the private input of a recorded call was an asset for everyone, and not in the prompt.
+#[test]
+fn private_input_is_in_the_prompt_and_for_nobody_else() {
+    let (_store, scope) = memory();
+    let acting = |actor: &str| scope.called_by(Caller::default().acting_as(vec![actor.into()]).unwrap());
+    let id = scope.begin();
+    let (ann, bob) = (acting("ann").conversation(id), acting("bob").conversation(id));
+    let input = Raw::of(&json!({"role": "user", "content": "psst canary", "visibility": "private"})).unwrap();
+    let options =
+        ContextOptions { input: vec![input], provider: Provider::Anthropic, ..ContextOptions::new(2000) };
+    let context = ann.contexts().build(&options).unwrap();
+    assert!(
+        context.messages[0].get().contains("psst canary")
+            && !context.messages[0].get().contains("visibility")
+    );
+    let seq = ann.contexts().record(&context).unwrap().seq;
+    assert_eq!(ann.contexts().replay_at(seq).unwrap().prefix_hash, context.prefix_hash);
+    assert_eq!(ann.assets().list().unwrap().len(), 1);
+    assert_eq!(bob.assets().list().unwrap(), []);
+    refused(bob.contexts().replay_at(seq), "receipt.absent", "no context.receipt");
 }

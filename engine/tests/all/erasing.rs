@@ -1,9 +1,11 @@
 //! Words that must be gone, and secrets that must never arrive: looked for in every file of the store.
 
+use crate::compacting::by_hand;
+use crate::importing::Claude;
 use crate::stage::{Short, Stage, memory, refused};
 use base64::Engine;
-use everturn::{NewStream, NewTurn, Options, Tenant};
-use everturn_core::conversation::Settings;
+use everturn::{ContextOptions, NewStream, NewTurn, Options, Tenant};
+use everturn_core::conversation::{Retention, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Status;
@@ -56,6 +58,85 @@ fn an_erasure_that_does_not_reach_the_index_says_so() {
     store.index_now().unwrap();
     drop((scope, store));
     assert_eq!(stage.files_with("unspeakable"), NOWHERE);
+}
+
+/// Regression: the input of a recorded call, which is the same text, stayed as a file beside the store.
+#[test]
+fn a_text_given_for_a_call_goes_with_the_turn_that_repeats_it() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    for ephemeral in [false, true] {
+        let id = scope.begin();
+        let chat = scope.conversation(id);
+        let question = "the unspeakable question";
+        let input = Raw::of(&serde_json::json!({"content": question, "role": "user"})).unwrap();
+        let options = ContextOptions {
+            input: vec![input],
+            instructions: Some("Be brief.".into()),
+            ..ContextOptions::new(2000)
+        };
+        chat.contexts().record(&chat.contexts().build(&options).unwrap()).unwrap();
+        let turn = scope.say(id, NewTurn::user(question).by("ann"));
+        assert_ne!(stage.files_with("unspeakable"), NOWHERE, "otherwise this test proves nothing");
+        match ephemeral {
+            false => drop(chat.erase(turn.id, None, "asked for").wait().unwrap()),
+            true => {
+                let retention = Some(Retention::Ephemeral);
+                chat.update(Settings { retention, ..Settings::default() }).wait().unwrap();
+                scope.say(id, NewTurn::user("and something else"));
+                chat.compaction().compact(by_hand(1)).unwrap();
+            }
+        }
+        assert_eq!(stage.files_with("unspeakable"), NOWHERE);
+        assert_ne!(stage.files_with("Be brief."), NOWHERE, "another text stays");
+        chat.log().verify(None).unwrap();
+    }
+}
+
+/// Regression: the checkpoint of an imported session was erased with the turn, the line that it came from was not.
+#[test]
+fn a_line_that_became_a_checkpoint_is_erased_with_it() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let mut file = Claude { lines: Vec::new() };
+    file.user("a", None, "Tell me about the unspeakable word, please.");
+    file.say("b", Some("a"), "It has four letters.");
+    file.other(serde_json::json!({"type": "user", "isCompactSummary": true, "isVisibleInTranscriptOnly": true, "uuid": "c",
+        "parentUuid": null, "logicalParentUuid": "b", "sessionId": "s-1", "timestamp": "2026-01-01T00:01:00.000Z",
+        "message": {"role": "user", "content": "Summary: they spoke of the unspeakable word and its letters."}}));
+    file.user("d", Some("c"), "Go on.");
+    let id = scope.import(file.text().as_bytes(), &mut |_| {}).unwrap().conversation.id;
+    let first = scope.turns(id)[0].id;
+    scope.conversation(id).erase(first, None, "asked for").wait().unwrap();
+    assert_eq!(stage.files_with("unspeakable"), NOWHERE);
+    assert_ne!(stage.files_with("four letters"), NOWHERE, "what was not erased stays");
+}
+
+/// Regression: what was summarized before the retention changed stayed, and the checkpoint quoted it.
+#[test]
+fn a_stricter_retention_reaches_what_is_summarized_already() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    for retention in [Retention::Ephemeral, Retention::AuditOnly] {
+        let id = scope.begin();
+        let chat = scope.conversation(id);
+        for n in 0..4 {
+            scope.say(
+                id,
+                NewTurn::user(&format!("Tell me the unspeakable word {n}, and please keep it short.")),
+            );
+        }
+        chat.compaction().compact(by_hand(0)).unwrap();
+        assert_ne!(stage.files_with("unspeakable"), NOWHERE, "otherwise this test proves nothing");
+        chat.update(Settings { retention: Some(retention), ..Settings::default() }).wait().unwrap();
+        assert_eq!(stage.files_with("unspeakable"), NOWHERE);
+        assert!(scope.turns(id).iter().all(|turn| turn.erased));
+        let checkpoint = chat.state().read().unwrap().checkpoint.unwrap();
+        assert!(checkpoint.handoff_md.contains('4'), "it still counts: {}", checkpoint.handoff_md);
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 pub mod faults;
 mod others;
 
-use crate::stage::{Short, memory, refused, turns_of};
-use everturn::{CompactOptions, Error, Everturn, HistoryQuery, Imported, NewTurn, Tenant};
+use crate::stage::{Short, Stage, memory, refused, turns_of};
+use everturn::{CompactOptions, Error, Everturn, HistoryQuery, Imported, NewTurn, Raw, Settings, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_core::message;
 use everturn_core::turn::Turn;
@@ -288,6 +288,51 @@ fn subagents_are_conversations_of_their_own_that_name_the_one_they_worked_for() 
     assert_eq!((report.conversation.id, report.added), (main, 1));
     assert_eq!(said(&scope, main), ["user look into it", "assistant it is here", "user thanks"]);
     assert_eq!(scope.list(Default::default()).unwrap().data.len(), 2);
+}
+
+/// Regression: the metadata of a subagent named a conversation that did not exist.
+#[test]
+fn a_subagent_names_no_parent_until_that_is_imported() {
+    let (_store, scope) = memory();
+    waits_for_its_parent(&scope);
+    let stage = Stage::new();
+    waits_for_its_parent(&stage.open().tenant("acme").unwrap());
+}
+
+fn waits_for_its_parent(scope: &Tenant) {
+    let origin = |id: ConversationId| -> Value {
+        scope.conversation(id).get().unwrap().metadata["import"].read().unwrap()
+    };
+    let line = |uuid: &str, at: &str, rest: Value| {
+        let mut line = json!({"type":"user","uuid":uuid,"sessionId":"s-1","cwd":"/w","timestamp":at,
+            "message":{"role":"user","content":uuid}});
+        line.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        format!("{line}\n")
+    };
+    let side = json!({"isSidechain":true,"agentId":"agent-7"});
+    let agent = line("x1", "2026-01-01T00:01:00Z", side);
+    let agent_id = import(scope, &agent).unwrap().conversation.id;
+    assert_eq!(origin(agent_id).get("parent"), None);
+    let missing: ConversationId = origin(agent_id)["missing_parent"].as_str().unwrap().parse().unwrap();
+    // Another session of that time is not its parent, and nothing changes when the file is read again.
+    let other = line("o1", "2026-01-01T00:01:00Z", json!({"sessionId":"s-2"}));
+    import(scope, &other).unwrap();
+    let seq = scope.conversation(agent_id).get().unwrap().head.seq;
+    import(scope, &agent).unwrap();
+    assert_eq!(scope.conversation(agent_id).get().unwrap().head.seq, seq);
+    let session = line("u1", "2026-01-01T00:00:00Z", json!({}));
+    let id = import(scope, &session).unwrap().conversation.id;
+    assert_eq!((id, origin(agent_id)["parent"].clone()), (missing, json!(id)));
+    assert_eq!(origin(agent_id).get("missing_parent"), None);
+    assert_eq!(origin(agent_id)["agent"], "agent-7");
+    // What an older version left is mended by importing again.
+    let gone: ConversationId = "conv_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X".parse().unwrap();
+    let mut settings = Settings::default();
+    let import_of_old = json!({"format":"claude-code","agent":"agent-7","parent":gone});
+    settings.metadata.insert("import".into(), Raw::of(&import_of_old).unwrap());
+    scope.conversation(agent_id).update(settings).wait().unwrap();
+    import(scope, &agent).unwrap();
+    assert_eq!((origin(agent_id).get("parent"), &origin(agent_id)["missing_parent"]), (None, &json!(gone)));
 }
 
 #[test]

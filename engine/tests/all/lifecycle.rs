@@ -3,6 +3,7 @@
 use crate::stage::{Short, Stage, memory, refused, words};
 use everturn::{Change, NewStream, NewTurn, Tenant};
 use everturn_core::conversation::{Lifecycle, Parent, Settings};
+use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Successor};
 
 fn said(scope: &Tenant, id: everturn_core::id::ConversationId) -> Vec<String> {
@@ -204,4 +205,24 @@ fn a_person_names_a_conversation_by_its_beginning_or_as_the_last() {
         refused(scope.resolve("conv_7"), "conversation.absent", "no conversation begins with \"conv_7\"");
         refused(scope.resolve(""), "conversation.absent", "`list` shows what there is");
     }
+}
+
+/// Regression: `@last` was the conversation of a request beside the one that somebody had.
+#[test]
+fn the_last_conversation_is_not_a_hidden_one() {
+    let (_store, scope) = memory();
+    let hide = || {
+        let metadata = [("everturn.hidden".to_string(), Raw::of(&"responses").unwrap())].into();
+        let id = scope.begin_with(Settings { metadata, ..Settings::default() }).id;
+        scope.say(id, NewTurn::user("beside"));
+        id
+    };
+    let only = hide();
+    assert_eq!(scope.resolve("@last").unwrap(), only, "there is no other");
+    let own = scope.begin();
+    scope.say(own, NewTurn::user("mine"));
+    for _ in 0..20 {
+        hide();
+    }
+    assert_eq!(scope.resolve("@last").unwrap(), own);
 }

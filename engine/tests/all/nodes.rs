@@ -13,63 +13,15 @@ use everturn::{
 use everturn_core::access::KeyRole;
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Status;
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use everturn_store::conformance::Database;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const STORE: &str = "EVERTURN_TEST_STORE";
 const CONVERSATION: &str = "EVERTURN_TEST_CONVERSATION";
 
-static DATABASES: AtomicU32 = AtomicU32::new(0);
-
-/// An empty database, dropped at the end.
-struct Database {
-    server: String,
-    name: String,
-}
-
-impl Database {
-    /// `None`, and a note, if there is no server.
-    fn new() -> Option<Database> {
-        let Ok(server) = std::env::var("EVERTURN_TEST_POSTGRES") else {
-            eprintln!("skipped: EVERTURN_TEST_POSTGRES names no PostgreSQL server; use ./test postgres");
-            return None;
-        };
-        let nth = DATABASES.fetch_add(1, Ordering::SeqCst);
-        let name = format!("nodes_{}_{nth}", std::process::id());
-        sql(&server, &format!("CREATE DATABASE {name}"));
-        Some(Database { server, name })
-    }
-
-    fn url(&self) -> String {
-        self.server.replace("/everturn?", &format!("/{}?", self.name))
-    }
-
-    fn open(&self) -> Everturn {
-        Everturn::open(&self.url()).unwrap()
-    }
-
-    /// Ends every connection to the database, as a restart does.
-    fn cut(&self) {
-        let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-        let cut =
-            format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", self.name);
-        sql(&admin, &cut);
-    }
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        // Only an administrator may end an automatic vacuum.
-        let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-        sql(&admin, &format!("DROP DATABASE {} WITH (FORCE)", self.name));
-    }
-}
-
-fn sql(url: &str, command: &str) {
-    let psql = std::env::var("EVERTURN_TEST_POSTGRES_BIN").map_or("psql".into(), |bin| format!("{bin}/psql"));
-    let done = Command::new(psql).args(["-q", "-o", "/dev/null", url, "-c", command]).status().unwrap();
-    assert!(done.success(), "{command}");
+fn open(database: &Database) -> Everturn {
+    Everturn::open(&database.url()).unwrap()
 }
 
 /// The next updates until the event at this place.
@@ -85,7 +37,7 @@ fn collect(subscription: &mut Subscription, last: u64) -> Vec<Update> {
 #[test]
 fn what_one_node_appends_reaches_subscribers_of_the_other() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
     let mut changes = there.changes(None);
     let id = here.begin();
@@ -113,10 +65,58 @@ fn what_one_node_appends_reaches_subscribers_of_the_other() {
     });
 }
 
+/// A conversation goes while both nodes append to it: what was answered came before, what comes after is refused, nothing
+/// of it is left but what its fork reads, and the fork still verifies.
+#[test]
+fn a_conversation_that_is_deleted_under_appends_is_gone_as_a_whole() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (open(&database), open(&database));
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    for round in 0..12 {
+        let id = here.begin();
+        here.say(id, NewTurn::user("before the fork"));
+        let fork = here.conversation(id).fork(2).wait().unwrap().id();
+        let answered = AtomicU64::new(2);
+        let deleted = std::thread::scope(|scope| {
+            for tenant in [&here, &there, &here, &there] {
+                let answered = &answered;
+                scope.spawn(move || {
+                    let word = || tenant.conversation(id).append(NewTurn::user("word")).wait();
+                    let refusal = (0..10_000)
+                        .find_map(|_| word().map(|_| answered.fetch_add(1, Ordering::SeqCst)).err());
+                    let refusal = refusal.expect("the conversation goes");
+                    assert_eq!(refusal.code(), "conversation.absent", "{refusal}");
+                });
+            }
+            until("both nodes append", || answered.load(Ordering::SeqCst) > 2 + round * 3);
+            let by = if round % 2 == 0 { &here } else { &there };
+            by.conversation(id).delete("while it is used").wait().unwrap()
+        });
+        assert_eq!(deleted.head.seq, answered.load(Ordering::SeqCst), "each answered append came before");
+        for tenant in [&here, &there] {
+            refused(tenant.conversation(id).get().map(drop), "conversation.absent", "");
+            assert!(tenant.tombstones().unwrap().iter().any(|tombstone| tombstone.head == deleted.head));
+            let head = tenant.conversation(fork).get().unwrap().head;
+            assert_eq!(tenant.conversation(fork).log().verify(None).unwrap().head, head);
+        }
+        let of = |table: &str, place: &str| {
+            format!(
+                "{table} t JOIN conversation_rows c ON c.tenant = t.tenant AND c.no = t.conversation
+                 WHERE c.deleted IS NOT NULL AND {place} > 2"
+            )
+        };
+        for table in ["events", "turn_rows", "kept_folds", "summary_rows"] {
+            database.counts(0, &of(table, "t.seq"));
+        }
+        database.counts(0, &of("turn_chunks", "t.turn_seq"));
+        database.counts(0, &of("answered_requests", "t.last_seq"));
+    }
+}
+
 #[test]
 fn text_of_a_turn_that_is_open_on_one_node_reaches_the_other() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
     let id = here.begin();
     let mut subscription = there.conversation(id).subscribe(0).unwrap();
@@ -163,7 +163,7 @@ pub fn stream_until_killed() {
 #[test]
 fn a_turn_of_a_node_that_dies_comes_back_as_interrupted() {
     let Some(database) = Database::new() else { return };
-    let store = database.open();
+    let store = open(&database);
     let tenant = store.tenant("acme").unwrap();
     let id = tenant.begin();
     let child = Process::start("stream", &[(STORE, database.url()), (CONVERSATION, id.to_string())]);
@@ -184,7 +184,7 @@ fn a_turn_of_a_node_that_dies_comes_back_as_interrupted() {
 #[test]
 fn keys_and_settings_hold_on_every_node() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let (key, text) = one.keys().create(NewKey::new("acme", KeyRole::Writer)).unwrap();
     assert_eq!(other.keys().find(&text).unwrap().key, key.id);
     let before = other.keys().changes();
@@ -203,7 +203,7 @@ fn keys_and_settings_hold_on_every_node() {
 #[test]
 fn changes_are_not_forgotten_when_a_look_for_them_fails() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
     for nth in 0..30 {
         let id = here.begin();
@@ -245,9 +245,8 @@ fn every_node_recalls_the_same() {
         assert!(found.data[0].matched.vector.is_some());
     }
     there.conversation(id).erase(cat, None, "asked to").wait().unwrap();
-    let left = "BEGIN; SET LOCAL everturn.tenants = '*'; SELECT 1 / (CASE WHEN count(*) = 0 THEN 1 ELSE 0 END)
-        FROM recall_words WHERE word = 'sofa'; SELECT 1 / (CASE WHEN count(*) = 1 THEN 1 ELSE 0 END) FROM recall_vectors; COMMIT";
-    sql(&database.url(), left);
+    database.counts(0, "recall_words WHERE word = 'sofa'");
+    database.counts(1, "recall_vectors");
     for tenant in [&here, &there] {
         assert!(recalled(tenant).data.iter().all(|hit| hit.turn != Some(cat)));
     }
@@ -257,9 +256,7 @@ fn every_node_recalls_the_same() {
 
 #[test]
 fn without_pgvector_a_recall_says_that_it_compared_words() {
-    let Some(database) = Database::new() else { return };
-    sql(&database.server, &format!("DROP DATABASE {}", database.name));
-    sql(&database.server, &format!("CREATE DATABASE {} TEMPLATE template0", database.name));
+    let Some(database) = Database::without_extensions() else { return };
     let store = embedding(&database);
     let tenant = store.tenant("acme").unwrap();
     let id = tenant.begin();
@@ -268,4 +265,104 @@ fn without_pgvector_a_recall_says_that_it_compared_words() {
     let found = tenant.recall("sofa", &RecallOptions::default()).unwrap();
     assert_eq!((found.mode, found.data.len()), (RecallMode::Lexical, 1));
     assert!(found.note.unwrap().contains("pgvector"));
+}
+
+/// A process that hangs with the lock of one conversation: appends to others are answered, and those to it once it is free.
+#[test]
+fn a_hanging_process_holds_back_only_its_conversation() {
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let tenant = store.tenant("acme").unwrap();
+    let (busy, free) = (tenant.begin(), tenant.begin());
+    let rows =
+        "SELECT 1 FROM conversation_rows WHERE no = (SELECT min(no) FROM conversation_rows) FOR UPDATE";
+    let hold = format!("BEGIN; SET LOCAL everturn.tenants = '*'; {rows}; SELECT pg_sleep(5); COMMIT");
+    std::thread::scope(|scope| {
+        scope.spawn(|| sql(&database.url(), &hold));
+        let sleeping = "SELECT 1 / count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%pg_sleep(5)%'";
+        until("it is locked", || can(&database.url(), sleeping));
+        let began = std::time::Instant::now();
+        let late = ["one", "two", "three"].map(|word| tenant.conversation(busy).append(NewTurn::user(word)));
+        for nth in 0..20 {
+            tenant.say(free, NewTurn::user(&format!("word {nth}")));
+        }
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        for commit in late {
+            commit.wait().unwrap();
+        }
+    });
+    let said: Vec<String> = tenant.turns(busy).iter().filter_map(words).collect();
+    assert_eq!(said, ["one", "two", "three"]);
+}
+
+fn can(url: &str, command: &str) -> bool {
+    let psql = std::env::var("EVERTURN_TEST_POSTGRES_BIN").map_or("psql".into(), |bin| format!("{bin}/psql"));
+    Command::new(psql)
+        .args(["-q", "-o", "/dev/null", url, "-c", command])
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap()
+        .success()
+}
+
+/// A private turn that is open on one node is absent on the other for those who may not see it.
+#[test]
+fn a_private_turn_that_is_open_elsewhere_is_absent_for_others() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (database.open(), database.open());
+    let called = |store: &Everturn, key: &str, actors: &[&str]| {
+        let actors: Vec<String> = actors.iter().map(ToString::to_string).collect();
+        store.tenant("acme").unwrap().called_by(everturn::Caller::holding(key, KeyRole::Writer, &actors))
+    };
+    let ana = called(&one, "key_ana", &["ana"]);
+    let id = ana.begin();
+    let private = NewStream {
+        actor: Some("ana".into()),
+        visibility: Some(everturn_core::event::Visibility::Private),
+        ..NewStream::default()
+    };
+    let turn = ana.conversation(id).open(private).wait().unwrap().id;
+    let said = |tenant: Tenant| {
+        tenant.conversation(id).open_turn(turn).chunk(None, "x").unwrap_err().code().to_string()
+    };
+    assert_eq!(said(called(&other, "key_bob", &["bob"])), "turn.absent");
+    assert_eq!(said(called(&other, "key_any", &[])), "turn.absent");
+    assert_eq!(said(called(&other, "key_ana", &["ana"])), "turn.open_elsewhere");
+}
+
+/// Erasing while another node compacts the same conversation succeeds.
+#[test]
+fn an_erasure_beside_a_compaction_of_another_node_succeeds() {
+    let Some(database) = Database::new() else { return };
+    let quiet = || {
+        let options = Options { auto_compaction: false, ..Options::default() };
+        Everturn::open_with(&database.url(), options).unwrap()
+    };
+    let (one, other) = (quiet(), quiet());
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    let id = here.begin();
+    let turns: Vec<_> =
+        (0..60).map(|nth| here.say(id, NewTurn::user(&format!("word {nth} of many")))).collect();
+    let options = everturn::CompactOptions {
+        keep_last: Some(1),
+        extractive: true,
+        ..everturn::CompactOptions::default()
+    };
+    here.conversation(id).compaction().compact(options.clone()).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                there.say(id, NewTurn::user("a word more"));
+                let _ = there.conversation(id).compaction().compact(options.clone());
+            }
+        });
+        let erased: Vec<_> = turns
+            .iter()
+            .take(25)
+            .map(|turn| here.conversation(id).erase(turn.id, None, "asked for").wait())
+            .collect();
+        done.store(true, Ordering::SeqCst);
+        erased.into_iter().for_each(|erased| drop(erased.unwrap()));
+    });
 }

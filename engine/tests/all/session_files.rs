@@ -33,13 +33,16 @@ fn lines(text: &str) -> Vec<Value> {
 fn a_session_is_started_logged_ended_and_exported() {
     on_both(|tenant| {
         let chat = tenant
-            .start_session(|id, now| New {
-                subject_key: "image_id".into(),
-                agent_provider: Some("claude".into()),
-                ..New::about("img_1", id, now)
-            })
+            .start_session(
+                |id, now| New {
+                    subject_key: "image_id".into(),
+                    agent_provider: Some("claude".into()),
+                    ..New::about("img_1", id, now)
+                },
+                None,
+            )
             .unwrap();
-        let log = |kind: &str, value: Value| chat.log_session(kind.into(), None, fields(value));
+        let log = |kind: &str, value: Value| chat.log_session(kind.into(), None, fields(value), None);
         assert!(log("photographer_message", json!({"text": "warmer"})).unwrap().turn.is_some());
         log("agent_tool_call", json!({"tool": "crop", "parameters": {"x": 1}})).unwrap();
         log("agent_tool_call", json!({"tool": "blur", "parameters": {}})).unwrap();
@@ -56,9 +59,9 @@ fn a_session_is_started_logged_ended_and_exported() {
         refused(log("session_end", json!({})), "session.frame_type", "end the session instead");
         assert_eq!(chat.state().read().unwrap().pending_tools.len(), 0);
 
-        let summary = chat.end_session(&fields(json!({"kept": 1}))).unwrap();
+        let summary = chat.end_session(&fields(json!({"kept": 1})), None).unwrap();
         assert_eq!((summary.entries, summary.by_type["agent_tool_call"]), (7, 2));
-        refused(chat.end_session(&Fields::default()), "session.ended", "start another");
+        refused(chat.end_session(&Fields::default(), None), "session.ended", "start another");
         refused(log("weather", json!({})), "conversation.not_active", "is closed");
 
         let text = exported(tenant, chat.id());
@@ -165,5 +168,51 @@ fn any_conversation_is_a_session_file_that_can_be_read_back() {
         assert!(longer.starts_with(&text));
         let again = elsewhere.import(longer.as_bytes(), &mut |_| {}).unwrap();
         assert_eq!((again.added, again.conversation.id), (1, id));
+    });
+}
+
+/// An entry whose answer was lost, because the process that owned the store ended, is sent again to the next one.
+#[test]
+fn whatever_is_sent_again_under_its_key_happens_once() {
+    on_both(|tenant| {
+        let key = |name: &str| Some(name.to_string());
+        let start = |subject: &'static str| {
+            tenant.start_session(move |id, now| New::about(subject, id, now), key("start"))
+        };
+        let chat = start("img_1").unwrap();
+        assert_eq!(start("img_1").unwrap().id(), chat.id());
+        refused(start("img_2").map(drop), "idempotency.reused", "different request");
+
+        let log = |kind: &str, value: Value, name: &str| {
+            chat.log_session(kind.into(), None, fields(value), key(name))
+        };
+        // The second time, no call waits for the result any more.
+        let entries = [
+            ("photographer_message", json!({"text": "warmer"})),
+            ("agent_tool_call", json!({"tool": "crop", "parameters": {}})),
+            ("tool_result", json!({"result": "ok"})),
+            ("weather", json!({"sun": true})),
+            ("agent_tool_call", json!({"tool": "blur", "parameters": {}})),
+        ];
+        for (n, (kind, value)) in entries.iter().enumerate() {
+            let first = log(kind, value.clone(), &format!("entry {n}")).unwrap();
+            let again = log(kind, value.clone(), &format!("entry {n}")).unwrap();
+            assert_eq!((first.seq, first.turn), (again.seq, again.turn), "{kind}");
+        }
+        refused(log("weather", json!({"sun": false}), "entry 3"), "idempotency.reused", "different request");
+
+        let end = |name: &str| chat.end_session(&fields(json!({"kept": 1})), key(name));
+        let summary = end("end").unwrap();
+        assert_eq!((summary.entries, summary.by_type["tool_result"]), (6, 2));
+        assert_eq!(end("end").unwrap(), summary);
+        refused(end("another end"), "session.ended", "start another");
+        let kinds: Vec<String> = lines(&exported(tenant, chat.id()))
+            .iter()
+            .map(|line| line["type"].as_str().unwrap().to_string())
+            .collect();
+        let said = entries.iter().map(|(kind, _)| *kind);
+        let expected: Vec<&str> =
+            ["session_start"].into_iter().chain(said).chain(["tool_result", "session_end"]).collect();
+        assert_eq!(kinds, expected);
     });
 }

@@ -10,7 +10,7 @@ use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::tree::{ParentAt, Tree};
 use super::{
-    Branch, Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth,
+    Branch, Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, detect, name_of, nth,
     prompt_title, title,
 };
 use bundle::Bundle;
@@ -286,9 +286,14 @@ const PROMPT: u8 = 1;
 
 /// The line of another file that a session goes on from: the parent of its first line, if that is no subagent's.
 pub fn continues(source: impl BufRead) -> Option<String> {
-    for line in source.take(CONTINUES_BYTES).lines().map_while(Result::ok) {
-        let line = Line::parse(line.trim_start_matches('\u{feff}')).unwrap_or_default();
+    for text in source.take(CONTINUES_BYTES).lines().map_while(Result::ok) {
+        let text = text.trim_start_matches('\u{feff}');
+        let line = Line::parse(text).unwrap_or_default();
         if line.text("uuid").is_some() {
+            // Qwen Code's lines are linked in the same way.
+            if detect::detect(text.as_bytes()) != Some(Format::ClaudeCode) {
+                return None;
+            }
             let parent = ["parentUuid", "logicalParentUuid"].iter().find_map(|name| line.text(name));
             return parent.filter(|id| !id.is_empty() && !line.is("isSidechain")).map(Cow::into_owned);
         }

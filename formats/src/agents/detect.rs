@@ -38,6 +38,8 @@ pub enum Format {
     Copilot,
     /// Kimi CLI: `~/.kimi/sessions/<folder>/<session>/context.jsonl`.
     Kimi,
+    /// Kimi Code: `~/.kimi-code/sessions/<folder>/<session>/agents/<agent>/wire.jsonl`.
+    KimiCode,
     /// Cursor's agent: `~/.cursor/projects/<folder>/agent-transcripts/<session>/<session>.jsonl`.
     Cursor,
     /// opencode: what `opencode export` writes.
@@ -56,7 +58,7 @@ pub enum Format {
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 15] = [
+    pub const ALL: [Format; 16] = [
         Format::ClaudeCode,
         Format::Codex,
         Format::Gemini,
@@ -65,6 +67,7 @@ impl Format {
         Format::Qwen,
         Format::Copilot,
         Format::Kimi,
+        Format::KimiCode,
         Format::Cursor,
         Format::Opencode,
         Format::OpenaiChat,
@@ -85,6 +88,7 @@ impl Format {
             Format::Qwen => "qwen-code",
             Format::Copilot => "copilot-cli",
             Format::Kimi => "kimi-cli",
+            Format::KimiCode => "kimi-code",
             Format::Cursor => "cursor",
             Format::Opencode => "opencode",
             Format::OpenaiChat => "openai-chat",
@@ -134,15 +138,18 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     if !text.starts_with('{') || says(["\"type\":\"session_start\"", "\"type\": \"session_start\""]) {
         return None;
     }
-    let whole = |line: &str| {
+    // An item behind lines of another kind does not make them items.
+    let of_line_at = |at: usize, line: &Line<'_>| if at > 0 && is_item(line) { None } else { of_line(line) };
+    let whole = |at: usize, line: &str| {
         let line = values(line).map_or(line, |values| values[0].get());
-        (json::check(line).is_ok()).then(|| Line::parse(line).and_then(|line| of_line(&line)))
+        (json::check(line).is_ok()).then(|| Line::parse(line).and_then(|line| of_line_at(at, &line)))
     };
     let lines: Vec<&str> = text.lines().take(LINES_MAX).collect();
     if lines.len() > 1 && goes_over_lines(text) {
         return of_beginning(text, false);
     }
-    let found: Vec<Option<Option<(Format, Layout)>>> = lines.iter().map(|line| whole(line.trim())).collect();
+    let found: Vec<Option<Option<(Format, Layout)>>> =
+        lines.iter().enumerate().map(|(at, line)| whole(at, line.trim())).collect();
     if let Some(found) = found.iter().flatten().flatten().next() {
         return Some(*found);
     }
@@ -199,7 +206,7 @@ pub fn unknown(head: &[u8]) -> Error {
     };
     let known: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
     let text = format!(
-        "no format that is known here: it looks like {looks}; known are {}, and exports of Everturn (jsonl, transcript, session)",
+        "unknown format: it looks like {looks}; known are {}, and exports of Everturn (jsonl, transcript, session)",
         known.join(", ")
     );
     Error::invalid("import.unknown", text)
@@ -229,6 +236,8 @@ fn of_first_line(line: &Line<'_>) -> Option<Format> {
         "session" if has("id") && has("timestamp") && has("cwd") => Some(Format::Pi),
         // A session file names its session otherwise.
         "session_start" if has("id") && !has("session_id") => Some(Format::Droid),
+        // The journal that Kimi CLI writes beside its context has no time here.
+        "metadata" if has("protocol_version") && has("created_at") => Some(Format::KimiCode),
         "session.start" if data.is_some_and(|data| data.raw("sessionId").is_some()) => Some(Format::Copilot),
         _ => None,
     }
@@ -284,14 +293,19 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
     if has("role") && (has("content") || has("tool_calls") || has("parts")) {
         return Some((Format::Messages, Layout::Lines));
     }
-    if matches!(kind, Some(kind) if kind.ends_with("_call") || kind.ends_with("_call_output") || kind == "reasoning")
-    {
+    if is_item(line) {
         return Some((Format::OpenaiResponses, Layout::Lines));
     }
     LISTS.iter().find_map(|name| {
         let list = line.raw(name).filter(|raw| raw.starts_with('[') && is_said(name, raw))?;
         Some((shape(list), Layout::Lines))
     })
+}
+
+/// Whether a line is an item of Responses that is no message. A part of a message that opencode keeps in a file is none.
+fn is_item(line: &Line<'_>) -> bool {
+    let kinds = |kind: &str| kind.ends_with("_call") || kind.ends_with("_call_output") || kind == "reasoning";
+    line.text("type").is_some_and(|kind| kinds(&kind)) && line.raw("messageID").is_none()
 }
 
 /// A value of which only the beginning is known.

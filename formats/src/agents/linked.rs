@@ -156,7 +156,9 @@ impl Linked {
         let What::Turn(said, Speaker::Person) = what else { return None };
         let message = Line::parse(&said.message).filter(|_| !self.titled.0)?;
         let content = ["content", "parts"].iter().find_map(|name| message.raw(name));
-        let prompt = prompt_title(&words(content.unwrap_or_default()))?;
+        // Hooks add to what was typed.
+        let typed = payload.text("displayText").map(Cow::into_owned);
+        let prompt = prompt_title(&typed.unwrap_or_else(|| words(content.unwrap_or_default())))?;
         self.titled.0 = true;
         Some(prompt)
     }
@@ -222,8 +224,8 @@ impl Mapper for Linked {
             What::Compaction { summary, tokens_before } => {
                 (entry.thread, _) = self.place(parent, name);
                 self.tree.note(name, entry.thread, None);
-                let what = line.text("type").unwrap_or_default().into_owned();
-                entry.step = EntryContent::Compaction { what, summary, tokens_before, body: body() };
+                entry.step =
+                    EntryContent::Compaction { what: kind(&line), summary, tokens_before, body: body() };
                 out.push(entry);
             }
             What::Other => {
@@ -388,6 +390,9 @@ fn blocks(content: &str) -> String {
 
 /// A line of Qwen Code.
 fn qwen(line: &Line<'_>) -> What {
+    if line.text("subtype").as_deref() == Some("chat_compression") {
+        return compression(line).unwrap_or(What::Other);
+    }
     let message =
         line.object("message").filter(|message| message.list("parts").is_some_and(|p| !p.is_empty()));
     let (Some(kind), Some(_)) = (line.text("type"), message) else { return What::Other };
@@ -409,6 +414,15 @@ fn qwen(line: &Line<'_>) -> What {
         ..ParsedTurn::default()
     };
     What::Turn(Box::new(said), speaker)
+}
+
+/// The history that Qwen Code goes on with begins with the summary of the one before.
+fn compression(line: &Line<'_>) -> Option<What> {
+    let payload = line.object("systemPayload")?;
+    let first = Line::parse(payload.list("compressedHistory")?.first()?.get())?;
+    let summary = Some(words(first.raw("parts")?)).filter(|summary| !summary.is_empty())?;
+    let tokens_before = payload.object("info").and_then(|info| info.number("originalTokenCount"));
+    Some(What::Compaction { summary, tokens_before })
 }
 
 /// A line of Copilot CLI.

@@ -98,7 +98,7 @@ impl Mapper for Opencode {
         let (Some(role), Some(parts)) =
             (role.filter(|role| matches!(role.as_ref(), "user" | "assistant")), parts)
         else {
-            return self.keep(number, "message", made(text.to_string()), out);
+            return self.keep(number, "message", made(text.to_string()), None, out);
         };
         let (steps, rest) = steps(&parts.iter().map(|part| part.get()).collect::<Vec<_>>());
         let at = info.object("time").and_then(|time| time.number("created")).and_then(at);
@@ -116,7 +116,7 @@ impl Mapper for Opencode {
             }
         }
         if turns.is_empty() {
-            return self.keep(number, "message", made(text.to_string()), out);
+            return self.keep(number, "message", made(text.to_string()), None, out);
         }
         let model =
             info.text("modelID").or_else(|| info.object("model").and_then(|model| model.text("modelID")));
@@ -214,7 +214,7 @@ fn tokens_of(tokens: &Line<'_>) -> Tokens {
 }
 
 /// A time in milliseconds since 1970.
-fn at(millis: u64) -> Option<Timestamp> {
+pub fn at(millis: u64) -> Option<Timestamp> {
     let time = Timestamp(i64::try_from(millis).ok()?.checked_mul(1000)?);
     time.check().is_ok().then_some(time)
 }

@@ -6,6 +6,7 @@ use super::detect::{self, HEAD_BYTES, Layout};
 use super::elements::{Elements, Fragment};
 use super::expand::Expanded;
 use super::gemini::Gemini;
+use super::kimi_code::KimiCode;
 use super::line::made;
 use super::lines::{LineRead, Lines};
 use super::linked::Linked;
@@ -112,6 +113,7 @@ impl<R: BufRead> Reader<R> {
             Format::Pi | Format::Droid | Format::Qwen | Format::Copilot => {
                 Box::new(Linked::new(format, name))
             }
+            Format::KimiCode => Box::new(KimiCode::new(name)),
             Format::Opencode => Box::new(Opencode::new(name)),
             other => Box::new(Messages::new(other, name)),
         };

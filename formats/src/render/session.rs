@@ -5,7 +5,7 @@
 use super::{About, Document, Out, is_said, time, title};
 use crate::session::{Fields, New, line};
 use everturn_core::Error;
-use everturn_core::conversation::Lifecycle;
+use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Event, Visibility, kind};
 use everturn_core::json::Raw;
 use everturn_core::message::{Part, block};
@@ -40,7 +40,7 @@ pub struct SessionDocument<'a, W> {
 
 impl<'a, W: Write> SessionDocument<'a, W> {
     pub fn new(out: Out<W>, about: About<'a>) -> SessionDocument<'a, W> {
-        let latest = about.conversation.created;
+        let latest = started(about.conversation);
         SessionDocument {
             out,
             about,
@@ -69,7 +69,7 @@ impl<'a, W: Write> SessionDocument<'a, W> {
                 let extra =
                     extra.map(|(name, text)| Ok((name, Raw::of(text)?))).collect::<Result<_, Error>>()?;
                 let id = conversation.id.to_string();
-                New { extra: Fields(extra), ..New::about(title(conversation), id, conversation.created) }
+                New { extra: Fields(extra), ..New::about(title(conversation), id, started(conversation)) }
                     .line()?
             }
         };
@@ -213,6 +213,11 @@ fn part(raw: &Raw, speech: &'static str) -> Option<(&'static str, Fields)> {
     }
 }
 
+/// Start of the session: an imported one was created here long after its first turn.
+fn started(conversation: &Conversation) -> Timestamp {
+    conversation.began.map_or(conversation.created, |began| began.min(conversation.created))
+}
+
 fn fields<const N: usize>(named: [(&str, Option<Result<Raw, Error>>); N]) -> Option<Fields> {
     let present = named.into_iter().filter_map(|(name, raw)| Some((name.to_string(), raw?)));
     present.map(|(name, raw)| Some((name, raw.ok()?))).collect::<Option<Vec<_>>>().map(Fields)
@@ -311,7 +316,7 @@ impl<W: Write> Document for SessionDocument<'_, W> {
             Some(end) => end,
             None if conversation.state == Lifecycle::Closed => Fields(vec![
                 ("ended_at".into(), Raw::of(&self.latest)?),
-                ("duration_s".into(), Raw::of(&seconds(conversation.created, self.latest))?),
+                ("duration_s".into(), Raw::of(&seconds(started(conversation), self.latest))?),
             ]),
             None => return self.out.flush(),
         };

@@ -1,21 +1,30 @@
 //! From a log to a transcript value.
 
 use super::{
-    About, BARE_EVENT, CARRIED, Carried, Derived, GivenChange, GivenEvent, Labels, NO_EVENT, STATE_REASON,
-    TYPE, VERSION, changes_state, prompt_content,
+    About, BARE_EVENT, CARRIED, Carried, DATA, Derived, GivenChange, GivenEvent, Labels, NO_EVENT,
+    STATE_REASON, TYPE, VERSION, changes_state, prompt_content,
 };
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
+use everturn_core::asset::Asset;
+use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings, SystemPrompt};
 use everturn_core::event::{Event, Visibility, kind};
 use everturn_core::id::{ConversationId, EventId, TurnId};
-use everturn_core::json::Raw;
+use everturn_core::json::{self, Raw};
+use everturn_core::message;
+use everturn_core::pairing;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
+use everturn_core::viewer::audience_of;
 use everturn_core::write::StateBody;
+use everturn_views::state::{ToolBody, speaks_of_tools};
 use serde::ser::{Error as _, SerializeSeq};
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value as Json;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Write;
 
 /// Input of [`export`].
@@ -33,6 +42,12 @@ pub struct Source<'a> {
     pub read: &'a dyn Fn(u64) -> Result<Vec<Turn>, Error>,
     /// Whether assets were added to it.
     pub has_assets: bool,
+    /// The bytes with this hash, `None` if they are not here. Absent if the value is to be without bytes.
+    pub bytes: Option<&'a dyn Fn(Hash) -> Result<Option<Vec<u8>>, Error>>,
+    /// Calls before the first message that wait for their result, in order.
+    pub waiting: &'a [WaitingCall],
+    /// Ids of all calls that wait for their result or were given up.
+    pub unanswered: &'a HashSet<String>,
     /// The handoff note of its checkpoint; without one, the summary that it was imported with.
     pub summary: Option<&'a str>,
     /// `seq` after which events are shown, if the log has more of them than the budget allows.
@@ -41,9 +56,20 @@ pub struct Source<'a> {
     pub in_force: &'a BTreeSet<u64>,
 }
 
+/// A call that waits for its result.
+#[derive(Clone, Debug)]
+pub struct WaitingCall {
+    /// The call.
+    pub body: ToolBody,
+    /// Time since which it waits.
+    pub at: Timestamp,
+    /// Actors that may see it; `None` if everyone may.
+    pub audience: Option<Vec<String>>,
+}
+
 /// The value, keys in the order of the specification.
 #[derive(Serialize)]
-struct Value<'a, M, E> {
+struct Value<'a, M, E, A> {
     #[serde(rename = "_type")]
     marker: &'static str,
     version: u64,
@@ -54,7 +80,7 @@ struct Value<'a, M, E> {
     metadata: BTreeMap<String, Raw>,
     messages: M,
     events: E,
-    assets: &'a [Raw],
+    assets: A,
     #[serde(flatten)]
     further: BTreeMap<&'a str, &'a Raw>,
 }
@@ -131,7 +157,9 @@ struct LifecycleEvent {
     visibility: Visibility,
     text: String,
     blocks: [Raw; 0],
-    id: EventId,
+    /// Absent where no event of the log says this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<EventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     turn: Option<TurnId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,18 +170,95 @@ struct LifecycleEvent {
     metadata: Option<Raw>,
 }
 
-/// The index in `messages` of each current turn's message; `None` where it is summarized, trimmed or open. Known once the
-/// messages are written, which is before the events.
-type Indices = RefCell<HashMap<TurnId, Option<usize>>>;
+/// Facts about what is written so far: messages come first, then events, then assets.
+#[derive(Default)]
+struct SoFar {
+    /// The index in `messages` of each current turn's message; `None` where it is summarized, trimmed or open.
+    indices: HashMap<TurnId, Option<usize>>,
+    /// Assets that messages refer to.
+    shown_assets: HashSet<String>,
+    /// Calls whose result is not among the messages and that nothing waits for: their turn, and the actors that may see it
+    /// if not everyone may.
+    settled: BTreeMap<String, (TurnId, Option<Vec<String>>)>,
+    /// Calls that an event tells to run, and calls that one tells to be finished, after their message.
+    started: HashSet<String>,
+    finished: HashSet<String>,
+}
+
+impl SoFar {
+    fn message(&mut self, turn: &Turn, message: &Raw, unanswered: &HashSet<String>) {
+        let text = message.get();
+        if !speaks_of_tools(text) && !text.contains("asset_") {
+            return;
+        }
+        let Some(value) = message.read::<Json>() else { return };
+        self.shown_assets.extend(message::asset_ids(&value));
+        let pairs = pairing::pair([&value]);
+        for id in pairs.results.iter().filter_map(|result| result.id) {
+            self.settled.remove(id);
+        }
+        let calls = pairs.calls.iter().filter(|call| call.result.is_none()).filter_map(|call| call.id);
+        let settled = calls.filter(|id| !unanswered.contains(*id));
+        self.settled.extend(settled.map(|id| (id.to_string(), (turn.id, audience_of(turn)))));
+    }
+
+    fn event(&mut self, event: &Event) {
+        let id = || event.read::<ToolBody>().map(|body| body.tool_call_id);
+        match (event.kind.as_str(), event.turn) {
+            (kind::TOOL_STARTED, _) => self.started.extend(id()),
+            (kind::TOOL_FINISHED, _) => {
+                let id = id().unwrap_or_default();
+                self.started.remove(&id);
+                self.finished.insert(id);
+            }
+            (_, Some(turn)) if !self.finished.is_empty() => {
+                self.finished.retain(|id| self.settled.get(id).is_none_or(|(settled, _)| *settled != turn));
+            }
+            _ => {}
+        }
+    }
+
+    /// Events that say of calls what messages and events do not: that their result is no longer awaited, because it was
+    /// erased or is not for the reader, or that it still is, although the call is before the first message.
+    fn rest(&self, source: &Source<'_>) -> Vec<Result<Written, Error>> {
+        let tool = |kind: &str, body: ToolBody, at: Timestamp, audience: Option<Vec<String>>| {
+            let mut metadata: BTreeMap<String, Raw> = Raw::of(&body)?.read().unwrap_or_default();
+            let visibility = if audience.is_some() { Visibility::Private } else { Visibility::Internal };
+            if let Some(audience) = audience {
+                metadata.insert("audience".into(), Raw::of(&audience)?);
+            }
+            let metadata = Some(Raw::of(&metadata)?);
+            let event = LifecycleEvent { visibility, metadata, ..LifecycleEvent::new(kind, at) };
+            Ok(Written::Lifecycle(event))
+        };
+        let finished = |id: &str, at, audience| {
+            let body = ToolBody { tool_call_id: id.to_string(), tool_name: None, summary: None };
+            tool(kind::TOOL_FINISHED, body, at, audience)
+        };
+        let now = source.conversation.updated;
+        let settled = self.settled.iter().filter(|(id, _)| !self.finished.contains(*id));
+        let mut rest: Vec<_> =
+            settled.map(|(id, (_, audience))| finished(id, now, audience.clone())).collect();
+        for WaitingCall { body, at, audience } in source.waiting {
+            // As it was called, not as it was announced.
+            if self.started.contains(&body.tool_call_id) {
+                rest.push(finished(&body.tool_call_id, *at, audience.clone()));
+            }
+            rest.push(tool(kind::TOOL_STARTED, body.clone(), *at, audience.clone()));
+        }
+        rest
+    }
+}
 
 /// Writes the conversation as a transcript value, version 2. Messages keep the exact bytes they were given with.
 pub fn export(source: &Source<'_>, mut out: impl Write) -> Result<(), Error> {
     let origin = Origin::of(source)?;
-    let assets = if source.has_assets { assets(source, &origin)? } else { Vec::new() };
+    let added = if source.has_assets { assets(source, &origin)? } else { Vec::new() };
     let mut labels = Labels::default();
-    assets.iter().for_each(|asset| labels.add(asset));
+    added.iter().for_each(|asset| labels.add(&asset.descriptor));
 
-    let (failed, indices) = (RefCell::default(), Indices::default());
+    let (failed, so_far) = (RefCell::default(), RefCell::<SoFar>::default());
+    let assets = added.iter().map(|asset| asset.write(source, &so_far.borrow()));
     let value = Value {
         marker: TYPE,
         version: VERSION,
@@ -164,9 +269,9 @@ pub fn export(source: &Source<'_>, mut out: impl Write) -> Result<(), Error> {
             None => origin.kept.get("summary").cloned(),
         },
         metadata: metadata(source, &origin)?,
-        messages: List { items: RefCell::new(messages(source, &indices)), failed: &failed },
-        events: List { items: RefCell::new(events(source, &origin, &labels, &indices)), failed: &failed },
-        assets: &assets,
+        messages: List { items: RefCell::new(messages(source, &so_far)), failed: &failed },
+        events: List { items: RefCell::new(events(source, &origin, &labels, &so_far)), failed: &failed },
+        assets: List { items: RefCell::new(assets), failed: &failed },
         further: origin.further(),
     };
     let written = serde_json::to_writer(&mut out, &value);
@@ -297,7 +402,7 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
 /// summarized nor trimmed.
 fn messages<'a>(
     source: &'a Source<'_>,
-    indices: &'a Indices,
+    so_far: &'a RefCell<SoFar>,
 ) -> impl Iterator<Item = Result<Raw, Error>> + 'a {
     let (start, _) = source.conversation.view_start();
     let mut count = 0;
@@ -307,7 +412,11 @@ fn messages<'a>(
             Err(error) => return Some(Err(error)),
         };
         let message = turn.message.clone().filter(|_| turn.place > start && is_said(&turn));
-        indices.borrow_mut().insert(turn.id, message.as_ref().map(|_| count));
+        let mut so_far = so_far.borrow_mut();
+        so_far.indices.insert(turn.id, message.as_ref().map(|_| count));
+        if let Some(message) = &message {
+            so_far.message(&turn, message, source.unanswered);
+        }
         count += usize::from(message.is_some());
         message.map(Ok)
     })
@@ -321,19 +430,22 @@ fn events<'a>(
     source: &'a Source<'_>,
     origin: &'a Origin,
     labels: &'a Labels,
-    indices: &'a Indices,
+    so_far: &'a RefCell<SoFar>,
 ) -> impl Iterator<Item = Result<Written, Error>> + 'a {
     let mut turns = source.each_turn().peekable();
     let Source { events_after, in_force, .. } = *source;
     let is_shown = move |event: &Event| event.seq > events_after || in_force.contains(&event.seq);
-    source.each_event().filter(move |event| event.as_ref().map_or(true, is_shown)).filter_map(move |event| {
+    let shown = source.each_event().filter(move |event| event.as_ref().map_or(true, is_shown));
+    let shown = shown.filter_map(move |event| {
         let written = event.and_then(|event| {
+            so_far.borrow_mut().event(&event);
             while turns.next_if(|turn| turn.as_ref().is_ok_and(|turn| turn.seq < event.seq)).is_some() {}
             let turn = turns.next_if(|turn| turn.as_ref().map_or(true, |turn| turn.seq == event.seq));
-            write(&event, turn.transpose()?, origin, labels, indices)
+            write(&event, turn.transpose()?, origin, labels, &so_far.borrow().indices)
         });
         written.transpose()
-    })
+    });
+    shown.chain(std::iter::once_with(move || so_far.borrow().rest(source)).flatten())
 }
 
 /// An event in the form of the value, with the turn that it began; `None` if the value does not show it.
@@ -342,10 +454,10 @@ fn write(
     turn: Option<Turn>,
     origin: &Origin,
     labels: &Labels,
-    indices: &Indices,
+    indices: &HashMap<TurnId, Option<usize>>,
 ) -> Result<Option<Written>, Error> {
     if let Some(turn) = turn {
-        let index = indices.borrow().get(&turn.id).copied().flatten();
+        let index = indices.get(&turn.id).copied().flatten();
         let derived = || Derived::of(turn.role, event.visibility, turn.message.as_ref(), labels);
         let given = event.read::<TurnBody>().and_then(|body| body.event);
         return Ok(match given.as_ref().map(Raw::get) {
@@ -358,7 +470,7 @@ fn write(
     if let Some(given) = origin.given(event) {
         // The event of a message that stands elsewhere in the log.
         let turn = given.read::<BTreeMap<String, Raw>>().and_then(|fields| fields.get("turn")?.read());
-        let index = turn.and_then(|turn: TurnId| indices.borrow().get(&turn).copied());
+        let index = turn.and_then(|turn: TurnId| indices.get(&turn).copied());
         let given = match index {
             Some(index) => linked(given, index)?,
             None => given,
@@ -408,17 +520,31 @@ fn lifecycle(event: &Event) -> Result<LifecycleEvent, Error> {
         }
     };
     Ok(LifecycleEvent {
-        kind: event.kind.clone(),
-        role: Role::System,
         visibility: event.visibility,
         text,
-        blocks: [],
-        id: event.id,
+        id: Some(event.id),
         turn: event.turn,
         actor: event.actor.clone(),
-        at: event.occurred_at.unwrap_or(event.at),
         metadata,
+        ..LifecycleEvent::new(&event.kind, event.occurred_at.unwrap_or(event.at))
     })
+}
+
+impl LifecycleEvent {
+    fn new(kind: &str, at: Timestamp) -> LifecycleEvent {
+        LifecycleEvent {
+            kind: kind.to_string(),
+            role: Role::System,
+            visibility: Visibility::Internal,
+            text: String::new(),
+            blocks: [],
+            id: None,
+            turn: None,
+            actor: None,
+            at,
+            metadata: None,
+        }
+    }
 }
 
 /// A body as it is, except that a system prompt shows its fingerprint only: its text is in the value's metadata, once.
@@ -436,8 +562,39 @@ fn without_prompt(kind: &str, text: &str) -> Result<Raw, Error> {
     Raw::of(&fields)
 }
 
-/// The descriptors, as they were given.
-fn assets(source: &Source<'_>, origin: &Origin) -> Result<Vec<Raw>, Error> {
+/// An asset of the log.
+struct Added {
+    /// The descriptor, as it was given.
+    descriptor: Raw,
+    /// Whether it came with a turn.
+    is_of_turn: bool,
+}
+
+impl Added {
+    /// The descriptor with the bytes, if a message refers to it or no turn brought it. Without them it has no hash: bytes
+    /// that are not in the value are not missing where it is imported.
+    fn write(&self, source: &Source<'_>, so_far: &SoFar) -> Result<Raw, Error> {
+        let asset = self.descriptor.read::<Asset>();
+        let Some((id, sha256)) = asset.and_then(|asset| Some((asset.id, asset.sha256?))) else {
+            return Ok(self.descriptor.clone());
+        };
+        let is_carried = !self.is_of_turn || so_far.shown_assets.contains(&id);
+        let data = match source.bytes.filter(|_| is_carried) {
+            Some(bytes) => match bytes(sha256)? {
+                Some(bytes) => Some(json::quote(&BASE64.encode(bytes))),
+                None => return Ok(self.descriptor.clone()),
+            },
+            None => None,
+        };
+        let fields = json::fields(self.descriptor.get());
+        let is_kept = |key: &str| data.is_some() || !matches!(key, "sha256" | "pieces");
+        let fields = fields.iter().filter(|(key, _)| is_kept(key));
+        let fields = fields.map(|(key, value)| (&**key, value.to_string()));
+        Raw::joined(json::object(fields.chain(data.clone().map(|data| (DATA, data)))))
+    }
+}
+
+fn assets(source: &Source<'_>, origin: &Origin) -> Result<Vec<Added>, Error> {
     let mut assets = Vec::new();
     for event in source.each_event() {
         let event = event?;
@@ -445,8 +602,9 @@ fn assets(source: &Source<'_>, origin: &Origin) -> Result<Vec<Raw>, Error> {
             && origin.given(&event).is_none()
             && let Some(text) = event.text()
         {
-            let asset = Raw::new(text.to_string());
-            assets.push(asset.map_err(|error| error.at(format_args!("seq {}", event.seq)))?);
+            let descriptor = Raw::new(text.to_string());
+            let descriptor = descriptor.map_err(|error| error.at(format_args!("seq {}", event.seq)))?;
+            assets.push(Added { descriptor, is_of_turn: event.turn.is_some() });
         }
     }
     Ok(assets)

@@ -1,10 +1,13 @@
 //! From a transcript value to settings, assets, turns and events.
 
 use super::{
-    About, BARE_EVENT, CARRIED, Carried, Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION, changes_state,
-    prompt_content,
+    About, BARE_EVENT, CARRIED, Carried, DATA, Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION,
+    changes_state, prompt_content,
 };
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
+use everturn_core::asset::{self, Asset};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Visibility, check_name, kind};
@@ -12,9 +15,11 @@ use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::{self, Raw};
 use everturn_core::message;
 use everturn_core::turn::Role;
+use everturn_core::write::SupersededBody;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
 use everturn_views::state;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
@@ -35,13 +40,42 @@ pub struct Imported {
     pub items: Vec<Item>,
 }
 
-/// An asset's descriptor.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// An asset.
+#[derive(Clone, PartialEq, Debug)]
 pub struct AssetItem {
     /// Its id, unique among the value's assets.
     pub id: String,
-    /// The descriptor as it came: the body of `asset.added`.
+    /// The descriptor as it came, without the bytes: the body of `asset.added`.
     pub raw: Raw,
+    /// Readers that may see it.
+    pub visibility: Visibility,
+    data: Option<Data>,
+}
+
+/// Bytes of an asset that are not decoded yet.
+#[derive(Clone, PartialEq, Debug)]
+struct Data {
+    asset: Asset,
+    encoded: Raw,
+    path: String,
+}
+
+impl AssetItem {
+    /// Its hash and its bytes, which match all that the descriptor says of them; `None` if the value has none.
+    pub fn bytes(&self) -> Result<Option<(Hash, Vec<u8>)>, Error> {
+        let Some(Data { asset, encoded, path }) = &self.data else { return Ok(None) };
+        let encoded: Option<Cow<'_, str>> = encoded.read();
+        let bytes = encoded.and_then(|encoded| BASE64.decode(&*encoded).ok());
+        let bytes = bytes.ok_or_else(|| wrong(path, "must be the bytes of the asset, in base64"))?;
+        let sha256 = Hash::of(&bytes);
+        let is_it = asset.sha256 == Some(sha256)
+            && asset.bytes.is_none_or(|length| length == bytes.len() as u64)
+            && (asset.pieces.is_empty() || asset.pieces == asset::pieces(&bytes));
+        match is_it {
+            true => Ok(Some((sha256, bytes))),
+            false => Err(wrong(path, "has other bytes than the descriptor says; was the file changed?")),
+        }
+    }
 }
 
 /// One step of the conversation.
@@ -80,6 +114,16 @@ pub enum Item {
 }
 
 impl Item {
+    /// Ids of the assets that a turn refers to.
+    pub fn asset_ids(&self) -> Vec<String> {
+        match self {
+            Item::Turn { message, .. } if message.get().contains("asset_") => {
+                message.read().map(|message| message::asset_ids(&message)).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The body of the event that stores an [`Item::Event`]; `None` for a turn, whose body is a `TurnBody`.
     pub fn body(&self) -> Option<Result<Raw, Error>> {
         match self {
@@ -271,14 +315,24 @@ fn assets(value: &mut Fields) -> Result<Vec<AssetItem>, Error> {
     let mut ids = HashSet::new();
     numbered("$.assets", list(value, "assets")?.unwrap_or_default(), |path, raw| {
         let fields = object(path, &raw)?;
-        let path = format!("{path}.id");
-        let id: String =
-            fields.get("id").and_then(Raw::read).ok_or_else(|| wrong(&path, "must be a text"))?;
-        check_name("asset id", &id).map_err(|error| error.at(&path))?;
+        let at = format!("{path}.id");
+        let id: String = fields.get("id").and_then(Raw::read).ok_or_else(|| wrong(&at, "must be a text"))?;
+        check_name("asset id", &id).map_err(|error| error.at(&at))?;
         if !ids.insert(id.clone()) {
-            return Err(wrong(&path, format!("{:?} is there twice; give each asset its own id", clip(&id))));
+            return Err(wrong(&at, format!("{:?} is there twice; give each asset its own id", clip(&id))));
         }
-        Ok(AssetItem { id, raw })
+        let described = raw.read::<Asset>();
+        let visibility = described.as_ref().map_or(Visibility::Internal, |asset| asset.visibility);
+        // Without a hash, what another program calls data stays in the descriptor.
+        let encoded = fields.get(DATA).cloned().zip(described.filter(|asset| asset.sha256.is_some()));
+        let Some((encoded, asset)) = encoded else {
+            return Ok(AssetItem { id, raw, visibility, data: None });
+        };
+        let fields = json::fields(raw.get());
+        let kept = fields.iter().filter(|(key, _)| key != DATA);
+        let raw = Raw::joined(json::object(kept.map(|(key, value)| (&**key, value.to_string()))))?;
+        let data = Some(Data { asset, encoded, path: format!("{path}.{DATA}") });
+        Ok(AssetItem { id, raw, visibility, data })
     })
 }
 
@@ -491,7 +545,7 @@ fn pair(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> Result<V
 }
 
 /// The same where events name their messages. Messages are stored in their order, in which the conversation reads: one
-/// that was edited may stand before its event, which is then kept apart from it.
+/// that was edited stands where the first turn of its chain stood, before its event, which is then kept apart from it.
 fn pair_linked(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> Result<Vec<Item>, Error> {
     let mut event_of: HashMap<usize, usize> = HashMap::new();
     for (e, event) in events.iter().enumerate() {
@@ -505,12 +559,14 @@ fn pair_linked(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> R
     }
     let index_of: HashMap<usize, usize> =
         event_of.iter().map(|(message, event)| (*event, *message)).collect();
+    let first_of = first_of_chains(&events, &index_of);
     let mut items = Vec::with_capacity(messages.len().max(events.len()));
     let mut events: Vec<Option<Given>> = events.into_iter().map(Some).collect();
     let mut waiting = messages.into_iter().enumerate().peekable();
     for e in 0..events.len() {
         let index = index_of.get(&e).copied();
-        while let Some((m, message)) = waiting.next_if(|(m, _)| index.is_some_and(|index| *m < index)) {
+        let before = index.or_else(|| first_of.get(&e).map(|message| message + 1));
+        while let Some((m, message)) = waiting.next_if(|(m, _)| before.is_some_and(|before| *m < before)) {
             let event = event_of.get(&m).and_then(|e| events[*e].as_ref());
             items.push(message.apart_from(event)?);
         }
@@ -525,6 +581,38 @@ fn pair_linked(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> R
         items.push(message.without_event()?);
     }
     Ok(items)
+}
+
+/// For each event of a turn that was edited, the index of the message that is read in its place.
+fn first_of_chains(events: &[Given], index_of: &HashMap<usize, usize>) -> HashMap<usize, usize> {
+    let mut by: HashMap<TurnId, TurnId> = HashMap::new();
+    for event in events.iter().filter(|event| event.kind == kind::SUPERSEDED) {
+        let body = event.raw.read::<Fields>().and_then(|fields| fields.get("metadata")?.read());
+        if let (Some(turn), Some(SupersededBody { by: successor })) = (event.about.turn, body) {
+            by.insert(turn, successor);
+        }
+    }
+    // Each turn is looked up once: chains may be long, and a value may name turns in a circle.
+    let mut read: HashMap<TurnId, Option<usize>> = HashMap::new();
+    for (event, index) in index_of {
+        read.extend(events[*event].about.turn.map(|turn| (turn, Some(*index))));
+    }
+    let mut first = HashMap::new();
+    for (n, event) in events.iter().enumerate() {
+        if !event.is_message() || index_of.contains_key(&n) {
+            continue;
+        }
+        let (mut chain, mut turn) = (Vec::new(), event.about.turn);
+        while let Some(next) = turn.filter(|turn| !read.contains_key(turn)) {
+            read.insert(next, None);
+            chain.push(next);
+            turn = by.get(&next).copied();
+        }
+        let index = turn.and_then(|turn| read.get(&turn).copied().flatten());
+        read.extend(chain.into_iter().map(|turn| (turn, index)));
+        first.extend(index.map(|index| (n, index)));
+    }
+    first
 }
 
 /// A turn with its event, which is kept only if export would not derive it.

@@ -1,7 +1,9 @@
 //! Every rule of the importers, on small files in the shapes that programs write.
 
 use everturn_core::id::ConversationId;
-use everturn_formats::agents::{Entry, EntryContent, Format, Opened, Origin, ParsedTurn, Problem, open};
+use everturn_formats::agents::{
+    self, Entry, EntryContent, Format, Opened, Origin, ParsedTurn, Problem, open,
+};
 use serde_json::{Value, json};
 
 /// Everything that was read from a file.
@@ -910,6 +912,151 @@ fn kimi_cli_sessions_are_read_as_they_are() {
     assert_eq!(id("/copy/5b1e-1/context.jsonl"), read.threads[0].0);
     assert_ne!(id("/copy/5b1e-1/context_1.jsonl"), read.threads[0].0);
     assert_ne!(id("/copy/5b1e-2/context.jsonl"), read.threads[0].0);
+}
+
+#[test]
+fn qwen_code_summaries_are_compactions_and_what_hooks_add_is_no_title() {
+    let line = |uuid: &str, kind: &str, rest: Value| {
+        let mut line = json!({"uuid":uuid,"parentUuid":null,"sessionId":"q-1","timestamp":"2026-01-02T03:04:05.000Z","type":kind});
+        line.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        line
+    };
+    let hook = "<qwen:user-prompt-submit-context>\nfrom a hook\n</qwen:user-prompt-submit-context>";
+    let said = json!({"message":{"role":"user","parts":[{"text":"Read it."},{"text":hook}]},"systemPayload":{"displayText":"Read it."}});
+    let summary = json!([{"role":"user","parts":[{"text":"They read it."}]},{"role":"model","parts":[{"text":"Got it."}]}]);
+    let compressed = json!({"subtype":"chat_compression","systemPayload":{"info":{"originalTokenCount":49127},"compressedHistory":summary}});
+    let failed = json!({"subtype":"chat_compression","systemPayload":{"info":{"compressionStatus":2}}});
+    let file = [line("u1", "user", said), line("u2", "system", compressed), line("u3", "system", failed)];
+    let read = read(lines(&file).as_bytes()).unwrap();
+    let compactions: Vec<(&str, Option<u64>)> = read
+        .entries
+        .iter()
+        .filter_map(|entry| match &entry.step {
+            EntryContent::Compaction { summary, tokens_before, .. } => {
+                Some((summary.as_str(), *tokens_before))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(compactions, [("They read it.", Some(49127))]);
+    assert_eq!(read.entries[0].title.as_deref(), Some("Read it."));
+}
+
+#[test]
+fn kimi_code_journals_are_read_step_by_step() {
+    let at = |n: u64| 1_785_612_800_000 + n * 1000;
+    let event = |n: u64, event: Value| json!({"type":"context.append_loop_event","event":event,"time":at(n)});
+    let said = |n: u64, text: &str, kind: &str| {
+        json!({"type":"context.append_message","message":{"role":"user","content":[{"type":"text","text":text}],
+            "toolCalls":[],"origin":{"kind":kind}},"time":at(n)})
+    };
+    let part = |n: u64, part: Value| event(n, json!({"type":"content.part","stepUuid":"st-1","part":part}));
+    let call = |n: u64, id: &str| {
+        event(
+            n,
+            json!({"type":"tool.call","stepUuid":"st-1","toolCallId":id,"name":"Bash","args":{"command":"ls"}}),
+        )
+    };
+    let result = |n: u64, id: &str, result: Value| {
+        event(n, json!({"type":"tool.result","toolCallId":id,"result":result}))
+    };
+    let usage = json!({"inputOther":9,"output":4,"inputCacheRead":100,"inputCacheCreation":1});
+    let file = [
+        json!({"type":"metadata","protocol_version":"1.4","created_at":at(0)}),
+        json!({"type":"config.update","profileName":"agent","systemPrompt":"You are Kimi Code.","time":at(0)}),
+        json!({"type":"turn.prompt","input":[{"type":"text","text":"List the files"}],"origin":{"kind":"user"},"time":at(1)}),
+        said(1, "<system-reminder>Plan mode is active.</system-reminder>", "injection"),
+        said(1, "List the files", "user"),
+        event(2, json!({"type":"step.begin","uuid":"st-1","turnId":"0","step":1})),
+        json!({"type":"llm.request","kind":"loop","model":"kimi-k2.7-code","time":at(2)}),
+        part(3, json!({"type":"think","think":"hm"})),
+        part(3, json!({"type":"text","text":"I look."})),
+        call(4, "Bash_0"),
+        call(4, "Bash_1"),
+        result(5, "Bash_0", json!({"output":"a.txt"})),
+        result(6, "Bash_1", json!({"output":"no such file","isError":true})),
+        event(7, json!({"type":"step.end","uuid":"st-1","usage":usage,"finishReason":"tool_use"})),
+        json!({"type":"context.apply_compaction","summary":"They listed files.","tokensBefore":15912,"time":at(8)}),
+        event(9, json!({"type":"step.begin","uuid":"st-2"})),
+        event(9, json!({"type":"content.part","stepUuid":"st-2","part":{"type":"text","text":"Do"}})),
+    ];
+    let path = "/home/u/.kimi-code/sessions/wd_a/session_1/agents/main/wire.jsonl";
+    let read = read_at(path, &lines(&file));
+    let events = ["metadata", "config.update", "turn.prompt", "llm.request", "context.apply_compaction"];
+    assert_eq!((read.format.name(), kept(&read)), ("kimi-code", events.to_vec()));
+    let call = |id: &str| json!({"type":"tool_call","id":id,"name":"Bash","arguments":{"command":"ls"}});
+    let answered = |id: &str, content: &str| json!({"type":"tool_result","tool_use_id":id,"name":"Bash","content":content});
+    let mut failed = answered("Bash_1", "no such file");
+    failed["is_error"] = json!(true);
+    assert_eq!(
+        messages(&read)[2..],
+        [
+            json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"I look."},call("Bash_0"),call("Bash_1")]}),
+            json!({"role":"tool","content":[answered("Bash_0", "a.txt")]}),
+            json!({"role":"tool","content":[failed]}),
+            json!({"role":"assistant","content":[{"type":"text","text":"Do"}]}),
+        ]
+    );
+    let titles: Vec<&str> = read.entries.iter().filter_map(|entry| entry.title.as_deref()).collect();
+    assert_eq!(titles, ["List the files"]);
+    assert!(read.entries.iter().any(|entry| entry.step == EntryContent::System("You are Kimi Code.".into())));
+    let turn = |read: &Read, name: usize| {
+        let mut turns = read.entries.iter().filter_map(|entry| match &entry.step {
+            EntryContent::Turn(turn) => Some((entry.name, entry.key, entry.at, turn.clone())),
+            _ => None,
+        });
+        turns.nth(name).unwrap()
+    };
+    let (_, _, time, step) = turn(&read, 2);
+    assert_eq!(time, Some("2026-08-01T19:33:22Z".parse().unwrap()));
+    let tokens = step.tokens.unwrap();
+    assert_eq!(
+        (step.model.as_deref(), tokens.prompt, tokens.completion),
+        (Some("kimi-k2.7-code"), Some(110), Some(4))
+    );
+    // A step that goes on is a newer version of itself.
+    let mut more = file.to_vec();
+    more.push(event(10, json!({"type":"content.part","stepUuid":"st-2","part":{"type":"text","text":"ne"}})));
+    let (before, after) = (turn(&read, 5), turn(&read_at(path, &lines(&more)), 5));
+    assert!(before.0 == after.0 && before.1 != after.1);
+    // A subagent names the session that it worked for.
+    let agent = read_at("/copy/session_1/agents/agent-0/wire.jsonl", &lines(&file));
+    assert_eq!(
+        (agent.threads[0].1.agent.as_deref(), agent.threads[0].1.parent),
+        (Some("agent-0"), Some(read.threads[0].0))
+    );
+    // The journal that Kimi CLI keeps beside its context would say everything twice.
+    let other = "{\"type\":\"metadata\",\"protocol_version\":\"1.9\"}\n{\"timestamp\":1.5,\"message\":{\"type\":\"TurnBegin\",\"payload\":{}}}\n";
+    assert_eq!(agents::detect(other.as_bytes()), None);
+}
+
+/// Regression: one item made a file one of Responses, whatever its other lines were; they were lost as turns.
+#[test]
+fn an_item_among_other_lines_decides_nothing() {
+    let reasoning = json!({"type":"reasoning","id":"rs_1","summary":[]});
+    let others = [
+        json!({"type":"user","content":"hi"}),
+        reasoning.clone(),
+        json!({"type":"assistant","content":"ho"}),
+    ];
+    assert_eq!(agents::detect(lines(&others).as_bytes()), None);
+    let part = json!({"id":"prt_1","sessionID":"ses_1","messageID":"msg_1","type":"reasoning","text":"hm"});
+    assert_eq!(agents::detect(part.to_string().as_bytes()), None);
+    let items = [reasoning, json!({"type":"function_call","call_id":"c1","name":"ls","arguments":"{}"})];
+    assert_eq!(agents::detect(lines(&items).as_bytes()), Some(agents::Format::OpenaiResponses));
+}
+
+/// Regression: a session of Qwen Code was joined to one of Claude Code, whose lines are linked in the same way.
+#[test]
+fn only_sessions_of_claude_code_go_on_in_other_files() {
+    let line = |message: Value| {
+        json!({"type":"user","uuid":"u2","parentUuid":"u1","sessionId":"s","timestamp":"2026-01-01T00:00:00Z","message":message})
+            .to_string()
+    };
+    let claude = line(json!({"role":"user","content":"hi"}));
+    assert_eq!(agents::continues(claude.as_bytes()).as_deref(), Some("u1"));
+    let qwen = line(json!({"role":"user","parts":[{"text":"hi"}]}));
+    assert_eq!(agents::continues(qwen.as_bytes()), None);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use everturn_core::conversation::{Conversation, Lifecycle, Parent, Settings, Sys
 use everturn_core::event::{Body, Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, EventId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::pairing::pair;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn, TurnBody, TurnRow};
 use everturn_core::write::{
@@ -13,8 +14,9 @@ use everturn_core::write::{
     Statement, StatementsOf, SummaryRow, Traces, Turns, plan,
 };
 use everturn_formats::transcript::{Imported, Item, STATE_REASON, Source, export};
+use serde_json::Value;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::RangeInclusive;
 
 /// 2026-01-01T00:00:00Z.
@@ -296,6 +298,12 @@ impl Log {
         turns.sort_by_key(|turn| turn.seq);
         let mut read: Vec<Turn> = turns.iter().filter(|turn| turn.superseded_by.is_none()).cloned().collect();
         read.sort_by_key(|turn| turn.place);
+        // Those without a result wait for it.
+        let mut calls = HashSet::new();
+        for message in turns.iter().filter_map(|turn| turn.message.as_ref()?.read::<Value>()) {
+            let called = pair([&message]).calls.iter().filter_map(|call| call.id.map(String::from)).collect();
+            calls = &calls | &called;
+        }
         let source = Source {
             conversation,
             system_prompt,
@@ -306,6 +314,9 @@ impl Log {
             turns: &|after| Ok(turns.iter().filter(|turn| turn.seq > after).take(2).cloned().collect()),
             read: &|after| Ok(read.iter().filter(|turn| turn.place > after).take(2).cloned().collect()),
             has_assets: true,
+            bytes: Some(&|_| Ok(None)),
+            waiting: &[],
+            unanswered: &calls,
             summary: self.summary.as_deref(),
             events_after: 0,
             in_force: &BTreeSet::new(),

@@ -1,8 +1,8 @@
 //! Ending streams when their credential ends.
 //!
 //! A live stream outlasts the request that opened it, so it is not enough to check its key once. Each streamed
-//! answer holds a [`Lease`], and ends when the key is revoked or expires, or when the token expires: at once if
-//! this process revokes the key, within [`BELIEVED`] if another one does.
+//! answer holds a [`Lease`], and ends when the key is revoked or expires, when the token expires, or, without any, when
+//! the first key is made: at once if this process revokes or makes the key, within [`BELIEVED`] if another one does.
 
 use super::BELIEVED;
 use crate::app::{App, blocking};
@@ -19,13 +19,15 @@ use futures_util::StreamExt;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Clone, Copy)]
 pub enum Credential {
-    /// None: the server requires no key.
+    /// None, and none will be required.
     None,
+    /// None: there is no key yet. It ends with the first one.
+    Keyless,
     /// A key of the store.
     Key {
         id: KeyId,
@@ -40,6 +42,8 @@ pub enum Credential {
 #[derive(Default)]
 pub struct Leases {
     keys: Arc<Watched>,
+    /// Ends with the first key.
+    keyless: Mutex<Weak<CancellationToken>>,
 }
 
 type Watched = Mutex<HashMap<KeyId, Arc<CancellationToken>>>;
@@ -56,6 +60,16 @@ impl Leases {
         let keys = app.store.keys();
         match credential {
             Credential::None => None,
+            Credential::Keyless => {
+                let mut known = self.keyless.lock();
+                let ended = known.upgrade().unwrap_or_else(|| {
+                    let ended = Arc::new(CancellationToken::new());
+                    *known = Arc::downgrade(&ended);
+                    tokio::spawn(watch_for_keys(keys, known.clone()));
+                    ended
+                });
+                Some(Lease::Key(ended))
+            }
             Credential::Token { expires } => Some(Lease::Token { keys, expires }),
             Credential::Key { id, expires } => {
                 let mut known = self.keys.lock();
@@ -106,6 +120,24 @@ async fn watch(
     }
 }
 
+/// Watches for the first key, for as long as there is a lease without one.
+async fn watch_for_keys(keys: Keys, leased: Weak<CancellationToken>) {
+    let mut changes = keys.watch_changes();
+    while leased.strong_count() > 0 {
+        changes.mark_unchanged();
+        let reader = keys.clone();
+        match blocking(move || reader.any()).await {
+            Ok(true) => return leased.upgrade().into_iter().for_each(|ended| ended.cancel()),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "cannot see whether there are keys; trying again"),
+        }
+        tokio::select! {
+            _ = changes.changed() => {}
+            () = tokio::time::sleep(BELIEVED) => {}
+        }
+    }
+}
+
 impl Lease {
     /// Waits for the end of the credential.
     pub async fn ended(self) {
@@ -148,7 +180,8 @@ pub fn is_stream(response: &Response) -> bool {
 
 /// The last frame of a stream of events, in the format of the protocol at this path.
 fn last_frame(path: &str) -> Bytes {
-    let text = "the key or token of this stream was revoked or has expired; connect again with a valid one";
+    let text = "the key or token of this stream was revoked or has expired, or a key is required now; connect again with a \
+                valid one";
     let problem = Problem::new(StatusCode::UNAUTHORIZED, "access.ended", text);
     match path {
         // Every frame of MCP is a JSON-RPC message, and there is none for this; a comment is for people.

@@ -6,7 +6,8 @@
 use super::service::McpCaller;
 use crate::schema::{for_each, simplify};
 use everturn::model::wait;
-use everturn_api::given::{Given, without_place};
+use everturn_api::given::Given;
+use everturn_api::hints::in_tools;
 use everturn_api::{Asker, Noun, Row, TABLE};
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
@@ -96,10 +97,8 @@ pub fn describe(name: &str) -> Option<Tool> {
 /// Runs the operation of a tool. Blocks.
 pub fn run(row: &Row, asker: Asker, arguments: &str) -> Result<Vec<u8>, Error> {
     everturn_core::json::check(arguments)?;
-    let request = (row.read)(&Given { body: arguments, ..Given::default() }).map_err(|wrong| {
-        let text = format!("the arguments are not what is expected: {}", without_place(&wrong.text));
-        Error::invalid("arguments.shape", text)
-    })?;
+    let request = (row.read)(&Given { body: arguments, ..Given::default() })
+        .map_err(|wrong| Error::invalid("arguments.shape", format!("invalid arguments: {}", wrong.text)))?;
     Ok(wait(request.run(asker, String::new()))?.json)
 }
 
@@ -117,22 +116,6 @@ pub fn answer(json: Vec<u8>) -> Result<CallToolResult, Error> {
 pub fn refused(error: &Error) -> CallToolResult {
     let text = format!("{}: {}", error.code(), in_tools(error.text()));
     CallToolResult::error(vec![ContentBlock::text(text)])
-}
-
-/// Hints of other surfaces, and the tools that do the same.
-const HINTS: [(&str, &str); 7] = [
-    ("`everturn archive --undo`", "the tool change_conversation"),
-    ("`everturn new`", "the tool create_conversation"),
-    ("`everturn keys list`", "the tool list_keys"),
-    ("`everturn verify`", "the tool verify"),
-    ("`list`", "the tool list_conversations"),
-    ("`state`", "the tool get_state"),
-    ("--accept-loss", "accept_loss"),
-];
-
-/// The text of an error in the words of the tools.
-pub fn in_tools(text: &str) -> String {
-    HINTS.iter().fold(text.to_string(), |text, (other, tool)| text.replace(other, tool))
 }
 
 /// Descriptions, in the order of the table.

@@ -1,7 +1,7 @@
 //! Stored chat completions. Each has a hidden conversation of its own, whose id is the completion's; the last turn of the
 //! reply holds the completion.
 
-use super::conversations::{HIDDEN, Paging, page, raw_metadata, replace_metadata, texts};
+use super::conversations::{Paging, page, raw_metadata, replace_metadata, texts};
 use super::error::Refused;
 use super::fields::Fields;
 use super::recorded::Recorder;
@@ -14,7 +14,7 @@ use axum::Router;
 use axum::routing::get;
 use everturn::{HistoryQuery, ListQuery, Order, Tenant};
 use everturn_core::Error;
-use everturn_core::conversation::{Conversation, Settings};
+use everturn_core::conversation::{Conversation, HIDDEN, Settings};
 use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::routing::{get, post};
 use everturn::{ListQuery, NewTurn, Tenant};
 use everturn_core::Error;
-use everturn_core::conversation::{Conversation, Settings};
+use everturn_core::conversation::{Conversation, HIDDEN, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use serde::Deserialize;
@@ -23,9 +23,6 @@ pub const ITEMS_MAX: usize = 20;
 /// Maximum and default number of entries of a page.
 pub const PAGE_MAX: usize = 100;
 const PAGE_DEFAULT: usize = 20;
-
-/// Metadata key of a conversation that belongs to a chain of responses and was never named: it is not listed.
-pub const HIDDEN: &str = "everturn.hidden";
 
 /// `/v1/conversations`.
 pub fn routes() -> Router<Arc<App>> {
@@ -48,11 +45,6 @@ pub fn object(conversation: &Conversation) -> Value {
 pub fn texts(conversation: &Conversation) -> impl Iterator<Item = (&String, String)> {
     let shown = conversation.metadata.iter().filter(|(key, _)| *key != HIDDEN);
     shown.filter_map(|(key, raw)| Some((key, raw.read::<String>()?)))
-}
-
-/// Whether it belongs to a chain of responses and was never named.
-pub fn is_hidden(conversation: &Conversation) -> bool {
-    conversation.metadata.contains_key(HIDDEN)
 }
 
 pub fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<String, Raw>, Refused> {
@@ -216,7 +208,7 @@ async fn list(Reader(scope): Reader, Query(paging): Query<Paging>) -> Result<axu
         let mut found = Vec::new();
         loop {
             let page = scope.list(query.clone())?;
-            found.extend(page.data.iter().filter(|conversation| !is_hidden(conversation)).map(object));
+            found.extend(page.data.iter().filter(|conversation| !conversation.is_hidden()).map(object));
             query.after = page.next;
             if page.next.is_none() || found.len() > limit {
                 return Ok(found);

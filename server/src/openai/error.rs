@@ -185,8 +185,8 @@ pub fn anthropic_body(status: StatusCode, text: &str) -> Value {
 pub fn in_stream(error: &Error, anthropic: bool) -> Value {
     let problem = Problem::from(error.clone());
     match anthropic {
-        true => anthropic_body(status(problem.status, error.code()), error.text()),
-        false => openai_body(problem.status, error.code(), error.text(), None).1,
+        true => anthropic_body(status(problem.status, error.code()), &problem.detail),
+        false => openai_body(problem.status, error.code(), &problem.detail, None).1,
     }
 }
 

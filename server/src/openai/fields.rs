@@ -1,6 +1,7 @@
 //! The fields of a request that may have many more than we know: each keeps its bytes.
 
 use super::error::Refused;
+use everturn_api::given::from_json;
 use everturn_core::json::Raw;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +16,7 @@ impl Fields {
     /// Takes a field out; `null` means absent.
     pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, Refused> {
         let Some(raw) = self.0.remove(name).filter(|raw| raw.get() != "null") else { return Ok(None) };
-        serde_json::from_str(raw.get())
+        from_json(raw.get())
             .map(Some)
             .map_err(|e| Refused::field(name, format!("{name} is not what is expected: {e}")))
     }

@@ -1,7 +1,7 @@
 //! Responses: create, retrieve, cancel, delete.
 
 use super::ask::Ask;
-use super::conversations::{Paging, is_hidden, page};
+use super::conversations::{Paging, page};
 use super::error::Refused;
 use super::events::Events;
 use super::fields::Fields;
@@ -364,7 +364,7 @@ async fn delete(Admin(scope): Admin, Path(id): Path<String>) -> Result<axum::Jso
     let named = blocking(move || {
         let (turn, kept) = stored::find(&scope, &deleting)?;
         let conversation = scope.conversation(turn.conversation).get()?;
-        if !is_hidden(&conversation) {
+        if !conversation.is_hidden() {
             return Ok(Some(conversation.id));
         }
         if turn.status == Status::Pending {

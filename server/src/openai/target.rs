@@ -2,7 +2,7 @@
 //! hidden one of its own. Also requests without any, if nothing is to be stored.
 
 use super::ask::Ask;
-use super::conversations::{HIDDEN, is_hidden, message_of};
+use super::conversations::message_of;
 use super::conversion::extra;
 use super::error::Refused;
 use super::item_routes::At;
@@ -14,7 +14,7 @@ use crate::app::blocking;
 use everturn::model::{Provider, Request};
 use everturn::{ContextOptions, GenerateOptions, Generating, HistoryEntry, HistoryQuery, NewTurn, Tenant};
 use everturn_core::Error;
-use everturn_core::conversation::Settings;
+use everturn_core::conversation::{HIDDEN, Settings};
 use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
@@ -164,7 +164,7 @@ fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
         HistoryEntry::Turn(later) => items::generation(&later).answer != Some(turn.id),
         HistoryEntry::Event(_) => false,
     };
-    if is_hidden(&conversation) && !later.any(follows) {
+    if conversation.is_hidden() && !later.any(follows) {
         let expected = Some(conversation.head.seq);
         return Ok(Target { id: conversation.id, expected, after: Some((conversation.id, end)), own: false });
     }

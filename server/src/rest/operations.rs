@@ -51,7 +51,7 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
     let known = (row.about.method == Method::Get).then(|| IfNoneMatch::of(request.headers()));
     let asked = ParsedRequest::new(&row.about, request, &app).await?;
     if let Some((conversation, seq)) = asked.seen {
-        catch_up(&caller.scope, conversation, seq).await?;
+        catch_up(&app, &caller.scope, conversation, seq).await?;
     }
     let answered = if row.about.work == Work::Quick {
         let asker = caller.asker(Threads::Elsewhere(elsewhere));
@@ -92,12 +92,14 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits until a conversation has the event that the caller has seen: a standby may be behind.
-async fn catch_up(tenant: &Tenant, id: ConversationId, seq: u64) -> Result<(), Error> {
+async fn catch_up(app: &App, tenant: &Tenant, id: ConversationId, seq: u64) -> Result<(), Error> {
     let began = Instant::now();
     loop {
         let chat = tenant.conversation(id);
         let head = match blocking(move || chat.get()).await {
             Ok(conversation) => conversation.head.seq,
+            // Nobody knows more than the one who writes: it is gone, as the operation will say.
+            Err(Error::NotFound(_)) if !app.store.is_read_only() => return Ok(()),
             // It may have been created just now.
             Err(Error::NotFound(_)) => 0,
             Err(error) => return Err(error),
@@ -140,8 +142,8 @@ impl ParsedRequest {
         let id = named.map(|(_, value)| value.parse::<ConversationId>());
         if let (Some((_, value)), Some(Err(_))) = (named, &id) {
             let text = format!(
-                "{:?} is not the id of a conversation, such as conv_01J9ZZZZZZZZZZZZZZZZZZZZZZ; GET /api/v1/conversations \
-                 lists them, and GET /api/v1/conversations/resolve?name=@last finds the latest",
+                "{:?} is not the id of a conversation, such as conv_01J9ZZZZZZZZZZZZZZZZZZZZZZ; \
+                 `GET /api/v1/conversations` lists them, and `GET /api/v1/conversations/resolve?name=@last` finds the latest",
                 clip(value)
             );
             return Err(Error::not_found("id.malformed", text).into());

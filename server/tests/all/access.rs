@@ -334,6 +334,36 @@ async fn what_is_another_tenants_is_not_there() {
     stage.stop().await;
 }
 
+/// Regression: a writer, who may delete and erase nothing, did both by changing `ttl` and `retention`.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_admin_has_the_conversations_of_others_deleted_or_erased() {
+    let store = Everturn::open("memory:").unwrap();
+    let (_, writer) = key(&store, "acme", KeyRole::Writer);
+    let (_, admin) = key(&store, "acme", KeyRole::Admin);
+    let id = store.tenant("acme").unwrap().create("theirs").wait().unwrap().id();
+    let stage = Stage::over(store, asking()).await;
+    let change = async |body: serde_json::Value, words: &str| {
+        let request = stage.request(Method::PATCH, &format!("/api/v1/conversations/{id}"));
+        ask(request.header("content-type", "application/json").body(body.to_string()), Some(words)).await
+    };
+    for body in [json!({"ttl": 1}), json!({"retention": "ephemeral"}), json!({"retention": "audit-only"})] {
+        let (status, text) = change(body, &writer).await;
+        assert!(status == 403 && text.contains("access.role") && text.contains("admin"), "{status} {text}");
+    }
+    assert_eq!(change(json!({"ttl": null, "retention": "full", "title": "mine"}), &writer).await.0, 200);
+    assert_eq!(change(json!({"ttl": 3600, "retention": "ephemeral"}), &admin).await.0, 200);
+    let (status, _) = ask(
+        stage
+            .request(Method::POST, "/api/v1/conversations")
+            .header("content-type", "application/json")
+            .body(json!({"ttl": 3600, "retention": "ephemeral"}).to_string()),
+        Some(&writer),
+    )
+    .await;
+    assert_eq!(status, 201, "of a conversation that is new, its author decides");
+    stage.stop().await;
+}
+
 /// Regression: with one index for all tenants, exact scores revealed how many entries of any tenant have a word
 /// or a prefix: with a writer's key another tenant's secrets could be read letter by letter.
 #[tokio::test(flavor = "multi_thread")]
@@ -511,6 +541,33 @@ async fn a_key_that_another_process_revokes_ends_its_live_streams() {
     assert_eq!(live.expect("error").await.data["code"], "access.ended");
     assert!(live.next().await.is_none(), "the stream has ended");
     stage.stop().await;
+}
+
+/// Streams that were opened when no key was needed, of a conversation and of the tenant, end with the first key, whichever
+/// process makes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_key_ends_live_streams_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    let writer = Everturn::open(&url).unwrap();
+    let reading = Everturn::open_with(&url, Options { read_only: true, ..Options::default() }).unwrap();
+    let id =
+        writer.tenant("default").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
+    let events = format!("/api/v1/conversations/{id}/events");
+    let (here, there) = (Stage::over(writer.clone(), asking()).await, Stage::over(reading, asking()).await);
+    let mut open = Vec::new();
+    for stage in [&here, &there] {
+        let mut live = Live::connect(stage.request(Method::GET, &events)).await;
+        live.expect("event").await;
+        open.push(live);
+    }
+    key(&writer, "default", KeyRole::Reader);
+    for live in &mut open {
+        assert_eq!(live.expect("error").await.data["code"], "access.ended");
+        assert!(live.next().await.is_none(), "the stream has ended");
+    }
+    here.stop().await;
+    there.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

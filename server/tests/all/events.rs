@@ -319,5 +319,7 @@ async fn an_answer_is_not_older_than_what_the_caller_has_seen() {
     assert_eq!(behind["code"], "store.behind");
     assert!(behind["detail"].as_str().unwrap().contains("ends at 3 here"), "{behind}");
     assert_eq!(ask("soon").await.unwrap().status(), 400);
+    stage.request(Method::DELETE, &format!("/api/v1/conversations/{id}")).send().await.unwrap();
+    assert_eq!(ask("3").await.unwrap().status(), 404, "gone, and not behind");
     stage.stop().await;
 }

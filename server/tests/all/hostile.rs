@@ -46,6 +46,43 @@ async fn hostile_json_is_refused_and_changes_nothing() {
     stage.stop().await;
 }
 
+/// Errors used to be those of the parser, and hints named commands.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_shape_names_its_field_and_hints_name_routes() {
+    let stage = Stage::new().await;
+    let id = stage.conversation().await;
+    let path = format!("/api/v1/conversations/{id}");
+    let detail = |problem: serde_json::Value| problem["detail"].as_str().unwrap_or_default().to_string();
+    for (place, body, words) in [
+        ("turns", json!([]), "it must be an object, not a list"),
+        ("turns", json!({}), "`turns` is missing"),
+        ("turns", json!({"turns": "hello"}), "`turns` must be a list, not a string"),
+        ("turns", json!({"turns": [{"role": "king", "content": "x"}]}), "`turns[0].role` must be one of "),
+        ("turns", json!({"turns": [{"role": 7, "content": "x"}]}), "`turns[0].role` must be a string"),
+        ("context", json!({"token_budget": "much"}), "`token_budget` must be a whole number, not a string"),
+        ("generate", json!({"temperature": "hot"}), "`temperature` must be a number, not a string"),
+        ("fork", json!({"titel": "x"}), "unknown field `titel`; known are "),
+    ] {
+        let said = detail(stage.post(&format!("{path}/{place}"), &body, 400).await);
+        assert!(said.contains(words) && said.len() < 400, "{place} {body}: {said}");
+    }
+    let said = detail(stage.post("/api/v1/recall", &json!({"query": 7}), 400).await);
+    assert!(said.contains("`query` must be a string, not 7"), "{said}");
+    let said = detail(stage.get(&format!("{path}/turns?limit=many"), 400).await);
+    assert!(said.contains("`limit` must be a number, not \"many\""), "{said}");
+    let state = "; `GET /api/v1/conversations/{conversation}/state` shows the pins";
+    let said = detail(stage.send(Method::DELETE, &format!("{path}/pins/goal"), &json!({}), 404).await);
+    assert!(said.ends_with(state), "{said}");
+    let absent = "/api/v1/conversations/conv_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X";
+    let said = detail(stage.get(absent, 404).await);
+    assert!(said.ends_with("; `GET /api/v1/conversations` shows what there is"), "{said}");
+    stage.send(Method::PATCH, &path, &json!({"state": "archived"}), 200).await;
+    let turn = json!({"turns": [{"role": "user", "content": "x"}]});
+    let said = detail(stage.post(&format!("{path}/turns"), &turn, 409).await);
+    assert!(said.ends_with("(`PATCH /api/v1/conversations/{conversation}`)"), "{said}");
+    stage.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_is_too_large_is_refused() {
     let stage = Stage::new().await;

@@ -235,7 +235,7 @@ async fn what_a_tool_refuses_says_what_to_do() {
         ("list_conversations", json!({"after": "x"}), "list.after: "),
         ("verify", json!({"conversation": id, "head": "x"}), "hash."),
         ("export", json!({"conversation": id, "format": "pdf"}), "arguments.shape: "),
-        ("import", json!({"content": "no messages at all"}), "import.unknown: no format that is known here"),
+        ("import", json!({"content": "no messages at all"}), "import.unknown: unknown format"),
         ("add_fact", json!({"conversation": id, "subject": "", "predicate": "is", "object": "x"}), "fact."),
     ] {
         let text = client.refused(tool, arguments).await;
@@ -561,8 +561,16 @@ async fn a_session_is_started_logged_and_ended_by_tools() {
     let entry = json!({"type": "weather", "fields": {"sun": true}}).to_string();
     let request = stage.request(Method::POST, &path).header("content-type", "application/json");
     assert_eq!(request.body(entry).send().await.unwrap().status(), 201);
-    let ended = in_session("end_session", json!({"conversation": id})).await;
-    assert_eq!(ended["structuredContent"]["entries"], 3, "{ended}");
+    // Sent again under its key, an entry is logged once, and the end is the same.
+    for _ in 0..2 {
+        let request = stage.request(Method::POST, &path).header("content-type", "application/json");
+        let request = request.header("idempotency-key", "k1").body(r#"{"type": "rain"}"#);
+        assert_eq!(request.send().await.unwrap().status(), 201);
+    }
+    let ended = in_session("end_session", json!({"conversation": id, "idempotency_key": "k2"})).await;
+    assert_eq!(ended["structuredContent"]["entries"], 4, "{ended}");
+    let again = in_session("end_session", json!({"conversation": id, "idempotency_key": "k2"})).await;
+    assert_eq!(again["structuredContent"], ended["structuredContent"]);
     let export = stage.request(Method::GET, &format!("/api/v1/conversations/{id}/export?format=session"));
     let text = export.send().await.unwrap().text().await.unwrap();
     let kinds: Vec<String> = text
@@ -571,7 +579,7 @@ async fn a_session_is_started_logged_and_ended_by_tools() {
         .collect();
     assert_eq!(
         kinds,
-        ["session_start", "photographer_message", "snapshot_created", "weather", "session_end"]
+        ["session_start", "photographer_message", "snapshot_created", "weather", "rain", "session_end"]
     );
     stage.stop().await;
 }

@@ -458,6 +458,17 @@ async fn a_private_turn_of_any_role_is_its_writers_own_while_open_too() {
         }
         stage.post(&format!("{path}/commit"), &json!({}), 404).await;
         stage.post(&format!("{path}/abort"), &json!({"reason": "no"}), 404).await;
+        // Nor with a key that is bound to nobody, unless it opened the turn itself.
+        let anyone = key(&store, KeyRole::Writer, &[]);
+        stage.bearer(&anyone);
+        stage.post(&chunks, &json!({"delta": "more"}), 404).await;
+        stage.post(&format!("{path}/commit"), &json!({}), 404).await;
+        stage.post(&format!("{path}/abort"), &json!({"reason": "no"}), 404).await;
+        let for_ana = json!({"role": "assistant", "actor": "ana", "visibility": "private"});
+        let own = stage.post(&format!("{base}/turns/open"), &for_ana, 201).await;
+        let own = format!("/api/v1/turns/{}", own["id"].as_str().unwrap());
+        stage.post(&format!("{own}/chunks"), &json!({"delta": "for ana"}), 200).await;
+        stage.post(&format!("{own}/commit"), &json!({}), 200).await;
         stage.bearer(&ana);
         stage.post(&chunks, &json!({"delta": "of mine"}), 200).await;
         stage.post(&format!("{path}/commit"), &json!({}), 200).await;

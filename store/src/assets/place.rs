@@ -1,7 +1,8 @@
 //! A place for assets by URL: a bucket of S3, Google Cloud Storage or Azure, or a folder that all servers have mounted.
 //!
 //! A place belongs to one store. An object beside the assets names it, since a second store would take the assets of the
-//! first for its own unused ones and delete them.
+//! first for its own unused ones and delete them. A copy of a store has its id, so a second object has a mark that is
+//! renewed all the time: the database that knows the last one may delete.
 
 use super::{ObjectAssets, listed, told};
 use crate::runtime::Runtime;
@@ -21,6 +22,8 @@ use url::Url;
 
 /// Object with the id of the store that the place belongs to. No tenant has a name that begins with a dot.
 const OWNER: &str = ".everturn-store";
+/// Object with the mark of the database that may delete here.
+const MARK: &str = ".everturn-database";
 /// Object that is written and deleted when a server starts.
 const PROBE: &str = ".everturn-check";
 /// Longest time for all requests of a check.
@@ -51,7 +54,7 @@ macro_rules! from_environment {
 /// A place and its URL, for errors.
 pub struct Place {
     url: String,
-    assets: ObjectAssets,
+    pub(crate) assets: ObjectAssets,
 }
 
 impl Place {
@@ -130,17 +133,10 @@ impl Place {
     /// The store that the place belongs to. `None` if it is new: nobody's, and without assets.
     pub fn owner(&self) -> Result<Option<String>, Error> {
         let store = self.assets.made()?;
-        let look = async {
-            // Asked first, since an absent bucket has no owner either.
-            store.list(None).next().await.transpose()?;
-            match store.get(&Path::from(OWNER)).await {
-                Ok(found) => Ok(Some(found.bytes().await?)),
-                Err(object_store::Error::NotFound { .. }) => Ok(None),
-                Err(error) => Err(error),
-            }
-        };
-        if let Some(owner) = self.ask("read", look)? {
-            return Ok(Some(String::from_utf8_lossy(&owner).trim().to_string()));
+        // Asked first, since an absent bucket has no owner either.
+        self.ask("read", async { store.list(None).next().await.transpose() })?;
+        if let Some(owner) = self.read(OWNER)? {
+            return Ok(Some(owner));
         }
         let assets = store.list(None).try_filter_map(async |object| Ok(listed(&object)));
         let first = async { std::pin::pin!(assets).next().await.transpose() };
@@ -166,8 +162,49 @@ impl Place {
         }
     }
 
-    /// The assets, once it is certain that they can be written and deleted.
-    pub fn writable(self) -> Result<ObjectAssets, Error> {
+    /// The mark that was last written.
+    pub fn mark(&self) -> Result<Option<String>, Error> {
+        self.read(MARK)
+    }
+
+    /// Writes another mark.
+    pub fn set_mark(&self, mark: &str) -> Result<(), Error> {
+        let assets = self.assets.made()?;
+        self.ask("write", async { assets.put(&Path::from(MARK), mark.to_string().into()).await }).map(drop)
+    }
+
+    /// Lets the next database that comes delete here.
+    pub fn remove_mark(&self) -> Result<(), Error> {
+        let assets = self.assets.made()?;
+        self.ask("delete", async { assets.delete(&Path::from(MARK)).await })
+    }
+
+    /// The error for a place in which another database deletes: one of them is a copy.
+    pub fn copied(&self) -> Error {
+        let text = format!(
+            "another database has used {0} since: this one is a copy of it, or was restored, and deletes nothing there, since it \
+             does not know what the other needs. For a copy, copy the objects to another place and name that by `assets`; if this \
+             database replaces the other, delete the object {MARK} in {0}",
+            self.url
+        );
+        Error::conflict("assets.copied", text)
+    }
+
+    fn read(&self, name: &str) -> Result<Option<String>, Error> {
+        let store = self.assets.made()?;
+        let look = async {
+            match store.get(&Path::from(name)).await {
+                Ok(found) => Ok(Some(found.bytes().await?)),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let found = self.ask("read", look)?;
+        Ok(found.map(|text| String::from_utf8_lossy(&text).trim().to_string()))
+    }
+
+    /// Makes sure that assets can be written and deleted.
+    pub fn check_writable(&self) -> Result<(), Error> {
         let (store, probe) = (self.assets.made()?, Path::from(PROBE));
         self.ask("write", async { store.put(&probe, PROBE.into()).await })?;
         let deleted = async {
@@ -177,12 +214,11 @@ impl Place {
                 deleted => deleted,
             }
         };
-        self.ask("delete", deleted)?;
-        Ok(self.assets)
+        self.ask("delete", deleted)
     }
 
-    /// The assets, to be read only.
-    pub fn readable(self) -> ObjectAssets {
+    /// The assets.
+    pub fn into_assets(self) -> ObjectAssets {
         self.assets
     }
 

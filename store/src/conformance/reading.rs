@@ -545,6 +545,31 @@ pub fn listing_filters_by_project(store: &dyn Backend) {
     assert_eq!(find("home", 9), []);
 }
 
+/// Filters by agent: its name, or the beginning of it.
+pub fn listing_filters_by_agent(store: &dyn Backend) {
+    let m = Maker::default();
+    let by = |name: &str, value: serde_json::Value| {
+        let key = m.key();
+        let metadata = [(name.to_string(), Raw::of(&value).expect("it is JSON"))].into();
+        create(store, &key, vec![m.event(kind::CREATED, &Settings { metadata, ..Settings::default() })]);
+        key.id
+    };
+    let claude = by("import", serde_json::json!({"format": "claude-code", "cwd": "/home/ada/web"}));
+    let codex = by("import", serde_json::json!({"format": "codex"}));
+    let own = by("agent", serde_json::json!("Codex"));
+    by("project", serde_json::json!("codex"));
+    let find = |agent: &str| {
+        listed(
+            store,
+            &ConversationQuery { agent: Some(agent.into()), limit: 9, ..ConversationQuery::default() },
+        )
+    };
+    assert_eq!(find("codex"), [own, codex]);
+    assert_eq!(find("claude"), [claude]);
+    assert_eq!(find("Claude-Code"), [claude]);
+    assert_eq!((find("cod"), find(""), find("nobody")), (vec![], vec![], vec![]));
+}
+
 /// Filters by a part of the title in any (ASCII) case, and by state.
 pub fn listing_filters_by_title_and_state(store: &dyn Backend) {
     let m = Maker::default();

@@ -181,6 +181,21 @@ pub fn a_turn_has_neighbours(store: &dyn Backend) {
     take_in(store);
     let last = beside(&Filter::default(), 2);
     assert_eq!(last[0], ["two 1", "one 2", "four 1", "five again 2"]);
+    // One that took the place of another later stands at the end of what is read as of then, and of a fork from then.
+    let (late, fork) = (m.say("four at last"), m.key());
+    let by = TurnId(late.id.0);
+    let then = append(store, &key, vec![late, m.say("seven")]).conversation.head.seq;
+    done(store, m.fork(&fork, &key, then));
+    let four =
+        store.turns(&key, &TurnQuery { limit: 9, ..TurnQuery::default() }).expect("turns").swap_remove(3);
+    append(store, &key, vec![m.supersede(four.id, by)]);
+    take_in(store);
+    assert_eq!(beside(&Filter::default(), 1)[0], ["two 1", "four at last 1"]);
+    for filter in [Filter { through_seq: Some(then), ..within(&key) }, within(&fork)] {
+        let beside = store.neighbours(&key.tenant, &filter, &[entry(&key)], 4).expect("an answer");
+        let seqs: Vec<u64> = beside[0].iter().map(|(found, _)| found.seq).collect();
+        assert_eq!(seqs, [3, 2, 5, 8, 7, 10], "{filter:?}");
+    }
 }
 
 /// More and rarer matching words rank higher.
@@ -229,6 +244,26 @@ pub fn recall_is_narrowed_by_filters(store: &dyn Backend) {
     check(Filter { kinds: vec![Kind::Turn], ..Filter::default() }, &[tool, ada, bot]);
     let placed = Filter { conversation: Some(key.id), before_seq: Some(3), ..Filter::default() };
     assert_eq!(found(store, &key, "signal", &placed), [ada]);
+}
+
+/// Searches a set of conversations, few or many, and nothing in an empty one.
+pub fn recall_is_limited_to_conversations(store: &dyn Backend) {
+    let m = Maker::default();
+    let keys: Vec<Key> = (0..105).map(|n| said(store, &m, &[&format!("the comet of night {n}")])).collect();
+    take_in(store);
+    let among = |keys: &[Key]| {
+        let ids = keys.iter().map(|key| key.id).chain([m.key().id]).collect();
+        found(store, &keys[0], "comet", &Filter { among: Some(ids), ..Filter::default() })
+    };
+    assert_eq!(among(&keys[7..8]), ["the comet of night 7"]);
+    assert_eq!(among(&keys[3..5]).len(), 2);
+    let many = among(&keys[2..]);
+    assert!(
+        many.len() == 100 && many.iter().all(|text| !text.ends_with(" 0") && !text.ends_with(" 1")),
+        "{many:?}"
+    );
+    let none = Filter { among: Some(Vec::new()), ..Filter::default() };
+    assert!(found(store, &keys[0], "comet", &none).is_empty());
 }
 
 /// Results never come from another conversation or tenant.

@@ -6,17 +6,23 @@ use super::db::{Db, Mode, Scope};
 use super::link::Link;
 use super::rows::{self, signed};
 use crate::Assets;
-use crate::assets::{ObjectAssets, Place, absent, damaged};
+use crate::assets::{Place, absent, damaged};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::id::TenantName;
 use everturn_core::time::Timestamp;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Held while the mark of the place is renewed, by one process at a time.
+const MARKING: i64 = 0x6576_6572_6d61_726b;
+/// Time for which a renewed mark is known to be ours.
+const MARK_VALID: Duration = Duration::from_secs(10);
 
 /// Opens the place of the bytes; `None` if that is the database. The URL of the store may name it; the database
 /// remembers it, so that all processes use the same.
-pub fn place(link: &Link, read_only: bool) -> Result<Option<ObjectAssets>, Error> {
+pub fn place(link: &Link, read_only: bool) -> Result<Option<Place>, Error> {
     let db = Db::begin(link, Scope::All, if read_only { Mode::Read } else { Mode::Write })?;
     let sql = "SELECT id::text, assets, EXISTS (SELECT 1 FROM asset_bytes) FROM store_identity";
     // Held while a place is chosen, so that processes that start together agree.
@@ -54,21 +60,91 @@ pub fn place(link: &Link, read_only: bool) -> Result<Option<ObjectAssets>, Error
         }
     }
     if read_only {
-        return Ok(Some(place.readable()));
+        return Ok(Some(place));
     }
-    let assets = place.writable()?;
+    place.check_writable()?;
     if known.as_ref() != Some(&url) {
         db.execute("UPDATE store_identity SET assets = $1", &[&url])?;
         db.commit()?;
     }
-    Ok(Some(assets))
+    drop(db);
+    match renew_mark(link, &place) {
+        // The rest of the store is not in danger.
+        Err(error) if error.is("assets.copied") => tracing::warn!(%error, "unused assets are not deleted"),
+        renewed => renewed?,
+    }
+    Ok(Some(place))
+}
+
+/// Writes another mark into the place, if the one there is known to this database: a copy of it does not know what was
+/// written after it was copied. The next mark is in the database before it is in the place, so a crash between the two
+/// is harmless.
+fn renew_mark(link: &Link, place: &Place) -> Result<(), Error> {
+    let alone = Db::begin(link, Scope::All, Mode::Long)?;
+    alone.query("SELECT pg_advisory_xact_lock($1)", &[&MARKING])?;
+    let found = place.mark()?;
+    let db = Db::begin(link, Scope::All, Mode::Write)?;
+    let row = db.query_one("SELECT mark, next_mark, gen_random_uuid()::text FROM store_identity", &[])?;
+    let row = row.ok_or_else(|| rows::wrong("the store has no identity"))?;
+    let known: [Option<String>; 2] = [rows::get(&row, 0)?, rows::get(&row, 1)?];
+    if found.is_some() && !known.contains(&found) {
+        return Err(place.copied());
+    }
+    let next: String = rows::get(&row, 2)?;
+    db.execute("UPDATE store_identity SET mark = $1, next_mark = $2", &[&found, &next])?;
+    db.commit()?;
+    place.set_mark(&next)?;
+    alone.commit()
+}
+
+/// Assets in a place, for the database that may delete there.
+struct Placed(Arc<Postgres>);
+
+impl Placed {
+    fn place(&self) -> Result<&Place, Error> {
+        self.0.place.as_ref().ok_or_else(|| Error::internal("assets.place", "the assets are in the database"))
+    }
+}
+
+impl Assets for Placed {
+    fn put(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
+        self.place()?.assets.put(tenant, sha256, bytes)
+    }
+
+    fn get(&self, tenant: &TenantName, sha256: Hash) -> Result<Vec<u8>, Error> {
+        self.place()?.assets.get(tenant, sha256)
+    }
+
+    fn get_range(&self, tenant: &TenantName, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error> {
+        self.place()?.assets.get_range(tenant, sha256, range)
+    }
+
+    fn delete(&self, tenant: &TenantName, sha256: Hash) -> Result<(), Error> {
+        if self.0.marked.lock().is_none_or(|at| at.elapsed() > MARK_VALID) {
+            self.claim()?;
+        }
+        self.place()?.assets.delete(tenant, sha256)
+    }
+
+    fn list(&self) -> Result<Vec<(TenantName, Hash, Timestamp)>, Error> {
+        self.place()?.assets.list()
+    }
+
+    fn claim(&self) -> Result<(), Error> {
+        let mut marked = self.0.marked.lock();
+        *marked = None;
+        let began = Instant::now();
+        renew_mark(&self.0.link, self.place()?)?;
+        *marked = Some(began);
+        Ok(())
+    }
 }
 
 impl Postgres {
     /// The bytes of assets: in the database, or in the place that it names.
     pub fn assets(self: &Arc<Self>) -> Arc<dyn Assets> {
         match &self.place {
-            Some(place) => place.clone(),
+            Some(_) => Arc::new(Placed(self.clone())),
             None => self.clone(),
         }
     }

@@ -5,8 +5,9 @@ use super::tls;
 use crate::runtime::drive;
 use deadpool_postgres::Object;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::id::TenantName;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
@@ -41,6 +42,14 @@ pub struct Broken {
     pub again: bool,
     /// The connection is gone, or the server is not one to write to (any more).
     pub lost: bool,
+    /// A lock was not free in time.
+    pub held: bool,
+}
+
+impl Broken {
+    pub fn lost(error: Error) -> Broken {
+        Broken { error, by_data: false, again: false, lost: true, held: false }
+    }
 }
 
 /// Rows that a transaction may touch. The server's own queries name their tenant as well; row-level security makes
@@ -57,12 +66,20 @@ pub enum Mode {
     /// One snapshot for all queries.
     Read,
     Write,
+    /// A batch of appends, whose locks others wait for. Its own wait for locks is short, or as long as a statement may take.
+    Commit {
+        waits: bool,
+    },
     /// Work on the whole store, which may take any time.
     Long,
 }
 
 /// Longest time of one statement, locks included.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest wait of a batch for a lock, while other conversations wait for the batch.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest silence inside a batch: what a process that hangs has locked is free then.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for an answer. Longer than a statement may take: it is for a connection that is silent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -77,16 +94,24 @@ fn opening(scope: Scope<'_>, mode: Mode) -> String {
     let begin = match mode {
         Mode::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
         // A statement sees what was committed before it began, so what is read under a lock is current.
-        Mode::Write | Mode::Long => "BEGIN ISOLATION LEVEL READ COMMITTED",
+        Mode::Write | Mode::Commit { .. } | Mode::Long => "BEGIN ISOLATION LEVEL READ COMMITTED",
     };
     // A plan for any tenant would read all rows of a table with few tenants, which may be those of a large one.
     let by_index = if matches!(scope, Scope::Tenant(_)) { "; SET LOCAL enable_seqscan = off" } else { "" };
     let timeout_ms = if mode == Mode::Long { 0 } else { STATEMENT_TIMEOUT.as_millis() };
+    let silence_ms = match mode {
+        Mode::Commit { .. } => SILENCE_TIMEOUT.as_millis(),
+        _ => timeout_ms,
+    };
+    let lock_timeout = match mode {
+        Mode::Commit { waits: false } => format!("; SET LOCAL lock_timeout = {}", LOCK_TIMEOUT.as_millis()),
+        _ => String::new(),
+    };
     // A tenant's name has no quotes: see `TenantName`. Every statement is a lookup by an index, whatever its parameters, so
     // planning it for them would only take time: several milliseconds, because of the partitions.
     format!(
         "{begin}; SET LOCAL everturn.tenants = '{names}'; SET LOCAL plan_cache_mode = force_generic_plan; \
-         SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}{by_index}"
+         SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL idle_in_transaction_session_timeout = {silence_ms}{lock_timeout}{by_index}"
     )
 }
 
@@ -143,7 +168,7 @@ impl Db {
             Err(_) => {
                 let text =
                     format!("PostgreSQL did not answer within {} s; try again", ANSWER_TIMEOUT.as_secs());
-                Broken { error: unreachable(text), by_data: false, again: false, lost: true }
+                Broken::lost(unreachable(text))
             }
         };
         if broken.lost {
@@ -207,10 +232,7 @@ impl Db {
     /// Several statements in one round trip, with the end of the transaction if they are the last.
     pub fn together(&self, all: &[Pending], commit: bool) -> Result<Vec<Vec<Row>>, Error> {
         self.run(async {
-            let mut prepared = Vec::with_capacity(all.len());
-            for one in all {
-                prepared.push(self.client().prepare_cached(one.sql).await?);
-            }
+            let prepared = try_join_all(all.iter().map(|one| self.client().prepare_cached(one.sql))).await?;
             let queries = async {
                 let mut rows = Vec::with_capacity(all.len());
                 let sent = prepared.iter().zip(all).map(|(statement, one)| async move {
@@ -255,6 +277,14 @@ impl Drop for Db {
     }
 }
 
+/// The error for a conversation that another transaction holds.
+pub fn held_error() -> Error {
+    Error::busy(
+        code::HELD,
+        "another transaction of the database holds this conversation, and nothing was written; try again",
+    )
+}
+
 fn unreachable(text: String) -> Error {
     Error::busy("store.unreachable", text)
 }
@@ -288,6 +318,16 @@ pub fn explain(failed: &tokio_postgres::Error) -> Broken {
                 "{text}: this server is a standby; try again, and name the primary or target_session_attrs=read-write in the URL"
             ))
         }
+        // This process was silent for too long, and the server ended the transaction.
+        ("25", Some(c)) if *c == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => {
+            lost = true;
+            unreachable(format!("{text}; try again"))
+        }
+        ("55", Some(c)) if *c == SqlState::LOCK_NOT_AVAILABLE => held_error(),
+        ("22", Some(c)) if *c == SqlState::CHARACTER_NOT_IN_REPERTOIRE => Error::invalid(
+            "store.character",
+            format!("{text}; a zero character cannot be in names: leave it out"),
+        ),
         ("57", Some(c)) if *c == SqlState::QUERY_CANCELED => Error::busy(
             "store.busy",
             format!("{text}: a statement took longer than {} s; try again", STATEMENT_TIMEOUT.as_secs()),
@@ -326,5 +366,6 @@ pub fn explain(failed: &tokio_postgres::Error) -> Broken {
         ),
         _ => Error::internal("store.query", text),
     };
-    Broken { error, by_data: matches!(class, "22" | "23"), again, lost }
+    let held = matches!(code, Some(c) if *c == SqlState::LOCK_NOT_AVAILABLE);
+    Broken { error, by_data: matches!(class, "22" | "23"), again, lost, held }
 }

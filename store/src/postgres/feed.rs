@@ -23,6 +23,8 @@ use tokio_postgres::{AsyncMessage, Client, Row};
 /// A process that gave no sign for this long is taken for dead.
 const SILENT: Duration = Duration::from_secs(5);
 pub const SILENT_S: f64 = SILENT.as_secs() as f64;
+/// The same, for a process that has not given signs itself for as long.
+const SILENT_FOR_NEW_S: f64 = 60.0;
 /// Interval between two signs.
 const SIGN_EVERY: Duration = Duration::from_secs(1);
 /// A gap between two signs of this process after which it does not judge others: they may have had the same outage.
@@ -295,23 +297,20 @@ impl Elsewhere for Postgres {
         self.node()?.cursor.lock().news(&self.of_all()?)
     }
 
-    fn open_turns_of(&self, keys: &[Key]) -> Result<Vec<(Key, TurnId)>, Error> {
-        let tenants: Vec<&str> = keys.iter().map(|key| key.tenant.as_str()).collect();
-        let ids: Vec<Vec<u8>> = keys.iter().map(|key| key.id.to_bytes().to_vec()).collect();
-        let sql = "SELECT c.tenant, c.id, t.id FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id)
-             JOIN conversation_rows c ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced AND c.deleted IS NULL
-             JOIN turn_rows t ON t.tenant = c.tenant AND t.conversation = c.no AND t.status = 'pending' AND t.node <> $3";
-        self.of_all()?.query(sql, &[&tenants, &ids, &self.node()?.no])?.iter().map(open_turn).collect()
+    fn open_turns_elsewhere(&self) -> Result<Vec<(Key, TurnId)>, Error> {
+        let sql = "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.tenant = t.tenant AND c.no = t.conversation
+             WHERE t.status = 'pending' AND t.node <> $1 AND c.deleted IS NULL";
+        self.of_all()?.query(sql, &[&self.node()?.no])?.iter().map(open_turn).collect()
     }
 
     fn orphaned_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
-        if !self.node()?.is_steady() {
-            return Ok(Vec::new());
-        }
+        // A process that has just begun, as a command does, waits longer: an outage may have kept others from giving signs.
+        let silent_s = if self.node()?.is_steady() { SILENT_S } else { SILENT_FOR_NEW_S };
         let sql = "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.tenant = t.tenant AND c.no = t.conversation
              WHERE t.status = 'pending' AND c.deleted IS NULL
-                 AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.no = t.node AND n.seen > clock_timestamp() - $1 * interval '1 s')";
-        self.of_all()?.query(sql, &[&SILENT_S])?.iter().map(open_turn).collect()
+                 AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.no = t.node AND (n.seen > clock_timestamp() - $1 * interval '1 s'
+                     OR pg_postmaster_start_time() > clock_timestamp() - interval '10 s'))";
+        self.of_all()?.query(sql, &[&silent_s])?.iter().map(open_turn).collect()
     }
 }
 

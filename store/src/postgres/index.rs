@@ -40,7 +40,8 @@ impl ConversationIndex for Postgres {
         };
         let sql = format!(
             "SELECT row FROM conversation_rows c WHERE tenant = $1 AND deleted IS NULL AND ({position}, id) < ($2, $3) AND {position} >= $4
-             AND ($5::text IS NULL OR position(lower($5) IN lower(convert_from(title, 'UTF8'))) > 0)
+             AND ($5::text IS NULL OR CASE WHEN position('\\x00'::bytea IN title) > 0 THEN true
+                 ELSE position(lower($5) IN lower(convert_from(title, 'UTF8'))) > 0 END)
              AND ($6::text IS NULL OR state = $6)
              AND ($7::bytea IS NULL OR parent IN (SELECT p.no FROM conversation_rows p WHERE p.tenant = $1 AND p.id = $7))
              ORDER BY {position} DESC, id DESC LIMIT $8"
@@ -51,27 +52,27 @@ impl ConversationIndex for Postgres {
         let state = query.state.map(|state| state.as_str());
         let parent = query.parent.map(|parent| parent.to_bytes().to_vec());
         let page = query.limit.max(100);
+        // Text of the database has no zero character: titles and queries with one are compared here.
+        let text = query.text.as_ref().filter(|text| !text.contains('\0'));
+        let has_title = |conversation: &Conversation| match (&query.text, &conversation.title) {
+            (Some(text), Some(title)) if text.contains('\0') || title.contains('\0') => {
+                title.to_lowercase().contains(&text.to_lowercase())
+            }
+            (Some(text), None) => !text.contains('\0'),
+            _ => true,
+        };
         let mut found = Vec::new();
         // What a filter on JSON leaves out of a page is filled up from the next.
         loop {
             let (at, id) = (after.0.0, after.1.to_bytes());
             let rows = db.query(
                 &sql,
-                &[
-                    &tenant.as_str(),
-                    &at,
-                    &&id[..],
-                    &since,
-                    &query.text,
-                    &state,
-                    &parent,
-                    &signed(page as u64),
-                ],
+                &[&tenant.as_str(), &at, &&id[..], &since, &text, &state, &parent, &signed(page as u64)],
             )?;
             for row in &rows {
                 let conversation = rows::conversation(rows::get(row, 0)?)?;
                 after = query.order.position(&conversation);
-                if query.takes(&conversation) {
+                if query.takes(&conversation) && has_title(&conversation) {
                     found.push(conversation);
                 }
             }

@@ -6,7 +6,7 @@ use super::rows;
 use everturn_core::Error;
 
 /// Every version, in order. What is released is never edited: a change is another version.
-const VERSIONS: [&str; 1] = [include_str!("v1.sql")];
+const VERSIONS: [&str; 2] = [include_str!("v1.sql"), include_str!("v2.sql")];
 
 /// Made anew after each change of the tables.
 const VIEWS: &str = include_str!("views.sql");
@@ -32,7 +32,40 @@ pub fn check(link: &Link) -> Result<(), Error> {
                 VERSIONS.len()
             ),
         )),
-        version => not_newer(version),
+        version => {
+            not_newer(version)?;
+            check_role(&db)?;
+            check_encoding(&db)
+        }
+    }
+}
+
+/// Refuses a role that row-level security would show an empty store.
+fn check_role(db: &Db) -> Result<(), Error> {
+    let sql = "SELECT current_user::text, pg_get_userbyid(c.relowner)::text FROM pg_class c
+         WHERE c.oid = 'conversation_rows'::regclass AND row_security_active(c.oid) AND NOT EXISTS (
+             SELECT 1 FROM pg_policy p, unnest(p.polroles) AS r (role)
+             WHERE p.polrelid = c.oid AND p.polname = 'server' AND pg_has_role(r.role, 'USAGE'))";
+    let Some(row) = db.query_one(sql, &[])? else { return Ok(()) };
+    let (role, owner): (String, String) = (rows::get(&row, 0)?, rows::get(&row, 1)?);
+    let text = format!(
+        "the role {role} would see an empty store, because row-level security shows its rows only to the role that made the \
+         tables; name that role in the URL ({owner} owns them), grant it to {role}, or use a role with BYPASSRLS"
+    );
+    Err(Error::invalid("store.denied", text))
+}
+
+fn check_encoding(db: &Db) -> Result<(), Error> {
+    let row = db.query_one("SELECT current_setting('server_encoding')", &[])?;
+    match row.map(|row| rows::get::<String>(&row, 0)).transpose()? {
+        Some(encoding) if encoding != "UTF8" => {
+            let text = format!(
+                "the encoding of this database is {encoding}, which does not have every character; create one with UTF8: \
+                 createdb NAME --owner ROLE --encoding UTF8 --template template0"
+            );
+            Err(Error::invalid("store.encoding", text))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -64,7 +97,8 @@ pub fn run(link: &Link) -> Result<(), Error> {
     let (standby, has_schema, unbound): (bool, bool, bool) =
         (rows::get(&row, 1)?, rows::get(&row, 2)?, rows::get(&row, 3)?);
     if standby {
-        let text = "this PostgreSQL server is a standby; name the primary, or target_session_attrs=read-write, in the URL";
+        let text = "this PostgreSQL server is a standby; name the primary, or target_session_attrs=read-write, in the URL, or \
+                    serve it with --read-only";
         return Err(Error::busy("store.standby", text));
     }
     if !has_schema {
@@ -76,7 +110,12 @@ pub fn run(link: &Link) -> Result<(), Error> {
             "the role in the store's URL is a superuser or bypasses row-level security; use one that does neither"
         );
     }
+    check_encoding(&db)?;
     let mut version = version(&db)?;
+    not_newer(version)?;
+    if version > 0 {
+        check_role(&db)?;
+    }
     if version < VERSIONS.len() {
         db.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
         // Another process may have been faster.
@@ -89,9 +128,41 @@ pub fn run(link: &Link) -> Result<(), Error> {
             db.execute("INSERT INTO schema_versions (version) VALUES ($1)", &[&(number as i32 + 1)])?;
         }
         db.batch(VIEWS)?;
-        return db.commit();
     }
-    not_newer(version)
+    renumber(&db)?;
+    db.commit()
+}
+
+/// Tables that were brought here from another server (by `pg_dump`) have its numbers of transactions, which this one has
+/// not given yet: whoever looks for changes would find those rows new for as long. They are old.
+fn renumber(db: &Db) -> Result<(), Error> {
+    const OLD: &str = "'3'::xid8";
+    let future = |column: &str| format!("{column} >= pg_snapshot_xmax(pg_current_snapshot())");
+    let last = |table: &str| format!("(SELECT changed FROM {table} ORDER BY changed DESC LIMIT 1)");
+    let sql = format!(
+        "SELECT coalesce(greatest({}, {}) >= pg_snapshot_xmax(pg_current_snapshot()), false)",
+        last("conversation_rows"),
+        last("access_keys")
+    );
+    let row = db.query_one(&sql, &[])?;
+    if !row.map_or(Ok(false), |row| rows::get(&row, 0))? {
+        return Ok(());
+    }
+    tracing::warn!(
+        "this database was brought here from another server; its numbers of transactions are made anew"
+    );
+    db.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
+    for (table, column) in [
+        ("conversation_rows", "changed"),
+        ("conversation_rows", "begun"),
+        ("erased_bodies", "changed"),
+        ("access_keys", "changed"),
+        ("recall_conversations", "changed"),
+    ] {
+        db.batch(&format!("UPDATE {table} SET {column} = {OLD} WHERE {}", future(column)))?;
+    }
+    // What is indexed is not indexed again.
+    db.batch("UPDATE recall_feed SET snapshot = '1:1:'")
 }
 
 /// Runs something in one transaction, in one process at a time.

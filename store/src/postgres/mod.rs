@@ -21,10 +21,11 @@ mod rows;
 mod tls;
 mod write;
 
-use crate::assets::ObjectAssets;
+use crate::assets::Place;
 use crate::{Committed, Log};
 use db::{Broken, Db, Mode, Scope};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::turn::join_chunks;
@@ -36,7 +37,6 @@ use read::Lineage;
 use recall::{Claim, Embedding};
 use rows::signed;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use write::Proof;
@@ -55,7 +55,11 @@ pub struct Postgres {
     /// `None` if it was opened for reading only.
     node: Option<Node>,
     /// Place of assets, if it is not the database.
-    place: Option<Arc<ObjectAssets>>,
+    place: Option<Place>,
+    /// Conversations that another process kept locked when they were last to be written.
+    held: Mutex<BTreeSet<Key>>,
+    /// Last time that the mark of the place was renewed.
+    marked: Mutex<Option<Instant>>,
     link: Link,
 }
 
@@ -63,6 +67,9 @@ pub struct Postgres {
 const TRIES: usize = 5;
 /// Longest time for which a batch waits for a database that is restarting or failing over.
 const OUTAGE: Duration = Duration::from_secs(10);
+/// Longest time, and the pause between two attempts, for a conversation that another process keeps locked.
+const HELD_MAX: Duration = Duration::from_secs(15);
+const HELD_PAUSE: Duration = Duration::from_millis(50);
 /// Pause between two attempts to reach it.
 const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -72,7 +79,7 @@ impl Postgres {
         let link = Link::open(url)?;
         link.check_pooler()?;
         migrations::run(&link)?;
-        let place = assets::place(&link, false)?.map(Arc::new);
+        let place = assets::place(&link, false)?;
         let has_vectors = recall::prepare(&link, false)?;
         let node = Some(Node::join(&link)?);
         Ok(Postgres::over(link, node, place, has_vectors))
@@ -82,14 +89,26 @@ impl Postgres {
     pub fn open_read_only(url: &str) -> Result<Postgres, Error> {
         let link = Link::open(url)?;
         migrations::check(&link)?;
-        let place = assets::place(&link, true)?.map(Arc::new);
+        let place = assets::place(&link, true)?;
         let has_vectors = recall::prepare(&link, true)?;
         Ok(Postgres::over(link, None, place, has_vectors))
     }
 
-    fn over(link: Link, node: Option<Node>, place: Option<Arc<ObjectAssets>>, has_vectors: bool) -> Postgres {
+    fn over(link: Link, node: Option<Node>, place: Option<Place>, has_vectors: bool) -> Postgres {
         let (claim, embedding, failed, indexes_looked_after) = Default::default();
-        Postgres { claim, embedding, failed, indexes_looked_after, has_vectors, node, place, link }
+        let (marked, held) = Default::default();
+        Postgres {
+            claim,
+            embedding,
+            failed,
+            indexes_looked_after,
+            has_vectors,
+            node,
+            place,
+            marked,
+            held,
+            link,
+        }
     }
 
     /// Reads of one tenant, all as of one moment.
@@ -119,15 +138,21 @@ impl Postgres {
     }
 
     /// Writes a batch once. `sent` is the outcome of an earlier attempt whose connection broke while it was committed.
-    fn try_commit(&self, batch: Vec<Write>, sent: &mut Option<Sent>) -> Result<Answers, Broken> {
-        let failed = |error| Broken { error, by_data: false, again: false, lost: true };
+    fn try_commit(
+        &self,
+        batch: Vec<Write>,
+        sent: &mut Option<Sent>,
+        locks: Locks,
+    ) -> Result<Answers, Broken> {
+        let failed = Broken::lost;
         let tenants: BTreeSet<&TenantName> = batch.iter().map(|write| &write.key.tenant).collect();
         let tenants: Vec<&TenantName> = tenants.into_iter().collect();
-        let db = self.writing(Scope::Tenants(&tenants)).map_err(failed)?;
+        let mode = Mode::Commit { waits: locks == Locks::Wait };
+        let db = Db::begin(&self.link, Scope::Tenants(&tenants), mode).map_err(failed)?;
         let failed = |error| db.broken().unwrap_or(failed(error));
         // Waits for the locks of an earlier attempt, so that it has ended one way or the other.
-        let mut open =
-            write::Batch::begin(&db, &batch, self.node.as_ref().map_or(0, |node| node.no)).map_err(failed)?;
+        let node = self.node.as_ref().map_or(0, |node| node.no);
+        let mut open = write::Batch::begin(&db, &batch, node, locks).map_err(failed)?;
         if let Some((proof, answers)) = sent.take() {
             match proof.is_written(&db) {
                 Ok(true) => return Ok(answers),
@@ -139,6 +164,7 @@ impl Postgres {
             }
         }
         let answers = batch.into_iter().map(|request| open.write(request)).collect::<Result<Vec<_>, _>>()?;
+        self.remember_held(&open);
         let proof = open.proof(&answers);
         let committed = open.commit();
         tracing::debug!(trips = db.trips.get(), "a batch was sent to PostgreSQL");
@@ -155,16 +181,63 @@ impl Postgres {
     }
 }
 
+impl Postgres {
+    /// Remembers the conversations that were not free, for which the next batch does not wait.
+    fn remember_held(&self, batch: &write::Batch<'_>) {
+        let mut held = self.held.lock();
+        held.retain(|key| !batch.has_locked(key));
+        held.extend(batch.held().cloned());
+    }
+}
+
+/// Attitude to locks that are not free.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Locks {
+    /// Wait for them, for as long as a statement may take.
+    Wait,
+    /// Fail after a moment.
+    Soon,
+    /// Leave out what needs them.
+    Free,
+}
+
 type Answers = Vec<Result<Committed, Error>>;
 /// A batch that may have been committed: the proof if it was, and its answers.
 type Sent = (Proof, Answers);
 
 impl Log for Postgres {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
+        let began = Instant::now();
+        let mut answers = self.commit_free(batch.clone());
+        // In their order: all requests about a conversation are left out together.
+        let left = |answers: &Answers| -> Vec<usize> {
+            let is_held = |nth: &usize| matches!(&answers[*nth], Err(error) if error.is(code::HELD));
+            (0..answers.len()).filter(is_held).collect()
+        };
+        loop {
+            let left = left(&answers);
+            if left.is_empty() || began.elapsed() > HELD_MAX {
+                return answers;
+            }
+            thread::sleep(HELD_PAUSE);
+            let again = self.commit_free(left.iter().map(|nth| batch[*nth].clone()).collect());
+            left.into_iter().zip(again).for_each(|(nth, answer)| answers[nth] = answer);
+        }
+    }
+
+    fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
         let (count, began) = (batch.len(), Instant::now());
         let (mut tries, mut sent) = (0, None);
+        let mut locks = match self.held.lock() {
+            held if batch.iter().any(|write| held.contains(&write.key)) => Locks::Free,
+            _ => Locks::Soon,
+        };
         let error = loop {
-            match self.try_commit(batch.clone(), &mut sent) {
+            if sent.is_some() {
+                // An earlier attempt may still be on its way, with the locks.
+                locks = Locks::Wait;
+            }
+            match self.try_commit(batch.clone(), &mut sent, locks) {
                 Ok(answers) => {
                     self.node.iter().for_each(Node::tell);
                     return answers;
@@ -173,7 +246,8 @@ impl Log for Postgres {
                 Err(broken) if broken.by_data && count > 1 => {
                     return batch.into_iter().flat_map(|request| self.commit(vec![request])).collect();
                 }
-                Err(broken) if broken.again && tries < TRIES => tries += 1,
+                Err(broken) if broken.held && locks == Locks::Soon => locks = Locks::Free,
+                Err(broken) if (broken.again || broken.held) && tries < TRIES => tries += 1,
                 Err(broken) if broken.lost && began.elapsed() < OUTAGE => thread::sleep(OUTAGE_PAUSE),
                 Err(broken) => break broken.error,
             }
@@ -183,8 +257,9 @@ impl Log for Postgres {
             Some(_) => Error::busy(
                 "commit.unknown",
                 format!(
-                    "{error} The connection broke during the commit, so it is unknown whether this was written: repeat it \
-                     with the same idempotency key, or read the conversation first"
+                    "{}. The commit was not answered, so it is unknown whether this was written: repeat it with the same \
+                     idempotency key, or read the conversation first",
+                    error.text().trim_end_matches("; try again")
                 ),
             ),
         };

@@ -12,6 +12,7 @@ use everturn_core::limits::PAGE_BYTES_MAX;
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{EventRef, FactRow, Fork, Statement, StatementsOf};
 use std::collections::HashMap;
+use tokio_postgres::types::ToSql;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
@@ -64,7 +65,7 @@ fn lineage_where(
     db: &Db,
     tenant: &TenantName,
     start: &str,
-    name: &(dyn tokio_postgres::types::ToSql + Sync),
+    name: &(dyn ToSql + Sync),
 ) -> Result<Option<Lineage>, Error> {
     let sql = format!(
         "WITH RECURSIVE line AS (
@@ -176,7 +177,21 @@ pub fn turn_row(db: &Db, lineage: &Lineage, id: TurnId) -> Result<Option<TurnRow
     Ok(None)
 }
 
-/// Rows in a range of positions, of all levels; where several have one, that of the youngest.
+/// Turns of a level `l` as far as it is read. Where several levels have one, that of the youngest.
+fn of_level(lineage: &Lineage) -> String {
+    let youngest = match lineage.levels.len() {
+        1 => "",
+        _ => {
+            "AND NOT EXISTS (SELECT 1 FROM turn_rows y WHERE y.tenant = $3 AND y.conversation = ANY (($1::bigint[])[1:(l.depth - 1)::int]) AND y.seq = t.seq)"
+        }
+    };
+    format!("turn_rows t WHERE t.tenant = $3 AND t.conversation = l.no AND t.seq <= l.cap {youngest}")
+}
+
+/// The levels, as parameters $1 and $2; the tenant is $3.
+const LEVELS: &str = "unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS l (no, cap, depth)";
+
+/// Rows in a range of positions, of all levels. Every part of it reads a range of an index, and no more than it returns.
 fn turn_page(
     db: &Db,
     lineage: &Lineage,
@@ -185,38 +200,43 @@ fn turn_page(
     query: &TurnQuery,
 ) -> Result<Vec<TurnRow>, Error> {
     let (nos, _, mut caps) = lineage.arrays();
-    let order = if query.descending { "DESC" } else { "ASC" };
-    // Superseded turns share the places of others, and a page must not end between them.
-    let (position, stands) = match query.whole_log {
-        true => ("t.seq", "true"),
-        // By the index: nothing was moved or superseded after the end.
-        false if lineage.levels.len() == 1 && query.as_of.is_none() => {
-            ("t.place", "t.superseded_seq IS NULL")
-        }
-        false => {
-            let place = "(CASE WHEN t.placed_seq > l.cap THEN t.seq ELSE t.place END)";
-            (place, "coalesce(t.superseded_seq > l.cap, true)")
-        }
-    };
     if let Some(seq) = query.as_of {
         caps.iter_mut().for_each(|cap| *cap = (*cap).min(signed(seq)));
     }
-    let youngest = match lineage.levels.len() {
-        1 => "",
-        _ => {
-            "AND NOT EXISTS (SELECT 1 FROM turn_rows y WHERE y.tenant = $6 AND y.conversation = ANY (($1::bigint[])[1:(l.depth - 1)::int]) AND y.seq = t.seq)"
+    let order = if query.descending { "DESC" } else { "ASC" };
+    let of = of_level(lineage);
+    let moved = if query.moved_after.is_some() { "AND t.placed_seq > $7" } else { "" };
+    // No place is greater than its turn's `seq`.
+    let page = |position: &str, which: &str| {
+        format!(
+            "(SELECT t.* FROM {of} AND {position} BETWEEN $4 AND least($5, l.cap) {which} {moved} ORDER BY {position} {order} LIMIT $6)"
+        )
+    };
+    // Superseded turns share the places of others, and a page must not end between them.
+    let rows = match query.whole_log {
+        true => page("t.seq", ""),
+        false if lineage.levels.len() == 1 && query.as_of.is_none() => {
+            page("t.place", "AND t.superseded_seq IS NULL")
+        }
+        false => {
+            let stands = "AND coalesce(t.superseded_seq > l.cap, true)";
+            let placed = page("t.place", &format!("AND coalesce(t.placed_seq <= l.cap, true) {stands}"));
+            // Edits that came to their places later stand where they were said: few, so all of them are read.
+            let not_yet =
+                format!("SELECT t.* FROM {of} AND t.placed_seq > l.cap AND t.seq BETWEEN $4 AND $5 {stands}");
+            if query.moved_after.is_some() { placed } else { format!("{placed} UNION ALL {not_yet}") }
         }
     };
     let sql = format!(
-        "SELECT {TURN_COLUMNS}, l.depth FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS l (no, cap, depth)
-         CROSS JOIN LATERAL (SELECT * FROM turn_rows t WHERE t.tenant = $6 AND t.conversation = l.no AND t.seq <= l.cap AND {position} BETWEEN $3 AND $4 AND {stands}
-             {youngest} ORDER BY {position} {order} LIMIT $5) t ORDER BY l.depth"
+        "SELECT {TURN_COLUMNS}, l.depth FROM {LEVELS} CROSS JOIN LATERAL ({rows}) t ORDER BY l.depth"
     );
+    let (tenant, low, high, limit) =
+        (lineage.tenant.as_str(), signed(low), signed(high), signed(query.limit as u64));
+    let mut params: Vec<&(dyn ToSql + Sync)> = vec![&nos, &caps, &tenant, &low, &high, &limit];
+    let after = query.moved_after.map(signed);
+    params.extend(after.as_ref().map(|after| after as &(dyn ToSql + Sync)));
     let mut rows = Vec::new();
-    for row in db.query(
-        &sql,
-        &[&nos, &caps, &signed(low), &signed(high), &signed(query.limit as u64), &lineage.tenant.as_str()],
-    )? {
+    for row in db.query(&sql, &params)? {
         let depth = rows::get::<i64>(&row, 11)? as usize - 1;
         rows.push(query.seen(lineage.seen(depth, rows::turn(&row)?)));
     }
@@ -317,10 +337,15 @@ pub fn own_turns(
 }
 
 pub fn fallen_after(db: &Db, lineage: &Lineage, after: u64) -> Result<u64, Error> {
-    let query = TurnQuery { whole_log: true, limit: i64::MAX as usize, ..TurnQuery::default() };
-    let rows = turn_page(db, lineage, after.saturating_add(1), i64::MAX as u64, &query)?;
-    let fallen = |row: &TurnRow| row.superseded_by.is_some() || row.place <= after;
-    Ok(rows.into_iter().filter(fallen).count() as u64)
+    let (nos, _, caps) = lineage.arrays();
+    let of = of_level(lineage);
+    let sql = format!(
+        "SELECT count(*) FROM {LEVELS} CROSS JOIN LATERAL (
+             SELECT t.seq FROM {of} AND t.superseded_seq <= l.cap AND t.seq > $4
+             UNION SELECT t.seq FROM {of} AND t.placed_seq <= l.cap AND t.place <= $4 AND t.seq > $4) t"
+    );
+    let row = db.query_one(&sql, &[&nos, &caps, &lineage.tenant.as_str(), &signed(after)])?;
+    row.map_or(Ok(0), |row| rows::unsigned(&row, 0))
 }
 
 pub fn count_turns(db: &Db, lineage: &Lineage, through: u64) -> Result<u64, Error> {
@@ -345,7 +370,7 @@ pub fn forks(db: &Db, tenant: &TenantName, conversation: u64) -> Result<Vec<Fork
 }
 
 pub fn statements(db: &Db, tenant: &TenantName, of: StatementsOf) -> Result<Vec<Statement>, Error> {
-    let read = |which: &str, params: &[&(dyn tokio_postgres::types::ToSql + Sync)]| {
+    let read = |which: &str, params: &[&(dyn ToSql + Sync)]| {
         db.query(
             &format!(
                 "SELECT f.conversation, c.id, f.seq, f.id, f.source_turn, f.corrects FROM fact_statements f

@@ -2,7 +2,8 @@
 //! the last one writes everything and commits. Only requests that depend on more than their own conversation
 //! need others in between.
 
-use super::db::{Broken, Db, Pending, boxed};
+use super::Locks;
+use super::db::{Broken, Db, Pending, boxed, held_error};
 use super::lookup::InDatabase;
 use super::read::{self, FAMILY};
 use super::rows::{self, json, signed};
@@ -318,36 +319,36 @@ impl Buffer {
     }
 }
 
-/// A trace of a batch that is there if and only if the batch was committed.
+/// Traces of a batch: one of them is there if and only if the batch was committed.
 pub enum Proof {
-    Event {
-        key: Key,
-        seq: u64,
-        id: EventId,
-    },
+    /// The first event in each conversation. Another process may have deleted some of them since. If it deleted all, the
+    /// requests are refused when they are repeated. None if the batch only has what may be written again: chunks, answered
+    /// requests.
+    Events(Vec<(Key, u64, EventId)>),
     Deletion {
         key: Key,
         at: Timestamp,
     },
-    /// Only what may be written again: chunks, answered requests.
-    None,
 }
 
 impl Proof {
     pub fn is_written(&self, db: &Db) -> Result<bool, Error> {
         let found = match self {
-            Proof::Event { key, seq, id } => {
-                let sql =
-                    "SELECT 1 FROM conversation_rows c JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no
-                     WHERE c.tenant = $1 AND c.id = $2 AND e.seq = $3 AND e.id = $4";
-                let (of, id) = (key.id.to_bytes(), id.to_bytes());
-                db.query_one(sql, &[&key.tenant.as_str(), &&of[..], &signed(*seq), &&id[..]])?
+            Proof::Events(all) if all.is_empty() => None,
+            Proof::Events(all) => {
+                let sql = "SELECT 1 FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bytea[]) AS n (tenant, id, seq, event)
+                     JOIN conversation_rows c ON c.tenant = n.tenant AND c.id = n.id
+                     JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no AND e.seq = n.seq AND e.id = n.event LIMIT 1";
+                let tenants: Vec<String> = column(all, |(key, ..)| key.tenant.to_string());
+                let ids: Vec<Vec<u8>> = column(all, |(key, ..)| key.id.to_bytes());
+                let seqs: Vec<i64> = column(all, |(_, seq, _)| signed(*seq));
+                let events: Vec<Vec<u8>> = column(all, |(.., event)| event.to_bytes());
+                db.query_one(sql, &[&tenants, &ids, &seqs, &events])?
             }
             Proof::Deletion { key, at } => {
                 let sql = "SELECT 1 FROM conversation_rows WHERE tenant = $1 AND id = $2 AND deleted = $3";
                 db.query_one(sql, &[&key.tenant.as_str(), &&key.id.to_bytes()[..], &at.0])?
             }
-            Proof::None => None,
         };
         Ok(found.is_some())
     }
@@ -365,6 +366,8 @@ pub struct Batch<'a> {
     numbers: Vec<i64>,
     tombstones: BTreeSet<Key>,
     deletion: Option<(Key, Timestamp)>,
+    /// Conversations that are left out, because a lock is not free.
+    held: BTreeSet<Key>,
 }
 
 /// Number of a lock: the first bytes of a hash. A collision only makes two requests wait for each other.
@@ -373,27 +376,54 @@ fn lock(parts: [&[u8]; 3]) -> i64 {
     i64::from_be_bytes(std::array::from_fn(|at| hash[at]))
 }
 
+/// Conversations whose rows somebody else has locked, by hand.
+fn rows_held(db: &Db, keys: &[&Key]) -> Result<Vec<Key>, Error> {
+    let tenants: Vec<&str> = keys.iter().map(|key| key.tenant.as_str()).collect();
+    let ids: Vec<Vec<u8>> = keys.iter().map(|key| key.id.to_bytes().to_vec()).collect();
+    // Both parts see the same rows; the second leaves out those that are locked.
+    let sql = "WITH free AS (SELECT c.no FROM conversation_rows c JOIN unnest($1::text[], $2::bytea[]) AS k (tenant, id)
+             ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced FOR NO KEY UPDATE OF c SKIP LOCKED)
+         SELECT c.tenant, c.id FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id)
+         JOIN conversation_rows c ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced
+         WHERE c.no NOT IN (SELECT no FROM free)";
+    let found = db.query(sql, &[&tenants, &ids])?;
+    let key = |row| {
+        let tenant = TenantName::new(rows::get::<String>(row, 0)?)?;
+        Ok(Key { tenant, id: ConversationId::from_bytes(rows::bytes(row, 1)?) })
+    };
+    found.iter().map(key).collect()
+}
+
 impl<'a> Batch<'a> {
     /// Begins the transaction. An append holds the lock of the conversation, and that of its tenant shared; a
     /// removal holds the tenant's exclusively. All in one order, so that there is no deadlock.
-    pub fn begin(db: &'a Db, batch: &[Write], node: i64) -> Result<Batch<'a>, Error> {
+    pub fn begin(db: &'a Db, batch: &[Write], node: i64, locks: Locks) -> Result<Batch<'a>, Error> {
         let mut tenants: BTreeMap<i64, bool> = BTreeMap::new();
         let mut alone: BTreeSet<i64> = BTreeSet::new();
+        // Locks that a conversation needs, and whether a removal needs the first, of its tenant, for itself.
+        let mut needed: Vec<(i64, bool, i64, &Key)> = Vec::new();
         let mut keys: BTreeSet<&Key> = BTreeSet::new();
         let mut asked: Vec<(String, Vec<u8>, bool, Key)> = Vec::new();
         for write in batch {
             let tenant = write.key.tenant.as_str();
-            *tenants.entry(lock([b"tenant", tenant.as_bytes(), b""])).or_default() |= write.action.removes();
-            alone.insert(lock([b"conversation", tenant.as_bytes(), &write.key.id.to_bytes()]));
+            let of_tenant = lock([b"tenant", tenant.as_bytes(), b""]);
+            *tenants.entry(of_tenant).or_default() |= write.action.removes();
+            let own = lock([b"conversation", tenant.as_bytes(), &write.key.id.to_bytes()]);
+            alone.insert(own);
+            needed.push((of_tenant, write.action.removes(), own, &write.key));
             keys.insert(&write.key);
             if let Some((creation, asks)) = write.action.idempotency() {
                 if creation {
-                    alone.insert(lock([b"creation", tenant.as_bytes(), asks.key.as_bytes()]));
+                    let name = lock([b"creation", tenant.as_bytes(), asks.key.as_bytes()]);
+                    alone.insert(name);
+                    needed.push((of_tenant, false, name, &write.key));
                 }
                 asked.push((tenant.to_string(), asks.key.clone().into_bytes(), creation, write.key.clone()));
             }
         }
         let of_tenants: Vec<(i64, bool)> = tenants.into_iter().collect();
+        let alone: Vec<i64> = alone.into_iter().collect();
+        let free = locks == Locks::Free;
         let keys: Vec<&Key> = keys.into_iter().collect();
         let begins = batch.iter().filter(|write| {
             matches!(
@@ -403,16 +433,25 @@ impl<'a> Batch<'a> {
         });
         let mut all = vec![
             Pending {
-                sql: "SELECT CASE WHEN l.alone THEN pg_advisory_xact_lock(l.name) ELSE pg_advisory_xact_lock_shared(l.name) END
-                     FROM unnest($1::bigint[], $2::boolean[]) AS l (name, alone)",
+                // 2: alone, 1: with others, 0: not.
+                sql: match free {
+                    true => "SELECT CASE WHEN l.alone AND pg_try_advisory_xact_lock(l.name) THEN 2
+                             WHEN pg_try_advisory_xact_lock_shared(l.name) THEN 1 ELSE 0 END
+                         FROM unnest($1::bigint[], $2::boolean[]) AS l (name, alone)",
+                    false => "SELECT CASE WHEN l.alone THEN pg_advisory_xact_lock(l.name) ELSE pg_advisory_xact_lock_shared(l.name) END
+                         FROM unnest($1::bigint[], $2::boolean[]) AS l (name, alone)",
+                },
                 params: boxed![
                     column::<i64, _, _>(&of_tenants, |l| l.0),
                     column::<bool, _, _>(&of_tenants, |l| l.1)
                 ],
             },
             Pending {
-                sql: "SELECT pg_advisory_xact_lock(name) FROM unnest($1::bigint[]) AS l (name)",
-                params: boxed![alone.into_iter().collect::<Vec<i64>>()],
+                sql: match free {
+                    true => "SELECT pg_try_advisory_xact_lock(name) FROM unnest($1::bigint[]) AS l (name)",
+                    false => "SELECT pg_advisory_xact_lock(name) FROM unnest($1::bigint[]) AS l (name)",
+                },
+                params: boxed![alone.clone()],
             },
             // A statement sees what was committed before it began, so what is read under the lock is current.
             Pending {
@@ -444,6 +483,26 @@ impl<'a> Batch<'a> {
             });
         }
         let answers = db.together(&all, false)?;
+        let mut held = BTreeSet::new();
+        if free {
+            let mut levels: HashMap<i64, i32> = HashMap::new();
+            for ((name, _), row) in of_tenants.iter().zip(&answers[0]) {
+                levels.insert(*name, rows::get(row, 0)?);
+            }
+            let mut taken: BTreeSet<i64> = BTreeSet::new();
+            for (name, row) in alone.iter().zip(&answers[1]) {
+                if rows::get(row, 0)? {
+                    taken.insert(*name);
+                }
+            }
+            for (of_tenant, removes, own, key) in needed {
+                let level = levels.get(&of_tenant).copied().unwrap_or(0);
+                if level < 1 + i32::from(removes) || !taken.contains(&own) {
+                    held.insert(key.clone());
+                }
+            }
+            held.extend(rows_held(db, &keys)?);
+        }
         let mut known: HashMap<Key, Option<(i64, Arc<Conversation>)>> =
             keys.iter().map(|key| ((*key).clone(), None)).collect();
         let mut tombstones = BTreeSet::new();
@@ -469,7 +528,17 @@ impl<'a> Batch<'a> {
             requests.insert(name, request);
         }
         let buffer = RefCell::new(Buffer { node, ..Buffer::default() });
-        Ok(Batch { db, buffer, known, tombstones, requests, numbers, deletion: None })
+        Ok(Batch { db, buffer, known, tombstones, requests, numbers, deletion: None, held })
+    }
+
+    /// Conversations that are left out.
+    pub fn held(&self) -> impl Iterator<Item = &Key> {
+        self.held.iter()
+    }
+
+    /// Whether it has the locks of a conversation.
+    pub fn has_locked(&self, key: &Key) -> bool {
+        self.known.contains_key(key) && !self.held.contains(key)
     }
 
     /// The proof that this batch was committed. Preferably a deletion: it may have removed the batch's own events.
@@ -478,11 +547,12 @@ impl<'a> Batch<'a> {
             return Proof::Deletion { key, at };
         }
         let written = answers.iter().flatten().filter(|committed| !committed.repeated);
-        let first = written.filter_map(|committed| Some((committed, committed.events.first()?))).next();
-        first.map_or(Proof::None, |(committed, event)| {
+        let mut first: BTreeMap<Key, (u64, EventId)> = BTreeMap::new();
+        for (committed, event) in written.filter_map(|one| Some((one, one.events.first()?))) {
             let key = Key { tenant: committed.conversation.tenant.clone(), id: event.conversation };
-            Proof::Event { key, seq: event.seq, id: event.id }
-        })
+            first.entry(key).or_insert((event.seq, event.id));
+        }
+        Proof::Events(first.into_iter().map(|(key, (seq, id))| (key, seq, id)).collect())
     }
 
     /// Writes the rest and commits, in one round trip.
@@ -506,6 +576,9 @@ impl<'a> Batch<'a> {
 
     /// One request. The outer error is one of the database: the whole batch fails.
     pub fn write(&mut self, request: Write) -> Result<Result<Committed, Error>, Broken> {
+        if self.held.contains(&request.key) {
+            return Ok(Err(held_error()));
+        }
         let answer = self.write_once(request);
         match self.db.broken() {
             Some(broken) => Err(broken),
@@ -713,10 +786,12 @@ impl<'a> Batch<'a> {
         );
         buried.parent = conversation.parent;
         let (tombstone, tenant) = (&deletion.tombstone, key.tenant.as_str());
+        // Text of the database has no zero character.
+        let reason = tombstone.reason.replace('\0', "\u{fffd}");
         self.db.execute(
             "UPDATE conversation_rows SET deleted = $2, deleted_reason = $3, row = $4, title = NULL, expires = NULL,
                  changed = pg_current_xact_id() WHERE tenant = $5 AND no = $1",
-            &[&no, &tombstone.deleted.0, &tombstone.reason, &json(&buried)?, &tenant],
+            &[&no, &tombstone.deleted.0, &reason, &json(&buried)?, &tenant],
         )?;
         for purge in &deletion.purges {
             let (no, keep) = (signed(purge.conversation), signed(purge.keep));

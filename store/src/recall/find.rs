@@ -1,6 +1,6 @@
 //! Lexical search in a tenant's file: `propose` selects candidates, this runs its queries.
 
-use super::propose::{self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, Words};
+use super::propose::{self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, SCOPE_WORDS_MAX, Words};
 use super::sign_bits::Rows;
 use super::{Ground, entries, kind_number, kind_of};
 use crate::sqlite::rows::{Bytes, signed};
@@ -33,6 +33,8 @@ pub struct Common {
     /// Number of entries when counting began.
     total: u64,
 }
+
+const CONVERSATION: &str = "SELECT no FROM conversations WHERE id = ?";
 
 /// Scope of a search.
 pub struct Searched {
@@ -76,13 +78,28 @@ impl Searched {
             false => format!(" AND (e.fallen IS NULL OR e.fallen > {})", signed(cap)),
         };
         match &self.levels {
+            None if self.filter.among.is_some() => {
+                let mut named = Vec::new();
+                for id in self.filter.among.iter().flatten() {
+                    named.extend(number(CONVERSATION, &[&Bytes(id.to_bytes())])?);
+                }
+                if named.is_empty() {
+                    return Ok(None);
+                }
+                named.sort_unstable();
+                let list: Vec<String> = named.iter().map(i64::to_string).collect();
+                all.push(format!("e.conversation IN ({}){}", list.join(", "), stands(u64::MAX)));
+                if named.len() <= SCOPE_WORDS_MAX {
+                    words.push(list.iter().map(|no| format!("c{no}")).collect());
+                }
+                rows.conversations = Some(named);
+            }
             None => all.push(format!("1{}", stands(u64::MAX))),
             Some(levels) => {
                 let (mut any, mut named) = (Vec::new(), Vec::new());
                 let last = self.filter.before_seq.map_or(u64::MAX, |before| before.saturating_sub(1));
                 for (id, cap) in levels {
-                    let find = "SELECT no FROM conversations WHERE id = ?";
-                    if let Some(no) = number(find, &[&Bytes(id.to_bytes())])? {
+                    if let Some(no) = number(CONVERSATION, &[&Bytes(id.to_bytes())])? {
                         any.push(format!(
                             "(e.conversation = {no} AND e.seq <= {}{})",
                             signed(last.min(*cap)),
@@ -96,6 +113,7 @@ impl Searched {
                 }
                 all.push(format!("({})", any.join(" OR ")));
                 words.push(named.iter().map(|no| format!("c{no}")).collect());
+                named.sort_unstable();
                 rows.conversations = Some(named);
             }
         }

@@ -12,6 +12,8 @@ use std::collections::HashSet;
 
 /// Maximum number of entries of a word that is used for ranking.
 pub const COUNTED_ENTRIES_MAX: u64 = 20_000;
+/// Most conversations of a scope that are terms of a query as well.
+pub const SCOPE_WORDS_MAX: usize = 100;
 /// Maximum number of entries ranked for one query: all that have its rare words, else the newest that have its
 /// rarest.
 const RANKED_ENTRIES_MAX: u64 = 1_000;

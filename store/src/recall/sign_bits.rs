@@ -72,7 +72,7 @@ impl Mark {
 /// A filter of rows, as far as it can be evaluated in memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rows {
-    /// Conversations; `None` for any.
+    /// Conversations, in ascending order; `None` for any.
     pub conversations: Option<Vec<i64>>,
     /// Actors; empty for any.
     pub actors: Vec<i64>,
@@ -340,7 +340,7 @@ impl Loaded {
 impl Rows {
     /// Whether a row passes the filter. `roles` says for each role that occurs whether it passes.
     fn takes(&self, row: &Row, roles: &[bool]) -> bool {
-        self.conversations.as_ref().is_none_or(|some| some.contains(&row.conversation.into()))
+        self.conversations.as_ref().is_none_or(|some| some.binary_search(&row.conversation.into()).is_ok())
             && (self.actors.is_empty() || self.actors.contains(&row.actor.into()))
             && (self.roles.is_empty() || roles.get(usize::from(row.role)).copied().unwrap_or(false))
             && (self.kinds.is_empty() || self.kinds.contains(&i64::from(row.kind)))

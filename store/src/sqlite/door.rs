@@ -101,7 +101,10 @@ pub fn check_there(path: &Path) -> Result<(), Error> {
     }
     Err(Error::not_found(
         "store.absent",
-        format!("no store at {}; `everturn new` creates one, or name another with --store", path.display()),
+        format!(
+            "no store at {}; `everturn import` creates one from the sessions of agents, `everturn new` an empty conversation, or name another with --store",
+            path.display()
+        ),
     ))
 }
 

@@ -1,6 +1,7 @@
 //! The promises on a real PostgreSQL server, and what only a store with several writers has. `./test postgres`
 //! starts the server and names it in `EVERTURN_TEST_POSTGRES`; without it the tests say that they are skipped.
 
+mod outages;
 mod sharing;
 
 use crate::sql;
@@ -8,65 +9,24 @@ use everturn_core::chain::Hash;
 use everturn_core::id::Key;
 use everturn_core::turn::Role;
 use everturn_core::write::{Action, Idempotency, Write};
-use everturn_store::conformance::{Backend, Maker, append, create, done, take_in_some, tenant, turn_of};
+use everturn_store::conformance::{
+    Backend, Database, Maker, append, create, done, take_in_some, tenant, turn_of,
+};
 use everturn_store::memory::Memory;
 use everturn_store::postgres::{self, Postgres};
 use everturn_store::{CheckedLog, ConversationIndex, Log, RecallIndex, VectorSearch, WordSearch};
 use everturn_views::recall::{EntryNo, Filter, TextQuery};
 use serde_json::json;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-static DATABASES: AtomicU32 = AtomicU32::new(0);
-
-/// An empty database, dropped at the end.
-struct Database {
-    server: String,
-    name: String,
-}
-
-impl Database {
-    /// `None`, and a note, if there is no server.
-    fn new() -> Option<Database> {
-        let Ok(server) = std::env::var("EVERTURN_TEST_POSTGRES") else {
-            eprintln!("skipped: EVERTURN_TEST_POSTGRES names no PostgreSQL server; use ./test postgres");
-            return None;
-        };
-        let nth = DATABASES.fetch_add(1, Ordering::SeqCst);
-        let name = format!("test_{}_{nth}", std::process::id());
-        postgres::run(&server, &format!("CREATE DATABASE {name}")).unwrap();
-        Some(Database { server, name })
-    }
-
-    fn url(&self) -> String {
-        self.server.replace("/everturn?", &format!("/{}?", self.name))
-    }
-
-    fn open(&self) -> Postgres {
-        Postgres::open(&self.url()).unwrap()
-    }
-
-    /// Its URL for a superuser.
-    fn admin(&self) -> String {
-        let server = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-        server.replace("/postgres?", &format!("/{}?", self.name))
-    }
-
-    fn run(&self, sql: &str) -> Result<(), everturn_core::Error> {
-        postgres::run(&self.url(), sql)
-    }
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        let _ = postgres::run(&self.server, &format!("DROP DATABASE {} WITH (FORCE)", self.name));
-    }
+fn open(database: &Database) -> Postgres {
+    Postgres::open(&database.url()).unwrap()
 }
 
 /// Runs a promise, or reports that it is skipped.
 fn kept(promise: fn(&dyn Backend)) {
     let Some(database) = Database::new() else { return };
-    promise(&database.open());
+    promise(&open(&database));
 }
 
 mod promises {
@@ -77,7 +37,7 @@ mod promises {
 /// Runs a scenario of the views for people, read by the program `psql`.
 fn in_sql(scenario: fn(&sql::Store<'_>)) {
     let Some(database) = Database::new() else { return };
-    let store = database.open();
+    let store = open(&database);
     let url = database.admin();
     let ask = |sql: &str| {
         let rows = format!("SELECT coalesce(json_agg(found), '[]') FROM ({sql}) found");
@@ -133,7 +93,7 @@ fn several_writers_give_one_order() {
     let Some(database) = Database::new() else { return };
     // Opened at once: one of them creates the tables.
     let stores: Vec<Postgres> = std::thread::scope(|scope| {
-        let opening: Vec<_> = (0..4).map(|_| scope.spawn(|| database.open())).collect();
+        let opening: Vec<_> = (0..4).map(|_| scope.spawn(|| open(&database))).collect();
         opening.into_iter().map(|one| one.join().unwrap()).collect()
     });
     let m = Maker::default();
@@ -179,7 +139,7 @@ fn several_writers_give_one_order() {
 #[test]
 fn row_level_security_keeps_tenants_apart() {
     let Some(database) = Database::new() else { return };
-    let store = database.open();
+    let store = open(&database);
     let m = Maker::default();
     let mine = m.key();
     let other = Key { tenant: tenant("other"), ..m.key() };
@@ -265,52 +225,6 @@ fn row_level_security_keeps_tenants_apart() {
     assert_eq!(store.conversation(&other).unwrap().head.seq, 2);
 }
 
-/// A connection that the server ends, in the pool or under a transaction, costs no write.
-#[test]
-fn a_restart_of_the_connections_loses_nothing_and_repeats_nothing() {
-    let Some(database) = Database::new() else { return };
-    let store = database.open();
-    let m = Maker::default();
-    let key = m.key();
-    create(&store, &key, vec![m.created()]);
-    let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-    let cut =
-        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", database.name);
-    let done = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::SeqCst) {
-                postgres::run(&admin, &cut).unwrap();
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
-        });
-        for nth in 0..100 {
-            let action = Action::Append {
-                drafts: vec![m.say(&format!("word {nth}"))],
-                expected_seq: None,
-                idempotency: None,
-            };
-            store.commit(vec![Write { key: key.clone(), action }]).remove(0).unwrap();
-        }
-        done.store(true, Ordering::SeqCst);
-    });
-    let events = loop {
-        // The last cut may have come after the last write.
-        match store.events(&key, 0, 1000) {
-            Ok(events) => break events,
-            Err(error) => assert_eq!(error.code(), "store.unreachable"),
-        }
-    };
-    assert_eq!(events.len(), 101);
-    assert!(
-        events
-            .iter()
-            .skip(1)
-            .enumerate()
-            .all(|(nth, event)| event.text().unwrap().contains(&format!("word {nth}\"")))
-    );
-}
-
 /// Each error says what to do.
 #[test]
 fn errors_of_opening_say_what_to_do() {
@@ -329,11 +243,33 @@ fn errors_of_opening_say_what_to_do() {
     assert!(code == "store.url" && text.contains("postgres://"), "{text}");
     let unmade = Postgres::open_read_only(&url).err().unwrap();
     assert_eq!(unmade.code(), "store.absent", "{unmade}");
-    drop(database.open());
+    drop(open(&database));
     Postgres::open_read_only(&url).unwrap();
     database.run("INSERT INTO schema_versions (version) VALUES (99)").unwrap();
     let (code, text) = said(&url);
     assert!(code == "store.version" && text.contains("99"), "{text}");
+}
+
+/// The first process of a new version brings the tables up to date, under one that goes on with them.
+#[test]
+fn tables_of_an_earlier_version_are_brought_up_to_date() {
+    let Some(database) = Database::new() else { return };
+    let older = open(&database);
+    let back = "DROP INDEX turn_rows_moved, turn_rows_fallen; DELETE FROM schema_versions WHERE version > 1";
+    database.run(back).unwrap();
+    let m = Maker::default();
+    let key = m.key();
+    create(&older, &key, vec![m.created(), m.say("before")]);
+    let unread = Postgres::open_read_only(&database.url()).err().unwrap();
+    assert_eq!(unread.code(), "store.version", "{unread}");
+    let newer = open(&database);
+    for store in [&older, &newer, &older] {
+        append(store, &key, vec![m.say("after")]);
+    }
+    assert_eq!(newer.events(&key, 0, 9).unwrap().len(), 5);
+    database.counts(2, "schema_versions");
+    database.counts(2, "pg_class WHERE relname IN ('turn_rows_moved', 'turn_rows_fallen')");
+    Postgres::open_read_only(&database.url()).unwrap();
 }
 
 /// Indexes everything that is committed.
@@ -377,7 +313,7 @@ fn texts(count: usize) -> Vec<String> {
 #[test]
 fn recall_is_that_of_the_other_stores() {
     let Some(database) = Database::new() else { return };
-    let (postgres, memory) = (database.open(), Memory::default());
+    let (postgres, memory) = (open(&database), Memory::default());
     let stores: [&dyn Backend; 2] = [&postgres, &memory];
     let found = stores.map(|store| {
         let m = Maker::default();
@@ -438,7 +374,7 @@ fn recall_is_that_of_the_other_stores() {
 #[test]
 fn nothing_is_left_of_removed_words() {
     let Some(database) = Database::new() else { return };
-    let store = database.open();
+    let store = open(&database);
     let m = Maker::default();
     let (key, other) = (m.key(), m.key());
     create(&store, &key, vec![m.created()]);
@@ -497,7 +433,7 @@ fn nothing_is_left_of_removed_words() {
 #[test]
 fn events_are_indexed_once_by_whichever_process() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let m = Maker::default();
     let (key, foreign) = (m.key(), Key { tenant: tenant("other"), ..m.key() });
     create(&one, &key, vec![m.created(), m.say("the first beacon"), m.say("the second beacon")]);
@@ -531,7 +467,7 @@ fn events_are_indexed_once_by_whichever_process() {
 #[test]
 fn several_processes_index_together() {
     let Some(database) = Database::new() else { return };
-    let stores: Vec<Postgres> = (0..3).map(|_| database.open()).collect();
+    let stores: Vec<Postgres> = (0..3).map(|_| open(&database)).collect();
     let m = Maker::default();
     let keys: Vec<Key> =
         (0..6).map(|nth| Key { tenant: tenant(&format!("tenant{}", nth % 3)), ..m.key() }).collect();
@@ -562,15 +498,11 @@ fn several_processes_index_together() {
 /// Without pgvector recall is lexical, and says so.
 #[test]
 fn without_the_extension_only_words_are_compared() {
-    let Some(mut database) = Database::new() else { return };
-    let bare = format!("{}_bare", database.name);
-    postgres::run(&database.server, &format!("DROP DATABASE {}", database.name)).unwrap();
-    postgres::run(&database.server, &format!("CREATE DATABASE {bare} TEMPLATE template0")).unwrap();
-    database.name = bare;
+    let Some(database) = Database::without_extensions() else { return };
     let m = Maker::default();
     let key = m.key();
     {
-        let store = database.open();
+        let store = open(&database);
         create(&store, &key, vec![m.created(), m.say("a beacon")]);
         take_in(&store);
         assert!(store.without_vectors().unwrap().contains("CREATE EXTENSION vector"));
@@ -592,7 +524,7 @@ fn without_the_extension_only_words_are_compared() {
     }
     postgres::run(&database.admin(), "CREATE EXTENSION vector").unwrap();
     // Once it is there, what was indexed before waits for its vectors.
-    let store = database.open();
+    let store = open(&database);
     assert_eq!(store.without_vectors(), None);
     assert_eq!(store.unembedded("model/3", None, 9).unwrap().len(), 1);
 }
@@ -603,7 +535,7 @@ fn without_the_extension_only_words_are_compared() {
 fn the_nearest_of_very_many_are_found_by_an_index() {
     const MANY: usize = 21_000;
     let Some(database) = Database::new() else { return };
-    let store = database.open();
+    let store = open(&database);
     let m = Maker::default();
     let key = m.key();
     create(&store, &key, vec![m.created(), m.say("one")]);

@@ -36,7 +36,8 @@ fn given(url: &str, id: &str) -> Result<ObjectAssets, Error> {
         Some(_) => return Err(place.taken()),
         None => place.give(id)?,
     }
-    place.writable()
+    place.check_writable()?;
+    Ok(place.into_assets())
 }
 
 mod memory {
@@ -107,7 +108,7 @@ fn wrong_places_are_refused_when_they_are_opened() {
             .collect();
         let changed = changes.iter().map(|(name, value)| (name.to_string(), value.to_string()));
         let place = Place::new(&url, kept.into_iter().chain(changed)).unwrap();
-        place.owner().and_then(|_| place.give("one")).and_then(|()| place.writable().map(drop)).unwrap_err()
+        place.owner().and_then(|_| place.give("one")).and_then(|()| place.check_writable()).unwrap_err()
     };
     let error = with(&[("AWS_SECRET_ACCESS_KEY", "wrong")]);
     assert_eq!(error.code(), "assets.denied", "{error}");
@@ -120,4 +121,24 @@ fn wrong_places_are_refused_when_they_are_opened() {
     // Nobody listens on port 1.
     let error = with(&[("AWS_ENDPOINT", "http://127.0.0.1:1")]);
     assert_eq!((error.code(), matches!(error, Error::Busy(_))), ("assets.unreachable", true), "{error}");
+}
+
+/// A server that takes connections and does not answer: the request ends.
+#[test]
+fn a_place_that_hangs_is_an_error_in_bounded_time() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", silent.local_addr().unwrap());
+    let settings = [
+        ("AWS_ENDPOINT", endpoint.as_str()),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_ACCESS_KEY_ID", "id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_REGION", "here"),
+    ];
+    let settings = settings.map(|(name, value)| (name.to_string(), value.to_string()));
+    let assets = Place::new("s3://bucket/prefix", settings.into_iter()).unwrap().into_assets();
+    let began = std::time::Instant::now();
+    let error = assets.put(&tenant("acme"), Hash::of(b"bytes"), b"bytes".to_vec()).unwrap_err();
+    assert_eq!(error.code(), "assets.unreachable", "{error}");
+    assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
 }

@@ -141,6 +141,47 @@ fn decisions_come_from_cues_short_answers_and_agreement() {
     );
 }
 
+/// Regression: each next prompt was a decision, because it was short.
+#[test]
+fn prompts_that_answer_nothing_are_no_decisions() {
+    let lines: Vec<(String, String)> = (0..6)
+        .flat_map(|n| {
+            let answer = format!("Module {n} parses its input and hands the rows on.");
+            [("user".into(), format!("Question {n} about module_{n}.py")), ("assistant".into(), answer)]
+        })
+        .collect();
+    let lines: Vec<(&str, &str)> = lines.iter().map(|(who, text)| (who.as_str(), text.as_str())).collect();
+    let found = of(&lines);
+    assert_eq!(found.decisions, Vec::<String>::new());
+    assert!(!found.discoveries.iter().any(|entry| entry.contains("Question")), "{:?}", found.discoveries);
+    // An answer to a question is one, however short.
+    let found = of(&[
+        ("user", "Store the ratings somewhere, please."),
+        ("assistant", "Should they get a table of their own, or a column in orders?"),
+        ("user", "Own table"),
+    ]);
+    assert!(found.decisions.iter().any(|entry| entry.ends_with("Own table")), "{:?}", found.decisions);
+}
+
+#[test]
+fn what_is_not_done_yet_is_open() {
+    let found = of(&[
+        ("user", "Please add the export and document it."),
+        (
+            "assistant",
+            "The export works and its tests pass. The manual page isn't written yet. The release waits for Priya's review.",
+        ),
+        ("user", "Good. Don't forget the changelog entry for 2.4."),
+    ]);
+    for words in ["isn't written yet", "waits for Priya's review", "changelog entry for 2.4"] {
+        assert!(
+            found.pending_work.iter().any(|entry| entry.contains(words)),
+            "{words}: {:?}",
+            found.pending_work
+        );
+    }
+}
+
 #[test]
 fn discoveries_are_findings_and_errors_that_stayed() {
     let mut talk = Talk::of(&[

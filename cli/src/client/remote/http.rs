@@ -1,5 +1,6 @@
 //! One request to a server and its answer; errors are those of the server, or say what to do.
 
+use everturn_api::hints::in_commands;
 use everturn_core::Error;
 use everturn_core::error::{Detail, code};
 use everturn_core::event::check_name;
@@ -99,6 +100,13 @@ impl Server {
     pub fn over_socket(&self, path: &str) -> Request<'_> {
         let mut request = self.post(&[]);
         request.url.set_path(path);
+        request
+    }
+
+    /// The request that every server answers, without a key.
+    pub fn health(&self) -> Request<'_> {
+        let mut request = self.get(&[]);
+        request.url.set_path(&format!("{}/healthz", self.0.base.path().trim_end_matches('/')));
         request
     }
 
@@ -339,7 +347,7 @@ impl Problem {
 
     fn error(self, status: StatusCode) -> Error {
         // Codes live as long as the program; few arrive before it ends.
-        let detail = Detail { code: self.code.leak(), text: self.detail };
+        let detail = Detail { code: self.code.leak(), text: in_commands(&self.detail) };
         match status.as_u16() {
             403 => Error::Forbidden(detail),
             404 => Error::NotFound(detail),

@@ -1,6 +1,7 @@
 //! Preview of an import.
 
-use super::find::{Input, Inputs, is_standard_input};
+use super::find::Inputs;
+use super::{joined, open, shown};
 use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::show;
@@ -9,8 +10,8 @@ use everturn_core::id::ConversationId;
 use everturn_formats::agents::{self, EntryContent, Opened};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
-use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 
 /// Content of one folder in one format.
 #[derive(Default, Serialize)]
@@ -28,26 +29,28 @@ struct Source {
     problems: Vec<String>,
 }
 
-pub fn run(args: &Args, found: &Inputs) -> Result<(), Failure> {
+pub fn run(args: &Args, found: Inputs) -> Result<(), Failure> {
     let mut sources: BTreeMap<(String, String), Source> = BTreeMap::new();
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
-    for file in &found.files {
-        let (counted, problem) = match open(file) {
+    let nothing = found.nothing();
+    for files in joined::join(found.files) {
+        let paths: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
+        let (counted, problem) = match open(&paths) {
             Ok(source) => count(bar.wrap_read(source)),
             Err(error) => (Source { format: "unreadable".into(), ..Source::default() }, Some(error)),
         };
-        let key = (file.place.clone(), counted.format.clone());
-        let place = sources.entry(key).or_insert_with(|| Source {
-            place: file.place.clone(),
+        let folder = files.first().map(|file| file.place.clone()).unwrap_or_default();
+        let place = sources.entry((folder.clone(), counted.format.clone())).or_insert_with(|| Source {
+            place: folder,
             format: counted.format.clone(),
             ..Source::default()
         });
-        place.files += 1;
+        place.files += files.len() as u64;
         place.turns += counted.turns;
-        place.bytes += file.bytes;
+        place.bytes += files.iter().map(|file| file.bytes).sum::<u64>();
         place.ids.extend(counted.ids);
         place.conversations = place.ids.len() as u64;
-        place.problems.extend(problem.map(|problem| format!("{}: {problem}", file.path.display())));
+        place.problems.extend(problem.map(|problem| format!("{}: {problem}", shown(&paths))));
     }
     bar.finish_and_clear();
     let sources: Vec<Source> = sources.into_values().collect();
@@ -55,19 +58,11 @@ pub fn run(args: &Args, found: &Inputs) -> Result<(), Failure> {
         output::json_list(&sources, None)?;
     } else {
         sources.iter().try_for_each(|source| output::text(source.text()))?;
-        if let Some(text) = found.nothing() {
+        if let Some(text) = nothing {
             output::text(text)?;
         }
     }
     if sources.iter().all(|source| source.problems.is_empty()) { Ok(()) } else { Err(Failure::Reported) }
-}
-
-fn open(file: &Input) -> Result<Box<dyn std::io::Read>, Error> {
-    if is_standard_input(&file.path) {
-        return Ok(Box::new(std::io::stdin()));
-    }
-    let cannot = |e: std::io::Error| Error::invalid("file.cannot_open", format!("cannot open it: {e}"));
-    Ok(Box::new(File::open(&file.path).map_err(cannot)?))
 }
 
 /// Counts the content of a file, as far as it can be read.
@@ -88,11 +83,22 @@ fn read(source: impl BufRead, counted: &mut Source) -> Result<(), Error> {
         }
     };
     counted.format = reader.format().name().into();
-    let result = reader.by_ref().try_for_each(|entry| {
-        counted.turns += u64::from(matches!(entry?.step, EntryContent::Turn(_)));
-        Ok(())
-    });
-    counted.ids.extend(reader.threads().iter().map(|thread| thread.id));
+    let mut told = HashSet::new();
+    let result = loop {
+        let entry = match reader.next() {
+            None => break Ok(()),
+            Some(Err(error)) => break Err(error),
+            Some(Ok(entry)) => entry,
+        };
+        let is_turn = matches!(entry.step, EntryContent::Turn(_));
+        counted.turns += u64::from(is_turn);
+        // As in an import, a thread without a turn is no conversation, unless it goes on from another.
+        if is_turn || reader.threads().get(entry.thread).is_some_and(|thread| thread.branch.is_some()) {
+            told.insert(entry.thread);
+        }
+    };
+    let threads = reader.threads().iter().enumerate();
+    counted.ids.extend(threads.filter(|(at, _)| told.contains(at)).map(|(_, thread)| thread.id));
     result
 }
 

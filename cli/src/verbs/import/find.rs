@@ -13,6 +13,8 @@ pub struct Inputs {
     pub files: Vec<Input>,
     /// The folders that were searched.
     pub places: Vec<PathBuf>,
+    /// Whether these are the folders in which agents keep their sessions.
+    pub is_usual: bool,
     /// Files in them whose format is not known.
     pub unknown: Vec<String>,
 }
@@ -62,7 +64,8 @@ fn first_time(path: &Path) -> Option<Timestamp> {
 
 /// The same, with a predicate for the files of a folder.
 pub fn find_that(paths: &[PathBuf], so: &mut dyn FnMut(&Path, u64) -> bool) -> Result<Inputs, Error> {
-    let mut found = Inputs { files: Vec::new(), places: Vec::new(), unknown: Vec::new() };
+    let mut found =
+        Inputs { files: Vec::new(), places: Vec::new(), is_usual: paths.is_empty(), unknown: Vec::new() };
     if paths.is_empty() {
         found.places = usual()?;
         for place in found.places.clone().iter().filter(|place| place.is_dir()) {
@@ -103,6 +106,7 @@ pub fn usual() -> Result<Vec<PathBuf>, Error> {
         ".qwen/projects",
         ".copilot/session-state",
         ".kimi/sessions",
+        ".kimi-code/sessions",
         ".cursor/projects",
     ];
     places.extend(others.iter().map(|place| home.join(place)).filter(|place| place.is_dir()));

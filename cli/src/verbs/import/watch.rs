@@ -5,13 +5,13 @@
 //! it.
 
 use super::find::{find_that, in_time, is_readable, is_standard_input, usual};
-use super::{Import, one};
+use super::{Import, joined, one};
 use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
 use everturn_core::Error;
 use indicatif::ProgressBar;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -40,6 +40,8 @@ struct Watched {
     /// Size and time of the last reported failure.
     failed: Option<(u64, Option<SystemTime>)>,
     rests_until: Option<Instant>,
+    /// Files that its session began in, in their order: they are read before it.
+    before: Vec<PathBuf>,
 }
 
 impl Watched {
@@ -102,6 +104,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         }
         in_time(&mut due, |(path, _)| path);
         if !due.is_empty() {
+            find_beginnings(&due, &mut files);
             take(args, &due, &mut files, &stopping)?;
         }
         // Wakes up at once when it has to stop.
@@ -111,6 +114,25 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
 }
 
 type Looked = (u64, Option<SystemTime>);
+
+/// Finds out which of the files that are read for the first time go on from others of their folder.
+fn find_beginnings(due: &[(PathBuf, Looked)], files: &mut HashMap<PathBuf, Watched>) {
+    let is_new = |path: &&Path| files.get(*path).is_some_and(|file| file.imported.is_none());
+    let new: Vec<&Path> = due.iter().map(|(path, _)| path.as_path()).filter(is_new).collect();
+    let folders: HashSet<Option<&Path>> = new.iter().map(|path| path.parent()).collect();
+    let among: Vec<PathBuf> = files.keys().filter(|path| folders.contains(&path.parent())).cloned().collect();
+    let paths: Vec<&Path> = among.iter().map(PathBuf::as_path).collect();
+    let found = joined::before(&new, &paths);
+    // In order of time, so that the beginnings of a beginning are known.
+    for (at, path) in new.iter().enumerate() {
+        let Some(beginning) = found.get(&at).map(|at| &among[*at]) else { continue };
+        let Some(earlier) = files.get(beginning).map(|file| file.before.clone()) else { continue };
+        // Files that go on from each other begin by themselves.
+        if let Some(file) = files.get_mut(*path).filter(|_| !earlier.iter().any(|earlier| earlier == path)) {
+            file.before = earlier.into_iter().chain([beginning.clone()]).collect();
+        }
+    }
+}
 
 fn take(
     args: &Args,
@@ -129,8 +151,9 @@ fn take(
             break;
         }
         let start = Instant::now();
-        let report = one(&store, std::slice::from_ref(path), true, &ProgressBar::hidden());
         let Some(file) = files.get_mut(path) else { continue };
+        let paths: Vec<PathBuf> = file.before.iter().chain([path]).cloned().collect();
+        let report = one(&store, &paths, true, &ProgressBar::hidden());
         file.changed = None;
         let news = match &report.imported {
             Some(imported) => {

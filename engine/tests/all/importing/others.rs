@@ -2,7 +2,7 @@
 
 use super::{import, kept, said, stands};
 use crate::stage::{Short, memory, refused};
-use everturn::{Error, Format, ImportOptions, Imported, NewTurn, Tenant};
+use everturn::{Error, Format, HistoryEntry, HistoryQuery, ImportOptions, Imported, NewTurn, Tenant};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use serde_json::json;
@@ -51,6 +51,15 @@ fn a_session_of_codex_is_one_conversation_with_its_items_byte_for_byte() {
     assert!(stands(&whole, id)[1].contains(r#""encrypted_content":"gAAA+/==""#));
     assert_eq!(whole.conversation(id).get().unwrap().checkpoint.unwrap().turns_before, 4);
     assert_eq!(kept(&whole, id).len(), 4);
+    // Codex does not say how large it was before: 0 would be wrong.
+    let query = HistoryQuery { include_events: true, ..HistoryQuery::default() };
+    let events = whole.conversation(id).history(query).unwrap().data;
+    let compaction = events.iter().find_map(|entry| match entry {
+        HistoryEntry::Event(event) if event.kind == "compaction" => event.text(),
+        _ => None,
+    });
+    let body: serde_json::Value = serde_json::from_str(compaction.unwrap()).unwrap();
+    assert!(body["tokens_before"].as_u64().unwrap() > 20, "{body}");
     let (_store, parts) = memory();
     for end in 1..=lines.len() {
         let report = import(&parts, &format!("{}\n", lines[..end].join("\n")));

@@ -1,6 +1,6 @@
 //! Background work that one of several nodes does, and the next one when that dies; assets that all of them have.
 
-use super::{CONVERSATION, Database, STORE};
+use super::{CONVERSATION, STORE, open};
 use crate::child::{Process, given, tell};
 use crate::compacting::{good, talk};
 use crate::stage::{Short, Still, refused, until};
@@ -13,6 +13,7 @@ use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
 use everturn_store::Assets;
 use everturn_store::assets::Place;
+use everturn_store::conformance::Database;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -77,7 +78,7 @@ fn a_conversation_of_two_nodes_is_compacted_once() {
     // Closing waits for work in progress.
     drop(tenants);
     drop(stores);
-    let after = database.open();
+    let after = open(&database);
     assert_eq!((model.calls(), compactions(&after.tenant("acme").unwrap(), id)), (1, 1));
 }
 
@@ -156,7 +157,7 @@ fn what_expires_is_absent_on_every_node_when_it_is_due() {
 #[test]
 fn sweeping_goes_on_when_the_node_that_sweeps_dies() {
     let Some(database) = Database::new() else { return };
-    let id = database.open().tenant("acme").unwrap().begin();
+    let id = open(&database).tenant("acme").unwrap().begin();
     let child = Process::start("lead", &[(STORE, database.url()), (CONVERSATION, id.to_string())]);
     child.wait_for("asked");
     let store = Arc::<SlowModel>::default().open(&database.url());
@@ -184,7 +185,7 @@ fn assets_elsewhere_are_read_and_erased_by_every_node() {
     };
     let one = Everturn::open(&format!("{}&assets={url}", database.url())).unwrap();
     // The database remembers the place.
-    let other = database.open();
+    let other = open(&database);
     let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
     let id = here.begin();
     let bytes: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
@@ -197,7 +198,7 @@ fn assets_elsewhere_are_read_and_erased_by_every_node() {
     let seen = there.asset(&asset.id).unwrap();
     assert!(there.asset_bytes(&seen).unwrap() == bytes);
     assert!(there.asset_range(&seen, 10..20).unwrap() == bytes[10..20]);
-    let stored = || Place::new(&url, std::env::vars()).unwrap().readable().list().unwrap().len();
+    let stored = || Place::new(&url, std::env::vars()).unwrap().into_assets().list().unwrap().len();
     assert_eq!(stored(), 1);
     there.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
     assert_eq!(stored(), 0);

@@ -5,7 +5,9 @@ use super::super::db::{Db, Param, boxed};
 use super::super::read;
 use super::super::rows::{self, signed};
 use super::entries::{PRIVATE, kind_number, kind_of, scope};
-use crate::recall::propose::{self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, Words};
+use crate::recall::propose::{
+    self, BEGINNING_WORDS_MAX, COUNTED_ENTRIES_MAX, Matching, SCOPE_WORDS_MAX, Words,
+};
 use crate::{Proposal, Proposed, WordSearch};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName};
@@ -25,6 +27,9 @@ const ROWS_READ_FACTOR: i64 = 8;
 const PAGE_ENTRIES: usize = 1_000;
 /// Maximum distance of a neighbouring turn, in events: where a filter leaves few turns, the search stops here.
 const BESIDE_EVENTS_MAX: i64 = 50;
+
+/// After every `seq`.
+const END: i64 = i64::MAX;
 
 /// Number (negative for private entries), conversation, `seq`, kind, id and time.
 pub const FOUND_COLUMNS: &str =
@@ -71,7 +76,22 @@ impl<'a> Searched<'a> {
     /// `None` if nothing can be found there.
     pub fn new(db: &Db, tenant: &'a TenantName, filter: &'a Filter) -> Result<Option<Searched<'a>>, Error> {
         let levels = match filter.conversation {
-            None => None,
+            None => match &filter.among {
+                None => None,
+                Some(among) => {
+                    let ids: Vec<Vec<u8>> = among.iter().map(|id| id.to_bytes().to_vec()).collect();
+                    let sql = "SELECT no FROM conversation_rows
+                               WHERE tenant = $1 AND id = ANY ($2) AND NOT replaced AND deleted IS NULL";
+                    let found = db.query(sql, &[&tenant.as_str(), &ids])?;
+                    if found.is_empty() {
+                        return Ok(None);
+                    }
+                    let level = |row: &Row| -> Result<_, Error> {
+                        Ok((rows::get::<i64>(row, 0)?, u64::MAX, u64::MAX))
+                    };
+                    Some(found.iter().map(level).collect::<Result<_, Error>>()?)
+                }
+            },
             Some(id) => {
                 let Some(lineage) = read::lineage_of(db, &Key { tenant: tenant.clone(), id })? else {
                     return Ok(None);
@@ -113,7 +133,11 @@ impl<'a> Searched<'a> {
 
     /// The same as words, as far as possible: an entry in scope has one of each list.
     pub fn words(&self) -> Vec<Vec<String>> {
-        let conversations = self.levels.iter().flatten().map(|(no, ..)| scope::conversation(*no)).collect();
+        let levels = self.levels.iter().flatten().filter(|_| {
+            self.filter.among.is_none()
+                || self.levels.as_ref().is_some_and(|all| all.len() <= SCOPE_WORDS_MAX)
+        });
+        let conversations = levels.map(|(no, ..)| scope::conversation(*no)).collect();
         let actors = self.filter.actors.iter().map(|actor| scope::actor(actor)).collect();
         let roles = self.filter.roles.iter().map(|role| scope::role(role.as_str())).collect();
         let kinds = self.filter.kinds.iter().map(|kind| scope::kind(kind_number(*kind))).collect();
@@ -525,23 +549,31 @@ impl WordSearch for Postgres {
     ) -> Result<Vec<Vec<(Proposal, usize)>>, Error> {
         let db = self.of(tenant)?;
         let Some(scope) = Searched::new(&db, tenant, filter)? else { return Ok(Vec::new()) };
-        // In the order in which they are read: an edit stands where the turn stood that it replaces.
-        let side = |side: i32, within: &str, order: &str| {
+        // In the order in which they are read: an edit stands where the turn stood that it replaces, unless it was put there
+        // after the end of what is in scope.
+        let place =
+            |of: &str| format!("(CASE WHEN {of}.placed_seq > l.cap THEN {of}.seq ELSE {of}.place END)");
+        let side = |side: i32, first: &str, last: &str, order: &str| {
+            let (place, within) = (place("t"), format!("BETWEEN m.place {first} AND m.place {last}"));
+            // Either is in the range if the place is; for these there are indexes.
+            let near = format!("(t.place {within} OR t.seq {within}) AND {place} {within}");
             format!(
-                "(SELECT {FOUND_COLUMNS}, {side} AS side, row_number() OVER (ORDER BY t.place {order}, t.seq {order}) AS away
+                "(SELECT {FOUND_COLUMNS}, {side} AS side, row_number() OVER (ORDER BY {place} {order}, t.seq {order}) AS away
                   FROM turn_rows t JOIN recall_entries e ON e.tenant = t.tenant AND e.id = t.id AND e.conversation = t.conversation
                   JOIN conversation_rows c ON c.tenant = e.tenant AND c.no = e.conversation
-                  WHERE t.tenant = $1 AND t.conversation = s.conversation AND t.place {within} AND e.kind = 0 AND e.audience IS NULL AND {IN_SCOPE}
-                  ORDER BY t.place {order}, t.seq {order} LIMIT $12)"
+                  WHERE t.tenant = $1 AND t.conversation = s.conversation AND {near} AND e.kind = 0 AND e.audience IS NULL AND {IN_SCOPE}
+                  ORDER BY {place} {order}, t.seq {order} LIMIT $12)"
             )
         };
-        let before = side(0, "BETWEEN p.place - $13 AND p.place - 1", "DESC");
-        let after = side(1, "BETWEEN p.place + 1 AND p.place + $13", "ASC");
+        let (before, after) = (side(0, "- $13", "- 1", "DESC"), side(1, "+ 1", "+ $13", "ASC"));
         let sql = format!(
             "SELECT b.*, n.nth FROM unnest($11::integer[]) WITH ORDINALITY AS n (no, nth)
              JOIN recall_entries s ON s.tenant = $1 AND s.no = n.no AND s.kind = 0 AND s.audience IS NULL
              JOIN turn_rows p ON p.tenant = $1 AND p.id = s.id AND p.conversation = s.conversation
-             CROSS JOIN LATERAL ({before} UNION ALL {after}) b ORDER BY n.nth, b.side, b.away"
+             CROSS JOIN LATERAL (SELECT coalesce(min(l.cap), {END}) AS cap FROM unnest($2::bigint[], $4::bigint[]) AS l (no, cap) WHERE l.no = s.conversation) l
+             CROSS JOIN LATERAL (SELECT {} AS place) m
+             CROSS JOIN LATERAL ({before} UNION ALL {after}) b ORDER BY n.nth, b.side, b.away",
+            place("p")
         );
         let mut params = scope.params();
         let nos: Vec<i32> = entries.iter().map(|entry| number(*entry)).collect();

@@ -1,19 +1,25 @@
 //! Shared by several processes: places of assets, background work, encrypted connections.
 
-use super::Database;
+use super::open;
 use crate::places;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use everturn_core::conversation::Settings;
+use everturn_core::id::Key;
 use everturn_core::time::Timestamp;
-use everturn_store::conformance::{Maker, create, tenant};
+use everturn_core::write::{Action, Write};
+use everturn_store::assets::Place;
+use everturn_store::conformance::{Database, Maker, create, tenant};
 use everturn_store::postgres::{self, Postgres};
-use everturn_store::{Assets, CheckedLog, Leases, Work, WorkDone};
+use everturn_store::{
+    Assets, CheckedLog, ConversationIndex, ConversationQuery, Elsewhere, Leases, Log, Work, WorkDone,
+};
 use std::sync::Arc;
 
 mod assets {
     everturn_store::conformance!(assets |promise: fn(&dyn everturn_store::Assets)| {
         let Some(database) = super::Database::new() else { return };
-        promise(&database.open());
+        promise(&super::open(&database));
     });
 }
 
@@ -53,7 +59,7 @@ fn assets_stay_in_the_place_that_was_chosen_first() {
     if let Some(other) = Database::new() {
         refused(&format!("{}&assets={first}", other.url()), "assets.taken");
         // Nor move there with assets in its database.
-        let store = other.open();
+        let store = open(&other);
         store.put(&acme, sha256, b"bytes".to_vec()).unwrap();
         refused(&format!("{}&assets={second}", other.url()), "assets.moved");
     }
@@ -70,7 +76,7 @@ fn assets_stay_in_the_place_that_was_chosen_first() {
 #[test]
 fn work_is_done_by_one_process_and_taken_over() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let m = Maker::default();
     let key = m.key();
     assert!(one.leads("sweep").unwrap() && one.leads("sweep").unwrap() && !other.leads("sweep").unwrap());
@@ -164,4 +170,273 @@ fn connections_are_encrypted_and_certificates_are_checked() {
         );
         postgres::run(&plain.replace("sslmode=disable", "sslmode=prefer"), "SELECT 1").unwrap();
     }
+}
+
+/// A copy of a database has the same id, and names the same place: it deletes nothing there, not even what it does not know.
+#[test]
+fn a_copied_database_deletes_nothing_in_the_place_of_the_first() {
+    let Some(database) = Database::new() else { return };
+    let (_folder, url) = places::folder();
+    let url = places::s3().unwrap_or(url);
+    let acme = tenant("acme");
+    let (old, new) = (Hash::of(b"old"), Hash::of(b"new"));
+    let open = |url: &str| Arc::new(Postgres::open(url).unwrap()).assets();
+    let first = open(&format!("{}&assets={url}", database.url()));
+    first.put(&acme, old, b"old".to_vec()).unwrap();
+    drop(first);
+    let copy = Database { server: database.server.clone(), name: format!("{}_copy", database.name) };
+    let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
+    let owner = "OWNER everturn";
+    postgres::run(&admin, &format!("CREATE DATABASE {} TEMPLATE {} {owner}", copy.name, database.name))
+        .unwrap();
+    let live = open(&database.url());
+    live.put(&acme, new, b"new".to_vec()).unwrap();
+    let copied = open(&copy.url());
+    assert_eq!(copied.get(&acme, new).unwrap(), b"new", "it may read");
+    for (what, refused) in
+        [("claim", copied.claim()), ("old", copied.delete(&acme, old)), ("new", copied.delete(&acme, new))]
+    {
+        assert_eq!(refused.unwrap_err().code(), "assets.copied", "{what}");
+    }
+    assert_eq!(live.list().unwrap().len(), 2);
+    // Several processes of the first go on, in any order.
+    let other = open(&database.url());
+    for store in [&live, &other, &live, &live, &other] {
+        store.claim().unwrap();
+    }
+    live.delete(&acme, new).unwrap();
+    assert_eq!(other.list().unwrap().len(), 1);
+    // An operator decides that the copy replaces the first.
+    let place = Place::new(&url, std::env::vars()).unwrap();
+    place.remove_mark().unwrap();
+    copied.claim().unwrap();
+    assert_eq!(live.claim().unwrap_err().code(), "assets.copied");
+    copied.delete(&acme, old).unwrap();
+}
+
+/// The lock that an append takes on its conversation.
+fn lock_of(key: &Key) -> i64 {
+    let id = key.id.to_bytes();
+    let parts: [&[u8]; 3] = [b"conversation", key.tenant.as_str().as_bytes(), &id];
+    let Hash(hash) = Hash::of(&parts.join(&0xff));
+    i64::from_be_bytes(std::array::from_fn(|at| hash[at]))
+}
+
+/// A process that hangs with the lock of a conversation, and a person who has locked its row: what is about others is
+/// written at once, the rest once it is free, in its order.
+#[test]
+fn a_conversation_that_is_locked_holds_back_no_other() {
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let m = Maker::default();
+    let (busy, free) = (m.key(), m.key());
+    create(&store, &busy, vec![m.created()]);
+    create(&store, &free, vec![m.created()]);
+    let say = |key: &Key, text: &str| {
+        let action = Action::Append { drafts: vec![m.say(text)], expected_seq: None, idempotency: None };
+        Write { key: key.clone(), action }
+    };
+    let hex: String = busy.id.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let holds = [
+        format!("SELECT pg_advisory_xact_lock({})", lock_of(&busy)),
+        format!("SELECT 1 FROM conversation_rows WHERE id = '\\x{hex}' FOR UPDATE"),
+    ];
+    for (nth, hold) in holds.iter().enumerate() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let locked =
+                    format!("BEGIN; SET LOCAL everturn.tenants = '*'; {hold}; SELECT pg_sleep(4); COMMIT");
+                database.run(&locked).unwrap();
+            });
+            let is_locked = "SELECT 1 / count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(4)%' AND wait_event = 'PgSleep' AND pid <> pg_backend_pid()";
+            while database.run(is_locked).is_err() {}
+            let batch = vec![
+                say(&busy, &format!("first {nth}")),
+                say(&free, "other"),
+                say(&busy, &format!("second {nth}")),
+            ];
+            let answers = store.commit_free(batch.clone());
+            let codes: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(Error::code)).collect();
+            assert_eq!(codes, [Some("store.held"), None, Some("store.held")]);
+            // Known to be locked.
+            let answers = store.commit_free(vec![say(&free, "again"), batch[0].clone()]);
+            assert!(answers[0].is_ok() && answers[1].is_err());
+            let waited = store.commit(vec![batch[0].clone(), batch[2].clone()]);
+            assert!(waited.iter().all(Result::is_ok), "{waited:?}");
+        });
+        let texts: Vec<String> = store
+            .events(&busy, 1 + 2 * nth as u64, 9)
+            .unwrap()
+            .iter()
+            .map(|event| event.text().unwrap().to_string())
+            .collect();
+        assert!(
+            texts[0].contains(&format!("first {nth}")) && texts[1].contains(&format!("second {nth}")),
+            "{texts:?}"
+        );
+        // Free again, it is waited for as usual.
+        assert!(store.commit_free(vec![say(&free, "after")])[0].is_ok());
+    }
+}
+
+/// A zero character, which text of the database cannot have, fails neither the search for titles nor a deletion.
+#[test]
+fn a_zero_character_fails_no_search_and_no_deletion() {
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let m = Maker::default();
+    let (zero, plain) = (m.key(), m.key());
+    for (key, title) in [(&zero, "ra\0ce"), (&plain, "A Race")] {
+        let settings = Settings { title: Some(Some(title.into())), ..Settings::default() };
+        create(&store, key, vec![m.created(), m.update(settings)]);
+    }
+    let found = |text: &str| -> Vec<_> {
+        let query = ConversationQuery { text: Some(text.into()), limit: 10, ..ConversationQuery::default() };
+        store.conversations(&zero.tenant, &query).unwrap().into_iter().map(|c| c.id).collect()
+    };
+    assert_eq!(found("race"), [plain.id]);
+    assert_eq!(found("a\0C"), [zero.id]);
+    assert_eq!(found("nothing\0"), []);
+    let action = Action::Delete { at: Timestamp(7), reason: "a\0b".into(), only_expired: false };
+    store.commit(vec![Write { key: zero.clone(), action }]).remove(0).unwrap();
+    assert_eq!(store.tombstones(&zero.tenant).unwrap()[0].reason, "a\u{fffd}b");
+}
+
+/// A database that has not every character, and a role that row-level security would show nothing.
+#[test]
+fn a_database_or_a_role_that_cannot_do_is_refused() {
+    let Some(database) = Database::new() else { return };
+    let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
+    let latin = Database { server: database.server.clone(), name: format!("{}_latin", database.name) };
+    let as_latin = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0 OWNER everturn";
+    postgres::run(&admin, &format!("CREATE DATABASE {} {as_latin}", latin.name)).unwrap();
+    let error = Postgres::open(&latin.url()).err().unwrap();
+    assert!(error.code() == "store.encoding" && error.to_string().contains("LATIN1"), "{error}");
+    let m = Maker::default();
+    create(&database.open(), &m.key(), vec![m.created()]);
+    let (blind, member) = (format!("blind_{}", database.name), format!("member_{}", database.name));
+    let in_it = database.admin();
+    postgres::run(
+        &in_it,
+        &format!("CREATE ROLE {blind} LOGIN; CREATE ROLE {member} LOGIN; GRANT everturn TO {member}"),
+    )
+    .unwrap();
+    postgres::run(
+        &in_it,
+        &format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {blind}"),
+    )
+    .unwrap();
+    let of = |role: &str| database.url().replace("//everturn@", &format!("//{role}@"));
+    let refused = [Postgres::open(&of(&blind)).err(), Postgres::open_read_only(&of(&blind)).err()];
+    let read = Postgres::open_read_only(&of(&member)).map(|store| store.tenants().unwrap().len());
+    let unbound = Postgres::open_read_only(&in_it).map(|store| store.tenants().unwrap().len());
+    postgres::run(
+        &in_it,
+        &format!("DROP OWNED BY {blind}; DROP ROLE {blind}; DROP OWNED BY {member}; DROP ROLE {member}"),
+    )
+    .unwrap();
+    for error in refused {
+        let error = error.unwrap();
+        assert!(
+            error.code() == "store.denied" && error.to_string().contains("row-level security"),
+            "{error}"
+        );
+    }
+    assert_eq!((read.unwrap(), unbound.unwrap()), (1, 1));
+}
+
+/// Readers of one tenant with a long name, told twice, and sent away.
+#[test]
+fn reading_is_allowed_and_ended_for_each_role() {
+    let Some(database) = Database::new() else { return };
+    let store = database.open();
+    let m = Maker::default();
+    let long = tenant(&"t".repeat(60));
+    let key = Key { tenant: long.clone(), ..m.key() };
+    create(&store, &key, vec![m.created(), m.say("theirs")]);
+    let admin = database.admin();
+    let readers = ["one", "two"].map(|name| format!("reader_{name}_{}", database.name));
+    for reader in &readers {
+        postgres::run(&admin, &format!("CREATE ROLE {reader} LOGIN")).unwrap();
+    }
+    let reads = |reader: &str, count: u32| {
+        let sql = format!(
+            "SELECT 1 / (CASE WHEN (SELECT count(*) FROM conversations) = {count} THEN 1 ELSE 0 END)"
+        );
+        postgres::run(&database.url().replace("//everturn@", &format!("//{reader}@")), &sql)
+    };
+    let checked = (|| {
+        for reader in [&readers[0], &readers[1], &readers[1]] {
+            database.run(&format!("SELECT let_read('{long}', '{reader}')"))?;
+        }
+        reads(&readers[0], 1)?;
+        reads(&readers[1], 1)?;
+        database.run(&format!("SELECT stop_reading('{long}', '{}')", readers[0]))?;
+        reads(&readers[0], 0)?;
+        reads(&readers[1], 1)
+    })();
+    for reader in &readers {
+        postgres::run(&admin, &format!("DROP OWNED BY {reader}; DROP ROLE {reader}")).unwrap();
+    }
+    checked.unwrap();
+}
+
+/// Tables that `pg_dump` brought from a server with higher numbers of transactions: nothing in them is news, and what is new
+/// is told and indexed.
+#[test]
+fn a_dump_in_another_server_is_not_all_news() {
+    let Some(database) = Database::new() else { return };
+    let m = Maker::default();
+    let old = m.key();
+    create(&database.open(), &old, vec![m.created(), m.say("old words")]);
+    let number = "'9000000000'::xid8";
+    let dumped = format!(
+        "BEGIN; SET LOCAL everturn.tenants = '*'; UPDATE conversation_rows SET changed = {number}, begun = {number};
+         UPDATE recall_feed SET snapshot = '9000000000:9000000000:'; COMMIT"
+    );
+    database.run(&dumped).unwrap();
+    let (store, other) = (database.open(), database.open());
+    assert!(store.news().unwrap().changed.is_empty());
+    let new = m.key();
+    create(&store, &new, vec![m.created(), m.say("new words")]);
+    let told = |news: everturn_store::News| {
+        news.changed.into_iter().map(|change| (change.key, change.created)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(other.news().unwrap()), [(new, true)]);
+    assert!(told(other.news().unwrap()).is_empty());
+    super::take_in(&store);
+    let indexed = "SELECT 1 / (CASE WHEN (SELECT count(*) FROM recall_entries WHERE words LIKE '%words%') = 2 THEN 1 ELSE 0 END)";
+    database.run(&format!("BEGIN; SET LOCAL everturn.tenants = '*'; {indexed}; COMMIT")).unwrap();
+}
+
+/// A turn that a killed process left open is ended by a process that has just begun, once the other has been silent for long;
+/// at once if it has left.
+#[test]
+fn a_new_process_finds_turns_of_one_that_died_long_ago() {
+    let Some(database) = Database::new() else { return };
+    let (dead, fresh) = (database.open(), database.open());
+    let m = Maker::default();
+    let key = m.key();
+    let open = m.open();
+    let turn = everturn_store::conformance::turn_of(&open);
+    create(&dead, &key, vec![m.created(), open]);
+    assert_eq!(fresh.orphaned_turns().unwrap(), []);
+    // Its signs would come again: a row of a process that is gone.
+    let gone = "BEGIN; SET LOCAL everturn.tenants = '*'; UPDATE turn_rows SET node = 99; INSERT INTO nodes (no, seen)
+        OVERRIDING SYSTEM VALUE VALUES (99, clock_timestamp() - interval '30 s'); COMMIT";
+    database.run(gone).unwrap();
+    assert_eq!(
+        fresh.orphaned_turns().unwrap(),
+        [],
+        "not silent for long enough to be judged by a new process"
+    );
+    database.run("UPDATE nodes SET seen = clock_timestamp() - interval '90 s' WHERE no = 99").unwrap();
+    let began = std::time::Instant::now();
+    // The server itself must have been up for some seconds.
+    while fresh.orphaned_turns().unwrap().is_empty() && began.elapsed().as_secs() < 20 {
+        std::thread::yield_now();
+    }
+    assert_eq!(fresh.orphaned_turns().unwrap(), [(key.clone(), turn)]);
+    database.run("DELETE FROM nodes WHERE no = 99").unwrap();
+    assert_eq!(database.open().orphaned_turns().unwrap(), [(key, turn)]);
 }

@@ -5,7 +5,7 @@
 use super::cues::Group;
 use super::files::Files;
 use super::lists::{attributable, entry_terms, fit, is_near, merge, roll_names};
-use super::pending::{Dismissals, Pending, is_definite, is_next, reports};
+use super::pending::{Dismissals, Pending, is_definite, is_next, remains, reports};
 use super::prose::clip;
 use super::spoken::{Material, ReadSentence, Spoken};
 use super::terms::Terms;
@@ -117,7 +117,9 @@ impl<'m> Reading<'m> {
                     && class == Some(Group::Discovery)
             });
             let repeats = || goal.said.contains(&index) || files.names_undone(&said.text);
-            let dropped = leads || (class != Some(Group::Constraint) && repeats());
+            let dropped = leads
+                || (class.is_none() && is_subject(material, said))
+                || (class != Some(Group::Constraint) && repeats());
             if dropped {
                 class = None;
             }
@@ -309,7 +311,7 @@ fn class_of(material: &Material<'_>, index: usize, said: &ReadSentence) -> (Opti
     }
     let intends = cues.weight(Group::Intent) > 0;
     let dismisses = demands && cues.weight(Group::Dismissal) > 0;
-    let remains = cues.weight(Group::Pending) >= 4 || cues.weight(Group::Total) > 0;
+    let remains = remains(said);
     // A model's proposal is a decision once somebody agrees; work that a person declines is one at once.
     let decision = match () {
         () if !demands && cues.weight(Group::Proposal) > 0 => 0,
@@ -318,6 +320,9 @@ fn class_of(material: &Material<'_>, index: usize, said: &ReadSentence) -> (Opti
         () if demand > 0 => cues.weight(Group::Decision),
         () => cues.weight(Group::Decision).max(reply(material, index, said)),
     };
+    if decision == 0 && is_subject(material, said) {
+        return (None, 0);
+    }
     let states = !intends
         && !asks
         && !dismisses
@@ -345,13 +350,21 @@ fn class_of(material: &Material<'_>, index: usize, said: &ReadSentence) -> (Opti
     strongest.map_or((None, 0), |(class, weight)| (Some(*class), *weight))
 }
 
-/// A short statement with which a person answers the model is a decision: "Own table.", "Ok, the flag then."
+/// A short statement with which a person answers the model is a decision, if it answers a question or a proposal, or takes
+/// up something that the model named: "Own table.", "Ok, the flag then." Otherwise it is the next subject.
 fn reply(material: &Material<'_>, index: usize, said: &ReadSentence) -> u8 {
     const WORDS_MAX: usize = 8;
     const LEADING_MAX: usize = 3;
     let spoken = &material.spoken[said.spoken];
     let before = said.spoken.checked_sub(1).map(|before| &material.spoken[before]);
-    let answers = spoken.role == Role::User && before.is_some_and(|before| before.role == Role::Assistant);
+    let is_taken_up = |before: &ReadSentence| {
+        before.question || before.cues.weight(Group::Proposal) > 0 || said.terms.shared(&before.terms) > 0
+    };
+    let agrees = material.said[spoken.said.start].cues.starts(Group::Agreement);
+    let answers = spoken.role == Role::User
+        && before.is_some_and(|before| {
+            before.role == Role::Assistant && (agrees || material.sentences(before).iter().any(is_taken_up))
+        });
     let first = spoken.said.clone().take(LEADING_MAX).find(|index| {
         let said = &material.said[*index];
         !(said.cues.starts(Group::Noise) || said.cues.starts(Group::Agreement) && said.terms.len() == 0)
@@ -365,6 +378,19 @@ fn reply(material: &Material<'_>, index: usize, said: &ReadSentence) -> u8 {
         && !is_overruled(material, said.spoken)
         && other.iter().all(|group| cues.weight(*group) < 3);
     if decides { 3 } else { 0 }
+}
+
+/// A few words of a person that are all of a turn, with no end and no cue, name a subject: "Question 3 about parser.rs".
+fn is_subject(material: &Material<'_>, said: &ReadSentence) -> bool {
+    const WORDS_MAX: usize = 8;
+    let spoken = &material.spoken[said.spoken];
+    let cued = [Group::Constraint, Group::Discovery, Group::Completed, Group::Pending, Group::Open];
+    spoken.role == Role::User
+        && spoken.said.len() == 1
+        && said.text.split_whitespace().count() <= WORDS_MAX
+        && !said.text.contains(super::terms::is_unspaced)
+        && said.text.ends_with(char::is_alphanumeric)
+        && cued.iter().all(|group| said.cues.weight(*group) == 0)
 }
 
 /// Sentences of the model that a later one of the same turn takes back.

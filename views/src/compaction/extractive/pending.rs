@@ -126,7 +126,7 @@ fn is_left(material: &Material<'_>, said: &ReadSentence, asked: bool, announced:
     if said.lead == Some(Group::Pending) {
         return true;
     }
-    let remains = cues.weight(Group::Pending) >= 4 || cues.weight(Group::Total) > 0;
+    let remains = remains(said);
     if said.question {
         // "What remains is a translation, if you want one?"
         return !by_person && cues.starts(Group::Total);
@@ -148,6 +148,20 @@ fn is_left(material: &Material<'_>, said: &ReadSentence, asked: bool, announced:
             && cues.weight(Group::Intent) > 0
             && said.terms.len() >= 2
             && !cues.starts(Group::Noise))
+}
+
+/// Whether a sentence says that something is left to do: by a cue, or as in "The docs are not updated yet."
+pub(super) fn remains(said: &ReadSentence) -> bool {
+    let mut negated = false;
+    let mut words =
+        said.text.split(|c: char| !c.is_alphanumeric() && c != '\'' && c != '’').map(str::to_lowercase);
+    let not_yet = words.any(|word| {
+        negated |= matches!(word.as_str(), "not" | "no" | "nothing" | "nobody" | "none" | "never")
+            || word.ends_with("n't")
+            || word.ends_with("n’t");
+        negated && word == "yet"
+    });
+    not_yet || said.cues.weight(Group::Pending) >= 4 || said.cues.weight(Group::Total) > 0
 }
 
 /// "The mails next."
