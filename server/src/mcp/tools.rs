@@ -97,9 +97,8 @@ pub fn describe(name: &str) -> Option<Tool> {
 /// Runs the operation of a tool. Blocks.
 pub fn run(row: &Row, asker: Asker, arguments: &str) -> Result<Vec<u8>, Error> {
     everturn_core::json::check(arguments)?;
-    let request = (row.read)(&Given { body: arguments, ..Given::default() }).map_err(|wrong| {
-        Error::invalid("arguments.shape", format!("invalid arguments: {}", wrong.text))
-    })?;
+    let request = (row.read)(&Given { body: arguments, ..Given::default() })
+        .map_err(|wrong| Error::invalid("arguments.shape", format!("invalid arguments: {}", wrong.text)))?;
     Ok(wait(request.run(asker, String::new()))?.json)
 }
 
