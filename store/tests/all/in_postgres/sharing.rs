@@ -414,29 +414,27 @@ fn a_dump_in_another_server_is_not_all_news() {
 #[test]
 fn a_new_process_finds_turns_of_one_that_died_long_ago() {
     let Some(database) = Database::new() else { return };
-    let (dead, fresh) = (open(&database), open(&database));
+    let dead = open(&database);
+    // Always one that has just begun.
+    let orphaned = || open(&database).orphaned_turns().unwrap();
     let m = Maker::default();
     let key = m.key();
     let begun = m.open();
     let turn = everturn_store::conformance::turn_of(&begun);
     create(&dead, &key, vec![m.created(), begun]);
-    assert_eq!(fresh.orphaned_turns().unwrap(), []);
+    assert_eq!(orphaned(), []);
     // Its signs would come again: a row of a process that is gone.
     let gone = "BEGIN; SET LOCAL everturn.tenants = '*'; UPDATE turn_rows SET node = 99; INSERT INTO nodes (no, seen)
         OVERRIDING SYSTEM VALUE VALUES (99, clock_timestamp() - interval '30 s'); COMMIT";
     database.run(gone).unwrap();
-    assert_eq!(
-        fresh.orphaned_turns().unwrap(),
-        [],
-        "not silent for long enough to be judged by a new process"
-    );
+    assert_eq!(orphaned(), [], "not silent for long enough to be judged by a new process");
     database.run("UPDATE nodes SET seen = clock_timestamp() - interval '90 s' WHERE no = 99").unwrap();
     let began = std::time::Instant::now();
     // The server itself must have been up for some seconds.
-    while fresh.orphaned_turns().unwrap().is_empty() && began.elapsed().as_secs() < 20 {
+    while orphaned().is_empty() && began.elapsed().as_secs() < 20 {
         std::thread::yield_now();
     }
-    assert_eq!(fresh.orphaned_turns().unwrap(), [(key.clone(), turn)]);
+    assert_eq!(orphaned(), [(key.clone(), turn)]);
     database.run("DELETE FROM nodes WHERE no = 99").unwrap();
-    assert_eq!(open(&database).orphaned_turns().unwrap(), [(key, turn)]);
+    assert_eq!(orphaned(), [(key, turn)]);
 }
