@@ -331,7 +331,11 @@ impl Fold {
                 if let Some(ErasedBody { turns, answered, .. }) = event.read() {
                     self.facts.retain(|fact| fact.turn.is_none_or(|turn| !turns.contains(&turn)));
                     turns.into_iter().for_each(|turn| self.forget(turn));
-                    self.tools.retain(|tool| tool.id.as_ref().is_none_or(|id| !answered.contains(id)));
+                    // Their results were erased: they stay answered, also in an edit that keeps them.
+                    let is_answered =
+                        |tool: &mut Tool| tool.id.as_ref().is_some_and(|id| answered.contains(id));
+                    let of_erased = self.tools.extract_if(.., is_answered);
+                    self.answered.extend(of_erased.filter(|tool| tool.turn.is_some()));
                 }
             }
             kind::PIN => {

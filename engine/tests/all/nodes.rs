@@ -271,18 +271,19 @@ fn without_pgvector_a_recall_says_that_it_compared_words() {
 #[test]
 fn a_hanging_process_holds_back_only_its_conversation() {
     let Some(database) = Database::new() else { return };
-    let store = database.open();
+    let store = open(&database);
     let tenant = store.tenant("acme").unwrap();
     let (busy, free) = (tenant.begin(), tenant.begin());
     let rows =
         "SELECT 1 FROM conversation_rows WHERE no = (SELECT min(no) FROM conversation_rows) FOR UPDATE";
     let hold = format!("BEGIN; SET LOCAL everturn.tenants = '*'; {rows}; SELECT pg_sleep(5); COMMIT");
     std::thread::scope(|scope| {
-        scope.spawn(|| sql(&database.url(), &hold));
+        scope.spawn(|| database.run(&hold).unwrap());
         let sleeping = "SELECT 1 / count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%pg_sleep(5)%'";
-        until("it is locked", || can(&database.url(), sleeping));
+        until("it is locked", || database.run(sleeping).is_ok());
         let began = std::time::Instant::now();
-        let late = ["one", "two", "three"].map(|word| tenant.conversation(busy).append(NewTurn::user(word)));
+        let late = ["one", "two", "three"]
+            .map(|word| tenant.conversation(busy).append(NewTurn::user(word)).submit());
         for nth in 0..20 {
             tenant.say(free, NewTurn::user(&format!("word {nth}")));
         }
@@ -295,21 +296,11 @@ fn a_hanging_process_holds_back_only_its_conversation() {
     assert_eq!(said, ["one", "two", "three"]);
 }
 
-fn can(url: &str, command: &str) -> bool {
-    let psql = std::env::var("EVERTURN_TEST_POSTGRES_BIN").map_or("psql".into(), |bin| format!("{bin}/psql"));
-    Command::new(psql)
-        .args(["-q", "-o", "/dev/null", url, "-c", command])
-        .stderr(std::process::Stdio::null())
-        .status()
-        .unwrap()
-        .success()
-}
-
 /// A private turn that is open on one node is absent on the other for those who may not see it.
 #[test]
 fn a_private_turn_that_is_open_elsewhere_is_absent_for_others() {
     let Some(database) = Database::new() else { return };
-    let (one, other) = (database.open(), database.open());
+    let (one, other) = (open(&database), open(&database));
     let called = |store: &Everturn, key: &str, actors: &[&str]| {
         let actors: Vec<String> = actors.iter().map(ToString::to_string).collect();
         store.tenant("acme").unwrap().called_by(everturn::Caller::holding(key, KeyRole::Writer, &actors))
@@ -363,6 +354,6 @@ fn an_erasure_beside_a_compaction_of_another_node_succeeds() {
             .map(|turn| here.conversation(id).erase(turn.id, None, "asked for").wait())
             .collect();
         done.store(true, Ordering::SeqCst);
-        erased.into_iter().for_each(|erased| drop(erased.unwrap()));
+        erased.into_iter().for_each(|erased| _ = erased.unwrap());
     });
 }

@@ -180,8 +180,11 @@ struct SoFar {
     /// Calls whose result is not among the messages and that nothing waits for: their turn, and the actors that may see it
     /// if not everyone may.
     settled: BTreeMap<String, (TurnId, Option<Vec<String>>)>,
-    /// Calls that an event tells to run, and calls that one tells to be finished, after their message.
-    started: HashSet<String>,
+    /// Calls with a result among the messages.
+    answered: HashSet<String>,
+    /// Calls that an event tells to run, with the actors that may see it if not everyone may; and calls that one tells to
+    /// be finished, after their message.
+    started: BTreeMap<String, Option<Vec<String>>>,
     finished: HashSet<String>,
 }
 
@@ -196,6 +199,7 @@ impl SoFar {
         let pairs = pairing::pair([&value]);
         for id in pairs.results.iter().filter_map(|result| result.id) {
             self.settled.remove(id);
+            self.answered.insert(id.to_string());
         }
         let calls = pairs.calls.iter().filter(|call| call.result.is_none()).filter_map(|call| call.id);
         let settled = calls.filter(|id| !unanswered.contains(*id));
@@ -203,9 +207,18 @@ impl SoFar {
     }
 
     fn event(&mut self, event: &Event) {
+        #[derive(Default, Deserialize)]
+        struct Addressed {
+            #[serde(default)]
+            audience: Vec<String>,
+        }
         let id = || event.read::<ToolBody>().map(|body| body.tool_call_id);
         match (event.kind.as_str(), event.turn) {
-            (kind::TOOL_STARTED, _) => self.started.extend(id()),
+            (kind::TOOL_STARTED, _) => {
+                let is_private = event.visibility == Visibility::Private;
+                let audience = is_private.then(|| event.read::<Addressed>().unwrap_or_default().audience);
+                self.started.extend(id().map(|id| (id, audience)));
+            }
             (kind::TOOL_FINISHED, _) => {
                 let id = id().unwrap_or_default();
                 self.started.remove(&id);
@@ -219,7 +232,7 @@ impl SoFar {
     }
 
     /// Events that say of calls what messages and events do not: that their result is no longer awaited, because it was
-    /// erased or is not for the reader, or that it still is, although the call is before the first message.
+    /// erased, is not for the reader or was trimmed with the call, or that it still is, although the call was trimmed.
     fn rest(&self, source: &Source<'_>) -> Vec<Result<Written, Error>> {
         let tool = |kind: &str, body: ToolBody, at: Timestamp, audience: Option<Vec<String>>| {
             let mut metadata: BTreeMap<String, Raw> = Raw::of(&body)?.read().unwrap_or_default();
@@ -239,9 +252,15 @@ impl SoFar {
         let settled = self.settled.iter().filter(|(id, _)| !self.finished.contains(*id));
         let mut rest: Vec<_> =
             settled.map(|(id, (_, audience))| finished(id, now, audience.clone())).collect();
+        let is_over = |id: &String| {
+            let is_told = self.answered.contains(id) || self.settled.contains_key(id);
+            !is_told && !source.unanswered.contains(id)
+        };
+        let over = self.started.iter().filter(|(id, _)| is_over(id));
+        rest.extend(over.map(|(id, audience)| finished(id, now, audience.clone())));
         for WaitingCall { body, at, audience } in source.waiting {
             // As it was called, not as it was announced.
-            if self.started.contains(&body.tool_call_id) {
+            if self.started.contains_key(&body.tool_call_id) {
                 rest.push(finished(&body.tool_call_id, *at, audience.clone()));
             }
             rest.push(tool(kind::TOOL_STARTED, body.clone(), *at, audience.clone()));

@@ -37,6 +37,12 @@ impl Database {
         Some(Database { name, server, admin })
     }
 
+    /// Another database of the server, which the caller makes. It is dropped at the end as well.
+    pub fn beside(&self, suffix: &str) -> Database {
+        let (server, admin) = (self.server.clone(), self.admin.clone());
+        Database { name: format!("{}_{suffix}", self.name), server, admin }
+    }
+
     /// Its URL.
     pub fn url(&self) -> String {
         self.server.replace("/everturn?", &format!("/{}?", self.name))

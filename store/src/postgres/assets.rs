@@ -66,8 +66,9 @@ pub fn place(link: &Link, read_only: bool) -> Result<Option<Place>, Error> {
     if known.as_ref() != Some(&url) {
         db.execute("UPDATE store_identity SET assets = $1", &[&url])?;
         db.commit()?;
+    } else {
+        drop(db);
     }
-    drop(db);
     match renew_mark(link, &place) {
         // The rest of the store is not in danger.
         Err(error) if error.is("assets.copied") => tracing::warn!(%error, "unused assets are not deleted"),

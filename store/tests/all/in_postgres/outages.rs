@@ -80,7 +80,7 @@ fn a_restart_of_the_connections_loses_nothing_and_repeats_nothing() {
     let key = m.key();
     create(&store, &key, vec![m.created()]);
     std::thread::scope(|scope| {
-        let (begin, begun) = mpsc::sync_channel(0);
+        let (begin, begun) = mpsc::sync_channel::<u64>(0);
         let database = &database;
         scope.spawn(move || {
             for nth in begun {

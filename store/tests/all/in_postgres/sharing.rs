@@ -184,7 +184,7 @@ fn a_copied_database_deletes_nothing_in_the_place_of_the_first() {
     let first = open(&format!("{}&assets={url}", database.url()));
     first.put(&acme, old, b"old".to_vec()).unwrap();
     drop(first);
-    let copy = Database { server: database.server.clone(), name: format!("{}_copy", database.name) };
+    let copy = database.beside("copy");
     let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
     let owner = "OWNER everturn";
     postgres::run(&admin, &format!("CREATE DATABASE {} TEMPLATE {} {owner}", copy.name, database.name))
@@ -227,7 +227,7 @@ fn lock_of(key: &Key) -> i64 {
 #[test]
 fn a_conversation_that_is_locked_holds_back_no_other() {
     let Some(database) = Database::new() else { return };
-    let store = database.open();
+    let store = open(&database);
     let m = Maker::default();
     let (busy, free) = (m.key(), m.key());
     create(&store, &busy, vec![m.created()]);
@@ -283,7 +283,7 @@ fn a_conversation_that_is_locked_holds_back_no_other() {
 #[test]
 fn a_zero_character_fails_no_search_and_no_deletion() {
     let Some(database) = Database::new() else { return };
-    let store = database.open();
+    let store = open(&database);
     let m = Maker::default();
     let (zero, plain) = (m.key(), m.key());
     for (key, title) in [(&zero, "ra\0ce"), (&plain, "A Race")] {
@@ -307,13 +307,13 @@ fn a_zero_character_fails_no_search_and_no_deletion() {
 fn a_database_or_a_role_that_cannot_do_is_refused() {
     let Some(database) = Database::new() else { return };
     let admin = std::env::var("EVERTURN_TEST_POSTGRES_ADMIN").unwrap();
-    let latin = Database { server: database.server.clone(), name: format!("{}_latin", database.name) };
+    let latin = database.beside("latin");
     let as_latin = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0 OWNER everturn";
     postgres::run(&admin, &format!("CREATE DATABASE {} {as_latin}", latin.name)).unwrap();
     let error = Postgres::open(&latin.url()).err().unwrap();
     assert!(error.code() == "store.encoding" && error.to_string().contains("LATIN1"), "{error}");
     let m = Maker::default();
-    create(&database.open(), &m.key(), vec![m.created()]);
+    create(&open(&database), &m.key(), vec![m.created()]);
     let (blind, member) = (format!("blind_{}", database.name), format!("member_{}", database.name));
     let in_it = database.admin();
     postgres::run(
@@ -349,7 +349,7 @@ fn a_database_or_a_role_that_cannot_do_is_refused() {
 #[test]
 fn reading_is_allowed_and_ended_for_each_role() {
     let Some(database) = Database::new() else { return };
-    let store = database.open();
+    let store = open(&database);
     let m = Maker::default();
     let long = tenant(&"t".repeat(60));
     let key = Key { tenant: long.clone(), ..m.key() };
@@ -388,14 +388,14 @@ fn a_dump_in_another_server_is_not_all_news() {
     let Some(database) = Database::new() else { return };
     let m = Maker::default();
     let old = m.key();
-    create(&database.open(), &old, vec![m.created(), m.say("old words")]);
+    create(&open(&database), &old, vec![m.created(), m.say("old words")]);
     let number = "'9000000000'::xid8";
     let dumped = format!(
         "BEGIN; SET LOCAL everturn.tenants = '*'; UPDATE conversation_rows SET changed = {number}, begun = {number};
          UPDATE recall_feed SET snapshot = '9000000000:9000000000:'; COMMIT"
     );
     database.run(&dumped).unwrap();
-    let (store, other) = (database.open(), database.open());
+    let (store, other) = (open(&database), open(&database));
     assert!(store.news().unwrap().changed.is_empty());
     let new = m.key();
     create(&store, &new, vec![m.created(), m.say("new words")]);
@@ -414,29 +414,27 @@ fn a_dump_in_another_server_is_not_all_news() {
 #[test]
 fn a_new_process_finds_turns_of_one_that_died_long_ago() {
     let Some(database) = Database::new() else { return };
-    let (dead, fresh) = (database.open(), database.open());
+    let dead = open(&database);
+    // Always one that has just begun.
+    let orphaned = || open(&database).orphaned_turns().unwrap();
     let m = Maker::default();
     let key = m.key();
-    let open = m.open();
-    let turn = everturn_store::conformance::turn_of(&open);
-    create(&dead, &key, vec![m.created(), open]);
-    assert_eq!(fresh.orphaned_turns().unwrap(), []);
+    let begun = m.open();
+    let turn = everturn_store::conformance::turn_of(&begun);
+    create(&dead, &key, vec![m.created(), begun]);
+    assert_eq!(orphaned(), []);
     // Its signs would come again: a row of a process that is gone.
     let gone = "BEGIN; SET LOCAL everturn.tenants = '*'; UPDATE turn_rows SET node = 99; INSERT INTO nodes (no, seen)
         OVERRIDING SYSTEM VALUE VALUES (99, clock_timestamp() - interval '30 s'); COMMIT";
     database.run(gone).unwrap();
-    assert_eq!(
-        fresh.orphaned_turns().unwrap(),
-        [],
-        "not silent for long enough to be judged by a new process"
-    );
+    assert_eq!(orphaned(), [], "not silent for long enough to be judged by a new process");
     database.run("UPDATE nodes SET seen = clock_timestamp() - interval '90 s' WHERE no = 99").unwrap();
     let began = std::time::Instant::now();
     // The server itself must have been up for some seconds.
-    while fresh.orphaned_turns().unwrap().is_empty() && began.elapsed().as_secs() < 20 {
+    while orphaned().is_empty() && began.elapsed().as_secs() < 20 {
         std::thread::yield_now();
     }
-    assert_eq!(fresh.orphaned_turns().unwrap(), [(key.clone(), turn)]);
+    assert_eq!(orphaned(), [(key.clone(), turn)]);
     database.run("DELETE FROM nodes WHERE no = 99").unwrap();
-    assert_eq!(database.open().orphaned_turns().unwrap(), [(key, turn)]);
+    assert_eq!(orphaned(), [(key, turn)]);
 }
