@@ -79,7 +79,7 @@ impl Caller {
 
     /// Whether a turn was opened with its own key: who may act as anyone goes on with a private turn that it began for another.
     pub(crate) fn has_opened(&self, by: Option<&str>) -> bool {
-        !self.is_bound && self.key().is_some() && self.key() == by
+        !self.is_bound && self.key() == by
     }
 
     pub(crate) fn check(&self, actor: &str) -> Result<(), Error> {

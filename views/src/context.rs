@@ -413,17 +413,10 @@ pub fn check_newest(
     material: &Material,
     assembled: &Assembled<'_>,
 ) -> Result<(), Error> {
-    if !assembled.messages.is_empty() {
+    let newest = newest_tokens(request, material)?;
+    if !assembled.messages.is_empty() || newest == 0 {
         return Ok(());
     }
-    let tail = Tail::new(&material.tail, request.last_n);
-    if tail.first == tail.said.len() {
-        return Ok(());
-    }
-    let newest = (tail.first..tail.said.len()).rev().find(|index| tail.legal[*index]).unwrap_or(tail.first);
-    let bare: u64 =
-        without_bodies(&tail.said[newest..], request.family)?.iter().map(|said| said.tokens).sum();
-    let newest = tail.cost(newest).min(bare);
     let fixed = assembled.tokens.used - PROMPT_TOKENS;
     Err(Error::too_large(
         code::BUDGET_TOO_SMALL,
@@ -435,13 +428,25 @@ pub fn check_newest(
     ))
 }
 
-/// Whether the sections that are always included do not fit.
-pub fn lacks_room(request: &Request, material: &Material) -> bool {
+/// Tokens of the newest turn, at its shortest; 0 if the prompt needs none, because it has input or there are no turns.
+fn newest_tokens(request: &Request, material: &Material) -> Result<u64, Error> {
+    let tail = Tail::new(&material.tail, request.last_n);
+    if !material.input.is_empty() || tail.first == tail.said.len() {
+        return Ok(0);
+    }
+    let newest = (tail.first..tail.said.len()).rev().find(|index| tail.legal[*index]).unwrap_or(tail.first);
+    let bare = without_bodies(&tail.said[newest..], request.family)?;
+    Ok(tail.cost(newest).min(bare.iter().map(|said| said.tokens).sum()))
+}
+
+/// Whether the sections that are always included do not fit; `with_newest` together with the newest turn.
+pub fn lacks_room(request: &Request, material: &Material, with_newest: bool) -> Result<bool, Error> {
     let cost = |section, pieces| Chosen::all(request.family, section, pieces).cost;
     let system = cost(Section::System, material.system.iter().collect());
     let state = cost(Section::State, material.state.iter().collect());
-    let input = material.input.iter().map(|said| said.tokens).sum();
-    room(request, system + request.tools_tokens, state, input).is_err()
+    let input: u64 = material.input.iter().map(|said| said.tokens).sum();
+    let newest = if with_newest { newest_tokens(request, material)? } else { 0 };
+    Ok(room(request, system + request.tools_tokens, state, input + newest).is_err())
 }
 
 /// Tokens left beside the sections that are always included.

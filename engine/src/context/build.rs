@@ -251,7 +251,8 @@ impl ConversationHandle {
         material: &mut Material,
     ) -> Result<bool, Error> {
         let mut is_shortened = false;
-        if !context::lacks_room(request, material) {
+        let lacks_room = |material: &Material| context::lacks_room(request, material, version >= 6);
+        if !lacks_room(material)? {
             return Ok(false);
         }
         let edits = if version >= 5 { self.edits(fold, &[])? } else { None };
@@ -259,7 +260,7 @@ impl ConversationHandle {
             Some((note, _)) => compaction::render(&with_note(shown.clone(), note)),
             None => compaction::render(shown),
         };
-        while context::lacks_room(request, material) {
+        while lacks_room(material)? {
             let shown = match checkpoint.take() {
                 Some(shown) => Some(shown),
                 None => self.checkpoint(fold.checkpoint)?,

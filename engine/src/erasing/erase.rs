@@ -462,7 +462,8 @@ impl ConversationHandle {
         let mut after = conversation.parent.map_or(0, |parent| parent.at_seq);
         let mut found = Vec::new();
         loop {
-            let page = self.shared().journal.log.events(self.key(), after, PAGE_ENTRIES_MAX)?;
+            // Erasing is the remedy for a damaged event, so it does not stop at one.
+            let page = self.shared().journal.log.stored_events(self.key(), after, PAGE_ENTRIES_MAX)?;
             let Some(last) = page.last() else { return Ok(found) };
             after = last.seq;
             found.extend(page.into_iter().filter(|event| event.kind == kind && event.body.is_some()));
