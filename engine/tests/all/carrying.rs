@@ -169,7 +169,7 @@ impl Talk<'_> {
                 }
             }
             _ => {
-                let bytes = format!("{words} pixels ").repeat(600);
+                let bytes = format!("{words} pixels ").repeat(200);
                 let picture = json!({"role": "user", "content": [{"type": "image", "source":
                     {"type": "base64", "media_type": "image/png", "data": BASE64.encode(bytes)}}]});
                 self.scope.say(self.id, NewTurn::message(picture.to_string()));
