@@ -131,7 +131,8 @@ impl Viewer {
         event
     }
 
-    /// The body of an event without its reason, where that is about something private that is not for the viewer.
+    /// The body of an event without its reason and the calls that it names, where these are about something private that is
+    /// not for the viewer.
     fn without_reason(&self, event: &Event) -> Option<String> {
         #[derive(Deserialize)]
         struct Reasoned {
@@ -145,7 +146,9 @@ impl Viewer {
             return None;
         }
         let fields = fields(event.text()?);
-        let rest = fields.iter().filter(|(key, _)| !matches!(&**key, "reason" | "reason_for"));
+        // Ids of private calls are not for others either.
+        let is_hidden = |key: &str| matches!(key, "reason" | "reason_for" | "answered");
+        let rest = fields.iter().filter(|(key, _)| !is_hidden(key));
         Some(object(rest.map(|(key, value)| (&**key, value.to_string()))))
     }
 }

@@ -169,7 +169,7 @@ impl Talk<'_> {
                 }
             }
             _ => {
-                let bytes = format!("{words} pixels ").repeat(600);
+                let bytes = format!("{words} pixels ").repeat(200);
                 let picture = json!({"role": "user", "content": [{"type": "image", "source":
                     {"type": "base64", "media_type": "image/png", "data": BASE64.encode(bytes)}}]});
                 self.scope.say(self.id, NewTurn::message(picture.to_string()));
@@ -653,9 +653,9 @@ fn what_private_turns_bring_stays_private_in_a_value() {
         for n in 0..5 {
             scope.say(id, NewTurn::user(&format!("question {n}")));
         }
-        scope.say(id, private(call("k_erased")));
+        scope.say(id, private(call("canary_erased")));
         let result =
-            scope.say(id, private(json!({"role": "tool", "tool_call_id": "k_erased", "content": "1"})));
+            scope.say(id, private(json!({"role": "tool", "tool_call_id": "canary_erased", "content": "1"})));
         scope.conversation(id).erase(result.id, None, "asked for").wait().unwrap();
         let mut image = picture("canary");
         image["content"][0]["source"]["name"] = "canary.png".into();
