@@ -25,7 +25,7 @@ pub const ONE_SCREEN: &str = "{about-with-newline}{usage-heading} {usage}\n\n{al
     version,
     disable_help_subcommand = true,
     max_term_width = 100,
-    after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
+    after_help = "CONV is an id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
 pub struct Args {
     /// sqlite:PATH or postgres://…, by default your data folder [env: EVERTURN_STORE]

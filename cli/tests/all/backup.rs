@@ -148,7 +148,9 @@ fn files_follow_each_other() {
     let err = shell.refused(&["restore", "words.txt", "--store", "sqlite:other.db"]);
     assert!(err.contains("not a backup that `everturn backup` wrote"), "{err}");
     assert!(
-        shell.refused(&["restore", "nowhere", "--store", "sqlite:other.db"]).contains("cannot read nowhere")
+        shell
+            .refused(&["restore", "nowhere", "--store", "sqlite:other.db"])
+            .contains("there is no file nowhere")
     );
     std::fs::create_dir(shell.path("empty")).unwrap();
     let err = shell.refused(&["restore", "empty", "--store", "sqlite:other.db"]);
