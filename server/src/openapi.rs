@@ -191,14 +191,16 @@ impl Described {
             parameter("conversation", place, json!({"type": "string", "description": text}), required)
         };
 
+        // Without a type: some tools take the whole stream for the value, others each event.
+        let live = json!({"schema": {"description": "Server-sent events."}});
         let events = &mut self.paths["/api/v1/conversations/{conversation}/events"]["get"];
-        events["responses"]["200"]["content"]["text/event-stream"] = stream.clone();
+        events["responses"]["200"]["content"]["text/event-stream"] = live.clone();
         let text = "The last `id:` that was received; takes precedence over `from`.";
         if let Some(parameters) = events["parameters"].as_array_mut() {
             parameters.push(header_parameter("Last-Event-ID", text.into()));
         }
         let generate = &mut self.paths["/api/v1/conversations/{conversation}/generate"]["post"];
-        generate["responses"]["200"]["content"]["text/event-stream"] = stream.clone();
+        generate["responses"]["200"]["content"]["text/event-stream"] = live;
 
         let export = &mut self.paths["/api/v1/conversations/{conversation}/export"]["get"];
         export["responses"]["200"]["content"] = json!({
