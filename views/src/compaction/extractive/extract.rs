@@ -360,7 +360,9 @@ fn reply(material: &Material<'_>, index: usize, said: &ReadSentence) -> u8 {
     let is_taken_up = |before: &ReadSentence| {
         before.question || before.cues.weight(Group::Proposal) > 0 || said.terms.shared(&before.terms) > 0
     };
-    let agrees = material.said[spoken.said.start].cues.starts(Group::Agreement);
+    // Terms of a text without spaces cannot be compared so.
+    let agrees = material.said[spoken.said.start].cues.starts(Group::Agreement)
+        || said.text.contains(super::terms::is_unspaced);
     let answers = spoken.role == Role::User
         && before.is_some_and(|before| {
             before.role == Role::Assistant && (agrees || material.sentences(before).iter().any(is_taken_up))
