@@ -108,6 +108,10 @@ impl Viewer {
             (event.body, event.hidden) = (None, true);
             return event;
         }
+        if self.is_confided_to_others(&event) {
+            (event.body, event.hidden) = (None, true);
+            return event;
+        }
         if let Some(rest) = self.without_reason(&event) {
             event.hidden = true;
             event.body = Some(Body { salt: [0; 16], text: rest });
@@ -129,6 +133,26 @@ impl Viewer {
         event.hidden = true;
         event.body = text.map(|text| Body { salt: [0; 16], text });
         event
+    }
+
+    /// Whether this is the imported record of an erasure whose reason is not for the viewer.
+    fn is_confided_to_others(&self, event: &Event) -> bool {
+        #[derive(Deserialize)]
+        struct Given {
+            event: Described,
+        }
+        #[derive(Deserialize)]
+        struct Described {
+            metadata: Confided,
+        }
+        #[derive(Deserialize)]
+        struct Confided {
+            reason_for: Vec<String>,
+        }
+        let is_imported = event.kind.starts_with("imported.")
+            && event.text().is_some_and(|text| text.contains("reason_for"));
+        let given: Option<Given> = if is_imported { event.read() } else { None };
+        given.is_some_and(|given| !self.sees(Visibility::Private, None, &given.event.metadata.reason_for))
     }
 
     /// The body of an event without its reason and the calls that it names, where these are about something private that is
