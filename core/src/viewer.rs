@@ -149,9 +149,9 @@ impl Viewer {
         struct Confided {
             reason_for: Vec<String>,
         }
-        let is_imported = event.kind.starts_with("imported.")
-            && event.text().is_some_and(|text| text.contains("reason_for"));
-        let given: Option<Given> = if is_imported { event.read() } else { None };
+        // Most events have none and are not parsed.
+        let has_readers = event.text().is_some_and(|text| text.contains("reason_for"));
+        let given: Option<Given> = if has_readers { event.read() } else { None };
         given.is_some_and(|given| !self.sees(Visibility::Private, None, &given.event.metadata.reason_for))
     }
 
