@@ -56,7 +56,11 @@ fn what_one_node_appends_reaches_subscribers_of_the_other() {
     assert_eq!(here.head(id), there.head(id));
     // The database restarts: no gap, no repeat, and both go on.
     database.cut();
-    here.say(id, NewTurn::user("after"));
+    // A request that finds a connection gone has done nothing.
+    until("it goes on", || match here.conversation(id).append(NewTurn::user("after")).wait() {
+        Err(error) if error.code() == "store.unreachable" => false,
+        appended => appended.is_ok(),
+    });
     assert_eq!(seqs(&collect(&mut subscription, 102)), [102]);
     here.conversation(id).delete("done").wait().unwrap();
     assert!(matches!(subscription.recv_timeout(PATIENCE).unwrap(), Some(Update::Deleted)));
