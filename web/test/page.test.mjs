@@ -539,7 +539,7 @@ test("calls of every shape are calls, and results say whose they are", async () 
   const server = await Server.new();
   const call = (id, name) => ({ type: "tool_call", id, name, arguments: { path: "src" } });
   const id = await server.talk("Shapes", "go",
-    { role: "assistant", content: [call("n1", "list_files"), { type: "tool_search_call", id: "s1", action: { query: "maps" } }, { type: "mcp_call", id: "m1", name: "weather", arguments: '{"city":"Oslo"}', output: "cold" }] },
+    { role: "assistant", content: [call("n1", "list_files"), { type: "tool_search_call", call_id: "s1", action: { query: "maps" } }, { type: "mcp_call", id: "m1", name: "weather", arguments: '{"city":"Oslo"}', output: "cold" }] },
     { message: { role: "tool", tool_call_id: "n1", content: "a.rs" } },
     { message: { role: "user", parts: [{ functionResponse: { name: "glob", response: { output: "b.rs" } } }] } },
     { role: "user", content: [{ type: "tool_result", tool_use_id: "absent", content: "ok" }] });
@@ -1236,8 +1236,8 @@ test("agent, project, branch and subagents are shown, and a project is listed al
   await page.waitForSelector('.entry:has-text("Look for time zones") .badge:has-text("subagent")');
   assert.match(await text(page, ".facts"), /claude-code · branch tides · harbour · worked for another/);
   await page.getByRole("button", { name: "harbour" }).first().click();
+  await page.waitForFunction(() => document.querySelectorAll("a.entry").length === 2);
   await page.waitForSelector('.entry:has-text("Something else")', { state: "detached" });
-  assert.equal(await page.locator(".entry").count(), 2);
   assert.deepEqual(await accessible(page), []);
   await page.getByRole("button", { name: "harbour ×" }).click();
   await page.waitForSelector('.entry:has-text("Something else")');

@@ -161,14 +161,16 @@ impl Lease {
         response.map(|body| {
             let parts = body.into_data_stream().map(|part| part.map_err(io::Error::other));
             let begin = (parts, Box::pin(self.ended()), Some(last));
-            Body::from_stream(futures_util::stream::unfold(begin, async |(mut parts, mut ended, last)| {
+            let parts = futures_util::stream::unfold(begin, async |(mut parts, mut ended, last)| {
                 let last = last?;
                 tokio::select! {
                     biased;
                     () = &mut ended => Some((last, (parts, ended, None))),
                     part = parts.next() => part.map(|part| (part, (parts, ended, Some(last)))),
                 }
-            }))
+            });
+            // An encoder looks for more after the end.
+            Body::from_stream(parts.fuse())
         })
     }
 }

@@ -334,6 +334,23 @@ async fn what_is_another_tenants_is_not_there() {
     stage.stop().await;
 }
 
+/// Regression: a compressed stream that may end with its key was read on after its end, and the connection broke.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compressed_export_is_whole_with_and_without_a_key() {
+    for keyed in [true, false] {
+        let store = Everturn::open("memory:").unwrap();
+        let tenant = if keyed { "acme" } else { "default" };
+        let words = keyed.then(|| key(&store, tenant, KeyRole::Reader).1);
+        let id = store.tenant(tenant).unwrap().create("theirs").wait().unwrap().id();
+        let stage = Stage::over(store, asking()).await;
+        let path = format!("/api/v1/conversations/{id}/export?format=markdown");
+        let request = stage.request(Method::GET, &path).header("accept-encoding", "gzip");
+        let (status, text) = ask(request, words.as_deref()).await;
+        assert!(status == 200 && !text.is_empty(), "{status}");
+        stage.stop().await;
+    }
+}
+
 /// Regression: a writer, who may delete and erase nothing, did both by changing `ttl` and `retention`.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_an_admin_has_the_conversations_of_others_deleted_or_erased() {
