@@ -23,7 +23,7 @@ use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint};
 use everturn_views::context::{
     self, Assembled, Block, Cache, ContextMessage, ContextText, FREE_PART, GivenUp, LeftOut, Material, Names,
-    Request, Section, Seen, Source, Tokens, answer_abandoned, drop_unpaired, seen_by,
+    Request, Section, Seen, Source, Tokens, Unshown, answer_abandoned, drop_unpaired, seen_by,
 };
 use everturn_views::projection::{self, Message, Shown};
 use everturn_views::state::{Abandoned, AbandonedBody, Fold, State};
@@ -110,7 +110,7 @@ struct Gathered {
     /// Whether all of it is for everyone.
     is_public: bool,
     /// Parts of the tail that no renderer shows, by the `seq` of their messages.
-    left_out: Vec<(Option<u64>, LeftOut)>,
+    left_out: Vec<Unshown>,
 }
 
 impl ConversationContexts<'_> {

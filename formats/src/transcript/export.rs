@@ -27,6 +27,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Write;
 
+/// Reads the bytes of an asset; `None` if they are not here.
+pub type ReadBytes<'a> = dyn Fn(Hash) -> Result<Option<Vec<u8>>, Error> + 'a;
+
 /// Input of [`export`].
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
@@ -43,7 +46,7 @@ pub struct Source<'a> {
     /// Whether assets were added to it.
     pub has_assets: bool,
     /// The bytes with this hash, `None` if they are not here. Absent if the value is to be without bytes.
-    pub bytes: Option<&'a dyn Fn(Hash) -> Result<Option<Vec<u8>>, Error>>,
+    pub bytes: Option<&'a ReadBytes<'a>>,
     /// Calls before the first message that wait for their result, in order.
     pub waiting: &'a [WaitingCall],
     /// Ids of all calls that wait for their result or were given up.

@@ -6,6 +6,9 @@ use crate::tokens::Family;
 use everturn_core::Error;
 use everturn_core::pairing::{self, Call};
 
+/// A part of the tail that is not shown, with the `seq` of its message.
+pub type Unshown = (Option<u64>, LeftOut);
+
 /// The tail without results that have no call in it, and without calls that have no result and wait for none; and these,
 /// with the `seq` of their messages. No renderer shows them, so they take no room and count as no turns. `input` may have
 /// results of calls in the tail.
@@ -14,7 +17,7 @@ pub fn drop_unpaired(
     input: &[ContextMessage],
     waits: impl Fn(&Call<'_>) -> bool,
     family: Family,
-) -> Result<(Vec<ContextMessage>, Vec<(Option<u64>, LeftOut)>), Error> {
+) -> Result<(Vec<ContextMessage>, Vec<Unshown>), Error> {
     let pairs = pairing::pair(tail.iter().chain(input).map(|said| &said.message));
     let results = pairs.results.iter().filter(|result| result.call.is_none());
     let results =
