@@ -224,10 +224,15 @@ impl ConversationCompaction<'_> {
             ..TurnQuery::default()
         };
         let (mut due, mut copies) = (Vec::<TurnId>::new(), BTreeSet::new());
-        let given = self.0.given_texts()?;
+        // Read only if something is due: trimming comes here with every append.
+        let mut given: Option<GivenTexts> = None;
         self.0.each_turn(query, |turn| {
             if turn.place <= through && !turn.erased && turn.status != Status::Pending {
                 due.push(turn.id);
+                let given = match &mut given {
+                    Some(given) => given,
+                    none => none.insert(self.0.given_texts()?),
+                };
                 copies.extend(given.repeating(&Words::of(&turn.value().unwrap_or_default())));
             }
             Ok(ControlFlow::Continue(()))
