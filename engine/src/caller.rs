@@ -13,6 +13,7 @@ use everturn_core::Error;
 use everturn_core::access::KeyRole;
 use everturn_core::asset::Asset;
 use everturn_core::chain::{self, Head};
+use everturn_core::conversation::Conversation;
 use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{Key, TurnId, clip};
 use everturn_core::json::Raw;
@@ -132,13 +133,19 @@ impl Tenant {
     }
 
     /// Writes the events of a caller: signed, and with their secrets redacted.
-    pub(crate) fn submit(
+    pub(crate) fn submit(&self, key: Key, action: Action, uploads: Vec<Upload>) -> Result<Submitted, Error> {
+        self.submit_to(key, None, action, uploads)
+    }
+
+    /// The same to a conversation that was just read.
+    pub(crate) fn submit_to(
         &self,
         key: Key,
+        conversation: Option<&Conversation>,
         mut action: Action,
         uploads: Vec<Upload>,
     ) -> Result<Submitted, Error> {
-        match self.prepare(&key, &mut action) {
+        match self.prepare(&key, conversation, &mut action) {
             Ok(()) => self.shared().submit(Write { key, action }, uploads),
             Err(error) => {
                 self.shared().journal.uploaded(&uploads);
@@ -147,7 +154,12 @@ impl Tenant {
         }
     }
 
-    pub(crate) fn prepare(&self, key: &Key, action: &mut Action) -> Result<(), Error> {
+    pub(crate) fn prepare(
+        &self,
+        key: &Key,
+        conversation: Option<&Conversation>,
+        action: &mut Action,
+    ) -> Result<(), Error> {
         let begins = matches!(action, Action::Create { .. } | Action::Branch { .. });
         let copies = match action {
             Action::Branch { copies, .. } => copies.clone(),
@@ -170,11 +182,12 @@ impl Tenant {
         own.try_for_each(|draft| self.caller.sign(draft))?;
         address_assets(drafts)?;
         // Bodies of turns and settings were redacted where they came in.
-        let existing = if begins { None } else { self.shared().journal.conversation(key).ok() };
-        let mode = match existing {
-            Some(conversation) => redaction_mode(&conversation),
-            None => drafts.iter().find_map(mode_of_settings).unwrap_or_default(),
+        let mode = match conversation {
+            Some(conversation) => Some(redaction_mode(conversation)),
+            None if begins => None,
+            None => self.shared().journal.conversation(key).ok().map(|found| redaction_mode(&found)),
         };
+        let mode = mode.or_else(|| drafts.iter().find_map(mode_of_settings)).unwrap_or_default();
         drafts.iter_mut().try_for_each(|draft| redact(draft, mode))?;
         if let Action::Create { idempotency: Some(asked), .. }
         | Action::Append { idempotency: Some(asked), .. } = action

@@ -10,7 +10,7 @@ use everturn_core::write::EventAddress;
 use everturn_store::{Elsewhere, News};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest time between two looks: repairs lost notifications.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const PUBLISHED_MAX: u64 = 256;
 /// Follows the others until the store closes.
 pub fn run(shared: &Shared) {
     let Some(elsewhere) = &shared.elsewhere else { return };
-    let (mut failed, mut unread) = (false, News::default());
+    let (mut failed, mut unread, mut recovered) = (false, News::default(), None::<Instant>);
     while !shared.pauses.ended() {
         elsewhere.wait(LOOK_EVERY);
         // News come once: those that could not be taken in are kept for the next time.
@@ -31,8 +31,16 @@ pub fn run(shared: &Shared) {
         if looked.is_ok() {
             unread = News::default();
         }
-        let looked = looked.and_then(|()| recover(shared));
-        match looked.and_then(|()| shared.compaction.take_over(&**elsewhere, shared.now())) {
+        // What processes that died have left is not news.
+        let looked = looked.and_then(|()| {
+            if recovered.is_none_or(|last| last.elapsed() >= LOOK_EVERY) {
+                recover(shared)?;
+                shared.compaction.take_over(&**elsewhere, shared.now())?;
+                recovered = Some(Instant::now());
+            }
+            Ok(())
+        });
+        match looked {
             Ok(()) => failed = false,
             Err(error) if failed => {
                 tracing::debug!(%error, "changes by other processes still cannot be read")

@@ -168,17 +168,17 @@ impl ConversationHandle {
             fill(&conversation, &mut ingested)?;
             let room = self.make_room(&conversation, &ingested.drafts, "append")?;
             ingested.drafts.splice(..0, room);
-            Ok(idempotency)
+            Ok((idempotency, conversation))
         })();
         match prepared {
             Err(error) => {
                 self.shared().journal.uploaded(&ingested.uploads);
                 Err(error)
             }
-            Ok(idempotency) => {
+            Ok((idempotency, conversation)) => {
                 let drafts = ingested.drafts;
                 let action = Action::Append { drafts, expected_seq: options.expected_seq, idempotency };
-                self.tenant.submit(self.key().clone(), action, ingested.uploads)
+                self.tenant.submit_to(self.key().clone(), Some(&conversation), action, ingested.uploads)
             }
         }
     }

@@ -562,7 +562,7 @@ impl ConversationHandle {
 
     fn write_for_erasure(&self, action: Action) -> Result<(), Error> {
         let mut action = action;
-        self.tenant.prepare(self.key(), &mut action)?;
+        self.tenant.prepare(self.key(), None, &mut action)?;
         let write = Write { key: self.key().clone(), action };
         Commit::new(self.shared().submit_beyond_quota(write, Vec::new()), |_| Ok(())).wait()
     }

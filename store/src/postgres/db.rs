@@ -96,8 +96,14 @@ fn opening(scope: Scope<'_>, mode: Mode) -> String {
         // A statement sees what was committed before it began, so what is read under a lock is current.
         Mode::Write | Mode::Commit { .. } | Mode::Long => "BEGIN ISOLATION LEVEL READ COMMITTED",
     };
-    // A plan for any tenant would read all rows of a table with few tenants, which may be those of a large one.
-    let by_index = if matches!(scope, Scope::Tenant(_)) { "; SET LOCAL enable_seqscan = off" } else { "" };
+    // A plan made while a table is small is used until the next ANALYZE: joined by hash or merge, it would read all rows of a
+    // tenant that has grown since. Likewise for all rows of a table with few tenants.
+    let by_index = match scope {
+        Scope::Tenant(_) => {
+            "; SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off"
+        }
+        _ => "",
+    };
     let timeout_ms = if mode == Mode::Long { 0 } else { STATEMENT_TIMEOUT.as_millis() };
     let silence_ms = match mode {
         Mode::Commit { .. } => SILENCE_TIMEOUT.as_millis(),

@@ -1,7 +1,7 @@
 //! Reading and rebuilding derived rows.
 
 use super::Postgres;
-use super::db::Scope;
+use super::db::{Db, Mode, Scope};
 use super::lookup::InDatabase;
 use super::read::{self, FAMILY, Level, Lineage};
 use super::rows::{self, json, signed};
@@ -25,8 +25,12 @@ use std::cell::RefCell;
 
 impl ConversationIndex for Postgres {
     fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
-        let found = read::conversation(&self.of(&key.tenant)?, key)?;
-        found.map(|(_, conversation)| conversation).ok_or_else(|| write::absent(key))
+        let found = self.together.read(key, |keys| {
+            let mut tenants: Vec<&TenantName> = keys.iter().map(|key| &key.tenant).collect();
+            tenants.dedup();
+            read::conversations(&Db::begin(&self.link, Scope::Tenants(&tenants), Mode::Read)?, keys)
+        })?;
+        found.ok_or_else(|| write::absent(key))
     }
 
     fn conversations(

@@ -6,7 +6,7 @@ use super::rows;
 use everturn_core::Error;
 
 /// Every version, in order. What is released is never edited: a change is another version.
-const VERSIONS: [&str; 2] = [include_str!("v1.sql"), include_str!("v2.sql")];
+const VERSIONS: [&str; 3] = [include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
 
 /// Made anew after each change of the tables.
 const VIEWS: &str = include_str!("views.sql");

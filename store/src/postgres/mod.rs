@@ -19,6 +19,7 @@ mod read;
 mod recall;
 mod rows;
 mod tls;
+mod together;
 mod write;
 
 use crate::assets::Place;
@@ -39,6 +40,7 @@ use rows::signed;
 use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
+use together::Together;
 use write::Proof;
 
 /// A store that several processes may write at once.
@@ -60,6 +62,8 @@ pub struct Postgres {
     held: Mutex<BTreeSet<Key>>,
     /// Last time that the mark of the place was renewed.
     marked: Mutex<Option<Instant>>,
+    /// Reads of conversations.
+    together: Together,
     link: Link,
 }
 
@@ -96,7 +100,7 @@ impl Postgres {
 
     fn over(link: Link, node: Option<Node>, place: Option<Place>, has_vectors: bool) -> Postgres {
         let (claim, embedding, failed, indexes_looked_after) = Default::default();
-        let (marked, held) = Default::default();
+        let (marked, held, together) = Default::default();
         Postgres {
             claim,
             embedding,
@@ -107,6 +111,7 @@ impl Postgres {
             place,
             marked,
             held,
+            together,
             link,
         }
     }

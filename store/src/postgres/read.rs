@@ -50,6 +50,17 @@ pub fn conversation(db: &Db, key: &Key) -> Result<Option<(i64, Conversation)>, E
     row.map(|row| Ok((rows::get(&row, 0)?, rows::conversation(rows::get(&row, 1)?)?))).transpose()
 }
 
+/// Living conversations.
+pub fn conversations(db: &Db, keys: &[&Key]) -> Result<HashMap<Key, Conversation>, Error> {
+    let sql = "SELECT c.row FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id)
+         JOIN conversation_rows c ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced AND c.deleted IS NULL";
+    let tenants: Vec<&str> = keys.iter().map(|key| key.tenant.as_str()).collect();
+    let ids: Vec<Vec<u8>> = keys.iter().map(|key| key.id.to_bytes().to_vec()).collect();
+    let found = db.query(sql, &[&tenants, &ids])?;
+    let found = found.iter().map(|row| rows::conversation(rows::get(row, 0)?));
+    found.map(|found| found.map(|c| (Key { tenant: c.tenant.clone(), id: c.id }, c))).collect()
+}
+
 /// A living conversation with its ancestors.
 pub fn lineage_of(db: &Db, key: &Key) -> Result<Option<Lineage>, Error> {
     let start = "tenant = $1 AND id = $2 AND NOT replaced AND deleted IS NULL";
@@ -130,6 +141,12 @@ pub fn events(db: &Db, lineage: &Lineage, after: u64, limit: usize) -> Result<Ve
     Ok(out)
 }
 
+/// The places before these. Computed here: under row-level security an index is not used for the result of an operator that can
+/// fail, such as `-`, and the whole conversation would be read.
+fn previous(places: &[i64]) -> Vec<i64> {
+    places.iter().map(|place| place - 1).collect()
+}
+
 /// The events with these `seq` numbers, with their `prev`.
 pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64, Event>, Error> {
     let mut found = HashMap::new();
@@ -142,12 +159,13 @@ pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64
     let before: Vec<Option<i64>> =
         owned.iter().map(|(seq, _)| lineage.owner(seq - 1).map(|level| level.no)).collect();
     let places: Vec<i64> = owned.iter().map(|(seq, _)| signed(*seq)).collect();
+    let previous = previous(&places);
     let sql = format!(
-        "SELECT {EVENT_COLUMNS}, p.hash FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (conversation, seq, before)
+        "SELECT {EVENT_COLUMNS}, p.hash FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $5::bigint[]) AS w (conversation, seq, before, previous)
          JOIN events e ON e.tenant = $4 AND e.conversation = w.conversation AND e.seq = w.seq
-         LEFT JOIN events p ON p.tenant = $4 AND p.conversation = w.before AND p.seq = w.seq - 1"
+         LEFT JOIN events p ON p.tenant = $4 AND p.conversation = w.before AND p.seq = w.previous"
     );
-    for row in db.query(&sql, &[&nos, &places, &before, &lineage.tenant.as_str()])? {
+    for row in db.query(&sql, &[&nos, &places, &before, &lineage.tenant.as_str(), &previous])? {
         let seq = rows::unsigned(&row, 0)?;
         let Some(level) = lineage.owner(seq) else { continue };
         let prev = match rows::optional_bytes(&row, 14)? {
@@ -212,18 +230,26 @@ fn turn_page(
             "(SELECT t.* FROM {of} AND {position} BETWEEN $4 AND least($5, l.cap) {which} {moved} ORDER BY {position} {order} LIMIT $6)"
         )
     };
+    // Only the places of turns that were moved are in an index: the others stand at their `seq`.
+    let placed = |which: &str| {
+        let moved = page("t.place", &format!("AND t.placed_seq <= l.cap {which}"));
+        match query.moved_after {
+            Some(_) => moved,
+            None => {
+                format!("{} UNION ALL {moved}", page("t.seq", &format!("AND t.placed_seq IS NULL {which}")))
+            }
+        }
+    };
     // Superseded turns share the places of others, and a page must not end between them.
     let rows = match query.whole_log {
         true => page("t.seq", ""),
-        false if lineage.levels.len() == 1 && query.as_of.is_none() => {
-            page("t.place", "AND t.superseded_seq IS NULL")
-        }
+        false if lineage.levels.len() == 1 && query.as_of.is_none() => placed("AND t.superseded_seq IS NULL"),
         false => {
             let stands = "AND coalesce(t.superseded_seq > l.cap, true)";
-            let placed = page("t.place", &format!("AND coalesce(t.placed_seq <= l.cap, true) {stands}"));
             // Edits that came to their places later stand where they were said: few, so all of them are read.
             let not_yet =
                 format!("SELECT t.* FROM {of} AND t.placed_seq > l.cap AND t.seq BETWEEN $4 AND $5 {stands}");
+            let placed = placed(stands);
             if query.moved_after.is_some() { placed } else { format!("{placed} UNION ALL {not_yet}") }
         }
     };
@@ -319,11 +345,11 @@ pub fn own_turns(
         return Ok(found);
     }
     let sql = format!(
-        "SELECT {EVENT_COLUMNS}, p.hash, w.nth FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS w (conversation, seq, nth, place)
+        "SELECT {EVENT_COLUMNS}, p.hash, w.nth FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY AS w (conversation, seq, nth, previous, place)
          JOIN events e ON e.tenant = $1 AND e.conversation = w.conversation AND e.seq = w.seq
-         LEFT JOIN events p ON p.tenant = $1 AND p.conversation = w.conversation AND p.seq = w.seq - 1 ORDER BY w.place"
+         LEFT JOIN events p ON p.tenant = $1 AND p.conversation = w.conversation AND p.seq = w.previous ORDER BY w.place"
     );
-    for row in db.query(&sql, &[&tenant.as_str(), &nos, &seqs, &nths])? {
+    for row in db.query(&sql, &[&tenant.as_str(), &nos, &seqs, &nths, &previous(&seqs)])? {
         let nth = rows::unsigned(&row, 15)? as usize;
         let Some(turn) = &mut found[nth] else { continue };
         let prev = match rows::optional_bytes(&row, 14)? {

@@ -39,6 +39,31 @@ CREATE OR REPLACE FUNCTION text_in(body text, VARIADIC path text[]) RETURNS text
     SELECT json_in(body, VARIADIC path) #>> '{}'
 $$;
 
+-- The words of a message, and of results in it: one line for each block that has some.
+CREATE OR REPLACE FUNCTION words_of(message json) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    said json := CASE WHEN json_typeof(message -> 'content') IN ('string', 'array') THEN message -> 'content' ELSE message -> 'output' END;
+BEGIN
+    RETURN CASE json_typeof(said) WHEN 'string' THEN said #>> '{}' WHEN 'array' THEN (
+        SELECT string_agg(CASE
+            WHEN json_typeof(b) = 'string' THEN b #>> '{}'
+            WHEN json_typeof(b) <> 'object' THEN NULL
+            WHEN json_typeof(b -> 'text') = 'string' THEN b ->> 'text'
+            WHEN json_typeof(b -> 'content') = 'string' THEN b ->> 'content'
+            WHEN json_typeof(b -> 'content') = 'array' THEN (
+                SELECT string_agg(c ->> 'text', E'\n') FROM json_array_elements(b -> 'content') c WHERE json_typeof(c) = 'object'
+            )
+        END, E'\n') FROM json_array_elements(said) b
+    ) END;
+END $$;
+
+-- Whether a message consists of results of tools, as Anthropic's shape has them in the name of the user.
+CREATE OR REPLACE FUNCTION is_result(message json) RETURNS boolean LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT coalesce(bool_or(b ->> 'type' = 'tool_result') AND NOT bool_or(b ->> 'type' = 'text'), false)
+    FROM json_array_elements(CASE json_typeof(message -> 'content') WHEN 'array' THEN message -> 'content' ELSE '[]' END) b
+    WHERE json_typeof(b) = 'object'
+$$;
+
 CREATE OR REPLACE VIEW conversations WITH (security_invoker = true) AS
 SELECT
     text_of_id('conv_', c.id) AS id, c.tenant, text_of(c.title) AS title, text_in(c.row, 'owner') AS owner,
@@ -86,26 +111,31 @@ found (tenant, conversation, seq, place, id, actor, role, status, created, super
         WHERE y.tenant = l.tenant AND y.fork = l.fork AND y.level < l.level
     )
 )
-SELECT
-    text_of_id('turn_', f.id) AS id, text_of_id('conv_', c.id) AS conversation, f.tenant, f.seq, f.place, f.actor, f.role, f.status,
-    CASE
-        WHEN e.body IS NULL THEN NULL
-        WHEN f.is_open THEN (
-            -- A chunk that was written again overlaps the one before.
-            SELECT text_of(string_agg(substr(k.text, 1 + greatest(0, coalesce(k.before, k.start) - k.start)::int), ''::bytea ORDER BY k.start))
-            FROM (
-                SELECT start, text, max(start + length(text))
-                    OVER (ORDER BY start ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-                FROM turn_chunks WHERE tenant = f.tenant AND conversation = f.conversation AND turn_seq = f.seq
-            ) k
-        )
-        ELSE text_in(e.body, 'message', 'content')
-    END AS content,
-    json_in(e.body, 'message') AS message, text_in(e.body, 'model') AS model, json_in(e.body, 'tokens') AS tokens,
-    json_in(e.body, 'metadata') AS metadata, e.visibility, json_in(e.body, 'audience') AS audience,
-    time_of(f.created) AS created, f.superseded_by
-FROM found f JOIN conversation_rows c ON c.tenant = f.tenant AND c.no = f.conversation AND c.deleted IS NULL AND NOT is_over(c.expires)
-LEFT JOIN events e ON e.tenant = f.tenant AND e.conversation = f.event_of AND e.seq = f.event_seq;
+SELECT *,
+    CASE WHEN is_result(message) THEN 'tool' ELSE role END AS speaker,
+    CASE WHEN status = 'pending' OR message IS NULL THEN content ELSE words_of(message) END AS text
+FROM (
+    SELECT
+        text_of_id('turn_', f.id) AS id, text_of_id('conv_', c.id) AS conversation, f.tenant, f.seq, f.place, f.actor, f.role, f.status,
+        CASE
+            WHEN e.body IS NULL THEN NULL
+            WHEN f.is_open THEN (
+                -- A chunk that was written again overlaps the one before.
+                SELECT text_of(string_agg(substr(k.text, 1 + greatest(0, coalesce(k.before, k.start) - k.start)::int), ''::bytea ORDER BY k.start))
+                FROM (
+                    SELECT start, text, max(start + length(text))
+                        OVER (ORDER BY start ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+                    FROM turn_chunks WHERE tenant = f.tenant AND conversation = f.conversation AND turn_seq = f.seq
+                ) k
+            )
+            ELSE text_in(e.body, 'message', 'content')
+        END AS content,
+        json_in(e.body, 'message') AS message, text_in(e.body, 'model') AS model, json_in(e.body, 'tokens') AS tokens,
+        json_in(e.body, 'metadata') AS metadata, e.visibility, json_in(e.body, 'audience') AS audience,
+        time_of(f.created) AS created, f.superseded_by
+    FROM found f JOIN conversation_rows c ON c.tenant = f.tenant AND c.no = f.conversation AND c.deleted IS NULL AND NOT is_over(c.expires)
+    LEFT JOIN events e ON e.tenant = f.tenant AND e.conversation = f.event_of AND e.seq = f.event_seq
+) t;
 
 CREATE OR REPLACE VIEW conversation_facts WITH (security_invoker = true) AS
 WITH RECURSIVE lineage (tenant, reader, level, no, floor, cap) AS (

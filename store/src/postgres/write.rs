@@ -20,7 +20,7 @@ use everturn_core::write::{
     Existing, Plan, Write,
 };
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 type At = (i64, i64);
@@ -54,6 +54,24 @@ where
 {
     rows.iter().map(|row| value(row).into()).collect()
 }
+
+macro_rules! insert_turns {
+    ($conflict:literal) => {
+        concat!(
+            "INSERT INTO turn_rows (conversation, seq, id, actor, role, status, created, content_seq, superseded_by, superseded_seq, place, placed_seq, tenant, node)
+             SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
+                 $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[])",
+            $conflict
+        )
+    };
+}
+
+const INSERT_TURNS: &str = insert_turns!("");
+const REPLACE_TURNS: &str = insert_turns!(
+    " ON CONFLICT (tenant, conversation, seq) DO UPDATE SET status = excluded.status, content_seq = excluded.content_seq,
+         superseded_by = excluded.superseded_by, superseded_seq = excluded.superseded_seq,
+         place = excluded.place, placed_seq = excluded.placed_seq, node = excluded.node"
+);
 
 impl Buffer {
     pub fn changes(&mut self, tenant: &TenantName, no: i64, changes: Changes) {
@@ -170,15 +188,15 @@ impl Buffer {
                 ],
             });
         }
-        if !turns.is_empty() {
-            let t: Vec<(At, TurnRow)> = turns.into_iter().collect();
+        // A turn that begins with one of these events is new: there is no row to look for.
+        let begun: HashSet<At> = events.iter().map(|(no, event)| (*no, signed(event.seq))).collect();
+        let (fresh, known): (Vec<_>, Vec<_>) = turns.into_iter().partition(|(at, _)| begun.contains(at));
+        for (t, sql) in [(fresh, INSERT_TURNS), (known, REPLACE_TURNS)] {
+            if t.is_empty() {
+                continue;
+            }
             all.push(Pending {
-                sql: "INSERT INTO turn_rows (conversation, seq, id, actor, role, status, created, content_seq, superseded_by, superseded_seq, place, placed_seq, tenant, node)
-                     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-                         $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[])
-                     ON CONFLICT (tenant, conversation, seq) DO UPDATE SET status = excluded.status, content_seq = excluded.content_seq,
-                         superseded_by = excluded.superseded_by, superseded_seq = excluded.superseded_seq,
-                         place = excluded.place, placed_seq = excluded.placed_seq, node = excluded.node",
+                sql,
                 params: boxed![
                     column::<i64, _, _>(&t, |(at, _)| at.0),
                     column::<i64, _, _>(&t, |(at, _)| at.1),

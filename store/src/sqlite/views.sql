@@ -73,32 +73,50 @@ found (conversation, seq, place, id, actor, role, status, created, superseded_by
         WHERE y.fork = l.fork AND y.level < l.level
     )
 )
-SELECT
-    'turn_' || @f.id@ AS id,
-    i.id AS conversation, i.tenant, f.seq, f.place, f.actor, f.role, f.status,
-    CASE
-        WHEN e.salt = zeroblob(16) OR NOT json_valid(e.body) THEN NULL
-        WHEN f.chunks THEN (
-            -- A chunk that was written again overlaps the one before.
-            SELECT group_concat(CAST(substr(CAST(text AS BLOB), 1 + max(0, ifnull(before, offset) - offset)) AS TEXT), '')
-                OVER (ORDER BY offset, no ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
-            FROM (
-                SELECT no, offset, text, max(offset + length(CAST(text AS BLOB)))
-                    OVER (ORDER BY offset, no ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-                FROM chunks WHERE conversation = f.conversation AND turn_seq = f.seq
-            ) ORDER BY offset DESC, no DESC LIMIT 1
-        )
-        ELSE json_extract(e.body, '$.message.content')
-    END AS content,
-    CASE WHEN e.salt <> zeroblob(16) AND json_valid(e.body) THEN json_extract(e.body, '$.message') END AS message,
-    CASE WHEN e.salt <> zeroblob(16) AND json_valid(e.body) THEN json_extract(e.body, '$.model') END AS model,
-    CASE WHEN e.salt <> zeroblob(16) AND json_valid(e.body) THEN json_extract(e.body, '$.tokens') END AS tokens,
-    CASE WHEN e.salt <> zeroblob(16) AND json_valid(e.body) THEN json_extract(e.body, '$.metadata') END AS metadata,
-    e.visibility,
-    CASE WHEN e.salt <> zeroblob(16) AND json_valid(e.body) THEN json_extract(e.body, '$.audience') END AS audience,
-    strftime('%Y-%m-%dT%H:%M:%fZ', f.created / 1000000.0, 'unixepoch') AS created,
-    f.superseded_by
-FROM found f JOIN ids i ON i.no = f.conversation LEFT JOIN events e ON e.no = f.event;
+SELECT *,
+    CASE WHEN EXISTS (SELECT 1 FROM json_each(message, '$.content') b WHERE b.type = 'object' AND b.value ->> '$.type' = 'tool_result')
+        AND NOT EXISTS (SELECT 1 FROM json_each(message, '$.content') b WHERE b.type = 'object' AND b.value ->> '$.type' = 'text')
+        THEN 'tool' ELSE role END AS speaker,
+    CASE WHEN status = 'pending' OR message IS NULL THEN content ELSE (
+        SELECT group_concat(CASE
+            WHEN b.type = 'text' THEN b.value
+            WHEN b.type <> 'object' THEN NULL
+            WHEN json_type(b.value, '$.text') = 'text' THEN b.value ->> '$.text'
+            WHEN json_type(b.value, '$.content') = 'text' THEN b.value ->> '$.content'
+            WHEN json_type(b.value, '$.content') = 'array' THEN (
+                SELECT group_concat(c.value ->> '$.text', char(10)) FROM json_each(b.value, '$.content') c WHERE c.type = 'object'
+            )
+        END, char(10))
+        FROM json_each(message, CASE WHEN json_type(message, '$.content') IN ('text', 'array') THEN '$.content' ELSE '$.output' END) b
+    ) END AS text
+FROM (
+    SELECT
+        'turn_' || @f.id@ AS id,
+        i.id AS conversation, i.tenant, f.seq, f.place, f.actor, f.role, f.status,
+        CASE
+            WHEN e.salt = zeroblob(16) OR NOT json_valid(e.body) THEN NULL
+            WHEN f.chunks THEN (
+                -- A chunk that was written again overlaps the one before.
+                SELECT group_concat(CAST(substr(CAST(text AS BLOB), 1 + max(0, ifnull(before, offset) - offset)) AS TEXT), '')
+                    OVER (ORDER BY offset, no ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+                FROM (
+                    SELECT no, offset, text, max(offset + length(CAST(text AS BLOB)))
+                        OVER (ORDER BY offset, no ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+                    FROM chunks WHERE conversation = f.conversation AND turn_seq = f.seq
+                ) ORDER BY offset DESC, no DESC LIMIT 1
+            )
+            ELSE json_extract(e.body, '$.message.content')
+        END AS content,
+        CASE WHEN e.salt <> zeroblob(16) AND json_valid(e.body) THEN json_extract(e.body, '$.message') END AS message,
+        CASE WHEN e.salt <> zeroblob(16) AND json_valid(e.body) THEN json_extract(e.body, '$.model') END AS model,
+        CASE WHEN e.salt <> zeroblob(16) AND json_valid(e.body) THEN json_extract(e.body, '$.tokens') END AS tokens,
+        CASE WHEN e.salt <> zeroblob(16) AND json_valid(e.body) THEN json_extract(e.body, '$.metadata') END AS metadata,
+        e.visibility,
+        CASE WHEN e.salt <> zeroblob(16) AND json_valid(e.body) THEN json_extract(e.body, '$.audience') END AS audience,
+        strftime('%Y-%m-%dT%H:%M:%fZ', f.created / 1000000.0, 'unixepoch') AS created,
+        f.superseded_by
+    FROM found f JOIN ids i ON i.no = f.conversation LEFT JOIN events e ON e.no = f.event
+);
 
 CREATE VIEW conversation_facts AS
 WITH RECURSIVE lineage (reader, level, no, floor, cap) AS (

@@ -70,7 +70,7 @@ fn tables_and_views_have_the_names_that_people_know() {
     let number =
         |pragma: &str| -> i64 { db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap() };
     assert_eq!(number("application_id"), 0x4576_746e);
-    assert_eq!(number("user_version"), 8);
+    assert_eq!(number("user_version"), 9);
     let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
 }

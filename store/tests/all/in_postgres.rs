@@ -14,7 +14,7 @@ use everturn_store::conformance::{
 };
 use everturn_store::memory::Memory;
 use everturn_store::postgres::{self, Postgres};
-use everturn_store::{CheckedLog, ConversationIndex, Log, RecallIndex, VectorSearch, WordSearch};
+use everturn_store::{CheckedLog, ConversationIndex, Log, RecallIndex, TurnQuery, VectorSearch, WordSearch};
 use everturn_views::recall::{EntryNo, Filter, TextQuery};
 use serde_json::json;
 use std::process::Command;
@@ -58,6 +58,11 @@ fn turns_of_every_kind_are_in_the_view() {
 #[test]
 fn a_private_turn_says_so() {
     in_sql(sql::a_private_turn);
+}
+
+#[test]
+fn the_words_and_the_speaker_of_every_shape_are_in_the_view() {
+    in_sql(sql::shapes);
 }
 
 #[test]
@@ -257,7 +262,8 @@ fn tables_of_an_earlier_version_are_brought_up_to_date() {
     let older = open(&database);
     let back =
         "DROP INDEX turn_rows_moved, turn_rows_fallen; ALTER TABLE store_identity DROP mark, DROP next_mark;
-        DROP FUNCTION stop_reading; DELETE FROM schema_versions WHERE version > 1";
+        DROP FUNCTION stop_reading; CREATE INDEX turn_rows_by_place ON turn_rows (tenant, conversation, place);
+        DELETE FROM schema_versions WHERE version > 1";
     database.run(back).unwrap();
     let m = Maker::default();
     let key = m.key();
@@ -269,7 +275,7 @@ fn tables_of_an_earlier_version_are_brought_up_to_date() {
         append(store, &key, vec![m.say("after")]);
     }
     assert_eq!(newer.events(&key, 0, 9).unwrap().len(), 5);
-    database.counts(2, "schema_versions");
+    database.counts(3, "schema_versions");
     database.counts(2, "pg_class WHERE relname IN ('turn_rows_moved', 'turn_rows_fallen')");
     Postgres::open_read_only(&database.url()).unwrap();
 }
@@ -277,6 +283,51 @@ fn tables_of_an_earlier_version_are_brought_up_to_date() {
 /// Indexes everything that is committed.
 fn take_in(store: &dyn Backend) {
     while take_in_some(store, 300).unwrap() {}
+}
+
+/// A page of a long conversation, and the turns around what recall found, read their own rows and no others.
+#[test]
+fn a_page_costs_the_same_however_long_the_conversation_is() {
+    const TURNS: usize = 3000;
+    let Some(database) = Database::new() else { return };
+    let (m, store) = (Maker::default(), open(&database));
+    let key = m.key();
+    create(&store, &key, vec![m.created()]);
+    for some in texts(TURNS).chunks(500) {
+        append(&store, &key, some.iter().map(|text| m.say(text)).collect());
+    }
+    take_in(&store);
+    drop(store);
+    for reads in [
+        |store: &Postgres, key: &Key| {
+            let query = TurnQuery { limit: 50, descending: true, ..TurnQuery::default() };
+            let store: &dyn Backend = store;
+            assert_eq!(store.turns(key, &query).unwrap().len(), 50);
+        },
+        |store: &Postgres, key: &Key| {
+            let entries: Vec<EntryNo> = (1000..1010).map(EntryNo).collect();
+            let found = store.neighbours(&key.tenant, &Filter::default(), &entries, 2).unwrap();
+            assert_eq!(found.iter().map(Vec::len).sum::<usize>(), 4 * entries.len());
+        },
+    ] {
+        // What a connection has read is counted when it ends.
+        let alone = "WHILE EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database()
+                 AND backend_type = 'client backend' AND pid <> pg_backend_pid())
+             LOOP PERFORM pg_sleep(0.05), pg_stat_clear_snapshot(); END LOOP";
+        let forget = format!("DO $$ BEGIN {alone}; PERFORM pg_stat_reset(); END $$");
+        postgres::run(&database.admin(), &forget).unwrap();
+        let store = open(&database);
+        reads(&store, &key);
+        drop(store);
+        let few = format!(
+            "DO $$ DECLARE read bigint; BEGIN
+                 {alone};
+                 SELECT sum(idx_tup_read) INTO read FROM pg_stat_user_indexes WHERE relname ~ '^(events|turn_rows)';
+                 IF read = 0 OR read > 1000 THEN RAISE 'read % rows', read; END IF;
+             END $$"
+        );
+        postgres::run(&database.admin(), &few).unwrap();
+    }
 }
 
 /// Texts of few words, so that words are common, rare, alone and together; the same ones every time.

@@ -73,6 +73,11 @@ fn a_private_turn_says_so() {
 }
 
 #[test]
+fn the_words_and_the_speaker_of_every_shape_are_in_the_view() {
+    in_sqlite(shapes);
+}
+
+#[test]
 fn a_fork_has_the_turns_that_it_inherited_as_they_were() {
     in_sqlite(forks);
 }
@@ -182,6 +187,64 @@ pub fn a_private_turn(s: &Store<'_>) {
 }
 
 /// A fork of a fork, each with changes to what it inherited, before and after the next one was made.
+pub fn shapes(s: &Store<'_>) {
+    let key = s.conversation();
+    let picture = json!({"type": "image", "source": {"type": "url", "url": "x"}});
+    let said = [
+        (json!({"role": "user", "content": "plain"}), "user", json!("plain")),
+        (
+            json!({"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "One."},
+                {"type": "tool_use", "id": "c", "name": "ls", "input": {"text": "no"}}, {"type": "text", "text": "Two."}
+            ]}),
+            "assistant",
+            json!("One.\nTwo."),
+        ),
+        (
+            json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "a.txt"}]}),
+            "tool",
+            json!("a.txt"),
+        ),
+        (
+            json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [
+                {"type": "text", "text": "b.txt"}, picture, {"type": "text", "text": "c.txt"}
+            ]}]}),
+            "tool",
+            json!("b.txt\nc.txt"),
+        ),
+        (
+            json!({"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c", "content": "d.txt"}, {"type": "text", "text": "and this?"}
+            ]}),
+            "user",
+            json!("d.txt\nand this?"),
+        ),
+        (json!({"role": "tool", "tool_call_id": "c", "content": "e.txt"}), "tool", json!("e.txt")),
+        (json!({"type": "function_call_output", "call_id": "c", "output": "f.txt"}), "tool", json!("f.txt")),
+        (
+            json!({"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "g.txt"}]}),
+            "tool",
+            json!("g.txt"),
+        ),
+        (
+            json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]}),
+            "assistant",
+            json!("Done."),
+        ),
+        (json!({"role": "user", "content": [picture]}), "user", json!(null)),
+        (json!({"role": "user", "content": null}), "user", json!(null)),
+    ];
+    let draft = |message: &Value| {
+        s.m.turn("ada", everturn_core::message::role(message).unwrap(), &message.to_string())
+    };
+    let drafts = said.iter().map(|(message, ..)| draft(message)).collect();
+    append(s.store, &key, drafts);
+    let found = s.ask("select speaker, text from turns order by seq");
+    let expected: Vec<Value> =
+        said.iter().map(|(_, speaker, text)| json!({"speaker": speaker, "text": text})).collect();
+    assert_eq!(found, expected);
+}
+
 pub fn forks(s: &Store<'_>) {
     let (m, root) = (&s.m, s.conversation());
     let said = ["one", "two", "three", "four"].map(|text| m.say(text));

@@ -554,9 +554,11 @@ impl WordSearch for Postgres {
         let place =
             |of: &str| format!("(CASE WHEN {of}.placed_seq > l.cap THEN {of}.seq ELSE {of}.place END)");
         let side = |side: i32, first: &str, last: &str, order: &str| {
-            let (place, within) = (place("t"), format!("BETWEEN m.place {first} AND m.place {last}"));
+            let (place, within) = (place("t"), format!("BETWEEN m.{first} AND m.{last}"));
             // Either is in the range if the place is; for these there are indexes.
-            let near = format!("(t.place {within} OR t.seq {within}) AND {place} {within}");
+            let near = format!(
+                "(t.seq {within} OR t.placed_seq IS NOT NULL AND t.place {within}) AND {place} {within}"
+            );
             format!(
                 "(SELECT {FOUND_COLUMNS}, {side} AS side, row_number() OVER (ORDER BY {place} {order}, t.seq {order}) AS away
                   FROM turn_rows t JOIN recall_entries e ON e.tenant = t.tenant AND e.id = t.id AND e.conversation = t.conversation
@@ -565,13 +567,16 @@ impl WordSearch for Postgres {
                   ORDER BY {place} {order}, t.seq {order} LIMIT $12)"
             )
         };
-        let (before, after) = (side(0, "- $13", "- 1", "DESC"), side(1, "+ 1", "+ $13", "ASC"));
+        let (before, after) = (side(0, "first", "before", "DESC"), side(1, "after", "last", "ASC"));
+        // The bounds are computed apart (`OFFSET 0`): under row-level security an index is not used for the result of an operator
+        // that can fail.
         let sql = format!(
             "SELECT b.*, n.nth FROM unnest($11::integer[]) WITH ORDINALITY AS n (no, nth)
              JOIN recall_entries s ON s.tenant = $1 AND s.no = n.no AND s.kind = 0 AND s.audience IS NULL
              JOIN turn_rows p ON p.tenant = $1 AND p.id = s.id AND p.conversation = s.conversation
              CROSS JOIN LATERAL (SELECT coalesce(min(l.cap), {END}) AS cap FROM unnest($2::bigint[], $4::bigint[]) AS l (no, cap) WHERE l.no = s.conversation) l
-             CROSS JOIN LATERAL (SELECT {} AS place) m
+             CROSS JOIN LATERAL (SELECT place - $13 AS first, place - 1 AS before, place + 1 AS after, place + $13 AS last
+                 FROM (SELECT {} AS place) m OFFSET 0) m
              CROSS JOIN LATERAL ({before} UNION ALL {after}) b ORDER BY n.nth, b.side, b.away",
             place("p")
         );

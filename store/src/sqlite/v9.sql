@@ -1,0 +1,1 @@
+-- Version 9: the view `turns` has `speaker` and `text` (see views.sql).
