@@ -181,9 +181,10 @@ export async function follow(path, query, { frame, status, signal, absent }) {
   }
 }
 
-/** Starts a generation and waits for its end; the timeline shows the answer as it is streamed. `waits` is called with the approvals that it waits for. */
-export async function generate(conversation, body, waits = () => {}) {
+/** Starts a generation and waits for its end; the timeline shows the answer as it is streamed. `begun` is called once the input is accepted, `waits` with the approvals that it waits for. */
+export async function generate(conversation, body, { waits, begun }) {
   const answer = await ask("POST", `/conversations/${conversation}/generate`, { body: { ...body, stream: true }, accept: "text/event-stream" });
+  begun?.();
   for await (const one of frames(answer)) {
     if (one.event === "waiting") waits(one.data.waits_for);
     if (one.event === "error") throw new Problem(one.data.status ?? 0, one.data.code, one.data.detail);

@@ -1,12 +1,12 @@
 // Entry point: routing, keyboard shortcuts, sign-in.
 
-import { h, clear, icon, words, dialog, MOD } from "./dom.js";
+import { h, clear, icon, words, dialog, placeNotices, focusNotice, MOD } from "./dom.js";
 import { get, session, memory, onUnauthorized } from "./api.js";
 import { List } from "./list.js";
 
 const ROLES = ["counter", "reader", "writer", "admin"];
 
-const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], [`${MOD} K`, "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "write a message"], [`${MOD} Enter`, "send"], ["?", "this list"]];
+const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], [`${MOD} K`, "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "write a message"], [`${MOD} Enter`, "send"], ["n", "go to the notice"], ["?", "this list"]];
 
 const keys = (list) => h("dl.keys", null, list.map(([key, text]) => h("div", null, h("dt", null, key.split("  ").map((one) => h("kbd", null, one))), h("dd", null, text))));
 
@@ -51,13 +51,17 @@ class Page {
   /** Name in which the user writes: that of the key, or the one typed in. */
   get actor() { return this.me?.actors?.[0] ?? memory.get("name", undefined); }
 
-  /** Configured models; none if the key may not list them. */
-  models() { return (this.modelList ??= get("/models").then(({ data }) => data, () => [])); }
+  /** Configured models; nothing if they cannot be listed. */
+  models() { return (this.modelList ??= get("/models").then(({ data }) => data, () => void (this.modelList = undefined))); }
 
   async route() {
-    if (!this.list) return;
-    const hash = decodeURIComponent(location.hash);
-    if (hash === "#main") return;
+    if (!this.list || location.hash === "#main") return;
+    await this.goTo(location.hash);
+    placeNotices();
+  }
+
+  async goTo(address) {
+    const hash = decodeURIComponent(address);
     const found = /^#\/c\/(conv_\w+)(?:@(\d+))?(?:\/(projected|calls|state|proof)(?:\/(\d+))?)?$/.exec(hash);
     document.body.classList.toggle("has-main", hash.length > 2);
     if (found) {
@@ -75,6 +79,16 @@ class Page {
       }
       this.list.mark(id);
       return this.shown.show(view, Number(place ?? inner) || undefined);
+    }
+    if (hash === "#/new" && this.may("writer")) {
+      if (this.shown?.isDraft) return this.shown.field.focus();
+      this.leave();
+      this.list.mark(null);
+      const { Draft } = await import("./conversation.js");
+      if (location.hash !== address) return;
+      this.shown = new Draft(this);
+      clear(this.main, this.shown.el);
+      return this.shown.start();
     }
     this.leave();
     this.list.mark(null);
@@ -101,6 +115,7 @@ class Page {
     if (event.target.closest?.("input, textarea, select, dialog, .menu")) return;
     if (event.key === "?") return event.preventDefault(), this.help();
     if (event.target.closest?.("button, summary, a") && ["Enter", " "].includes(event.key)) return;
+    if (event.key === "n" && focusNotice()) return event.preventDefault();
     if (this.shown?.key(event)) return event.preventDefault();
     if (event.key === "/") event.preventDefault(), this.list.search.focus();
   }
@@ -109,8 +124,8 @@ class Page {
     const name = h("input", { type: "text", value: memory.get("name", ""), placeholder: "user", "aria-label": "Your name in conversations" });
     name.addEventListener("change", () => memory.set("name", name.value.trim() || undefined));
     const { tenant, role, actors = [], key } = this.me ?? {};
-    const who = role && h("p.dim", null, key ? ["Signed in with ", h("code", null, words(key))] : "Without a key", `, ${role} of `, h("b", null, words(tenant)), actors.length ? [", acting as ", words(actors.join(", "))] : "", ".");
-    dialog("Keys", h("div.fields", null, keys(HELP), actors.length ? null : h("label.row", null, "Your name in conversations", name), who), [...(session.key ? [["Sign out", () => (this.signOut(), null)]] : []), ["Close", null]]);
+    const who = role && h("p.dim", null, key ? ["You are signed in with the key ", h("code", null, words(key)), ", "] : "This server asks for no key. You are ", `${role} of the tenant `, h("b", null, words(tenant)), actors.length ? [", acting as ", words(actors.join(", "))] : "", ".");
+    dialog("Keyboard", h("div.fields", null, keys(HELP), actors.length ? null : h("label.row", null, "Your name in conversations", name), who), [...(session.key ? [["Sign out", () => (this.signOut(), null)]] : []), ["Close", null]]);
   }
 
   signOut() {
@@ -132,6 +147,8 @@ class Page {
     this.signing = true;
     this.list?.destroy();
     this.leave();
+    // Whoever signs in next may be somebody else.
+    this.draft = undefined;
     const key = h("input", { type: "password", name: "key", autocomplete: "off", required: true, placeholder: "et_…", "aria-describedby": "key-text" });
     const remember = h("input", { type: "checkbox" });
     const text = h("p.dim", { id: "key-text", role: "status" }, words(detail ?? "This server requires a key. Whoever runs the server can create one."));

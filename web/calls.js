@@ -11,9 +11,11 @@ const systemTexts = (context) => [context.system].flat().filter(Boolean).map((on
 /** A prompt as lines of text, for the diff. */
 const flat = (context) => [...systemTexts(context), ...context.messages.map((one) => `${one.role}: ${plainText(parts(one))}`)].join("\n");
 
+const share = (part, whole) => Math.round((part / whole) * 100) + "%";
+
 export function view(frame, at) {
   const list = h("div.calls-list", { role: "list", "aria-label": "Model calls" }), detail = h("div.call-detail");
-  const el = h("div.scroll.calls", null, h("div.legend", { "aria-hidden": "true" }, SECTIONS.map((name) => h("span", null, h("i", { class: "s-" + name }), name))), h("div.split", null, list, detail));
+  const legend = h("div.legend", { "aria-hidden": "true" }), el = h("div.scroll.calls", null, legend, h("div.split", null, list, detail));
   const abort = new AbortController();
   let receipts = [], places = new Map(), chosen = at, largest = 1;
   // For a link to an old call, begin a little after it.
@@ -44,11 +46,13 @@ export function view(frame, at) {
     if (!receipts.length) return clear(el, notice("No model call is recorded", "A receipt is written whenever a model is asked here, or a context is recorded."));
     chosen ??= receipts[0].seq;
     largest = Math.max(1, ...receipts.map((one) => one.body.used));
+    const present = new Set(receipts.flatMap((one) => sections(one.body).map(([name]) => name)));
+    clear(legend, SECTIONS.filter((name) => present.has(name)).map((name) => h("span", null, h("i", { class: "s-" + name }), name)));
     clear(list, receipts.map((one) => {
-      const { used, model, renderer, blocks } = one.body;
+      const { used, model, renderer } = one.body;
       return h("div", { role: "listitem" }, h("a.call-entry", { href: `#/c/${frame.id}/calls/${one.seq}`, "aria-current": one.seq === chosen ? "page" : null },
         h("span.row", null, h("b", null, words(model ?? renderer)), h("span.grow"), h("span.dim", null, when(one.at))),
-        h("span.wide", { vars: { width: Math.max(8, (used / largest) * 100) + "%" } }, bar(sections(blocks), used)),
+        h("span.wide", { vars: { width: Math.max(8, (used / largest) * 100) + "%" } }, bar(sections(one.body), used)),
         h("span.dim", null, `#${one.seq} · ${number(used)} tokens`)));
     }), next > 0 ? button("Show earlier calls", () => more()) : null);
     const one = receipts.find((event) => event.seq === chosen);
@@ -63,7 +67,7 @@ export function view(frame, at) {
     if (chosen !== event.seq) return;
     const { body } = event, index = receipts.indexOf(event), before = receipts[index + 1];
     const { blocks, used, policy } = body;
-    const sums = sections(blocks);
+    const sums = sections(body);
     const old = new Set(before?.body.blocks.map((one) => one.sha256)), now = new Set(blocks.map((one) => one.sha256));
     let same = 0, kept = 0;
     while (before && same < blocks.length && blocks[same].sha256 === before.body.blocks[same]?.sha256) kept += blocks[same++].tokens;
@@ -73,8 +77,8 @@ export function view(frame, at) {
       h("h2", null, words(body.model ?? body.renderer), h("span.dim", null, ` #${event.seq}, `, when(event.at))),
       h("p", null, h("b", null, number(used)), ` of ${number(policy?.token_budget ?? used)} tokens`, h("span.dim", null, `, counted by ${body.tokenizer}, written for ${body.renderer}`, body.projection ? [", projected by ", h("code", null, words(body.projection.policy))] : "")),
       h("div.big-bar", null, bar(sums, Math.max(used, policy?.token_budget ?? used))),
-      h("table.blocks", null, h("thead", null, h("tr", null, ["Section", "Tokens", "Share"].map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text)))), h("tbody", null, sums.map(([name, tokens]) => h("tr", null, h("td", null, h("i.key", { class: "s-" + name }), name), h("td.right", null, number(tokens)), h("td.right", null, Math.round((tokens / used) * 100) + " %"))))),
-      before ? h("section", null, h("h3", null, "Compared with the previous call"), h("p", null, same === 1 ? "The first block is the same: " : `The first ${same} blocks are the same: `, h("b", null, number(kept)), ` tokens (${Math.round((kept / used) * 100)}%) that a prompt cache still covers.`),
+      h("table.blocks", null, h("thead", null, h("tr", null, ["Section", "Tokens", "Share"].map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text)))), h("tbody", null, sums.map(([name, tokens]) => h("tr", null, h("td", null, h("i.key", { class: "s-" + name }), name, name === "frame" ? h("span.dim", null, ": headings, roles, tools") : null), h("td.right", null, number(tokens)), h("td.right", null, share(tokens, used)))), h("tr.total", null, h("td", null, "Total"), h("td.right", null, number(used)), h("td.right", null, "100%")))),
+      before ? h("section", null, h("h3", null, "Compared with the previous call"), h("p", null, !same ? "The first block is different already, so a prompt cache covers nothing of it." : [same === 1 ? "The first block is the same: " : `The first ${same} blocks are the same: `, h("b", null, number(kept)), ` tokens (${share(kept, used)}) that a prompt cache still covers.`]),
         h("div.big-bar", null, h("span.bar", { role: "img", "aria-label": `${kept} of ${used} tokens unchanged` }, h("i.s-state", { vars: { width: (kept / used) * 100 + "%" } })))) : h("p.dim", null, "This is the first recorded call; there is nothing to compare it with."),
       h("section", null, h("h3", null, "Included"), h("div.table", { tabIndex: 0, role: "region", "aria-label": "Blocks" }, h("table.blocks", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Section"), h("th", { scope: "col" }, "From"), h("th.right", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, before ? "Change" : ""))),
         h("tbody", null, blocks.map((one) => h("tr", { class: before && !old.has(one.sha256) ? "is-new" : "" }, h("td", null, h("i.key", { class: "s-" + one.section }), one.section), h("td", null, link(one.source)), h("td.right", null, number(one.tokens)), h("td", null, before && !old.has(one.sha256) ? h("span.badge.live", null, "new") : ""))),
@@ -85,7 +89,7 @@ export function view(frame, at) {
         if (context.error) return clear(prompt, h("p", null, words(context.error)));
         const system = systemTexts(context);
         const names = toolNames(context.messages);
-        clear(prompt, system.length ? h("div.msg.system", null, h("div.msg-head", null, h("b", null, "system")), system.map((text) => h("div.md", null, markdown(text)))) : null, context.messages.map((one, n) => message(one, { n, names })));
+        clear(prompt, system.length ? h("div.msg.system", null, h("div.msg-head", null, h("b", null, "system")), system.map((text) => h("div.md", null, markdown(text)))) : null, context.messages.map((one) => message(one, { names })));
       }), before ? button("Compare with the previous prompt", async (click) => {
         click.target.disabled = true;
         const [then, now] = await Promise.all([replay(before.seq), replayed]);

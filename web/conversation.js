@@ -1,6 +1,6 @@
 // The frame of a conversation: header, tabs, composer.
 
-import { h, MOD, clear, plainly, icon, iconButton, button, words, when, number, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
+import { h, MOD, clear, plainly, icon, iconButton, button, words, when, number, plural, short, toast, placeNotices, dialog, confirm, state as notice } from "./dom.js";
 import { get, post, put, patch, del, generate } from "./api.js";
 import { Timeline, waits } from "./timeline.js";
 import { menu } from "./menu.js";
@@ -44,6 +44,7 @@ export class ConversationPage {
     this.body = h("div.view");
     this.composer = this.compose();
     clear(this.el, this.header, this.alert, this.body, this.composer);
+    placeNotices();
     this.describe();
     get("/usage/tokens", { conversation: this.id, days: 3660 }).then(({ conversations: [usage] }) => usage && ((this.tokens = usage.prompt + usage.completion), this.describe()), () => {});
     // Created even if another view is shown: its live stream serves all views.
@@ -225,14 +226,17 @@ export class ConversationPage {
     this.sendButton = button("Send", () => this.send(), { title: "Send without asking a model" });
     this.askButton = button("Ask", () => this.generate(), { class: "primary", hidden: true, title: "Send, and have the model answer" });
     this.stopButton = h("button.button.stop", { type: "button", hidden: true, onclick: () => this.stop() }, icon("stop"), "Stop");
+    const unanswered = h("span.dim.unanswered", { id: "unanswered", hidden: true }, "No model is configured on this server: a message is stored, not answered.");
     this.page.models().then((models) => {
-      this.models = models;
-      this.askButton.hidden = !models.length;
-      this.sendButton.classList.toggle("primary", !models.length);
-      this.model.hidden = models.length < 2;
-      clear(this.model, models.map((one) => h("option", { value: one.name, selected: one.name === "default" }, one.name)));
+      this.models = models ?? [];
+      this.askButton.hidden = !this.models.length;
+      this.sendButton.classList.toggle("primary", !this.models.length);
+      this.model.hidden = this.models.length < 2;
+      clear(this.model, this.models.map((one) => h("option", { value: one.name, selected: one.name === "default" }, one.name)));
+      unanswered.hidden = models?.length !== 0;
+      if (!unanswered.hidden) this.field.setAttribute("aria-describedby", unanswered.id);
     });
-    return h("form.composer", { onsubmit: (event) => event.preventDefault() }, this.field, h("div.row", null, this.model, h("span.grow"), h("span.dim.hint", null, `${MOD} Enter`), this.stopButton, this.sendButton, this.askButton));
+    return h("form.composer", { onsubmit: (event) => event.preventDefault() }, this.field, h("div.row", null, this.model, unanswered, h("span.grow"), h("span.dim.hint", null, `${MOD} Enter`), this.stopButton, this.sendButton, this.askButton));
   }
 
   said() {
@@ -252,7 +256,7 @@ export class ConversationPage {
       const { turns: [made] } = await post(`/conversations/${this.id}/turns`, { turns: [turn] });
       this.clearField();
       this.timeline.scroller.toEnd();
-      if (!this.conversation.title && this.conversation.turns === 0) this.rename(turn.content.split("\n")[0].slice(0, 60));
+      if (!this.conversation.title && this.conversation.turns === 0) this.rename(titleOf(turn));
       return made;
     } catch (error) {
       toast(error.message, { error: true });
@@ -265,7 +269,7 @@ export class ConversationPage {
     this.clearField();
     this.timeline?.scroller.toEnd();
     try {
-      await generate(this.id, { input: turn ? [turn] : [], model: this.model.value || undefined }, waits);
+      await generate(this.id, { input: turn ? [turn] : [], model: this.model.value || undefined }, { waits });
     } catch (error) {
       if (turn && !["generation.stopped", "model.error"].includes(error.code) && error.status && error.status < 500 && error.code === "generation.running") this.field.value = turn.content;
       if (error.code !== "generation.stopped") toast(error.message, { error: true });
@@ -281,7 +285,7 @@ export class ConversationPage {
         const state = await get(`/conversations/${this.id}/state`);
         for (const turn of state.open_turns) await post(`/turns/${turn}/abort`, { reason: "stopped" });
       }
-      toast("Stopped");
+      toast("Stopped", { about: "stop" });
     } catch (error) {
       toast(error.message, { error: true });
     }
@@ -289,10 +293,10 @@ export class ConversationPage {
 
   // ------------------------------------------------------------------------------------------------ actions
 
-  async act(work, done) {
+  async act(work, done, about) {
     try {
       const answer = await work();
-      if (done) toast(done);
+      if (done) toast(done, { about });
       this.page.list.refresh();
       return answer;
     } catch (error) {
@@ -323,7 +327,7 @@ export class ConversationPage {
         const state = one.state === "archived" ? "active" : "archived", before = one.state;
         const change = (to) => this.act(async () => { Object.assign(one, await patch(`/conversations/${this.id}`, { state: to }), { head: one.head }); this.describe(); });
         await change(state);
-        toast(state === "archived" ? "Archived" : "Unarchived", { action: ["Undo", () => change(before)] });
+        toast(state === "archived" ? "Archived" : "Unarchived", { about: "archive", action: ["Undo", () => change(before)] });
       }],
       this.may("admin") && ["Delete…", async () => {
         if (!(await confirm("Delete this conversation?", `${plural(one.turns, "turn")} will be deleted permanently. A tombstone remains for audit.`, "Delete"))) return;
@@ -340,7 +344,7 @@ export class ConversationPage {
       [["Cancel", null], ["Pin", () => (name.value.trim() && value.value.trim() ? [name.value.trim(), value.value.trim()] : undefined), "primary"]]);
     if (!given) return;
     const path = `/conversations/${this.id}/pins/${encodeURIComponent(given[0])}`;
-    if (await this.act(() => put(path, { value: given[1] }))) toast("Pinned", { action: ["Undo", () => this.act(() => del(path), "Unpinned")] });
+    if (await this.act(() => put(path, { value: given[1] }))) toast("Pinned", { about: path, action: ["Undo", () => this.act(() => del(path), "Unpinned", path)] });
   }
 
   /** Previews a compaction, then runs it. */
@@ -353,7 +357,7 @@ export class ConversationPage {
     const { markdown } = await import("./text.js");
     const go = await dialog("Preview of the checkpoint", h("div", null, h("p", null, `It covers #${preview.covers.from_seq}–#${preview.covers.to_seq} (${plural(preview.covers.turns, "turn")}): ${short(preview.tokens_before)} tokens become ${short(preview.tokens_after)}.`), h("div.md.preview", { tabIndex: 0 }, markdown(preview.checkpoint.handoff_md))), [["Cancel", null], ["Compact", true, "primary"]]);
     if (!go) return;
-    if (await this.act(() => post(`/conversations/${this.id}/compact`, chosen))) toast("Compacted", { action: ["Undo", () => this.act(() => post(`/conversations/${this.id}/compact/revert`), "Compaction reverted")] });
+    if (await this.act(() => post(`/conversations/${this.id}/compact`, chosen))) toast("Compacted", { about: "compact", action: ["Undo", () => this.act(() => post(`/conversations/${this.id}/compact/revert`), "Compaction reverted", "compact")] });
   }
 
   key(event) {
@@ -379,6 +383,66 @@ export class ConversationPage {
       case "c": this.field.focus(); break;
       default: return false;
     }
+    return true;
+  }
+}
+
+/** Title of a conversation that begins with a turn: its first line, cut between characters. */
+const titleOf = ({ content }) => [...content.split("\n")[0]].slice(0, 60).join("");
+
+/** A conversation that is created with its first message: until then nothing is stored. */
+export class Draft extends ConversationPage {
+  constructor(page) {
+    super(undefined, page);
+    this.isDraft = true;
+  }
+
+  start() {
+    this.title = h("h1.title", { tabIndex: -1 }, "New conversation");
+    const body = h("div.view", null, h("section.timeline", null, notice("Nothing is stored yet", "The conversation is created with your first message.")));
+    this.composer = this.compose();
+    clear(this.el, h("header.top.alone", null, h("div.row", null, iconButton("back", "Back to the list", () => (location.hash = "#/"), { class: "only-narrow" }), this.title)), body, this.composer);
+    document.title = "New conversation · Everturn";
+    if (this.page.draft) this.field.value = this.page.draft, this.field.dispatchEvent(new Event("input"));
+    this.field.focus();
+  }
+
+  /** Keeps the words for whoever comes back, until the page is closed. */
+  destroy() {
+    super.destroy();
+    this.page.draft = this.isSaid ? undefined : this.field?.value;
+    if (this.made && !this.isSaid && !this.isBusy && this.may("admin")) del(`/conversations/${this.made}`, { reason: "a draft that was left" }).catch(() => {});
+  }
+
+  send() { return this.first(); }
+  generate() { return this.first({ model: this.model.value || undefined }); }
+
+  /** Creates the conversation, says the first words in it, asks a model if told to, and goes there. What fails keeps the words here; the next attempt is in the same conversation. */
+  async first(ask) {
+    const turn = this.said();
+    if (!turn || this.isBusy) return;
+    this.isBusy = true;
+    const begun = () => {
+      this.isSaid = true;
+      if (this.gone) return void (this.page.draft = undefined);
+      this.page.typeSoon = true;
+      location.replace(`#/c/${this.made}`);
+    };
+    try {
+      this.made ??= (await post("/conversations", { title: titleOf(turn) })).id;
+      if (ask) await generate(this.made, { ...ask, input: [turn] }, { waits, begun });
+      else await post(`/conversations/${this.made}/turns`, { turns: [turn] }), begun();
+    } catch (error) {
+      if (error.code !== "generation.stopped") toast(error.message, { error: true });
+      // A model that cannot be asked may have left the words in the log.
+      if (ask && this.made && !this.isSaid && (await get(`/conversations/${this.made}`).catch(() => null))?.turns) begun();
+    }
+    this.isBusy = false;
+  }
+
+  key(event) {
+    if (event.key !== "c") return false;
+    this.field.focus();
     return true;
   }
 }

@@ -122,6 +122,11 @@ export function ago(time, now = Date.now()) {
   if (seconds > -7 * 86400) return RELATIVE.format(Math.round(seconds / 86400), "day");
   return day(time);
 }
+/** The same for narrow places: `5m`, `3h`, `2d`. */
+export function brief(time, now = Date.now()) {
+  const minutes = Math.round((now - new Date(time)) / 60_000);
+  return minutes < 1 ? "now" : minutes < 60 ? minutes + "m" : minutes < 1440 ? Math.round(minutes / 60) + "h" : minutes < 7 * 1440 ? Math.round(minutes / 1440) + "d" : day(time);
+}
 export const day = (time) => (new Date(time).getFullYear() === new Date().getFullYear() ? DAY : YEAR).format(new Date(time));
 
 /** A `<time>`: only the clock time if it is today. */
@@ -130,17 +135,55 @@ export function when(time) {
   return h("time", { dateTime: time, title: WHOLE.format(date) }, (today ? "" : day(time) + ", ") + CLOCK.format(date));
 }
 
-let live;
-/** Shows a notification, also to screen readers. `action` is `[label, function]`, such as undo. Times in it are shown as people write them. */
-export function toast(text, { error = false, action } = {}) {
+/** Number of notices shown at once. */
+const NOTICES_MAX = 3;
+const notices = h("section.toasts", { "aria-label": "Notices", "aria-live": "polite" }), shown = new Map();
+let focusedBefore;
+notices.addEventListener("focusin", ({ relatedTarget: from }) => from && !notices.contains(from) && (focusedBefore = from));
+
+/** Puts the notices where they take room of their own and cover nothing: into the open dialog, above the composer, or at the end of the view. */
+export function placeNotices() {
+  const modal = document.querySelector("dialog:modal"), main = document.querySelector("main");
+  const room = modal ?? (main?.checkVisibility() ? main : document.querySelector(".sidebar") ?? document.body);
+  const next = modal ? modal.querySelector("h2")?.nextSibling : room.querySelector(".composer");
+  if (next === notices || (next ? next.previousSibling : room.lastChild) === notices) return;
+  if (next) next.before(notices);
+  else room.append(notices);
+}
+
+/** Moves the focus to the newest notice, and returns whether there is one. */
+export function focusNotice() {
+  const first = notices.lastElementChild?.querySelector("button");
+  first?.focus();
+  return !!first;
+}
+
+/**
+ * Shows a notice, also to screen readers. `action` is `[label, function]`, such as undo. A notice replaces the one with the same
+ * `about`. Times in it are shown as people write them.
+ */
+export function toast(text, { error = false, action, about = text } = {}) {
   text = text.replace(/\b\d{4}-\d\d-\d\dT[\d:.]+Z/g, (time) => when(time).textContent);
-  live ??= document.body.appendChild(h("div.toasts", { role: "status", "aria-live": "polite" }));
+  shown.get(about)?.gone();
+  placeNotices();
   const el = h("div.toast", { class: error ? "bad" : "" }, h("span", null, words(text)));
-  const gone = () => el.remove();
+  const gone = () => {
+    const had = el.contains(document.activeElement);
+    clearTimeout(timer);
+    shown.delete(about);
+    el.remove();
+    if (had && !focusNotice()) focusedBefore?.focus?.({ preventScroll: true });
+  };
+  // It stays while it is pointed at or has the focus.
+  const expire = () => (el.matches(":hover, :focus-within") ? (timer = setTimeout(expire, 2000)) : gone());
+  let timer = setTimeout(expire, error || action ? 12_000 : 6000);
   if (action) el.append(button(action[0], () => (gone(), action[1]())));
   el.append(iconButton("close", "Dismiss", gone));
-  live.append(el);
-  setTimeout(gone, error ? 12_000 : 6000);
+  el.addEventListener("keydown", (event) => event.key === "Escape" && (event.preventDefault(), event.stopPropagation(), gone()));
+  const others = [...shown.values()];
+  if (others.length === NOTICES_MAX) (others.find((one) => !one.matters) ?? others[0]).gone();
+  shown.set(about, { gone, matters: error || action });
+  notices.append(el);
 }
 
 /** A modal dialog; resolves with the value of the chosen button, or with nothing if it is dismissed. */
@@ -158,7 +201,7 @@ export function dialog(title, body, buttons) {
             el.answer = answer;
             el.close();
           } }, label)))));
-    el.addEventListener("close", () => (el.remove(), from?.focus?.(), resolve(el.answer)));
+    el.addEventListener("close", () => (el.remove(), placeNotices(), from?.focus?.(), resolve(el.answer)));
     el.addEventListener("keydown", (event) => event.key === "Enter" && (event.metaKey || event.ctrlKey) && (event.preventDefault(), el.querySelector(".end").lastChild.click()));
     el.addEventListener("click", (event) => event.target === el && el.close());
     document.body.append(el);
@@ -172,9 +215,9 @@ export const confirm = (title, text, label, kind = "danger") =>
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
-    toast("Copied");
+    toast("Copied", { about: "copy" });
   } catch {
-    toast("The browser does not allow copying here", { error: true });
+    toast("The browser does not allow copying here", { error: true, about: "copy" });
   }
 }
 

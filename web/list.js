@@ -1,6 +1,6 @@
 // The sidebar: conversations, latest first, with live updates and search.
 
-import { h, MOD, clear, icon, iconButton, words, ago, said, number, plural, short, state as notice, button, toast } from "./dom.js";
+import { h, MOD, clear, icon, iconButton, words, ago, brief, said, number, plural, short, state as notice, button, toast } from "./dom.js";
 import { get, post, upload, follow, memory } from "./api.js";
 
 const SIZE = 60;
@@ -44,15 +44,10 @@ export class List {
   }
   destroy() { this.gone.abort(); }
 
-  async create() {
-    try {
-      const made = await post("/conversations", {});
-      await this.refresh();
-      location.hash = `#/c/${made.id}`;
-      this.page.typeSoon = true;
-    } catch (error) {
-      toast(error.message, { error: true });
-    }
+  /** Opens a draft, which becomes a conversation with its first message. */
+  create() {
+    if (location.hash === "#/new") this.page.route();
+    else location.hash = "#/new";
   }
 
   /** Imports files that are chosen in a dialog, and opens what the last one became. */
@@ -205,15 +200,15 @@ export class List {
     const known = this.known.get(one.id);
     if (known?.version === version) return known.el;
     const el = h("a.entry", { href: `#/c/${one.id}`, data: { id: one.id }, class: isNew ? "news" : "" },
-      h("span.title", null, this.reads ? words(nameOf(one)) : h("code", null, one.id.slice(0, 4), "…", one.id.slice(-8))),
-      h("span.meta", null, about ? h("span.people", { title: about }, words(about)) : null, h("span.amount", null, [plural(one.turns, "turn"), tokens && short(tokens) + " tokens"].filter(Boolean).join(" · ")), one.parent ? h("span.badge", null, "fork") : parent ? h("span.badge", null, "subagent") : null, one.state !== "active" ? h("span.badge", null, one.state) : null, h("span.grow"), h("time", { dateTime: said(one) }, ago(said(one)))),
+      h("span.first", null, h("span.title", null, this.reads ? words(nameOf(one)) : h("code", null, one.id.slice(0, 4), "…", one.id.slice(-8))), h("time", { dateTime: said(one), title: ago(said(one)) }, brief(said(one)))),
+      h("span.meta", null, about ? h("span.people", { title: about }, words(about)) : null, h("span.amount", null, plural(one.turns, "turn")), tokens ? h("span.amount.spent", null, h("span", null, short(tokens), " tokens")) : null, h("span.grow"), one.parent ? h("span.badge", null, "fork") : parent ? h("span.badge", null, "subagent") : null, one.state !== "active" ? h("span.badge", null, one.state) : null),
       isNew ? h("span.sr", null, ", new since you looked") : null);
     this.known.set(one.id, { version, el });
     return el;
   }
 
   times() {
-    for (const time of this.entries.querySelectorAll("time")) time.textContent = ago(time.dateTime);
+    for (const time of this.entries.querySelectorAll("time")) time.textContent = brief(time.dateTime), time.title = ago(time.dateTime);
   }
 
   mark(id) {
@@ -300,7 +295,7 @@ export function snippet({ text, marks }, before = BEFORE) {
 
 export const hit = (one) =>
   h("a.entry.hit", { href: `#/c/${one.conversation}@${one.seq}` },
-    h("span.meta", null, h("b", null, words(one.actor ?? one.role ?? "fact")), h("span.grow"), h("time", { dateTime: one.at }, ago(one.at))),
+    h("span.meta", null, h("b", null, words(one.actor ?? one.role ?? "fact")), h("span.grow"), h("time", { dateTime: one.at, title: ago(one.at) }, brief(one.at))),
     h("span.snippet", null, snippet(one.snippet)),
     h("span.people", null, words(one.title || "Untitled"), " #" + one.seq));
 

@@ -9,7 +9,8 @@ export function palette(page) {
   const from = document.activeElement;
   const field = h("input", { type: "text", role: "combobox", placeholder: "Open a conversation, search, run a command", "aria-label": "Go anywhere", "aria-expanded": "true", "aria-controls": "palette-list", "aria-autocomplete": "list", autocomplete: "off", spellcheck: false });
   const list = h("div.options", { id: "palette-list", role: "listbox", "aria-label": "Results" });
-  const el = h("dialog.palette", { "aria-label": "Go anywhere" }, h("div.search-box", null, icon("search"), field), list);
+  const none = h("p.dim.none", { role: "status" });
+  const el = h("dialog.palette", { "aria-label": "Go anywhere" }, h("div.search-box", null, icon("search"), field), list, none);
   let options = [], at = 0, asking;
 
   const commands = [
@@ -17,7 +18,7 @@ export function palette(page) {
     ...(page.may("writer") ? [{ label: "New conversation", run: () => page.list.create(), kind: "do" }, { label: "Import files", run: () => page.list.import(), kind: "do" }] : []),
     { label: "Usage", run: () => (location.hash = "#/usage"), kind: "view" },
     ...(page.shown?.conversation ? [["", "Timeline"], ["/projected", "Raw and projected"], ["/calls", "What the model saw"], ["/state", "State"], ["/proof", "Proof"]].map(([path, label]) => ({ label, run: () => (location.hash = `#/c/${page.shown.id}${path}`), kind: "view" })) : []),
-    { label: "Keys", run: () => page.help(), kind: "do" },
+    { label: "Keyboard shortcuts", run: () => page.help(), kind: "do" },
     ...(session.key ? [{ label: "Sign out", run: () => page.signOut(), kind: "do" }] : []),
   ];
 
@@ -26,13 +27,15 @@ export function palette(page) {
   const mark = () => {
     [...list.children].forEach((child, n) => child.setAttribute("aria-selected", String(n === at)));
     list.children[at]?.scrollIntoView({ block: "nearest" });
-    field.setAttribute("aria-activedescendant", "option-" + at);
+    if (options.length) field.setAttribute("aria-activedescendant", "option-" + at);
+    else field.removeAttribute("aria-activedescendant");
   };
   const draw = (found) => {
     options = found;
     at = 0;
     clear(list, found.map((option, n) => h("div.option", { id: "option-" + n, role: "option", onclick: () => choose(option), onpointermove: () => at !== n && ((at = n), mark()) }, h("span.kind", null, option.kind), h("span.text", null, option.nodes ?? words(option.label)), option.note ? h("span.dim", null, words(option.note)) : null)));
     mark();
+    clear(none);
   };
   const conversation = (one) => ({ kind: "open", label: nameOf(one), note: ago(said(one)), run: () => (location.hash = `#/c/${one.id}`) });
 
@@ -51,6 +54,7 @@ export function palette(page) {
       if (signal.aborted) return;
       const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet, 16), note: one.title, run: () => (location.hash = `#/c/${one.conversation}@${one.seq}`) }));
       draw([...places, ...titles.data.map(conversation), ...fits, ...hits]);
+      if (!options.length) clear(none, words(`Nothing matches “${field.value.trim()}”.`));
     } catch { /* what is known stays */ }
   };
 

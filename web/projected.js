@@ -1,7 +1,7 @@
 // Raw beside projected: what a policy hides from the next request, and how many tokens that saves.
 
 import { h, clear, words, number, plural, state as notice, button, copy } from "./dom.js";
-import { post, memory } from "./api.js";
+import { get, post, memory } from "./api.js";
 import { markdown, code } from "./text.js";
 import { parts, gist, plainText, toolNames, toolOf } from "./message.js";
 
@@ -10,8 +10,8 @@ const POLICIES = {
   clean_tool_repair: "Hides failed calls that a later call repaired.",
   squash_failed_calls: "Hides every failed call.",
   summary_prefix: "A summary instead of everything but the end.",
-  reachability_gc: "Reclaims results that nothing refers to any more.",
-  clear_tool_uses: "Clears the oldest results once the view is large.",
+  reachability_gc: "Shortens results that nothing refers to any more.",
+  clear_tool_uses: "Shortens the oldest results once the view is large.",
 };
 const START = { summary_prefix: { keep_last: 6 }, reachability_gc: { root_window: 8, min_chars: 200 }, clear_tool_uses: { trigger: 0, keep: 2, clear_at_least: 0 } };
 
@@ -52,7 +52,7 @@ export function view(frame) {
     try {
       const [raw, seen] = await Promise.all([post(path, { policy: "raw" }, signal), post(path, { ...more, policy: policy.value, respect_provider_signatures: respect }, signal)]);
       if (signal.aborted) return;
-      draw(raw, seen);
+      await draw(raw, seen, signal);
     } catch (error) {
       if (error.name === "AbortError") return;
       failed = true;
@@ -62,9 +62,27 @@ export function view(frame) {
     pairs.removeAttribute("aria-busy");
   }
 
-  function draw(raw, seen) {
+  /** Places of the last messages in the log, by their index. A message without a turn that is like it has none. */
+  async function placesOf(messages, through, signal) {
+    const turns = new Map(), places = new Map(), from = Math.max(0, messages.length - shownMost);
+    for (let before, left = messages.length - from; left > 0;) {
+      const { data, next } = await get(`/conversations/${frame.id}/turns`, { after: through, before, order: "desc", limit: 1000 }, signal);
+      for (const turn of data) {
+        const key = JSON.stringify(parts(turn));
+        turns.set(key, [...(turns.get(key) ?? []), turn.place ?? turn.seq]);
+      }
+      left -= data.length;
+      before = next;
+      if (!next) break;
+    }
+    for (let n = messages.length - 1; n >= from; n--) places.set(n, turns.get(JSON.stringify(parts(messages[n])))?.shift());
+    return places;
+  }
+
+  async function draw(raw, seen, signal) {
     if (!raw.messages.length) return clear(numbers), clear(pairs, notice("Nothing to project", "Every turn is covered by the checkpoint, or there are no messages yet."));
     const names = toolNames(raw.messages), through = frame.conversation.checkpoint?.through_seq;
+    const places = await placesOf(raw.messages, through, signal).catch((error) => { if (error.name === "AbortError") throw error; return new Map(); });
     const cost = (message) => Math.ceil(JSON.stringify(message).length / 4);
     const before = raw.messages.reduce((sum, one) => sum + cost(one), 0), after = seen.messages.reduce((sum, one) => sum + cost(one), 0);
     const cut = seen.first_changed_index ?? raw.messages.length;
@@ -73,8 +91,8 @@ export function view(frame) {
     clear(numbers,
       meter("Tokens, raw, estimated", before, before, plural(raw.messages.length, "message") + (through ? ` after #${through}` : "")),
       meter("Tokens, projected, estimated", after, before, [`${seen.kept_count} kept`, seen.dropped_count && `${seen.dropped_count} hidden`, seen.redacted_count && `${seen.redacted_count} shortened`].filter(Boolean).join(", ")),
-      meter("Prompt cache", covered, before, cut < raw.messages.length ? `still covers ${cut} of ${plural(raw.messages.length, "message")}` : "covers everything"),
-      h("div.meter", null, h("span.dim", null, "Prefix hash"), h("button.quiet.hash", { type: "button", title: "Copy", onclick: () => copy(seen.prefix_hash) }, seen.prefix_hash.slice(0, 23) + "…"), h("span.dim", null, "reason: ", words(seen.reason))));
+      meter("Prompt cache", covered, before, cut < raw.messages.length ? `covers ${cut} of ${plural(raw.messages.length, "message")}` : "covers everything"),
+      h("div.meter", null, h("span.dim", null, "Prefix hash"), h("button.quiet.hash", { type: "button", title: "Copy", onclick: () => copy(seen.prefix_hash) }, seen.prefix_hash.slice(0, 23) + "…"), seen.reason === seen.policy || seen.provider_safety_blocked ? null : h("span.dim", null, words(seen.reason.replaceAll("_", " ")))));
     if (seen.provider_safety_blocked) numbers.append(h("p.blocked", null, "The policy would have broken signed reasoning, so the view is raw. Choose “keep signed turns” to apply it to the rest."));
     const shown = new Map(seen.source_indices.map((source, n) => [source, seen.messages[n]]));
     const gone = new Set(seen.dropped_indices);
@@ -82,15 +100,16 @@ export function view(frame) {
     const checkpoint = through ? h("p.covered", null, "A checkpoint stands for the turns through ", h("a", { href: `#/c/${frame.id}@${through}` }, "#" + through), " in every prompt; they are not among these messages. ", h("a", { href: `#/c/${frame.id}/state` }, "Show the checkpoint")) : null;
     const rows = [checkpoint, h("div.pair.heads", { "aria-hidden": "true" }, h("b", null, "Raw"), h("b", null, "Projected"))];
     seen.source_indices.forEach((source, n) => source === null && rows.push(h("div.pair", null, h("div.hole", null, "not in the log"), message(seen.messages[n], { note: "added by the policy", side: "Projected", names }))));
+    const link = (n) => places.get(n) && h("a.dim", { href: `#/c/${frame.id}@${places.get(n)}` }, "#" + places.get(n));
     const from = Math.max(0, raw.messages.length - shownMost);
-    if (from) rows.push(button(`Show ${number(Math.min(from, MOST))} earlier messages`, () => ((shownMost += MOST), draw(raw, seen)), { class: "earlier" }));
+    if (from) rows.push(button(`Show ${number(Math.min(from, MOST))} earlier messages`, () => ((shownMost += MOST), show()), { class: "earlier" }));
     raw.messages.forEach((one, n) => {
       if (n < from) return;
       const isGone = gone.has(n) && !shown.has(n), pointer = pointers.get(n), other = shown.get(n);
       const changed = other && JSON.stringify(other) !== JSON.stringify(one);
-      const why = isGone ? `hidden by ${seen.policy}, about ${plural(cost(one), "token")}` : pointer ? `${pointer.reason.replaceAll("_", " ")}: ${plural(pointer.estimated_tokens_reclaimed, "token")} reclaimed` : changed ? "a part of it is hidden" : null;
+      const why = isGone ? `hidden by ${seen.policy}, about ${plural(cost(one), "token")}` : pointer ? `${pointer.reason.replaceAll("_", " ")}: saves about ${plural(pointer.estimated_tokens_reclaimed, "token")}` : changed ? "a part of it is hidden" : null;
       const same = !isGone && !pointer && !changed;
-      rows.push(h("div.pair", { class: isGone ? "gone-pair" : same ? "same-pair" : "changed-pair" }, message(one, { n, side: same ? "Raw and projected" : "Raw", names }), isGone ? h("div.hole", null, words(why)) : message(other, { n, note: why, side: "Projected", names })));
+      rows.push(h("div.pair", { class: isGone ? "gone-pair" : same ? "same-pair" : "changed-pair" }, message(one, { place: link(n), side: same ? "Raw and projected" : "Raw", names }), isGone ? h("div.hole", null, words(why)) : message(other, { place: link(n), note: why, side: "Projected", names })));
     });
     clear(pairs, rows);
   }
@@ -106,11 +125,11 @@ export function view(frame) {
   return { el, destroy: () => asking?.abort(), changed: () => (clearTimeout(timer), (timer = setTimeout(show, 600))), update() {} };
 }
 
-/** A compact view of a message: its number `n`, which `side` it is on, a `note`, the `names` of tools by the ids of their calls. */
-export function message(one, { n, side, note, names }) {
+/** A compact view of a message: a link to its `place`, which `side` it is on, a `note`, the `names` of tools by the ids of their calls. */
+export function message(one, { place, side, note, names }) {
   const list = parts(one), tool = toolOf(list, names);
   return h("div.msg", { class: one.role ?? "" },
-    h("div.msg-head", null, side ? h("span.side", null, side) : null, h("b", null, words(tool ?? one.role ?? one.type ?? "message")), tool && tool !== "tool" ? h("span.dim", null, "tool") : null, n === undefined ? null : h("span.dim", null, String(n)), note ? h("span.badge", null, words(note)) : null),
+    h("div.msg-head", null, side ? h("span.side", null, side) : null, h("b", null, words(tool ?? one.role ?? one.type ?? "message")), tool && tool !== "tool" ? h("span.dim", null, "tool") : null, place, note ? h("span.badge", null, words(note)) : null),
     list.map((part) => {
       if (part.kind === "text") return part.text.length > 900 ? h("details.md", null, h("summary", null, words(part.text.slice(0, 240) + "…")), markdown(part.text)) : h("div.md", null, markdown(part.text));
       if (part.kind === "thinking") return h("p.dim", null, "Thinking: ", words(part.text.slice(0, 160) || "encrypted"));

@@ -65,10 +65,10 @@ export function view(frame) {
   import("./usage.js").then(({ plot }) => plot(usage, { conversation: id }));
 
   const section = (title, ...inside) => h("section.panel", null, h("h2", null, title), inside);
-  const act = async (work, text, undo) => {
+  const act = async (work, text, undo, about) => {
     try {
       await work();
-      toast(text, undo ? { action: ["Undo", () => act(undo, "Undone")] } : {});
+      toast(text, { about, action: undo && ["Undo", () => act(undo, "Undone")] });
       show();
     } catch (error) {
       toast(error.message, { error: true });
@@ -82,6 +82,9 @@ export function view(frame) {
   const clip = (text) => (text.length > 90 ? text.slice(0, 90).replace(/\s+\S*$/, "") + "…" : text);
   const shortly = (value) => words(typeof value === "string" ? value : JSON.stringify(value));
 
+  /** A setting as people read it: what is in a table, line by line. */
+  const setting = (value) => (Array.isArray(value) ? words(value.map((one) => (typeof one === "object" ? JSON.stringify(one) : one)).join(", ")) : value && typeof value === "object" ? h("dl.settings", null, Object.entries(value).map(([name, inner]) => h("div", null, h("dt", null, words(name.replaceAll("_", " "))), h("dd", null, setting(inner))))) : words(value === null ? "none" : value === true ? "on" : value === false ? "off" : typeof value === "number" ? number(value) : value));
+
   function draw(state, open, facts, chain, relatives) {
     const { checkpoint } = state, pins = Object.entries(state.pins), pads = Object.entries(state.scratchpads ?? {}), writes = frame.may("writer");
     const policy = Object.entries(frame.conversation.policy ?? {});
@@ -94,14 +97,14 @@ export function view(frame) {
         open.map((turn) => h("p.note", null, h("a", { href: `#/c/${id}@${turn.seq}` }, "#" + turn.seq), h("span", null, words(turn.actor ?? turn.role), " is writing, ", plural(turn.partial?.text?.split(/\s+/).filter(Boolean).length ?? 0, "word"), " so far"))),
         !state.pending_approvals.length && !state.pending_tools.length && !state.open_turns.length ? h("p.dim", null, "Nothing is pending.") : null),
       section("Pins", h("p.dim", null, "Part of every prompt, whatever is summarized."),
-        h("dl.pins", null, pins.map(([name, pin]) => h("div", null, h("dt", null, words(name)), h("dd", null, shortly(pin.value), " ", h("a.dim", { href: `#/c/${id}@${pin.seq}` }, "#" + pin.seq), !writes ? null : h("button.quiet", { type: "button", "aria-label": "Unpin " + name, onclick: () => act(() => del(path(name)), "Unpinned", () => put(path(name), { value: pin.value })) }, "Unpin"))))),
+        h("dl.pins", null, pins.map(([name, pin]) => h("div", null, h("dt", null, words(name)), h("dd", null, shortly(pin.value), " ", h("a.dim", { href: `#/c/${id}@${pin.seq}` }, "#" + pin.seq), !writes ? null : h("button.quiet", { type: "button", "aria-label": "Unpin " + name, onclick: () => act(() => del(path(name)), "Unpinned", () => put(path(name), { value: pin.value }), path(name)) }, "Unpin"))))),
         writes ? button("Add a pin…", async () => (await frame.pin(), show())) : null),
       pads.length ? section("Scratchpads", h("p.dim", null, "Working memory of agents."), h("dl.pins", null, pads.map(([name, pad]) => h("div", null, h("dt", null, words(name)), h("dd", null, h("span.pad", null, shortly(pad.value)), " ", h("a.dim", { href: `#/c/${id}@${pad.seq}` }, "#" + pad.seq)))))) : null,
-      policy.length ? section("Policies", h("p.dim", null, "Defaults of this conversation, for projection, compaction and the like."), h("dl.pins", null, policy.map(([name, value]) => h("div", null, h("dt", null, words(name)), h("dd.mono", null, shortly(value)))))) : null,
+      policy.length ? section("Policies", h("p.dim", null, "Defaults of this conversation, for projection, compaction and the like."), h("dl.pins", null, policy.map(([name, value]) => h("div", null, h("dt", null, words(name.replaceAll("_", " "))), h("dd", null, setting(value)))))) : null,
       section("Checkpoint", drawn(chain, frame.conversation, Math.max(300, Math.min(820, el.clientWidth - 28))),
         checkpoint ? h("div.md", null, markdown(checkpoint.handoff_md)) : h("p.dim", null, "No turn is summarized yet."),
         !writes ? null : h("div.row", null, button("Compact…", async () => (await frame.compact(), show())), chain.length ? button("Revert the last compaction", () => act(() => post(`/conversations/${id}/compact/revert`), "Compaction reverted")) : null)),
-      section("Facts", facts.length ? h("div.table", { tabIndex: 0, role: "region", "aria-label": "Facts" }, h("table", null, h("thead", null, h("tr", null, ["About", "", "What", "Sure", "Source", ""].map((text) => h("th", { scope: "col" }, text)))), h("tbody", null, facts.map((one) => h("tr", null, h("td", null, words(one.subject)), h("td.dim", null, words(one.predicate)), h("td", null, words(one.object)), h("td.right", null, Math.round(one.confidence * 100) + " %"),
+      section("Facts", facts.length ? h("div.table", { tabIndex: 0, role: "region", "aria-label": "Facts" }, h("table", null, h("thead", null, h("tr", null, ["About", "", "What", "Sure", "Source", ""].map((text) => h("th", { scope: "col" }, text)))), h("tbody", null, facts.map((one) => h("tr", null, h("td", null, words(one.subject)), h("td.dim", null, words(one.predicate)), h("td", null, words(one.object)), h("td.right", null, Math.round(one.confidence * 100) + "%"),
           h("td", null, one.sources.length ? one.sources.map((source) => (source.seq ? h("a", { href: `#/c/${id}@${source.seq}`, title: source.quote ?? "" }, "#" + source.seq) : "a turn")) : h("span.dim", null, "by ", words(one.by ?? "hand"))),
           h("td", null, !writes ? null : h("button.quiet", { type: "button", "aria-label": `Retract: ${one.subject} ${one.predicate} ${one.object}`, onclick: () => act(() => del(`/facts/${one.id}`, { reason: "retracted on the page", conversation: id }), "Retracted; it stays readable") }, "Retract"))))))) : h("p.dim", null, "No facts yet."),
         !writes ? null : button("Add a fact…", async () => {

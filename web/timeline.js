@@ -8,13 +8,13 @@ import { Scroller, AROUND } from "./scroller.js";
 import { menu } from "./menu.js";
 
 /** Says that the model is asked once approvals are answered. */
-export const waits = (approvals) => toast(approvals.length === 1 ? "The model answers once the approval is resolved" : `The model answers once ${approvals.length} approvals are resolved`);
+export const waits = (approvals) => toast(approvals.length === 1 ? "The model answers once the approval is resolved" : `The model answers once ${approvals.length} approvals are resolved`, { about: "waits" });
 
 const bytesOf = (text) => new TextEncoder().encode(text).length;
 
 /** Kinds of events rendered between turns; the others only on demand. */
 const DRAWN = new Set(["conversation.created", "compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "fact.added", "fact.retracted", "tool.abandoned", "transcript_budget"]);
-export const SECTIONS = ["system", "state", "facts", "recalled", "digests", "tail", "input"];
+export const SECTIONS = ["system", "state", "facts", "recalled", "digests", "tail", "input", "frame"];
 
 export class Timeline {
   constructor(conversation, page) {
@@ -480,7 +480,7 @@ export class Timeline {
         return line(h("p.note", null, "The last compaction was reverted."));
       case "context.receipt": {
         const total = Math.max(1, body.used ?? 0), budget = body.policy?.token_budget;
-        return line(h("a.note.receipt", { href: `#/c/${this.id}/calls/${entry.seq}` }, icon("eye"), h("span", null, `${body.model ?? "The model"} saw ${number(body.used)}${budget ? " of " + number(budget) : ""} tokens`), bar(sections(body.blocks), total)));
+        return line(h("a.note.receipt", { href: `#/c/${this.id}/calls/${entry.seq}` }, icon("eye"), h("span", null, `${body.model ?? "The model"} saw ${number(body.used)}${budget ? " of " + number(budget) : ""} tokens`), bar(sections(body), total)));
       }
       case "state.pin":
         return line(h("p.note", null, icon("pin"), h("span", null, "pinned ", h("b", null, words(body.name ?? "")), ": ", words(typeof body.value === "string" ? body.value : JSON.stringify(body.value)))));
@@ -551,7 +551,7 @@ export class Timeline {
 
   async supersede(entry) {
     const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "New text" });
-    const content = await dialog("Edit this turn", h("div", null, h("p.dim", null, "The new text is read in this place, by people and models. The old one stays in the log, and what follows stays as it is."), field), [["Cancel", null], ["Replace", () => field.value.trim() || undefined, "primary"]]);
+    const content = await dialog("Edit this turn", h("div.fields", null, h("p.dim", null, "The new text is read in this place, by people and models. The old one stays in the log, and what follows stays as it is."), field), [["Cancel", null], ["Replace", () => field.value.trim() || undefined, "primary"]]);
     if (!content) return;
     const replace = (id, text) => this.act(() => post(`/turns/${id}/supersede`, { conversation: this.id, role: entry.role, actor: entry.actor, content: text }));
     const made = await replace(entry.id, content);
@@ -561,14 +561,14 @@ export class Timeline {
   /** Has the model answer anew; the new answer takes the place of this one once it is complete. */
   async regenerate(entry) {
     this.scroller.toEnd();
-    const done = await this.act(() => generate(this.id, { regenerate: entry.id, model: this.page.model?.value || undefined }, waits), "Regenerated; the old answer is still readable");
+    const done = await this.act(() => generate(this.id, { regenerate: entry.id, model: this.page.model?.value || undefined }, { waits }), "Regenerated; the old answer is still readable");
     if (done) this.show(entry.seq);
   }
 
   /** Forks before a user turn and sends an edited version there. */
   async branch(entry) {
     const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "Text in the fork" });
-    const content = await dialog("Edit in a fork", h("div", null, h("p.dim", null, "The fork shares everything before this turn. This conversation stays as it is."), field), [["Cancel", null], ["Fork", () => field.value.trim() || undefined, "primary"]]);
+    const content = await dialog("Edit in a fork", h("div.fields", null, h("p.dim", null, "The fork shares everything before this turn. This conversation stays as it is."), field), [["Cancel", null], ["Fork", () => field.value.trim() || undefined, "primary"]]);
     if (content) await this.branched(entry, content);
   }
 
@@ -586,7 +586,7 @@ export class Timeline {
     if (!made) return;
     const { conversation } = made.turns[0];
     this.opened(conversation, placeOf(turn) - 1);
-    if (this.page.models?.length) await this.act(() => generate(conversation, { input: [] }, waits));
+    if (this.page.models?.length) await this.act(() => generate(conversation, { input: [] }, { waits }));
   }
 
   async fork(seq) {
@@ -604,7 +604,7 @@ export class Timeline {
 
   async erase(entry) {
     const reason = h("input", { type: "text", value: "on request", "aria-label": "Why" });
-    const why = await dialog("Erase the content of this turn?", h("div", null, h("p", null, "This cannot be undone. The content is removed from every file of the store; the envelope and its hash remain, so the chain still verifies."), h("label", null, "Why ", reason)), [["Cancel", null], ["Erase", () => reason.value.trim() || undefined, "danger"]]);
+    const why = await dialog("Erase the content of this turn?", h("div.fields", null, h("p", null, "This cannot be undone. The content is removed from every file of the store; the envelope and its hash remain, so the chain still verifies."), h("label", null, "Why", reason)), [["Cancel", null], ["Erase", () => reason.value.trim() || undefined, "danger"]]);
     if (why) await this.act(() => post(`/turns/${entry.id}/erase`, { reason: why }), "Erased");
   }
 
@@ -665,7 +665,7 @@ export class Timeline {
       if (data.length < 200) break;
       seq = placeOf(data.at(-1));
     }
-    toast(by > 0 ? "No prompt after this one" : "No prompt before this one");
+    toast(by > 0 ? "No prompt after this one" : "No prompt before this one", { about: "prompt" });
   }
 
   /** Scrolls to a seq and selects it. */
@@ -700,14 +700,14 @@ export class Timeline {
     for (const el of this.scroller.el.querySelectorAll("details.thought")) el.open = this.thinking;
     this.rows.clear();
     this.scroller.redraw();
-    toast(this.thinking ? "Thinking expanded" : "Thinking collapsed");
+    toast(this.thinking ? "Thinking expanded" : "Thinking collapsed", { about: "thinking" });
   }
 
   toggleEvents() {
     this.everything = !this.everything;
     this.rows.clear();
     this.scroller.redraw();
-    toast(this.everything ? "All events are shown" : "Only turns and key events are shown");
+    toast(this.everything ? "All events are shown" : "Only turns and key events are shown", { about: "events" });
   }
 }
 
@@ -748,10 +748,11 @@ function hue(name) {
   return sum;
 }
 
-/** Tokens by section, in the order of a prompt. */
-export function sections(blocks) {
+/** Tokens by section, in the order of a prompt. What the blocks leave of those used is the frame around them: headings, roles, schemas of tools. */
+export function sections({ blocks = [], used = 0 }) {
   const sums = Object.fromEntries(SECTIONS.map((name) => [name, 0]));
-  for (const block of blocks ?? []) sums[block.section] = (sums[block.section] ?? 0) + block.tokens;
+  for (const block of blocks) sums[block.section] = (sums[block.section] ?? 0) + block.tokens;
+  sums.frame = used - Object.values(sums).reduce((all, tokens) => all + tokens, 0);
   return Object.entries(sums).filter(([, tokens]) => tokens > 0);
 }
 

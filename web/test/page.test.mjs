@@ -96,7 +96,12 @@ test("the list shows what changed last, with people and turns", async () => {
   await page.waitForSelector(".entry .title");
   assert.equal(await page.locator(".entry").count(), 10);
   await page.waitForSelector('.amount:has-text("40k tokens")');
-  assert.match(await text(page, `.entry:has-text("${LOGIN}") .meta >> nth=0`), /alice, claude, tools\s+2[5-9] turns · 40k tokens/);
+  assert.match(await text(page, `.entry:has-text("${LOGIN}") .meta >> nth=0`), /alice, claude, tools\s+2[5-9] turns\s+40k tokens/);
+  const cut = await page.locator(".entry .people").evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent));
+  assert.deepEqual(cut, [], "names that are cut");
+  // Tokens are there as a whole, or not at all.
+  const tokens = await page.locator(".spent").evaluateAll((all) => all.map((one) => { const box = one.getBoundingClientRect(), own = one.firstChild.getBoundingClientRect(); return own.top >= box.bottom - 1 ? "absent" : own.right <= box.right + 1 ? "whole" : "cut"; }));
+  assert.ok(tokens.includes("whole") && !tokens.includes("cut"), tokens.join());
   await page.waitForFunction(() => document.querySelector(".count").textContent.includes("10"));
   assert.deepEqual(await accessible(page), []);
   await shot(page, "list");
@@ -407,6 +412,9 @@ test("Ctrl+K goes to conversations, to places and does things", async () => {
   await page.keyboard.press("Enter");
   await page.waitForSelector(".current");
   await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Go anywhere" }).fill("zzyzx-unheard-of");
+  await page.waitForSelector('.palette:has-text("Nothing matches “zzyzx-unheard-of”.")');
+  assert.deepEqual(await accessible(page), []);
   await page.getByRole("combobox", { name: "Go anywhere" }).fill("proof");
   await page.waitForSelector('.option[aria-selected="true"]:has-text("Proof")');
   await page.keyboard.press("Enter");
@@ -696,6 +704,11 @@ test("raw beside projected: what is hidden, why, and what it saves", async () =>
   const { checkpoint } = await (await fetch(`${demo}/api/v1/conversations/${ids[LOGIN]}`)).json();
   assert.match(await text(page, ".covered"), new RegExp(`checkpoint stands for the turns through #${checkpoint.through_seq}\\b`));
   assert.match(await text(page, ".numbers"), /estimated[^]*messages after #/);
+  assert.doesNotMatch(await text(page, ".numbers"), /reclaimed|reason|clean_tool_repair/);
+  const places = await page.locator(".pair > .msg:first-child .msg-head a").allInnerTexts();
+  assert.equal(places.length, await page.locator(".pair:not(.heads)").count());
+  assert.deepEqual(places.map((one) => Number(one.slice(1))), places.map((one) => Number(one.slice(1))).sort((a, b) => a - b));
+  assert.equal(places[0], "#" + (checkpoint.through_seq + 1));
   assert.deepEqual(await accessible(page), []);
   await shot(page, "projected");
   await page.getByLabel("Policy").selectOption("summary_prefix");
@@ -704,8 +717,13 @@ test("raw beside projected: what is hidden, why, and what it saves", async () =>
   await page.waitForSelector("text=The options are not valid JSON");
   await page.getByLabel("Further options").fill('{"keep_last": -1}');
   await page.waitForSelector("text=The projection failed");
+  await page.getByLabel("Policy").selectOption("reachability_gc");
+  await page.waitForSelector("text=Shortens results");
   await page.getByLabel("Policy").selectOption("raw");
   await page.waitForSelector("text=covers everything");
+  const last = page.locator(".pair > .msg:first-child").last(), words = (await last.locator(".md").innerText()).slice(0, 30);
+  await last.locator(".msg-head a").click();
+  await page.waitForSelector(`.turn.current:has-text("${words}")`);
   await quiet(page);
 });
 
@@ -727,7 +745,12 @@ test("what the model saw: sections, what changed since the call before, the prom
   await page.waitForSelector(".call-entry");
   assert.equal(await page.locator(".call-entry").count(), 3);
   await page.waitForSelector("h3:has-text('Compared with the previous call')");
-  assert.match(await text(page, ".call-detail"), /state[^]*tail[^]*input/);
+  assert.match(await text(page, ".call-detail"), /state[^]*tail[^]*input[^]*frame/);
+  const counts = (await page.locator(".call-detail table").first().locator("tbody tr td:nth-child(2)").allInnerTexts()).map((one) => Number(one.replace(/,/g, "")));
+  assert.equal(counts.slice(0, -1).reduce((all, one) => all + one), counts.at(-1), "sections add up to the total");
+  assert.match(await text(page, ".call-detail"), new RegExp(`^[^]*${counts.at(-1).toLocaleString("en")} of 6,000 tokens`));
+  assert.deepEqual(await page.locator(".legend span").allInnerTexts(), ["system", "state", "recalled", "tail", "input", "frame"], "sections that are there");
+  assert.doesNotMatch(await text(page, ".call-detail"), /\d %|first 1 block/);
   await page.waitForSelector("h3:has-text('Left out')");
   assert.deepEqual(await accessible(page), []);
   await shot(page, "calls");
@@ -764,6 +787,7 @@ test("state: checkpoints as a line of time, pins with undo, facts, forks", async
   await page.getByRole("button", { name: "Undo" }).click();
   await page.waitForFunction(() => !document.querySelector(".pins")?.innerText.includes("owner"));
   assert.match(await page.locator(".state").innerText(), /Scratchpads[^]*"next":"command_line"[^]*Policies[^]*projection\s+clean_tool_repair/);
+  assert.match(await page.locator('section:has-text("Policies")').last().innerText(), /compaction\s+auto\s+off/);
   await page.goto(talk(QUEUE) + "/state");
   await page.waitForSelector('.tree .edit:has-text("#2 edited by lee")');
   await page.goto(talk("Logins time out: what if we roll back?") + "/state");
@@ -899,7 +923,247 @@ test("usage: tokens, calls, time and costs by day, model and conversation", asyn
   await server.end();
 });
 
+test("usage of years ago is in all time, and an empty time says when the last call was", async () => {
+  const server = await Server.new();
+  const call = (day, model) => ({ role: "assistant", content: "Yes.", model, tokens: { prompt: 1000, completion: 10 }, occurred_at: day + "T10:00:00Z" });
+  const id = await server.talk("Long ago", call("2022-03-04", "first"), call("2022-03-05", "first"), call("2025-06-14", "second"));
+  const page = await open(server.url + "/#/usage");
+  await page.waitForSelector("text=The last one was on 14 Jun 2025.");
+  assert.deepEqual(await accessible(page), []);
+  await page.getByRole("button", { name: "Show all time" }).click();
+  await page.waitForSelector('.plot svg[aria-label^="Tokens by month"]');
+  assert.equal(await page.getByRole("button", { name: "All time" }).getAttribute("aria-pressed"), "true");
+  const bars = await page.locator(".plot rect title").allTextContents();
+  assert.deepEqual(bars, ["Mar 2022, first: 2,000 tokens in, 20 out, 2 calls", "Jun 2025, second: 1,000 tokens in, 10 out, 1 call"]);
+  assert.match(await text(page, "tr.total"), /3\s+3,000\s+30/);
+  assert.match(await text(page, ".numbers"), /Files\s+0\s*$/);
+  assert.match(await text(page, "code"), /^prices = \["first IN OUT"\]$/);
+  await page.goto(`${server.url}/#/c/${id}/state`);
+  await page.waitForSelector('.state .plot svg[aria-label^="Tokens by month"]');
+  await quiet(page);
+  await server.end();
+});
+
+test("a plot shows the whole time that was chosen", async () => {
+  const server = await Server.new();
+  const day = (ago) => new Date(Date.now() - ago * 86_400_000).toISOString();
+  await server.talk("Lately", ...[0, 1, 40, 200].map((ago) => ({ role: "assistant", content: "Yes.", model: "small", tokens: { prompt: 1000, completion: 10 }, occurred_at: day(ago) })));
+  const page = await open(server.url + "/#/usage");
+  for (const [name, label, bars] of [["7 days", "by day, 7 days", 2], ["30 days", "by day, 30 days", 2], ["90 days", "by day, 90 days", 3], ["1 year", "by week, 53 weeks"], ["All time", "by week, 29 weeks"]]) {
+    await page.getByRole("button", { name, exact: true }).click();
+    await page.waitForSelector(`.plot svg[aria-label*="${label}"]`);
+    if (bars) assert.equal(await page.locator(".plot rect").count(), bars, name);
+  }
+  assert.match(await text(page, "tr:has(td)"), /small\s+4\s+4,000\s+40/);
+  await quiet(page);
+  await server.end();
+});
+
 // ---------------------------------------------------------------------------------------------------- acting
+
+test("a new conversation is a draft until its first message; leaving it leaves nothing behind", async () => {
+  const server = await Server.new();
+  const page = await open(server.url);
+  const count = async () => [(await server.get("/conversations")).data.length, (await server.get("/usage")).conversations];
+  await page.getByRole("button", { name: "New conversation" }).first().click();
+  await page.waitForURL(/#\/new$/);
+  const field = page.getByRole("textbox", { name: "Write a message" });
+  await field.waitFor();
+  assert.ok(await field.evaluate((one) => one === document.activeElement), "one can type at once");
+  await page.waitForSelector("text=Nothing is stored yet");
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "draft");
+  await page.keyboard.press("Control+Enter");
+  await field.fill("Half a thought");
+  await page.evaluate(() => (location.hash = "#/usage"));
+  await page.waitForSelector("text=No model calls yet");
+  assert.deepEqual(await count(), [0, 0]);
+  await page.goBack();
+  await page.waitForSelector("text=Nothing is stored yet");
+  assert.equal(await field.inputValue(), "Half a thought", "the words are still there");
+  await field.fill("A whole thought 🐨\nand more");
+  await page.getByRole("button", { name: "Send" }).dblclick();
+  await page.waitForSelector('.turn:has-text("A whole thought")');
+  await page.waitForSelector('.entry[aria-current]:has-text("A whole thought 🐨")');
+  await page.waitForFunction(() => document.activeElement?.matches(".composer textarea"));
+  assert.deepEqual(await count(), [1, 1]);
+  const [{ id, title, turns }] = (await server.get("/conversations")).data;
+  assert.deepEqual([title, turns], ["A whole thought 🐨", 1]);
+  assert.ok(page.url().endsWith(id));
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Go anywhere" }).fill("new conversation");
+  await page.waitForSelector('.option[aria-selected="true"]:has-text("New conversation")');
+  await page.keyboard.press("Enter");
+  await page.waitForSelector("text=Nothing is stored yet");
+  assert.equal(await field.inputValue(), "", "what was sent is not there again");
+  assert.deepEqual(await count(), [1, 1]);
+  await quiet(page);
+  await server.end();
+});
+
+test("the first message of a draft can ask a model", async () => {
+  const fake = await model(["Gate ", "B3."]);
+  const server = await Server.new(`[models.default]\nbase_url = "${fake.url}"\nmodel = "small"\n`);
+  const page = await open(server.url + "/#/new");
+  await page.getByRole("button", { name: "Ask" }).waitFor();
+  await page.getByRole("textbox", { name: "Write a message" }).fill("Which gate?");
+  await page.keyboard.press("Control+Enter");
+  await page.waitForSelector('.turn.assistant:not(.writing):has-text("Gate B3.")');
+  await page.waitForSelector('h1:text-is("Which gate?")');
+  assert.equal((await server.get("/conversations")).data.length, 1);
+  assert.equal(fake.state.asked.length, 1);
+  await quiet(page);
+  await server.end();
+  fake.close();
+});
+
+test("what cannot be sent stays in the draft, and goes into one conversation later", async () => {
+  const server = await Server.new();
+  const page = await open(server.url + "/#/new");
+  const field = page.getByRole("textbox", { name: "Write a message" });
+  await page.route(/\/turns$/, (route) => route.fulfill({ status: 413, contentType: "application/problem+json", body: JSON.stringify({ code: "turn.too_large", detail: "the turn is too large" }) }));
+  await field.fill("Too much");
+  await page.getByRole("button", { name: "Send" }).click();
+  await page.waitForSelector('.toast.bad:has-text("the turn is too large")');
+  assert.equal(await field.inputValue(), "Too much");
+  // Whoever gives up leaves nothing.
+  await page.evaluate(() => (location.hash = "#/"));
+  await page.waitForSelector(".entries .empty");
+  await page.waitForFunction(async () => (await (await fetch("/api/v1/usage")).json()).conversations === 0);
+  await page.goBack();
+  await page.getByRole("button", { name: "Dismiss" }).click();
+  await page.getByRole("button", { name: "Send" }).click();
+  await page.waitForSelector('.toast.bad:has-text("the turn is too large")');
+  await page.unroute(/\/turns$/);
+  await page.getByRole("button", { name: "Send" }).click();
+  await page.waitForSelector('.turn:has-text("Too much")');
+  assert.equal((await server.get("/conversations")).data.length, 1);
+  await quiet(page);
+  await server.end();
+});
+
+test("without a model the composer says that nobody answers", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Alone", "hello");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector("text=No model is configured on this server: a message is stored, not answered.");
+  const field = page.getByRole("textbox", { name: "Write a message" });
+  assert.match(await field.evaluate((one) => document.getElementById(one.getAttribute("aria-describedby")).textContent), /No model is configured/);
+  await page.setViewportSize({ width: 390, height: 844 });
+  assert.ok(await page.locator(".unanswered").isVisible());
+  assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390);
+  assert.deepEqual(await accessible(page), []);
+  await quiet(page);
+  // Where the models cannot be listed, nothing is said of them.
+  const other = await open(server.url);
+  await other.route(/\/models$/, (route) => route.fulfill({ status: 500, contentType: "application/problem+json", body: "{}" }));
+  await other.goto(`${server.url}/#/c/${id}`);
+  await other.waitForSelector(".turn");
+  assert.equal(await other.locator(".unanswered").isVisible(), false);
+  await quiet(other);
+  await server.end();
+  const fake = await model(["Yes."]);
+  const answers = await Server.new(`[models.default]\nbase_url = "${fake.url}"\nmodel = "small"\n`);
+  const asked = await open(answers.url + "/#/new");
+  await asked.getByRole("button", { name: "Ask" }).waitFor();
+  assert.equal(await asked.locator(".unanswered").isVisible(), false);
+  await quiet(asked);
+  await answers.end();
+  fake.close();
+});
+
+test("notices replace each other, cover nothing, and are reached with the keyboard", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Noticed", ...Array.from({ length: 30 }, (_, n) => `Line ${n + 1} of many`));
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("Line 30 of many")');
+  const notices = () => page.locator(".toast > span").allInnerTexts();
+  /** What is under a notice: everything else that can be used is seen where it is. */
+  const covered = () => page.evaluate(() => {
+    const boxes = [...document.querySelectorAll(".toast")].map((one) => one.getBoundingClientRect());
+    return [...document.querySelectorAll("button, textarea, select, input, a")].filter((one) => !one.closest(".toast") && one.checkVisibility()).filter((one) => {
+      const own = one.getBoundingClientRect(), view = one.closest(".scroll, .scroller, .entries, dialog")?.getBoundingClientRect() ?? { top: 0, bottom: innerHeight };
+      const [top, bottom] = [Math.max(own.top, view.top), Math.min(own.bottom, view.bottom)];
+      return top < bottom && boxes.some((box) => box.left < own.right && own.left < box.right && box.top < bottom && top < box.bottom);
+    }).map((one) => one.outerHTML.slice(0, 80));
+  });
+  for (const key of ["e", "e", "t", "t", "t"]) await page.keyboard.press(key);
+  assert.deepEqual(await notices(), ["Only turns and key events are shown", "Thinking expanded"]);
+  assert.deepEqual(await covered(), []);
+  const [notice, field] = await Promise.all([".toasts", ".composer"].map((one) => page.locator(one).boundingBox()));
+  assert.ok(notice.y + notice.height <= field.y + 1, "above the composer");
+  assert.equal(await page.locator(".toasts").getAttribute("aria-live"), "polite");
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "notices-of-the-page");
+  // With the keyboard: to the newest, away with Escape, and back to where one was.
+  await page.keyboard.press("j");
+  const at = await page.evaluate(() => document.activeElement.dataset.seq);
+  await page.keyboard.press("n");
+  assert.ok(await page.evaluate(() => document.activeElement.closest(".toast")?.textContent.includes("Thinking expanded")));
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("Escape");
+  assert.deepEqual(await notices(), []);
+  assert.equal(await page.evaluate(() => document.activeElement.dataset.seq), at);
+  // At most three; what can be undone stays longest.
+  await page.getByRole("button", { name: "More", exact: true }).click();
+  await page.getByRole("menuitem", { name: "Archive" }).click();
+  await page.waitForSelector('.toast:has-text("Archived")');
+  await page.goto(`${server.url}/#/c/${id}@2`);
+  await page.waitForSelector('[data-seq="2"].current');
+  for (const key of ["e", "t", "K"]) await page.keyboard.press(key);
+  await page.waitForSelector('.toast:has-text("No prompt before this one")');
+  assert.deepEqual(await notices(), ["Archived", "Thinking collapsed", "No prompt before this one"]);
+  const say = (...texts) => page.evaluate(async (texts) => { const { toast } = await import("/web/dom.js"); texts.forEach((one) => toast(one)); }, texts);
+  const views = { [`#/c/${id}/proof`]: ".formats", [`#/c/${id}/state`]: ".tree, .state section", "#/usage": ".numbers b", "#/": ".home", "#/new": ".composer" };
+  for (const [view, there] of Object.entries(views)) {
+    await page.goto(`${server.url}/${view}`);
+    await page.waitForSelector(there);
+    await say("One thing", "Another thing", "And a last one");
+    assert.equal(await page.locator(".toast:has-text('And a last one')").isVisible(), true, view);
+    for (const top of [0, 250, 5000]) {
+      await page.locator("main .scroll").evaluateAll((all, top) => all.forEach((one) => (one.scrollTop = top)), top);
+      assert.deepEqual(await covered(), [], `${view}, scrolled to ${top}`);
+    }
+  }
+  await quiet(page);
+  // On a phone, where the list has the whole screen.
+  const phone = await open(`${server.url}/#/c/${id}`, { width: 390, height: 844 });
+  await phone.waitForSelector(".turn");
+  await phone.getByRole("button", { name: "More", exact: true }).click();
+  await phone.getByRole("menuitem", { name: "Unarchive" }).click();
+  await phone.waitForSelector('.toast:has-text("Unarchived")');
+  await phone.getByRole("button", { name: "Back to the list" }).click();
+  await phone.waitForSelector(".sidebar .toast");
+  assert.ok(await phone.getByRole("button", { name: "Undo" }).isVisible());
+  // However much there is to say, the view keeps most of the room.
+  await phone.goto(`${server.url}/#/c/${id}`);
+  await phone.waitForSelector(".turn");
+  await phone.evaluate(async () => { const { toast } = await import("/web/dom.js"); for (const word of ["one", "two", "three"]) toast((word + " ").repeat(400), { error: true }); });
+  assert.ok((await phone.locator(".toasts").boundingBox()).height <= 844 * 0.4 + 1);
+  assert.ok(await phone.getByRole("button", { name: "Send" }).isVisible());
+  assert.deepEqual(await accessible(phone), []);
+  await quiet(phone);
+  await server.end();
+});
+
+test("a notice about something in a dialog is in the dialog, beside its buttons", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Copied", "hello");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn");
+  await page.getByRole("button", { name: /More about turn/ }).click();
+  await page.getByRole("menuitem", { name: "Show as JSON" }).click();
+  await page.locator("dialog").getByRole("button", { name: "Copy" }).click();
+  await page.waitForSelector("dialog .toast");
+  const [notice, close] = await Promise.all([page.locator("dialog .toast").boundingBox(), page.locator("dialog").getByRole("button", { name: "Close" }).boundingBox()]);
+  assert.ok(notice.y + notice.height <= close.y, "above its buttons");
+  assert.deepEqual(await accessible(page), []);
+  await page.locator("dialog").getByRole("button", { name: "Close" }).click();
+  await page.waitForSelector("main .toast");
+  await quiet(page);
+  await server.end();
+});
 
 test("say something, edit it, undo, and erase it", async () => {
   const server = await Server.new();
@@ -910,6 +1174,8 @@ test("say something, edit it, undo, and erase it", async () => {
   await page.waitForSelector('.turn:has-text("Hello <b>you</b>")');
   await page.getByRole("button", { name: /More about turn/ }).click();
   await page.getByRole("menuitem", { name: "Edit in place…" }).click();
+  const [above, below] = await Promise.all(["dialog p", "dialog textarea"].map((one) => page.locator(one).boundingBox()));
+  assert.ok(below.y - above.y - above.height >= 8, "the explanation has room");
   await page.getByRole("textbox", { name: "New text" }).fill("Good morning");
   await page.keyboard.press("Control+Enter");
   await page.waitForSelector('.turn:has-text("Good morning"):has-text("1 earlier version")');
@@ -1190,11 +1456,13 @@ test("a key that may only read is offered nothing to write", async () => {
   assert.deepEqual(await page.getByRole("menuitem").allInnerTexts(), ["Show or fold thinking (t)", "Show or hide all events (e)", "Verify and export"]);
   await page.keyboard.press("Escape");
   await page.keyboard.press("?");
-  await page.waitForSelector("dialog:has-text('reader of default')");
+  await page.waitForSelector("dialog:has-text('reader of the tenant default')");
   await page.keyboard.press("Escape");
   await page.goto(`${server.url}/#/c/${id}/state`);
   await page.waitForSelector("text=Nothing is pending");
   assert.equal(await page.locator(".state .button, .state .quiet").count(), 0);
+  await page.goto(server.url + "/#/new");
+  await page.waitForSelector(".home");
   await quiet(page);
   await server.end();
 });
@@ -1327,7 +1595,11 @@ test("everything with the keyboard only, and the focus is always visible", async
   await page.keyboard.press("Escape");
   await page.keyboard.press("?");
   await page.waitForSelector("dialog .keys");
+  assert.match(await text(page, "dialog"), /This server asks for no key\. You are admin of the tenant default\./);
+  const tight = await page.locator(".keys > div").evaluateAll((all) => all.filter((one) => one.querySelector("dt").lastChild.getBoundingClientRect().right + 4 > one.querySelector("dd").getBoundingClientRect().left).map((one) => one.textContent));
+  assert.deepEqual(tight, [], "keys that touch their words");
   assert.deepEqual(await accessible(page), []);
+  await shot(page, "keyboard");
   await page.keyboard.press("Escape");
   await quiet(page);
 });
@@ -1362,6 +1634,10 @@ test("on a phone: the list, a conversation, and back", async () => {
   await page.goto(demo + "/#/usage");
   await page.waitForSelector(".plot rect");
   assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390, "usage");
+  const hidden = await page.locator(".counts-table").evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth).length);
+  assert.equal(hidden, 0, "tables with columns out of sight");
+  assert.ok(await page.locator('tr:has-text("claude-opus-4-1") td:has-text("4.56")').isVisible());
+  assert.deepEqual(await accessible(page), []);
   await shot(page, "phone-usage");
   await page.goto(talk(LOGIN));
   await page.waitForSelector(".turn");
@@ -1417,6 +1693,8 @@ test("a conversation that is not there, and one that is deleted while it is read
   const page = await open(server.url + "/#/c/conv_01M7M8VB7NCZY3Q8CZNGPZG2ER");
   await page.waitForSelector("text=There is no such conversation");
   assert.deepEqual(await accessible(page), []);
+  await page.getByRole("link", { name: "Back to the list" }).click();
+  await page.waitForSelector(".home");
   const id = await server.talk("Going", "one");
   await page.goto(`${server.url}/#/c/${id}`);
   await page.waitForSelector(".turn");
