@@ -256,7 +256,8 @@ fn a_conversation_that_is_locked_holds_back_no_other() {
                 say(&busy, &format!("second {nth}")),
             ];
             let answers = store.commit_free(batch.clone());
-            let codes: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(Error::code)).collect();
+            let codes: Vec<_> =
+                answers.iter().map(|answer| answer.as_ref().err().map(|e| e.error.code())).collect();
             assert_eq!(codes, [Some("store.held"), None, Some("store.held")]);
             // Known to be locked.
             let answers = store.commit_free(vec![say(&free, "again"), batch[0].clone()]);
