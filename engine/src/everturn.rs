@@ -299,6 +299,10 @@ impl Everturn {
                 tracing::warn!(%error, "expired conversations are not deleted; the sweeper retries");
             }
             background::recover(&shared)?;
+            let embeds = shared.options.index && shared.options.embedder.is_some();
+            if let Some(why) = shared.recall.store.without_vectors().filter(|_| embeds) {
+                tracing::warn!("{why}");
+            }
         }
         if let Some(mirror) = &shared.mirror {
             mirror.start(shared.clone())?;

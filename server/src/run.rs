@@ -24,6 +24,8 @@ pub struct Started {
     pub open: bool,
     /// Whether tokens are accepted beside keys.
     pub jwt: bool,
+    /// Whether it refuses everything that writes.
+    pub read_only: bool,
     /// The names of the models.
     pub models: Vec<String>,
 }
@@ -56,6 +58,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         }
         let app = App::new(opened, config).with_embedders(embedders);
         let (tls, jwt) = (app.config.tls.is_some(), app.config.jwt.is_some());
+        let read_only = app.store.is_read_only();
         // Before the address is announced, so that no signal is missed.
         let (stop, time) = (signals()?, app.config.shutdown.saturating_add(CLOSING_MAX));
         let stop = async move {
@@ -67,7 +70,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         let page = Some(page_url(server.address, tls));
         let sharing =
             file.and_then(|file| socket::share(server.app.clone(), &file, page, socket::Tenure::Lasting));
-        started(&Started { address: server.address, tls, open: server.open, jwt, models });
+        started(&Started { address: server.address, tls, open: server.open, jwt, read_only, models });
         let served = serve(server, stop).await;
         drop(sharing);
         served.map(|()| telling)

@@ -361,3 +361,12 @@ fn an_erasure_beside_a_compaction_of_another_node_succeeds() {
         erased.into_iter().for_each(|erased| _ = erased.unwrap());
     });
 }
+
+#[test]
+fn a_node_that_only_reads_tells_changes_as_the_others_do() {
+    let Some(database) = Database::new() else { return };
+    let writer = open(&database);
+    let options = Options { read_only: true, ..Options::default() };
+    let reader = Everturn::open_with(&database.url(), options).unwrap();
+    crate::processes::told_once_as_new(&writer, &reader);
+}

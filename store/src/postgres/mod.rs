@@ -22,8 +22,8 @@ mod rows;
 mod tls;
 mod write;
 
-use crate::assets::Place;
 use crate::{Committed, Log, Unwritten};
+use assets::LazyPlace;
 use db::{Broken, Db, Mode, Scope};
 use everturn_core::Error;
 use everturn_core::error::code;
@@ -51,12 +51,12 @@ pub struct Postgres {
     failed: Mutex<BTreeSet<String>>,
     /// Last look for tenants with many vectors.
     indexes_looked_after: Mutex<Option<Instant>>,
-    /// Whether there is a table of vectors.
-    has_vectors: bool,
+    /// Why there is no table of vectors.
+    without_vectors: Option<String>,
     /// `None` if it was opened for reading only.
     node: Option<Node>,
     /// Place of assets, if it is not the database.
-    place: Option<Place>,
+    place: Option<LazyPlace>,
     /// Conversations that another process kept locked when they were last to be written.
     held: Mutex<BTreeSet<Key>>,
     /// Last time that the mark of the place was renewed.
@@ -80,23 +80,23 @@ impl Postgres {
         let link = Link::open(url)?;
         link.check_pooler()?;
         migrations::run(&link)?;
-        let place = assets::place(&link, false)?;
-        let has_vectors = recall::prepare(&link, false)?;
+        let place = assets::place(&link)?.map(LazyPlace::from);
+        let without_vectors = recall::prepare(&link, false)?;
         let node = Some(Node::join(&link)?);
-        Ok(Postgres::over(link, node, place, has_vectors))
+        Ok(Postgres::over(link, node, place, without_vectors))
     }
 
     /// Connects for reading only: a standby will do. Tables of an earlier version are an error.
     pub fn open_read_only(url: &str) -> Result<Postgres, Error> {
         let link = Link::open(url)?;
         migrations::check(&link)?;
-        let place = assets::place(&link, true)?;
-        let has_vectors = recall::prepare(&link, true)?;
+        let place = assets::place_to_read(&link)?;
+        let without_vectors = recall::prepare(&link, true)?;
         link.runtime.spawn(ready::report_replay(link.hosts.clone()));
-        Ok(Postgres::over(link, None, place, has_vectors))
+        Ok(Postgres::over(link, None, place, without_vectors))
     }
 
-    fn over(link: Link, node: Option<Node>, place: Option<Place>, has_vectors: bool) -> Postgres {
+    fn over(link: Link, node: Option<Node>, place: Option<LazyPlace>, without_vectors: Option<String>) -> Postgres {
         let (claim, embedding, failed, indexes_looked_after) = Default::default();
         let (marked, held) = Default::default();
         Postgres {
@@ -104,7 +104,7 @@ impl Postgres {
             embedding,
             failed,
             indexes_looked_after,
-            has_vectors,
+            without_vectors,
             node,
             place,
             marked,
