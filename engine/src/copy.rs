@@ -29,7 +29,7 @@ pub struct Copied {
     pub conversations: u64,
     /// Events written.
     pub events: u64,
-    /// Assets written.
+    /// Assets copied, also those with the same bytes as another.
     pub assets: u64,
     /// Access keys written.
     pub keys: u64,
@@ -182,7 +182,8 @@ impl Copying<'_> {
             let page = self.from.backup.member_events(member.no, after, member.through, PAGE_BYTES)?;
             let Some(last) = page.last().map(|event| event.seq) else { break };
             for event in page.iter().filter(|event| event.kind == kind::ASSET_ADDED) {
-                self.asset(key, event)?;
+                let is_there = self.asset(key, event)?;
+                self.copied.assets += u64::from(is_there && event.seq > requests_after);
             }
             let new = page.iter().filter(|event| event.seq > requests_after).count() as u64;
             self.write(key, Action::Restore { events: page })?;
@@ -212,19 +213,16 @@ impl Copying<'_> {
         Ok(there.first().is_some_and(|event| event.seq == seq && Some(event.hash) == member.hash))
     }
 
-    fn asset(&mut self, key: &Key, event: &Event) -> Result<(), Error> {
-        let Some(sha256) = event.read::<Asset>().and_then(|asset| asset.sha256) else { return Ok(()) };
+    /// Copies the bytes of an asset, unless they are there. Returns whether they are then.
+    fn asset(&self, key: &Key, event: &Event) -> Result<bool, Error> {
+        let Some(sha256) = event.read::<Asset>().and_then(|asset| asset.sha256) else { return Ok(false) };
         if self.to.journal.assets.get_range(&key.tenant, sha256, 0..1).is_ok() {
-            return Ok(());
+            return Ok(true);
         }
         match self.from.journal.assets.get(&key.tenant, sha256) {
-            Ok(bytes) => {
-                self.to.journal.assets.put(&key.tenant, sha256, bytes)?;
-                self.copied.assets += 1;
-                Ok(())
-            }
+            Ok(bytes) => self.to.journal.assets.put(&key.tenant, sha256, bytes).map(|()| true),
             // It was imported without its bytes.
-            Err(Error::NotFound(_)) => Ok(()),
+            Err(Error::NotFound(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -9,10 +9,12 @@ use everturn_core::id::Key;
 use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, Write};
 use everturn_store::assets::Place;
-use everturn_store::conformance::{Database, Maker, create, tenant};
+use everturn_store::conformance::{Database, Maker, create, done, restoration, tenant};
+use everturn_store::memory::Memory;
 use everturn_store::postgres::{self, Postgres};
 use everturn_store::{
-    Assets, CheckedLog, ConversationIndex, ConversationQuery, Elsewhere, Leases, Log, Work, WorkDone,
+    Assets, CheckedLog, ConversationIndex, ConversationQuery, Elsewhere, Leases, Log, VectorSearch, Work,
+    WorkDone,
 };
 use std::sync::Arc;
 
@@ -462,9 +464,9 @@ fn the_turns_of_a_restoration_are_looked_up_at_once() {
     create(&memory, &key, [m.created()].into_iter().chain(says).collect());
     let events = memory.events(&key, 0, 1000).unwrap();
     let store = open(&database);
-    done(store.commit(vec![restoration(&key, &events[..200])]).remove(0));
+    done(&store, restoration(&key, &events[..200]));
     // Half of them are there.
-    done(store.commit(vec![restoration(&key, &events[100..])]).remove(0));
+    done(&store, restoration(&key, &events[100..]));
     assert_eq!(store.events(&key, 0, 1000).unwrap(), events);
     // A session reports its statistics when it ends.
     drop(store);
