@@ -110,7 +110,7 @@ fn unanswered() -> Error {
     )
 }
 
-pub fn standby() -> Error {
+fn standby() -> Error {
     Error::busy(
         "store.standby",
         "this PostgreSQL server is a standby; name the primary, or target_session_attrs=read-write, in the URL",
