@@ -321,8 +321,8 @@ impl Everturn {
         self.inner.shared.note_records(folder)
     }
 
-    /// Whether the store accepts the next write. The error says why not: another process opened it for writing, or
-    /// its file was removed, renamed or replaced. A read-only store is always ready.
+    /// Whether the store accepts the next write. The error says why not: another process opened it for writing,
+    /// its file was removed, renamed or replaced, or its database does not answer commits. A read-only store is always ready.
     pub fn ready(&self) -> Result<(), Error> {
         self.inner.shared.journal.ready()
     }
