@@ -346,6 +346,8 @@ fn a_store_is_copied_and_the_copy_is_brought_up_to_date() {
     assert!(shell.refused(&["copy", "--from", &source, "--to", &source]).contains("name two"));
     let both = ["copy", "--from", &source, "--to", "sqlite:copy.db", "--store", "sqlite:third.db"];
     assert!(shell.refused(&both).contains("leave --store out"));
+    assert!(shell.refused(&["copy", "--from", &source, "--tenant", "acme"]).contains("leave --tenant out"));
+    assert!(!shell.ok(&["copy", "--help"]).contains("--tenant"));
     // The one that is not named is the store of the other commands.
     shell.ok(&["copy", "--from", &source, "--store", "sqlite:third.db"]);
     shell.ok(&["copy", "--to", "sqlite:fourth.db", "--store", "sqlite:third.db"]);
