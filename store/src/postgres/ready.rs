@@ -19,7 +19,8 @@ const VALID: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Time after which the server is asked what a trial waits for, and for that answer.
 const SLOW: Duration = Duration::from_secs(1);
-/// Longest trial. It is cancelled then, for otherwise its session would wait for the standby for ever; the server logs that.
+/// Longest trial that waits for a standby. It is cancelled then, for otherwise its session would stay for ever; the server
+/// logs that.
 const TRIAL_MAX: Duration = Duration::from_secs(10);
 
 /// A transaction that has to reach the disk and every synchronous standby, and locks nothing.
@@ -151,14 +152,16 @@ async fn trial(hosts: &Hosts, client: &Client, shared: &Shared) -> Result<(), Er
     let answer = match timeout(SLOW, &mut asked).await {
         Ok(answer) => answer,
         Err(_) => {
-            if timeout(SLOW, waits_for_standby(hosts)).await.is_ok_and(|waits| waits) {
+            let waits = timeout(SLOW, waits_for_standby(hosts)).await.is_ok_and(|waits| waits);
+            if waits {
                 shared.state.lock().reason = Some(Error::busy(
                     "store.standby_away",
                     "commits wait for a synchronous standby that is away; bring it back, or take it out of \
                      synchronous_standby_names",
                 ));
             }
-            match timeout(TRIAL_MAX, &mut asked).await {
+            // Otherwise the server hangs, and another may have been promoted: the next trial asks all hosts again.
+            match timeout(if waits { TRIAL_MAX } else { PATIENCE }, &mut asked).await {
                 Ok(answer) => answer,
                 Err(_) => {
                     let _ = timeout(SLOW, hosts.cancel(client)).await;
