@@ -92,3 +92,18 @@ fn a_server_whose_database_hangs_says_so_and_ends_in_time() {
         assert_eq!(other.end().0, Some(130));
     });
 }
+
+#[test]
+fn a_server_is_ready_again_once_a_standby_is_promoted() {
+    rounds(|_| {
+        let (shell, folder) = (Shell::new(), Folder::new());
+        let primary = Database::new(&folder);
+        let standby = primary.standby(&folder);
+        let server = serve(&shell, &url(&[primary.port, standby.port]));
+        until_ready(&server);
+        primary.freeze();
+        until_not_ready(&server, "store.unanswered");
+        standby.promote();
+        until_ready(&server);
+    });
+}
