@@ -127,7 +127,8 @@ impl Args {
     fn of_whole_stores(verbs: &[&'static str]) -> Command {
         let url = Arg::new("url").long("url").env("EVERTURN_URL").hide(true);
         let key_file = Arg::new("key_file").long("key-file").env("EVERTURN_KEY_FILE").hide(true);
-        let tenant = Arg::new("tenant").long("tenant").env("EVERTURN_TENANT").default_value("default").hide(true);
+        let tenant =
+            Arg::new("tenant").long("tenant").env("EVERTURN_TENANT").default_value("default").hide(true);
         let hidden = [url, key_file.value_parser(clap::value_parser!(PathBuf)), tenant];
         verbs.iter().fold(Args::command(), |command, verb| {
             command.mut_subcommand(verb, |own| own.args(hidden.clone()))

@@ -236,10 +236,8 @@ fn write(journal: &Journal, batch: Vec<Job>) {
             Err(Unwritten { held: Some(write), .. }) if since.elapsed() < HELD_MAX => {
                 held.push(Job { write: *write, since, uploads, done });
             }
-            answer => done_now.push((
-                (key, deletes, uploads, since, done),
-                answer.map_err(|unwritten| unwritten.error),
-            )),
+            answer => done_now
+                .push(((key, deletes, uploads, since, done), answer.map_err(|unwritten| unwritten.error))),
         }
     }
     if !held.is_empty() {

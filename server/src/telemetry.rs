@@ -56,7 +56,9 @@ impl Telemetry {
         // connection that the database has closed.
         let level = &self.log;
         let directives = if plain {
-            format!("warn,rmcp=error,deadpool=error,everturn_server={level},everturn={level},everturn_store={level}")
+            format!(
+                "warn,rmcp=error,deadpool=error,everturn_server={level},everturn={level},everturn_store={level}"
+            )
         } else {
             self.log.clone()
         };

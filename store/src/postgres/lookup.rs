@@ -11,8 +11,8 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{
-    Action, AssetRow, EventRef, Fork, ForkParent, ForkPoint, Level, Lookup, Statement, StatementsOf, SummaryRow,
-    Traces, Turns,
+    Action, AssetRow, EventRef, Fork, ForkParent, ForkPoint, Level, Lookup, Statement, StatementsOf,
+    SummaryRow, Traces, Turns,
 };
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;

@@ -96,7 +96,12 @@ impl Postgres {
         Ok(Postgres::over(link, None, place, without_vectors))
     }
 
-    fn over(link: Link, node: Option<Node>, place: Option<LazyPlace>, without_vectors: Option<String>) -> Postgres {
+    fn over(
+        link: Link,
+        node: Option<Node>,
+        place: Option<LazyPlace>,
+        without_vectors: Option<String>,
+    ) -> Postgres {
         let (claim, embedding, failed, indexes_looked_after) = Default::default();
         let (marked, held) = Default::default();
         Postgres {

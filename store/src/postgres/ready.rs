@@ -24,7 +24,8 @@ const SLOW: Duration = Duration::from_secs(1);
 const TRIAL_MAX: Duration = Duration::from_secs(10);
 
 /// A transaction that has to reach the disk and every synchronous standby, and locks nothing.
-const TRIAL: &str = "SELECT pg_is_in_recovery(), CASE WHEN current_setting('transaction_read_only')::boolean THEN NULL
+const TRIAL: &str =
+    "SELECT pg_is_in_recovery(), CASE WHEN current_setting('transaction_read_only')::boolean THEN NULL
      ELSE pg_logical_emit_message(true, 'everturn', 'ready') END";
 
 const WAITS_FOR_STANDBY: &str =

@@ -239,7 +239,8 @@ fn a_standby_answers_with_what_the_client_has_seen_or_says_that_it_is_behind() {
         // The servers of the primary write every second, so the last transaction here gets old.
         until("it is reported how old the data is", || {
             let metrics = reader.ask("GET /metrics", "");
-            let age = metrics.split("\neverturn_replay_age_seconds ").nth(1).and_then(|rest| rest.lines().next());
+            let age =
+                metrics.split("\neverturn_replay_age_seconds ").nth(1).and_then(|rest| rest.lines().next());
             age.is_some_and(|age| age.parse::<f64>().unwrap() > 3.0)
         });
         standby.sql("SELECT pg_wal_replay_resume()");

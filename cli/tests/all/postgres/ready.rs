@@ -37,9 +37,8 @@ fn a_server_is_ready_while_commits_succeed() {
         let (shell, folder) = (Shell::new(), Folder::new());
         let primary = Database::new(&folder);
         let server = serve(&shell, &url(&[primary.port]));
-        let transactions = || -> u64 {
-            primary.ask("SELECT pg_snapshot_xmax(pg_current_snapshot())").parse().unwrap()
-        };
+        let transactions =
+            || -> u64 { primary.ask("SELECT pg_snapshot_xmax(pg_current_snapshot())").parse().unwrap() };
         let before = transactions();
         (0..200).for_each(|_| assert_eq!(ready(&server), (200, None)));
         assert!(transactions() - before < 100, "not one for each probe");
