@@ -70,25 +70,32 @@ fn a_server_whose_database_hangs_says_so_and_ends_in_time() {
         std::fs::write(shell.path("everturn.toml"), "shutdown_s = 1\n").unwrap();
         let url = url(&[database.port]);
         let start = || Serving::start(&shell, &["--config", "everturn.toml", "--store", &url]);
-        let (one, other) = (start(), start());
-        let (_, made) =
-            request(&one.address(), "POST /api/v1/conversations", &json!({"title": "one"}), "").unwrap();
-        let head = format!("POST /api/v1/conversations/{}/turns", made["id"].as_str().unwrap());
-        assert_eq!(request(&one.address(), &head, &said("before"), "").unwrap().0, 201);
-        until_ready(&one);
+        let [asked, stopped, signalled] = [start(), start(), start()];
+        for server in [&asked, &stopped, &signalled] {
+            let address = server.address();
+            let (_, made) = request(&address, "POST /api/v1/conversations", &json!({}), "").unwrap();
+            let head = format!("POST /api/v1/conversations/{}/turns", made["id"].as_str().unwrap());
+            assert_eq!(request(&address, &head, &said("before"), "").unwrap().0, 201);
+        }
+        until_ready(&asked);
         database.freeze();
-        until_not_ready(&one, "store.unanswered");
+        until_not_ready(&asked, "store.unanswered");
         let began = Instant::now();
-        one.signal();
-        let (code, said) = one.end();
+        stopped.signal();
+        let (code, said) = stopped.end();
         assert!(began.elapsed() < Duration::from_secs(15), "{:?}: {said}", began.elapsed());
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("did not close in time"), "{said}");
-        other.signal();
+        signalled.signal();
         // Once the port is closed it has received the first one.
-        while TcpStream::connect(other.address()).is_ok() {}
-        other.signal();
-        assert_eq!(other.end().0, Some(130));
+        while TcpStream::connect(signalled.address()).is_ok() {}
+        signalled.signal();
+        assert_eq!(signalled.end().0, Some(130));
+        // One that still waits for an answer ends as well.
+        let began = Instant::now();
+        asked.signal();
+        asked.end();
+        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     });
 }
 
