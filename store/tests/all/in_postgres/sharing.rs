@@ -493,7 +493,7 @@ fn a_place_is_opened_for_reading_when_bytes_are_read() {
     std::fs::remove_file(folder.path().join(".everturn-store")).unwrap();
     assert_eq!(read().tenants().unwrap().len(), 1);
     let error = read().assets().get(&m.key().tenant, sha256).unwrap_err();
-    assert_eq!(error.code(), "assets.moved", "{error}");
+    assert_eq!(error.code(), "assets.foreign", "{error}");
 }
 
 /// The extension is there, in a schema where the role does not look.
