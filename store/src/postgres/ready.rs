@@ -214,13 +214,10 @@ pub async fn report_replay(hosts: Arc<Hosts>) {
             session = Some(client);
             row(&answer).map(|row| row.get(0).and_then(|age| age.parse::<f64>().ok()))
         };
-        match timeout(LOOK_EVERY, looked).await {
-            Ok(Some(age)) => {
-                let ago = age.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default());
-                replayed = ago.and_then(|ago| Instant::now().checked_sub(ago));
-            }
-            // It does not answer: the last transaction gets older.
-            Ok(None) | Err(_) => {}
+        // If it does not answer, the last transaction gets older.
+        if let Ok(Some(age)) = timeout(LOOK_EVERY, looked).await {
+            let ago = age.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default());
+            replayed = ago.and_then(|ago| Instant::now().checked_sub(ago));
         }
         if let Some(replayed) = replayed {
             metrics::gauge!("everturn_replay_age_seconds").set(replayed.elapsed().as_secs_f64());
