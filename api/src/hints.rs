@@ -29,14 +29,24 @@ static HINTS: LazyLock<Vec<(&str, String, String)>> = LazyLock::new(|| {
     rows.collect()
 });
 
+/// What a program can do that opened the store itself, and what a client of a server can.
+const READ_ONLY: [&str; 2] = [
+    "the store was opened for reading only; open it for writing",
+    "this server only reads; send the request to one that writes",
+];
+
 /// The text of an error for a client of MCP.
 pub fn in_tools(text: &str) -> String {
-    HINTS.iter().fold(text.to_string(), |text, (command, tool, _)| text.replace(command, tool))
+    HINTS.iter().fold(for_clients(text), |text, (command, tool, _)| text.replace(command, tool))
 }
 
 /// The text of an error for a client of REST.
 pub fn in_routes(text: &str) -> String {
-    HINTS.iter().fold(text.to_string(), |text, (command, _, route)| text.replace(command, route))
+    HINTS.iter().fold(for_clients(text), |text, (command, _, route)| text.replace(command, route))
+}
+
+fn for_clients(text: &str) -> String {
+    text.replace(READ_ONLY[0], READ_ONLY[1])
 }
 
 /// The text of an error from REST for the command line.
@@ -58,6 +68,7 @@ mod tests {
         for (command, ..) in HINTS.iter() {
             assert_eq!(in_commands(&in_routes(command)), *command);
         }
+        assert_eq!(in_routes(READ_ONLY[0]), READ_ONLY[1]);
         // What only the machine of the server can do stays a command.
         let doctor = "`everturn doctor --rebuild` makes it again";
         assert_eq!(in_routes(doctor), doctor);

@@ -118,15 +118,18 @@ pub struct Sources {
 }
 
 impl Args {
-    /// The whole command: with completions, and without `--url` in the help of verbs that work on the store itself.
+    /// The whole command: with completions, and without `--url` and `--tenant` in the help of verbs that work on the store
+    /// itself, all of it.
     pub fn whole() -> Command {
-        complete::with_conversations(Args::without_url(&["backup", "restore", "copy"]))
+        complete::with_conversations(Args::of_whole_stores(&["backup", "restore", "copy"]))
     }
 
-    fn without_url(verbs: &[&'static str]) -> Command {
+    fn of_whole_stores(verbs: &[&'static str]) -> Command {
         let url = Arg::new("url").long("url").env("EVERTURN_URL").hide(true);
         let key_file = Arg::new("key_file").long("key-file").env("EVERTURN_KEY_FILE").hide(true);
-        let hidden = [url, key_file.value_parser(clap::value_parser!(PathBuf))];
+        let tenant =
+            Arg::new("tenant").long("tenant").env("EVERTURN_TENANT").default_value("default").hide(true);
+        let hidden = [url, key_file.value_parser(clap::value_parser!(PathBuf)), tenant];
         verbs.iter().fold(Args::command(), |command, verb| {
             command.mut_subcommand(verb, |own| own.args(hidden.clone()))
         })

@@ -36,8 +36,8 @@ fn main() -> ExitCode {
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
-            // The MCP library logs whole messages, which contain content.
-            .with_env_filter(format!("{},rmcp=error", args.level()))
+            // The MCP library logs whole messages, which contain content; the pool of connections, each that was closed.
+            .with_env_filter(format!("{},rmcp=error,deadpool=error", args.level()))
             .init();
     }
     match run(&args) {

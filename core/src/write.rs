@@ -31,7 +31,7 @@ pub use rows::{AssetReference, AssetRow, Changes, ChunkRow, EchoRow, FactRow, Su
 use crate::Error;
 use crate::chain::Hash;
 use crate::conversation::{Conversation, Parent, Tombstone};
-use crate::event::{Draft, Event};
+use crate::event::{Draft, Event, kind};
 use crate::id::{ConversationId, EventId, Key, TurnId};
 use crate::time::Timestamp;
 use crate::turn::Status;
@@ -174,6 +174,24 @@ impl Action {
             Action::Restore { events } => events.first().and_then(append::origin),
             _ => None,
         }
+    }
+
+    /// Turns that the plan of a restoration looks up, so that a store may read them at once.
+    pub fn turns(&self) -> Vec<TurnId> {
+        let Action::Restore { events } = self else { return Vec::new() };
+        let named = |event: &Event| {
+            let by = (event.kind == kind::SUPERSEDED).then(|| event.read::<SupersededBody>()).flatten();
+            let begun = kind::begins_turn(&event.kind).then_some(TurnId(event.id.0));
+            let changed = event.turn.filter(|_| by.is_some() || kind::ends_turn(&event.kind));
+            [begun, changed, by.map(|body| body.by)].into_iter().flatten()
+        };
+        events.iter().flat_map(named).collect()
+    }
+
+    /// Events of a restoration up to `head`, whose hashes its plan compares.
+    pub fn restored(&self, head: u64) -> Vec<u64> {
+        let Action::Restore { events } = self else { return Vec::new() };
+        events.iter().map(|event| event.seq).filter(|seq| *seq <= head).collect()
     }
 
     /// Whether it removes text, so that no copy may remain.

@@ -29,18 +29,21 @@ pub struct Copied {
     pub conversations: u64,
     /// Events written.
     pub events: u64,
-    /// Assets written.
+    /// Assets copied, also those with the same bytes as another.
     pub assets: u64,
     /// Access keys written.
     pub keys: u64,
     /// Conversations that were deleted at the destination and stay so, with their forks that are not there.
     pub left_deleted: Vec<ConversationId>,
+    /// Conversations that have all events of the source at the destination, and more.
+    pub ahead: Vec<ConversationId>,
 }
 
 impl Everturn {
     /// Copies everything of every tenant to another store, and compares the end of each chain. Repeating it copies what is
     /// new. Conversations that both stores have continued differently are an error, and nothing of them is written. Those
-    /// that were deleted at the destination stay deleted, unless `deleted_too`.
+    /// that only the destination has continued stay as they are there, and those that were deleted at the destination stay
+    /// deleted, unless `deleted_too`.
     pub fn copy_to(&self, to: &Everturn, deleted_too: bool, progress: Progress<'_>) -> Result<Copied, Error> {
         let (from, to) = (&self.inner.shared, &to.inner.shared);
         to.journal.writable()?;
@@ -165,7 +168,13 @@ impl Copying<'_> {
         };
         let mut requests_after = after;
         if after > member.through.max(floor) && member.deleted.is_none() {
-            return Err(diverged(key));
+            if !self.has_all(member, member.through.max(floor))? {
+                return Err(diverged(key));
+            }
+            self.copied.ahead.push(key.id);
+            self.copied.conversations += 1;
+            self.read += member.through;
+            return Ok(());
         }
         // The last event that both have comes along, so that the two chains are compared where they meet.
         after = after.saturating_sub(1).max(floor);
@@ -173,7 +182,8 @@ impl Copying<'_> {
             let page = self.from.backup.member_events(member.no, after, member.through, PAGE_BYTES)?;
             let Some(last) = page.last().map(|event| event.seq) else { break };
             for event in page.iter().filter(|event| event.kind == kind::ASSET_ADDED) {
-                self.asset(key, event)?;
+                let is_there = self.asset(key, event)?;
+                self.copied.assets += u64::from(is_there && event.seq > requests_after);
             }
             let new = page.iter().filter(|event| event.seq > requests_after).count() as u64;
             self.write(key, Action::Restore { events: page })?;
@@ -196,19 +206,23 @@ impl Copying<'_> {
         Ok(())
     }
 
-    fn asset(&mut self, key: &Key, event: &Event) -> Result<(), Error> {
-        let Some(sha256) = event.read::<Asset>().and_then(|asset| asset.sha256) else { return Ok(()) };
+    /// Whether the destination, which has more events, has the chain of the source up to its end at `seq`.
+    fn has_all(&self, member: &Member, seq: u64) -> Result<bool, Error> {
+        let Some(before) = seq.checked_sub(1) else { return Ok(true) };
+        let there = self.to.journal.log.events(&member.key, before, 1)?;
+        Ok(there.first().is_some_and(|event| event.seq == seq && Some(event.hash) == member.hash))
+    }
+
+    /// Copies the bytes of an asset, unless they are there. Returns whether they are then.
+    fn asset(&self, key: &Key, event: &Event) -> Result<bool, Error> {
+        let Some(sha256) = event.read::<Asset>().and_then(|asset| asset.sha256) else { return Ok(false) };
         if self.to.journal.assets.get_range(&key.tenant, sha256, 0..1).is_ok() {
-            return Ok(());
+            return Ok(true);
         }
         match self.from.journal.assets.get(&key.tenant, sha256) {
-            Ok(bytes) => {
-                self.to.journal.assets.put(&key.tenant, sha256, bytes)?;
-                self.copied.assets += 1;
-                Ok(())
-            }
+            Ok(bytes) => self.to.journal.assets.put(&key.tenant, sha256, bytes).map(|()| true),
             // It was imported without its bytes.
-            Err(Error::NotFound(_)) => Ok(()),
+            Err(Error::NotFound(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -232,6 +246,7 @@ impl Copying<'_> {
         for member in members.iter().filter(|member| member.deleted.is_none()) {
             match self.to.journal.index.conversation(&member.key) {
                 Ok(there) if Some(there.head.hash) == member.hash => {}
+                Ok(there) if self.copied.ahead.contains(&there.id) => {}
                 // It has expired.
                 Err(Error::NotFound(_)) => {}
                 Ok(_) => return Err(diverged(&member.key)),
@@ -268,7 +283,8 @@ fn diverged(key: &Key) -> Error {
     Error::conflict(
         "copy.diverged",
         format!(
-            "{} goes on differently in the two stores; copy to an empty store, or delete it there and copy again, deleted ones too",
+            "{} goes on differently in the two stores; copy to an empty store to keep both, or, if the destination's is not \
+             needed, delete it there and copy again, deleted ones too",
             key.id
         ),
     )

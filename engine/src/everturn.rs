@@ -299,6 +299,10 @@ impl Everturn {
                 tracing::warn!(%error, "expired conversations are not deleted; the sweeper retries");
             }
             background::recover(&shared)?;
+            let embeds = shared.options.index && shared.options.embedder.is_some();
+            if let Some(why) = shared.recall.store.without_vectors().filter(|_| embeds) {
+                tracing::warn!("{why}");
+            }
         }
         if let Some(mirror) = &shared.mirror {
             mirror.start(shared.clone())?;
@@ -317,8 +321,8 @@ impl Everturn {
         self.inner.shared.note_records(folder)
     }
 
-    /// Whether the store accepts the next write. The error says why not: another process opened it for writing, or
-    /// its file was removed, renamed or replaced. A read-only store is always ready.
+    /// Whether the store accepts the next write. The error says why not: another process opened it for writing,
+    /// its file was removed, renamed or replaced, or its database does not answer commits. A read-only store is always ready.
     pub fn ready(&self) -> Result<(), Error> {
         self.inner.shared.journal.ready()
     }

@@ -15,7 +15,7 @@ use everturn_core::write::{Learned, Write, absent, absent_turn};
 use everturn_store::{
     AssetIndex, ChangedConversation, CheckedIndex, CheckedLog, Committed, ConversationIndex,
     ConversationQuery, Divergence, FoldCache, Log, Maintenance, Problem, Provenance, StoredTurn, TenantUsage,
-    TurnIndex, TurnQuery, WrittenPage,
+    TurnIndex, TurnQuery, Unwritten, WrittenPage,
 };
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Unexpired {
     }
 
     /// Notes when the conversations of a commit expire.
-    fn noted(&self, committed: Vec<Result<Committed, Error>>) -> Vec<Result<Committed, Error>> {
+    fn noted<E>(&self, committed: Vec<Result<Committed, E>>) -> Vec<Result<Committed, E>> {
         let due = committed.iter().flatten().filter_map(|committed| committed.conversation.expires());
         due.min().into_iter().for_each(|due| self.note(due));
         committed
@@ -153,7 +153,7 @@ impl Log for Unexpired {
         self.noted(self.log.commit(batch))
     }
 
-    fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
+    fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Unwritten>> {
         self.noted(self.log.commit_free(batch))
     }
 

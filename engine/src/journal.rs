@@ -151,7 +151,7 @@ impl Journal {
     /// Refuses writes to a read-only store.
     pub fn writable(&self) -> Result<(), Error> {
         if self.read_only {
-            return Err(Error::invalid(
+            return Err(Error::forbidden(
                 "store.opened_read_only",
                 "the store was opened for reading only; open it for writing",
             ));

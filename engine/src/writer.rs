@@ -3,11 +3,10 @@
 
 use crate::journal::{Journal, Upload};
 use everturn_core::Error;
-use everturn_core::error::code;
 use everturn_core::id::Key;
 use everturn_core::limits::WRITER_QUEUE_MAX;
 use everturn_core::write::{Action, Write};
-use everturn_store::Committed;
+use everturn_store::{Committed, Unwritten};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashSet, VecDeque};
 use std::future::{Future, IntoFuture};
@@ -222,9 +221,7 @@ fn write(journal: &Journal, batch: Vec<Job>) {
     let mut waiting = Vec::with_capacity(batch.len());
     for Job { write, since, uploads, done } in batch {
         let deletes = matches!(write.action, Action::Delete { .. });
-        // Only where others write too can it be put aside.
-        let again = (!journal.alone).then(|| write.clone());
-        waiting.push((write.key.clone(), deletes, uploads, since, done, again));
+        waiting.push((write.key.clone(), deletes, uploads, since, done));
         writes.push(write);
     }
     metrics::histogram!("everturn_commit_batch_requests").record(writes.len() as f64);
@@ -234,12 +231,13 @@ fn write(journal: &Journal, batch: Vec<Job>) {
     journal.queue.last_commit_us.store(took.as_micros() as u64, Ordering::Relaxed);
     metrics::histogram!("everturn_commit_seconds").record(took);
     let (mut held, mut done_now) = (Vec::new(), Vec::new());
-    for ((key, deletes, uploads, since, done, again), answer) in waiting.into_iter().zip(answers) {
-        match (&answer, again) {
-            (Err(error), Some(write)) if error.is(code::HELD) && since.elapsed() < HELD_MAX => {
-                held.push(Job { write, since, uploads, done });
+    for ((key, deletes, uploads, since, done), answer) in waiting.into_iter().zip(answers) {
+        match answer {
+            Err(Unwritten { held: Some(write), .. }) if since.elapsed() < HELD_MAX => {
+                held.push(Job { write: *write, since, uploads, done });
             }
-            _ => done_now.push(((key, deletes, uploads, since, done), answer)),
+            answer => done_now
+                .push(((key, deletes, uploads, since, done), answer.map_err(|unwritten| unwritten.error))),
         }
     }
     if !held.is_empty() {

@@ -52,6 +52,10 @@ fn describe() {
     describe_gauge!("everturn_index_lag_commits", "Commits whose index rows are not written yet.");
     describe_gauge!("everturn_recall_behind_events", "Events that are not in the recall index yet.");
     describe_gauge!("everturn_recall_behind_vectors", "Entries that have no embedding yet.");
+    describe_gauge!(
+        "everturn_replay_age_seconds",
+        "Age of the last transaction that the standby of a read-only server has replayed."
+    );
     describe_gauge!("everturn_subscribers", "Subscriptions to live updates.");
     describe_counter!("everturn_context_tokens_total", "Tokens of built contexts, by section.");
     describe_counter!("everturn_compactions_total", "Compactions, by summarizer.");

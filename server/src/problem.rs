@@ -98,9 +98,6 @@ impl From<Error> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        if self.status.is_server_error() {
-            tracing::warn!(code = self.code, status = self.status.as_u16(), "a request failed");
-        }
         let text = serde_json::to_string(&self.body()).unwrap_or_default();
         let mut response = (self.status, text).into_response();
         let headers = response.headers_mut();
@@ -137,6 +134,8 @@ pub async fn no_such_method(method: Method, uri: Uri) -> Problem {
 
 /// A panic must not close the connection.
 pub fn panicked(_: Box<dyn Any + Send>) -> Response {
+    // Outside of `observe`, which logs every other answer.
+    tracing::warn!(code = "server.panic", "a request failed");
     Problem::new(
         StatusCode::INTERNAL_SERVER_ERROR,
         "server.panic",

@@ -8,6 +8,11 @@ use everturn::model::Embedder;
 use everturn::{Everturn, Options};
 use everturn_core::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Longest time for closing the store, beyond that for running requests.
+const CLOSING_MAX: Duration = Duration::from_secs(5);
 
 /// The started server.
 pub struct Started {
@@ -19,6 +24,8 @@ pub struct Started {
     pub open: bool,
     /// Whether tokens are accepted beside keys.
     pub jwt: bool,
+    /// Whether it refuses everything that writes.
+    pub read_only: bool,
     /// The names of the models.
     pub models: Vec<String>,
 }
@@ -51,14 +58,19 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         }
         let app = App::new(opened, config).with_embedders(embedders);
         let (tls, jwt) = (app.config.tls.is_some(), app.config.jwt.is_some());
+        let read_only = app.store.is_read_only();
         // Before the address is announced, so that no signal is missed.
-        let stop = signals()?;
+        let (stop, time) = (signals()?, app.config.shutdown.saturating_add(CLOSING_MAX));
+        let stop = async move {
+            stop.await;
+            end_within(time);
+        };
         let server = Server::bind(app).await?;
         let file = everturn::store_file(store)?;
         let page = Some(page_url(server.address, tls));
         let sharing =
             file.and_then(|file| socket::share(server.app.clone(), &file, page, socket::Tenure::Lasting));
-        started(&Started { address: server.address, tls, open: server.open, jwt, models });
+        started(&Started { address: server.address, tls, open: server.open, jwt, read_only, models });
         let served = serve(server, stop).await;
         drop(sharing);
         served.map(|()| telling)
@@ -66,6 +78,31 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
     let ended = served.map(|telling| telling.end());
     runtime.shutdown_timeout(BLOCKING_PATIENCE);
     ended
+}
+
+/// Ends the process after some time, or at the next signal, if it has not ended by itself: a database that does not answer
+/// would hold it up for as long as each of its threads waits for an answer. Everything acknowledged is durable. On a thread
+/// of its own, because the runtime of the server stands still while the store closes.
+fn end_within(time: Duration) {
+    let last = move || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        runtime.block_on(async {
+            let signalled = async {
+                match Signals::listen() {
+                    Ok(mut signals) => signals.next().await,
+                    Err(_) => std::future::pending().await,
+                }
+            };
+            if tokio::time::timeout(time, signalled).await.is_ok() {
+                std::process::exit(SECOND_SIGNAL);
+            }
+            tracing::warn!(
+                "the store did not close in time; what it still had to do is left to the next start"
+            );
+            std::process::exit(1);
+        })
+    };
+    std::thread::spawn(last);
 }
 
 /// URL of the page for a browser on this machine.
@@ -78,22 +115,44 @@ fn page_url(mut address: SocketAddr, tls: bool) -> String {
     format!("{}://{address}", if tls { "https" } else { "http" })
 }
 
+/// Exit code after a second signal.
+const SECOND_SIGNAL: i32 = 130;
+
 /// Resolves at the first signal. The second ends the process at once.
 pub fn signals() -> Result<impl Future<Output = ()> + Send + 'static, Error> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let cannot =
-        |e: std::io::Error| Error::internal("serve.signals", format!("cannot wait for signals: {e}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    let mut signals = Signals::listen()?;
     Ok(async move {
-        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+        signals.next().await;
         tracing::info!(
             "shutting down: streams end, running requests may finish; a second signal exits at once"
         );
         tokio::spawn(async move {
-            tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+            signals.next().await;
             // Everything acknowledged is durable.
-            std::process::exit(130);
+            std::process::exit(SECOND_SIGNAL);
         });
     })
+}
+
+/// SIGINT and SIGTERM.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Signals, Error> {
+        let listen = |kind| {
+            signal(kind)
+                .map_err(|e| Error::internal("serve.signals", format!("cannot wait for signals: {e}")))
+        };
+        Ok(Signals {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! { _ = self.interrupt.recv() => {}, _ = self.terminate.recv() => {} }
+    }
 }

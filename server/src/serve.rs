@@ -72,7 +72,7 @@ fn check_exposure(app: &App) -> Result<(), Error> {
     }
     if config.jwt.is_none() && !app.store.keys().any_valid()? {
         missing
-            .push("there are no keys; create one with `everturn keys create --role admin`, or configure jwt");
+            .push("this store has no keys; create one with `everturn keys create --role admin` and the same --store or EVERTURN_STORE, or configure jwt");
     }
     if config.tls.is_none() && !config.behind_tls_proxy {
         missing.push(

@@ -52,10 +52,13 @@ impl Telemetry {
 
     fn filter(&self) -> Result<EnvFilter, Error> {
         let plain = matches!(self.log.as_str(), "error" | "warn" | "info" | "debug" | "trace" | "off");
-        // Logs of libraries are only useful when something is wrong; rmcp would log content.
+        // Logs of libraries are only useful when something is wrong; rmcp would log content, and the pool warns of every
+        // connection that the database has closed.
         let level = &self.log;
         let directives = if plain {
-            format!("warn,rmcp=error,everturn_server={level},everturn={level},everturn_store={level}")
+            format!(
+                "warn,rmcp=error,deadpool=error,everturn_server={level},everturn={level},everturn_store={level}"
+            )
         } else {
             self.log.clone()
         };

@@ -22,10 +22,10 @@ pub trait Log: Send + Sync {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>>;
 
     /// Like [`Log::commit`], except that requests about a conversation on which another process keeps its hand are left out and
-    /// return [`code::HELD`](everturn_core::error::code::HELD): they did nothing, and are to be tried again before any later one about
-    /// the same conversation. So the others do not wait for a process that hangs.
-    fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
-        self.commit(batch)
+    /// come back: they did nothing, and are to be tried again before any later one about the same conversation. So the others do
+    /// not wait for a process that hangs.
+    fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Unwritten>> {
+        self.commit(batch).into_iter().map(|answer| answer.map_err(Unwritten::from)).collect()
     }
 
     /// Called when no write is waiting: does work that commits deferred. Changes no answer.
@@ -34,8 +34,9 @@ pub trait Log: Send + Sync {
     }
 
     /// Whether a commit would be accepted now. The error says why not: the store was opened for reading only,
-    /// another process took over the right to write, the storage is not the one that was opened, or the last
-    /// commit failed for lack of space and there is still none.
+    /// another process took over the right to write, the storage is not the one that was opened, the last
+    /// commit failed for lack of space and there is still none, or a database does not answer commits. Answers within
+    /// some seconds, whatever the storage does, and may be asked often.
     fn ready(&self) -> Result<(), Error>;
 
     /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its
@@ -54,6 +55,21 @@ pub trait Log: Send + Sync {
 
     /// The durable text of an open turn. Empty for a turn that is not open.
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error>;
+}
+
+/// A request that was not written.
+#[derive(Debug)]
+pub struct Unwritten {
+    /// The reason.
+    pub error: Error,
+    /// The request itself, if it was left out because another process holds its conversation.
+    pub held: Option<Box<Write>>,
+}
+
+impl From<Error> for Unwritten {
+    fn from(error: Error) -> Unwritten {
+        Unwritten { error, held: None }
+    }
 }
 
 /// The answer to a write.

@@ -158,7 +158,7 @@ pub struct Proposal {
 pub trait VectorSearch: Send + Sync {
     /// Why this store keeps no embeddings, and what to do about it; `None` where it does. Without them, the others find
     /// nothing, nothing waits, and nothing is stored.
-    fn without_vectors(&self) -> Option<&'static str>;
+    fn without_vectors(&self) -> Option<&str>;
     /// Nearest entries by this model's embeddings, best first. If a filter leaves few, all of those are
     /// compared; if it leaves many, at least 95 of 100 of the ten best are found.
     fn find_near(

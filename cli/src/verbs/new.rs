@@ -68,7 +68,8 @@ pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
         return output::json(&conversation);
     }
     output::text(show::conversation(&conversation))?;
-    eprintln!("next: everturn append @last 'hello'   then: everturn history @last");
+    let again = args.again();
+    eprintln!("next: everturn append @last 'hello'{again}   then: everturn history @last{again}");
     Ok(())
 }
 

@@ -135,8 +135,11 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         eprintln!("note: {note}");
     }
     if recalled.behind.vectors > 0 && recalled.mode != Mode::Lexical {
-        let left = recalled.behind.vectors;
-        eprintln!("note: {left} turns and facts are found by their words only, until they are embedded");
+        let left = match recalled.behind.vectors {
+            1 => "1 turn or fact is".to_string(),
+            more => format!("{more} turns and facts are"),
+        };
+        eprintln!("note: {left} found by words only, until embedded");
     }
     if recalled.data.is_empty() {
         let filters = verb.actor.len() + verb.role.len() + verb.kind.len();

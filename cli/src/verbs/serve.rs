@@ -105,7 +105,8 @@ fn greet(started: &Started, store: &str, opens: bool) {
     };
     let models = if started.models.is_empty() { "none".to_string() } else { started.models.join(", ") };
     eprintln!("everturn listens on {url}");
-    eprintln!("  store   {}", without_password(store));
+    let only = if started.read_only { " (for reading only)" } else { "" };
+    eprintln!("  store   {}{only}", without_password(store));
     eprintln!("  access  {access}");
     eprintln!("  models  {models}");
     let key = if started.open { "" } else { " -H \"Authorization: Bearer $EVERTURN_KEY\"" };
@@ -117,9 +118,9 @@ fn greet(started: &Started, store: &str, opens: bool) {
     }
     eprintln!("try:");
     eprintln!("  {curl} {url}/healthz");
-    eprintln!(
-        "  {curl}{key} {url}/api/v1/conversations -H 'Content-Type: application/json' -d '{{\"title\": \"Hello\"}}'"
-    );
+    let creates = " -H 'Content-Type: application/json' -d '{\"title\": \"Hello\"}'";
+    let creates = if started.read_only { "" } else { creates };
+    eprintln!("  {curl}{key} {url}/api/v1/conversations{creates}");
     eprintln!("  {curl} {url}/openapi.json");
     eprintln!("Ctrl-C stops it.");
 }

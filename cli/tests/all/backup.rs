@@ -318,6 +318,14 @@ fn a_store_is_copied_and_the_copy_is_brought_up_to_date() {
     let said = shell.ok(&["copy", "--from", &source, "--to", "sqlite:copy.db"]);
     assert!(said.starts_with("copied 1 event, 0 assets, 0 keys ("), "{said}");
     shell.ok(&["append", &id, "written there", "--store", "sqlite:copy.db"]);
+    // There it merely goes on; others are copied.
+    let other = shell.json(&["new", "--json"])["id"].as_str().unwrap().to_string();
+    let copied = shell.json(&["copy", "--from", &source, "--to", "sqlite:copy.db", "--json"]);
+    assert_eq!((&copied["conversations"], &copied["ahead"]), (&2.into(), &serde_json::json!([id])));
+    let said = shell.ok(&["copy", "--from", &source, "--to", "sqlite:copy.db"]);
+    assert!(said.contains(&format!("{id} has more at the destination")), "{said}");
+    assert!(shell.ok(&["history", &id, "--store", "sqlite:copy.db"]).contains("written there"));
+    shell.ok(&["delete", &other, "--yes", "--reason", "of this test"]);
     shell.ok(&["append", &id, "written here"]);
     let error = shell.refused(&["copy", "--from", &source, "--to", "sqlite:copy.db"]);
     assert!(error.contains(&id), "{error}");
@@ -336,4 +344,12 @@ fn a_store_is_copied_and_the_copy_is_brought_up_to_date() {
     assert_eq!((&copied["conversations"], &copied["left_deleted"]), (&2.into(), &serde_json::json!([])));
     assert!(shell.ok(&["list", "--store", "sqlite:copy.db"]).contains("first"));
     assert!(shell.refused(&["copy", "--from", &source, "--to", &source]).contains("name two"));
+    let both = ["copy", "--from", &source, "--to", "sqlite:copy.db", "--store", "sqlite:third.db"];
+    assert!(shell.refused(&both).contains("leave --store out"));
+    assert!(shell.refused(&["copy", "--from", &source, "--tenant", "acme"]).contains("leave --tenant out"));
+    assert!(!shell.ok(&["copy", "--help"]).contains("--tenant"));
+    // The one that is not named is the store of the other commands.
+    shell.ok(&["copy", "--from", &source, "--store", "sqlite:third.db"]);
+    shell.ok(&["copy", "--to", "sqlite:fourth.db", "--store", "sqlite:third.db"]);
+    assert!(shell.ok(&["list", "--store", "sqlite:fourth.db"]).contains("first"));
 }

@@ -10,6 +10,7 @@ mod load;
 mod operating;
 mod pooler;
 mod proxy;
+mod ready;
 
 use std::time::{Duration, Instant};
 

@@ -169,8 +169,15 @@ impl ChangeSubscription {
         // Joined before the list is read, so that nothing is missed in between.
         let notes = tenant.shared().changes.join(tenant.name());
         let position = after.unwrap_or_else(|| tenant.shared().now());
-        let (waiting, told) = (Vec::new(), HashMap::new());
-        ChangeSubscription { tenant, notes, waiting, position, behind: after.is_some(), told }
+        let mut told = HashMap::new();
+        if after.is_none() && tenant.shared().options.read_only {
+            // Such a process always reads the list, which goes back a little: that is not told.
+            match tenant.changes_since(position) {
+                Ok(known) => told.extend(known.data.iter().map(|change| (change.id, told_as(change)))),
+                Err(error) => tracing::debug!(%error, "what changed a moment before is told as well"),
+            }
+        }
+        ChangeSubscription { tenant, notes, waiting: Vec::new(), position, behind: after.is_some(), told }
     }
 
     /// The position after what was read: pass it to [`Tenant::changes`] to go on.
@@ -207,9 +214,14 @@ impl ChangeSubscription {
             false => TenantChanges { data: self.resolve(notes)?, next: self.position, reset: false },
         };
         self.behind = false;
-        changes.data.retain(|change| {
-            let seq = if change.change == ChangeKind::Deleted { u64::MAX } else { change.seq };
-            self.told.insert(change.id, seq) != Some(seq)
+        changes.data.retain_mut(|change| {
+            let seq = told_as(change);
+            let known = self.told.insert(change.id, seq);
+            // By the list, it is new for a while.
+            if change.change == ChangeKind::Created && known.is_some_and(|known| known != DELETED) {
+                change.change = ChangeKind::Changed;
+            }
+            known != Some(seq)
         });
         let newest = changes.data.iter().map(|change| change.at).max();
         self.position =
@@ -268,6 +280,14 @@ impl ChangeSubscription {
         }
         Ok(None)
     }
+}
+
+/// The head of a deleted conversation.
+const DELETED: u64 = u64::MAX;
+
+/// The head as which a change is remembered.
+fn told_as(change: &ConversationChange) -> u64 {
+    if change.change == ChangeKind::Deleted { DELETED } else { change.seq }
 }
 
 fn changed(change: ChangeKind, conversation: Conversation) -> ConversationChange {

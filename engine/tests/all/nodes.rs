@@ -211,7 +211,13 @@ fn changes_are_not_forgotten_when_a_look_for_them_fails() {
     let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
     for nth in 0..30 {
         let id = here.begin();
-        let mut subscription = there.conversation(id).subscribe(1).unwrap();
+        // A connection that was cut before may be found only now.
+        let mut subscription = None;
+        until("it is read", || {
+            subscription = there.conversation(id).subscribe(1).ok();
+            subscription.is_some()
+        });
+        let mut subscription = subscription.unwrap();
         // It has read the log, and waits.
         assert!(subscription.recv_timeout(Duration::from_millis(20)).unwrap().is_none());
         here.say(id, NewTurn::user("word"));
@@ -360,4 +366,13 @@ fn an_erasure_beside_a_compaction_of_another_node_succeeds() {
         done.store(true, Ordering::SeqCst);
         erased.into_iter().for_each(|erased| _ = erased.unwrap());
     });
+}
+
+#[test]
+fn a_node_that_only_reads_tells_changes_as_the_others_do() {
+    let Some(database) = Database::new() else { return };
+    let writer = open(&database);
+    let options = Options { read_only: true, ..Options::default() };
+    let reader = Everturn::open_with(&database.url(), options).unwrap();
+    crate::processes::told_once_as_new(&writer, &reader);
 }

@@ -2,7 +2,7 @@
 
 use crate::child::{Process, given, tell};
 use crate::stage::{PATIENCE, Short, Stage, refused, seqs, words};
-use everturn::{Everturn, NewTurn, Options, Update};
+use everturn::{ChangeKind, Everturn, NewTurn, Options, Update};
 
 const STORE: &str = "EVERTURN_TEST_STORE";
 
@@ -65,4 +65,29 @@ fn a_patient_second_writer_gets_its_turn_when_the_first_ends() {
     let store = waiting.join().unwrap().unwrap();
     let scope = store.tenant("acme").unwrap();
     scope.say(scope.resolve("@last").unwrap(), NewTurn::user("at last"));
+}
+
+/// A process that only reads told a conversation that changed before the stream began, and called every change of a young one
+/// its creation.
+pub fn told_once_as_new(writer: &Everturn, reader: &Everturn) {
+    let (here, there) = (writer.tenant("acme").unwrap(), reader.tenant("acme").unwrap());
+    let before = here.begin();
+    let mut changes = there.changes(None);
+    let mut next = || {
+        let told = changes.recv().unwrap().unwrap().data;
+        told.iter().map(|told| (told.id, told.change, told.seq)).collect::<Vec<_>>()
+    };
+    let id = here.begin();
+    assert_eq!(next(), [(id, ChangeKind::Created, 1)]);
+    here.say(id, NewTurn::user("one"));
+    assert_eq!(next(), [(id, ChangeKind::Changed, 2)]);
+    here.say(before, NewTurn::user("two"));
+    assert_eq!(next(), [(before, ChangeKind::Changed, 2)]);
+}
+
+#[test]
+fn a_reader_of_changes_begins_now_and_is_told_once_that_a_conversation_is_new() {
+    let stage = Stage::new();
+    let writer = stage.open();
+    told_once_as_new(&writer, &stage.open_read_only());
 }

@@ -9,11 +9,15 @@ use everturn::ListQuery;
 use everturn_core::Error;
 use everturn_core::error::code;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// `/healthz` and `/readyz`, which need no key.
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
 }
+
+/// Longest time for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Ready while the store can be read and written and the server is not stopping; otherwise a load balancer uses
 /// another server.
@@ -26,7 +30,8 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
         store.ready()?;
         scope.list(ListQuery { limit: 1, ..ListQuery::default() })
     });
-    match look.await {
+    let unanswered = |_| Err(Error::busy("store.unanswered", "the store does not answer"));
+    match tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(unanswered) {
         Ok(_) => Ok("ready\n"),
         Err(error) => {
             tracing::warn!(%error, "not ready");
@@ -44,6 +49,20 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
                     code,
                     "the store cannot be written: its disk fails, or a limit on the size of files is reached; check both",
                 ),
+                code @ "store.unanswered" => (
+                    code,
+                    "the store does not answer: its database hangs, or the network to it is cut; use another server",
+                ),
+                code @ "store.standby_away" => (
+                    code,
+                    "commits wait for a synchronous standby of the database that is away; bring it back, or take it out of \
+                     synchronous_standby_names",
+                ),
+                code @ "store.standby" => {
+                    (code, "the database is a standby; promote it, or name the primary in the store's URL")
+                }
+                code @ "store.read_only" => (code, "the database takes no writes; see the server's log"),
+                code @ "store.unreachable" => (code, "the database cannot be reached; see the server's log"),
                 _ => ("store.unready", "the store cannot be read; see the server's log"),
             };
             Err(Error::busy(code, text).into())

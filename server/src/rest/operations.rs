@@ -108,9 +108,12 @@ async fn catch_up(app: &App, tenant: &Tenant, id: ConversationId, seq: u64) -> R
             return Ok(());
         }
         if began.elapsed() >= CATCH_UP {
-            let text = format!(
-                "{id} ends at {head} here, and Everturn-Seq says that you have seen {seq}; try again, or ask a server of the primary"
-            );
+            let advice = match app.store.is_read_only() {
+                true => "try again, or ask a server that writes",
+                false => "no server has that event: look where the number comes from",
+            };
+            let text =
+                format!("{id} ends at {head} here, and Everturn-Seq says that you have seen {seq}; {advice}");
             return Err(Error::busy("store.behind", text));
         }
         tokio::time::sleep(CATCH_UP_PAUSE).await;

@@ -12,7 +12,7 @@ use everturn_core::chain::Hash;
 use everturn_core::id::TenantName;
 use everturn_core::time::Timestamp;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Held while the mark of the place is renewed, by one process at a time.
@@ -20,9 +20,45 @@ const MARKING: i64 = 0x6576_6572_6d61_726b;
 /// Time for which a renewed mark is known to be ours.
 const MARK_VALID: Duration = Duration::from_secs(10);
 
+/// A place that is opened when it is first used: whoever only reads words needs no credentials for it.
+#[derive(Default)]
+pub struct LazyPlace(OnceLock<Place>);
+
+impl From<Place> for LazyPlace {
+    fn from(place: Place) -> LazyPlace {
+        LazyPlace(place.into())
+    }
+}
+
+impl LazyPlace {
+    fn get(&self, link: &Link) -> Result<&Place, Error> {
+        if self.0.get().is_none()
+            && let Some(place) = open(link, true)?
+        {
+            // Another thread may have been faster.
+            let _ = self.0.set(place);
+        }
+        self.0.get().ok_or_else(|| Error::internal("assets.place", "the assets are in the database"))
+    }
+}
+
 /// Opens the place of the bytes; `None` if that is the database. The URL of the store may name it; the database
 /// remembers it, so that all processes use the same.
-pub fn place(link: &Link, read_only: bool) -> Result<Option<Place>, Error> {
+pub fn place(link: &Link) -> Result<Option<Place>, Error> {
+    open(link, false)
+}
+
+/// The place for a process that only reads. One that the URL names is opened now, since it may be a wrong one.
+pub fn place_to_read(link: &Link) -> Result<Option<LazyPlace>, Error> {
+    if link.assets.is_some() {
+        return Ok(open(link, true)?.map(LazyPlace::from));
+    }
+    let db = Db::begin(link, Scope::All, Mode::Read)?;
+    let row = db.query_one("SELECT 1 FROM store_identity WHERE assets IS NOT NULL", &[])?;
+    Ok(row.map(|_| LazyPlace::default()))
+}
+
+fn open(link: &Link, read_only: bool) -> Result<Option<Place>, Error> {
     let db = Db::begin(link, Scope::All, if read_only { Mode::Read } else { Mode::Write })?;
     let sql = "SELECT id::text, assets, EXISTS (SELECT 1 FROM asset_bytes) FROM store_identity";
     // Held while a place is chosen, so that processes that start together agree.
@@ -103,7 +139,8 @@ struct Placed(Arc<Postgres>);
 
 impl Placed {
     fn place(&self) -> Result<&Place, Error> {
-        self.0.place.as_ref().ok_or_else(|| Error::internal("assets.place", "the assets are in the database"))
+        let none = || Error::internal("assets.place", "the assets are in the database");
+        self.0.place.as_ref().ok_or_else(none)?.get(&self.0.link)
     }
 }
 

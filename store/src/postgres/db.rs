@@ -295,6 +295,40 @@ fn unreachable(text: String) -> Error {
     Error::busy("store.unreachable", text)
 }
 
+const CHECK_HOST: &str = "check the host in the URL, or the name server";
+
+/// Errors of PgBouncer about the URL, which have the code of a broken connection.
+fn refused_by_pooler(text: &str) -> Option<Error> {
+    if text.contains("unsupported startup parameter") {
+        let advice = "leave it out of the URL, or name it in ignore_startup_parameters of PgBouncer";
+        return Some(Error::invalid("store.url", format!("{text}; {advice}")));
+    }
+    (text.contains("does not exist") || text.contains("no such database"))
+        .then(|| Error::invalid("store.absent", format!("{text}; name it in the settings of the pooler")))
+}
+
+/// Errors of the client while it connects that no second attempt mends. It tells them apart by their words only.
+fn refused_at_connecting(failed: &tokio_postgres::Error, text: &str) -> Option<Error> {
+    let source = std::error::Error::source(failed).map(ToString::to_string).unwrap_or_default();
+    let (code, advice) = match failed.to_string().as_str() {
+        _ if source == "password missing" => {
+            ("store.denied", "name it in the URL: postgres://USER:PASSWORD@HOST/DATABASE")
+        }
+        "authentication error" => ("store.denied", "check user, password and channel_binding in the URL"),
+        "invalid configuration" => ("store.url", "use postgres://USER:PASSWORD@HOST:PORT/DATABASE"),
+        "error performing TLS handshake" if source == "server does not support TLS" => {
+            ("store.url", "set ssl = on there, or sslmode=disable in the URL if the network between is safe")
+        }
+        _ => return None,
+    };
+    Some(Error::invalid(code, format!("{text}; {advice}")))
+}
+
+/// Whether the name of the host is not known. That may pass, like any failure of a network.
+fn is_unknown_host(failed: &tokio_postgres::Error) -> bool {
+    std::error::Error::source(failed).is_some_and(|source| source.to_string().starts_with("failed to lookup"))
+}
+
 pub fn explain(failed: &tokio_postgres::Error) -> Broken {
     let text = match failed.as_db_error() {
         Some(told) => format!("PostgreSQL: {} ({})", told.message(), told.code().code()),
@@ -305,6 +339,14 @@ pub fn explain(failed: &tokio_postgres::Error) -> Broken {
     };
     let code = failed.code();
     let class = code.map_or("", |code| &code.code()[..2]);
+    let refused = match code {
+        Some(_) if class == "08" => refused_by_pooler(&text),
+        Some(_) => None,
+        None => refused_at_connecting(failed, &text),
+    };
+    if let Some(error) = refused {
+        return Broken { error, by_data: false, again: false, lost: false, held: false };
+    }
     let again = matches!(code, Some(c) if *c == SqlState::T_R_SERIALIZATION_FAILURE || *c == SqlState::T_R_DEADLOCK_DETECTED);
     let mut lost = false;
     let error = match (class, code) {
@@ -348,7 +390,7 @@ pub fn explain(failed: &tokio_postgres::Error) -> Broken {
         }
         ("08" | "57", _) | (_, None) => {
             lost = true;
-            unreachable(format!("{text}; try again"))
+            unreachable(format!("{text}; {}", if is_unknown_host(failed) { CHECK_HOST } else { "try again" }))
         }
         (_, Some(c))
             if [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT].contains(c) =>

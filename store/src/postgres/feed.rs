@@ -8,6 +8,7 @@
 use super::Postgres;
 use super::db::{Db, Mode, Scope};
 use super::link::{Hosts, Link};
+use super::ready::Readiness;
 use super::rows;
 use crate::{ChangedConversation, Elsewhere, News};
 use everturn_core::Error;
@@ -143,6 +144,7 @@ fn key(row: &Row, column: usize) -> Result<Key, Error> {
 /// This process among those that share the store.
 pub struct Node {
     pub no: i64,
+    pub ready: Readiness,
     cursor: Mutex<Cursor>,
     bell: Arc<Bell>,
 }
@@ -183,11 +185,13 @@ impl Node {
         let cursor = Cursor::now(&Db::begin(link, Scope::All, Mode::Read)?)?;
         let bell = Arc::<Bell>::default();
         link.runtime.spawn(listen(link.hosts.clone(), no, bell.clone()));
-        Ok(Node { no, cursor: Mutex::new(cursor), bell })
+        let ready = Readiness::start(&link.runtime, link.hosts.clone());
+        Ok(Node { no, ready, cursor: Mutex::new(cursor), bell })
     }
 
-    /// Tells the others that something was committed, soon and not more often than they can be told.
-    pub fn tell(&self) {
+    /// Notes that something was committed, and tells the others, soon and not more often than they can be told.
+    pub fn committed(&self) {
+        self.ready.committed();
         self.bell.tell.notify_one();
     }
 

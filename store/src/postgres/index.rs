@@ -264,8 +264,7 @@ impl Provenance for Postgres {
         let (db, lineage) = self.reading(key)?;
         let row = read::turn_row(&db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;
         let message = read::stored(&db, &lineage, row.clone())?.message();
-        let lookup = InDatabase { db: &db, buffer: &RefCell::default(), key, parent: None };
-        let mut events = copies(turn, &lookup)?;
+        let mut events = copies(turn, &InDatabase::new(&db, &RefCell::default(), key))?;
         let (Some(message), Some(level)) = (message, lineage.owner(row.seq)) else { return Ok(events) };
         let words = Words::of(&message);
         let buckets: Vec<i32> = words.buckets().into_iter().map(i32::from).collect();
@@ -384,6 +383,7 @@ impl Maintenance for Postgres {
             };
             let mut fresh = write::new_conversation(&key, old.created, fork);
             let buffer = RefCell::new(Buffer::default());
+            let lookup = InDatabase::new(&db, &buffer, &key);
             let mut after = lineage.levels[0].floor;
             loop {
                 let page = read::events(&db, &lineage, after, 1000)?;
@@ -391,7 +391,6 @@ impl Maintenance for Postgres {
                 after = last;
                 for event in &page {
                     let mut changes = Changes::default();
-                    let lookup = InDatabase { db: &db, buffer: &buffer, key: &key, parent: None };
                     write::fold(&mut fresh, event, &mut changes, &lookup)?;
                     buffer.borrow_mut().changes(&key.tenant, no, changes);
                 }

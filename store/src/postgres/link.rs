@@ -142,6 +142,11 @@ impl Hosts {
         self.last.store(at, Ordering::SeqCst);
         Ok(connected)
     }
+
+    /// Cancels the statement that a session is waiting for.
+    pub async fn cancel(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
+        client.cancel_token().cancel_query(self.tls.clone()).await
+    }
 }
 
 /// For the pool, whose own connector asks the hosts one after the other.

@@ -11,19 +11,51 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{
-    AssetRow, EventRef, Fork, ForkParent, ForkPoint, Level, Lookup, Statement, StatementsOf, SummaryRow,
-    Traces, Turns,
+    Action, AssetRow, EventRef, Fork, ForkParent, ForkPoint, Level, Lookup, Statement, StatementsOf,
+    SummaryRow, Traces, Turns,
 };
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use tokio_postgres::Row;
 
+/// Lookups for one request: nothing is written before its plan is made.
 pub struct InDatabase<'a> {
-    pub db: &'a Db,
-    pub buffer: &'a RefCell<Buffer>,
-    pub key: &'a Key,
+    db: &'a Db,
+    buffer: &'a RefCell<Buffer>,
+    key: &'a Key,
     /// Origin of a fork that is being made.
-    pub parent: Option<Parent>,
+    parent: Option<Parent>,
+    line: OnceCell<Lineage>,
+    /// Turns and hashes that were read at once; `None` for those that are not there.
+    turns: HashMap<TurnId, Option<TurnRow>>,
+    hashes: HashMap<u64, Option<Hash>>,
+}
+
+impl<'a> InDatabase<'a> {
+    pub fn new(db: &'a Db, buffer: &'a RefCell<Buffer>, key: &'a Key) -> InDatabase<'a> {
+        let (line, turns, hashes) = Default::default();
+        InDatabase { db, buffer, key, parent: None, line, turns, hashes }
+    }
+
+    /// For the plan of an action on a conversation that ends at `head`. What its many events look up is read here at once.
+    pub fn planning(
+        db: &'a Db,
+        buffer: &'a RefCell<Buffer>,
+        key: &'a Key,
+        action: &Action,
+        head: u64,
+    ) -> Result<InDatabase<'a>, Error> {
+        let mut found = InDatabase { parent: action.parent(), ..InDatabase::new(db, buffer, key) };
+        let (turns, seqs) = (action.turns(), action.restored(head));
+        if !turns.is_empty() {
+            found.turns = read::turn_rows(found.db()?, found.line()?, &turns)?;
+        }
+        if !seqs.is_empty() {
+            found.hashes = read::hashes_at(found.db()?, found.line()?, &seqs)?;
+        }
+        Ok(found)
+    }
 }
 
 impl InDatabase<'_> {
@@ -32,13 +64,17 @@ impl InDatabase<'_> {
         Ok(self.db)
     }
 
-    fn line(&self) -> Result<Lineage, Error> {
-        let none = || Lineage { tenant: self.key.tenant.clone(), levels: Vec::new() };
-        match (read::lineage_of(self.db()?, self.key)?, self.parent) {
-            (Some(lineage), _) => Ok(lineage),
-            (None, Some(parent)) => Ok(self.inherited(parent)?.unwrap_or_else(none)),
-            (None, None) => Ok(none()),
+    fn line(&self) -> Result<&Lineage, Error> {
+        if let Some(line) = self.line.get() {
+            return Ok(line);
         }
+        let none = || Lineage { tenant: self.key.tenant.clone(), levels: Vec::new() };
+        let line = match (read::lineage_of(self.db()?, self.key)?, self.parent) {
+            (Some(lineage), _) => lineage,
+            (None, Some(parent)) => self.inherited(parent)?.unwrap_or_else(none),
+            (None, None) => none(),
+        };
+        Ok(self.line.get_or_init(|| line))
     }
 
     /// Lineage of a fork before it exists: no level of its own yet, and those above up to its origin.
@@ -58,7 +94,10 @@ impl InDatabase<'_> {
 
 impl Turns for InDatabase<'_> {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
-        read::turn_row(self.db()?, &self.line()?, id)
+        match self.turns.get(&id) {
+            Some(known) => Ok(known.clone()),
+            None => read::turn_row(self.db()?, self.line()?, id),
+        }
     }
 }
 
@@ -94,11 +133,14 @@ impl Lookup for InDatabase<'_> {
     }
 
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
-        read::hash_at(self.db()?, &self.line()?, seq)
+        match self.hashes.get(&seq) {
+            Some(known) => Ok(*known),
+            None => read::hash_at(self.db()?, self.line()?, seq),
+        }
     }
 
     fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
-        read::fallen_after(self.db()?, &self.line()?, seq)
+        read::fallen_after(self.db()?, self.line()?, seq)
     }
 
     fn erased_since(&self, mark: u64) -> Result<Option<Vec<EventRef>>, Error> {

@@ -2,7 +2,7 @@
 //!
 //! `link` joins the async client and the sync traits, `db` is one transaction, `migrations` makes and changes the
 //! tables, `feed` has the news of other processes, `leases` shares work with them, `write` writes a batch, `lookup`
-//! answers a plan, `read` has all queries, `index`, `keys`, `assets` and `backup` are the traits, `tls` encrypts, `recall`
+//! answers a plan, `ready` knows whether commits succeed, `read` has all queries, `index`, `keys`, `assets` and `backup` are the traits, `tls` encrypts, `recall`
 //! is the index of recall, which all processes share.
 
 mod assets;
@@ -16,14 +16,15 @@ mod link;
 mod lookup;
 mod migrations;
 mod read;
+mod ready;
 mod recall;
 mod rows;
 mod tls;
 mod together;
 mod write;
 
-use crate::assets::Place;
-use crate::{Committed, Log};
+use crate::{Committed, Log, Unwritten};
+use assets::LazyPlace;
 use db::{Broken, Db, Mode, Scope};
 use everturn_core::Error;
 use everturn_core::error::code;
@@ -52,12 +53,12 @@ pub struct Postgres {
     failed: Mutex<BTreeSet<String>>,
     /// Last look for tenants with many vectors.
     indexes_looked_after: Mutex<Option<Instant>>,
-    /// Whether there is a table of vectors.
-    has_vectors: bool,
+    /// Why there is no table of vectors.
+    without_vectors: Option<String>,
     /// `None` if it was opened for reading only.
     node: Option<Node>,
     /// Place of assets, if it is not the database.
-    place: Option<Place>,
+    place: Option<LazyPlace>,
     /// Conversations that another process kept locked when they were last to be written.
     held: Mutex<BTreeSet<Key>>,
     /// Last time that the mark of the place was renewed.
@@ -83,22 +84,28 @@ impl Postgres {
         let link = Link::open(url)?;
         link.check_pooler()?;
         migrations::run(&link)?;
-        let place = assets::place(&link, false)?;
-        let has_vectors = recall::prepare(&link, false)?;
+        let place = assets::place(&link)?.map(LazyPlace::from);
+        let without_vectors = recall::prepare(&link, false)?;
         let node = Some(Node::join(&link)?);
-        Ok(Postgres::over(link, node, place, has_vectors))
+        Ok(Postgres::over(link, node, place, without_vectors))
     }
 
     /// Connects for reading only: a standby will do. Tables of an earlier version are an error.
     pub fn open_read_only(url: &str) -> Result<Postgres, Error> {
         let link = Link::open(url)?;
         migrations::check(&link)?;
-        let place = assets::place(&link, true)?;
-        let has_vectors = recall::prepare(&link, true)?;
-        Ok(Postgres::over(link, None, place, has_vectors))
+        let place = assets::place_to_read(&link)?;
+        let without_vectors = recall::prepare(&link, true)?;
+        link.runtime.spawn(ready::report_replay(link.hosts.clone()));
+        Ok(Postgres::over(link, None, place, without_vectors))
     }
 
-    fn over(link: Link, node: Option<Node>, place: Option<Place>, has_vectors: bool) -> Postgres {
+    fn over(
+        link: Link,
+        node: Option<Node>,
+        place: Option<LazyPlace>,
+        without_vectors: Option<String>,
+    ) -> Postgres {
         let (claim, embedding, failed, indexes_looked_after) = Default::default();
         let (marked, held, together) = Default::default();
         Postgres {
@@ -106,7 +113,7 @@ impl Postgres {
             embedding,
             failed,
             indexes_looked_after,
-            has_vectors,
+            without_vectors,
             node,
             place,
             marked,
@@ -213,25 +220,34 @@ type Sent = (Proof, Answers);
 impl Log for Postgres {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
         let began = Instant::now();
-        let mut answers = self.commit_free(batch.clone());
-        // In their order: all requests about a conversation are left out together.
-        let left = |answers: &Answers| -> Vec<usize> {
-            let is_held = |nth: &usize| matches!(&answers[*nth], Err(error) if error.is(code::HELD));
-            (0..answers.len()).filter(is_held).collect()
-        };
-        loop {
-            let left = left(&answers);
-            if left.is_empty() || began.elapsed() > HELD_MAX {
-                return answers;
+        let mut answers = self.commit_free(batch);
+        while began.elapsed() <= HELD_MAX {
+            // In their order: all requests about a conversation are left out together.
+            let held = answers.iter_mut().enumerate().filter_map(|(nth, answer)| {
+                let write = answer.as_mut().err()?.held.take()?;
+                Some((nth, *write))
+            });
+            let (left, writes): (Vec<usize>, Vec<Write>) = held.unzip();
+            if left.is_empty() {
+                break;
             }
             thread::sleep(HELD_PAUSE);
-            let again = self.commit_free(left.iter().map(|nth| batch[*nth].clone()).collect());
+            let again = self.commit_free(writes);
             left.into_iter().zip(again).for_each(|(nth, answer)| answers[nth] = answer);
         }
+        answers.into_iter().map(|answer| answer.map_err(|unwritten| unwritten.error)).collect()
     }
 
-    fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
+    fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Unwritten>> {
         let (count, began) = (batch.len(), Instant::now());
+        let answered = |answers: Answers, batch: Vec<Write>| -> Vec<Result<Committed, Unwritten>> {
+            let unwritten = |error: Error, write| {
+                let held = error.is(code::HELD).then(|| Box::new(write));
+                Unwritten { error, held }
+            };
+            let both = answers.into_iter().zip(batch);
+            both.map(|(answer, write)| answer.map_err(|error| unwritten(error, write))).collect()
+        };
         let (mut tries, mut sent) = (0, None);
         let mut locks = match self.held.lock() {
             held if batch.iter().any(|write| held.contains(&write.key)) => Locks::Free,
@@ -244,12 +260,15 @@ impl Log for Postgres {
             }
             match self.try_commit(batch.clone(), &mut sent, locks) {
                 Ok(answers) => {
-                    self.node.iter().for_each(Node::tell);
-                    return answers;
+                    if answers.iter().flatten().any(|committed| !committed.repeated) {
+                        self.node.iter().for_each(Node::committed);
+                    }
+                    return answered(answers, batch);
                 }
                 // One request fails the whole batch: retry each by itself.
                 Err(broken) if broken.by_data && count > 1 => {
-                    return batch.into_iter().flat_map(|request| self.commit(vec![request])).collect();
+                    let alone = batch.into_iter().flat_map(|request| self.commit(vec![request]));
+                    return alone.map(|answer| answer.map_err(Unwritten::from)).collect();
                 }
                 Err(broken) if broken.held && locks == Locks::Soon => locks = Locks::Free,
                 Err(broken) if (broken.again || broken.held) && tries < TRIES => tries += 1,
@@ -268,18 +287,11 @@ impl Log for Postgres {
                 ),
             ),
         };
-        vec![Err(error); count]
+        answered(vec![Err(error); count], batch)
     }
 
     fn ready(&self) -> Result<(), Error> {
-        let standby = self.of_all()?.query_one("SELECT pg_is_in_recovery()", &[])?;
-        if standby.map_or(Ok(false), |row| rows::get(&row, 0))? {
-            return Err(Error::busy(
-                "store.standby",
-                "this PostgreSQL server is a standby; name the primary, or target_session_attrs=read-write, in the URL",
-            ));
-        }
-        Ok(())
+        self.node()?.ready.check()
     }
 
     fn stored_events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {

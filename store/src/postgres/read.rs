@@ -108,6 +108,19 @@ pub fn hash_at(db: &Db, lineage: &Lineage, seq: u64) -> Result<Option<Hash>, Err
     row.map(|row| rows::bytes(&row, 0).map(Hash)).transpose()
 }
 
+/// The hashes of several events, in one statement.
+pub fn hashes_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64, Option<Hash>>, Error> {
+    let owned = seqs.iter().filter_map(|seq| Some((lineage.owner(*seq)?.no, signed(*seq))));
+    let (nos, places): (Vec<i64>, Vec<i64>) = owned.unzip();
+    let sql = "SELECT e.seq, e.hash FROM unnest($1::bigint[], $2::bigint[]) AS n (conversation, seq)
+         JOIN events e ON e.tenant = $3 AND e.conversation = n.conversation AND e.seq = n.seq";
+    let mut found: HashMap<u64, Option<Hash>> = seqs.iter().map(|seq| (*seq, None)).collect();
+    for row in &db.query(sql, &[&nos, &places, &lineage.tenant.as_str()])? {
+        found.insert(rows::unsigned(row, 0)?, Some(Hash(rows::bytes(row, 1)?)));
+    }
+    Ok(found)
+}
+
 /// A page of events. The event before it is read as well, for the hash before the first.
 pub fn events(db: &Db, lineage: &Lineage, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
     let (nos, floors, caps) = lineage.arrays();
@@ -179,20 +192,32 @@ pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64
 }
 
 pub fn turn_row(db: &Db, lineage: &Lineage, id: TurnId) -> Result<Option<TurnRow>, Error> {
+    Ok(turn_rows(db, lineage, &[id])?.remove(&id).flatten())
+}
+
+/// Several turns as a conversation sees them, in one statement.
+pub fn turn_rows(
+    db: &Db,
+    lineage: &Lineage,
+    ids: &[TurnId],
+) -> Result<HashMap<TurnId, Option<TurnRow>>, Error> {
     let (nos, _, _) = lineage.arrays();
     let sql = format!(
-        "SELECT {TURN_COLUMNS}, t.conversation FROM turn_rows t WHERE t.tenant = $3 AND t.conversation = ANY ($1) AND t.id = $2"
+        "SELECT {TURN_COLUMNS}, t.conversation FROM turn_rows t WHERE t.tenant = $3 AND t.conversation = ANY ($1) AND t.id = ANY ($2)"
     );
-    let found = db.query(&sql, &[&nos, &&id.to_bytes()[..], &lineage.tenant.as_str()])?;
-    for (depth, level) in lineage.levels.iter().enumerate() {
-        for row in &found {
-            if rows::get::<i64>(row, 11)? == level.no {
-                let row = rows::turn(row)?;
-                return Ok((row.seq <= level.cap).then(|| lineage.seen(depth, row)));
-            }
+    let bytes: Vec<Vec<u8>> = ids.iter().map(|id| id.to_bytes().to_vec()).collect();
+    let mut by_level: HashMap<i64, Vec<TurnRow>> = HashMap::new();
+    for row in &db.query(&sql, &[&nos, &bytes, &lineage.tenant.as_str()])? {
+        by_level.entry(rows::get(row, 11)?).or_default().push(rows::turn(row)?);
+    }
+    let mut found: HashMap<TurnId, Option<TurnRow>> = ids.iter().map(|id| (*id, None)).collect();
+    // From the oldest on: where several levels have a turn, the row of the youngest counts.
+    for (depth, level) in lineage.levels.iter().enumerate().rev() {
+        for row in by_level.remove(&level.no).unwrap_or_default() {
+            found.insert(row.id, (row.seq <= level.cap).then(|| lineage.seen(depth, row)));
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
 /// Turns of a level `l` as far as it is read. Where several levels have one, that of the youngest.

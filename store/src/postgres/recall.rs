@@ -334,7 +334,7 @@ impl RecallIndex for Postgres {
         };
         let number = |row: Option<tokio_postgres::Row>| row.map_or(Ok(0), |row| rows::unsigned(&row, 0));
         let events = number(db.query_one(&events, &[&name])?)?;
-        let vectors = match model.filter(|_| self.has_vectors) {
+        let vectors = match model.filter(|_| self.without_vectors.is_none()) {
             Some(model) => {
                 let sql = format!(
                     "SELECT coalesce(sum(coalesce(m.waiting, t.entries)), 0)::bigint FROM recall_tenants t
@@ -360,7 +360,7 @@ impl RecallIndex for Postgres {
         let left = db.query_one("SELECT 1 FROM recall_tenants WHERE removed LIMIT 1", &[])?.is_some();
         if freed > 0 {
             db.commit()?;
-            let vectors = if self.has_vectors { ", recall_vectors" } else { "" };
+            let vectors = if self.without_vectors.is_none() { ", recall_vectors" } else { "" };
             self.link.outside(&format!("VACUUM recall_entries, recall_words{vectors}"))?;
         }
         Ok(!left)

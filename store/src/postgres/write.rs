@@ -616,8 +616,8 @@ impl<'a> Batch<'a> {
         };
         let plan = {
             let conversation = existing.as_ref().map(|(_, conversation)| &**conversation);
-            let parent = action.parent();
-            let lookup = InDatabase { db: self.db, buffer: &self.buffer, key: &key, parent };
+            let head = conversation.map_or(0, |conversation| conversation.head.seq);
+            let lookup = InDatabase::planning(self.db, &self.buffer, &key, &action, head)?;
             write::plan(&key, action, Existing { conversation, answered }, &lookup)?
         };
         let there = |existing: Option<(i64, Arc<Conversation>)>| existing.ok_or_else(|| write::absent(&key));

@@ -292,7 +292,7 @@ fn read_beside(
 }
 
 impl<T: Ground + Send + Sync> VectorSearch for T {
-    fn without_vectors(&self) -> Option<&'static str> {
+    fn without_vectors(&self) -> Option<&str> {
         None
     }
 

@@ -10,13 +10,13 @@ use crate::process::Serving;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-fn url(ports: &[u16]) -> String {
+pub fn url(ports: &[u16]) -> String {
     let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let attributes = if ports.len() > 1 { "target_session_attrs=read-write&" } else { "" };
     format!("postgres://everturn@{}/everturn?{attributes}connect_timeout=2", hosts.join(","))
 }
 
-fn serve(shell: &Shell, url: &str) -> Serving {
+pub fn serve(shell: &Shell, url: &str) -> Serving {
     Serving::start(shell, &["--store", url])
 }
 
@@ -223,7 +223,9 @@ fn a_standby_answers_with_what_the_client_has_seen_or_says_that_it_is_behind() {
             request(&reader.address(), &head, &Value::Null, &format!("everturn-seq: {seen}\r\n")).unwrap()
         };
         let (status, refused) = append(&reader);
-        assert_eq!((status, refused["code"].as_str()), (400, Some("store.opened_read_only")));
+        assert_eq!((status, refused["code"].as_str()), (403, Some("store.opened_read_only")));
+        assert!(refused["detail"].as_str().unwrap().starts_with("this server only reads"), "{refused}");
+        assert!(reader.greeting.contains("for reading only"), "{}", reader.greeting);
         assert_eq!(append(&writer).0, 201);
         let (status, page) = read(2);
         assert_eq!((status, page["data"].as_array().unwrap().len()), (200, 1), "{page}");
@@ -233,6 +235,14 @@ fn a_standby_answers_with_what_the_client_has_seen_or_says_that_it_is_behind() {
         let (status, behind) = read(3);
         assert_eq!((status, behind["code"].as_str()), (503, Some("store.behind")), "{behind}");
         assert_eq!(read(2).0, 200);
+        assert!(behind["detail"].as_str().unwrap().contains("ask a server that writes"), "{behind}");
+        // The servers of the primary write every second, so the last transaction here gets old.
+        until("it is reported how old the data is", || {
+            let metrics = reader.ask("GET /metrics", "");
+            let age =
+                metrics.split("\neverturn_replay_age_seconds ").nth(1).and_then(|rest| rest.lines().next());
+            age.is_some_and(|age| age.parse::<f64>().unwrap() > 3.0)
+        });
         standby.sql("SELECT pg_wal_replay_resume()");
         let (status, page) = read(3);
         assert_eq!((status, page["data"].as_array().unwrap().len()), (200, 2), "{page}");

@@ -95,6 +95,11 @@ fn recall_is_indexed_by_a_command() {
         shell.ok(&["append", &id, "the harbour is closed on Mondays"]);
         let source = format!("sqlite:{}", shell.path("store.db").display());
         shell.ok(&["copy", "--from", &source, "--to", &url]);
+        // The extension is missing, which is nothing to a command that makes no vectors.
+        let made = shell.run(&["new", "--store", &url, "--tenant", "acme"]);
+        assert!(made.code == 0 && !made.err.contains("pgvector"), "{}", made.err);
+        let next = format!("append @last 'hello' --store {url} --tenant acme");
+        assert!(made.err.contains(&next), "{}", made.err);
         let indexed = shell.ok(&["recall", "--index", "--embedder", "none", "--store", &url]);
         assert_eq!(indexed, "everything is indexed\n");
         let found = shell.ok(&["recall", "harbour", "--embedder", "none", "--store", &url]);

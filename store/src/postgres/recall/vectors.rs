@@ -34,7 +34,7 @@ const INDEXES_EVERY: Duration = Duration::from_secs(60);
 /// First key of the locks of those who embed a tenant's entries.
 const EMBEDDING_LOCK: i32 = 0x6576_7472;
 
-const WITHOUT: &str = "the database has no extension pgvector, so only words were compared; install it, have a superuser run \
+const WITHOUT: &str = "the database has no extension pgvector, so only words are compared; install it, have a superuser run \
      `CREATE EXTENSION vector` in this database, and restart the server to find by meaning";
 
 const TABLE: &str = "to_regclass('recall_vectors')";
@@ -51,27 +51,49 @@ pub fn has_table(db: &Db) -> Result<bool, Error> {
     has(db, TABLE)
 }
 
-/// Makes the table of vectors, if the extension is there or can be created. Returns whether there is one.
-pub fn prepare(link: &Link, read_only: bool) -> Result<bool, Error> {
+/// Makes the table of vectors, if the extension is there or can be created. Returns why there is none, and what to do.
+pub fn prepare(link: &Link, read_only: bool) -> Result<Option<String>, Error> {
     let now = |name: &str| has(&Db::begin(link, Scope::All, Mode::Read)?, name);
-    let (table, extension) = (TABLE, "to_regtype('halfvec')");
-    if now(table)? || read_only {
-        return now(table);
+    if now(TABLE)? {
+        return Ok(None);
     }
+    if read_only {
+        return Ok(Some(WITHOUT.into()));
+    }
+    let extension = "to_regtype('halfvec')";
     if !now(extension)? {
         // Allowed for superusers, and for owners of the database where it is a trusted extension.
-        let made = link.outside("CREATE EXTENSION IF NOT EXISTS vector");
+        if let Err(error) = link.outside("CREATE EXTENSION IF NOT EXISTS vector") {
+            tracing::debug!(%error, "the extension pgvector cannot be created");
+        }
         if !now(extension)? {
-            let why = made.err().map(|error| error.to_string()).unwrap_or_default();
-            tracing::warn!(why, "{WITHOUT}");
-            return Ok(false);
+            return Ok(Some(unusable(&Db::begin(link, Scope::All, Mode::Read)?)?));
         }
     }
     migrations::once(link, |db| match has_table(db)? {
         true => Ok(()),
         false => db.batch(include_str!("../vectors.sql")),
     })?;
-    Ok(true)
+    Ok(None)
+}
+
+/// Why the types of the extension are not found.
+fn unusable(db: &Db) -> Result<String, Error> {
+    let sql = "SELECT n.nspname::text, n.nspname = ANY (current_schemas(true)), e.extversion::text, current_user::text, current_schema()::text
+         FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'";
+    let Some(row) = db.query_one(sql, &[])? else { return Ok(WITHOUT.into()) };
+    let text = |column| rows::get::<String>(&row, column);
+    let (schema, version, role, own) = (text(0)?, text(2)?, text(3)?, text(4)?);
+    Ok(match rows::get(&row, 1)? {
+        true => format!(
+            "the extension pgvector is of version {version}, so only words are compared; install 0.8 or later, and run \
+             `ALTER EXTENSION vector UPDATE`"
+        ),
+        false => format!(
+            "the extension pgvector is in the schema {schema}, where the role {role} does not look, so only words are compared; \
+             run `ALTER ROLE {role} SET search_path = {own}, {schema}`, and restart the server"
+        ),
+    })
 }
 
 /// A model of a tenant.
@@ -314,8 +336,8 @@ impl Postgres {
 }
 
 impl VectorSearch for Postgres {
-    fn without_vectors(&self) -> Option<&'static str> {
-        (!self.has_vectors).then_some(WITHOUT)
+    fn without_vectors(&self) -> Option<&str> {
+        self.without_vectors.as_deref()
     }
 
     fn find_near(
@@ -326,7 +348,7 @@ impl VectorSearch for Postgres {
         filter: &Filter,
         limit: usize,
     ) -> Result<Vec<Proposal>, Error> {
-        if !self.has_vectors {
+        if self.without_vectors.is_some() {
             return Ok(Vec::new());
         }
         let db = self.of(tenant)?;
@@ -395,7 +417,7 @@ impl VectorSearch for Postgres {
         entries: &[EntryNo],
     ) -> Result<Vec<Option<f64>>, Error> {
         let mut near = vec![None; entries.len()];
-        if !self.has_vectors || entries.is_empty() {
+        if self.without_vectors.is_some() || entries.is_empty() {
             return Ok(near);
         }
         let db = self.of(tenant)?;
@@ -416,7 +438,7 @@ impl VectorSearch for Postgres {
         wanted: Option<(&TenantName, &[EntryNo])>,
         limit: usize,
     ) -> Result<Vec<Unembedded>, Error> {
-        if !self.has_vectors || self.node.is_none() {
+        if self.without_vectors.is_some() || self.node.is_none() {
             return Ok(Vec::new());
         }
         if let Some((tenant, first)) = wanted {
@@ -452,7 +474,7 @@ impl VectorSearch for Postgres {
         model: &str,
         vectors: Vec<(EntryNo, Vec<f32>)>,
     ) -> Result<(), Error> {
-        if !self.has_vectors {
+        if self.without_vectors.is_some() {
             return Ok(());
         }
         let Some(db) = self.changing(tenant)? else { return Ok(()) };
@@ -494,7 +516,7 @@ impl VectorSearch for Postgres {
 
     fn keep_vectors_of(&self, model: &str, limit: usize) -> Result<usize, Error> {
         let mut dropped = 0;
-        if !self.has_vectors {
+        if self.without_vectors.is_some() {
             return Ok(dropped);
         }
         let sql = "SELECT DISTINCT tenant FROM recall_models WHERE name <> $1";

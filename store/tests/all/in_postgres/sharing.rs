@@ -9,10 +9,12 @@ use everturn_core::id::Key;
 use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, Write};
 use everturn_store::assets::Place;
-use everturn_store::conformance::{Database, Maker, create, tenant};
+use everturn_store::conformance::{Database, Maker, create, done, restoration, tenant};
+use everturn_store::memory::Memory;
 use everturn_store::postgres::{self, Postgres};
 use everturn_store::{
-    Assets, CheckedLog, ConversationIndex, ConversationQuery, Elsewhere, Leases, Log, Work, WorkDone,
+    Assets, CheckedLog, ConversationIndex, ConversationQuery, Elsewhere, Leases, Log, VectorSearch, Work,
+    WorkDone,
 };
 use std::sync::Arc;
 
@@ -150,6 +152,18 @@ fn connections_are_encrypted_and_certificates_are_checked() {
     refused(with("&sslmode=verify-ca"), "store.url", "sslrootcert=FILE");
     refused(with("&sslmode=always"), "store.url", "verify-full");
     refused(with("&sslmode=verify-full&sslrootcert=/nowhere"), "store.certificate", "/nowhere");
+    // What no second attempt mends.
+    refused(
+        postgres::run(&server.replace(":secret@", "@"), encrypted),
+        "store.denied",
+        "password missing; name it in the URL",
+    );
+    refused(
+        postgres::run(&server.replace("localhost", "nowhere.invalid"), encrypted),
+        "store.unreachable",
+        "check the host",
+    );
+    refused(postgres::run("postgres:///everturn", encrypted), "store.url", "; use postgres://");
     // The whole store over an encrypted connection, with the one that listens.
     let name = format!("tls_{}", std::process::id());
     postgres::run(&server, &format!("CREATE DATABASE {name}")).unwrap();
@@ -165,8 +179,8 @@ fn connections_are_encrypted_and_certificates_are_checked() {
     if let Ok(plain) = std::env::var("EVERTURN_TEST_POSTGRES") {
         refused(
             postgres::run(&plain.replace("sslmode=disable", "sslmode=require"), "SELECT 1"),
-            "store.unreachable",
-            "TLS",
+            "store.url",
+            "sslmode=disable",
         );
         postgres::run(&plain.replace("sslmode=disable", "sslmode=prefer"), "SELECT 1").unwrap();
     }
@@ -256,7 +270,8 @@ fn a_conversation_that_is_locked_holds_back_no_other() {
                 say(&busy, &format!("second {nth}")),
             ];
             let answers = store.commit_free(batch.clone());
-            let codes: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(Error::code)).collect();
+            let codes: Vec<_> =
+                answers.iter().map(|answer| answer.as_ref().err().map(|e| e.error.code())).collect();
             assert_eq!(codes, [Some("store.held"), None, Some("store.held")]);
             // Known to be locked.
             let answers = store.commit_free(vec![say(&free, "again"), batch[0].clone()]);
@@ -437,4 +452,58 @@ fn a_new_process_finds_turns_of_one_that_died_long_ago() {
     assert_eq!(orphaned(), [(key.clone(), turn)]);
     database.run("DELETE FROM nodes WHERE no = 99").unwrap();
     assert_eq!(orphaned(), [(key, turn)]);
+}
+
+/// A conversation that is copied or imported has as many turns as it likes: what its plan looks up is read at once.
+#[test]
+fn the_turns_of_a_restoration_are_looked_up_at_once() {
+    let Some(database) = Database::new() else { return };
+    let (memory, m) = (Memory::default(), Maker::default());
+    let key = m.key();
+    let says = (0..300).map(|nth| m.say(&format!("word {nth}")));
+    create(&memory, &key, [m.created()].into_iter().chain(says).collect());
+    let events = memory.events(&key, 0, 1000).unwrap();
+    let store = open(&database);
+    done(&store, restoration(&key, &events[..200]));
+    // Half of them are there.
+    done(&store, restoration(&key, &events[100..]));
+    assert_eq!(store.events(&key, 0, 1000).unwrap(), events);
+    // A session reports its statistics when it ends.
+    drop(store);
+    let others = "SELECT 1 / (CASE WHEN EXISTS (SELECT 1 FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend') THEN 0 ELSE 1 END)";
+    while database.run(others).is_err() {}
+    let few = "SELECT 1 / (CASE WHEN idx_scan + seq_scan < 100 THEN 1 ELSE 0 END) FROM pg_stat_user_tables WHERE relname = 'conversation_rows'";
+    database.run(few).unwrap();
+}
+
+/// Whoever only reads words needs neither the place of assets nor credentials for it.
+#[test]
+fn a_place_is_opened_for_reading_when_bytes_are_read() {
+    let Some(database) = Database::new() else { return };
+    let (folder, place) = places::folder();
+    let m = Maker::default();
+    let sha256 = Hash::of(b"bytes");
+    let store = Arc::new(Postgres::open(&format!("{}&assets={place}", database.url())).unwrap());
+    create(&*store, &m.key(), vec![m.created()]);
+    store.assets().put(&m.key().tenant, sha256, b"bytes".to_vec()).unwrap();
+    drop(store);
+    let read = || Arc::new(Postgres::open_read_only(&database.url()).unwrap());
+    assert_eq!(read().assets().get(&m.key().tenant, sha256).unwrap(), b"bytes");
+    std::fs::remove_file(folder.path().join(".everturn-store")).unwrap();
+    assert_eq!(read().tenants().unwrap().len(), 1);
+    let error = read().assets().get(&m.key().tenant, sha256).unwrap_err();
+    assert_eq!(error.code(), "assets.foreign", "{error}");
+}
+
+/// The extension is there, in a schema where the role does not look.
+#[test]
+fn an_extension_in_another_schema_is_named() {
+    let Some(database) = Database::without_extensions() else { return };
+    postgres::run(&database.admin(), "CREATE EXTENSION vector").unwrap();
+    database.run("CREATE SCHEMA app").unwrap();
+    let store = Postgres::open(&format!("{}&options=-csearch_path%3Dapp", database.url())).unwrap();
+    let why = store.without_vectors().unwrap();
+    assert!(why.contains("in the schema public") && why.contains("search_path = app, public"), "{why}");
+    assert_eq!(open(&database).without_vectors(), None);
 }
