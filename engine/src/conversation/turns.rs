@@ -70,19 +70,20 @@ impl ConversationHandle {
     /// one points to it; nothing is changed or lost. A private turn stays private, unless the new one says
     /// otherwise.
     pub fn supersede(&self, turn: TurnId, mut with: NewTurn) -> Commit<Appended> {
+        let mut place = None;
         let appended = self.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
-            self.inherit_visibility(turn, &mut with)?;
+            place = Some(self.inherit_visibility(turn, &mut with)?);
             self.shared().ingest(conversation, with, DraftKind::Whole, ingested)?;
             let by = last_turn(ingested)?;
             self.replace(turn, by, ingested)
         });
         let conversation = self.clone();
-        appended.map(move |mut appended| {
-            // Its place is that of the old one.
-            for turn in &mut appended.turns {
-                *turn = conversation.turn(turn.id)?;
-            }
-            Ok(appended)
+        appended.map(move |appended| {
+            // Not read from the store: it is written, so nothing may fail any more.
+            let placed =
+                |turn: Turn| conversation.viewed(Turn { place: place.unwrap_or(turn.place), ..turn });
+            let turns = appended.turns.into_iter().map(placed).collect::<Result<_, _>>()?;
+            Ok(Appended { turns, ..appended })
         })
     }
 
@@ -93,8 +94,7 @@ impl ConversationHandle {
         turn: TurnId,
         mut with: NewTurn,
     ) -> Result<(ConversationHandle, Appended), Error> {
-        let place = self.visible_turn(turn)?.place;
-        self.inherit_visibility(turn, &mut with)?;
+        let place = self.inherit_visibility(turn, &mut with)?;
         for _ in 1..BRANCH_TRIES {
             match self.branch(place, with.clone()) {
                 // Something that was read before is not copied after its erasure.
@@ -185,14 +185,14 @@ impl ConversationHandle {
         Ok(edits)
     }
 
-    /// Makes the edit of a private turn private, unless it says otherwise.
-    fn inherit_visibility(&self, turn: TurnId, with: &mut NewTurn) -> Result<(), Error> {
+    /// Makes the edit of a private turn private, unless it says otherwise. Returns the place of the turn.
+    fn inherit_visibility(&self, turn: TurnId, with: &mut NewTurn) -> Result<u64, Error> {
         let old = self.visible_turn(turn)?;
         if with.visibility.is_none() && with.audience.is_empty() && old.visibility == Visibility::Private {
             (with.visibility, with.audience) = (Some(Visibility::Private), old.audience);
             with.actor = with.actor.take().or(old.actor);
         }
-        Ok(())
+        Ok(old.place)
     }
 
     /// Adds a copy of a turn. It keeps its author and the key that wrote it, and names the turns that it is a copy of.

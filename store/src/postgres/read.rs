@@ -50,13 +50,25 @@ pub fn conversation(db: &Db, key: &Key) -> Result<Option<(i64, Conversation)>, E
     row.map(|row| Ok((rows::get(&row, 0)?, rows::conversation(rows::get(&row, 1)?)?))).transpose()
 }
 
+/// Rows to join, found by a key for each row before them. As a plain join of tables without statistics, they would be found by
+/// reading all rows of the tenant. The key is that of one index and nothing more: else another one may be taken.
+pub fn one(table: &str, key: &str) -> String {
+    let name = table.rsplit(' ').next().unwrap_or(table);
+    format!("LATERAL (SELECT {name}.* FROM {table} WHERE {key} OFFSET 0) {name}")
+}
+
 /// Living conversations.
 pub fn conversations(db: &Db, keys: &[&Key]) -> Result<HashMap<Key, Conversation>, Error> {
-    let sql = "SELECT c.row FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id)
-         JOIN conversation_rows c ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced AND c.deleted IS NULL";
+    let sql = format!(
+        "SELECT c.row FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id) JOIN {} ON true",
+        one(
+            "conversation_rows c",
+            "c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced AND c.deleted IS NULL"
+        )
+    );
     let tenants: Vec<&str> = keys.iter().map(|key| key.tenant.as_str()).collect();
     let ids: Vec<Vec<u8>> = keys.iter().map(|key| key.id.to_bytes().to_vec()).collect();
-    let found = db.query(sql, &[&tenants, &ids])?;
+    let found = db.query(&sql, &[&tenants, &ids])?;
     let found = found.iter().map(|row| rows::conversation(rows::get(row, 0)?));
     found.map(|found| found.map(|c| (Key { tenant: c.tenant.clone(), id: c.id }, c))).collect()
 }
@@ -112,10 +124,12 @@ pub fn hash_at(db: &Db, lineage: &Lineage, seq: u64) -> Result<Option<Hash>, Err
 pub fn hashes_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64, Option<Hash>>, Error> {
     let owned = seqs.iter().filter_map(|seq| Some((lineage.owner(*seq)?.no, signed(*seq))));
     let (nos, places): (Vec<i64>, Vec<i64>) = owned.unzip();
-    let sql = "SELECT e.seq, e.hash FROM unnest($1::bigint[], $2::bigint[]) AS n (conversation, seq)
-         JOIN events e ON e.tenant = $3 AND e.conversation = n.conversation AND e.seq = n.seq";
+    let sql = format!(
+        "SELECT e.seq, e.hash FROM unnest($1::bigint[], $2::bigint[]) AS n (conversation, seq) JOIN {} ON true",
+        one("events e", "e.tenant = $3 AND e.conversation = n.conversation AND e.seq = n.seq")
+    );
     let mut found: HashMap<u64, Option<Hash>> = seqs.iter().map(|seq| (*seq, None)).collect();
-    for row in &db.query(sql, &[&nos, &places, &lineage.tenant.as_str()])? {
+    for row in &db.query(&sql, &[&nos, &places, &lineage.tenant.as_str()])? {
         found.insert(rows::unsigned(row, 0)?, Some(Hash(rows::bytes(row, 1)?)));
     }
     Ok(found)
@@ -175,8 +189,9 @@ pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64
     let previous = previous(&places);
     let sql = format!(
         "SELECT {EVENT_COLUMNS}, p.hash FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $5::bigint[]) AS w (conversation, seq, before, previous)
-         JOIN events e ON e.tenant = $4 AND e.conversation = w.conversation AND e.seq = w.seq
-         LEFT JOIN events p ON p.tenant = $4 AND p.conversation = w.before AND p.seq = w.previous"
+         JOIN {} ON true LEFT JOIN {} ON true",
+        one("events e", "e.tenant = $4 AND e.conversation = w.conversation AND e.seq = w.seq"),
+        one("events p", "p.tenant = $4 AND p.conversation = w.before AND p.seq = w.previous")
     );
     for row in db.query(&sql, &[&nos, &places, &before, &lineage.tenant.as_str(), &previous])? {
         let seq = rows::unsigned(&row, 0)?;
@@ -347,8 +362,9 @@ pub fn own_turns(
     let ids: Vec<Vec<u8>> = turns.iter().map(|(_, id)| id.to_bytes().to_vec()).collect();
     let sql = format!(
         "SELECT {TURN_COLUMNS}, c.no, coalesce(c.parent_seq, 0), n.nth FROM unnest($2::bytea[], $3::bytea[]) WITH ORDINALITY AS n (conversation, id, nth)
-         JOIN conversation_rows c ON c.tenant = $1 AND c.id = n.conversation AND NOT c.replaced AND c.deleted IS NULL
-         JOIN turn_rows t ON t.tenant = $1 AND t.id = n.id AND t.conversation = c.no"
+         JOIN {} ON true JOIN {} ON true",
+        one("conversation_rows c", "c.tenant = $1 AND c.id = n.conversation AND NOT c.replaced AND c.deleted IS NULL"),
+        one("turn_rows t", "t.tenant = $1 AND t.id = n.id")
     );
     let (mut nos, mut seqs, mut nths) = (Vec::new(), Vec::new(), Vec::new());
     for row in db.query(&sql, &[&tenant.as_str(), &conversations, &ids])? {
@@ -371,8 +387,9 @@ pub fn own_turns(
     }
     let sql = format!(
         "SELECT {EVENT_COLUMNS}, p.hash, w.nth FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY AS w (conversation, seq, nth, previous, place)
-         JOIN events e ON e.tenant = $1 AND e.conversation = w.conversation AND e.seq = w.seq
-         LEFT JOIN events p ON p.tenant = $1 AND p.conversation = w.conversation AND p.seq = w.previous ORDER BY w.place"
+         JOIN {} ON true LEFT JOIN {} ON true ORDER BY w.place",
+        one("events e", "e.tenant = $1 AND e.conversation = w.conversation AND e.seq = w.seq"),
+        one("events p", "p.tenant = $1 AND p.conversation = w.conversation AND p.seq = w.previous")
     );
     for row in db.query(&sql, &[&tenant.as_str(), &nos, &seqs, &nths, &previous(&seqs)])? {
         let nth = rows::unsigned(&row, 15)? as usize;

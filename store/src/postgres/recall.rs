@@ -229,7 +229,8 @@ impl Claim {
         let seqs: Vec<i64> = places.iter().map(|(_, seq)| signed(*seq)).collect();
         let sql = format!(
             "SELECT {EVENT_COLUMNS}, n.nth FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS n (conversation, seq, nth)
-             JOIN events e ON e.tenant = $1 AND e.conversation = n.conversation AND e.seq = n.seq ORDER BY n.nth"
+             JOIN {} ON true ORDER BY n.nth",
+            read::one("events e", "e.tenant = $1 AND e.conversation = n.conversation AND e.seq = n.seq")
         );
         let mut events = Vec::with_capacity(places.len());
         for row in self.db.query(&sql, &[&tenant, &nos, &seqs])? {

@@ -474,7 +474,7 @@ impl<'a> Batch<'a> {
             // A statement sees what was committed before it began, so what is read under the lock is current.
             Pending {
                 sql: "SELECT c.deleted IS NOT NULL, c.no, c.row FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id)
-                     JOIN conversation_rows c ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced",
+                     JOIN LATERAL (SELECT * FROM conversation_rows c WHERE c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced OFFSET 0) c ON true",
                 params: boxed![
                     column::<String, _, _>(&keys, |key| key.tenant.to_string()),
                     column::<Vec<u8>, _, _>(&keys, |key| key.id.to_bytes())

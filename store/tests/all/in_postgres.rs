@@ -320,10 +320,11 @@ fn a_page_costs_the_same_however_long_the_conversation_is() {
         reads(&store, &key);
         drop(store);
         let few = format!(
-            "DO $$ DECLARE read bigint; BEGIN
+            "DO $$ DECLARE read bigint; indexes text; BEGIN
                  {alone};
-                 SELECT sum(idx_tup_read) INTO read FROM pg_stat_user_indexes WHERE relname ~ '^(events|turn_rows)';
-                 IF read = 0 OR read > 1000 THEN RAISE 'read % rows', read; END IF;
+                 SELECT sum(idx_tup_read), string_agg(indexrelname || ' ' || idx_tup_read, ', ') FILTER (WHERE idx_tup_read > 0)
+                     INTO read, indexes FROM pg_stat_user_indexes WHERE relname ~ '^(events|turn_rows|recall_entries)';
+                 IF read = 0 OR read >= {TURNS} THEN RAISE 'read % rows: %', read, indexes; END IF;
              END $$"
         );
         postgres::run(&database.admin(), &few).unwrap();

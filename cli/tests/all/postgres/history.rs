@@ -273,8 +273,13 @@ impl Run<'_> {
                 let head = detail.strip_prefix("head is ").and_then(|rest| rest.split(',').next());
                 Saw::Stale { head: head.unwrap().parse().unwrap(), expected: expected.unwrap() }
             }
-            Some((409, problem)) if problem["code"] == "turn.superseded" => Saw::Refused { text },
-            Some((503, problem)) if problem["code"] != "commit.unknown" => Saw::Refused { text },
+            Some((status, problem))
+                if (status, problem["code"].as_str()) == (409, Some("turn.superseded"))
+                    || status == 503 && problem["code"] != "commit.unknown" =>
+            {
+                eprintln!("{text:?} is refused: {problem}");
+                Saw::Refused { text }
+            }
             None | Some((503, _)) => Saw::Unknown { text },
             Some((status, problem)) => panic!("{status}: {problem}"),
         }

@@ -2,7 +2,7 @@
 
 use super::super::Postgres;
 use super::super::db::{Db, Param, boxed};
-use super::super::read;
+use super::super::read::{self, one};
 use super::super::rows::{self, signed};
 use super::entries::{PRIVATE, kind_number, kind_of, scope};
 use crate::recall::propose::{
@@ -556,15 +556,17 @@ impl WordSearch for Postgres {
         let side = |side: i32, first: &str, last: &str, order: &str| {
             let (place, within) = (place("t"), format!("BETWEEN m.{first} AND m.{last}"));
             // Either is in the range if the place is; for these there are indexes.
+            let of = "turn_rows t WHERE t.tenant = $1 AND t.conversation = s.conversation";
             let near = format!(
-                "(t.seq {within} OR t.placed_seq IS NOT NULL AND t.place {within}) AND {place} {within}"
+                "(SELECT * FROM {of} AND t.seq {within}
+                  UNION ALL SELECT * FROM {of} AND t.placed_seq IS NOT NULL AND t.place {within} AND NOT (t.seq {within})) t"
             );
             format!(
                 "(SELECT {FOUND_COLUMNS}, {side} AS side, row_number() OVER (ORDER BY {place} {order}, t.seq {order}) AS away
-                  FROM turn_rows t JOIN recall_entries e ON e.tenant = t.tenant AND e.id = t.id AND e.conversation = t.conversation
-                  JOIN conversation_rows c ON c.tenant = e.tenant AND c.no = e.conversation
-                  WHERE t.tenant = $1 AND t.conversation = s.conversation AND {near} AND e.kind = 0 AND e.audience IS NULL AND {IN_SCOPE}
-                  ORDER BY {place} {order}, t.seq {order} LIMIT $12)"
+                  FROM {near} JOIN {} ON e.conversation = t.conversation JOIN {} ON true WHERE {place} {within} AND {IN_SCOPE}
+                  ORDER BY {place} {order}, t.seq {order} LIMIT $12)",
+                one("recall_entries e", "e.tenant = $1 AND e.id = t.id AND e.kind = 0 AND e.audience IS NULL"),
+                one("conversation_rows c", "c.tenant = $1 AND c.no = t.conversation")
             )
         };
         let (before, after) = (side(0, "first", "before", "DESC"), side(1, "after", "last", "ASC"));
@@ -572,12 +574,13 @@ impl WordSearch for Postgres {
         // that can fail.
         let sql = format!(
             "SELECT b.*, n.nth FROM unnest($11::integer[]) WITH ORDINALITY AS n (no, nth)
-             JOIN recall_entries s ON s.tenant = $1 AND s.no = n.no AND s.kind = 0 AND s.audience IS NULL
-             JOIN turn_rows p ON p.tenant = $1 AND p.id = s.id AND p.conversation = s.conversation
+             JOIN {} ON true JOIN {} ON p.conversation = s.conversation
              CROSS JOIN LATERAL (SELECT coalesce(min(l.cap), {END}) AS cap FROM unnest($2::bigint[], $4::bigint[]) AS l (no, cap) WHERE l.no = s.conversation) l
              CROSS JOIN LATERAL (SELECT place - $13 AS first, place - 1 AS before, place + 1 AS after, place + $13 AS last
                  FROM (SELECT {} AS place) m OFFSET 0) m
              CROSS JOIN LATERAL ({before} UNION ALL {after}) b ORDER BY n.nth, b.side, b.away",
+            one("recall_entries s", "s.tenant = $1 AND s.no = n.no AND s.kind = 0 AND s.audience IS NULL"),
+            one("turn_rows p", "p.tenant = $1 AND p.id = s.id"),
             place("p")
         );
         let mut params = scope.params();
