@@ -1,6 +1,6 @@
 // State: pending approvals and tools, pins, checkpoints, facts, forks.
 
-import { h, svg, clear, icon, words, when, plural, shrunk, button, toast, state as notice, dialog, confirm } from "./dom.js";
+import { h, svg, clear, icon, words, when, number, plural, shrunk, button, toast, state as notice, dialog, confirm } from "./dom.js";
 import { get, post, put, del } from "./api.js";
 import { nameOf } from "./list.js";
 import { markdown } from "./text.js";
