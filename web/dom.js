@@ -102,6 +102,8 @@ export const plainly = (text) => pieces(text).map((one) => one.code ?? one).join
 const NUMBER = new Intl.NumberFormat("en");
 export const number = (n) => NUMBER.format(n);
 export const plural = (n, one, many = one + "s") => `${number(n)} ${n === 1 ? one : many}`;
+/** Tokens of a checkpoint, after those of what it covers, which an import may not know. */
+export const shrunk = (before, after) => `${before ? number(before) + " → " : ""}${plural(after, "token")}`;
 export const short = (n) => (n < 1000 ? String(n) : n < 10_000 ? (n / 1000).toFixed(1).replace(".0", "") + "k" : n < 1e6 ? Math.round(n / 1000) + "k" : (n / 1e6).toFixed(1) + "M");
 
 const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "narrow" });

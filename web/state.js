@@ -1,6 +1,6 @@
 // State: pending approvals and tools, pins, checkpoints, facts, forks.
 
-import { h, svg, clear, icon, words, when, number, plural, button, toast, state as notice, dialog, confirm } from "./dom.js";
+import { h, svg, clear, icon, words, when, number, plural, shrunk, button, toast, state as notice, dialog, confirm } from "./dom.js";
 import { get, post, put, del } from "./api.js";
 import { nameOf } from "./list.js";
 import { markdown } from "./text.js";
@@ -136,9 +136,9 @@ function drawn(chain, conversation, width) {
     const isLast = n === old.length - 1;
     return [
       svg("rect", { x: x(0), y, width: Math.max(3, x(covers.from_seq - 1) - x(0)), height: 16, rx: 3, class: "inherited" }),
-      svg("rect", { x: x(covers.from_seq - 1), y, width: Math.max(4, x(to) - x(covers.from_seq - 1)), height: 16, rx: 3, class: isLast ? "covers now" : "covers" }, svg("title", {}, `Checkpoint at #${event.seq}: turns #${covers.from_seq} to #${covers.to_seq}, ${before} tokens become ${after}`)),
+      svg("rect", { x: x(covers.from_seq - 1), y, width: Math.max(4, x(to) - x(covers.from_seq - 1)), height: 16, rx: 3, class: isLast ? "covers now" : "covers" }, svg("title", {}, `Checkpoint at #${event.seq}: turns #${covers.from_seq} to #${covers.to_seq}, ${shrunk(before, after)}`)),
       svg("line", { x1: x(event.seq), x2: x(event.seq), y1: y, y2: height - 26, class: "tick" }),
-      svg("text", narrow ? { x: x(0), y: y - 6 } : { x: width, y: y + 12, "text-anchor": "end" }, `#${event.seq}: ${number(before)} → ${number(after)} tokens`),
+      svg("text", narrow ? { x: x(0), y: y - 6 } : { x: width, y: y + 12, "text-anchor": "end" }, `#${event.seq}: ${shrunk(before, after)}`),
     ];
   });
   const axis = height - 26;

@@ -1,6 +1,6 @@
 // The timeline of a conversation, with live updates.
 
-import { h, add, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, copy, state as notice } from "./dom.js";
+import { h, add, clear, icon, iconButton, button, words, when, number, plural, shrunk, short, toast, dialog, copy, state as notice } from "./dom.js";
 import { get, post, del, follow, generate, picture, shown, memory, Problem } from "./api.js";
 import { markdown, code, diff } from "./text.js";
 import { parts, plainText, gist, edits, todo, languageOf, isPrompt, isRegenerated, toolOf } from "./message.js";
@@ -473,8 +473,8 @@ export class Timeline {
         const { covers, tokens_before: before, tokens_after: after } = body;
         if (!covers) break;
         return line(this.fold("e" + entry.seq, [
-          h("span", null, h("b", null, "Checkpoint"), ` covers #${covers.from_seq}–#${covers.to_seq}, ${plural(covers.turns, "turn")}`),
-          h("span.dim", null, `${number(before)} → ${number(after)} tokens · ${body.summarizer}`)], () => h("div.md", null, markdown(body.checkpoint?.handoff_md ?? "")), { class: "boundary" }));
+          h("span", null, h("b", null, "Checkpoint"), covers.turns ? ` covers #${covers.from_seq}–#${covers.to_seq}, ${plural(covers.turns, "turn")}` : " of earlier turns"),
+          h("span.dim", null, `${shrunk(before, after)} · ${body.summarizer}`)], () => h("div.md", null, markdown(body.checkpoint?.handoff_md ?? "")), { class: "boundary" }));
       }
       case "compaction.reverted":
         return line(h("p.note", null, "The last compaction was reverted."));

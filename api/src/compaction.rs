@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// Summarizes the oldest turns of a conversation into a checkpoint that contexts use instead. Nothing is
 /// removed: the history keeps every turn, unless the conversation's retention asks for its content to be
-/// erased.
+/// erased. Refused if the checkpoint would be no shorter than what it replaces.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"keep_last": 1, "extractive": true}))]
 pub struct Compact {

@@ -184,6 +184,10 @@ fn compaction(body: &CompactionBody) -> (String, Option<String>) {
     let checkpoint = body.checkpoint.as_ref().map(compaction::render);
     let said = match body.reverts {
         Some(_) => "A compaction was taken back here.".to_string(),
+        None if body.covers.turns == 0 => {
+            "From here on the model reads a checkpoint of earlier turns, which are not in this conversation."
+                .to_string()
+        }
         None => format!(
             "Compacted: from here on the model reads a checkpoint instead of {} (#{} to #{}).",
             count(body.covers.turns, "turn"),

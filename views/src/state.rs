@@ -4,7 +4,7 @@
 //! erasing a turn's text leaves nothing of it in a fold. [`State`] is what callers get: the same with the
 //! texts, read from the log at that moment.
 
-use crate::compaction::Checkpoint;
+use crate::compaction::{Checkpoint, Form, render_as};
 use everturn_core::Error;
 use everturn_core::approval::{Approval, ApprovalBody, check_request};
 use everturn_core::conversation::{BudgetRef, CheckpointRef, Settings};
@@ -712,19 +712,23 @@ impl PendingTool {
 impl State {
     /// The state as text: first the checkpoint, then pins and pending items.
     pub fn render(&self) -> String {
-        self.render_within(usize::MAX, usize::MAX)
+        self.render_as(Form::Bold)
+    }
+
+    /// The same with the checkpoint in another form.
+    pub fn render_as(&self, form: Form) -> String {
+        self.render_within(usize::MAX, usize::MAX, form)
     }
 
     /// The state as text for a prompt, which is the same with few short approvals. Frozen: receipts are replayed with it.
-    pub fn render_for_prompt(&self) -> String {
-        self.render_within(APPROVALS_SHOWN_MAX, QUESTION_SHOWN_BYTES_MAX)
+    pub fn render_for_prompt(&self, form: Form) -> String {
+        self.render_within(APPROVALS_SHOWN_MAX, QUESTION_SHOWN_BYTES_MAX, form)
     }
 
-    fn render_within(&self, approvals: usize, text_bytes: usize) -> String {
+    fn render_within(&self, approvals: usize, text_bytes: usize, form: Form) -> String {
         let mut sections = Vec::new();
         if let Some(checkpoint) = &self.checkpoint {
-            sections
-                .push(format!("## Summary of earlier turns\n\n{}", crate::compaction::render(checkpoint)));
+            sections.push(format!("## Summary of earlier turns\n\n{}", render_as(checkpoint, form)));
         }
         let mut list = |title: &str, lines: Vec<String>| {
             if !lines.is_empty() {

@@ -349,6 +349,20 @@ test("a checkpoint is drawn where it was made, and opens", async () => {
   await quiet(page);
 });
 
+test("an imported checkpoint shows the tokens that are known", async () => {
+  const server = await Server.new();
+  const value = { _type: "transcript", version: 2, id: "tr_1", state: "active", summary: "Ten turns about the port.", metadata: {}, messages: [{ role: "user", content: "And now?" }], events: [], assets: [] };
+  const { conversation } = await server.post("/import", value);
+  const page = await open(`${server.url}/#/c/${conversation.id}`);
+  await page.waitForSelector(".boundary");
+  assert.match(await text(page, ".boundary"), /Checkpoint of earlier turns\s*\d+ tokens · transcript/);
+  await page.goto(`${server.url}/#/c/${conversation.id}/state`);
+  await page.waitForSelector(".lineage text");
+  assert.match(await text(page, ".lineage"), /#\d+: \d+ tokens/);
+  await quiet(page);
+  await server.end();
+});
+
 test("j and k go from turn to turn, J and K from prompt to prompt", async () => {
   const page = await open(talk(PORT) + "@10");
   await page.waitForSelector('[data-seq="10"].current');

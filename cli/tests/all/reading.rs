@@ -104,6 +104,10 @@ fn a_projection_is_made_of_a_file_a_transcript_value_a_conversation_or_standard_
 fn what_cannot_be_done_is_said_with_what_to_do() {
     let shell = Shell::new();
     let id = talk(&shell, 2);
+    let short = shell.new_conversation();
+    for word in ["newest rust?", "1.91"] {
+        shell.ok(&["append", &short, word]);
+    }
     std::fs::write(shell.path("endless.rhai"), "loop { }").unwrap();
     std::fs::write(shell.path("list.json"), "[]").unwrap();
     for (args, says) in [
@@ -123,6 +127,10 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
             "SCRIPT_OPERATIONS_MAX",
         ),
         (&["compact", &id, "--keep-last", "5"], "nothing to compact: there are 2 turns"),
+        (
+            &["compact", &short, "--keep-last", "1"],
+            "a summary of the oldest turn would be no shorter than the",
+        ),
         (&["unpin", &id, "branch"], "nothing is pinned as \"branch\""),
         (&["new", "--policy", "{\"compaction\":{\"max_turn\":1}}"], "policy.compaction.max_turn"),
         (&["compact", &id, "--base-url", "ftp://x", "--model", "m"], "http"),

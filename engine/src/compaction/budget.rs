@@ -4,6 +4,7 @@
 //! engine makes room first: it compacts or trims the view. It also counts bytes, which takes reading the turns.
 
 use super::ConversationCompaction;
+use super::compact::Purpose;
 use crate::conversation::ConversationHandle;
 use everturn_core::Error;
 use everturn_core::budget::{Action, Policy, Recovery, Usage};
@@ -186,7 +187,7 @@ impl ConversationHandle {
                 extractive: true,
                 ..super::CompactOptions::default()
             };
-            match self.compaction().compact(options) {
+            match self.compaction().compact_with(options, Purpose::Cover) {
                 Ok(_) | Err(Error::Conflict(_)) => {}
                 Err(error) if error.is(code::NOTHING_TO_COMPACT) => return Ok(()),
                 Err(error) => return Err(error),

@@ -87,6 +87,15 @@ pub struct Summary {
     pub checkpoint: Checkpoint,
 }
 
+/// Purpose of a compaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Shorter prompts: a checkpoint that is no shorter than what it covers is not written.
+    Shorten,
+    /// The turns must be covered, however long the checkpoint is.
+    Cover,
+}
+
 /// Turns that no summary covers yet, read once.
 pub(crate) struct Unsummarized {
     shared: Arc<Shared>,
@@ -181,22 +190,29 @@ impl Tenant {
         policy: &CompactionPolicy,
         cut: Cut,
         options: &CompactOptions,
-    ) -> Result<Compacted, Error> {
+        purpose: Purpose,
+    ) -> Result<Option<Compacted>, Error> {
         let conversation = &unsummarized.conversation;
         let span = compaction_span(conversation.id, &cut);
         let _entered = span.enter();
         let key = self.key(conversation.id);
         let previous = unsummarized.previous.as_ref().map(|(_, checkpoint)| checkpoint);
         let candidates = unsummarized.candidates();
-        let covered = &candidates[..cut.turns];
-        let asked = CheckpointRequest {
-            extractive: options.extractive,
-            unquoted: conversation.retention != Retention::Full,
-            style: None,
-        };
-        let written = self.write_checkpoint(policy, previous, covered, asked);
+        let (covered, kept) = candidates.split_at(cut.turns);
+        let unquoted = conversation.retention != Retention::Full;
+        let asked = CheckpointRequest { extractive: options.extractive, unquoted, kept, style: None };
+        let mut written = self.write_checkpoint(policy, previous, covered, asked);
         let tokens_before = cut.tokens + unsummarized.previous_tokens();
-        let tokens_after = Family::default().count(&compaction::render(&written.checkpoint));
+        let count = |checkpoint: &Checkpoint| Family::default().count(&compaction::render(checkpoint));
+        // Counts of what is erased roll on, and are few.
+        if !unquoted {
+            match compaction::fitted(&written.checkpoint, |shown| count(shown) < tokens_before) {
+                Some(fitted) => written.checkpoint = fitted,
+                None if purpose == Purpose::Shorten => return Ok(None),
+                None => {}
+            }
+        }
+        let tokens_after = count(&written.checkpoint);
         span.record("gen_ai.request.model", written.summarizer.as_str());
         span.record("everturn.compaction.tokens_before", tokens_before);
         span.record("everturn.compaction.tokens_after", tokens_after);
@@ -219,7 +235,7 @@ impl Tenant {
             erased: 0,
         };
         if options.dry_run {
-            return Ok(compacted);
+            return Ok(Some(compacted));
         }
         let body = CompactionBody {
             checkpoint: Some(written.checkpoint),
@@ -242,7 +258,7 @@ impl Tenant {
         let how = if compacted.summarizer == EXTRACTIVE { "extractive" } else { "model" };
         metrics::counter!("everturn_compactions_total", "summarizer" => how).increment(1);
         compacted.erased = self.conversation(conversation.id).compaction().apply_retention(cut.to_seq)?;
-        Ok(compacted)
+        Ok(Some(compacted))
     }
 
     /// Asks the summarizer, up to twice. Without one, or if it fails, the checkpoint is extracted.
@@ -305,7 +321,7 @@ impl Tenant {
         }
         let checkpoint = match asked.unquoted {
             true => compaction::outline(previous, covered),
-            false => compaction::extract(previous, covered),
+            false => compaction::extract_before(previous, covered, asked.kept),
         };
         Written { checkpoint, summarizer: EXTRACTIVE.into(), prompt_hash: None, input_hash }
     }
@@ -322,10 +338,14 @@ impl Tenant {
 
 impl ConversationCompaction<'_> {
     /// Compacts now: a checkpoint replaces the oldest turns that no summary covers. Blocks while a model writes it.
-    /// Nothing is removed: the history still has every turn.
+    /// Nothing is removed: the history still has every turn. An error if the checkpoint would be no shorter than the turns.
     pub fn compact(&self, options: CompactOptions) -> Result<Compacted, Error> {
+        self.compact_with(options, Purpose::Shorten)
+    }
+
+    pub(super) fn compact_with(&self, options: CompactOptions, purpose: Purpose) -> Result<Compacted, Error> {
         self.0.settle_if_due()?;
-        unless_erased(|| self.0.compact_once(&options))
+        unless_erased(|| self.0.compact_once(&options, purpose))
     }
 
     /// Reverts the last compaction: the checkpoint before it is in force again. Nothing is removed; the revert is an
@@ -364,7 +384,7 @@ impl ConversationCompaction<'_> {
 }
 
 impl ConversationHandle {
-    fn compact_once(&self, options: &CompactOptions) -> Result<Compacted, Error> {
+    fn compact_once(&self, options: &CompactOptions, purpose: Purpose) -> Result<Compacted, Error> {
         let unsummarized = self.unsummarized(None)?;
         let mut policy = unsummarized.conversation.compaction();
         if let Some(keep_last) = options.keep_last {
@@ -372,7 +392,8 @@ impl ConversationHandle {
         }
         let cut = compaction::plan(&policy, &unsummarized.candidates(), unsummarized.barrier, true);
         let cut = cut.ok_or_else(|| nothing_to_compact(&unsummarized, options.keep_last))?;
-        self.tenant.compact_to(&unsummarized, &policy, cut, options)
+        let compacted = self.tenant.compact_to(&unsummarized, &policy, cut, options, purpose)?;
+        compacted.ok_or_else(|| not_shorter(&cut, unsummarized.previous_tokens()))
     }
 
     /// Compacts if the policy says that it is due. The newest turn is never covered: it may not have been answered
@@ -405,7 +426,8 @@ impl ConversationHandle {
         let newest = candidates.last().map(|newest| newest.seq);
         let barrier = unsummarized.barrier.into_iter().chain(newest).min();
         let Some(cut) = compaction::plan(&policy, &candidates, barrier, false) else { return Ok(None) };
-        self.tenant.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
+        let options = CompactOptions::default();
+        self.tenant.compact_to(&unsummarized, &policy, cut, &options, Purpose::Shorten)
     }
 
     /// Compacts turns before `seq`, because a prompt was too long. `None` if none of them can be covered.
@@ -420,7 +442,8 @@ impl ConversationHandle {
         let Some(cut) = compaction::plan(&policy, &unsummarized.candidates(), barrier, true) else {
             return Ok(None);
         };
-        self.tenant.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
+        let options = CompactOptions::default();
+        self.tenant.compact_to(&unsummarized, &policy, cut, &options, Purpose::Shorten)
     }
 
     /// The newest checkpoint, from this one back, none of whose turns was edited since it was written.
@@ -488,7 +511,8 @@ impl ConversationHandle {
                 true => Cut { to_seq: at.through_seq, through: at.through, ..cut },
                 false => cut,
             };
-            self.tenant.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(drop)
+            let options = CompactOptions::default();
+            self.tenant.compact_to(&unsummarized, &policy, cut, &options, Purpose::Cover).map(drop)
         })
     }
 
@@ -617,11 +641,14 @@ impl ConversationHandle {
                     CompactionPolicy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
                 // Done once nothing is left to cover.
                 match compaction::plan(&policy, &unsummarized.candidates(), Some(through_seq + 1), true) {
-                    Some(cut) => match self.tenant.compact_to(&unsummarized, &policy, cut, &options) {
-                        // Another process was faster: its checkpoint may cover less.
-                        Err(error) if error.is("compaction.stale") => Ok(None),
-                        compacted => compacted.map(|_| None),
-                    },
+                    Some(cut) => {
+                        let purpose = Purpose::Cover;
+                        match self.tenant.compact_to(&unsummarized, &policy, cut, &options, purpose) {
+                            // Another process was faster: its checkpoint may cover less.
+                            Err(error) if error.is("compaction.stale") => Ok(None),
+                            compacted => compacted.map(|_| None),
+                        }
+                    }
                     None => Ok(Some(conversation.head)),
                 }
             })?;
@@ -662,6 +689,8 @@ struct CheckpointRequest<'a> {
     extractive: bool,
     /// Quote nothing: the turns are erased afterwards.
     unquoted: bool,
+    /// Turns after the covered ones that stay verbatim.
+    kept: &'a [Candidate<'a>],
     /// Style instructions for a model, beside the rules.
     style: Option<&'a str>,
 }
@@ -671,6 +700,17 @@ struct Written {
     summarizer: String,
     prompt_hash: Option<Hash>,
     input_hash: Hash,
+}
+
+fn not_shorter(cut: &Cut, previous_tokens: u64) -> Error {
+    let turns = if cut.turns == 1 { "turn".to_string() } else { format!("{} turns", cut.turns) };
+    let also = if previous_tokens > 0 { " and of the summary before" } else { "" };
+    let text = format!(
+        "nothing to compact: a summary of the oldest {turns}{also} would be no shorter than the {} tokens that it replaces; \
+         cover more turns, or wait until there are more",
+        cut.tokens + previous_tokens
+    );
+    Error::invalid(code::NOTHING_TO_COMPACT, text)
 }
 
 fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> Error {

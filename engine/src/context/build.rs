@@ -20,7 +20,7 @@ use everturn_core::turn::{Status, Turn};
 use everturn_core::viewer::{Viewer, common_audience, is_for_everyone};
 use everturn_formats::provider::{self, Provider};
 use everturn_store::TurnQuery;
-use everturn_views::compaction::{self, Checkpoint};
+use everturn_views::compaction::{self, Checkpoint, Form};
 use everturn_views::context::{
     self, Assembled, Block, Cache, ContextMessage, ContextText, FREE_PART, GivenUp, LeftOut, Material, Names,
     Request, Section, Seen, Source, Tokens, Unshown, answer_abandoned, drop_unpaired, seen_by,
@@ -46,8 +46,9 @@ const ATTEMPTS: usize = 4;
 /// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, edits of
 /// turns that the checkpoint covers follow it, and older turns fill the budget where newer ones do not fit; since version
 /// 5, these edits are part of its note, and many or long approvals are shortened; since version 6, calls that wait are in
-/// reading order, and halves of tool calls that are not shown take no room.
-pub(super) const RENDERER_VERSION: u32 = 6;
+/// reading order, and halves of tool calls that are not shown take no room; since version 7, headings of a checkpoint are
+/// bold, and identifiers that its sentences contain are not listed.
+pub(super) const RENDERER_VERSION: u32 = 7;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
 /// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
@@ -56,6 +57,11 @@ const EDITS_BYTES: usize = 4 * 1024;
 /// The names in a prompt of this version.
 pub(crate) fn names(version: u32) -> Names {
     if version < 3 { Names::Roles } else { Names::Speakers }
+}
+
+/// The form of the checkpoint in a prompt of this version.
+fn form(version: u32) -> Form {
+    if version < 7 { Form::Sections } else { Form::Bold }
 }
 
 /// Context of a model call.
@@ -257,8 +263,8 @@ impl ConversationHandle {
         }
         let edits = if version >= 5 { self.edits(fold, &[])? } else { None };
         let rendered = |shown: &Checkpoint| match &edits {
-            Some((note, _)) => compaction::render(&with_note(shown.clone(), note)),
-            None => compaction::render(shown),
+            Some((note, _)) => compaction::render_as(&with_note(shown.clone(), note), form(version)),
+            None => compaction::render_as(shown, form(version)),
         };
         while lacks_room(material)? {
             let shown = match checkpoint.take() {
@@ -575,7 +581,10 @@ impl ConversationHandle {
         {
             (state.checkpoint, edits) = (Some(checkpoint), ids);
         }
-        let text = if version < 5 { state.render() } else { state.render_for_prompt() };
+        let text = match version {
+            ..5 => state.render_as(form(version)),
+            _ => state.render_for_prompt(form(version)),
+        };
         if text.is_empty() {
             return Ok(None);
         }

@@ -10,6 +10,7 @@ mod backup;
 mod budgets;
 mod canary;
 mod carrying;
+mod checkpoints;
 mod child;
 mod compacting;
 mod context;

@@ -106,5 +106,15 @@ async fn compaction_summarizes_and_can_be_taken_back() {
     );
     let nothing = stage.request(Method::POST, &format!("{path}/compact")).body(r#"{"keep_last":99}"#);
     answer(nothing, 400).await;
+    let short = stage.conversation().await;
+    for word in ["newest rust?", "1.91"] {
+        stage.say(&short, word).await;
+    }
+    let path = format!("/api/v1/conversations/{short}/compact");
+    for dry_run in [true, false] {
+        let refused = stage.post(&path, &json!({"keep_last": 1, "dry_run": dry_run}), 400).await;
+        assert_eq!(refused["code"], "compaction.nothing");
+        assert!(refused["detail"].as_str().unwrap().contains("no shorter"), "{refused}");
+    }
     stage.stop().await;
 }

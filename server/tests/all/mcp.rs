@@ -193,9 +193,12 @@ async fn every_tool_does_what_it_says() {
     assert_eq!(client.call("import", file).await["added"], 0, "again adds nothing");
     let raw = client.call("project_conversation", json!({"conversation": id, "policy": "raw"})).await;
     assert_eq!(raw["messages"].as_array().unwrap().len(), 2);
+    let log = "The build of the parser stops at the same test on every machine. ".repeat(4);
+    let turns = json!([{"role": "user", "content": log}, {"role": "user", "content": "Why?"}]);
+    client.call("append_turns", json!({"conversation": id, "turns": turns})).await;
     let compacted =
         client.call("compact", json!({"conversation": id, "dry_run": true, "keep_last": 1})).await;
-    assert_eq!((&compacted["event"], &compacted["covers"]["turns"]), (&Value::Null, &json!(1)));
+    assert_eq!((&compacted["event"], &compacted["covers"]["turns"]), (&Value::Null, &json!(3)));
     let verdict = client.call("verify", json!({"conversation": id, "head": said["head"]["hash"]})).await;
     assert_eq!((&verdict["ok"], &verdict["contains_head"]), (&json!(true), &json!(true)));
     stage.stop().await;

@@ -18,7 +18,7 @@ mod spoken;
 mod terms;
 mod tools;
 
-pub use extract::extract;
+pub use extract::{extract, extract_before};
 pub use lists::complete;
 pub(super) use spoken::{Source, texts, texts_of};
 pub(super) use tools::RAN;

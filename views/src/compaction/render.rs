@@ -12,9 +12,32 @@ pub(super) const OVERHEAD_BYTES: usize = 400;
 /// [`HANDOFF_BYTES_MAX`](super::limits::HANDOFF_BYTES_MAX).
 const SECTION_BYTES_MAX: usize = 700;
 
+/// Form of a checkpoint as text. Frozen: receipts are replayed with the form of their version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// All headings are bold, as in the note, and identifiers that a sentence contains are not listed.
+    Bold,
+    /// Headings of the second level, and all identifiers: in prompts up to version 6 of the renderers.
+    Sections,
+}
+
+impl Form {
+    fn heading(self, title: &str) -> String {
+        match self {
+            Form::Bold => format!("**{title}**"),
+            Form::Sections => format!("## {title}"),
+        }
+    }
+}
+
 /// A checkpoint in Markdown, for a prompt and for people: the handoff note first, then the entries of each list
 /// that the note does not contain.
 pub fn render(checkpoint: &Checkpoint) -> String {
+    render_as(checkpoint, Form::Bold)
+}
+
+/// The same in another form.
+pub fn render_as(checkpoint: &Checkpoint, form: Form) -> String {
     let note = checkpoint.handoff_md.trim();
     let mut out = note.to_string();
     if !checkpoint.goal.is_empty() && !note.contains(&checkpoint.goal) {
@@ -31,39 +54,73 @@ pub fn render(checkpoint: &Checkpoint) -> String {
         let mut first = true;
         for entry in list.iter().filter(|entry| !note.contains(entry.as_str())) {
             if first {
-                out.push_str(&format!("\n\n## {title}\n"));
+                out.push_str(&format!("\n\n{}\n", form.heading(title)));
                 first = false;
             }
             out.push_str(&format!("\n- {entry}"));
         }
     }
-    for (title, list) in
-        [("Identifiers", &checkpoint.critical_identifiers), ("Files", &checkpoint.relevant_files)]
-    {
+    let unsaid = |name: &&String| form == Form::Sections || !says(&out, name);
+    let identifiers = checkpoint.critical_identifiers.iter().filter(unsaid).cloned().collect::<Vec<_>>();
+    for (title, list) in [("Identifiers", &identifiers), ("Files", &checkpoint.relevant_files)] {
         if !list.is_empty() {
-            out.push_str(&format!("\n\n## {title}\n\n{}", list.join(", ")));
+            out.push_str(&format!("\n\n{}\n\n{}", form.heading(title), list.join(", ")));
         }
     }
     out.trim_start().to_string()
 }
 
+/// Whether a text contains a name, and not as a part of a longer one.
+fn says(text: &str, name: &str) -> bool {
+    let joins = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || "_-/".contains(c));
+    text.match_indices(name).any(|(at, _)| {
+        let behind = text[at + name.len()..].chars().next();
+        !joins(text[..at].chars().next_back()) && !joins(behind)
+    })
+}
+
+/// A checkpoint of which parts are left out until it fits: files that a sentence names, then the oldest entries of the lists,
+/// least important lists first. The goal stays. `None` if it does not fit even so.
+pub fn fitted(checkpoint: &Checkpoint, fits: impl Fn(&Checkpoint) -> bool) -> Option<Checkpoint> {
+    let mut next = checkpoint.clone();
+    if fits(&next) {
+        return Some(next);
+    }
+    let is_extracted = checkpoint.handoff_md == handoff(checkpoint);
+    let unlisted = Checkpoint { relevant_files: Vec::new(), ..checkpoint.clone() };
+    let sentences = render(&unlisted);
+    next.relevant_files.retain(|path| !says(&sentences, path));
+    while !fits(&next) {
+        if !is_extracted {
+            next = shorter(&next)?;
+            continue;
+        }
+        least_list(&mut next)?.remove(0);
+        next.handoff_md = handoff(&next);
+    }
+    Some(next)
+}
+
+/// The least important list that has entries.
+fn least_list(checkpoint: &mut Checkpoint) -> Option<&mut Vec<String>> {
+    let lists = [
+        &mut checkpoint.critical_identifiers,
+        &mut checkpoint.relevant_files,
+        &mut checkpoint.completed_work,
+        &mut checkpoint.discoveries,
+        &mut checkpoint.decisions,
+        &mut checkpoint.pending_work,
+        &mut checkpoint.unresolved_questions,
+        &mut checkpoint.user_constraints,
+    ];
+    lists.into_iter().find(|list| !list.is_empty())
+}
+
 /// The checkpoint with a part less: the older half of a list or, once there are none, the second half of the note. The
-/// goal stays. `None` if nothing else is left.
+/// goal stays. `None` if nothing else is left. Frozen: receipts are replayed with it.
 pub fn shorter(checkpoint: &Checkpoint) -> Option<Checkpoint> {
     let mut next = checkpoint.clone();
-    // Least important first.
-    let lists = [
-        &mut next.critical_identifiers,
-        &mut next.relevant_files,
-        &mut next.completed_work,
-        &mut next.discoveries,
-        &mut next.decisions,
-        &mut next.pending_work,
-        &mut next.unresolved_questions,
-        &mut next.user_constraints,
-    ];
-    let first = lists.into_iter().find(|list| !list.is_empty());
-    if let Some(list) = first {
+    if let Some(list) = least_list(&mut next) {
         list.drain(..list.len().div_ceil(2));
         return Some(next);
     }

@@ -5,7 +5,7 @@ use crate::sample::{event_id, turn_id};
 use everturn_core::chain::Hash;
 use everturn_core::write::Summarized;
 use everturn_views::compaction::{
-    Checkpoint, CompactionBody, Covers, accept, complete, extract, limits, prompt, render,
+    Checkpoint, CompactionBody, Covers, Form, accept, complete, extract, limits, prompt, render, render_as,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -242,21 +242,27 @@ fn render_puts_the_note_first_and_repeats_nothing_of_it() {
     let checkpoint = Checkpoint {
         goal: "Ship it".into(),
         decisions: vec!["Use SQLite.".into(), "No cache.".into()],
-        pending_work: vec!["Write docs.".into()],
-        critical_identifiers: vec!["OPS-1".into(), "250ms".into()],
+        pending_work: vec!["Write docs of OPS-12 and a.rs, see `OPS-2`.".into()],
+        critical_identifiers: vec!["OPS-1".into(), "OPS-2".into(), "250ms".into()],
         relevant_files: vec!["a.rs".into()],
         handoff_md: "**Goal:** Ship it\n\n- Use SQLite.".into(),
         ..Checkpoint::default()
     };
     assert_eq!(
         render(&checkpoint),
-        "**Goal:** Ship it\n\n- Use SQLite.\n\n## Decisions\n\n- No cache.\n\n## Pending work\n\n- Write docs.\n\n\
-         ## Identifiers\n\nOPS-1, 250ms\n\n## Files\n\na.rs"
+        "**Goal:** Ship it\n\n- Use SQLite.\n\n**Decisions**\n\n- No cache.\n\n**Pending work**\n\n- Write docs of OPS-12 and a.rs, see `OPS-2`.\n\n\
+         **Identifiers**\n\nOPS-1, 250ms\n\n**Files**\n\na.rs"
+    );
+    // Receipts of earlier versions are replayed with this.
+    assert_eq!(
+        render_as(&checkpoint, Form::Sections),
+        "**Goal:** Ship it\n\n- Use SQLite.\n\n## Decisions\n\n- No cache.\n\n## Pending work\n\n- Write docs of OPS-12 and a.rs, see `OPS-2`.\n\n\
+         ## Identifiers\n\nOPS-1, OPS-2, 250ms\n\n## Files\n\na.rs"
     );
     let other = Checkpoint { handoff_md: "Nothing yet.".into(), ..checkpoint };
     assert!(
         render(&other)
-            .starts_with("**Goal:** Ship it\n\nNothing yet.\n\n## Decisions\n\n- Use SQLite.\n- No cache.")
+            .starts_with("**Goal:** Ship it\n\nNothing yet.\n\n**Decisions**\n\n- Use SQLite.\n- No cache.")
     );
 }
 

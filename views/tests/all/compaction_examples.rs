@@ -138,19 +138,19 @@ fn a_debugging_session_with_tools() {
 - Deploy to staging and watch https://grafana.internal/d/auth-latency
 - Document `session_timeout_ms` in docs/config.md
 
-## User constraints
+**User constraints**
 
 - You must not touch the production database, and never restart auth-gateway during office hours.
 
-## Completed work
+**Completed work**
 
 - Ran edit_file: services/auth/src/config.rs, services/auth/src/session.rs
 
-## Identifiers
+**Identifiers**
 
-OPS-1142, 9f3c2ab, 5 s, session_timeout_ms, https://grafana.internal/d/auth-latency
+OPS-1142
 
-## Files
+**Files**
 
 services/auth/src/config.rs, services/auth/src/session.rs, docs/config.md"#
     );
@@ -185,18 +185,14 @@ fn a_planning_conversation_between_people() {
 - lee: I'll do a first draft by Friday, in https://docs.example.org/offsite-agenda.
 - lee: I still need to know about food allergies.
 
-## User constraints
+**User constraints**
 
 - maya: 14 people, two nights, and at most 9,000 EUR all in.
 - jonas: I'd prefer somewhere we can reach by train, nobody should have to fly.
 - lee: Also Tomasz uses a wheelchair, so the place must have step-free rooms.
 - lee: The 19th works as long as we are back by 18:00.
 - jonas: I'm allergic to nuts.
-- jonas: And please don't plan anything before 9:30, the first train arrives at 9:12.
-
-## Identifiers
-
-14 people, 9,000 EUR, 7,400 EUR, 8,900 EUR, September 17, 18:00, https://docs.example.org/offsite-agenda, LH-20931, 1,500 EUR, 9:30, 9:12"#
+- jonas: And please don't plan anything before 9:30, the first train arrives at 9:12."#
     );
 }
 
@@ -229,7 +225,7 @@ fn a_german_conversation_about_a_garden() {
 - user: Gut, ich rufe dort am Montag an.
 - Und der Regenwassertank fehlt noch, da brauchen wir mindestens 500 Liter.
 
-## User constraints
+**User constraints**
 
 - Wie viel Zeit pro Woche habt ihr für die Pflege? → Höchstens vier Stunden.
 - Wir haben zwei kleine Kinder, also bitte nichts Giftiges pflanzen.
@@ -237,14 +233,10 @@ fn a_german_conversation_about_a_garden() {
 - Der Verein schreibt übrigens vor, dass die Hecke nie höher als 1,20 m sein darf.
 - Das passt, unser Budget liegt bei 800 €.
 
-## Discoveries
+**Discoveries**
 
 - Der Garten hat 240 m² und liegt in Leipzig.
 - Dann empfehle ich Stauden statt Wechselbeeten.
-- Laut Satzung muss bei Kleingärten ein Drittel der Fläche für Obst und Gemüse genutzt werden.
-
-## Identifiers
-
-240 m², 1,20 m, 800 €, 12. März, 500 Liter"#
+- Laut Satzung muss bei Kleingärten ein Drittel der Fläche für Obst und Gemüse genutzt werden."#
     );
 }

@@ -6,6 +6,7 @@ mod compaction_examples;
 mod compaction_extract;
 mod compaction_plan;
 mod compaction_rounds;
+mod compaction_settled;
 mod compaction_talk;
 mod facts;
 mod projection;

@@ -5,7 +5,7 @@
 use super::cues::Group;
 use super::files::Files;
 use super::lists::{attributable, entry_terms, fit, is_near, merge, roll_names};
-use super::pending::{Dismissals, Pending, is_definite, is_next, remains, reports};
+use super::pending::{DoneWork, Pending, is_definite, is_next, remains, reports};
 use super::prose::clip;
 use super::spoken::{Material, ReadSentence, Spoken};
 use super::terms::Terms;
@@ -27,6 +27,8 @@ const ANSWER_TURNS_MAX: usize = 50;
 const WITHDRAWALS_MAX: usize = 64;
 /// Maximum number of entries that one round adds to a list before the list's own limit is applied.
 const PER_ROUND_MAX: usize = 64;
+/// Maximum number of turns after the covered ones that are read.
+const KEPT_TURNS_MAX: usize = 256;
 
 /// Makes a checkpoint from the previous one and the turns since it.
 ///
@@ -34,10 +36,23 @@ const PER_ROUND_MAX: usize = 64;
 /// by how often their words occur and by their position. Entries that a later turn answers, completes or
 /// replaces are removed from the lists.
 pub fn extract(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Checkpoint {
+    extract_before(previous, turns, &[])
+}
+
+/// The same before turns that stay verbatim: questions that these answer and work that they report as done are not open.
+pub fn extract_before(
+    previous: Option<&Checkpoint>,
+    turns: &[Candidate<'_>],
+    kept: &[Candidate<'_>],
+) -> Checkpoint {
     let empty = Checkpoint::default();
     let previous = previous.unwrap_or(&empty);
     let material = Material::of(turns);
     let files = Files::of(&material, &previous.relevant_files);
+    // The covered turns with those after them. Its sentences begin with those of `material`.
+    let all = [turns, &kept[..kept.len().min(KEPT_TURNS_MAX)]].concat();
+    let with_kept = (!kept.is_empty()).then(|| Material::of(&all));
+    let whole = with_kept.as_ref().unwrap_or(&material);
     let goal = Goal::of(&previous.goal, &material);
     let reading = Reading::of(&material, &files, &goal);
     let reported = material
@@ -46,7 +61,9 @@ pub fn extract(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Checkp
         .rev()
         .find(|spoken| spoken.role == Role::Assistant && reports(&material, spoken));
     let work = tools::work(&material.calls, &files, reported.map(|spoken| spoken.turn));
-    let pending = Pending::of(&material, &files);
+    let files_with_kept = with_kept.as_ref().map(|whole| Files::of(whole, &previous.relevant_files));
+    let done_work = DoneWork::of(whole, files_with_kept.as_ref().unwrap_or(&files));
+    let pending = Pending::of(&material, whole, &done_work);
     let mut next = Checkpoint { goal: goal.text.clone(), ..previous.clone() };
 
     next.user_constraints.retain(|entry| !reading.is_taken_back(&entry_terms(entry), 0));
@@ -63,12 +80,10 @@ pub fn extract(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Checkp
     if pending.is_all {
         next.pending_work.clear();
     }
-    let dismissals = Dismissals::of(&material);
-    next.pending_work.retain(|entry| !dismissals.include(&entry_terms(entry), None));
+    next.pending_work.retain(|entry| !pending.closes(entry, &done_work));
     merge(&mut next.pending_work, pending.items);
-    next.pending_work.retain(|entry| !reading.is_completed(entry));
-    next.unresolved_questions = open_questions(&previous.unresolved_questions, &material);
-    merge(&mut next.unresolved_questions, questions(&material));
+    next.unresolved_questions = open_questions(&previous.unresolved_questions, whole);
+    merge(&mut next.unresolved_questions, questions(&material, whole));
     roll_names(&mut next, previous, &material, &files);
     fit(&mut next);
     next.handoff_md = handoff(&next);
@@ -187,16 +202,6 @@ impl<'m> Reading<'m> {
         chosen.into_iter().map(|(said, text, _)| (said, text)).collect()
     }
 
-    /// Whether a pending entry is reported as done.
-    fn is_completed(&self, pending: &str) -> bool {
-        let terms = entry_terms(pending);
-        self.ranked.iter().filter(|ranked| ranked.class == Some(Group::Completed)).any(|ranked| {
-            let done = &self.material.said[ranked.said].terms;
-            let shared = terms.shared(done);
-            shared >= 2 && shared * 10 >= terms.len() * 6 && terms.names_within(done)
-        })
-    }
-
     /// Whether a person takes a demand back, from a sentence on.
     fn is_taken_back(&self, demand: &Terms, from: usize) -> bool {
         self.taken_back.iter().any(|(index, terms)| {
@@ -279,7 +284,7 @@ fn is_personal(text: &str) -> bool {
 }
 
 /// The class of a sentence, and the strength of its cues. What is left to do is not a class: see [`Pending`].
-fn class_of(material: &Material<'_>, index: usize, said: &ReadSentence) -> (Option<Group>, u8) {
+pub(super) fn class_of(material: &Material<'_>, index: usize, said: &ReadSentence) -> (Option<Group>, u8) {
     const STRONG: u8 = 6;
     const CONTRASTS: [&str; 3] = [", not ", ", nicht ", ", kein"];
     let cues = &said.cues;
@@ -358,7 +363,7 @@ fn reply(material: &Material<'_>, index: usize, said: &ReadSentence) -> u8 {
     let spoken = &material.spoken[said.spoken];
     let before = said.spoken.checked_sub(1).map(|before| &material.spoken[before]);
     let is_taken_up = |before: &ReadSentence| {
-        before.question || before.cues.weight(Group::Proposal) > 0 || said.terms.shared(&before.terms) > 0
+        inquires(before) || before.cues.weight(Group::Proposal) > 0 || said.terms.meet(&before.terms)
     };
     // Terms of a text without spaces cannot be compared so.
     let agrees = material.said[spoken.said.start].cues.starts(Group::Agreement)
@@ -407,7 +412,7 @@ fn withdrawn(material: &Material<'_>) -> Vec<std::ops::Range<usize>> {
 }
 
 /// "Documented the flag.": a sentence that begins with a past-tense verb reports finished work.
-fn past(text: &str) -> u8 {
+pub(super) fn past(text: &str) -> u8 {
     const NOT_DONE: [&str; 7] = ["Indeed", "Based", "Related", "Expected", "Failed", "Needed", "Unexpected"];
     const IRREGULAR: [&str; 12] = [
         "Built",
@@ -512,18 +517,38 @@ fn goal(previous: &str, material: &Material<'_>, indices: &mut Vec<usize>) -> St
     goal
 }
 
-/// A sentence; if it says little ("please fix it"), prefixed with the one before it in its turn.
+/// A sentence; if it says little or speaks of "it", prefixed with those before it in its turn that say what it is about.
 fn in_context(material: &Material<'_>, index: usize, indices: &mut Vec<usize>) -> String {
+    let start = material.spoken[material.said[index].spoken].said.start;
     let said = &material.said[index];
-    let before = index.checked_sub(1).map(|before| &material.said[before]).filter(|before| {
-        said.terms.len() < 4
-            && before.spoken == said.spoken
-            && before.terms.len() >= 2
-            && !before.cues.starts(Group::Noise)
-    });
-    indices.extend(before.map(|_| index - 1).into_iter().chain([index]));
-    let text = before.map_or(said.text.clone(), |before| format!("{} {}", before.text, said.text));
+    let (mut first, mut text) = (index, said.text.clone());
+    while first > start
+        && (refers_back(&material.said[first].text) || (first == index && said.terms.len() < 4))
+    {
+        let before = &material.said[first - 1];
+        let longer = format!("{} {text}", before.text);
+        if before.terms.len() < 2
+            || before.cues.starts(Group::Noise)
+            || longer.chars().count() > ENTRY_CHARS_MAX
+        {
+            break;
+        }
+        (first, text) = (first - 1, longer);
+    }
+    indices.extend(first..=index);
     clip(&text, ENTRY_CHARS_MAX)
+}
+
+/// Whether a sentence speaks of something that another one before it names.
+fn refers_back(text: &str) -> bool {
+    const ALWAYS: [&str; 6] = ["it", "its", "it's", "them", "they", "es"];
+    // "Please do this." and not "Please do this step."
+    const AT_END: [&str; 6] = ["this", "that", "these", "those", "das", "dies"];
+    text.split_whitespace().any(|word| {
+        let bare = word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase().replace('’', "'");
+        let ends = || word.ends_with(['.', ',', '!', '?', ';', ':']) || text.ends_with(word);
+        ALWAYS.contains(&bare.as_str()) || (AT_END.contains(&bare.as_str()) && ends())
+    })
 }
 
 /// A question with its short answer, or a proposal that the next speaker agrees to: each is incomplete without
@@ -556,7 +581,7 @@ fn settled(material: &Material<'_>) -> Vec<Settled> {
             material.sentences(asks).iter().rev().find(|said| {
                 !said.question && said.terms.len() >= 2 && said.cues.weight(Group::Proposal) >= 3
             });
-        let text = if last.question && last.terms.len() >= 2 {
+        let text = if inquires(last) {
             // The permission for a step says nothing once the step is taken.
             let permits =
                 agrees && reply.terms.len() == 0 && PERMISSIONS.iter().any(|ask| last.text.starts_with(ask));
@@ -585,19 +610,19 @@ fn is_overruled(material: &Material<'_>, spoken: usize) -> bool {
     })
 }
 
-/// Questions of the covered turns that no later turn answers.
-fn questions(material: &Material<'_>) -> Vec<String> {
+/// Questions of the covered turns that no later turn answers, one that stays verbatim included.
+fn questions(material: &Material<'_>, whole: &Material<'_>) -> Vec<String> {
     let mut open: Vec<(&ReadSentence, bool)> = Vec::new();
     for (index, said) in material.said.iter().enumerate() {
         let explicit = said.lead == Some(Group::Open)
             || (said.cues.weight(Group::Open) > 0 && said.cues.weight(Group::Resolution) == 0);
-        if said.ticked.is_some() || !(said.question || explicit) || said.terms.len() < 2 {
+        if said.ticked.is_some() || !(inquires(said) || (explicit && said.terms.len() >= 2)) {
             continue;
         }
         let behind = material.said.get(index + 1).filter(|next| next.spoken == said.spoken);
         let rhetorical = behind.is_some_and(|next| answers_itself(&next.text));
         // A counter-question leaves it open; so does "I'll ask".
-        let reply = replies(material, said).find(|spoken| spoken.states);
+        let reply = replies(whole, said).find(|spoken| spoken.states);
         let answered = reply.is_some_and(Spoken::answers);
         if !(rhetorical || (answered && !explicit)) {
             open.push((said, explicit));
@@ -607,10 +632,10 @@ fn questions(material: &Material<'_>) -> Vec<String> {
     if open.len() > 2 * PER_ROUND_MAX {
         open.drain(PER_ROUND_MAX..open.len() - PER_ROUND_MAX);
     }
-    open.retain(|(said, _)| !is_settled(&said.terms, material, said.spoken + 1));
+    open.retain(|(said, _)| !is_settled(&said.terms, whole, said.spoken + 1));
     let entries = open.into_iter().map(|(said, explicit)| {
         let text = clip(&said.text, ENTRY_CHARS_MAX - 60);
-        if explicit || replies(material, said).next().is_some() {
+        if explicit || replies(whole, said).next().is_some() {
             return text;
         }
         format!("{text} (asked by {}{AWAITING}", shown(material.spoken[said.spoken].speaker))
@@ -621,6 +646,16 @@ fn questions(material: &Material<'_>) -> Vec<String> {
 /// A speaker's name as shown after a question.
 fn shown(speaker: &str) -> String {
     clip(speaker, 30)
+}
+
+/// Whether a sentence asks for something in particular: "Anything else?" does not.
+fn inquires(said: &ReadSentence) -> bool {
+    const POLITE: [&str; 3] = ["anything else", "something else", "sonst noch"];
+    let is_polite = || {
+        let text = said.text.to_lowercase();
+        said.terms.len() < 4 && POLITE.iter().any(|words| text.contains(words))
+    };
+    said.question && said.terms.len() >= 2 && !is_polite()
 }
 
 /// Turns in which others could have answered.

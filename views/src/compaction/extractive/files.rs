@@ -1,14 +1,17 @@
 //! The files of the covered turns: edited ones first, each in one spelling.
 //!
 //! A file is relevant if a tool was given its path, or if a person or the model names its path. A name without a folder is
-//! resolved; where it cannot be, it counts only if a tool has seen it, since `Node.js` and `cmd.Env` look like files as well.
+//! resolved; where it cannot be, it counts only if a tool has seen it or the model reports work on it, since `Node.js` and
+//! `cmd.Env` look like files as well.
 //! A file that only tool output mentions does not count.
 
+use super::pending::completes;
 use super::spoken::{Material, Source, masked, strings};
 use super::tools::ToolCall;
 use crate::compaction::limits::IDENTIFIER_BYTES_MAX;
 use crate::identifier::{self, Kind, has_file_ending};
 use aho_corasick::AhoCorasick;
+use everturn_core::turn::Role;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
@@ -106,9 +109,10 @@ impl Files {
         !self.undone.is_empty() && self.mentioned(text).any(|path| self.undone.contains(&path))
     }
 
-    /// Whether a text names a file that was edited after a turn.
-    pub fn names_edited_after(&self, text: &str, turn: usize) -> bool {
-        self.mentioned(text).any(|path| self.edited_at.get(&path).is_some_and(|at| *at > turn))
+    /// Whether a text names a file that was edited, after a turn or at any time.
+    pub fn names_edited(&self, text: &str, after: Option<usize>) -> bool {
+        let is_later = |at: &usize| after.is_none_or(|after| *at > after);
+        self.mentioned(text).any(|path| self.edited_at.get(&path).is_some_and(is_later))
     }
 
     /// The files that a call edits.
@@ -295,6 +299,14 @@ fn spoken<'m>(material: &'m Material<'_>) -> Vec<(&'m str, u32)> {
 fn look_up<'n>(material: &Material<'_>, names: &[&'n str]) -> Vec<(&'n str, String)> {
     let Ok(automaton) = AhoCorasick::new(names) else { return Vec::new() };
     let mut found: Vec<Option<String>> = vec![None; names.len()];
+    let reports =
+        material.said.iter().filter(|said| material.role(said) == Role::Assistant && completes(said));
+    let mut reported: HashSet<&str> = HashSet::new();
+    for said in reports {
+        identifier::scan(&said.text, |name| {
+            reported.insert(name.text);
+        });
+    }
     let mut calls = 0;
     for (source, text) in &material.texts {
         calls += usize::from(*source == Source::Tool);
@@ -325,7 +337,7 @@ fn look_up<'n>(material: &Material<'_>, names: &[&'n str]) -> Vec<(&'n str, Stri
             _ if !is_surely_a_file(name) => None,
             Some(path) => Some((name, path)),
             // Without tools there is nobody who could have seen it.
-            None => (calls == 0).then(|| (name, name.to_string())),
+            None => (calls == 0 || reported.contains(name)).then(|| (name, name.to_string())),
         }
     };
     found.into_iter().enumerate().filter_map(name).collect()

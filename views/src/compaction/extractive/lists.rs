@@ -154,7 +154,7 @@ pub(super) fn entry_terms(entry: &str) -> Terms {
 }
 
 /// Splits `maya: I booked it` into speaker and text.
-fn attribution(entry: &str) -> (Option<&str>, &str) {
+pub(super) fn attribution(entry: &str) -> (Option<&str>, &str) {
     match entry.split_once(": ") {
         Some((who, rest)) if who.len() <= SPEAKER_BYTES_MAX && !who.contains(char::is_whitespace) => {
             (Some(who), rest)

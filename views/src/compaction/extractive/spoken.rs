@@ -77,11 +77,13 @@ pub(super) struct Material<'a> {
     /// Every text with its source, secrets masked. A log that a person pasted is output.
     pub texts: Vec<(Source, Cow<'a, str>)>,
     pub calls: Vec<ToolCall<'a>>,
+    /// Number of turns.
+    pub turns: usize,
 }
 
 impl<'a> Material<'a> {
     pub fn of(turns: &[Candidate<'a>]) -> Material<'a> {
-        let mut material = Material { calls: tools::calls(turns), ..Material::default() };
+        let mut material = Material { calls: tools::calls(turns), turns: turns.len(), ..Material::default() };
         for (index, turn) in turns.iter().enumerate() {
             let first = material.texts.len();
             for (source, text) in texts(turn) {
@@ -96,16 +98,27 @@ impl<'a> Material<'a> {
                 .filter(|(source, _)| matches!(source, Source::User | Source::Assistant))
             {
                 for sentence in prose::sentences(text) {
-                    material.said.push(ReadSentence {
-                        spoken: material.spoken.len(),
-                        cues: Cues::of(&sentence.text),
-                        terms: Terms::of(&sentence.text),
-                        question: is_question(&sentence.text),
-                        lead: sentence.lead,
-                        ticked: sentence.ticked,
-                        edge: false,
-                        text: sentence.text,
-                    });
+                    let cues = Cues::of(&sentence.text);
+                    let (lead, ticked) = (sentence.lead, sentence.ticked);
+                    let mut push = |text: String, cues: Cues| {
+                        material.said.push(ReadSentence {
+                            spoken: material.spoken.len(),
+                            cues,
+                            terms: Terms::of(&text),
+                            question: is_question(&text),
+                            lead,
+                            ticked,
+                            edge: false,
+                            text,
+                        });
+                    };
+                    match final_demand(&sentence.text, &cues).filter(|_| turn.role == Role::User) {
+                        Some(parts) => parts.into_iter().for_each(|text| {
+                            let cues = Cues::of(&text);
+                            push(text, cues);
+                        }),
+                        None => push(sentence.text, cues),
+                    }
                 }
             }
             let said = start..material.said.len();
@@ -158,6 +171,27 @@ fn defers(sentences: &[ReadSentence]) -> bool {
         !said.question && said.terms.len() >= 4 && announces.iter().all(|group| said.cues.weight(*group) == 0)
     };
     last.is_some_and(|last| !sentences[last + 1..].iter().any(tells))
+}
+
+/// Splits a demand off the end of a request: "Please fix it, and don't change the API." It is in force for longer than the
+/// request is open.
+fn final_demand(text: &str, cues: &Cues) -> Option<[String; 2]> {
+    const JOINTS: [&str; 6] = [", and ", ", but ", "; ", ", und ", ", aber ", " – "];
+    const JOINTS_MAX: usize = 4;
+    if cues.weight(Group::Request) < 3 || cues.weight(Group::Constraint) < 4 {
+        return None;
+    }
+    let joints = JOINTS.iter().flat_map(|joint| {
+        text.match_indices(joint).take(JOINTS_MAX).map(|(at, joint)| (at, at + joint.len()))
+    });
+    joints.map(|(end, start)| (&text[..end], &text[start..])).find_map(|(request, demand)| {
+        let (asks, demands) = (Cues::of(request), Cues::of(demand));
+        let is_split = asks.weight(Group::Request) >= 3
+            && asks.weight(Group::Constraint) == 0
+            && demands.weight(Group::Constraint) >= 4
+            && !is_question(demand);
+        is_split.then(|| [format!("{request}."), demand.to_string()])
+    })
 }
 
 fn is_question(text: &str) -> bool {

@@ -103,6 +103,11 @@ impl Terms {
             + shared(&self.numbers, &other.numbers)
     }
 
+    /// Whether both have a word or a name in common: the same number may be of something else.
+    pub fn meet(&self, other: &Terms) -> bool {
+        shared(&self.words, &other.words) + shared(&self.names, &other.names) > 0
+    }
+
     /// Whether both have the same names.
     pub fn same_names(&self, other: &Terms) -> bool {
         self.names == other.names

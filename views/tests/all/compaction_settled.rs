@@ -1,0 +1,256 @@
+//! What a checkpoint says of a session that went on: a goal with its subject, demands beside requests, and nothing open that a
+//! later turn settles.
+
+use crate::compaction_talk::Talk;
+use everturn_views::compaction::{Checkpoint, extract, extract_before, fitted, render};
+use serde_json::json;
+
+const NONE: [String; 0] = [];
+
+fn of(lines: &[(&str, &str)]) -> Checkpoint {
+    extract(None, &Talk::of(lines).candidates())
+}
+
+fn before(covered: &[(&str, &str)], kept: &[(&str, &str)]) -> Checkpoint {
+    extract_before(None, &Talk::of(covered).candidates(), &Talk::of(kept).candidates())
+}
+
+/// A bug fix, its changelog entry, and notes about nothing.
+fn csv_session() -> Talk {
+    let mut talk = Talk::of(&[
+        (
+            "user",
+            "The CSV export is broken for names with commas. Please fix it, and don't change the public API.",
+        ),
+        ("assistant", "I'll look at the export."),
+    ]);
+    talk.tool("read_file", json!({"path":"src/export.py"}), "def export(rows):\n    return ','.join(rows)");
+    talk.tool("edit_file", json!({"path":"src/export.py"}), "ok");
+    talk.tool("shell", json!({"command":"pytest -q"}), "12 passed");
+    talk.say(
+        None,
+        json!({"role":"assistant","content":"Fields with commas are quoted now, and all 12 tests pass."}),
+    );
+    talk.say(None, json!({"role":"user","content":"We decided to use the csv module with QUOTE_MINIMAL."}));
+    talk.say(None, json!({"role":"assistant","content":"It uses the csv module with QUOTE_MINIMAL."}));
+    talk.say(None, json!({"role":"user","content":"Next, write the changelog entry."}));
+    talk.say(None, json!({"role":"assistant","content":"Done, CHANGELOG.md has an entry under Unreleased."}));
+    for n in 0..4 {
+        talk.say(None, json!({"role":"user","content":format!("Note {n}")}));
+        talk.say(None, json!({"role":"assistant","content":format!("Noted {n}. Anything else?")}));
+    }
+    talk
+}
+
+#[test]
+fn a_finished_bug_fix_has_a_subject_a_demand_its_files_and_nothing_open() {
+    let talk = csv_session();
+    let turns = talk.candidates();
+    for covered in [turns.len(), turns.len() - 4, turns.len() - 9] {
+        let found = extract_before(None, &turns[..covered], &turns[covered..]);
+        assert_eq!(found.goal, "The CSV export is broken for names with commas. Please fix it.");
+        assert_eq!(found.user_constraints, ["don't change the public API."]);
+        assert_eq!(found.decisions, ["We decided to use the csv module with QUOTE_MINIMAL."]);
+        assert_eq!((&found.pending_work[..], &found.unresolved_questions[..]), (&NONE[..], &NONE[..]));
+        let changelog = covered == turns.len() - 9;
+        let files: &[&str] = if changelog { &["src/export.py"] } else { &["src/export.py", "CHANGELOG.md"] };
+        assert_eq!(found.relevant_files, files, "{covered}");
+        let text = render(&found);
+        assert!(text.contains("**User constraints**\n\n- don't change the public API."), "{text}");
+        assert!(!text.contains('#'), "one style of headings: {text}");
+    }
+}
+
+#[test]
+fn the_goal_begins_with_the_sentence_that_says_what_it_is() {
+    for (said, goal) in [
+        (
+            "The nightly export is broken. It worked in 2.1. Please fix it today.",
+            "The nightly export is broken. It worked in 2.1. Please fix it today.",
+        ),
+        (
+            "The importer of bank statements loses rows. Please find the commit that introduced it and revert that one.",
+            "The importer of bank statements loses rows. Please find the commit that introduced it and revert that one.",
+        ),
+        (
+            "Hi! We have a new logo. Please write a press release about the merger with Acme for the newspapers.",
+            "Please write a press release about the merger with Acme for the newspapers.",
+        ),
+    ] {
+        assert_eq!(of(&[("user", said)]).goal, goal);
+    }
+}
+
+#[test]
+fn a_demand_at_the_end_of_a_request_is_a_constraint() {
+    for (said, goal, demand) in [
+        (
+            "Please port the parser to Rust, but it must stay compatible with version 1.",
+            "Please port the parser to Rust.",
+            "it must stay compatible with version 1.",
+        ),
+        (
+            "Bitte übersetze das Handbuch, aber ändere nie die Beispiele darin.",
+            "Bitte übersetze das Handbuch.",
+            "ändere nie die Beispiele darin.",
+        ),
+        (
+            "Write the installer; never ask for a password.",
+            "Write the installer.",
+            "never ask for a password.",
+        ),
+    ] {
+        let found = of(&[("user", said)]);
+        assert_eq!((found.goal.as_str(), &found.user_constraints[..]), (goal, &[demand.to_string()][..]));
+    }
+    // A demand with two parts stays whole.
+    let found =
+        of(&[("user", "Fix the login. You must not touch the database, and never restart the gateway.")]);
+    assert_eq!(found.user_constraints, ["You must not touch the database, and never restart the gateway."]);
+}
+
+#[test]
+fn a_short_note_is_no_decision() {
+    for reply in ["Noted.", "Noted 0.", "Noted. Anything else?", "Done. What next?"] {
+        let found = of(&[
+            ("user", "Please keep a list of the things that I mention about the flat."),
+            ("assistant", reply),
+            ("user", "Note 0"),
+            ("assistant", reply),
+            ("user", "Noted"),
+        ]);
+        assert_eq!(found.decisions, NONE, "{reply}");
+    }
+}
+
+/// Each of nine steps was "next", beside the report that it was done.
+#[test]
+fn the_next_step_is_the_last_one_that_the_model_named() {
+    let lines: Vec<(String, String)> = (1..=9)
+        .flat_map(|n| {
+            let moved = format!("I moved src/routes/part_{n}.rs and its tests pass. Next is part {}.", n + 1);
+            let timeout = format!("Good. Keep the timeout of part {n} at {n}50 ms.");
+            [("assistant".to_string(), moved), ("user".to_string(), timeout)]
+        })
+        .collect();
+    let lines = lines.iter().map(|(who, text)| (who.as_str(), text.as_str()));
+    let task = ("user", "Move the API to axum. It must stay compatible with clients of v1.");
+    let lines: Vec<(&str, &str)> = [task].into_iter().chain(lines).collect();
+    assert_eq!(of(&lines).pending_work, ["Next is part 10."]);
+    // A step that is taken in a turn that stays verbatim is behind as well.
+    assert_eq!(before(&lines[..9], &lines[9..]).pending_work, NONE);
+    // And one of an earlier round.
+    let first = of(&lines[..4]);
+    assert_eq!(first.pending_work, ["Next is part 3."]);
+    let second = extract(Some(&first), &Talk::of(&lines[4..6]).candidates());
+    assert_eq!(second.pending_work, ["Next is part 4."]);
+}
+
+#[test]
+fn what_a_turn_that_stays_verbatim_answers_or_finishes_is_not_open() {
+    let asked = [("user", "Which port does the proxy use?")];
+    assert_eq!(
+        before(&asked, &[]).unresolved_questions,
+        ["Which port does the proxy use? (asked by user, awaiting an answer)"]
+    );
+    assert_eq!(before(&asked, &[("assistant", "It listens on 8443.")]).unresolved_questions, NONE);
+    let deferred = before(&asked, &[("assistant", "I'm not sure, I'll ask the network team.")]);
+    assert_eq!(deferred.unresolved_questions, ["Which port does the proxy use?"]);
+
+    let request = [
+        ("user", "Explain the cache to me."),
+        ("assistant", "It keeps hot pages in memory."),
+        ("user", "Please add a metric for evictions."),
+    ];
+    let open = ["Please add a metric for evictions."];
+    assert_eq!(before(&request, &[("assistant", "I'll look at the metrics first.")]).pending_work, open);
+    for report in ["Added the metric for evictions.", "Done."] {
+        assert_eq!(before(&request, &[("assistant", report)]).pending_work, NONE, "{report}");
+    }
+
+    let covered = Talk::of(&[
+        ("user", "Write the guide for our tool."),
+        (
+            "assistant",
+            "The guide is written.\n\nNot done yet:\n- the title in docs/index.md\n- the index of terms",
+        ),
+    ]);
+    let mut kept = Talk::of(&[("user", "Do the title, please.")]);
+    kept.tool("edit_file", json!({"path":"docs/index.md"}), "ok");
+    let found = extract_before(None, &covered.candidates(), &kept.candidates());
+    assert_eq!(found.pending_work, ["the index of terms"]);
+    kept.say(
+        None,
+        json!({"role":"assistant","content":"The title is in place. What remains is a translation."}),
+    );
+    let found = extract_before(None, &covered.candidates(), &kept.candidates());
+    assert_eq!(found.pending_work, NONE, "a later list says all that is left");
+}
+
+#[test]
+fn turns_that_stay_verbatim_add_nothing() {
+    let covered = [("user", "Please tidy up the parser."), ("assistant", "Fixed the lexer in src/lexer.rs.")];
+    let kept = [
+        (
+            "ana",
+            "We decided to use Redis for OPS-77. It must never restart. Change of plan: rewrite src/cache.rs.",
+        ),
+        ("assistant", "Added src/cache.rs. Still to do: the docs of src/cache.rs. Which port should it use?"),
+    ];
+    assert_eq!(before(&covered, &kept), of(&covered));
+}
+
+#[test]
+fn orders_of_the_last_prompt_are_open_whatever_their_verb() {
+    let lines = [
+        ("user", "Build a web shop for our bakery, please."),
+        ("assistant", "The shop runs on port 8080."),
+        ("user", "Sounds good to me. Yes, deploy it to staging. Bump the version to 1.2. The logo is blue."),
+    ];
+    let open = ["Yes, deploy it to staging.", "Bump the version to 1.2."];
+    assert_eq!(of(&lines).pending_work, open);
+    assert_eq!(before(&lines, &[("assistant", "Version 1.2 runs on staging.")]).pending_work, NONE);
+}
+
+/// Two people wrote before the model could answer; it answered the second.
+#[test]
+fn a_request_that_was_overtaken_is_open_until_its_file_is_taken_up() {
+    let lines = [
+        ("leila", "Please prepare the release of harbor."),
+        ("assistant", "The tests pass, the candidate is ready."),
+        ("leila", "Can you prepare the docs change meanwhile, in docs/export.md?"),
+        ("tomas", "And I need the list of closed tickets."),
+        ("assistant", "Three tickets: #1880, #1902 and #1944."),
+    ];
+    let open = ["leila: Can you prepare the docs change meanwhile, in docs/export.md?"];
+    assert_eq!(of(&lines).pending_work, open);
+    assert_eq!(before(&lines, &[("assistant", "I'm starting on docs/export.md.")]).pending_work, NONE);
+}
+
+#[test]
+fn a_checkpoint_that_must_be_shorter_loses_names_and_old_entries_before_sentences_and_the_goal() {
+    let talk = csv_session();
+    let whole = extract(None, &talk.candidates());
+    let bytes = |checkpoint: &Checkpoint| render(checkpoint).len();
+    let within = |max: usize| fitted(&whole, |checkpoint| bytes(checkpoint) <= max);
+    assert_eq!(within(bytes(&whole)).as_ref(), Some(&whole), "what fits stays as it is");
+    let files = within(bytes(&whole) - 1).unwrap();
+    assert_eq!(files.relevant_files, NONE, "sentences name both");
+    assert_eq!(Checkpoint { relevant_files: whole.relevant_files.clone(), ..files }, whole);
+    let mut last = bytes(&whole);
+    while let Some(shorter) = within(last - 1) {
+        assert!(bytes(&shorter) < last && !shorter.handoff_md.is_empty());
+        assert_eq!(shorter.goal, whole.goal);
+        last = bytes(&shorter);
+    }
+    assert_eq!(last, format!("**Goal:** {}", whole.goal).len(), "in the end, only the goal is left");
+    // The note of a model is shortened, too.
+    let written = Checkpoint {
+        goal: "Fix it".into(),
+        handoff_md: "The first half. The second half of the note.".into(),
+        decisions: vec!["Use SQLite.".into()],
+        ..Checkpoint::default()
+    };
+    let short = fitted(&written, |checkpoint| bytes(checkpoint) < 40).unwrap();
+    assert_eq!(render(&short), "**Goal:** Fix it\n\nThe first half.");
+}
