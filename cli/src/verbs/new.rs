@@ -74,8 +74,10 @@ pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
 }
 
 pub fn object(option: &str, text: &str) -> Result<BTreeMap<String, Raw>, Error> {
-    let raw = Raw::new(text.to_string()).map_err(|e| e.at(option))?;
-    raw.read().ok_or_else(|| {
-        Error::invalid("json.not_an_object", format!("{option} must be a JSON object such as {{\"a\":1}}"))
-    })
+    let wrong = |why: &str| {
+        let text = format!("{option} must be a JSON object such as '{{\"a\": 1}}'{why}");
+        Error::invalid("json.not_an_object", text)
+    };
+    let raw = Raw::new(text.to_string()).map_err(|e| wrong(&format!(": {}", e.text())))?;
+    raw.read().ok_or_else(|| wrong(""))
 }

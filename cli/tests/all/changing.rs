@@ -41,6 +41,11 @@ fn settings_are_changed_and_taken_away() {
     assert_eq!((now.get("title"), now.get("ttl")), (None, None), "{now}");
     assert_eq!((now["metadata"].get("a"), &now["metadata"]["b"]), (None, &json!(2)));
     assert_eq!(now["retention"], "ephemeral", "what is not named stays");
+    let said = shell.refused(&["update", &id, "--policy", "redaction=mask"]);
+    assert!(
+        said.contains("--policy must be a JSON object such as '{\"a\": 1}': not JSON at byte 0"),
+        "{said}"
+    );
 }
 
 #[test]
