@@ -362,7 +362,7 @@ pub fn own_turns(
     let ids: Vec<Vec<u8>> = turns.iter().map(|(_, id)| id.to_bytes().to_vec()).collect();
     let sql = format!(
         "SELECT {TURN_COLUMNS}, c.no, coalesce(c.parent_seq, 0), n.nth FROM unnest($2::bytea[], $3::bytea[]) WITH ORDINALITY AS n (conversation, id, nth)
-         JOIN {} ON true JOIN {} ON true",
+         JOIN {} ON true JOIN {} ON t.conversation = c.no",
         one("conversation_rows c", "c.tenant = $1 AND c.id = n.conversation AND NOT c.replaced AND c.deleted IS NULL"),
         one("turn_rows t", "t.tenant = $1 AND t.id = n.id")
     );
