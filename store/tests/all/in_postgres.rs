@@ -14,7 +14,9 @@ use everturn_store::conformance::{
 };
 use everturn_store::memory::Memory;
 use everturn_store::postgres::{self, Postgres};
-use everturn_store::{CheckedLog, ConversationIndex, Log, RecallIndex, TurnQuery, VectorSearch, WordSearch};
+use everturn_store::{
+    CheckedLog, ConversationIndex, Log, RecallIndex, TurnIndex, TurnQuery, VectorSearch, WordSearch,
+};
 use everturn_views::recall::{EntryNo, Filter, TextQuery};
 use serde_json::json;
 use std::process::Command;
@@ -329,6 +331,21 @@ fn a_page_costs_the_same_however_long_the_conversation_is() {
         );
         postgres::run(&database.admin(), &few).unwrap();
     }
+}
+
+/// A turn that is asked for under the id of another conversation is not there, although that one has an event at its `seq`.
+#[test]
+fn turns_are_looked_up_in_their_own_conversation() {
+    let Some(database) = Database::new() else { return };
+    let (m, store) = (Maker::default(), open(&database));
+    let (one, other) = (m.key(), m.key());
+    let [said, foreign] = ["said here", "said there"].map(|text| m.say(text));
+    create(&store, &one, vec![m.created(), said.clone()]);
+    create(&store, &other, vec![m.created(), foreign.clone()]);
+    let asked = [(one.id, turn_of(&said)), (one.id, turn_of(&foreign))];
+    let found = store.stored_turns_in(&one.tenant, &asked).unwrap();
+    assert_eq!(found[0].as_ref().unwrap().row.id, turn_of(&said));
+    assert_eq!(found[1].as_ref().err().map(|error| error.code()), Some("turn.absent"));
 }
 
 /// Texts of few words, so that words are common, rare, alone and together; the same ones every time.
