@@ -1,6 +1,6 @@
 // Entry point: routing, keyboard shortcuts, sign-in.
 
-import { h, clear, icon, words, dialog, placeNotices, focusNotice, MOD } from "./dom.js";
+import { h, clear, icon, words, dialog, placeNotices, forgetNotices, focusNotice, MOD } from "./dom.js";
 import { get, session, memory, onUnauthorized } from "./api.js";
 import { List } from "./list.js";
 
@@ -56,6 +56,7 @@ class Page {
 
   async route() {
     if (!this.list || location.hash === "#main") return;
+    forgetNotices();
     await this.goTo(location.hash);
     placeNotices();
   }
@@ -97,7 +98,8 @@ class Page {
       const { view } = await import("./usage.js");
       return void clear(this.main, view().el);
     }
-    clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim", null, this.may("reader") ? "Choose a conversation, or search everything." : "This key can see counts, not content. Choose a conversation, or look at the usage."),
+    clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim.choose", null, this.may("reader") ? "Choose a conversation, or search everything." : "This key can see counts, not content. Choose a conversation, or look at the usage."),
+      h("p.dim.begin", null, "Nothing is stored here yet. In a terminal, ", h("code", null, "everturn import"), " takes over the sessions that Claude Code, Codex and other agents left on that machine."),
       !this.may("reader") ? null : h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Open a conversation, search, run a command"), h("kbd", null, `${MOD} K`)),
       !this.may("reader") ? null : keys(HELP.filter(([key]) => !["c"].includes(key) && !key.startsWith(MOD)))));
   }
@@ -151,7 +153,7 @@ class Page {
     this.draft = undefined;
     const key = h("input", { type: "password", name: "key", autocomplete: "off", required: true, placeholder: "et_…", "aria-describedby": "key-text" });
     const remember = h("input", { type: "checkbox" });
-    const text = h("p.dim", { id: "key-text", role: "status" }, words(detail ?? "This server requires a key. Whoever runs the server can create one."));
+    const text = h("p.dim", { id: "key-text", role: "alert" }, words(detail ?? "This server requires a key. Whoever runs the server can create one."));
     const form = h("form.sign-in", { onsubmit: async (event) => {
       event.preventDefault();
       const before = session.key;
@@ -162,6 +164,8 @@ class Page {
         if (error.status === 401 || error.status === 0) {
           session.signOut();
           session.key = before && null;
+          text.classList.add("wrong");
+          key.setAttribute("aria-invalid", "true");
           return void clear(text, words(error.message));
         }
       }
