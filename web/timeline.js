@@ -265,7 +265,7 @@ export class Timeline {
       if (isHere) {
         const abandoned = new Map(own.filter((part) => part.kind === "call" && given.has(part.id)).map((part) => [part.id, given.get(part.id)]));
         const sought = this.sought && [entry.seq, entry.written_seq, ...[...answers.values()].map((one) => one.entry.seq)].includes(this.sought.seq) ? this.sought : null;
-        const key = [entry.id, sought?.seq, sought?.words, follows, [...answers.values()].map((one) => one.entry.seq), [...abandoned.keys()], own.map((part) => this.isPending(part)), entry.versions?.length, entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
+        const key = [entry.id, sought?.turn, follows, [...answers.values()].map((one) => one.entry.seq), [...abandoned.keys()], own.map((part) => this.isPending(part)), entry.versions?.length, entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
         rows.push(this.row(entry, { own, answers, abandoned, follows, sought, key, dividers: between }));
       }
       before = { actor: entry.actor, role: entry.role, visibility: entry.visibility, time };
@@ -685,25 +685,30 @@ export class Timeline {
     }
   }
 
+  /** Does what a key asks for once what the keys before it ask for is done: rows may have to be loaded first. */
+  inTurn(work) {
+    this.going = (this.going ?? Promise.resolve()).then(work).catch(() => {});
+  }
+
   /** Goes to the beginning or to the end, and selects the row there. */
   toEdge(isEnd) {
     const { scroller } = this;
-    const find = () => {
-      scroller.update();
-      return scroller.data.has(scroller.pageOf(isEnd ? scroller.head : 1)) && scroller.rows().at(isEnd ? -1 : 0);
-    };
-    this.current = null;
-    if (isEnd) scroller.toEnd();
-    else scroller.jump(1, 0);
-    this.going = (async () => {
-      let row;
-      for (let n = 0; n < 60 && !(row = find()) && this.current === null; n++) await new Promise((resolve) => setTimeout(resolve, 50));
-      if (row && this.current === null) this.choose(row);
-    })();
+    this.inTurn(async () => {
+      this.current = null;
+      if (isEnd) scroller.toEnd();
+      else scroller.jump(1, 0);
+      for (let n = 0; n < 60 && this.current === null; n++) {
+        scroller.update();
+        const row = scroller.data.has(scroller.pageOf(isEnd ? scroller.head : 1)) && scroller.rows().at(isEnd ? -1 : 0);
+        if (row) return this.choose(row);
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      }
+    });
   }
 
-  async step(by) {
-    await this.going;
+  step(by) { this.inTurn(() => this.stepped(by)); }
+
+  stepped(by) {
     const rows = this.scroller.rows();
     if (!rows.length) return;
     const at = rows.findIndex((row) => Number(row.dataset.seq) === this.current);
@@ -715,8 +720,9 @@ export class Timeline {
   }
 
   /** Selects the next or previous user message. */
-  async prompt(by) {
-    await this.going;
+  prompt(by) { this.inTurn(() => this.prompted(by)); }
+
+  async prompted(by) {
     let seq = this.current ?? Number(this.scroller.rows().at(by > 0 ? 0 : -1)?.dataset.seq ?? this.conversation.head.seq);
     for (let tries = 0; tries < 20; tries++) {
       const query = by > 0 ? { after: seq, order: "asc", limit: 200 } : { before: seq, order: "desc", limit: 200 };
@@ -732,7 +738,7 @@ export class Timeline {
   /** Scrolls to a seq and selects it; the words of a hit are marked there. */
   show(seq, words) {
     const had = this.sought;
-    this.sought = words && { seq, words };
+    this.sought = words && { seq, words, turn: (this.shows = (this.shows ?? 0) + 1) };
     if (had || words) this.scroller.redraw();
     return this.goTo(seq);
   }
