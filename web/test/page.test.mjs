@@ -1492,6 +1492,8 @@ test("ask something else in a fork; the conversation stays as it is", async () =
   await page.getByRole("button", { name: "Fork", exact: true }).click();
   await page.waitForSelector('.turn:has-text("three instead")');
   await page.waitForSelector(".divider.fork-from");
+  await page.waitForSelector('.toast:has-text("Forked at #3")');
+  await page.waitForSelector('.facts:has-text("forked from “Trunk” at #3")');
   assert.equal(await page.locator('.turn:has-text("second answer")').count(), 0);
   assert.equal((await server.get(`/conversations/${id}`)).turns, 4);
   await quiet(page);
@@ -1506,7 +1508,7 @@ test("days, lists of tasks and long texts", async () => {
     { role: "system", content: "Rule. ".repeat(400) },
     { role: "assistant", actor: "claude", content: [{ type: "tool_use", id: "t", name: "TodoWrite", input: { todos: [{ content: "Read", status: "completed" }, { content: "Write", status: "in_progress" }] } }] });
   const page = await open(`${server.url}/#/c/${id}`);
-  await page.waitForSelector('.turn:has-text("A day later") .divider.day:has-text("Monday 2 March 2026")');
+  await page.waitForSelector('.turn:has-text("A day later") .divider.day:has-text("2 March 2026")');
   const more = page.getByRole("button", { name: /Show all 2,400 characters/ });
   await more.click();
   await more.waitFor({ state: "detached" });
@@ -1707,14 +1709,14 @@ test("agent, project, branch and subagents are shown, and a project is listed al
   const page = await open(`${server.url}/#/c/${helper.id}`);
   await page.waitForSelector('.entry:has-text("Fix the tide table") .people:has-text("claude-code · harbour")');
   await page.waitForSelector('.entry:has-text("Look for time zones") .badge:has-text("subagent")');
-  assert.match(await text(page, ".facts"), /claude-code · branch tides · harbour · worked for another/);
+  await page.waitForSelector('.facts:has-text("claude-code · branch tides · harbour · worked for “Fix the tide table”")');
   await page.getByRole("button", { name: "harbour" }).first().click();
   await page.waitForFunction(() => document.querySelectorAll("a.entry").length === 2);
   await page.waitForSelector('.entry:has-text("Something else")', { state: "detached" });
   assert.deepEqual(await accessible(page), []);
   await page.getByRole("button", { name: "harbour ×" }).click();
   await page.waitForSelector('.entry:has-text("Something else")');
-  await page.getByRole("link", { name: "worked for another" }).click();
+  await page.getByRole("link", { name: "worked for “Fix the tide table”" }).click();
   await page.waitForSelector('h1:has-text("Fix the tide table")');
   await quiet(page);
   await server.end();
