@@ -122,7 +122,7 @@ export class ConversationPage {
   async show(name, at) {
     if (!this.conversation || this.gone || this.told) return;
     for (const tab of this.tabs.children) {
-      if (tab.dataset.view === name) tab.setAttribute("aria-current", "page"), tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+      if (tab.dataset.view === name) tab.setAttribute("aria-current", "page"), tab.scrollIntoView({ block: "nearest", inline: "center" });
       else tab.removeAttribute("aria-current");
     }
     if (name === "") {

@@ -1836,6 +1836,7 @@ test("on a phone: the list, a conversation, and back", async () => {
       assert.match(gone[1], /^hidden by/, "below what is hidden");
       await page.locator(".pairs").evaluate((pairs) => pairs.scrollIntoView());
     }
+    await page.mouse.move(1, 1);
     await shot(page, "phone-" + view);
   }
   await page.goto(demo + "/#/usage");
