@@ -923,6 +923,8 @@ test("state: checkpoints as a line of time, pins with undo, facts, forks", async
   const page = await open(talk(PORT) + "/state");
   await page.waitForSelector(".lineage rect.covers");
   assert.equal(await page.locator(".lineage rect.covers").count(), 3);
+  assert.equal(await page.locator(".lineage rect.inherited").count(), 2, "the first one has none before it");
+  assert.match(await text(page, ".lineage figcaption"), /^Each checkpoint extends the one before/);
   assert.deepEqual(await accessible(page), []);
   await shot(page, "state");
   await page.getByRole("button", { name: "Add a pin…" }).click();
@@ -943,6 +945,7 @@ test("state: checkpoints as a line of time, pins with undo, facts, forks", async
   await shot(page, "tree");
   await page.goto(talk(LOGIN) + "/state");
   await page.waitForSelector('.tree:has-text("what if we roll back")');
+  assert.match(await text(page, ".lineage figcaption"), /^Solid: turns that it covers; dotted/);
   assert.match(await text(page, ".state table"), /Redis on staging/);
   await quiet(page);
 });
@@ -1822,6 +1825,8 @@ test("on a phone: the list, a conversation, and back", async () => {
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
   assert.ok(wide <= 390, `${wide} wide`);
   assert.deepEqual(await accessible(page), []);
+  assert.equal(await page.locator(".tabs.more-after:not(.more-before)").count(), 1, "tabs go on");
+  assert.ok(await page.locator(".turn .tokens").last().isVisible());
   await shot(page, "phone-conversation");
   for (const view of ["projected", "calls", "state", "proof"]) {
     await page.goto(talk(LOGIN) + "/" + view);
