@@ -24,7 +24,7 @@ mod watch;
 
 pub use http::routes;
 pub use stdio::{Asked, SharedStore, Stdio, stdio};
-pub use tools::{Toolsets, run as run_tool};
+pub use tools::{Toolsets, read as read_tool, run as run_tool};
 
 use everturn::{Listings, Tenant};
 use everturn_api::hints::in_tools;

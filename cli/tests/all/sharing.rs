@@ -59,10 +59,6 @@ fn verbs_that_write_go_through_a_server_that_owns_the_store() {
     shell.ok(&["new", "--ttl", "1"]);
     // The server's own sweep may come first.
     assert!(shell.json(&["sweep", "--json"])["expired"].is_u64());
-    // The server asks its own models, and it is said how to make another one known to it.
-    let url = ["--base-url", "http://127.0.0.1:9/v1", "--model", "m"];
-    let said = shell.refused(&[&["generate", &id, "Hello?"], &url[..]].concat());
-    assert!(said.contains(&format!("process {}", server.id())) && said.contains("[models.NAME]"), "{said}");
     // Verbs that need the file itself name its owner.
     let said = shell.refused(&["doctor", "--rebuild"]);
     assert!(said.contains(&format!("process {}", server.id())), "{said}");
