@@ -61,6 +61,16 @@ export const memory = {
   },
 };
 
+/** Words that were typed and not sent, by conversation: kept in this tab until its user signs out. */
+export const unsent = {
+  get(id = "new") {
+    try { return sessionStorage.getItem("everturn.unsent." + id) ?? ""; } catch { return ""; }
+  },
+  set(text, id = "new") {
+    try { text ? sessionStorage.setItem("everturn.unsent." + id, text) : sessionStorage.removeItem("everturn.unsent." + id); } catch { /* private mode */ }
+  },
+};
+
 let askForKey = () => {};
 export const onUnauthorized = (f) => (askForKey = f);
 

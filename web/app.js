@@ -1,8 +1,8 @@
 // Entry point: routing, keyboard shortcuts, sign-in.
 
-import { h, clear, icon, words, dialog, placeNotices, focusNotice, MOD } from "./dom.js";
+import { h, clear, icon, words, dialog, placeNotices, focusNotice, MOD, state as notice } from "./dom.js";
 import { get, session, memory, onUnauthorized } from "./api.js";
-import { List } from "./list.js";
+import { List, firstPage } from "./list.js";
 
 const ROLES = ["counter", "reader", "writer", "admin"];
 
@@ -31,9 +31,11 @@ class Page {
 
   async build() {
     this.list?.destroy();
+    const asked = firstPage({ state: "active" });
+    asked.catch(() => { /* the list shows it */ });
     this.me = await get("/whoami").catch(() => ({}));
     if (this.signing) return;
-    this.list = new List(this);
+    this.list = new List(this, asked);
     clear(this.root, this.banner, h("div.frame", null, this.list.el, this.main));
     this.route();
   }
@@ -61,7 +63,8 @@ class Page {
   }
 
   async goTo(address) {
-    const hash = decodeURIComponent(address);
+    let hash = address;
+    try { hash = decodeURIComponent(address); } catch { /* shown as unknown below */ }
     const found = /^#\/c\/(conv_\w+)(?:@(\d+))?(?:\/(projected|calls|state|proof)(?:\/(\d+))?)?$/.exec(hash);
     document.body.classList.toggle("has-main", hash.length > 2);
     if (found) {
@@ -97,6 +100,7 @@ class Page {
       const { view } = await import("./usage.js");
       return void clear(this.main, view().el);
     }
+    if (hash.length > 2 && hash !== "#/new") return void clear(this.main, notice("There is nothing at this address", "It may have been cut off when it was copied.", h("a", { href: "#/" }, "Back to the list")));
     clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim", null, this.may("reader") ? "Choose a conversation, or search everything." : "This key can see counts, not content. Choose a conversation, or look at the usage."),
       !this.may("reader") ? null : h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Open a conversation, search, run a command"), h("kbd", null, `${MOD} K`)),
       !this.may("reader") ? null : keys(HELP.filter(([key]) => !["c"].includes(key) && !key.startsWith(MOD)))));
@@ -147,8 +151,6 @@ class Page {
     this.signing = true;
     this.list?.destroy();
     this.leave();
-    // Whoever signs in next may be somebody else.
-    this.draft = undefined;
     const key = h("input", { type: "password", name: "key", autocomplete: "off", required: true, placeholder: "et_…", "aria-describedby": "key-text" });
     const remember = h("input", { type: "checkbox" });
     const text = h("p.dim", { id: "key-text", role: "status" }, words(detail ?? "This server requires a key. Whoever runs the server can create one."));

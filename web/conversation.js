@@ -1,7 +1,7 @@
 // The frame of a conversation: header, tabs, composer.
 
 import { h, MOD, clear, plainly, icon, iconButton, button, words, when, number, plural, short, toast, placeNotices, dialog, confirm, state as notice } from "./dom.js";
-import { get, post, put, patch, del, generate } from "./api.js";
+import { get, post, put, patch, del, generate, unsent } from "./api.js";
 import { Timeline, waits } from "./timeline.js";
 import { menu } from "./menu.js";
 import { hit, nameOf, origin } from "./list.js";
@@ -44,6 +44,7 @@ export class ConversationPage {
     this.body = h("div.view");
     this.composer = this.compose();
     clear(this.el, this.header, this.alert, this.body, this.composer);
+    this.write(unsent.get(this.id));
     placeNotices();
     this.describe();
     get("/usage/tokens", { conversation: this.id, days: 3660 }).then(({ conversations: [usage] }) => usage && ((this.tokens = usage.prompt + usage.completion), this.describe()), () => {});
@@ -75,6 +76,8 @@ export class ConversationPage {
   describe() {
     if (this.gone) return;
     const one = this.conversation;
+    for (const control of [this.field, this.sendButton, this.askButton]) control.disabled = one.state !== "active";
+    this.field.placeholder = one.state === "active" ? "Write a message" : one.state === "archived" ? "Archived: unarchive it (More) to write" : `Nothing can be written here: this conversation is ${one.state}`;
     clear(this.title, words(nameOf(one)));
     document.title = plainly(nameOf(one)) + " · Everturn";
     const people = one.participants?.slice(0, 5).join(", "), { agent, folder, project, branch, parent } = origin(one);
@@ -217,7 +220,7 @@ export class ConversationPage {
       this.field.style.height = "auto";
       this.field.style.height = Math.min(this.field.scrollHeight, innerHeight / 3) + "px";
     };
-    this.field.addEventListener("input", grow);
+    this.field.addEventListener("input", () => (grow(), unsent.set(this.field.value, this.id)));
     this.field.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) event.preventDefault(), this.models?.length ? this.generate() : this.send();
       if (event.key === "Escape") this.field.blur();
@@ -244,36 +247,45 @@ export class ConversationPage {
     if (!text) this.field.focus();
     return text && { role: "user", content: text, actor: this.page.actor };
   }
-  clearField() {
-    this.field.value = "";
+  write(text) {
+    this.field.value = text;
     this.field.dispatchEvent(new Event("input"));
+  }
+  /** Empties the field once its words are stored, unless others were typed meanwhile. */
+  stored(turn) {
+    if (turn && this.field.value.trim() === turn.content) this.write("");
+    this.timeline?.scroller.toEnd();
   }
 
   async send() {
     const turn = this.said();
-    if (!turn) return;
+    if (!turn || this.isBusy) return;
+    this.isBusy = true;
     try {
       const { turns: [made] } = await post(`/conversations/${this.id}/turns`, { turns: [turn] });
-      this.clearField();
-      this.timeline.scroller.toEnd();
+      this.stored(turn);
       if (!this.conversation.title && this.conversation.turns === 0) this.rename(titleOf(turn));
       return made;
     } catch (error) {
       toast(error.message, { error: true });
+    } finally {
+      this.isBusy = false;
     }
   }
 
   async generate(input) {
     const turn = input === undefined ? this.said() : null;
-    if (input === undefined && !turn) return;
-    this.clearField();
-    this.timeline?.scroller.toEnd();
+    if ((input === undefined && !turn) || this.isBusy) return;
+    this.isBusy = true;
+    const { seq } = this.conversation.head, begun = () => ((this.isBusy = false), this.stored(turn));
     try {
-      await generate(this.id, { input: turn ? [turn] : [], model: this.model.value || undefined }, { waits });
+      await generate(this.id, { input: turn ? [turn] : [], model: this.model.value || undefined }, { waits, begun });
     } catch (error) {
-      if (turn && !["generation.stopped", "model.error"].includes(error.code) && error.status && error.status < 500 && error.code === "generation.running") this.field.value = turn.content;
       if (error.code !== "generation.stopped") toast(error.message, { error: true });
+      // A model that cannot be asked may have left the words in the log.
+      if (this.isBusy && turn && (await get(`/conversations/${this.id}/turns`, { order: "desc", limit: 5 }).catch(() => ({ data: [] }))).data.some((one) => one.seq > seq && one.content === turn.content)) this.stored(turn);
     }
+    this.isBusy = false;
   }
 
   async stop() {
@@ -304,7 +316,13 @@ export class ConversationPage {
     }
   }
 
-  rename(title) { return this.act(async () => Object.assign(this.conversation, await patch(`/conversations/${this.id}`, { title }), { head: this.conversation.head }) && this.describe()); }
+  async named(title) {
+    Object.assign(this.conversation, await patch(`/conversations/${this.id}`, { title }), { head: this.conversation.head });
+    this.describe();
+    this.page.list.refresh();
+    return title;
+  }
+  rename(title) { return this.act(() => this.named(title)); }
 
   /** Actions on the conversation, for the menu and the palette. */
   commands() {
@@ -313,8 +331,7 @@ export class ConversationPage {
     return [
       writes && ["Rename…", async () => {
         const field = h("input", { type: "text", value: one.title ?? "", "aria-label": "Title" });
-        const title = await dialog("Rename", field, [["Cancel", null], ["Rename", () => field.value.trim() || undefined, "primary"]]);
-        if (title) this.rename(title);
+        await dialog("Rename", field, [["Cancel", null], ["Rename", () => (field.value.trim() ? this.named(field.value.trim()) : undefined), "primary"]]);
       }],
       writes && ["Add a pin…", () => this.pin()],
       writes && ["Compact…", () => this.compact()],
@@ -340,11 +357,10 @@ export class ConversationPage {
 
   async pin() {
     const name = h("input", { type: "text", placeholder: "branch", required: true }), value = h("input", { type: "text", placeholder: "main", required: true });
-    const given = await dialog("Add a pin", h("div.fields", null, h("p.dim", null, "Every prompt contains it until it is unpinned, whatever is summarized."), h("label", null, "Name", name), h("label", null, "Value", value)),
-      [["Cancel", null], ["Pin", () => (name.value.trim() && value.value.trim() ? [name.value.trim(), value.value.trim()] : undefined), "primary"]]);
-    if (!given) return;
-    const path = `/conversations/${this.id}/pins/${encodeURIComponent(given[0])}`;
-    if (await this.act(() => put(path, { value: given[1] }))) toast("Pinned", { about: path, action: ["Undo", () => this.act(() => del(path), "Unpinned", path)] });
+    const path = () => `/conversations/${this.id}/pins/${encodeURIComponent(name.value.trim())}`;
+    const pinned = await dialog("Add a pin", h("div.fields", null, h("p.dim", null, "Every prompt contains it until it is unpinned, whatever is summarized."), h("label", null, "Name", name), h("label", null, "Value", value)),
+      [["Cancel", null], ["Pin", () => (name.value.trim() && value.value.trim() ? put(path(), { value: value.value.trim() }) : undefined), "primary"]]);
+    if (pinned) toast("Pinned", { about: path(), action: ["Undo", () => this.act(() => del(path()), "Unpinned", path())] });
   }
 
   /** Previews a compaction, then runs it. */
@@ -403,14 +419,12 @@ export class Draft extends ConversationPage {
     this.composer = this.compose();
     clear(this.el, h("header.top.alone", null, h("div.row", null, iconButton("back", "Back to the list", () => (location.hash = "#/"), { class: "only-narrow" }), this.title)), body, this.composer);
     document.title = "New conversation · Everturn";
-    if (this.page.draft) this.field.value = this.page.draft, this.field.dispatchEvent(new Event("input"));
+    this.write(unsent.get());
     this.field.focus();
   }
 
-  /** Keeps the words for whoever comes back, until the page is closed. */
   destroy() {
     super.destroy();
-    this.page.draft = this.isSaid ? undefined : this.field?.value;
     if (this.made && !this.isSaid && !this.isBusy && this.may("admin")) del(`/conversations/${this.made}`, { reason: "a draft that was left" }).catch(() => {});
   }
 
@@ -424,7 +438,8 @@ export class Draft extends ConversationPage {
     this.isBusy = true;
     const begun = () => {
       this.isSaid = true;
-      if (this.gone) return void (this.page.draft = undefined);
+      unsent.set("");
+      if (this.gone) return;
       this.page.typeSoon = true;
       location.replace(`#/c/${this.made}`);
     };

@@ -192,20 +192,33 @@ export function toast(text, { error = false, action, about = text } = {}) {
 export function dialog(title, body, buttons) {
   return new Promise((resolve) => {
     const from = document.activeElement;
+    let busy = false;
+    const problem = h("div.problem", { role: "alert" });
     const el = h("dialog.dialog", { "aria-label": title },
-      h("form", { method: "dialog" }, h("h2", null, title), body,
+      h("form", { method: "dialog" }, h("h2", null, title), body, problem,
         h("div.row.end", null, buttons.map(([label, value, kind], n) =>
           // Enter in a field is the last button, which is the only one that submits.
-          h("button.button", { type: n === buttons.length - 1 ? "submit" : "button", class: kind ?? "", value: label, onclick: (event) => {
+          h("button.button", { type: n === buttons.length - 1 ? "submit" : "button", class: kind ?? "", value: label, onclick: async (event) => {
             event.preventDefault();
-            const answer = typeof value === "function" ? value() : value;
-            if (answer === undefined && value !== undefined) return;
-            el.answer = answer;
-            el.close();
+            if (busy && value !== null) return;
+            busy = true;
+            clear(problem);
+            try {
+              const answer = await (typeof value === "function" ? value() : value);
+              if (answer === undefined && value !== undefined) return;
+              el.answer = answer;
+              el.close();
+            } catch (error) {
+              clear(problem, words(error.message));
+            } finally {
+              busy = false;
+            }
           } }, label)))));
     el.addEventListener("close", () => (el.remove(), placeNotices(), from?.focus?.(), resolve(el.answer)));
     el.addEventListener("keydown", (event) => event.key === "Enter" && (event.metaKey || event.ctrlKey) && (event.preventDefault(), el.querySelector(".end").lastChild.click()));
     el.addEventListener("click", (event) => event.target === el && el.close());
+    // It belongs to the view that it was opened in.
+    addEventListener("hashchange", () => el.close(), { once: true });
     document.body.append(el);
     el.showModal();
   });

@@ -5,8 +5,12 @@ import { get, post, upload, follow, memory } from "./api.js";
 
 const SIZE = 60;
 
+/** The latest conversations of a filter. */
+export const firstPage = (filter) => get("/conversations", { limit: SIZE, ...filter });
+
 export class List {
-  constructor(page) {
+  /** `asked` is the first page of the active conversations, on its way. */
+  constructor(page, asked) {
     this.page = page;
     this.items = [];
     this.known = new Map();
@@ -31,7 +35,7 @@ export class List {
       this.filters, this.projects, this.entries);
     clear(this.entries, skeleton());
     this.tokens = new Map();
-    this.refresh().then(() => this.readTokens());
+    this.refresh(asked).then(() => this.readTokens());
     this.live();
     this.every(30_000, () => this.times());
     this.every(5000, () => this.readTokens());
@@ -93,9 +97,9 @@ export class List {
   }
 
   /** Reloads the first page and keeps the pages loaded after it. */
-  async refresh() {
+  async refresh(asked = firstPage({ state: this.filter, project: this.project })) {
     try {
-      const { data, next } = await get("/conversations", { limit: SIZE, state: this.filter, project: this.project });
+      const { data, next } = await asked;
       const ids = new Set(data.map((one) => one.id));
       const rest = this.items.filter((one) => !ids.has(one.id) && data.length === SIZE && said(one) < said(data.at(-1)));
       this.items = [...data, ...rest];

@@ -157,6 +157,24 @@ export const isRegenerated = (turn) => !!turn.metadata?.generation;
 /** Plain text of parts, for previews and copying. */
 export const plainText = (list) => list.map((part) => part.text ?? (part.parts ? plainText(part.parts) : part.kind === "call" ? `${part.name} ${gist(part.input)}` : part.kind === "image" ? "[picture]" : "")).filter(Boolean).join("\n");
 
+/** What a turn says, as a request that says it again. */
+export const said = ({ message, content, tool_calls }) => (message ? { message } : { content, tool_calls });
+
+/** The same with another text. Everything in it that is not text stays. */
+export function reworded(turn, text) {
+  const asked = said(turn), whole = asked.message ?? asked, field = whole.content === undefined && whole.parts ? "parts" : "content";
+  const reworded = { ...whole, [field]: withText(whole[field], text) };
+  return asked.message ? { message: reworded } : reworded;
+}
+
+function withText(value, text) {
+  if (value === null || value === undefined || isText(value)) return text;
+  const blocks = [value].flat(), isSaid = (b) => block(b).some((part) => part.kind === "text"), first = blocks.findIndex(isSaid);
+  const type = blocks.some((b) => /^input_/.test(b?.type)) ? "input_text" : "text";
+  if (first < 0) return [{ type, text }, ...blocks];
+  return blocks.map((b, n) => (n === first ? (isText(b) ? text : { ...b, text }) : b)).filter((b, n) => n === first || !isSaid(b));
+}
+
 /** One-line summary of the arguments of a call. */
 export function gist(input) {
   if (input === null || input === undefined) return "";

@@ -1,9 +1,9 @@
 // The timeline of a conversation, with live updates.
 
 import { h, add, clear, icon, iconButton, button, words, when, number, plural, shrunk, short, toast, dialog, copy, state as notice } from "./dom.js";
-import { get, post, del, follow, generate, picture, shown, memory, Problem } from "./api.js";
+import { get, post, del, follow, generate, picture, shown, memory, unsent, Problem } from "./api.js";
 import { markdown, code, diff } from "./text.js";
-import { parts, plainText, gist, edits, todo, languageOf, isPrompt, isRegenerated, toolOf } from "./message.js";
+import { parts, plainText, said, reworded, gist, edits, todo, languageOf, isPrompt, isRegenerated, toolOf } from "./message.js";
 import { Scroller, AROUND } from "./scroller.js";
 import { menu } from "./menu.js";
 
@@ -550,12 +550,12 @@ export class Timeline {
   }
 
   async supersede(entry) {
-    const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "New text" });
-    const content = await dialog("Edit this turn", h("div.fields", null, h("p.dim", null, "The new text is read in this place, by people and models. The old one stays in the log, and what follows stays as it is."), field), [["Cancel", null], ["Replace", () => field.value.trim() || undefined, "primary"]]);
-    if (!content) return;
-    const replace = (id, text) => this.act(() => post(`/turns/${id}/supersede`, { conversation: this.id, role: entry.role, actor: entry.actor, content: text }));
-    const made = await replace(entry.id, content);
-    if (made) toast("Edited; the old version is still readable", { action: ["Undo", () => replace(made.turns[0].id, entry.message?.content ?? entry.content)] });
+    const field = editor(entry, "New text");
+    const others = entry.parts.some((part) => part.kind !== "text") ? " Pictures, tool calls and everything else in it stay." : "";
+    const replace = (id, said) => post(`/turns/${id}/supersede`, { conversation: this.id, role: entry.role, actor: entry.actor, ...said });
+    const made = await dialog("Edit this turn", h("div.fields", null, h("p.dim", null, `The new text is read in this place, by people and models.${others} The old version stays in the log, and what follows stays as it is.`), field), [["Cancel", null], ["Replace", () => (field.value.trim() ? replace(entry.id, reworded(entry, field.value.trim())).catch(editedMeanwhile) : undefined), "primary"]]);
+    if (made !== undefined) unsent.set("", entry.id);
+    if (made) toast("Edited; the old version is still readable", { action: ["Undo", () => this.act(() => replace(made.turns[0].id, said(entry)))] });
   }
 
   /** Has the model answer anew; the new answer takes the place of this one once it is complete. */
@@ -567,23 +567,25 @@ export class Timeline {
 
   /** Forks before a user turn and sends an edited version there. */
   async branch(entry) {
-    const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "Text in the fork" });
-    const content = await dialog("Edit in a fork", h("div.fields", null, h("p.dim", null, "The fork shares everything before this turn. This conversation stays as it is."), field), [["Cancel", null], ["Fork", () => field.value.trim() || undefined, "primary"]]);
-    if (content) await this.branched(entry, content);
+    const field = editor(entry, "Text in the fork");
+    const made = await dialog("Edit in a fork", h("div.fields", null, h("p.dim", null, "The fork shares everything before this turn. This conversation stays as it is."), field), [["Cancel", null], ["Fork", () => (field.value.trim() ? this.branchAt(entry, reworded(entry, field.value.trim())) : undefined), "primary"]]);
+    if (made !== undefined) unsent.set("", entry.id);
+    if (made) await this.answered(entry, made);
   }
 
   /** Branches at the prompt of an answer, and generates another answer there. */
   async again(entry) {
     const { data } = await get(`/conversations/${this.id}/turns`, { before: entry.seq, order: "desc", limit: 200 }, this.abort.signal);
     const prompt = data.find(isPrompt);
-    if (prompt) await this.branched(prompt, prompt.message?.content ?? prompt.content);
-    else toast("There is no prompt before this answer", { error: true });
+    const made = prompt ? await this.act(() => this.branchAt(prompt, said(prompt))) : toast("There is no prompt before this answer", { error: true });
+    if (made) await this.answered(prompt, made);
   }
 
-  /** Opens a fork with everything before a turn and this content instead of it, and has the model answer. */
-  async branched(turn, content) {
-    const made = await this.act(() => post(`/turns/${turn.id}/branch`, { conversation: this.id, role: turn.role, actor: turn.actor, content }));
-    if (!made) return;
+  /** Makes a fork with everything before a turn, and other words instead of it. */
+  branchAt(turn, said) { return post(`/turns/${turn.id}/branch`, { conversation: this.id, role: turn.role, actor: turn.actor, ...said }); }
+
+  /** Opens such a fork, and has the model answer. */
+  async answered(turn, made) {
     const { conversation } = made.turns[0];
     this.opened(conversation, placeOf(turn) - 1);
     if (this.page.models?.length) await this.act(() => generate(conversation, { input: [] }, { waits }));
@@ -604,8 +606,8 @@ export class Timeline {
 
   async erase(entry) {
     const reason = h("input", { type: "text", value: "on request", "aria-label": "Why" });
-    const why = await dialog("Erase the content of this turn?", h("div.fields", null, h("p", null, "This cannot be undone. The content is removed from every file of the store; the envelope and its hash remain, so the chain still verifies."), h("label", null, "Why", reason)), [["Cancel", null], ["Erase", () => reason.value.trim() || undefined, "danger"]]);
-    if (why) await this.act(() => post(`/turns/${entry.id}/erase`, { reason: why }), "Erased");
+    const erased = await dialog("Erase the content of this turn?", h("div.fields", null, h("p", null, "This cannot be undone. The content is removed from every file of the store; the envelope and its hash remain, so the chain still verifies."), h("label", null, "Why", reason)), [["Cancel", null], ["Erase", () => (reason.value.trim() ? post(`/turns/${entry.id}/erase`, { reason: reason.value.trim() }) : undefined), "danger"]]);
+    if (erased) toast("Erased");
   }
 
   async stop(entry) {
@@ -738,6 +740,18 @@ async function inlined(part) {
   const bytes = Uint8Array.from(atob(part.data), (char) => char.charCodeAt(0));
   return shown(new Blob([bytes], { type: part.mime ?? "image/png" }));
 }
+
+/** A field with the text of a turn, or with what was last typed instead of it and not sent. */
+function editor(turn, label) {
+  const field = h("textarea", { value: unsent.get(turn.id) || plainText(turn.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": label });
+  field.addEventListener("input", () => unsent.set(field.value, turn.id));
+  return field;
+}
+
+const editedMeanwhile = (error) => {
+  if (error.code === "turn.superseded") error.message = "This turn was edited meanwhile, perhaps in another tab. Copy your text, close this, and edit the new version.";
+  throw error;
+};
 
 const zoom = (img) => dialog(img.alt, h("img.large", { src: img.src, alt: img.alt }), [["Close", null]]);
 

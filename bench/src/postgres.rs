@@ -25,29 +25,18 @@ const RECALLED_TURNS: u64 = 100_000;
 const FOLLOWED: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Columns of the rows that one append writes, as plain tables: an event, a turn, and the conversation's row, which it
-/// rewrites. The bytes are those of the store.
-const PLAIN: &str = "
-    CREATE TABLE plain_events (tenant text, conversation bigint, seq bigint, id bytea, at bigint, kind text, actor text, role text,
-        visibility text, body_hash bytea, hash bytea, salt bytea, body text, PRIMARY KEY (tenant, conversation, seq));
-    CREATE TABLE plain_turns (tenant text, conversation bigint, seq bigint, id bytea, role text, status text, created bigint,
-        place bigint, PRIMARY KEY (tenant, conversation, seq));
-    CREATE TABLE plain_conversations (tenant text, no bigint, updated bigint, head_seq bigint, row text, PRIMARY KEY (tenant, no))
-        WITH (fillfactor = 70)";
-const INSERT_EVENTS: &str = "INSERT INTO plain_events
-    SELECT 'bench', c, s, $4, $5, 'message', NULL, 'user', 'public', $6, $6, $4, $3 FROM unnest($1::bigint[], $2::bigint[]) n (c, s)";
-const INSERT_TURNS: &str = "INSERT INTO plain_turns
-    SELECT 'bench', c, s, $3, 'user', 'complete', $4, s FROM unnest($1::bigint[], $2::bigint[]) n (c, s)";
-const REWRITE_CONVERSATIONS: &str =
-    "INSERT INTO plain_conversations SELECT 'bench', c, $3, s, $4 FROM unnest($1::bigint[], $2::bigint[]) n (c, s)
-    ON CONFLICT (tenant, no) DO UPDATE SET updated = excluded.updated, head_seq = excluded.head_seq, row = excluded.row";
+/// Tables with the columns of the store's, and nothing beyond the primary keys.
+const BARE: &str = "
+    CREATE TABLE bare_events (LIKE events INCLUDING DEFAULTS, PRIMARY KEY (tenant, conversation, seq));
+    CREATE TABLE bare_turn_rows (LIKE turn_rows INCLUDING DEFAULTS, PRIMARY KEY (tenant, conversation, seq));
+    CREATE TABLE bare_conversation_rows (LIKE conversation_rows INCLUDING DEFAULTS, PRIMARY KEY (tenant, no)) WITH (fillfactor = 70)";
 
 pub fn run(server: &str, scale: Scale) -> Result<Vec<Row>> {
     let runtime = Runtime::new()?;
     let mut rows = {
         let database = Database::create(&runtime, server, "log")?;
         let mut rows = vec![database.settings()?];
-        rows.extend(appends(&database, scale)?);
+        rows.extend(appends(&database, &Database::create(&runtime, server, "plain")?, scale)?);
         rows.extend(lengths(&database, scale)?);
         rows
     };
@@ -56,44 +45,51 @@ pub fn run(server: &str, scale: Scale) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn appends(database: &Database<'_>, scale: Scale) -> Result<Vec<Row>> {
+fn appends(database: &Database<'_>, for_plain: &Database<'_>, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("appends: {} rounds", scale.rounds);
-    let nodes = [corpus::open(&database.url)?, corpus::open(&database.url)?];
-    let tenants = [nodes[0].tenant("bench")?, nodes[1].tenant("bench")?];
-    let one = corpus::begin(&tenants[0], 1)?[0];
-    let many = corpus::begin(&tenants[0], WRITERS)?;
+    let node = corpus::open(&database.url)?;
+    let tenant = node.tenant("bench")?;
+    let one = corpus::begin(&tenant, 1)?[0];
+    let many = corpus::begin(&tenant, WRITERS)?;
     let text = Words::default().text(TURN_BYTES);
     let slice = Duration::from_millis(scale.slice_ms);
     // How many appends a commit has with this many writers; the plain inserts get the same.
-    on_threads(&tenants[0], &many, &text, slice)?;
-    let mut plain = Plain::new(database)?;
+    on_threads(&tenant, &many, &text, slice)?;
     let batch = database.batch()?;
+    // Makes the tables, and leaves.
+    drop(corpus::open(&for_plain.url)?);
+    for_plain.run(BARE)?;
+    let written = database.written()?;
+    let mut bare = Plain::new(for_plain, "bare_", written.clone())?;
+    let mut same = Plain::new(for_plain, "", written)?;
 
-    let (mut single, mut together, mut two, mut latency, mut ignored): (
-        Samples,
-        Samples,
-        Samples,
-        Samples,
-        Samples,
-    ) = Default::default();
-    let (mut floor_one, mut floor, mut floor_inserts): (Samples, Samples, Samples) = Default::default();
-    let (mut cost_floor, mut cost_one, mut cost_two): (Cost, Cost, Cost) = Default::default();
+    let (mut single, mut together, mut two, mut latency): (Samples, Samples, Samples, Samples) =
+        Default::default();
+    let (mut floor_one, mut floor, mut floor_bare, mut ignored): (Samples, Samples, Samples, Samples) =
+        Default::default();
+    let (mut cost_floor, mut cost_bare, mut cost_one, mut cost_two): (Cost, Cost, Cost, Cost) =
+        Default::default();
     let (mut log_bytes, mut logged) = (0, 0.0);
     for _ in 0..scale.rounds {
-        floor_one.push(repeat(slice, &mut ignored, || plain.write(1, true))?);
-        single.push(repeat(slice, &mut latency, || append(&tenants[0], one, &text))?);
-        let mut of_batches =
-            |rewrites| Ok(batch as f64 * repeat(slice, &mut ignored, || plain.write(batch, rewrites))?);
-        floor_inserts.push(of_batches(false)?);
-        floor.push(cost_floor.of(|| of_batches(true))?);
+        floor_one.push(repeat(slice, &mut ignored, || same.write(1))?);
+        single.push(repeat(slice, &mut latency, || append(&tenant, one, &text))?);
+        let mut batches =
+            |plain: &mut Plain<'_>| Ok(batch as f64 * repeat(slice, &mut ignored, || plain.write(batch))?);
+        floor_bare.push(cost_bare.of(|| batches(&mut bare))?);
+        floor.push(cost_floor.of(|| batches(&mut same))?);
         let (began, position) = (Instant::now(), database.log_position()?);
-        let rate = cost_one.of(|| on_threads(&tenants[0], &many, &text, slice))?;
+        let rate = cost_one.of(|| on_threads(&tenant, &many, &text, slice))?;
         logged += rate * began.elapsed().as_secs_f64();
         log_bytes += database.log_position()? - position;
         together.push(rate);
-        two.push(cost_two.of(|| on_both(&tenants, &many, &text, slice))?);
     }
-    let batches = format!("plain, {batch} of a commit");
+    // A node hears of every commit, so the second one comes only now.
+    let second = corpus::open(&database.url)?;
+    let nodes = [tenant, second.tenant("bench")?];
+    for _ in 0..scale.rounds {
+        two.push(cost_two.of(|| on_both(&nodes, &many, &text, slice))?);
+    }
+    let batches = |tables: &str| format!("plain inserts into {tables}, {batch} of a commit");
     let cost = |what: &str, cost: &Cost| {
         let Cost { here, elsewhere, share } = cost;
         let parts = format!("{} in clients, {} in PostgreSQL", time(here.median()), time(elsewhere.median()));
@@ -104,22 +100,28 @@ fn appends(database: &Database<'_>, scale: Scale) -> Result<Vec<Row>> {
         )
     };
     let mut rows = vec![
-        compare("durable append, 1 writer, 1 KiB", &single, &floor_one, "plain, one of a commit"),
+        compare("durable append, 1 writer, 1 KiB", &single, &floor_one, "plain inserts, one of a commit"),
         Row::new(
             "time of one, 1 writer",
             format!("p50 {}, p99 {}", time(latency.median()), time(latency.at(0.99))),
             "",
         ),
-        compare("durable append, one node, 64 writers on 64 conversations", &together, &floor, &batches)
-            .at_least(0.7),
         compare(
-            "the same against inserts of events and turns only",
+            "durable append, one node, 64 writers on 64 conversations",
             &together,
-            &floor_inserts,
-            "plain, without rewriting the conversations",
+            &floor,
+            &batches("the same tables"),
+        )
+        .at_least(0.7),
+        compare(
+            "the same against tables with primary keys only",
+            &together,
+            &floor_bare,
+            &batches("bare tables"),
         ),
         compare("two nodes, 32 writers on 32 conversations each", &two, &together, "one node").at_least(1.5),
-        cost("plain", &cost_floor),
+        cost("plain, bare tables", &cost_bare),
+        cost("plain, the same tables", &cost_floor),
         cost("one node, 64 writers", &cost_one),
         cost("two nodes", &cost_two),
         Row::new("appends of one commit, 64 writers", count(batch as f64), ""),
@@ -129,7 +131,7 @@ fn appends(database: &Database<'_>, scale: Scale) -> Result<Vec<Row>> {
             "",
         ),
     ];
-    rows.push(followed(&tenants, one, &text)?);
+    rows.push(followed(&nodes, one, &text)?);
     Ok(rows)
 }
 
@@ -257,33 +259,56 @@ fn used_by_all() -> Option<f64> {
     Some((ticks.iter().take(8).sum::<f64>() - idle) / 100.0)
 }
 
-/// Writes without any rule, chain or index beyond the primary keys, each batch in one transaction and one round trip.
+/// Texts as the store writes them.
+#[derive(Clone)]
+struct Written {
+    /// Of an event,
+    body: String,
+    /// and of a conversation.
+    row: String,
+}
+
+/// Writes the rows of appends as a program without any rule would: all of a batch in one transaction and one round trip.
 struct Plain<'a> {
     runtime: &'a Runtime,
     client: &'a Client,
     events: Statement,
     turns: Statement,
     conversations: Statement,
-    body: String,
-    row: String,
+    written: Written,
     seq: i64,
 }
 
 impl Plain<'_> {
-    fn new<'a>(database: &'a Database<'_>) -> Result<Plain<'a>> {
+    /// Into the store's own tables, or with `bare_` into others.
+    fn new<'a>(database: &'a Database<'_>, prefix: &str, written: Written) -> Result<Plain<'a>> {
         let Database { runtime, client, .. } = database;
+        let begin = format!(
+            "INSERT INTO {prefix}conversation_rows (tenant, no, id, state, updated, said, head_seq, row)
+             SELECT 'plain', -n, decode(md5(n::text), 'hex'), 'active', 0, 0, 0, '' FROM generate_series(1, {WRITERS}) n"
+        );
+        let events = format!(
+            "INSERT INTO {prefix}events (tenant, conversation, seq, id, at, kind, role, visibility, body_hash, hash, salt, body)
+             SELECT 'plain', no, seq, id, $7, 'message', 'user', 'public', hash, hash, id, body
+             FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[], $5::text[], $6::bytea[]) n (no, seq, id, hash, body, salt)"
+        );
+        let turns = format!(
+            "INSERT INTO {prefix}turn_rows (tenant, conversation, seq, id, role, status, created, place)
+             SELECT 'plain', no, seq, id, 'user', 'complete', $4, seq FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) n (no, seq, id)"
+        );
+        let conversations = format!(
+            "UPDATE {prefix}conversation_rows c SET updated = $4, said = $4, head_seq = n.seq, row = n.row, changed = pg_current_xact_id()
+             FROM unnest($1::bigint[], $2::bigint[], $3::text[]) n (no, seq, row) WHERE c.tenant = 'plain' AND c.no = n.no"
+        );
         let made = runtime.block_on(async {
-            client.batch_execute(PLAIN).await?;
-            let body = "SELECT body FROM events WHERE kind = 'message' LIMIT 1";
-            let row = "SELECT row FROM conversation_rows ORDER BY no DESC LIMIT 1";
+            client.batch_execute(&begin).await?;
             Ok::<_, tokio_postgres::Error>(Plain {
                 runtime,
                 client,
-                events: client.prepare(INSERT_EVENTS).await?,
-                turns: client.prepare(INSERT_TURNS).await?,
-                conversations: client.prepare(REWRITE_CONVERSATIONS).await?,
-                body: client.query_one(body, &[]).await?.get(0),
-                row: client.query_one(row, &[]).await?.get(0),
+                events: client.prepare(&events).await?,
+                turns: client.prepare(&turns).await?,
+                conversations: client.prepare(&conversations).await?,
+                written,
                 seq: 0,
             })
         });
@@ -291,27 +316,24 @@ impl Plain<'_> {
     }
 
     /// One commit of this many turns, each in another conversation.
-    fn write(&mut self, count: usize, rewrites_conversations: bool) -> Result<()> {
+    fn write(&mut self, count: usize) -> Result<()> {
         self.seq += 1;
-        let numbers: Vec<i64> = (0..count as i64).collect();
+        let numbers: Vec<i64> = (1..=count as i64).map(|no| -no).collect();
         let seqs = vec![self.seq; count];
-        let (id, hash, at) = ([7u8; 16].to_vec(), [7u8; 32].to_vec(), self.seq);
-        let events: [&(dyn ToSql + Sync); 6] = [&numbers, &seqs, &self.body, &id, &at, &hash];
-        let turns: [&(dyn ToSql + Sync); 4] = [&numbers, &seqs, &id, &at];
-        let conversations: [&(dyn ToSql + Sync); 4] = [&numbers, &seqs, &at, &self.row];
-        let rewritten = async {
-            match rewrites_conversations {
-                true => self.client.execute(&self.conversations, &conversations).await,
-                false => Ok(0),
-            }
-        };
+        let bytes = |no: &i64| [self.seq.to_be_bytes(), no.to_be_bytes()].concat();
+        let ids: Vec<Vec<u8>> = numbers.iter().map(bytes).collect();
+        let hashes: Vec<Vec<u8>> = ids.iter().map(|id| id.repeat(2)).collect();
+        let (bodies, rows) = (vec![&self.written.body; count], vec![&self.written.row; count]);
+        let events: [&(dyn ToSql + Sync); 7] = [&numbers, &seqs, &ids, &hashes, &bodies, &ids, &self.seq];
+        let turns: [&(dyn ToSql + Sync); 4] = [&numbers, &seqs, &ids, &self.seq];
+        let conversations: [&(dyn ToSql + Sync); 4] = [&numbers, &seqs, &rows, &self.seq];
         self.runtime.block_on(async {
             // Sent without waiting in between.
             let (begun, events, turns, rewritten, done) = tokio::join!(
                 self.client.batch_execute("BEGIN"),
                 self.client.execute(&self.events, &events),
                 self.client.execute(&self.turns, &turns),
-                rewritten,
+                self.client.execute(&self.conversations, &conversations),
                 self.client.batch_execute("COMMIT"),
             );
             begun.and(events.map(drop)).and(turns.map(drop)).and(rewritten.map(drop)).and(done)
@@ -362,6 +384,13 @@ impl Database<'_> {
              WHERE name IN ('fsync', 'server_version', 'shared_buffers', 'synchronous_commit', 'synchronous_standby_names')";
         let row = self.runtime.block_on(self.client.query_one(sql, &[]))?;
         Ok(Row::new("PostgreSQL", row.get::<_, String>(0), ""))
+    }
+
+    fn written(&self) -> Result<Written> {
+        let body = "SELECT body FROM events WHERE kind = 'message' LIMIT 1";
+        let row = "SELECT row FROM conversation_rows ORDER BY no DESC LIMIT 1";
+        let read = |sql| self.runtime.block_on(self.client.query_one(sql, &[]));
+        Ok(Written { body: read(body)?.get(0), row: read(row)?.get(0) })
     }
 
     /// The mean number of events in a commit of the store.

@@ -57,12 +57,12 @@ test("the first view takes less than 50 KB, the whole page with every view less 
   const sent = () => page.evaluate(() => performance.getEntries().filter((one) => one.entryType === "navigation" || /\/web\//.test(one.name)).reduce((sum, one) => ({ wire: sum.wire + one.transferSize, whole: sum.whole + one.decodedBodySize }), { wire: 0, whole: 0 }));
   const first = await sent();
   assert.ok(first.wire < 50 * 1024, `${first.wire} bytes for the list`);
-  // First view within 300 ms: no more than the files of the list in parallel, then who asks, then the list itself.
+  // First view within 300 ms: no more than the files of the list in parallel, then the list itself.
   const requests = await page.evaluate(() => performance.getEntriesByType("resource").map(({ name, startTime, responseEnd }) => ({ name: new URL(name).pathname, startTime, responseEnd })));
   const files = requests.filter((one) => one.name.startsWith("/web/"));
   assert.deepEqual([...new Set(files.map((one) => one.name))].sort(), ["api.js", "app.js", "dom.js", "icon.svg", "list.js", "style.css"].map((name) => "/web/" + name));
   const listed = requests.find((one) => one.name === "/api/v1/conversations"), asked = requests.filter((one) => one.responseEnd <= listed.startTime && !one.name.startsWith("/web/"));
-  assert.deepEqual(asked.map((one) => one.name), ["/api/v1/whoami"], "requests that the list waits for");
+  assert.deepEqual(asked.map((one) => one.name), [], "requests that the list waits for");
   await page.goto(talk(LOGIN));
   await page.waitForSelector(".turn");
   const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
@@ -1712,11 +1712,136 @@ test("a conversation that is not there, and one that is deleted while it is read
   assert.deepEqual(await accessible(page), []);
   await page.getByRole("link", { name: "Back to the list" }).click();
   await page.waitForSelector(".home");
+  for (const address of ["#/c/%", "#/search/%E0%A4%A", "#/c/conv_01M7M8VB7NCZY3Q8CZNGPZG2ER/nonsense"]) {
+    await page.goto(server.url + "/" + address);
+    await page.waitForSelector("text=There is nothing at this address");
+    await page.getByRole("link", { name: "Back to the list" }).click();
+    await page.waitForSelector(".home");
+  }
   const id = await server.talk("Going", "one");
   await page.goto(`${server.url}/#/c/${id}`);
   await page.waitForSelector(".turn");
   await server.api("DELETE", `/conversations/${id}?reason=test`);
   await page.waitForSelector("text=This conversation was deleted");
   await quiet(page);
+  await server.end();
+});
+
+// ---------------------------------------------------------------------------------------------------- nothing typed is lost
+
+test("words that cannot be sent stay in the field, also on another page and after a reload", async () => {
+  const fake = await model(["Yes."]);
+  const server = await Server.new(`[models.default]\nbase_url = "${fake.url}"\nmodel = "small"\n`);
+  const id = await server.talk("Here", "one"), other = await server.talk("There", "two");
+  const page = await open(`${server.url}/#/c/${id}`);
+  const field = page.getByRole("textbox", { name: "Write a message" }), ask = page.getByRole("button", { name: "Ask" });
+  await ask.waitFor();
+  await field.fill("A long thought");
+  await server.end();
+  await ask.click();
+  await page.waitForSelector('.toast.bad:has-text("not responding")');
+  assert.equal(await field.inputValue(), "A long thought");
+  await server.again();
+  await page.waitForSelector(".banner", { state: "hidden" });
+  await page.goto(`${server.url}/#/c/${other}`);
+  await page.waitForSelector('h1:text-is("There")');
+  assert.equal(await field.inputValue(), "");
+  await page.goBack();
+  await page.waitForSelector('h1:text-is("Here")');
+  assert.equal(await field.inputValue(), "A long thought");
+  await page.reload();
+  await page.waitForSelector('h1:text-is("Here")');
+  assert.equal(await field.inputValue(), "A long thought");
+  await ask.click();
+  await page.waitForSelector('.turn.assistant:has-text("Yes.")');
+  assert.equal(await field.inputValue(), "");
+  // A double click sends once.
+  await field.fill("Twice?");
+  await page.getByRole("button", { name: "Send" }).dblclick();
+  await page.waitForSelector('.turn:has-text("Twice?")');
+  assert.equal((await server.get(`/conversations/${id}/turns`)).data.filter((turn) => turn.content === "Twice?").length, 1);
+  // Where nothing can be written, the field says so.
+  await server.api("PATCH", `/conversations/${id}`, { state: "archived" });
+  await page.waitForSelector('textarea[placeholder^="Archived"]:disabled');
+  assert.ok(await ask.isDisabled());
+  await quiet(page);
+  await server.end();
+  fake.close();
+});
+
+test("an edit changes the text and keeps pictures and tool calls", async () => {
+  const server = await Server.new();
+  const picture = { type: "image", source: { type: "base64", media_type: "image/png", data: "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==" } };
+  const call = { type: "tool_use", id: "t1", name: "look", input: { at: "sky" } };
+  const id = await server.talk("Parts", { role: "user", content: [{ type: "text", text: "What is this?" }, picture] }, { role: "assistant", content: [{ type: "text", text: "I will look" }, call] },
+    { message: { role: "user", content: [{ type: "tool_result", tool_use_id: "t1", content: "blue" }] } }, { role: "assistant", content: null, tool_calls: [{ id: "t2", type: "function", function: { name: "look", arguments: "{}" } }] });
+  const page = await open(`${server.url}/#/c/${id}`);
+  const edit = async (nth, text) => {
+    await page.getByRole("button", { name: /More about turn/ }).nth(nth).click();
+    await page.getByRole("menuitem", { name: "Edit in place…" }).click();
+    await page.waitForSelector('dialog:has-text("Pictures, tool calls and everything else in it stay.")');
+    await page.getByRole("textbox", { name: "New text" }).fill(text);
+    await page.getByRole("button", { name: "Replace" }).click();
+    await page.waitForSelector(`.turn:has-text("${text}"):has-text("1 earlier version")`);
+  };
+  await edit(0, "What is that?");
+  await edit(1, "Let me look");
+  const said = (await server.get(`/conversations/${id}/turns`)).data.map((turn) => turn.content);
+  assert.equal(said[0][0].text, "What is that?");
+  assert.equal(said[0][1].type, "image");
+  assert.deepEqual(said[1], [{ type: "text", text: "Let me look" }, call]);
+  // The edit can be undone, with everything.
+  await page.getByRole("button", { name: "Undo" }).last().click();
+  await page.waitForSelector('.turn:has-text("I will look"):has-text("2 earlier versions")');
+  assert.deepEqual((await server.get(`/conversations/${id}/turns`)).data[1].content, [{ type: "text", text: "I will look" }, call]);
+  await quiet(page);
+  await server.end();
+});
+
+test("what was typed in a dialog is not lost when the server refuses it, or by going elsewhere", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Two tabs", "first");
+  const [one, two] = [await open(`${server.url}/#/c/${id}`), await open(`${server.url}/#/c/${id}`)];
+  for (const page of [one, two]) {
+    await page.getByRole("button", { name: /More about turn/ }).click();
+    await page.getByRole("menuitem", { name: "Edit in place…" }).click();
+    await page.getByRole("textbox", { name: "New text" }).fill(page === one ? "mine" : "yours, and much longer");
+  }
+  await one.getByRole("button", { name: "Replace" }).click();
+  await one.waitForSelector('.turn:has-text("mine")');
+  const field = two.getByRole("textbox", { name: "New text" });
+  await two.getByRole("button", { name: "Replace" }).click();
+  await two.waitForSelector('dialog:has-text("This turn was edited meanwhile")');
+  assert.equal(await field.inputValue(), "yours, and much longer");
+  assert.deepEqual(await accessible(two), []);
+  await field.press("Escape");
+  await two.waitForSelector("dialog", { state: "detached" });
+  // Going elsewhere closes a dialog; what was typed is there again.
+  const open2 = async () => {
+    await two.getByRole("button", { name: /More about turn/ }).click();
+    await two.getByRole("menuitem", { name: "Edit in place…" }).click();
+  };
+  await open2();
+  await field.fill("a third version");
+  await two.evaluate(() => (location.hash = "#/usage"));
+  await two.waitForSelector("dialog", { state: "detached" });
+  await two.goBack();
+  await open2();
+  assert.equal(await field.inputValue(), "a third version");
+  await two.getByRole("button", { name: "Cancel" }).click();
+  await open2();
+  assert.equal(await field.inputValue(), "mine", "cancelled is forgotten");
+  await two.getByRole("button", { name: "Cancel" }).click();
+  // A pin that is too long.
+  await two.getByRole("button", { name: "More", exact: true }).click();
+  await two.getByRole("menuitem", { name: "Add a pin…" }).click();
+  await two.getByRole("textbox", { name: "Name" }).fill("rule");
+  await two.getByRole("textbox", { name: "Value" }).fill("x".repeat(5000));
+  await two.getByRole("button", { name: "Pin", exact: true }).click();
+  await two.waitForSelector("dialog .problem:not(:empty)");
+  assert.equal((await two.getByRole("textbox", { name: "Value" }).inputValue()).length, 5000);
+  for (const page of [one, two]) {
+    await quiet(page);
+  }
   await server.end();
 });

@@ -99,7 +99,7 @@ fn opening(scope: Scope<'_>, mode: Mode) -> String {
     // A plan made while a table is small is used until the next ANALYZE: joined by hash or merge, it would read all rows of a
     // tenant that has grown since. Likewise for all rows of a table with few tenants.
     let by_index = match scope {
-        Scope::Tenant(_) => {
+        Scope::Tenant(_) | Scope::Tenants(_) => {
             "; SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off"
         }
         _ => "",

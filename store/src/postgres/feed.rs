@@ -6,7 +6,7 @@
 //! commits transactions with notifications one after the other.
 
 use super::Postgres;
-use super::db::{Db, Mode, Scope};
+use super::db::{Db, Mode, Pending, Scope, boxed};
 use super::link::{Hosts, Link};
 use super::ready::Readiness;
 use super::rows;
@@ -30,6 +30,9 @@ const SILENT_FOR_NEW_S: f64 = 60.0;
 const SIGN_EVERY: Duration = Duration::from_secs(1);
 /// A gap between two signs of this process after which it does not judge others: they may have had the same outage.
 const GAP: Duration = Duration::from_secs(3);
+/// Shortest time between two looks, and between two notifications: what happens meanwhile is in the next one.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+const NOTIFY_PAUSE: Duration = Duration::from_millis(2);
 /// Pause before the next attempt to listen.
 const LISTEN_AGAIN: Duration = Duration::from_millis(500);
 /// Time after which everything that was visible is on disk, and on a synchronous standby, however it was committed.
@@ -61,28 +64,44 @@ struct Snapshot {
     taken: Instant,
 }
 
-impl Snapshot {
-    fn take(db: &Db) -> Result<Snapshot, Error> {
-        let taken = Instant::now();
-        // Statistics start again after a crash from which the server recovers without a restart.
-        let sql = "SELECT pg_current_snapshot()::text, concat(pg_postmaster_start_time(), ' ', pg_stat_get_bgwriter_stat_reset_time())";
-        let row = db.query_one(sql, &[])?.ok_or_else(|| rows::wrong("the server has no snapshot"))?;
-        Ok(Snapshot { text: rows::get(&row, 0)?, run: rows::get(&row, 1)?, taken })
-    }
-}
+/// The columns of a [`Snapshot`]. Statistics start again after a crash from which the server recovers without a restart.
+const SNAPSHOT: &str = "SELECT pg_current_snapshot()::text, concat(pg_postmaster_start_time(), ' ', pg_stat_get_bgwriter_stat_reset_time())";
 
 /// Rows that are visible now and were not in the snapshot $1.
-fn new(column: &str) -> String {
-    format!(
-        "{column} >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot({column}, $1::text::pg_snapshot)"
-    )
+macro_rules! new {
+    ($column:literal) => {
+        concat!(
+            $column,
+            " >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(",
+            $column,
+            ", $1::text::pg_snapshot)"
+        )
+    };
 }
+
+/// What is new since the snapshot $1: bodies that were erased, keys, and conversations.
+const NEWS: [&str; 3] = [
+    concat!(
+        "SELECT b.tenant, c.id, b.seq FROM erased_bodies b
+         JOIN conversation_rows c ON c.tenant = b.tenant AND c.no = b.conversation WHERE ",
+        new!("b.changed")
+    ),
+    concat!("SELECT 1 FROM access_keys k WHERE ", new!("k.changed"), " LIMIT 1"),
+    concat!(
+        "SELECT c.tenant, c.id, c.head_seq, c.deleted IS NOT NULL, c.expires, NOT pg_visible_in_snapshot(c.begun, $1::text::pg_snapshot)
+         FROM conversation_rows c WHERE ",
+        new!("c.changed"),
+        " AND NOT c.replaced ORDER BY c.no"
+    ),
+];
 
 impl Cursor {
     /// A place after everything.
     fn now(db: &Db) -> Result<Cursor, Error> {
         let mut cursor = Cursor::default();
-        cursor.advance(Snapshot::take(db)?);
+        let taken = Instant::now();
+        let row = db.query_one(SNAPSHOT, &[])?;
+        cursor.advance(snapshot(row.as_ref(), taken)?);
         Ok(cursor)
     }
 
@@ -93,47 +112,49 @@ impl Cursor {
         self.now = Some(now);
     }
 
-    /// The snapshot from which a look at `now` goes on.
-    fn start(&self, now: &Snapshot) -> &str {
-        let is_same = |last: &&Snapshot| last.run == now.run;
-        let from = self.now.as_ref().filter(is_same).or(self.settled.as_ref());
-        from.map_or(BEFORE_EVERYTHING, |from| &from.text)
-    }
-
     /// Changes since the last call. All queries of `db` see one snapshot, and the cursor moves there.
     fn news(&mut self, db: &Db) -> Result<News, Error> {
-        let now = Snapshot::take(db)?;
-        let start = self.start(&now);
-        let sql = format!(
-            "SELECT b.tenant, c.id, b.seq FROM erased_bodies b JOIN conversation_rows c ON c.tenant = b.tenant AND c.no = b.conversation WHERE {}",
-            new("b.changed")
-        );
-        let mut erased = Vec::new();
-        for row in db.query(&sql, &[&start])? {
-            let Key { tenant, id } = key(&row, 0)?;
-            erased.push((tenant, EventAddress { conversation: id, seq: rows::unsigned(&row, 2)? }));
+        let text = |from: Option<&Snapshot>| from.map_or(BEFORE_EVERYTHING, |from| &from.text).to_string();
+        let (mut now, mut found) = look(db, text(self.now.as_ref()))?;
+        if self.now.as_ref().is_some_and(|last| last.run != now.run) {
+            (now, found) = look(db, text(self.settled.as_ref()))?;
         }
-        let sql = format!("SELECT 1 FROM access_keys k WHERE {} LIMIT 1", new("k.changed"));
-        let keys = db.query_one(&sql, &[&start])?.is_some();
-        let sql = format!(
-            "SELECT c.tenant, c.id, c.head_seq, c.deleted IS NOT NULL, c.expires, NOT pg_visible_in_snapshot(c.begun, $1::text::pg_snapshot)
-             FROM conversation_rows c WHERE {} AND NOT c.replaced ORDER BY c.no",
-            new("c.changed")
-        );
-        let changed = |row: &Row| {
-            Ok(ChangedConversation {
-                key: key(row, 0)?,
-                head_seq: rows::unsigned(row, 2)?,
-                deleted: rows::get(row, 3)?,
-                expires: rows::get::<Option<i64>>(row, 4)?.map(Timestamp),
-                created: rows::get(row, 5)?,
-            })
-        };
-        let changed = db.query(&sql, &[&start])?.iter().map(changed).collect::<Result<_, Error>>()?;
-        let news = News { changed, erased, keys };
         self.advance(now);
-        Ok(news)
+        Ok(found)
     }
+}
+
+fn snapshot(row: Option<&Row>, taken: Instant) -> Result<Snapshot, Error> {
+    let row = row.ok_or_else(|| rows::wrong("the server has no snapshot"))?;
+    Ok(Snapshot { text: rows::get(row, 0)?, run: rows::get(row, 1)?, taken })
+}
+
+/// The snapshot of this moment, and what is new in it since the one that `start` is the text of. One round trip.
+fn look(db: &Db, start: String) -> Result<(Snapshot, News), Error> {
+    let taken = Instant::now();
+    let mut all = vec![Pending { sql: SNAPSHOT, params: Vec::new() }];
+    all.extend(NEWS.map(|sql| Pending { sql, params: boxed![start.clone()] }));
+    let answers = db.together(&all, false)?;
+    let [now, erased, keys, changed] = &answers[..] else { return Err(rows::wrong("an answer is missing")) };
+    let erasure = |row: &Row| {
+        let Key { tenant, id } = key(row, 0)?;
+        Ok((tenant, EventAddress { conversation: id, seq: rows::unsigned(row, 2)? }))
+    };
+    let change = |row: &Row| {
+        Ok(ChangedConversation {
+            key: key(row, 0)?,
+            head_seq: rows::unsigned(row, 2)?,
+            deleted: rows::get(row, 3)?,
+            expires: rows::get::<Option<i64>>(row, 4)?.map(Timestamp),
+            created: rows::get(row, 5)?,
+        })
+    };
+    let news = News {
+        changed: changed.iter().map(change).collect::<Result<_, Error>>()?,
+        erased: erased.iter().map(erasure).collect::<Result<_, Error>>()?,
+        keys: !keys.is_empty(),
+    };
+    Ok((snapshot(now.first(), taken)?, news))
 }
 
 fn key(row: &Row, column: usize) -> Result<Key, Error> {
@@ -155,6 +176,8 @@ struct Bell {
     /// Since when, and when last, this process gave signs without a gap.
     steady: Mutex<Option<(Instant, Instant)>>,
     rung: Mutex<bool>,
+    /// Last time that somebody went to look.
+    looked: Mutex<Option<Instant>>,
     changed: Condvar,
     /// Signalled when this process has committed something.
     tell: Notify,
@@ -264,14 +287,17 @@ async fn give_signs(client: &Client, own: &str, bell: &Bell) -> Result<(), tokio
     }
 }
 
-/// Tells the others of commits, at most as often as the server answers.
+/// Tells the others of commits.
 async fn notify(client: &Client, own: &str, bell: &Bell) -> Result<(), tokio_postgres::Error> {
     client.batch_execute("LISTEN everturn").await?;
     // What happened before is not told.
     bell.ring();
+    // One that is lost in a crash is repaired by the next look, so it does not wait for the disk or a standby.
+    let notify = format!("BEGIN; SET LOCAL synchronous_commit = off; NOTIFY everturn, '{own}'; COMMIT");
     loop {
         bell.tell.notified().await;
-        client.batch_execute(&format!("NOTIFY everturn, '{own}'")).await?;
+        client.batch_execute(&notify).await?;
+        tokio::time::sleep(NOTIFY_PAUSE).await;
     }
 }
 
@@ -286,11 +312,15 @@ impl Postgres {
 impl Elsewhere for Postgres {
     fn wait(&self, patience: Duration) {
         let Ok(node) = self.node() else { return std::thread::sleep(patience) };
+        if let Some(looked) = *node.bell.looked.lock() {
+            std::thread::sleep(LOOK_PAUSE.saturating_sub(looked.elapsed()));
+        }
         let mut rung = node.bell.rung.lock();
         if !*rung {
             node.bell.changed.wait_for(&mut rung, patience);
         }
         *rung = false;
+        *node.bell.looked.lock() = Some(Instant::now());
     }
 
     fn wake(&self) {

@@ -49,9 +49,9 @@ pub fn extract_before(
     let previous = previous.unwrap_or(&empty);
     let material = Material::of(turns);
     let files = Files::of(&material, &previous.relevant_files);
-    // The covered turns with those after them. Its sentences begin with those of `material`.
-    let all = [turns, &kept[..kept.len().min(KEPT_TURNS_MAX)]].concat();
-    let with_kept = (!kept.is_empty()).then(|| Material::of(&all));
+    let kept = &kept[..kept.len().min(KEPT_TURNS_MAX)];
+    // Its sentences begin with those of `material`.
+    let with_kept = (!kept.is_empty()).then(|| material.followed_by(kept, &[turns, kept].concat()));
     let whole = with_kept.as_ref().unwrap_or(&material);
     let goal = Goal::of(&previous.goal, &material);
     let reading = Reading::of(&material, &files, &goal);

@@ -83,17 +83,32 @@ pub(super) struct Material<'a> {
 
 impl<'a> Material<'a> {
     pub fn of(turns: &[Candidate<'a>]) -> Material<'a> {
-        let mut material = Material { calls: tools::calls(turns), turns: turns.len(), ..Material::default() };
-        for (index, turn) in turns.iter().enumerate() {
-            let first = material.texts.len();
+        let mut material = Material { calls: tools::calls(turns), ..Material::default() };
+        material.read(turns);
+        material
+    }
+
+    /// The same with further turns; `all` are those of both.
+    pub fn followed_by(&self, turns: &[Candidate<'a>], all: &[Candidate<'a>]) -> Material<'a> {
+        let (spoken, said, texts) = (self.spoken.clone(), self.said.clone(), self.texts.clone());
+        let mut material =
+            Material { spoken, said, texts, calls: tools::calls(all), people: 0, turns: self.turns };
+        material.read(turns);
+        material
+    }
+
+    fn read(&mut self, turns: &[Candidate<'a>]) {
+        for turn in turns {
+            self.turns += 1;
+            let first = self.texts.len();
             for (source, text) in texts(turn) {
                 match source {
-                    Source::User => material.push_words(text),
-                    _ => material.texts.push((source, text)),
+                    Source::User => self.push_words(text),
+                    _ => self.texts.push((source, text)),
                 }
             }
-            let start = material.said.len();
-            for (_, text) in material.texts[first..]
+            let start = self.said.len();
+            for (_, text) in self.texts[first..]
                 .iter()
                 .filter(|(source, _)| matches!(source, Source::User | Source::Assistant))
             {
@@ -101,8 +116,8 @@ impl<'a> Material<'a> {
                     let cues = Cues::of(&sentence.text);
                     let (lead, ticked) = (sentence.lead, sentence.ticked);
                     let mut push = |text: String, cues: Cues| {
-                        material.said.push(ReadSentence {
-                            spoken: material.spoken.len(),
+                        self.said.push(ReadSentence {
+                            spoken: self.spoken.len(),
                             cues,
                             terms: Terms::of(&text),
                             question: is_question(&text),
@@ -121,25 +136,24 @@ impl<'a> Material<'a> {
                     }
                 }
             }
-            let said = start..material.said.len();
+            let said = start..self.said.len();
             if said.is_empty() {
                 continue;
             }
-            material.said[said.start].edge = true;
-            material.said[said.end - 1].edge = true;
-            let sentences = &material.said[said.clone()];
-            material.spoken.push(Spoken {
+            self.said[said.start].edge = true;
+            self.said[said.end - 1].edge = true;
+            let sentences = &self.said[said.clone()];
+            self.spoken.push(Spoken {
                 states: sentences.iter().any(|said| !said.question),
                 defers: defers(sentences),
                 speaker: turn.actor.unwrap_or(turn.role.as_str()),
-                turn: index,
+                turn: self.turns - 1,
                 role: turn.role,
                 said,
             });
         }
-        let people = material.spoken.iter().filter(|spoken| spoken.role == Role::User);
-        material.people = people.map(|spoken| spoken.speaker).collect::<HashSet<_>>().len();
-        material
+        let people = self.spoken.iter().filter(|spoken| spoken.role == Role::User);
+        self.people = people.map(|spoken| spoken.speaker).collect::<HashSet<_>>().len();
     }
 
     fn push_words(&mut self, text: Cow<'a, str>) {

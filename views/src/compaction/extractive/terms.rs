@@ -3,7 +3,6 @@
 //! Words are lower case, without stop words, and truncated to five letters, so that "decide", "decided" and
 //! "deciding" match. Scripts without spaces are split into pairs of characters.
 
-use std::collections::HashSet;
 use std::sync::LazyLock;
 
 /// Number of letters of a word that are compared.
@@ -68,12 +67,18 @@ impl Terms {
         let mut lower = [0u8; 40];
         // Words longer than this already differ in their first letters.
         let mut used = 0;
-        for c in word.chars().flat_map(char::to_lowercase) {
-            let c = if c == '’' { '\'' } else { c };
-            if used + c.len_utf8() > lower.len() {
-                break;
+        if word.is_ascii() {
+            used = word.len().min(lower.len());
+            lower[..used].copy_from_slice(&word.as_bytes()[..used]);
+            lower.make_ascii_lowercase();
+        } else {
+            for c in word.chars().flat_map(char::to_lowercase) {
+                let c = if c == '’' { '\'' } else { c };
+                if used + c.len_utf8() > lower.len() {
+                    break;
+                }
+                used += c.encode_utf8(&mut lower[used..]).len();
             }
-            used += c.encode_utf8(&mut lower[used..]).len();
         }
         let Ok(lower) = std::str::from_utf8(&lower[..used]) else { return };
         if lower.chars().count() > 2 && !is_stop_word(lower) {
@@ -135,8 +140,10 @@ fn is_part_of_token(c: char) -> bool {
     c == '’' || c.is_alphanumeric()
 }
 
+/// Called for every word that is summarized.
 fn is_stop_word(word: &str) -> bool {
-    STOP_WORDS.contains(word)
+    let first = word.bytes().next().unwrap_or_default();
+    STOP_WORDS[usize::from(first)].contains(&word)
 }
 
 fn shared(a: &[u32], b: &[u32]) -> usize {
@@ -167,9 +174,14 @@ pub(super) fn is_unspaced(c: char) -> bool {
         | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
 }
 
-/// Words without a subject of their own, English and German.
-static STOP_WORDS: LazyLock<HashSet<&str>> =
-    LazyLock::new(|| include_str!("stop_words.txt").lines().collect());
+/// Words without a subject of their own, English and German, by their first byte.
+static STOP_WORDS: LazyLock<[Vec<&str>; 256]> = LazyLock::new(|| {
+    let mut words = [const { Vec::new() }; 256];
+    for word in include_str!("stop_words.txt").lines() {
+        words[usize::from(word.bytes().next().unwrap_or_default())].push(word);
+    }
+    words
+});
 
 #[cfg(test)]
 mod tests {
