@@ -13,7 +13,8 @@ export function plain(detail = "") {
 /** An RFC 9457 problem. */
 export class Problem extends Error {
   constructor(status, code, detail) {
-    super(plain(detail));
+    // A sentence of its own; an id or a name stays as it is.
+    super(plain(detail).replace(/^[a-z]+(?=[ ,])/, (word) => word[0].toUpperCase() + word.slice(1)));
     Object.assign(this, { status, code });
   }
 }

@@ -1,6 +1,6 @@
 // Entry point: routing, keyboard shortcuts, sign-in.
 
-import { h, clear, icon, words, dialog, placeNotices, focusNotice, MOD, state as notice } from "./dom.js";
+import { h, clear, icon, words, dialog, placeNotices, forgetNotices, focusNotice, MOD, state as notice } from "./dom.js";
 import { get, session, memory, onUnauthorized } from "./api.js";
 import { List, firstPage } from "./list.js";
 
@@ -58,6 +58,7 @@ class Page {
 
   async route() {
     if (!this.list || location.hash === "#main") return;
+    forgetNotices();
     await this.goTo(location.hash);
     placeNotices();
   }
@@ -101,7 +102,8 @@ class Page {
       return void clear(this.main, view().el);
     }
     if (hash.length > 2 && hash !== "#/new") return void clear(this.main, notice("There is nothing at this address", "It may have been cut off when it was copied.", h("a", { href: "#/" }, "Back to the list")));
-    clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim", null, this.may("reader") ? "Choose a conversation, or search everything." : "This key can see counts, not content. Choose a conversation, or look at the usage."),
+    clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim.choose", null, this.may("reader") ? "Choose a conversation, or search everything." : "This key can see counts, not content. Choose a conversation, or look at the usage."),
+      h("p.dim.begin", null, "Nothing is stored here yet. In a terminal, ", h("code", null, "everturn import"), " takes over the sessions that Claude Code, Codex and other agents left on that machine."),
       !this.may("reader") ? null : h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Open a conversation, search, run a command"), h("kbd", null, `${MOD} K`)),
       !this.may("reader") ? null : keys(HELP.filter(([key]) => !["c"].includes(key) && !key.startsWith(MOD)))));
   }
@@ -153,7 +155,7 @@ class Page {
     this.leave();
     const key = h("input", { type: "password", name: "key", autocomplete: "off", required: true, placeholder: "et_…", "aria-describedby": "key-text" });
     const remember = h("input", { type: "checkbox" });
-    const text = h("p.dim", { id: "key-text", role: "status" }, words(detail ?? "This server requires a key. Whoever runs the server can create one."));
+    const text = h("p.dim", { id: "key-text", role: "alert" }, words(detail ?? "This server requires a key. Whoever runs the server can create one."));
     const form = h("form.sign-in", { onsubmit: async (event) => {
       event.preventDefault();
       const before = session.key;
@@ -164,6 +166,8 @@ class Page {
         if (error.status === 401 || error.status === 0) {
           session.signOut();
           session.key = before && null;
+          text.classList.add("wrong");
+          key.setAttribute("aria-invalid", "true");
           return void clear(text, words(error.message));
         }
       }

@@ -11,6 +11,15 @@ const systemTexts = (context) => [context.system].flat().filter(Boolean).map((on
 /** A prompt as lines of text, for the diff. */
 const flat = (context) => [...systemTexts(context), ...context.messages.map((one) => `${one.role}: ${plainText(parts(one))}`)].join("\n");
 
+/** Tokens that each section takes of a prompt, with its headings, and what the frame around the messages takes. */
+function bySection({ by_section: counts, used }) {
+  const found = SECTIONS.filter((name) => counts[name]).map((name) => [name, counts[name]]), frame = used - found.reduce((sum, [, tokens]) => sum + tokens, 0);
+  return frame > 0 ? [...found, ["frame", frame]] : found;
+}
+
+/** What was left out, as a sentence. */
+const leftOut = ({ turns, reason }) => (!turns ? reason : reason.startsWith("they do ") ? `${plural(turns, "turn")} ${turns === 1 ? "does" : "do"} ${reason.slice(8)}` : `${plural(turns, "turn")}: ${reason}`);
+
 const share = (part, whole) => Math.round((part / whole) * 100) + "%";
 
 export function view(frame, at) {
@@ -63,44 +72,39 @@ export function view(frame, at) {
   const replay = (seq) => get(`/conversations/${frame.id}/contexts/${seq}`, null, abort.signal).catch((error) => ({ error: error.message }));
 
   async function show(event) {
-    await locate(event).catch(() => {});
+    const [context] = await Promise.all([replay(event.seq), locate(event).catch(() => {})]);
     if (chosen !== event.seq) return;
     const { body } = event, index = receipts.indexOf(event), before = receipts[index + 1];
     const { blocks, used, policy } = body;
-    const sums = sections(body);
+    const sums = context.tokens ? bySection(context.tokens) : sections(body);
     const old = new Set(before?.body.blocks.map((one) => one.sha256)), now = new Set(blocks.map((one) => one.sha256));
     let same = 0, kept = 0;
     while (before && same < blocks.length && blocks[same].sha256 === before.body.blocks[same]?.sha256) kept += blocks[same++].tokens;
-    const left = h("div"), prompt = h("div");
+    const prompt = h("div");
     const link = (source) => (typeof source === "string" ? h("span.dim", null, source === "given" ? "handed in" : "made for this call") : source.map((id) => (places.has(id) ? [h("a", { href: `#/c/${frame.id}@${places.get(id)}` }, "#" + places.get(id)), " "] : [h("span.dim", null, id.startsWith("fact_") ? "fact" : "earlier"), " "])));
     clear(detail,
       h("h2", null, words(body.model ?? body.renderer), h("span.dim", null, ` #${event.seq}, `, when(event.at))),
       h("p", null, h("b", null, number(used)), ` of ${number(policy?.token_budget ?? used)} tokens`, h("span.dim", null, `, counted by ${body.tokenizer}, written for ${body.renderer}`, body.projection ? [", projected by ", h("code", null, words(body.projection.policy))] : "")),
       h("div.big-bar", null, bar(sums, Math.max(used, policy?.token_budget ?? used))),
-      h("table.blocks", null, h("thead", null, h("tr", null, ["Section", "Tokens", "Share"].map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text)))), h("tbody", null, sums.map(([name, tokens]) => h("tr", null, h("td", null, h("i.key", { class: "s-" + name }), name, name === "frame" ? h("span.dim", null, ": headings, roles, tools") : null), h("td.right", null, number(tokens)), h("td.right", null, share(tokens, used)))), h("tr.total", null, h("td", null, "Total"), h("td.right", null, number(used)), h("td.right", null, "100%")))),
+      h("table.blocks", null, h("thead", null, h("tr", null, ["Section", "Tokens", "Share"].map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text)))), h("tbody", null, sums.map(([name, tokens]) => h("tr", null, h("td", null, h("i.key", { class: "s-" + name }), name, name === "frame" ? h("span.dim", null, ": around the messages") : null), h("td.right", null, number(tokens)), h("td.right", null, share(tokens, used)))), h("tr.total", null, h("td", null, "Total"), h("td.right", null, number(used)), h("td.right", null, "100%")))),
       before ? h("section", null, h("h3", null, "Compared with the previous call"), h("p", null, !same ? "The first block is different already, so a prompt cache covers nothing of it." : [same === 1 ? "The first block is the same: " : `The first ${same} blocks are the same: `, h("b", null, number(kept)), ` tokens (${share(kept, used)}) that a prompt cache still covers.`]),
         h("div.big-bar", null, h("span.bar", { role: "img", "aria-label": `${kept} of ${used} tokens unchanged` }, h("i.s-state", { vars: { width: (kept / used) * 100 + "%" } })))) : h("p.dim", null, "This is the first recorded call; there is nothing to compare it with."),
-      h("section", null, h("h3", null, "Included"), h("div.table", { tabIndex: 0, role: "region", "aria-label": "Blocks" }, h("table.blocks", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Section"), h("th", { scope: "col" }, "From"), h("th.right", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, before ? "Change" : ""))),
+      h("section", null, h("h3", null, "Included"), h("p.dim", null, "Tokens of the texts themselves; the headings of a section count in the table above."), h("div.table", { tabIndex: 0, role: "region", "aria-label": "Blocks" }, h("table.blocks", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Section"), h("th", { scope: "col" }, "From"), h("th.right", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, before ? "Change" : ""))),
         h("tbody", null, blocks.map((one) => h("tr", { class: before && !old.has(one.sha256) ? "is-new" : "" }, h("td", null, h("i.key", { class: "s-" + one.section }), one.section), h("td", null, link(one.source)), h("td.right", null, number(one.tokens)), h("td", null, before && !old.has(one.sha256) ? h("span.badge.live", null, "new") : ""))),
           before?.body.blocks.filter((one) => !now.has(one.sha256)).map((one) => h("tr.is-gone", null, h("td", null, h("i.key", { class: "s-" + one.section }), one.section), h("td", null, link(one.source)), h("td.right", null, number(one.tokens)), h("td", null, h("span.badge.bad", null, "gone")))))))),
-      left, h("div.row", null, button("Show the prompt", async (click) => {
+      context.error ? h("p.dim", null, words(context.error)) : [h("h3", null, "Left out"), context.left_out?.length ? h("ul", null, context.left_out.map((one) => h("li", null, h("b", null, one.section), ": ", words(leftOut(one))))) : h("p.dim", null, "Nothing; everything fit.")],
+      h("div.row", null, button("Show the prompt", (click) => {
         click.target.disabled = true;
-        const context = await replayed;
         if (context.error) return clear(prompt, h("p", null, words(context.error)));
         const system = systemTexts(context);
         const names = toolNames(context.messages);
         clear(prompt, system.length ? h("div.msg.system", null, h("div.msg-head", null, h("b", null, "system")), system.map((text) => h("div.md", null, markdown(text)))) : null, context.messages.map((one) => message(one, { names })));
       }), before ? button("Compare with the previous prompt", async (click) => {
         click.target.disabled = true;
-        const [then, now] = await Promise.all([replay(before.seq), replayed]);
-        clear(prompt, then.error || now.error ? h("p", null, words(then.error ?? now.error)) : diff(flat(then), flat(now), `#${before.seq} and #${event.seq}`));
+        const then = await replay(before.seq);
+        clear(prompt, then.error || context.error ? h("p", null, words(then.error ?? context.error)) : diff(flat(then), flat(context), `#${before.seq} and #${event.seq}`));
         click.target.disabled = false;
       }) : null), prompt);
-    const replayed = replay(event.seq);
-    const context = await replayed;
-    if (context.left_out?.length) clear(left, h("h3", null, "Left out"), h("ul", null, context.left_out.map((one) => h("li", null, h("b", null, one.section), one.turns ? ` (${plural(one.turns, "turn")})` : "", ": ", words(one.reason)))));
-    else if (context.error) clear(left, h("p.dim", null, words(context.error)));
-    else clear(left, h("h3", null, "Left out"), h("p.dim", null, "Nothing; everything fit."));
   }
 
   clear(detail, notice("Loading…"));

@@ -2,9 +2,9 @@
 
 import { h, MOD, clear, plainly, icon, iconButton, button, words, when, number, plural, short, toast, placeNotices, dialog, confirm, state as notice } from "./dom.js";
 import { get, post, put, patch, del, generate, unsent } from "./api.js";
-import { Timeline, waits } from "./timeline.js";
+import { Timeline, waits, failed } from "./timeline.js";
 import { menu } from "./menu.js";
-import { hit, nameOf, origin } from "./list.js";
+import { hit, chosenWords, nameOf, origin } from "./list.js";
 
 const VIEWS = [["", "Timeline"], ["projected", "Raw and projected"], ["calls", "What the model saw"], ["state", "State"], ["proof", "Proof"]];
 
@@ -15,6 +15,8 @@ export class ConversationPage {
     this.el = h("div.conversation");
     this.view = null;
     this.gone = false;
+    /** Names of the conversations that this one comes from, once they are known. */
+    this.relatives = new Map();
   }
 
   async start() {
@@ -33,14 +35,23 @@ export class ConversationPage {
     this.title = h("h1.title", { tabIndex: -1 });
     this.facts = h("p.facts");
     this.status = h("span.connection", { role: "status" });
+    this.spoken = h("span.spoken.dim", { role: "status" });
     this.tabs = h("nav.tabs", { "aria-label": "Views" }, VIEWS.map(([name, label]) => h("a", { href: `#/c/${this.id}${name && "/" + name}`, data: { view: name } }, label)));
     this.finder = this.find();
     this.alert = h("div.alert", { hidden: true });
     this.header = h("header.top", null,
       h("div.row", null, iconButton("back", "Back to the list", () => (location.hash = "#/"), { class: "only-narrow" }),
-        h("div.grow.names", null, this.title, this.facts), this.status,
+        h("div.grow.names", null, this.title, this.facts), this.spoken, this.status,
         iconButton("search", "Find in this conversation (/)", () => this.openFind()), iconButton("more", "More", (event) => this.more(event.currentTarget), { "aria-haspopup": "menu" })),
       this.tabs, this.finder);
+    // More tabs than there is room for fade out where they go on.
+    const fade = () => {
+      const { scrollLeft: left, scrollWidth, clientWidth } = this.tabs;
+      this.tabs.classList.toggle("more-before", left > 4);
+      this.tabs.classList.toggle("more-after", left + clientWidth < scrollWidth - 4);
+    };
+    this.tabs.addEventListener("scroll", fade, { passive: true });
+    new ResizeObserver(fade).observe(this.tabs);
     this.body = h("div.view");
     this.composer = this.compose();
     clear(this.el, this.header, this.alert, this.body, this.composer);
@@ -48,6 +59,7 @@ export class ConversationPage {
     placeNotices();
     this.describe();
     get("/usage/tokens", { conversation: this.id, days: 3660 }).then(({ conversations: [usage] }) => usage && ((this.tokens = usage.prompt + usage.completion), this.describe()), () => {});
+    for (const id of [one.parent?.conversation, origin(one).parent].filter(Boolean)) get(`/conversations/${id}`).then((other) => (this.relatives.set(id, nameOf(other)), this.describe()), () => {});
     // Created even if another view is shown: its live stream serves all views.
     this.timeline = new Timeline(one, this);
   }
@@ -80,24 +92,40 @@ export class ConversationPage {
     this.field.placeholder = one.state === "active" ? "Write a message" : one.state === "archived" ? "Archived: unarchive it (More) to write" : `Nothing can be written here: this conversation is ${one.state}`;
     clear(this.title, words(nameOf(one)));
     document.title = plainly(nameOf(one)) + " · Everturn";
+    const named = (id) => (this.relatives.has(id) ? ["“", words(this.relatives.get(id)), "”"] : "another conversation");
     const people = one.participants?.slice(0, 5).join(", "), { agent, folder, project, branch, parent } = origin(one);
     clear(this.facts, words([people, plural(one.turns, "turn"), this.tokens && short(this.tokens) + " tokens", one.state !== "active" && one.state, one.checkpoint && `checkpoint through #${one.checkpoint.through_seq}`].filter(Boolean).join(" · ")),
       words([agent, branch && `branch ${branch}`].filter(Boolean).map((text) => " · " + text).join("")),
       folder ? [" · ", h("button.plain", { type: "button", title: `${folder}: list the conversations of this project`, onclick: () => this.page.list.only(folder, project) }, words(project))] : null,
-      parent ? [" · ", h("a", { href: `#/c/${parent}` }, "worked for another")] : null,
-      one.parent ? [" · forked from ", h("a", { href: `#/c/${one.parent.conversation}@${one.parent.at_seq}` }, `#${one.parent.at_seq} of another`)] : null);
+      parent ? [" · ", h("a", { href: `#/c/${parent}` }, "worked for ", named(parent))] : null,
+      one.parent ? [" · ", h("a", { href: `#/c/${one.parent.conversation}@${one.parent.at_seq}` }, "forked from ", named(one.parent.conversation), ` at #${one.parent.at_seq}`)] : null);
   }
 
   /** Whether the key has a role. */
   may(role) { return this.page.may(role); }
 
-  resolveApproval(approval, state) { return post(`/conversations/${this.id}/approvals/${encodeURIComponent(approval)}/resolve`, { state, actor: this.page.actor }); }
+  /** Answers an approval. Where somebody was faster, the error has the question instead of the id. */
+  async resolveApproval({ approval_id: id, question }, state) {
+    try {
+      return await post(`/conversations/${this.id}/approvals/${encodeURIComponent(id)}/resolve`, { state, actor: this.page.actor });
+    } catch (error) {
+      if (error.code === "approval.resolved") error.message = error.message.replace(/^approval "(?:[^"\\]|\\.)*"/i, question ? `“${question}”` : "The approval").replace(/, seq \d+/, "");
+      throw error;
+    }
+  }
+
+  /** Says what a key did, beside the title: it takes no room of the view. */
+  say(text) {
+    clearTimeout(this.silence);
+    clear(this.spoken, words(text));
+    this.silence = setTimeout(() => clear(this.spoken), 2500);
+  }
 
   /** Shows a view; `at` is a seq to scroll to or select. */
   async show(name, at) {
     if (!this.conversation || this.gone || this.told) return;
     for (const tab of this.tabs.children) {
-      if (tab.dataset.view === name) tab.setAttribute("aria-current", "page"), tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+      if (tab.dataset.view === name) tab.setAttribute("aria-current", "page"), tab.scrollIntoView({ block: "nearest", inline: "center" });
       else tab.removeAttribute("aria-current");
     }
     if (name === "") {
@@ -105,7 +133,7 @@ export class ConversationPage {
       this.view = null;
       if (this.body.firstChild !== this.timeline.el) clear(this.body, this.timeline.el), this.timeline.scroller.settle(), this.timeline.scroller.soon();
       this.composer.hidden = !this.may("writer");
-      if (at) this.timeline.show(at);
+      if (at) this.timeline.show(at, chosenWords(this.id, at));
       if (this.page.typeSoon) this.page.typeSoon = false, this.field.focus();
       return;
     }
@@ -176,8 +204,7 @@ export class ConversationPage {
           const { data } = await post(`/conversations/${this.id}/recall`, { query, limit: 40, mode: "lexical", kinds: ["turn"] }, asking.signal);
           this.hits = data.sort((a, b) => a.seq - b.seq);
           clear(this.found, h("p.dim", null, data.length ? plural(data.length, "place") : "Nothing found"), this.hits.map((one) => {
-            const el = hit(one);
-            el.href = `#/c/${this.id}@${one.seq}`;
+            const el = hit({ ...one, conversation: this.id });
             el.lastChild.textContent = "#" + one.seq;
             // On a phone the panel covers everything.
             el.addEventListener("click", () => innerWidth <= 760 && this.closeFind());
@@ -299,7 +326,7 @@ export class ConversationPage {
       }
       toast("Stopped", { about: "stop" });
     } catch (error) {
-      toast(error.message, { error: true });
+      failed(error);
     }
   }
 
@@ -370,8 +397,8 @@ export class ConversationPage {
     if (!chosen) return;
     const preview = await this.act(() => post(`/conversations/${this.id}/compact`, { ...chosen, dry_run: true }));
     if (!preview) return;
-    const { markdown } = await import("./text.js");
-    const go = await dialog("Preview of the checkpoint", h("div", null, h("p", null, `It covers #${preview.covers.from_seq}–#${preview.covers.to_seq} (${plural(preview.covers.turns, "turn")}): ${short(preview.tokens_before)} tokens become ${short(preview.tokens_after)}.`), h("div.md.preview", { tabIndex: 0 }, markdown(preview.checkpoint.handoff_md))), [["Cancel", null], ["Compact", true, "primary"]]);
+    const { checkpoint } = await import("./text.js");
+    const go = await dialog("Preview of the checkpoint", h("div", null, h("p", null, `It covers #${preview.covers.from_seq}–#${preview.covers.to_seq} (${plural(preview.covers.turns, "turn")}): ${short(preview.tokens_before)} tokens become ${short(preview.tokens_after)}.`), h("div.preview", { tabIndex: 0 }, checkpoint(preview.checkpoint))), [["Cancel", null], ["Compact", true, "primary"]]);
     if (!go) return;
     if (await this.act(() => post(`/conversations/${this.id}/compact`, chosen))) toast("Compacted", { about: "compact", action: ["Undo", () => this.act(() => post(`/conversations/${this.id}/compact/revert`), "Compaction reverted", "compact")] });
   }
@@ -385,8 +412,8 @@ export class ConversationPage {
       case "k": timeline.step(-1); break;
       case "J": case "]": timeline.prompt(1); break;
       case "K": case "[": timeline.prompt(-1); break;
-      case "g": timeline.scroller.jump(1, 0); break;
-      case "G": timeline.scroller.toEnd(); break;
+      case "g": timeline.toEdge(false); break;
+      case "G": timeline.toEdge(true); break;
       case "t": timeline.toggleThinking(); break;
       case "e": timeline.toggleEvents(); break;
       case "/": this.openFind(); break;

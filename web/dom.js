@@ -143,6 +143,15 @@ const notices = h("section.toasts", { "aria-label": "Notices", "aria-live": "pol
 let focusedBefore;
 notices.addEventListener("focusin", ({ relatedTarget: from }) => from && !notices.contains(from) && (focusedBefore = from));
 
+/** The conversation, or the view of none, that is shown. */
+const shownPlace = () => /^#\/(?:c\/)?(\w*)/.exec(location.hash)?.[1] ?? "";
+
+/** Takes away the notices about another conversation or view. The list has none of its own. */
+export function forgetNotices() {
+  const here = shownPlace();
+  for (const one of [...shown.values()]) if (here && one.place !== here) one.gone();
+}
+
 /** Puts the notices where they take room of their own and cover nothing: into the open dialog, above the composer, or at the end of the view. */
 export function placeNotices() {
   const modal = document.querySelector("dialog:modal"), main = document.querySelector("main");
@@ -184,7 +193,7 @@ export function toast(text, { error = false, action, about = text } = {}) {
   el.addEventListener("keydown", (event) => event.key === "Escape" && (event.preventDefault(), event.stopPropagation(), gone()));
   const others = [...shown.values()];
   if (others.length === NOTICES_MAX) (others.find((one) => !one.matters) ?? others[0]).gone();
-  shown.set(about, { gone, matters: error || action });
+  shown.set(about, { gone, matters: error || action, place: shownPlace() });
   notices.append(el);
 }
 

@@ -1,6 +1,6 @@
 // The sidebar: conversations, latest first, with live updates and search.
 
-import { h, MOD, clear, icon, iconButton, words, ago, brief, said, number, plural, short, state as notice, button, toast } from "./dom.js";
+import { h, MOD, clear, icon, iconButton, words, ago, brief, said, plural, short, state as notice, button, toast } from "./dom.js";
 import { get, post, upload, follow, memory } from "./api.js";
 
 const SIZE = 60;
@@ -69,9 +69,9 @@ export class List {
         }
       }
       if (!last) return;
-      toast(`Imported ${plural(turns, "turn")}`);
       await this.refresh();
       location.hash = `#/c/${last}`;
+      toast(`Imported ${plural(turns, "turn")}`);
     });
     field.click();
   }
@@ -133,7 +133,8 @@ export class List {
   async readUsage() {
     try {
       const usage = await get("/usage");
-      this.count.textContent = !usage.conversations ? "" : `${number(usage.conversations)} · ${usage.turns === 1 ? "1 turn" : short(usage.turns) + " turns"}`;
+      this.count.textContent = usage.conversations ? plural(usage.conversations, "conversation") : "";
+      this.count.title = plural(usage.turns, "turn");
     } catch { this.count.textContent = ""; }
   }
 
@@ -163,11 +164,12 @@ export class List {
 
   draw() {
     const top = this.entries.scrollTop;
+    document.body.classList.toggle("is-empty", !this.items.length && !this.failed && !this.project && this.filter !== "archived");
     if (this.failed && !this.items.length) {
       return void clear(this.entries, notice(this.failed.code === "offline" ? "No connection" : "The list cannot be read", this.failed.message, button("Try again", () => this.refresh())));
     }
     if (!this.items.length) {
-      return void clear(this.entries, this.project ? notice("Nothing here", "No conversation of this project is listed here.") : this.filter === "archived" ? notice("Nothing archived", "Archived conversations are listed here.") : notice("No conversations yet", "Create one, or import sessions of agents and exported conversations.", ...(this.page.may("writer") ? [button("New conversation", () => this.create(), { class: "primary" }), button("Import files", () => this.import())] : [])));
+      return void clear(this.entries, this.project ? notice("Nothing here", "No conversation of this project is listed here.") : this.filter === "archived" ? notice("Nothing archived", "Archived conversations are listed here.") : notice("No conversations yet", "Create one, or import files: sessions of agents and exported conversations.", ...(this.page.may("writer") ? [button("New conversation", () => this.create(), { class: "primary" }), button("Import files", () => this.import())] : [])));
     }
     let last;
     const children = [];
@@ -257,7 +259,7 @@ export class List {
       if (this.query !== query) return;
       const children = [];
       if (titles.data.length) children.push(h("h2.group", null, "Titles"), titles.data.map((one) => this.item(one)));
-      if (found.data.length) children.push(h("h2.group", null, "Messages"), found.data.map(hit));
+      if (found.data.length) children.push(h("h2.group", null, "Messages"), found.data.map((one) => hit(one)));
       if (found.behind?.events) children.push(h("p.dim.note", null, `${plural(found.behind.events, "event")} not indexed yet`));
       clear(this.entries, children.length ? children : notice("Nothing found", `Nothing matches “${query}”. Try fewer or other words.`));
       this.entries.scrollTop = 0;
@@ -269,8 +271,8 @@ export class List {
   }
 }
 
-/** Title of a conversation: its own, or the beginning of what was said first. */
-export const nameOf = (one) => one.title || one.preview || "Untitled";
+/** Title of a conversation: its own, or the beginning of what was said first, without marks of Markdown. */
+export const nameOf = (one) => (one.title || one.preview || "Untitled").replace(/^#{1,6}\s+(?=\S)/, "").replace(/(?<![\w*])\*\*(?=\S)((?:(?!\*\*).)*\S)\*\*(?![\w*])/g, "$1");
 
 /** The agent, project, branch and superior of a conversation, as its metadata has them. */
 export function origin({ metadata = {} }) {
@@ -297,11 +299,31 @@ export function snippet({ text, marks }, before = BEFORE) {
   return nodes;
 }
 
+let chosen;
+const addressOf = (one) => `#/c/${one.conversation}@${one.seq}`;
+
+/** Opens the turn of a hit. */
+export function openHit(one) {
+  chosen = one;
+  // The turn may be the one that is shown.
+  if (location.hash === addressOf(one)) dispatchEvent(new HashChangeEvent("hashchange"));
+  else location.hash = addressOf(one);
+}
+
+/** The words of the hit that was opened last, once, for the view of its turn. */
+export function chosenWords(conversation, seq) {
+  const one = chosen;
+  chosen = undefined;
+  if (one?.conversation !== conversation || one.seq !== seq) return undefined;
+  const chars = [...one.snippet.text];
+  return [...new Set((one.snippet.marks ?? []).map(([from, to]) => chars.slice(from, to).join("").toLowerCase()))];
+}
+
 export const hit = (one) =>
-  h("a.entry.hit", { href: `#/c/${one.conversation}@${one.seq}` },
+  h("a.entry.hit", { href: addressOf(one), onclick: (event) => event.ctrlKey || event.metaKey || event.shiftKey || (event.preventDefault(), openHit(one)) },
     h("span.meta", null, h("b", null, words(one.actor ?? one.role ?? "fact")), h("span.grow"), h("time", { dateTime: one.at, title: ago(one.at) }, brief(one.at))),
     h("span.snippet", null, snippet(one.snippet)),
-    h("span.people", null, words(one.title || "Untitled"), " #" + one.seq));
+    h("span.people", null, words(nameOf(one)), " #" + one.seq));
 
 function period(time) {
   const days = (new Date().setHours(0, 0, 0, 0) - new Date(time)) / 86_400_000;
@@ -309,7 +331,7 @@ function period(time) {
   if (days < 1) return "Yesterday";
   if (days < 7) return "This week";
   if (days < 31) return "This month";
-  return new Intl.DateTimeFormat("en", { month: "long", year: "numeric" }).format(new Date(time));
+  return new Intl.DateTimeFormat(undefined, { month: "long", year: "numeric" }).format(new Date(time));
 }
 
 const skeleton = () => Array.from({ length: 8 }, () => h("div.entry.ghost", { "aria-hidden": "true" }, h("span.line"), h("span.line.half")));

@@ -2,7 +2,7 @@
 
 import { h, clear, icon, words, ago, said } from "./dom.js";
 import { get, post, session } from "./api.js";
-import { snippet, nameOf } from "./list.js";
+import { snippet, nameOf, openHit } from "./list.js";
 
 export function palette(page) {
   if (document.querySelector(".palette")) return;
@@ -52,7 +52,7 @@ export function palette(page) {
     try {
       const [titles, { data }] = await Promise.all([get("/conversations", { query, limit: 6 }, signal), post("/recall", { query, limit: 12 }, signal)]);
       if (signal.aborted) return;
-      const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet, 16), note: one.title, run: () => (location.hash = `#/c/${one.conversation}@${one.seq}`) }));
+      const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet, 16), note: one.title, run: () => openHit(one) }));
       draw([...places, ...titles.data.map(conversation), ...fits, ...hits]);
       if (!options.length) clear(none, words(`Nothing matches “${field.value.trim()}”.`));
     } catch { /* what is known stays */ }

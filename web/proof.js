@@ -3,7 +3,7 @@
 import { h, clear, words, number, plural, button, copy, toast } from "./dom.js";
 import { get, blob, plain } from "./api.js";
 
-const FORMATS = [["jsonl", "Everything, with the chain; verifies offline and can be imported"], ["html", "A page to read, mail or print"], ["markdown", "Text for an issue or a note"], ["transcript", "A transcript value, version 2"], ["openai-chat", "Messages for chat completions"], ["openai-responses", "Items for Responses"], ["anthropic", "Messages for Anthropic"], ["gemini", "Contents for Gemini"]];
+const FORMATS = [["jsonl", "Everything, with the chain; verifies offline and can be imported"], ["html", "A page to read, mail or print"], ["markdown", "Text for an issue or a note"], ["transcript", "One JSON value with the summary, messages, events and assets"], ["openai-chat", "Messages for chat completions"], ["openai-responses", "Items for Responses"], ["anthropic", "Messages for Anthropic"], ["gemini", "Contents for Gemini"]];
 const ENDS = { jsonl: "jsonl", html: "html", markdown: "md" };
 
 export function view(frame) {

@@ -73,6 +73,8 @@ export class Scroller {
 
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.el;
+    // Where the view itself became smaller or larger, nobody scrolled.
+    if (this.height !== clientHeight) return this.settle(), this.soon();
     if (!this.moving) this.stick = scrollHeight - scrollTop - clientHeight < 24;
     this.moving = false;
     this.anchor();
@@ -120,6 +122,7 @@ export class Scroller {
   /** Restores the scroll position after heights changed: the jump target, the end, or the anchor row. */
   settle() {
     this.layout();
+    this.height = this.el.clientHeight;
     if (this.target) {
       const row = this.rowOf(this.target.seq), n = this.pageOf(this.target.seq);
       this.move(this.tops[n] + (row ? row.offsetTop : 0) - (this.target.above ?? this.el.clientHeight / 4));

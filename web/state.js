@@ -3,7 +3,7 @@
 import { h, svg, clear, icon, words, when, number, plural, shrunk, button, toast, state as notice, dialog, confirm } from "./dom.js";
 import { get, post, put, del } from "./api.js";
 import { nameOf } from "./list.js";
-import { markdown } from "./text.js";
+import { checkpoint as shownCheckpoint } from "./text.js";
 import { parts, plainText, isRegenerated } from "./message.js";
 
 export function view(frame) {
@@ -92,7 +92,7 @@ export function view(frame) {
     clear(el,
       section("Waiting",
         state.pending_approvals.map((one) => h("div.approval.pending", null, h("div.grow", null, h("span.label", null, "Approval", one.requested_by ? [" requested by ", words(one.requested_by)] : ""), h("p", null, words(one.question ?? one.tool_name ?? one.approval_id)), h("a.dim", { href: `#/c/${id}@${one.requested_seq}` }, `asked at #${one.requested_seq}`), one.deadline ? h("span.dim", null, ", expires ", when(one.deadline)) : null),
-          writes ? h("div.row", null, ["denied", "approved"].map((answer) => button(answer === "approved" ? "Approve" : "Deny", () => act(() => frame.resolveApproval(one.approval_id, answer), answer === "approved" ? "Approved" : "Denied"), { class: answer === "approved" ? "primary" : "" }))) : null)),
+          writes ? h("div.row", null, ["denied", "approved"].map((answer) => button(answer === "approved" ? "Approve" : "Deny", () => act(() => frame.resolveApproval(one, answer), answer === "approved" ? "Approved" : "Denied"), { class: answer === "approved" ? "primary" : "" }))) : null)),
         state.pending_tools.map((one) => h("div.waiting-call", null, h("b", null, words(one.tool_name)), h("span.gist", null, words(one.summary)), h("a", { href: `#/c/${id}@${one.since_seq}` }, `since #${one.since_seq}`), h("span.grow"), writes ? h("button.quiet", { type: "button", "aria-label": "Give up " + one.tool_name, onclick: () => giveUp(one) }, "Give up") : null)),
         open.map((turn) => h("p.note", null, h("a", { href: `#/c/${id}@${turn.seq}` }, "#" + turn.seq), h("span", null, words(turn.actor ?? turn.role), " is writing, ", plural(turn.partial?.text?.split(/\s+/).filter(Boolean).length ?? 0, "word"), " so far"))),
         !state.pending_approvals.length && !state.pending_tools.length && !state.open_turns.length ? h("p.dim", null, "Nothing is pending.") : null),
@@ -102,7 +102,7 @@ export function view(frame) {
       pads.length ? section("Scratchpads", h("p.dim", null, "Working memory of agents."), h("dl.pins", null, pads.map(([name, pad]) => h("div", null, h("dt", null, words(name)), h("dd", null, h("span.pad", null, shortly(pad.value)), " ", h("a.dim", { href: `#/c/${id}@${pad.seq}` }, "#" + pad.seq)))))) : null,
       policy.length ? section("Policies", h("p.dim", null, "Defaults of this conversation, for projection, compaction and the like."), h("dl.pins", null, policy.map(([name, value]) => h("div", null, h("dt", null, words(name.replaceAll("_", " "))), h("dd", null, setting(value)))))) : null,
       section("Checkpoint", drawn(chain, frame.conversation, Math.max(300, Math.min(820, el.clientWidth - 28))),
-        checkpoint ? h("div.md", null, markdown(checkpoint.handoff_md)) : h("p.dim", null, "No turn is summarized yet."),
+        checkpoint ? shownCheckpoint(checkpoint) : h("p.dim", null, "No turn is summarized yet."),
         !writes ? null : h("div.row", null, button("Compact…", async () => (await frame.compact(), show())), chain.length ? button("Revert the last compaction", () => act(() => post(`/conversations/${id}/compact/revert`), "Compaction reverted")) : null)),
       section("Facts", facts.length ? h("div.table", { tabIndex: 0, role: "region", "aria-label": "Facts" }, h("table", null, h("thead", null, h("tr", null, ["About", "", "What", "Sure", "Source", ""].map((text) => h("th", { scope: "col" }, text)))), h("tbody", null, facts.map((one) => h("tr", null, h("td", null, words(one.subject)), h("td.dim", null, words(one.predicate)), h("td", null, words(one.object)), h("td.right", null, Math.round(one.confidence * 100) + "%"),
           h("td", null, one.sources.length ? one.sources.map((source) => (source.seq ? h("a", { href: `#/c/${id}@${source.seq}`, title: source.quote ?? "" }, "#" + source.seq) : "a turn")) : h("span.dim", null, "by ", words(one.by ?? "hand"))),
@@ -116,7 +116,7 @@ export function view(frame) {
       h("section.panel", null, h("h2", null, "Model calls"), usage));
   }
 
-  const branch = ({ one, children, edit }) => edit ? h("li.edit", null, icon("edit"), h("span", null, h("a", { href: `#/c/${id}@${edit.place}` }, "#" + edit.place), isRegenerated(edit) ? " regenerated" : " edited", edit.actor ? [" by ", words(edit.actor)] : "", ", ", when(edit.created), h("span.dim", null, ": ", words(clip(plainText(parts(edit))))))) : h("li", null, icon(one.parent ? "fork" : "talk"), h("span", null, h("a", { href: `#/c/${one.id}`, "aria-current": one.id === id ? "page" : null }, words(nameOf(one))), h("span.dim", null, ` ${plural(one.turns, "turn")}`, one.parent ? `, left at #${one.parent.at_seq}` : "")), children.length ? h("ul", null, children.map(branch)) : null);
+  const branch = ({ one, children, edit }) => edit ? h("li.edit", null, icon("edit"), h("span", null, h("a", { href: `#/c/${id}@${edit.place}` }, "#" + edit.place), isRegenerated(edit) ? " regenerated" : " edited", edit.actor ? [" by ", words(edit.actor)] : "", ", ", when(edit.created), h("span.dim", null, ": ", words(clip(plainText(parts(edit))))))) : h("li", null, icon(one.parent ? "fork" : "talk"), h("span", null, h("a", { href: `#/c/${one.id}`, "aria-current": one.id === id ? "page" : null }, words(nameOf(one))), h("span.dim", null, ` ${plural(one.turns, "turn")}`, one.parent ? `, forked at #${one.parent.at_seq}` : "")), children.length ? h("ul", null, children.map(branch)) : null);
 
   clear(el, notice("Loading…"));
   show();
@@ -135,7 +135,7 @@ function drawn(chain, conversation, width) {
     const { covers, summarized, tokens_before: before, tokens_after: after } = event.body, y = n * row + 6 + above, to = summarized?.through_seq ?? covers.to_seq;
     const isLast = n === old.length - 1;
     return [
-      svg("rect", { x: x(0), y, width: Math.max(3, x(covers.from_seq - 1) - x(0)), height: 16, rx: 3, class: "inherited" }),
+      n ? svg("rect", { x: x(0), y, width: Math.max(3, x(covers.from_seq - 1) - x(0)), height: 16, rx: 3, class: "inherited" }) : null,
       svg("rect", { x: x(covers.from_seq - 1), y, width: Math.max(4, x(to) - x(covers.from_seq - 1)), height: 16, rx: 3, class: isLast ? "covers now" : "covers" }, svg("title", {}, `Checkpoint at #${event.seq}: turns #${covers.from_seq} to #${covers.to_seq}, ${shrunk(before, after)}`)),
       svg("line", { x1: x(event.seq), x2: x(event.seq), y1: y, y2: height - 26, class: "tick" }),
       svg("text", narrow ? { x: x(0), y: y - 6 } : { x: width, y: y + 12, "text-anchor": "end" }, `#${event.seq}: ${shrunk(before, after)}`),
@@ -144,5 +144,5 @@ function drawn(chain, conversation, width) {
   const axis = height - 26;
   return h("figure.lineage", null, svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${plural(chain.length, "checkpoint")}; the newest covers everything through #${chain[0].body.covers.to_seq} of ${head}` },
     shapes, svg("line", { x1: x(0), x2: x(head), y1: axis, y2: axis, class: "axis" }), svg("text", { x: x(0), y: axis + 17 }, "#1"), svg("text", { x: x(head), y: axis + 17, "text-anchor": "end" }, "#" + head)),
-    h("figcaption.dim", null, "Each checkpoint extends the previous one. Solid: turns added by it; pale: turns inherited; dotted: where it was made."));
+    h("figcaption.dim", null, chain.length > 1 ? "Each checkpoint extends the one before. Solid: turns that it adds; pale: turns of those before; dotted: where it was made." : "Solid: turns that it covers; dotted: where it was made."));
 }

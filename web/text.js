@@ -190,6 +190,53 @@ function list(lines, at, into, depth) {
   return at;
 }
 
+// ---------------------------------------------------------------------------------------------------- checkpoints
+
+const LISTS = [["User constraints", "user_constraints"], ["Decisions", "decisions"], ["Discoveries", "discoveries"], ["Completed work", "completed_work"], ["Pending work", "pending_work"], ["Unresolved questions", "unresolved_questions"]];
+
+/** A checkpoint in Markdown, as prompts have it: the note, then whatever the note does not contain. */
+export function checkpointText(checkpoint) {
+  const note = checkpoint.handoff_md?.trim() ?? "", { goal, critical_identifiers: names = [], relevant_files: files = [] } = checkpoint;
+  let out = goal && !note.includes(goal) ? `**Goal:** ${goal}\n\n${note}`.trimEnd() : note;
+  for (const [title, field] of LISTS) {
+    const unsaid = (checkpoint[field] ?? []).filter((entry) => !note.includes(entry));
+    if (unsaid.length) out += `\n\n**${title}**\n${unsaid.map((entry) => "\n- " + entry).join("")}`;
+  }
+  const said = out;
+  for (const [title, list] of [["Identifiers", names.filter((name) => !whole([name], "_\\-/").test(said))], ["Files", files]]) if (list.length) out += `\n\n**${title}**\n\n${list.join(", ")}`;
+  return out.trimStart();
+}
+
+export const checkpoint = (one) => h("div.md", { dir: "auto" }, markdown(checkpointText(one)));
+
+// ---------------------------------------------------------------------------------------------------- words that were looked for
+
+/** A pattern for texts, where they are no part of a longer word. `joints` are further characters of words. */
+const whole = (texts, joints = "", flags = "u") => {
+  const inside = `[\\p{Alphabetic}\\p{N}${joints}]`, any = texts.map((text) => text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")).join("|");
+  return new RegExp(`(?<!${inside})(?:${any})(?!${inside})`, flags);
+};
+
+/** Whether a text contains one of some words, in any case. */
+export const contains = (text, found) => found.length > 0 && whole(found, "", "iu").test(text);
+
+/** Marks words in what is shown, and shows the rest of a long text if they are there. */
+export function markWords(el, found) {
+  if (!found.length) return;
+  for (const box of [...el.querySelectorAll(".code-box")].filter((one) => one.rest && contains(one.rest, found))) box.querySelector(".more")?.click();
+  const walker = document.createTreeWalker(el, NodeFilter.SHOW_TEXT), nodes = [];
+  while (walker.nextNode()) if (!walker.currentNode.parentElement.closest("button, .code-bar")) nodes.push(walker.currentNode);
+  for (const node of nodes) {
+    const pieces = [], text = node.data;
+    let from = 0;
+    for (const { index, 0: word } of text.matchAll(whole(found, "", "giu"))) {
+      pieces.push(text.slice(from, index), h("mark", null, word));
+      from = index + word.length;
+    }
+    if (from) node.replaceWith(...pieces, text.slice(from));
+  }
+}
+
 // ---------------------------------------------------------------------------------------------------- code
 
 const WORDS = {
@@ -259,6 +306,7 @@ function long(text, make, label) {
   const part = isLong ? lines.slice(0, LONG).join("\n").slice(0, 10_000) : text;
   const box = h("div.code-box", null, h("div.code-bar", null, h("span", null, label ?? ""), h("button.quiet", { type: "button", onclick: () => copy(text) }, icon("copy"), "Copy")), make(part));
   if (isLong) {
+    box.rest = text.slice(part.length);
     const more = button(`Show all ${lines.length.toLocaleString("en")} lines`, () => {
       box.querySelector("pre").replaceWith(make(text.length > 2_000_000 ? text.slice(0, 2_000_000) : text));
       more.remove();

@@ -2,10 +2,13 @@
 
 import { h, add, clear, icon, iconButton, button, words, when, number, plural, shrunk, short, toast, dialog, copy, state as notice } from "./dom.js";
 import { get, post, del, follow, generate, picture, shown, memory, unsent, Problem } from "./api.js";
-import { markdown, code, diff } from "./text.js";
+import { markdown, checkpoint, code, diff, contains, markWords } from "./text.js";
 import { parts, plainText, said, reworded, gist, edits, todo, languageOf, isPrompt, isRegenerated, toolOf } from "./message.js";
 import { Scroller, AROUND } from "./scroller.js";
 import { menu } from "./menu.js";
+
+/** Says why something failed. That a generation ended before it could be stopped is no failure. */
+export const failed = (error) => (error.code === "generation.ended" ? toast("It had ended already", { about: "stop" }) : toast(error.message, { error: true }));
 
 /** Says that the model is asked once approvals are answered. */
 export const waits = (approvals) => toast(approvals.length === 1 ? "The model answers once the approval is resolved" : `The model answers once ${approvals.length} approvals are resolved`, { about: "waits" });
@@ -13,7 +16,7 @@ export const waits = (approvals) => toast(approvals.length === 1 ? "The model an
 const bytesOf = (text) => new TextEncoder().encode(text).length;
 
 /** Kinds of events rendered between turns; the others only on demand. */
-const DRAWN = new Set(["conversation.created", "compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "fact.added", "fact.retracted", "tool.abandoned", "transcript_budget"]);
+const DRAWN = new Set(["conversation.created", "compaction", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "fact.added", "fact.retracted", "tool.abandoned", "transcript_budget"]);
 export const SECTIONS = ["system", "state", "facts", "recalled", "digests", "tail", "input", "frame"];
 
 export class Timeline {
@@ -27,6 +30,7 @@ export class Timeline {
     this.approvals = new Map();
     this.turns = new Map();
     this.tools = new Map();
+    this.within = new Map();
     this.abort = new AbortController();
     this.thinking = memory.get("thinking", false);
     this.everything = false;
@@ -41,7 +45,7 @@ export class Timeline {
       failed: (error) => this.cannotRead(error),
     });
     this.jumps = h("div.jumps", null, iconButton("up", "Previous prompt (K)", () => this.prompt(-1)), iconButton("down", "Next prompt (J)", () => this.prompt(1)));
-    this.toEnd = h("button.to-end", { type: "button", hidden: true, onclick: () => this.scroller.toEnd() }, icon("last"), h("span", null, "To the end"));
+    this.toEnd = h("button.to-end", { type: "button", hidden: true, onclick: () => this.toEdge(true) }, icon("last"), h("span", null, "To the end"));
     this.jumps.append(this.toEnd);
     this.empty = notice("No messages yet", "New messages appear here as they are written.");
     this.empty.hidden = true;
@@ -116,6 +120,14 @@ export class Timeline {
     } catch { /* shown without */ }
   }
 
+  /** Ids of the compactions that were taken back. */
+  readReverts() {
+    this.reverts = get(`/conversations/${this.id}/events`, { kinds: "compaction", order: "desc", limit: 200 }, this.abort.signal).then(({ data }) => {
+      this.reverted = new Set(data.map((event) => event.body?.reverts).filter(Boolean));
+      if (this.reverted.size) this.scroller.redraw();
+    }, () => { /* shown without */ });
+  }
+
   live() {
     const from = this.conversation.head.seq + 1;
     follow(`/conversations/${this.id}/events`, { from }, {
@@ -139,6 +151,7 @@ export class Timeline {
       this.scroller.setHead(event.seq);
     }
     this.page.changed(event);
+    if (event.kind === "compaction") this.readReverts();
     this.stale ??= new Set();
     this.stale.add(event.seq);
     if (/^turn\.(superseded|committed|erased)/.test(event.kind)) this.turns.clear();
@@ -197,9 +210,10 @@ export class Timeline {
   }
 
   build(loaded, from, to) {
-    const entries = this.inOrder(loaded), calls = new Map(), results = new Map(), given = new Map(), outcomes = new Map();
+    const entries = this.inOrder(loaded), calls = new Map(), results = new Map(), given = new Map(), outcomes = new Map(), questions = new Map();
     for (const entry of entries) {
       if (entry.kind === "tool.abandoned") given.set(entry.body?.tool_call_id, entry);
+      if (entry.kind === "approval.requested") questions.set(entry.body?.approval_id, entry.body?.question);
       if (entry.kind === "approval.resolved") outcomes.set(entry.body?.approval_id, entry);
       if (entry.kind) continue;
       entry.parts ??= parts(entry);
@@ -234,7 +248,9 @@ export class Timeline {
         if (entry.kind === "conversation.created" && !entry.body?.system_prompt && !this.everything) continue;
         if (entry.kind.startsWith("turn.") && !this.everything) continue;
         const between = dividers(entry, day ?? entry.occurred_at ?? entry.at);
-        if (isHere) rows.push(this.row(entry, { key: [this.approvals.has(entry.body?.approval_id), outcome?.seq].join(), outcome, dividers: between }));
+        const question = questions.get(entry.body?.approval_id), isReverted = this.reverted?.has(entry.id);
+        if (isHere) rows.push(this.row(entry, { key: [this.approvals.has(entry.body?.approval_id), outcome?.seq, question, isReverted].join(), outcome, question, isReverted, dividers: between }));
+        if (entry.kind === "compaction" && !this.reverts) this.readReverts();
         if (entry.kind === "compaction") before = null;
         continue;
       }
@@ -248,8 +264,9 @@ export class Timeline {
       const follows = !between.length && before && !isNotice && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && !entry.versions && entry.visibility === before.visibility && entry.status !== "pending";
       if (isHere) {
         const abandoned = new Map(own.filter((part) => part.kind === "call" && given.has(part.id)).map((part) => [part.id, given.get(part.id)]));
-        const key = [entry.id, follows, [...answers.values()].map((one) => one.entry.seq), [...abandoned.keys()], own.map((part) => this.isPending(part)), entry.versions?.length, entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
-        rows.push(this.row(entry, { own, answers, abandoned, follows, key, dividers: between }));
+        const sought = this.sought && [entry.seq, entry.written_seq, ...[...answers.values()].map((one) => one.entry.seq)].includes(this.sought.seq) ? this.sought : null;
+        const key = [entry.id, sought?.turn, follows, [...answers.values()].map((one) => one.entry.seq), [...abandoned.keys()], own.map((part) => this.isPending(part)), entry.versions?.length, entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
+        rows.push(this.row(entry, { own, answers, abandoned, follows, sought, key, dividers: between }));
       }
       before = { actor: entry.actor, role: entry.role, visibility: entry.visibility, time };
       if (entry.superseded_by || isNotice) before = null;
@@ -269,6 +286,7 @@ export class Timeline {
     this.rows.set(entry.seq, row);
     try {
       row.el = entry.kind ? this.event(entry, how) : this.turn(entry, how, row);
+      if (how.sought) markWords(row.body, how.sought.words);
     } catch (error) {
       // A message that fails to render must not hide the others.
       console.warn(error);
@@ -283,7 +301,9 @@ export class Timeline {
     return row.el;
   }
 
-  turn(entry, { own, answers, abandoned, follows }, row) {
+  turn(entry, { own, answers, abandoned, follows, sought }, row) {
+    for (const answer of answers.values()) this.within.set(answer.entry.seq, entry.seq);
+    if (sought) this.reveal(entry, own, answers, sought);
     const tool = toolOf(own, this.tools), isNotice = isNoticed(entry, own);
     const name = isNotice ? noticeName(entry) : tool && (entry.role === "user" || !entry.actor) ? tool : entry.actor ?? entry.role;
     const time = entry.occurred_at ?? entry.created;
@@ -295,7 +315,7 @@ export class Timeline {
       name !== role && role !== "user" && role !== "assistant" ? h("span.dim", null, role) : null,
       entry.model && h("span.dim.model", null, words(entry.model)),
       h("span.grow"),
-      h("a.place.dim", { href: `#/c/${this.id}@${entry.seq}`, title: "Link to this turn" }, "#" + entry.seq),
+      h("a.place.dim", { href: `#/c/${this.id}@${entry.seq}`, title: "Link to this turn" }, "#" + (entry.written_seq ?? entry.seq)),
       entry.tokens && (entry.tokens.prompt ?? entry.tokens.completion) != null ? h("span.dim.tokens", { title: `${number(entry.tokens.prompt ?? 0)} tokens in, ${number(entry.tokens.completion ?? 0)} out` }, `${short(entry.tokens.prompt ?? 0)} → ${short(entry.tokens.completion ?? 0)}`) : null,
       h("span.dim.time", null, when(time)),
       iconButton("more", "More about turn " + entry.seq, (event) => this.actions(event.currentTarget, entry), { "aria-haspopup": "menu" }));
@@ -318,7 +338,7 @@ export class Timeline {
       const inner = own.map((part, n) => (entry.speaker && part.kind === "text" ? this.notice(part, entry, n) : shown(part, n)));
       if (entry.superseded_by) {
         el.classList.add("superseded");
-        body.append(this.fold(entry.id + ":old", [h("span.badge", null, isReplaced(entry) ? "replaced" : "broken off"), h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
+        body.append(this.fold(entry.id + ":old", [isReplaced(entry) ? h("span.badge", null, "replaced") : null, h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
       } else {
         add(body, inner);
         if (!own.length) body.append(h("p.gone", null, "Empty."));
@@ -326,16 +346,29 @@ export class Timeline {
       if (entry.versions) el.append(this.fold(entry.id + ":versions", [h("span.dim", null, plural(entry.versions.length, "earlier version"))], () => this.versions(entry), { class: "versions" }));
       if (entry.status === "aborted" || entry.status === "interrupted") {
         el.classList.add("broken");
-        body.append(h("p.reason", null, h("span.badge.bad", null, entry.status), words(entry.reason ?? "")));
+        body.append(h("p.reason", null, h("span.badge.bad", null, entry.status === "aborted" ? "broken off" : entry.status), words(entry.reason ?? "")));
       }
     }
     const badge = (text, title) => head.insertBefore(h("span.badge", { title }, words(text)), head.querySelector(".grow"));
-    if (entry.versions) badge(isRegenerated(entry) ? "regenerated" : "edited", `Written as #${entry.written_seq}`);
+    if (entry.versions) badge(isRegenerated(entry) ? "regenerated" : "edited", `Read in the place of #${entry.seq}`);
     if (entry.visibility === "private") {
       el.classList.add("private");
       badge(entry.audience?.length ? "private, for " + entry.audience.join(", ") : "private", "Only its actor and its audience see it");
     } else if (entry.hidden && !entry.erased) badge("partly hidden", "A private part of it is not for you");
     return el;
+  }
+
+  /** Opens what contains the words of a hit: a call or its result, thinking, a long text. Without words, the result that was found. */
+  reveal(entry, own, answers, sought) {
+    if (sought.isRevealed) return;
+    sought.isRevealed = true;
+    if (entry.superseded_by) this.open.set(entry.id + ":old", true);
+    const texts = own.map((part) => {
+      const answer = answers.get(part.id);
+      return answer?.entry.seq === sought.seq ? plainText(answer.part.parts) : part.kind === "call" ? texted(part.input) : plainText([part]);
+    });
+    const isIt = texts.map((text) => contains(text, sought.words));
+    own.forEach((part, n) => (isIt.includes(true) ? isIt[n] : answers.get(part.id)?.entry.seq === sought.seq) && this.open.set(`${entry.id}:${n}`, true));
   }
 
   /** Earlier versions of a turn, newest first, each with its difference to the next. */
@@ -412,7 +445,7 @@ export class Timeline {
       h("span.status", { class: status, role: "img", "aria-label": status || "no result nearby" }, status === "done" ? icon("check") : status === "failed" ? icon("cross") : status === "waiting" ? icon("clock") : icon("tool")),
       h("b.tool-name", null, words(part.name)), h("span.gist", null, words(gist(part.input))),
       changed.length ? h("span.badge", null, "edit") : null, status === "failed" ? h("span.badge.bad", null, "failed") : status === "waiting" ? h("span.badge.warn", null, "waiting") : status === "given up" ? h("span.badge", null, "given up") : null,
-    ], () => [this.input(part, changed), status === "given up" ? h("p.dim", null, "Given up", abandoned.actor ? [" by ", words(abandoned.actor)] : "", abandoned.body?.reason ? [": ", words(abandoned.body.reason)] : ".") : null, answer ? [h("div.label", null, answer.part.failed ? "Failed with" : "Result", h("a.dim", { href: `#/c/${this.id}@${answer.entry.seq}` }, " #" + answer.entry.seq)), this.output(answer.part, part, answer.entry)] : null], { class: "call" });
+    ], () => [this.input(part, changed), status === "given up" ? h("p.dim", null, "Given up", abandoned.actor ? [" by ", words(abandoned.actor)] : "", abandoned.body?.reason ? [": ", words(abandoned.body.reason)] : ".") : null, answer ? [h("div.label", null, answer.part.failed ? "Failed with " : "Result ", h("a.dim", { href: `#/c/${this.id}@${answer.entry.seq}` }, "#" + answer.entry.seq)), this.output(answer.part, part, answer.entry)] : null], { class: "call" });
     return images.length ? [el, h("div.shown", null, images.map((one) => this.image(one, answer.entry)))] : el;
   }
 
@@ -460,7 +493,7 @@ export class Timeline {
 
   // ------------------------------------------------------------------------------------------------ events
 
-  event(entry, { outcome } = {}) {
+  event(entry, { outcome, question, isReverted } = {}) {
     const body = entry.body ?? {};
     const line = (...inside) => h("article.event", { tabIndex: -1, "aria-label": `${entry.kind}, place ${entry.seq}` }, inside);
     switch (entry.kind) {
@@ -472,12 +505,12 @@ export class Timeline {
       case "compaction": {
         const { covers, tokens_before: before, tokens_after: after } = body;
         if (!covers) break;
+        if (body.reverts) return line(h("p.note", null, `The compaction of #${covers.from_seq}–#${covers.to_seq} was taken back here.`));
         return line(this.fold("e" + entry.seq, [
           h("span", null, h("b", null, "Checkpoint"), covers.turns ? ` covers #${covers.from_seq}–#${covers.to_seq}, ${plural(covers.turns, "turn")}` : " of earlier turns"),
-          h("span.dim", null, `${shrunk(before, after)} · ${body.summarizer}`)], () => h("div.md", null, markdown(body.checkpoint?.handoff_md ?? "")), { class: "boundary" }));
+          isReverted ? h("span.badge", null, "taken back") : null,
+          h("span.dim", null, `${shrunk(before, after)} · ${body.summarizer}`)], () => (body.checkpoint ? checkpoint(body.checkpoint) : h("p.dim", null, "Erased.")), { class: isReverted ? "boundary reverted" : "boundary" }));
       }
-      case "compaction.reverted":
-        return line(h("p.note", null, "The last compaction was reverted."));
       case "context.receipt": {
         const total = Math.max(1, body.used ?? 0), budget = body.policy?.token_budget;
         return line(h("a.note.receipt", { href: `#/c/${this.id}/calls/${entry.seq}` }, icon("eye"), h("span", null, `${body.model ?? "The model"} saw ${number(body.used)}${budget ? " of " + number(budget) : ""} tokens`), bar(sections(body), total)));
@@ -496,7 +529,7 @@ export class Timeline {
         return line(h("p.note", null, icon("edit"), h("span", null, "an edit, read at ", h("a", { href: `#/c/${this.id}@${body.place}` }, "#" + body.place))));
       case "approval.requested": return line(this.approval(entry, outcome));
       case "approval.resolved":
-        return line(h("p.note", null, icon(body.state === "approved" ? "check" : "cross"), h("span", null, `${body.approval_id} was `, h("b", null, words(body.state ?? "")), entry.actor ? [" by ", words(entry.actor)] : "")));
+        return line(h("p.note", null, icon(body.state === "approved" ? "check" : "cross"), h("span", null, question ? ["“", words(question), "”"] : words(body.approval_id ?? "An approval"), " was ", h("b", null, words(body.state ?? "")), entry.actor ? [" by ", words(entry.actor)] : "")));
       case "transcript_budget":
         return line(h("p.note", null, "The budget of messages was reached: ", words(String(body.action ?? body.recovery ?? "trimmed"))));
       default:
@@ -508,7 +541,7 @@ export class Timeline {
     const { approval_id: id, question, tool_name: tool, deadline } = entry.body ?? {};
     const pending = this.approvals.has(id) && !outcome;
     const resolve = async (decision) => {
-      await this.act(() => this.page.resolveApproval(id, decision), decision === "approved" ? "Approved" : "Denied");
+      await this.act(() => this.page.resolveApproval(entry.body, decision), decision === "approved" ? "Approved" : "Denied");
       this.readState();
     };
     const decided = outcome?.body?.state;
@@ -526,7 +559,7 @@ export class Timeline {
       if (done) toast(done);
       return answer;
     } catch (error) {
-      toast(error.message, { error: true });
+      failed(error);
     }
   }
 
@@ -599,9 +632,14 @@ export class Timeline {
 
   /** Goes to a new fork, which can be undone. */
   opened(id, seq) {
-    toast(`Forked at #${seq}`, !this.page.may("admin") ? {} : { action: ["Undo", async () => { await this.act(() => del(`/conversations/${id}`, { reason: "undone" }), "The fork is gone"); location.hash = `#/c/${this.id}`; this.page.reload(); }] });
+    const undo = () => this.act(async () => {
+      await del(`/conversations/${id}`, { reason: "undone" });
+      location.hash = `#/c/${this.id}`;
+      this.page.reload();
+    }, "The fork is gone");
     this.page.reload();
     location.hash = `#/c/${id}`;
+    toast(`Forked at #${seq}`, this.page.may("admin") ? { action: ["Undo", undo] } : {});
   }
 
   async erase(entry) {
@@ -630,14 +668,18 @@ export class Timeline {
     if (this.atEnd) this.toEnd.classList.remove("news");
   }
 
-  /** Selects a row. */
-  select(row, { align } = {}) {
+  /** Makes a row the current one, where it is. */
+  choose(row) {
     this.scroller.el.querySelector(".current")?.classList.remove("current");
-    if (!row) return;
     row.classList.add("current");
     this.current = Number(row.dataset.seq);
-    this.scroller.target = null;
     row.focus({ preventScroll: true });
+  }
+
+  /** Selects a row, and scrolls to it if it is out of view. */
+  select(row, { align } = {}) {
+    this.choose(row);
+    this.scroller.target = null;
     const view = this.scroller.el.getBoundingClientRect(), box = row.getBoundingClientRect();
     if (align || box.top < view.top + 8 || box.top > view.bottom - 80) {
       this.scroller.stick = false;
@@ -645,7 +687,30 @@ export class Timeline {
     }
   }
 
-  step(by) {
+  /** Does what a key asks for once what the keys before it ask for is done: rows may have to be loaded first. */
+  inTurn(work) {
+    this.going = (this.going ?? Promise.resolve()).then(work).catch(() => {});
+  }
+
+  /** Goes to the beginning or to the end, and selects the row there. */
+  toEdge(isEnd) {
+    const { scroller } = this;
+    this.inTurn(async () => {
+      this.current = null;
+      if (isEnd) scroller.toEnd();
+      else scroller.jump(1, 0);
+      for (let n = 0; n < 60 && this.current === null; n++) {
+        scroller.update();
+        const row = scroller.data.has(scroller.pageOf(isEnd ? scroller.head : 1)) && scroller.rows().at(isEnd ? -1 : 0);
+        if (row) return this.choose(row);
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      }
+    });
+  }
+
+  step(by) { this.inTurn(() => this.stepped(by)); }
+
+  stepped(by) {
     const rows = this.scroller.rows();
     if (!rows.length) return;
     const at = rows.findIndex((row) => Number(row.dataset.seq) === this.current);
@@ -657,7 +722,9 @@ export class Timeline {
   }
 
   /** Selects the next or previous user message. */
-  async prompt(by) {
+  prompt(by) { this.inTurn(() => this.prompted(by)); }
+
+  async prompted(by) {
     let seq = this.current ?? Number(this.scroller.rows().at(by > 0 ? 0 : -1)?.dataset.seq ?? this.conversation.head.seq);
     for (let tries = 0; tries < 20; tries++) {
       const query = by > 0 ? { after: seq, order: "asc", limit: 200 } : { before: seq, order: "desc", limit: 200 };
@@ -667,32 +734,48 @@ export class Timeline {
       if (data.length < 200) break;
       seq = placeOf(data.at(-1));
     }
-    toast(by > 0 ? "No prompt after this one" : "No prompt before this one", { about: "prompt" });
+    this.page.say(by > 0 ? "No prompt after this one" : "No prompt before this one");
   }
 
-  /** Scrolls to a seq and selects it. */
-  async show(seq) {
+  /** Scrolls to a seq and selects it; the words of a hit are marked there. */
+  show(seq, words) {
+    const had = this.sought;
+    this.sought = words && { seq, words, turn: (this.shows = (this.shows ?? 0) + 1) };
+    if (had || words) this.scroller.redraw();
+    return this.goTo(seq);
+  }
+
+  async goTo(seq) {
     this.current = seq;
     this.scroller.jump(seq);
     for (let n = 0; n < 60; n++) {
       await new Promise((resolve) => setTimeout(resolve, 50));
       if (this.abort.signal.aborted || this.current !== seq) return;
-      const row = this.scroller.rowOf(seq);
+      // A result that is merged into its call has no row of its own.
+      const row = this.scroller.rowOf(seq) ?? this.scroller.rowOf(this.within.get(seq));
       if (row) {
-        this.scroller.el.querySelector(".current")?.classList.remove("current");
-        row.classList.add("current", "flash");
+        this.choose(row);
+        row.classList.add("flash");
         setTimeout(() => row.classList.remove("flash"), 1800);
-        row.focus({ preventScroll: true });
-        return;
+        if (this.current !== seq) this.scroller.jump(this.current);
+        return this.toWords(row);
       }
       const moved = this.scroller.data.get(this.scroller.pageOf(seq))?.find((entry) => entry.seq === seq && entry.place && entry.place !== seq);
-      if (moved) return this.show(moved.place);
-      // A result merged into its call has no row.
+      if (moved) return this.goTo(moved.place);
       if (n > 10 && this.scroller.data.has(this.scroller.pageOf(seq))) {
         const near = this.scroller.rows().filter((one) => Number(one.dataset.seq) <= seq).at(-1);
         if (near) return this.select(near, { align: true });
       }
     }
+  }
+
+  /** Scrolls to the first word that is marked in a row, if it is out of view. */
+  toWords(row) {
+    const { scroller } = this, view = scroller.el.getBoundingClientRect(), box = row.querySelector(".inside mark, .md mark")?.getBoundingClientRect();
+    if (!box || (box.top > view.top && box.bottom < view.bottom - 20)) return;
+    scroller.target = null;
+    scroller.el.scrollTop += box.top - view.top - view.height / 3;
+    scroller.anchor();
   }
 
   toggleThinking() {
@@ -702,14 +785,14 @@ export class Timeline {
     for (const el of this.scroller.el.querySelectorAll("details.thought")) el.open = this.thinking;
     this.rows.clear();
     this.scroller.redraw();
-    toast(this.thinking ? "Thinking expanded" : "Thinking collapsed", { about: "thinking" });
+    this.page.say(this.thinking ? "Thinking expanded" : "Thinking collapsed");
   }
 
   toggleEvents() {
     this.everything = !this.everything;
     this.rows.clear();
     this.scroller.redraw();
-    toast(this.everything ? "All events are shown" : "Only turns and key events are shown", { about: "events" });
+    this.page.say(this.everything ? "All events are shown" : "Only turns and key events are shown");
   }
 }
 
@@ -729,8 +812,11 @@ function written(body, text) {
   end.append(h("span.caret", { "aria-hidden": "true" }));
 }
 
-const LONG_DAY = new Intl.DateTimeFormat("en", { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+const LONG_DAY = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
 const longDay = (time) => LONG_DAY.format(new Date(time));
+
+/** The texts in the arguments of a call. */
+const texted = (value) => (value && typeof value === "object" ? Object.values(value).map(texted).join("\n") : String(value ?? ""));
 
 const tidy = (text) => {
   try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return null; }
@@ -762,7 +848,7 @@ function hue(name) {
   return sum;
 }
 
-/** Tokens by section, in the order of a prompt. What the blocks leave of those used is the frame around them: headings, roles, schemas of tools. */
+/** Tokens of the blocks of a receipt by section, in the order of a prompt. What they leave of those used is around them: headings, roles, schemas of tools. */
 export function sections({ blocks = [], used = 0 }) {
   const sums = Object.fromEntries(SECTIONS.map((name) => [name, 0]));
   for (const block of blocks) sums[block.section] = (sums[block.section] ?? 0) + block.tokens;
@@ -771,5 +857,7 @@ export function sections({ blocks = [], used = 0 }) {
 }
 
 /** A stacked bar. */
-export const bar = (pieces, total) =>
-  h("span.bar", { role: "img", "aria-label": pieces.map(([name, tokens]) => `${name} ${tokens} tokens`).join(", ") }, pieces.map(([name, tokens]) => h("i", { class: "s-" + name, title: `${name}: ${number(tokens)} tokens`, vars: { width: (tokens / total) * 100 + "%" } })));
+export const bar = (pieces, total) => {
+  const share = (tokens) => Math.round((tokens / total) * 100) + "%";
+  return h("span.bar", { role: "img", "aria-label": pieces.map(([name, tokens]) => `${name} ${share(tokens)}`).join(", ") }, pieces.map(([name, tokens]) => h("i", { class: "s-" + name, title: `${name}: ${share(tokens)}`, vars: { width: (tokens / total) * 100 + "%" } })));
+};

@@ -2,6 +2,7 @@
 
 import { h, svg, clear, words, number, plural, short, day, iconButton, button, state as notice } from "./dom.js";
 import { get, memory } from "./api.js";
+import { nameOf } from "./list.js";
 
 const COLOURS = ["s-tail", "s-recalled", "s-state", "s-facts", "s-input", "s-digests", "s-system"];
 const MEASURES = {
@@ -60,7 +61,7 @@ export async function plot(into, { conversation } = {}) {
     usage.days.length ? [
       h("section.panel", null, h("h2", null, "By model"), table("By model", ["Model", ...heads], [totals.map(([name, one]) => h("tr", null, h("td", null, h("i.key", { class: colour(name) }), words(name)), cells(one))), totals.length > 1 ? h("tr.total", null, h("td", null, "Total"), cells(all)) : null]),
         priced || conversation ? null : h("p.dim", null, "For costs, give the server the prices of a million tokens in and out: ", h("code", null, `prices = ["${totals[0][0]} IN OUT"]`))),
-      conversation ? null : h("section.panel", null, h("h2", null, "By conversation"), table("By conversation", ["Conversation", ...heads], usage.conversations.map((one) => h("tr", null, h("td", null, h("a", { href: `#/c/${one.conversation}` }, words(one.title || (one.conversation.slice(0, 4) + "…" + one.conversation.slice(-8))))), cells(one))))),
+      conversation ? null : h("section.panel", null, h("h2", null, "By conversation"), table("By conversation", ["Conversation", ...heads], usage.conversations.map((one) => h("tr", null, h("td", null, h("a", { href: `#/c/${one.conversation}` }, words(one.title ? nameOf(one) : (one.conversation.slice(0, 4) + "…" + one.conversation.slice(-8))))), cells(one))))),
     ] : null);
   }
 
@@ -106,6 +107,8 @@ function bars(usage, measure, names, colour, width, fromFirst) {
   }
   const total = (rows) => [...rows.values()].reduce((all, row) => all + value(row), 0);
   const height = 180, left = 52, labels = Math.floor(width / 90), most = Math.max(...[...byTime.values()].map(total)) || 1, step = (width - left) / all.length, wide = Math.min(step * 0.72, 46);
+  // Small sums have as many decimals as half of the largest needs.
+  const decimals = Math.max(2, Math.min(8, Math.ceil(-Math.log10(most / 2)) + 1));
   const line = (part) => height - part * (height - 12);
   const shapes = all.flatMap((key, n) => {
     let y = height;
@@ -117,6 +120,6 @@ function bars(usage, measure, names, colour, width, fromFirst) {
     }), n % Math.ceil(all.length / labels) === 0 ? svg("text", { x: middle > width - 36 ? width : middle, y: height + 17, "text-anchor": middle > width - 36 ? "end" : "middle" }, unit === "month" ? name(key) : day(key)) : null];
   });
   return h("figure.plot", null, svg("svg", { viewBox: `0 0 ${width} ${height + 24}`, role: "img", "aria-label": `${label} by ${unit}, ${plural(all.length, unit)}, at most ${format(most)}` },
-    [0, 0.5, 1].map((part) => [svg("line", { x1: left, x2: width, y1: line(part), y2: line(part), class: "grid" }), svg("text", { x: left - 6, y: line(part) + 4, "text-anchor": "end" }, part ? format(measure === "cost" || measure === "time" ? most * part : Math.round(most * part)) : "0")]), shapes),
+    [0, 0.5, 1].map((part) => [svg("line", { x1: left, x2: width, y1: line(part), y2: line(part), class: "grid" }), svg("text", { x: left - 6, y: line(part) + 4, "text-anchor": "end" }, part ? (measure === "cost" ? (most * part).toFixed(decimals) : format(measure === "time" ? most * part : Math.round(most * part))) : "0")]), shapes),
     unit === "day" ? null : h("figcaption.dim", null, `One bar for each ${unit}.`));
 }

@@ -1,5 +1,6 @@
 //! Storage used by a tenant, its quotas, and the tokens of its model calls.
 
+use crate::conversations::preview;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
 use everturn::{Quota, TokenUsage};
 use everturn_core::Error;
@@ -58,7 +59,8 @@ impl Operation for GetUsage {
 }
 
 /// Reads the tokens, time and cost of model calls by day, model and conversation: what providers reported, or importers
-/// found, for each reply. Costs follow from the setting `prices`.
+/// found, for each reply. Costs follow from the setting `prices`. A conversation without a title is called by the first words of
+/// a person in it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetTokenUsage {
@@ -86,8 +88,12 @@ impl Operation for GetTokenUsage {
         let conversation = self.conversation.map(|name| name.find(&asker.tenant)).transpose()?;
         let mut usage =
             asker.tenant.token_usage(self.days.unwrap_or(30), conversation.map(|chat| chat.id()))?;
-        if asker.is_counter() {
-            usage.conversations.iter_mut().for_each(|one| one.title = None);
+        for one in &mut usage.conversations {
+            match asker.is_counter() {
+                true => one.title = None,
+                false if one.title.is_none() => one.title = preview(&asker.tenant, one.conversation)?,
+                false => {}
+            }
         }
         Ok(usage)
     }

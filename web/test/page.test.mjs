@@ -136,6 +136,8 @@ test("nothing archived, and nothing at all, are states of their own", async () =
   const page = await open(server.url);
   await page.waitForSelector(".entries .empty");
   assert.match(await text(page, ".entries .empty"), /No conversations yet/);
+  assert.match(await text(page, ".home"), /Nothing is stored here yet\. In a terminal, everturn import takes over the sessions/);
+  assert.doesNotMatch(await text(page, ".home"), /Choose a conversation/);
   assert.deepEqual(await accessible(page), []);
   await shot(page, "empty");
   await page.getByRole("button", { name: "Archived" }).click();
@@ -176,7 +178,7 @@ test("errors have no words of the command line or of REST", async () => {
   });
   await page.getByRole("button", { name: "Unpin goal" }).click();
   await page.waitForSelector(".toast.bad");
-  assert.match(await text(page, ".toast.bad"), /^nothing is pinned as "goal"\s*$/);
+  assert.match(await text(page, ".toast.bad"), /^Nothing is pinned as "goal"\s*$/);
   const plain = await page.evaluate(async (texts) => texts.map((await import("/web/api.js")).plain), [
     "no turn t here; `GET /api/v1/conversations/{conversation}/turns` shows what there is",
     "it is archived; set its state to active first (`PATCH /api/v1/conversations/{conversation}`)",
@@ -210,6 +212,7 @@ test("new conversations, and new titles, appear by themselves", async () => {
   await page.waitForSelector(".entries .empty");
   const id = await server.talk("From somewhere else", "hello");
   await page.waitForSelector('.entry:has-text("From somewhere else")');
+  assert.match(await text(page, ".home"), /Choose a conversation/);
   await server.api("PATCH", `/conversations/${id}`, { title: "Called differently" });
   await page.waitForSelector('.entry:has-text("Called differently")');
   await quiet(page);
@@ -300,7 +303,10 @@ test("an edit is read in the place of the turn that it replaces; broken-off turn
   assert.match(order[1], /bursts of up to 50,000/);
   await unfold(edited.locator("details.versions"));
   assert.equal(await edited.locator(".removed").count(), 1);
-  assert.match(await text(page, ".turn.broken"), /three things[^]*aborted[^]*model.overloaded/);
+  // The number is that of the version that is shown, as its time is.
+  assert.equal(await edited.locator(".place").first().textContent(), "#4");
+  assert.match(await edited.innerText(), /#2, \d\d:\d\d; replaced by #4/);
+  assert.match(await text(page, ".turn.broken"), /three things[^]*broken off\s+model.overloaded/);
   await shot(page, "versions");
   await page.keyboard.press("e");
   await page.waitForSelector('.note:has-text("an edit, read at #2")');
@@ -349,6 +355,30 @@ test("a checkpoint is drawn where it was made, and opens", async () => {
   await quiet(page);
 });
 
+test("a checkpoint is shown as the model reads it: with constraints, files and all else", async () => {
+  const get = async (place) => (await fetch(`${demo}/api/v1/conversations/${ids[LOGIN]}${place}`)).json();
+  const { checkpoint } = await get("/state");
+  assert.ok(checkpoint.user_constraints.length && checkpoint.relevant_files.length);
+  const [{ seq }] = (await get("/events?kinds=context.receipt&order=desc&limit=1")).data;
+  const prompt = JSON.stringify((await get(`/contexts/${seq}`)).system);
+  const page = await open(talk(LOGIN) + "/state");
+  const drawn = page.locator('section:has(> h2:text-is("Checkpoint")) .md');
+  await drawn.waitFor();
+  const written = await page.evaluate(async (one) => (await import("/web/text.js")).checkpointText(one), checkpoint);
+  assert.ok(prompt.includes(JSON.stringify(written).slice(1, -1)), `in the prompt:\n${written}`);
+  const whole = (await drawn.innerText()).replace(/\s+/g, " ");
+  for (const part of ["User constraints", ...checkpoint.user_constraints, "Files", ...checkpoint.relevant_files]) assert.ok(whole.includes(part.replaceAll("`", "")), part);
+  await page.goto(talk(LOGIN));
+  const boundary = page.locator(".boundary").last();
+  await boundary.scrollIntoViewIfNeeded();
+  await unfold(boundary);
+  assert.match(await boundary.innerText(), /User constraints[^]*Files/);
+  // What the note contains is there once.
+  const other = await page.evaluate(async () => (await import("/web/text.js")).checkpointText({ goal: "Ship it", user_constraints: ["No rush"], decisions: ["Use tea"], critical_identifiers: ["ab-1", "b-1"], relevant_files: [], handoff_md: "Ship it. Use tea, see ab-1." }));
+  assert.equal(other, "Ship it. Use tea, see ab-1.\n\n**User constraints**\n\n- No rush\n\n**Identifiers**\n\nb-1");
+  await quiet(page);
+});
+
 test("an imported checkpoint shows the tokens that are known", async () => {
   const server = await Server.new();
   const value = { _type: "transcript", version: 2, id: "tr_1", state: "active", summary: "Ten turns about the port.", metadata: {}, messages: [{ role: "user", content: "And now?" }], events: [], assets: [] };
@@ -375,6 +405,36 @@ test("j and k go from turn to turn, J and K from prompt to prompt", async () => 
   await page.waitForFunction(() => Number(document.querySelector(".current")?.dataset.seq) > 10);
   assert.match(await text(page, ".current"), /Next: the/);
   await quiet(page);
+});
+
+test("g and G select the first and the last turn, and j and k go on from there", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Steps", ...Array.from({ length: 300 }, (_, n) => `Line ${n + 1} of many`));
+  const page = await open(`${server.url}/#/c/${id}@100`);
+  await page.waitForSelector('[data-seq="100"].current');
+  const press = async (keys) => { for (const key of keys) await page.keyboard.press(key); };
+  const at = async (seq) => {
+    await page.waitForSelector(`[data-seq="${seq}"].current`);
+    assert.equal(await page.locator(".current").count(), 1);
+    const [row, view] = await Promise.all([page.locator(".current"), page.locator(".scroller")].map((one) => one.boundingBox()));
+    assert.ok(row.y + row.height > view.y && row.y < view.y + view.height, `#${seq} is in view`);
+  };
+  await press("gjjGk");
+  await at(300);
+  await press("K");
+  await at(299);
+  await press("gjjj");
+  await at(5);
+  await press("g");
+  await at(2);
+  await press("Gj");
+  await at(301);
+  await server.say(id, "Line 301 of many");
+  await page.waitForSelector('.turn:has-text("Line 301 of many")');
+  await press("j");
+  await at(302);
+  await quiet(page);
+  await server.end();
 });
 
 test("find inside one conversation", async () => {
@@ -407,6 +467,71 @@ test("the words that were found are visible, however far into a text they are", 
   await page.waitForSelector(".entries .hit mark");
   assert.ok((await visible()).every(Boolean), `in the list: ${await visible()}`);
   await quiet(page);
+  await server.end();
+});
+
+test("a hit is opened where it is, and its words are marked", async () => {
+  const page = await open(demo);
+  await page.waitForSelector(".entry .title");
+  const field = page.getByRole("searchbox", { name: "Search everything" });
+  const marked = () => page.locator(".timeline mark").evaluateAll((all) => all.map((one) => one.textContent.toLowerCase()));
+  const inView = () => page.locator(".timeline .inside mark, .timeline .md mark").first().evaluate((mark) => { const view = document.querySelector(".scroller").getBoundingClientRect(), own = mark.getBoundingClientRect(); return own.top >= view.top && own.bottom <= view.bottom; });
+  // In the output of a tool.
+  await field.fill("b3310fe");
+  await page.locator(".hit").first().click();
+  await page.waitForSelector(".turn.current details.call[open] .inside mark");
+  assert.equal(await page.locator(".turn.current details.call").count(), 2);
+  assert.equal(await page.locator("details.call[open]").count(), 1);
+  assert.deepEqual([...new Set(await marked())], ["b3310fe"]);
+  assert.ok(await inView());
+  // The same again, after it was folded.
+  await page.locator("details.call[open] > summary").click();
+  await page.waitForSelector("details.call[open]", { state: "detached" });
+  await page.locator(".hit").first().click();
+  await page.waitForSelector(".turn.current details.call[open] .inside mark");
+  // In prose.
+  await field.fill("every login gives up");
+  await page.locator(".hit", { hasText: "Every login gives up" }).first().click();
+  await page.waitForSelector(".turn.current .md mark");
+  assert.ok((await marked()).includes("gives"));
+  assert.equal(await page.locator("mark:text-is('b3310fe')").count(), 0, "marks of before are gone");
+  assert.deepEqual(await accessible(page), []);
+  // With find, and in the palette.
+  await page.keyboard.press("Escape");
+  await page.locator(".scroller").focus();
+  await page.keyboard.press("/");
+  await page.getByRole("searchbox", { name: "Find in this conversation" }).fill("b3310fe");
+  await page.waitForSelector(".found .hit");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".turn.current details.call[open] .inside mark:text-is('b3310fe')");
+  await page.goto(demo);
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Go anywhere" }).fill("b3310fe");
+  await page.waitForSelector('.option[aria-selected="true"] mark');
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".turn.current details.call[open] .inside mark:text-is('b3310fe')");
+  await quiet(page);
+  // Far down in a long output, in long text, in an edited turn.
+  const server = await Server.new();
+  const lines = Array.from({ length: 400 }, (_, n) => (n === 300 ? "the quagga is here" : `line ${n}`)).join("\n");
+  const id = await server.talk("Deep", "Read both", { role: "assistant", content: [{ type: "tool_use", id: "a", name: "read", input: { path: "a.txt" } }, { type: "tool_use", id: "b", name: "read", input: { path: "b.txt" } }] }, { role: "user", content: [{ type: "tool_result", tool_use_id: "a", content: "nothing" }, { type: "tool_result", tool_use_id: "b", content: lines }] },
+    "Reading is slow. ".repeat(500) + "The xylophone is in tune.", "first");
+  const last = (await server.get(`/conversations/${id}/turns?order=desc&limit=1`)).data[0];
+  await server.say(id, ...Array.from({ length: 60 }, (_, n) => `Line ${n}`));
+  await server.post(`/turns/${last.id}/supersede`, { role: "user", content: "the okapi (c++) at last", actor: "bob" });
+  const other = await open(`${server.url}/#/c/${id}`);
+  await other.waitForSelector(".turn");
+  for (const [word, where] of [["quagga", "details.call[open]:has-text('b.txt') .code"], ["xylophone", ".md"], ["okapi", ".md"]]) {
+    await other.keyboard.press("/");
+    await other.getByRole("searchbox", { name: "Find in this conversation" }).fill(word);
+    await other.waitForSelector(`.found mark:text-is("${word}")`);
+    await other.keyboard.press("Enter");
+    await other.waitForSelector(`.turn.current ${where} mark:text-is("${word}")`);
+    const seen = await other.locator(".timeline mark").first().evaluate((mark) => { const view = document.querySelector(".scroller").getBoundingClientRect(), own = mark.getBoundingClientRect(); return own.top >= view.top && own.bottom <= view.bottom; });
+    assert.ok(seen, `${word} is in view`);
+    await other.keyboard.press("Escape");
+  }
+  await quiet(other);
   await server.end();
 });
 
@@ -762,6 +887,10 @@ test("what the model saw: sections, what changed since the call before, the prom
   assert.match(await text(page, ".call-detail"), /state[^]*tail[^]*input[^]*frame/);
   const counts = (await page.locator(".call-detail table").first().locator("tbody tr td:nth-child(2)").allInnerTexts()).map((one) => Number(one.replace(/,/g, "")));
   assert.equal(counts.slice(0, -1).reduce((all, one) => all + one), counts.at(-1), "sections add up to the total");
+  const chosen = /#(\d+)/.exec(await text(page, ".call-detail h2"))[1];
+  const { tokens } = await (await fetch(`${demo}/api/v1/conversations/${ids[LOGIN]}/contexts/${chosen}`)).json();
+  const names = await page.locator(".call-detail table").first().locator("tbody tr td:nth-child(1)").allInnerTexts();
+  assert.deepEqual(Object.fromEntries(names.map((name, n) => [name, counts[n]]).slice(0, -2)), tokens.by_section, "the numbers of `everturn context --replay`");
   assert.match(await text(page, ".call-detail"), new RegExp(`^[^]*${counts.at(-1).toLocaleString("en")} of 6,000 tokens`));
   const { data: receipts } = await (await fetch(`${demo}/api/v1/conversations/${ids[LOGIN]}/events?kinds=context.receipt&limit=100`)).json();
   const present = new Set(receipts.flatMap((event) => event.body.blocks.map((one) => one.section)));
@@ -808,7 +937,7 @@ test("state: checkpoints as a line of time, pins with undo, facts, forks", async
   await page.goto(talk(QUEUE) + "/state");
   await page.waitForSelector('.tree .edit:has-text("#2 edited by lee")');
   await page.goto(talk("Logins time out: what if we roll back?") + "/state");
-  await page.waitForSelector('.tree li li:has([aria-current]):has-text("left at #13") .edit:has-text("edited by alice")');
+  await page.waitForSelector('.tree li li:has([aria-current]):has-text("forked at #13") .edit:has-text("edited by alice")');
   for (const close of await page.getByRole("button", { name: "Dismiss" }).all()) await close.click();
   await page.locator(".tree").evaluate((tree) => tree.scrollIntoView({ block: "center" }));
   await shot(page, "tree");
@@ -826,7 +955,7 @@ test("an approval is answered on the page", async () => {
   await page.waitForSelector(".approval.pending");
   assert.match(await text(page, ".alert-line"), /Really delete\?/);
   await page.getByRole("button", { name: "Approve" }).click();
-  await page.waitForSelector('.note:has-text("a1 was approved")');
+  await page.waitForSelector('.note:has-text("“Really delete?” was approved")');
   await page.waitForFunction(() => !document.querySelector(".approval.pending"));
   assert.deepEqual((await server.get(`/conversations/${id}/state`)).pending_approvals, []);
   await quiet(page);
@@ -851,6 +980,8 @@ test("of two answers to an approval one counts, and the other is told who was fi
   });
   await page.locator('.approval:has-text("Really one?")').getByRole("button", { name: "Approve" }).click();
   await page.waitForSelector('.toast.bad:has-text("was denied by bob")');
+  assert.match(await text(page, ".toast.bad > span"), /^“Really one\?” was denied by bob at \d\d:\d\d \(not today\); nothing was changed$/);
+  await page.waitForSelector('.note:has-text("“Really one?” was denied by bob")');
   await page.waitForSelector('.approval:not(.pending):has-text("Denied by bob"):has-text("not today")');
   assert.deepEqual(await accessible(page), []);
   await shot(page, "approval-race");
@@ -932,11 +1063,27 @@ test("usage: tokens, calls, time and costs by day, model and conversation", asyn
   await quiet(page);
   const server = await Server.new();
   await server.talk("Unpriced", { role: "assistant", content: "Yes.", model: "small", tokens: { prompt: 1000, completion: 10 } });
+  const { id } = await server.post("/conversations", {});
+  await server.say(id, "Tell me something about **lighthouses**.", { role: "assistant", content: "No.", model: "small", tokens: { prompt: 1000, completion: 10 } });
   const other = await open(server.url + "/#/usage");
   await other.waitForSelector(".plot rect");
   assert.equal(await other.getByRole("button", { name: "Cost", exact: true }).count(), 0);
   await other.waitForSelector("text=prices = [");
+  await other.waitForSelector('td a:text-is("Tell me something about lighthouses.")');
+  await other.waitForSelector('.entry .title:text-is("Tell me something about lighthouses.")');
   await quiet(other);
+  await server.end();
+});
+
+test("costs below a cent have an axis", async () => {
+  const server = await Server.new(`prices = ["small 1 1"]\n`);
+  await server.talk("Cheap", { role: "assistant", content: "Yes.", model: "small", tokens: { prompt: 4000, completion: 0 } });
+  const page = await open(server.url + "/#/usage");
+  await page.getByRole("button", { name: "Cost", exact: true }).click();
+  await page.waitForSelector('.plot svg[aria-label^="Cost by day"]');
+  const labels = await page.locator('.plot text[text-anchor="end"]').allTextContents();
+  assert.deepEqual(labels.slice(0, 3), ["0", "0.0020", "0.0040"]);
+  await quiet(page);
   await server.end();
 });
 
@@ -1105,8 +1252,17 @@ test("notices replace each other, cover nothing, and are reached with the keyboa
       return top < bottom && boxes.some((box) => box.left < own.right && own.left < box.right && box.top < bottom && top < box.bottom);
     }).map((one) => one.outerHTML.slice(0, 80));
   });
-  for (const key of ["e", "e", "t", "t", "t"]) await page.keyboard.press(key);
-  assert.deepEqual(await notices(), ["Only turns and key events are shown", "Thinking expanded"]);
+  const say = (...texts) => page.evaluate(async (texts) => { const { toast } = await import("/web/dom.js"); texts.forEach((one) => toast(...[one].flat())); }, texts);
+  // What a key does is said beside the title, and takes no room of the view.
+  for (const [key, told] of [["e", "All events are shown"], ["e", "Only turns and key events are shown"], ["t", "Thinking expanded"], ["t", "Thinking collapsed"]]) {
+    await page.keyboard.press(key);
+    assert.equal(await text(page, '.top [role="status"]'), told);
+  }
+  assert.deepEqual(await notices(), []);
+  await page.waitForFunction(() => !document.querySelector(".spoken").textContent);
+  await say("Saved", ["Copied", { about: "copy" }], ["Copied again", { about: "copy" }]);
+  assert.deepEqual(await notices(), ["Saved", "Copied again"]);
+  await page.waitForFunction(() => { const s = document.querySelector(".scroller"); return s.scrollHeight - s.scrollTop - s.clientHeight < 2; });
   assert.deepEqual(await covered(), []);
   const [notice, field] = await Promise.all([".toasts", ".composer"].map((one) => page.locator(one).boundingBox()));
   assert.ok(notice.y + notice.height <= field.y + 1, "above the composer");
@@ -1117,7 +1273,7 @@ test("notices replace each other, cover nothing, and are reached with the keyboa
   await page.keyboard.press("j");
   const at = await page.evaluate(() => document.activeElement.dataset.seq);
   await page.keyboard.press("n");
-  assert.ok(await page.evaluate(() => document.activeElement.closest(".toast")?.textContent.includes("Thinking expanded")));
+  assert.ok(await page.evaluate(() => document.activeElement.closest(".toast")?.textContent.includes("Copied again")));
   await page.keyboard.press("Escape");
   await page.keyboard.press("Escape");
   assert.deepEqual(await notices(), []);
@@ -1128,10 +1284,10 @@ test("notices replace each other, cover nothing, and are reached with the keyboa
   await page.waitForSelector('.toast:has-text("Archived")');
   await page.goto(`${server.url}/#/c/${id}@2`);
   await page.waitForSelector('[data-seq="2"].current');
-  for (const key of ["e", "t", "K"]) await page.keyboard.press(key);
-  await page.waitForSelector('.toast:has-text("No prompt before this one")');
-  assert.deepEqual(await notices(), ["Archived", "Thinking collapsed", "No prompt before this one"]);
-  const say = (...texts) => page.evaluate(async (texts) => { const { toast } = await import("/web/dom.js"); texts.forEach((one) => toast(one)); }, texts);
+  await say("One", "Two", "Three");
+  assert.deepEqual(await notices(), ["Archived", "Two", "Three"]);
+  await page.keyboard.press("K");
+  await page.waitForSelector('.spoken:has-text("No prompt before this one")');
   const views = { [`#/c/${id}/proof`]: ".formats", [`#/c/${id}/state`]: ".tree, .state section", "#/usage": ".numbers b", "#/": ".home", "#/new": ".composer" };
   for (const [view, there] of Object.entries(views)) {
     await page.goto(`${server.url}/${view}`);
@@ -1228,6 +1384,19 @@ test("ask a model, see the answer come, and stop one", async () => {
   await page.getByRole("button", { name: "Stop" }).click();
   await page.waitForSelector('.turn.broken:has-text("stopped")');
   go();
+  // A moment too late.
+  fake.state.hold = new Promise((resolve) => (go = resolve));
+  await field.fill("And at last?");
+  await page.getByRole("button", { name: "Ask" }).click();
+  await page.waitForSelector('.turn.writing:has-text("part1")');
+  await page.route(/\/stop$/, async (route) => {
+    go();
+    await page.waitForSelector('.turn.assistant:not(.writing, .broken):has-text("part11") >> nth=1');
+    await route.continue();
+  });
+  await page.getByRole("button", { name: "Stop" }).click();
+  await page.waitForSelector('.toast:not(.bad):has-text("It had ended already")');
+  assert.equal(await page.locator(".toast.bad").count(), 0);
   await quiet(page);
   await server.end();
   fake.close();
@@ -1323,6 +1492,8 @@ test("ask something else in a fork; the conversation stays as it is", async () =
   await page.getByRole("button", { name: "Fork", exact: true }).click();
   await page.waitForSelector('.turn:has-text("three instead")');
   await page.waitForSelector(".divider.fork-from");
+  await page.waitForSelector('.toast:has-text("Forked at #3")');
+  await page.waitForSelector('.facts:has-text("forked from “Trunk” at #3")');
   assert.equal(await page.locator('.turn:has-text("second answer")').count(), 0);
   assert.equal((await server.get(`/conversations/${id}`)).turns, 4);
   await quiet(page);
@@ -1337,7 +1508,7 @@ test("days, lists of tasks and long texts", async () => {
     { role: "system", content: "Rule. ".repeat(400) },
     { role: "assistant", actor: "claude", content: [{ type: "tool_use", id: "t", name: "TodoWrite", input: { todos: [{ content: "Read", status: "completed" }, { content: "Write", status: "in_progress" }] } }] });
   const page = await open(`${server.url}/#/c/${id}`);
-  await page.waitForSelector('.turn:has-text("A day later") .divider.day:has-text("Monday, March 2, 2026")');
+  await page.waitForSelector('.turn:has-text("A day later") .divider.day:has-text("2 March 2026")');
   const more = page.getByRole("button", { name: /Show all 2,400 characters/ });
   await more.click();
   await more.waitFor({ state: "detached" });
@@ -1350,19 +1521,36 @@ test("days, lists of tasks and long texts", async () => {
 
 test("compact with a preview, and take it back", async () => {
   const server = await Server.new();
-  const id = await server.talk("Long", ...Array.from({ length: 20 }, (_, n) => `Step ${n} is done, see report-${n}.md. We decided to keep it.`));
+  const id = await server.talk("Long", ...Array.from({ length: 20 }, (_, n) => `Step ${n} is done, see report-${n}.md. We decided to keep it. Never touch the archive of ${1990 + n}.`));
   const page = await open(`${server.url}/#/c/${id}`);
   await page.waitForSelector(".turn");
   await page.getByRole("button", { name: "More", exact: true }).click();
   await page.getByRole("menuitem", { name: "Compact…" }).click();
   await page.getByRole("button", { name: "Preview" }).click();
   await page.waitForSelector("dialog .preview");
-  assert.match(await text(page, "dialog"), /16 turns/);
+  assert.match(await text(page, "dialog"), /16 turns[^]*User constraints[^]*archive of 2001/);
   assert.equal((await server.get(`/conversations/${id}`)).checkpoint, undefined, "nothing is written yet");
   await page.getByRole("button", { name: "Compact", exact: true }).click();
   await page.waitForSelector(".boundary");
   await page.getByRole("button", { name: "Undo" }).click();
   await page.waitForFunction(async () => document.querySelector(".toasts").innerText.includes("Compaction reverted"));
+  await page.waitForSelector('.note:has-text("The compaction of #1–#17 was taken back here.")');
+  await page.waitForSelector('.boundary:has-text("taken back")');
+  assert.equal(await page.locator(".boundary").count(), 1);
+  await page.reload();
+  await page.waitForSelector('.boundary:has-text("taken back")');
+  await server.say(id, "One more. ".repeat(40));
+  await server.post(`/conversations/${id}/compact`, { keep_last: 4 });
+  await page.waitForFunction(() => document.querySelectorAll(".boundary").length === 2);
+  assert.deepEqual((await page.locator(".boundary").allInnerTexts()).map((one) => /taken back/.test(one)), [true, false]);
+  // A notice is about one conversation, and does not follow to another.
+  const other = await server.talk("Another", "hello");
+  await page.evaluate(async () => { const { toast } = await import("/web/dom.js"); toast("Compaction reverted"); });
+  await page.goto(`${server.url}/#/c/${id}/state`);
+  assert.equal(await page.locator(".toast").count(), 1);
+  await page.goto(`${server.url}/#/c/${other}`);
+  await page.waitForSelector('.turn:has-text("hello")');
+  assert.equal(await page.locator(".toast").count(), 0);
   await quiet(page);
   await server.end();
 });
@@ -1409,6 +1597,8 @@ test("with keys the page asks for one and keeps it in the tab only", async () =>
   await page.getByLabel("Key", { exact: true }).fill("et_wrong_key");
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.waitForFunction(() => !/requires a key/.test(document.querySelector("#key-text").textContent));
+  assert.match(await text(page, "#key-text.wrong[role=alert]"), /^[A-Z]/);
+  assert.deepEqual(await accessible(page), []);
   await page.getByLabel("Key", { exact: true }).fill(secret);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.waitForSelector('.turn:has-text("nobody else")');
@@ -1519,14 +1709,14 @@ test("agent, project, branch and subagents are shown, and a project is listed al
   const page = await open(`${server.url}/#/c/${helper.id}`);
   await page.waitForSelector('.entry:has-text("Fix the tide table") .people:has-text("claude-code · harbour")');
   await page.waitForSelector('.entry:has-text("Look for time zones") .badge:has-text("subagent")');
-  assert.match(await text(page, ".facts"), /claude-code · branch tides · harbour · worked for another/);
+  await page.waitForSelector('.facts:has-text("claude-code · branch tides · harbour · worked for “Fix the tide table”")');
   await page.getByRole("button", { name: "harbour" }).first().click();
   await page.waitForFunction(() => document.querySelectorAll("a.entry").length === 2);
   await page.waitForSelector('.entry:has-text("Something else")', { state: "detached" });
   assert.deepEqual(await accessible(page), []);
   await page.getByRole("button", { name: "harbour ×" }).click();
   await page.waitForSelector('.entry:has-text("Something else")');
-  await page.getByRole("link", { name: "worked for another" }).click();
+  await page.getByRole("link", { name: "worked for “Fix the tide table”" }).click();
   await page.waitForSelector('h1:has-text("Fix the tide table")');
   await quiet(page);
   await server.end();
@@ -1646,6 +1836,7 @@ test("on a phone: the list, a conversation, and back", async () => {
       assert.match(gone[1], /^hidden by/, "below what is hidden");
       await page.locator(".pairs").evaluate((pairs) => pairs.scrollIntoView());
     }
+    await page.mouse.move(1, 1);
     await shot(page, "phone-" + view);
   }
   await page.goto(demo + "/#/usage");
