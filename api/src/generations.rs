@@ -117,6 +117,7 @@ impl Operation for Generate {
     )
     .asks_model()
     .once()
+    .work(Work::Quick)
     .streams();
 
     async fn run(self, asker: &Asker) -> Result<GeneratedAnswer, Error> {

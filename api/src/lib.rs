@@ -39,7 +39,7 @@ pub mod usage;
 pub use about::{About, Method, Noun, Work};
 pub use asker::{Asker, ConversationName, Elsewhere, Threads};
 pub use page::Page;
-pub use table::{Reply, Row, TABLE};
+pub use table::{Reply, Request, Row, TABLE};
 
 use everturn_core::Error;
 use schemars::JsonSchema;

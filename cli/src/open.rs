@@ -8,7 +8,7 @@ use everturn::model::{BuiltinEmbedder, Embed, Embedder};
 use everturn::{Everturn, Options};
 use everturn_core::Error;
 use everturn_server::settings::{Flag, OpenEmbedder, Origin, Settings, read_file};
-use everturn_server::socket::Tenure;
+use everturn_server::socket::{AskedModel, Tenure};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -159,15 +159,20 @@ pub fn with_models(args: &Args, settings: &Settings) -> Result<Options, Error> {
 
 /// The tenant's client; the options are for a local store.
 pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
+    asking(args, options, None)
+}
+
+/// As [`with`], for operations that ask this model; a server has its own.
+pub fn asking(args: &Args, options: Options, model: Option<AskedModel>) -> Result<Client, Failure> {
     if let Some(url) = server(args)? {
         return remote(args, url);
     }
     if options.read_only {
-        return Ok(Client::Local(Box::new(Local::new(store(args, options)?, &args.tenant, None)?)));
+        return Ok(Client::Local(Box::new(Local::new(store(args, options)?, &args.tenant, None, model)?)));
     }
-    // An owner that is passing may have no embedding model.
-    let alone = options.embedder.is_some();
-    reach(args, LocalStore { alone, ..local(args, options)? })
+    // An owner that is passing may have no embedding model, and may end before a model has answered.
+    let alone = options.embedder.is_some() || model.is_some();
+    reach(args, LocalStore { alone, model, ..local(args, options)? })
 }
 
 fn remote(args: &Args, url: &str) -> Result<Client, Failure> {
@@ -175,12 +180,12 @@ fn remote(args: &Args, url: &str) -> Result<Client, Failure> {
 }
 
 fn reach(args: &Args, mut local: LocalStore) -> Result<Client, Failure> {
-    let typed = |source| source == Some(ValueSource::CommandLine);
-    // The owner has its own mirror and its own models.
-    local.alone |= typed(args.sources.mirror) || typed(args.sources.base_url);
+    // The owner has its own mirror.
+    let is_mirrored = args.sources.mirror == Some(ValueSource::CommandLine);
+    local.alone |= is_mirrored;
     match local.open()? {
         Reached::Here(store) => Ok(local.here(*store)?),
-        Reached::Through(_, owned) if typed(args.sources.mirror) => Err(owned.0.into()),
+        Reached::Through(_, owned) if is_mirrored => Err(owned.0.into()),
         Reached::Through(remote, owned) => Ok(Client::Owner(Box::new(Owner::new(local, remote, owned)))),
     }
 }
@@ -192,7 +197,7 @@ pub fn local(args: &Args, options: Options) -> Result<LocalStore, Error> {
     // Settings of a server that are wrong are no reason to refuse a command.
     let shared = settings.config(&environment).ok();
     let tenure = Tenure::Passing;
-    Ok(LocalStore { url, tenant: args.tenant.clone(), options, shared, tenure, alone: false })
+    Ok(LocalStore { url, tenant: args.tenant.clone(), options, shared, tenure, alone: false, model: None })
 }
 
 /// The whole local store.

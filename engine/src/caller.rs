@@ -1,4 +1,4 @@
-//! Callers of a tenant: what they see, in whose name they write, and the key that they hold.
+//! Callers of a tenant: what they see, in whose name they write, the key that they hold, and a model that they bring.
 //!
 //! A [`Tenant`] carries its caller, so that every handle made from it reads as that caller and signs what it writes.
 //! [`Tenant::submit`] is the door for all writes of callers: names are checked, the key is noted, secrets are redacted.
@@ -6,6 +6,7 @@
 use crate::conversation::ConversationHandle;
 use crate::ingest::redaction_mode;
 use crate::journal::Upload;
+use crate::model::Configured;
 use crate::streaming::open_turns::Open;
 use crate::tenant::Tenant;
 use crate::writer::Submitted;
@@ -34,6 +35,7 @@ pub struct Caller {
     /// Whether it may write only in the names of the viewer's actors.
     is_bound: bool,
     key: Option<Arc<str>>,
+    model: Option<Configured>,
 }
 
 impl Caller {
@@ -44,7 +46,7 @@ impl Caller {
             ([], KeyRole::Admin) => Viewer::Owner,
             (actors, _) => Viewer::actors(actors.iter().cloned()),
         };
-        Caller { viewer, is_bound: !actors.is_empty(), key: Some(key.into()) }
+        Caller { viewer, is_bound: !actors.is_empty(), key: Some(key.into()), model: None }
     }
 
     /// The same caller acting as these actors only.
@@ -53,7 +55,7 @@ impl Caller {
             everturn_core::event::check_name("actor", actor)?;
             self.check(actor)?;
         }
-        Ok(Caller { viewer: Viewer::actors(actors), is_bound: true, key: self.key.clone() })
+        Ok(Caller { viewer: Viewer::actors(actors), is_bound: true, ..self.clone() })
     }
 
     /// The actors that it is bound to; empty if it may act as anyone.
@@ -67,6 +69,17 @@ impl Caller {
     /// Id of the key that it holds, or `jwt:` and the subject of its token.
     pub fn key(&self) -> Option<&str> {
         self.key.as_deref()
+    }
+
+    /// The same caller with a model of its own: the default for replies, and the one that writes summaries and finds facts,
+    /// whatever a policy names. Background work does not ask it.
+    pub fn bringing(self, model: Configured) -> Caller {
+        Caller { model: Some(model), ..self }
+    }
+
+    /// The model that it brings.
+    pub(crate) fn model(&self) -> Option<&Configured> {
+        self.model.as_ref()
     }
 
     /// Refuses to write to an open turn of others. One that the caller may not see is absent for it.
@@ -290,7 +303,7 @@ pub(crate) fn redact(draft: &mut Draft, mode: Mode) -> Result<(), Error> {
 impl ConversationHandle {
     /// The same conversation as another viewer sees it. What it writes is signed as before.
     pub(crate) fn seen_by(&self, viewer: Viewer) -> ConversationHandle {
-        let caller = Caller { viewer, is_bound: false, key: self.tenant.caller.key.clone() };
+        let caller = Caller { viewer, is_bound: false, ..self.tenant.caller().clone() };
         self.tenant.called_by(caller).conversation(self.id())
     }
 

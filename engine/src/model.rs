@@ -84,6 +84,12 @@ impl Configured {
     }
 }
 
+impl fmt::Debug for Configured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.client.model())
+    }
+}
+
 /// A model that summarizes.
 pub trait Summarize: Send + Sync {
     /// Name of the summarizer; kept with the summary.

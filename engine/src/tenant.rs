@@ -120,12 +120,6 @@ impl Tenant {
         &self.shared
     }
 
-    /// Notifies of changed lists of conversations, as [`Everturn::listings`](crate::Everturn::listings) does. For servers.
-    #[doc(hidden)]
-    pub fn listings(&self) -> Arc<crate::listings::Listings> {
-        self.shared.listings.clone()
-    }
-
     /// The keys of the store.
     pub fn keys(&self) -> crate::keys::Keys {
         crate::keys::Keys::new(self.shared.clone(), self._open.clone())

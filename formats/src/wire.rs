@@ -19,11 +19,13 @@ pub use reader::{MODEL_ANSWER_BYTES_MAX, Reader};
 
 use everturn_core::Error;
 use everturn_core::json::Raw;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Protocol of a server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// OpenAI chat completions, and the many servers compatible with them.
     OpenaiChat,

@@ -6,7 +6,7 @@ use crate::lanes::{self, Charge, Thread};
 use crate::openai::Streams;
 use everturn::Everturn;
 use everturn::model::Embed;
-use everturn_api::{Reply, Work};
+use everturn_api::{Elsewhere, Reply, Work};
 use everturn_core::Error;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,7 +55,15 @@ pub async fn blocking<T: Send + 'static>(
     on_thread(thread, work).await
 }
 
-/// The same for work that needs much memory or processor time, or that waits for the client: limited per
+/// [`blocking`] as an operation asks for it.
+pub fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
+    Box::pin(blocking(move || {
+        work();
+        Ok(())
+    }))
+}
+
+/// As [`blocking`], for work that needs much memory or processor time, or that waits for the client: limited per
 /// tenant.
 pub async fn large<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,

@@ -24,9 +24,9 @@ mod watch;
 
 pub use http::routes;
 pub use stdio::{Asked, SharedStore, Stdio, stdio};
-pub use tools::{Toolsets, run as run_tool};
+pub use tools::{Toolsets, read as read_tool, run as run_tool};
 
-use everturn::{Listings, Tenant};
+use everturn::Tenant;
 use everturn_api::hints::in_tools;
 use everturn_core::Error;
 use everturn_core::id::TenantName;
@@ -39,6 +39,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+use watch::Lists;
 
 /// State shared by all sessions of a process.
 struct Shared {
@@ -48,8 +49,7 @@ struct Shared {
     record: Option<PathBuf>,
     /// Cancelled when the process begins to stop.
     stopping: CancellationToken,
-    /// Reports tenants whose list of conversations has changed.
-    listings: Arc<Listings>,
+    lists: Lists,
     sessions: Arc<LocalSessionManager>,
     /// Recorders of requests that belong to no session, by tenant.
     loose: Mutex<HashMap<TenantName, Arc<Recorder>>>,
@@ -58,21 +58,14 @@ struct Shared {
 impl Shared {
     fn new(
         transport: &'static str,
-        listings: Arc<Listings>,
+        lists: Lists,
         record: Option<PathBuf>,
         stopping: CancellationToken,
     ) -> Shared {
         let mut sessions = LocalSessionManager::default();
         // A client that only listens is not idle, which the SDK's own timeout does not see; ours is in `http`.
         sessions.session_config.keep_alive = None;
-        Shared {
-            transport,
-            record,
-            stopping,
-            listings,
-            sessions: Arc::new(sessions),
-            loose: Mutex::default(),
-        }
+        Shared { transport, record, stopping, lists, sessions: Arc::new(sessions), loose: Mutex::default() }
     }
 
     /// The recorder of a request outside of a session.

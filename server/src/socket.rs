@@ -5,8 +5,8 @@
 //! admin of the tenant that it names. Only the user may enter the folder of the socket, and both sides check that; a
 //! symbolic link in its place is not followed.
 
-use crate::app::{App, blocking};
-use crate::mcp::run_tool;
+use crate::app::{App, blocking, elsewhere};
+use crate::mcp::{read_tool, run_tool};
 use crate::problem::Problem;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path as PathParameter, State};
@@ -16,10 +16,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::Listener;
 use axum::{Extension, Json, Router};
+use everturn::model::{Configured, Endpoint, HttpModel, Kind, Secret};
 use everturn::{Swept, Tenant};
-use everturn_api::{Asker, Row};
+use everturn_api::{Asker, Row, Threads, Work};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -39,6 +42,51 @@ pub const TENANT_HEADER: &str = "everturn-tenant";
 const PATH_BYTES_MAX: usize = 103;
 /// Pause after a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// The model that a request asks in place of the configured default. Only the socket takes it: it reaches any address that
+/// the owner reaches, and only its user may say which.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum AskedModel {
+    /// A configured one.
+    Named(String),
+    /// A model at a server.
+    At {
+        /// Protocol of the server.
+        kind: Kind,
+        /// Address of the server.
+        base_url: String,
+        /// The model's name at that server.
+        model: String,
+        /// Key of the server, a secret.
+        api_key: Option<String>,
+    },
+}
+
+impl AskedModel {
+    /// The tenant, for a caller that brings this model.
+    pub fn bring_to(self, tenant: &Tenant) -> Result<Tenant, Error> {
+        let model = match self {
+            AskedModel::Named(name) => tenant.generations().model(Some(&name))?,
+            AskedModel::At { kind, base_url, model, api_key } => {
+                let api_key = api_key.map(Secret::new);
+                let endpoint = Endpoint { api_key, ..Endpoint::new(kind, base_url, model) };
+                Configured::new(Arc::new(HttpModel::new(endpoint)?))
+            }
+        };
+        Ok(tenant.called_by(tenant.caller().clone().bringing(model)))
+    }
+}
+
+/// Body of a request to `/asking/{operation}`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskingModel {
+    /// The model.
+    pub model: AskedModel,
+    /// Arguments of the operation.
+    pub arguments: Box<RawValue>,
+}
 
 /// How long a process owns a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,6 +251,7 @@ async fn serve(app: Arc<App>, listener: OwnConnections, page: Option<String>, st
     let patience = app.config.shutdown;
     let router = Router::new()
         .route("/tools/{name}", post(call_tool))
+        .route("/asking/{name}", post(ask_model))
         .route("/sweep", post(sweep))
         .route("/page", post(move || std::future::ready(Json(page.clone()))))
         .with_state(app.clone())
@@ -237,13 +286,44 @@ async fn call_tool(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let row = Row::named(&name)
-        .ok_or_else(|| Error::not_found("route.unknown", "the owner of the store has no such tool"))?;
-    let asker = Asker::here(tenant(&app, &headers)?);
+    let (tenant, arguments) = (tenant(&app, &headers)?, text(&app, body).await?);
+    answer(&name, tenant, arguments).await
+}
+
+/// Runs an operation that asks a model, with the one that the request names.
+async fn ask_model(
+    State(app): State<Arc<App>>,
+    PathParameter(name): PathParameter<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    // The reason would show what is in the body: a key.
+    let asking: AskingModel = serde_json::from_str(&text(&app, body).await?)
+        .map_err(|_| Error::invalid("body.shape", "the model of the request cannot be read"))?;
+    let tenant = asking.model.bring_to(&tenant(&app, &headers)?)?;
+    answer(&name, tenant, asking.arguments.get().to_string()).await
+}
+
+async fn text(app: &App, body: Body) -> Result<String, Error> {
     let unreadable =
         |e: &dyn std::fmt::Display| Error::invalid("body.shape", format!("cannot read the body: {e}"));
     let body = to_bytes(body, app.config.body_bytes_max).await.map_err(|e| unreadable(&e))?;
-    let arguments = String::from_utf8(body.into()).map_err(|e| unreadable(&e))?;
-    let answer = blocking(move || run_tool(row, asker, &arguments)).await?;
+    String::from_utf8(body.into()).map_err(|e| unreadable(&e.utf8_error()))
+}
+
+/// Answer of an operation to these arguments.
+async fn answer(name: &str, tenant: Tenant, arguments: String) -> Result<Response, Problem> {
+    let row = Row::named(name)
+        .ok_or_else(|| Error::not_found("route.unknown", "the owner of the store has no such tool"))?;
+    let asker = Asker::here(tenant);
+    let answer = match row.about.work {
+        // It may wait for long, and a thread that waits would keep the store open when this process stops.
+        Work::Quick => {
+            let asker = Asker { threads: Threads::Elsewhere(elsewhere), ..asker };
+            let request = blocking(move || read_tool(row, &arguments)).await?;
+            request.run(asker, String::new()).await?.json
+        }
+        _ => blocking(move || run_tool(row, asker, &arguments)).await?,
+    };
     Ok(([(CONTENT_TYPE, "application/json")], answer).into_response())
 }

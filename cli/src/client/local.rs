@@ -9,6 +9,7 @@ use everturn_api::{Asker, Operation};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::ConversationId;
+use everturn_server::socket::AskedModel;
 use everturn_views::recall::Mode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,8 +36,18 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 const EMBED_TIME: Duration = Duration::from_secs(2);
 
 impl Local {
-    pub fn new(store: Everturn, tenant: &str, door: Option<Door>) -> Result<Local, Error> {
-        Ok(Local { tenant: store.tenant(tenant)?, store, _door: door })
+    pub fn new(
+        store: Everturn,
+        tenant: &str,
+        door: Option<Door>,
+        model: Option<AskedModel>,
+    ) -> Result<Local, Error> {
+        let tenant = store.tenant(tenant)?;
+        let tenant = match model {
+            Some(model) => model.bring_to(&tenant)?,
+            None => tenant,
+        };
+        Ok(Local { tenant, store, _door: door })
     }
 
     /// Runs an operation on this thread.

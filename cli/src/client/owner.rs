@@ -11,7 +11,7 @@ use everturn_core::asset::Asset;
 use everturn_core::error::code;
 use everturn_core::id::ConversationId;
 use everturn_core::json::quote;
-use everturn_server::socket::{self, Sharing, Tenure};
+use everturn_server::socket::{self, AskedModel, Sharing, Tenure};
 use everturn_server::{App, Asked, Config, SharedStore};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -44,6 +44,8 @@ pub struct LocalStore {
     pub tenure: Tenure,
     /// Whether to wait for an owner that will end soon, rather than to go through it.
     pub alone: bool,
+    /// The model that operations ask, in place of the configured default.
+    pub model: Option<AskedModel>,
 }
 
 /// A local store for writing.
@@ -80,7 +82,7 @@ impl LocalStore {
     /// The client of a store that this process owns now.
     pub fn here(&self, store: Everturn) -> Result<Client, Error> {
         let door = self.share(&store)?;
-        Ok(Client::Local(Box::new(Local::new(store, &self.tenant, door)?)))
+        Ok(Client::Local(Box::new(Local::new(store, &self.tenant, door, self.model.clone())?)))
     }
 
     /// Opens the store, or finds its owner. Waits for a process that owns it and has no socket, or is no owner to go
@@ -182,13 +184,14 @@ fn with_key(about: &About, arguments: String) -> Result<String, Error> {
 /// A store that another process owned when it was opened.
 pub struct Owner {
     local: LocalStore,
-    pub owned: Owned,
+    owned: Mutex<Owned>,
     now: Mutex<Arc<Client>>,
 }
 
 impl Owner {
     pub fn new(local: LocalStore, remote: Remote, owned: Owned) -> Owner {
-        Owner { local, owned, now: Mutex::new(Arc::new(Client::Remote(Box::new(remote)))) }
+        let now = Mutex::new(Arc::new(Client::Remote(Box::new(remote))));
+        Owner { local, owned: Mutex::new(owned), now }
     }
 
     /// The client of the present owner, which may be this process.
@@ -211,7 +214,14 @@ impl Owner {
                 here => return here.call_telling(operation, progress),
             };
             owners += 1;
-            match remote.call(&operation) {
+            let answer = match &self.local.model {
+                Some(model) if O::ABOUT.asks_model => {
+                    let answer = remote.call_asking(&operation, model.clone());
+                    answer.and_then(|answer| answer.ok_or_else(|| self.is_older()))
+                }
+                _ => remote.call(&operation),
+            };
+            match answer {
                 Err(error)
                     if owners < OWNERS_MAX && may_repeat(&error, O::ABOUT.once || O::ABOUT.idempotent) =>
                 {
@@ -222,11 +232,25 @@ impl Owner {
         }
     }
 
+    /// The error for an owner that cannot be told which model to ask.
+    fn is_older(&self) -> Error {
+        let owned = self.owned.lock();
+        let owned = owned.0.text().split(';').next().unwrap_or_default();
+        let text = format!(
+            "{owned}, and is of an earlier version, which asks its own models only; start that process again, or leave \
+             --base-url and --model out"
+        );
+        Error::busy(code::STORE_OWNED, text)
+    }
+
     /// Moves on to the next owner, which may be this process.
     fn next(&self) -> Result<(), Error> {
         let next = match self.local.open()? {
             Reached::Here(store) => self.local.here(*store)?,
-            Reached::Through(remote, _) => Client::Remote(Box::new(remote)),
+            Reached::Through(remote, owned) => {
+                *self.owned.lock() = owned;
+                Client::Remote(Box::new(remote))
+            }
         };
         *self.now.lock() = Arc::new(next);
         Ok(())

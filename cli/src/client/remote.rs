@@ -13,6 +13,7 @@ use everturn_api::{About, Method, Operation};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::id::ConversationId;
+use everturn_server::socket::{AskedModel, AskingModel};
 use follow::Following;
 use http::Server;
 use serde_json::{Map, Value};
@@ -49,6 +50,21 @@ impl Remote {
     pub fn tool(&self, name: &str, arguments: &str) -> Result<Vec<u8>, Error> {
         let request = self.server.over_socket(&format!("/tools/{name}"));
         Ok(request.json(arguments.to_string()).text()?.into_bytes())
+    }
+
+    /// Has the owner run an operation that asks this model. `None` if it cannot, being of an earlier version.
+    pub fn call_asking<O: Operation>(
+        &self,
+        operation: &O,
+        model: AskedModel,
+    ) -> Result<Option<O::Answer>, Error> {
+        let unwritten = |e| Error::internal("request.json", format!("a request cannot be written: {e}"));
+        let arguments = serde_json::value::to_raw_value(operation).map_err(unwritten)?;
+        let asking = serde_json::to_string(&AskingModel { model, arguments }).map_err(unwritten)?;
+        match self.server.over_socket(&format!("/asking/{}", O::ABOUT.name)).json(asking).text() {
+            Err(error) if error.is("server.foreign") => Ok(None),
+            answer => self.server.read(&answer?).map(Some),
+        }
     }
 
     /// Fails if no server answers at the URL.

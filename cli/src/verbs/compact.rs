@@ -37,14 +37,9 @@ pub struct Compact {
 pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     let servers_own = "a server uses its own models for summaries, from its configuration";
     // A dry run writes nothing, so it works beside a writer.
-    let options = Options {
-        read_only: verb.dry_run,
-        create: false,
-        auto_compaction: false,
-        ..model::options(args, &verb.model, servers_own)?
-    };
-    let store = open::with(args, options)?;
-    model::check(args, &store, &verb.model)?;
+    let options =
+        Options { read_only: verb.dry_run, create: false, auto_compaction: false, ..open::options(args)? };
+    let store = model::open(args, options, &verb.model, servers_own)?;
     let id = store.resolve(&verb.conversation)?;
     if verb.revert {
         let conversation = store.call(RevertCompaction { conversation: id.into() })?;

@@ -159,9 +159,8 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
         }
         Some(Verb::Extract { from, to, model }) => {
             let servers_own = "a server uses its own models, from its configuration";
-            let options = model::options(args, model, servers_own)?;
-            let store = open::with(args, Options { create: false, auto_compaction: false, ..options })?;
-            model::check(args, &store, model)?;
+            let options = Options { create: false, auto_compaction: false, ..open::options(args)? };
+            let store = model::open(args, options, model, servers_own)?;
             let conversation = store.resolve(conversation)?.into();
             let options = ExtractOptions { from: *from, to: *to };
             let done = store.call(ExtractFacts { conversation, options })?;

@@ -1,6 +1,7 @@
 //! `everturn generate`
 
 use crate::args::{Args, Model};
+use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{model, open, show};
 use clap::Args as ClapArgs;
@@ -44,10 +45,9 @@ pub struct Generate {
 
 pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
     let servers_own = "a server uses its own models, from its configuration";
-    let options = model::options(args, &verb.model, servers_own)?;
-    let has_models = !options.models.is_empty();
-    let store = open::with(args, Options { create: false, ..options })?;
-    model::check(args, &store, &verb.model)?;
+    let options = Options { create: false, ..open::options(args)? };
+    let has_models = verb.model.model.is_some() || !options.models.is_empty();
+    let store = model::open(args, options, &verb.model, servers_own)?;
     // The process that owns the store has models of its own.
     if store.is_local() && !has_models {
         let text = "no model is named; pass --base-url and --model (or EVERTURN_MODEL_URL and EVERTURN_MODEL), or describe one under [models.NAME] in the configuration";
@@ -80,8 +80,8 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
         input,
         regenerate: verb.regenerate,
         expected_seq: None,
-        // Locally it is the default.
-        model: verb.model.model.clone().filter(|_| !store.is_local()),
+        // Without a server, it is the default.
+        model: verb.model.model.clone().filter(|_| matches!(store, Client::Remote(_))),
         served_model: None,
         context: None,
         max_output_tokens: verb.max_tokens,

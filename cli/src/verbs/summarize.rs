@@ -35,9 +35,8 @@ pub struct Summarize {
 
 pub fn run(args: &Args, verb: &Summarize) -> Result<(), Failure> {
     let servers_own = "a server uses its own models for summaries, from its configuration";
-    let options = model::options(args, &verb.model, servers_own)?;
-    let store = open::with(args, Options { read_only: true, ..options })?;
-    model::check(args, &store, &verb.model)?;
+    let options = Options { read_only: true, ..open::options(args)? };
+    let store = model::open(args, options, &verb.model, servers_own)?;
     let summary = store.call(api::Summarize {
         conversation: store.resolve(&verb.conversation)?.into(),
         from_seq: verb.from,

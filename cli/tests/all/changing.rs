@@ -165,8 +165,13 @@ pub fn fake_model(answer: &'static str) -> String {
 
 /// The body of the request that a fake server was sent.
 pub fn read_body(stream: &TcpStream) -> Vec<u8> {
+    read_request(stream).1
+}
+
+/// Head and body of the request that a fake server was sent.
+pub fn read_request(stream: &TcpStream) -> (String, Vec<u8>) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut length = 0;
+    let (mut head, mut length) = (String::new(), 0);
     loop {
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
@@ -176,14 +181,20 @@ pub fn read_body(stream: &TcpStream) -> Vec<u8> {
         if let Some(bytes) = line.to_ascii_lowercase().strip_prefix("content-length:") {
             length = bytes.trim().parse().unwrap();
         }
+        head += &line;
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
-    body
+    (head, body)
 }
 
-fn reply(mut stream: TcpStream, answer: &str) {
+fn reply(stream: TcpStream, answer: &str) {
     read_body(&stream);
+    write_reply(stream, answer);
+}
+
+/// Answers a request for chat completions.
+pub fn write_reply(mut stream: TcpStream, answer: &str) {
     let chunk = |delta: Value, finish: Value| {
         let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
         format!("data: {}\n\n", json!({"id": "c1", "model": "fake", "choices": [choice]}))

@@ -14,6 +14,7 @@ mod erasing;
 mod guidance;
 mod importing;
 mod mcp;
+mod models;
 mod postgres;
 mod process;
 mod reading;

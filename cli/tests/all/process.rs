@@ -164,6 +164,18 @@ impl Mcp {
         }
     }
 
+    /// Waits for a notification.
+    pub fn notified(&mut self, method: &str) -> Value {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "it ended");
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message["method"] == method {
+                return message;
+            }
+        }
+    }
+
     /// Calls a tool: the answer, or the text of the refusal.
     pub fn call(&mut self, tool: &str, arguments: &Value) -> Result<Value, String> {
         let result = self.request("tools/call", &json!({"name": tool, "arguments": arguments}));

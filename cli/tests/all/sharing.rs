@@ -59,10 +59,6 @@ fn verbs_that_write_go_through_a_server_that_owns_the_store() {
     shell.ok(&["new", "--ttl", "1"]);
     // The server's own sweep may come first.
     assert!(shell.json(&["sweep", "--json"])["expired"].is_u64());
-    // The server asks its own models, and it is said how to make another one known to it.
-    let url = ["--base-url", "http://127.0.0.1:9/v1", "--model", "m"];
-    let said = shell.refused(&[&["generate", &id, "Hello?"], &url[..]].concat());
-    assert!(said.contains(&format!("process {}", server.id())) && said.contains("[models.NAME]"), "{said}");
     // Verbs that need the file itself name its owner.
     let said = shell.refused(&["doctor", "--rebuild"]);
     assert!(said.contains(&format!("process {}", server.id())), "{said}");
@@ -102,6 +98,36 @@ fn mcp_works_beside_a_server_and_takes_over_when_that_is_killed() {
     let expected = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
     assert_eq!(texts(&shell, &id), expected);
     shell.ok(&["verify", &id]);
+}
+
+/// Regression: beside an owner, clients heard nothing of new and deleted conversations, nor after it took over.
+#[test]
+fn mcp_beside_an_owner_reports_what_others_create_and_delete() {
+    const LIST: &str = "notifications/resources/list_changed";
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let server = Serving::start(&shell, &[]);
+    let mut mcp = Mcp::start(&shell, &[]);
+    let other = shell.new_conversation();
+    mcp.notified(LIST);
+    shell.ok(&["delete", &other, "--reason", "done"]);
+    mcp.notified(LIST);
+    let uri = format!("everturn://conversations/{id}");
+    mcp.request("resources/subscribe", &json!({"uri": uri}));
+    shell.ok(&["append", &id, "one"]);
+    assert_eq!(mcp.notified("notifications/resources/updated")["params"]["uri"], uri);
+    mcp.request("resources/unsubscribe", &json!({"uri": uri}));
+    // Now it takes over; the first report may repeat the last one of before.
+    server.kill();
+    mcp.call("append_turns", &turn(&id, "two")).unwrap();
+    for _ in 0..2 {
+        shell.new_conversation();
+        mcp.notified(LIST);
+    }
+    mcp.request("resources/subscribe", &json!({"uri": uri}));
+    shell.ok(&["append", &id, "three"]);
+    assert_eq!(mcp.notified("notifications/resources/updated")["params"]["uri"], uri);
+    assert_eq!(mcp.close(), Some(0));
 }
 
 /// Regression: beside an owner it ended with a panic, since its connection was dropped on a thread that must not block.

@@ -327,9 +327,11 @@ impl Tenant {
     }
 
     fn summarizer(&self, policy: &CompactionPolicy) -> Option<Arc<dyn Summarize>> {
-        let name = policy.summarizer.as_deref().unwrap_or("default");
-        let found = self.shared().options.summarizers.get(name).cloned();
-        if found.is_none() && policy.summarizer.is_some() {
+        let name = policy.summarizer.as_deref();
+        let found = self.generations().summarizer(name);
+        if found.is_none()
+            && let Some(name) = name
+        {
             tracing::warn!(name, "no such summarizer is configured; the checkpoint is extracted");
         }
         found
@@ -398,11 +400,11 @@ impl ConversationHandle {
 
     /// Compacts if the policy says that it is due. The newest turn is never covered: it may not have been answered
     /// yet.
-    pub(crate) fn compact_if_due(&self) -> Result<Option<Compacted>, Error> {
-        unless_erased(|| self.compact_once_if_due())
+    pub(crate) fn compact_if_due(&self, options: &CompactOptions) -> Result<Option<Compacted>, Error> {
+        unless_erased(|| self.compact_once_if_due(options))
     }
 
-    fn compact_once_if_due(&self) -> Result<Option<Compacted>, Error> {
+    fn compact_once_if_due(&self, options: &CompactOptions) -> Result<Option<Compacted>, Error> {
         if !self.shared().journal.conversation(self.key())?.compaction().auto {
             return Ok(None);
         }
@@ -426,8 +428,7 @@ impl ConversationHandle {
         let newest = candidates.last().map(|newest| newest.seq);
         let barrier = unsummarized.barrier.into_iter().chain(newest).min();
         let Some(cut) = compaction::plan(&policy, &candidates, barrier, false) else { return Ok(None) };
-        let options = CompactOptions::default();
-        self.tenant.compact_to(&unsummarized, &policy, cut, &options, Purpose::Shorten)
+        self.tenant.compact_to(&unsummarized, &policy, cut, options, Purpose::Shorten)
     }
 
     /// Compacts turns before `seq`, because a prompt was too long. `None` if none of them can be covered.

@@ -5,6 +5,7 @@
 //! not slowed down by a check after each. Where several processes share the store, the one that appended checks first; the
 //! others look some seconds later whether that was done.
 
+use super::CompactOptions;
 use super::budget::Budgets;
 use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
@@ -293,7 +294,7 @@ fn look_alone(shared: &Arc<Shared>, key: &Key, with_models: bool) -> Option<Time
             // An append that needs room now would do the same work, so it waits; but it must not wait for a model.
             let _alone = shared.options.summarizers.is_empty().then(|| shared.compaction.budgets.alone(key));
             conversation.renew_if_edited()?;
-            while conversation.compact_if_due()?.is_some() {}
+            while conversation.compact_if_due(&CompactOptions::default())?.is_some() {}
         }
         let goes_on = || with_models && !shared.pauses.ended();
         while goes_on() && conversation.extract_if_due()? {}

@@ -1,6 +1,7 @@
 //! Projection of a conversation: which slice of its messages view the next request sees.
 
 use super::ConversationContexts;
+use crate::compaction::CompactOptions;
 use crate::conversation::ConversationHandle;
 use crate::writer::closed;
 use everturn_core::Error;
@@ -170,7 +171,8 @@ impl ConversationHandle {
         if !options.auto_compaction || !options.summarizers.is_empty() {
             return Ok(());
         }
-        match self.compact_if_due() {
+        let extractive = CompactOptions { extractive: true, ..CompactOptions::default() };
+        match self.compact_if_due(&extractive) {
             // Somebody else has just compacted, which is as good.
             Ok(_) | Err(Error::Conflict(_)) => Ok(()),
             Err(error) => Err(error),

@@ -47,8 +47,8 @@ impl Tenant {
     /// The model that extracts facts: a summarizer, or a model that continues conversations.
     fn fact_model(&self, policy: &FactsPolicy) -> Result<Arc<dyn Summarize>, Error> {
         let name = policy.model.as_deref();
-        match self.shared().options.summarizers.get(name.unwrap_or("default")) {
-            Some(summarizer) => Ok(summarizer.clone()),
+        match self.generations().summarizer(name) {
+            Some(summarizer) => Ok(summarizer),
             None => self
                 .generations()
                 .model(name)

@@ -11,7 +11,7 @@ use crate::context::{Context, ContextOptions};
 use crate::conversation::{AppendOptions, ConversationHandle};
 use crate::ingest::{DraftKind, NewTurn};
 use crate::model::runtime::runtime;
-use crate::model::{Configured, Delta, Finish, GenerationStep, ModelReply, Request};
+use crate::model::{Configured, Delta, Finish, GenerationStep, ModelReply, Request, Summarize, Summarizer};
 use crate::streaming::turn::NewStream;
 use crate::tenant::Tenant;
 use crate::writer::{Commit, closed};
@@ -107,8 +107,20 @@ impl TenantGenerations<'_> {
         models.map(|(name, model)| (name.clone(), model.client.model().to_string())).collect()
     }
 
+    /// The model that the caller brings, or the summarizer that a policy names; without a name the default.
+    pub(crate) fn summarizer(&self, name: Option<&str>) -> Option<Arc<dyn Summarize>> {
+        match self.0.caller().model() {
+            Some(model) => Some(Arc::new(Summarizer::new(model.client.clone()))),
+            None => self.0.shared().options.summarizers.get(name.unwrap_or(DEFAULT)).cloned(),
+        }
+    }
+
     /// A configured model, for use without a conversation; without a name the one that `generate` would use.
     pub fn model(&self, name: Option<&str>) -> Result<Configured, Error> {
+        let brought = self.0.caller().model().filter(|_| name.is_none_or(|name| name == DEFAULT));
+        if let Some(model) = brought {
+            return Ok(model.clone());
+        }
         let models = &self.0.shared().options.models;
         if models.is_empty() {
             let text = "no model is configured; add one to the settings, under [models.NAME] with base_url, api_key_env and model";

@@ -5,11 +5,12 @@ mod faults;
 mod private;
 mod recalling;
 
+use crate::compacting::{by_hand, good, policy};
 use crate::scripted_server::*;
 use crate::stage::*;
 use everturn::model::{
-    Configured, Delta, Endpoint, Generate, Generation, GenerationStep, HttpModel, Kind, Limits, Provider,
-    Request, wait,
+    Configured, Delta, Endpoint, Finish, Generate, Generation, GenerationStep, HttpModel, Kind, Limits,
+    ModelReply, Provider, Request, Summarize, Summarizer, Tokens, wait,
 };
 use everturn::{
     AppendOptions, CompactOptions, ContextOptions, Error, Everturn, GenerateOptions, Generated, Generating,
@@ -550,6 +551,79 @@ fn a_repeated_request_says_nothing_twice() {
     let said = scope.turns(id).iter().filter(|turn| turn.role == Role::User).count();
     assert_eq!((said, server.seen().len()), (1, 2));
     assert_eq!(server.seen()[1].body.matches("once").count(), 1);
+}
+
+/// A model that says the same each time.
+struct Says(&'static str, String);
+
+impl Generate for Says {
+    fn provider(&self) -> Provider {
+        Provider::OpenaiChat
+    }
+
+    fn model(&self) -> &str {
+        self.0
+    }
+
+    fn generate(&self, _: Request) -> Generation {
+        let reply = ModelReply {
+            messages: Vec::new(),
+            text: self.1.clone(),
+            refusal: None,
+            calls: Vec::new(),
+            finish: Finish::Stop,
+            tokens: Tokens::default(),
+            usage: None,
+            model: self.0.into(),
+            id: None,
+        };
+        Generation::new(futures_util::stream::iter([Ok(GenerationStep::Done(Box::new(reply)))]))
+    }
+}
+
+#[test]
+fn a_model_that_a_caller_brings_is_the_default_of_its_requests_only() {
+    let says = |name, text: &str| Configured::new(Arc::new(Says(name, text.to_string())));
+    let stage = Stage::new();
+    for url in ["memory:".to_string(), stage.url()] {
+        let models = [("default", says("own", "mine")), ("other", says("other-1", "other"))];
+        let models: BTreeMap<_, _> = models.map(|(name, model)| (name.to_string(), model)).into();
+        let written = |name| Summarizer::new(Arc::new(Says(name, good(name))));
+        let summarizers = ["default", "other"].map(|name| {
+            let summarizer: Arc<dyn Summarize> = Arc::new(written(name));
+            (name.to_string(), summarizer)
+        });
+        let options = Options { models, summarizers: summarizers.into(), ..quiet() };
+        let store = Everturn::open_with(&url, options).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        long_ago(&scope, id);
+        let bringing = |text: &str| scope.called_by(scope.caller().clone().bringing(says("brought", text)));
+        let reply = |scope: &Tenant, model: Option<&str>| {
+            let model = model.map(str::to_string);
+            generate(scope, id, GenerateOptions { model, ..input("and?") }).unwrap().answer.text
+        };
+        let brought = bringing("theirs");
+        assert_eq!(reply(&brought, None), "theirs");
+        assert_eq!(reply(&brought, Some("default")), "theirs");
+        assert_eq!(reply(&brought, Some("other")), "other");
+        // A reply in the name of an actor is one of the same caller.
+        let acting = GenerateOptions { actor: Some("bot".into()), ..input("and?") };
+        assert_eq!(generate(&brought, id, acting).unwrap().answer.text, "theirs");
+        assert_eq!(reply(&scope, None), "mine");
+        let summarizer = |scope: &Tenant| {
+            let dry = CompactOptions { dry_run: true, ..by_hand(4) };
+            let compacted = scope.conversation(id).compaction().compact(dry).unwrap();
+            let summary = scope.conversation(id).compaction().summarize(1, 9, None).unwrap();
+            assert_eq!(compacted.summarizer, summary.summarizer);
+            summary.summarizer
+        };
+        let brought = bringing(&good("theirs"));
+        assert_eq!((summarizer(&brought), summarizer(&scope)), ("brought".into(), "default".into()));
+        let named = policy("compaction", json!({"summarizer": "other"}));
+        scope.conversation(id).update(named).wait().unwrap();
+        assert_eq!((summarizer(&brought), summarizer(&scope)), ("brought".into(), "other".into()));
+    }
 }
 
 /// A model that thinks for a long time says nothing for a long time. It is not silent.

@@ -5,6 +5,7 @@
 
 use super::Shared;
 use super::service::{SentArguments, Service};
+use super::watch::Lists;
 use crate::access::{Caller, Lease, Reader};
 use crate::app::App;
 use crate::json;
@@ -35,8 +36,12 @@ const SESSION_ID: &str = "mcp-session-id";
 
 /// `/mcp`.
 pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
-    let shared =
-        Shared::new("http", app.store.listings(), app.config.mcp_record.clone(), app.stopping.clone());
+    let shared = Shared::new(
+        "http",
+        Lists::Served(app.store.listings()),
+        app.config.mcp_record.clone(),
+        app.stopping.clone(),
+    );
     let shared = Arc::new(shared);
     // Allowed host names are checked for every route alike, in `access`.
     let config = StreamableHttpServerConfig::default()

@@ -13,7 +13,6 @@ use axum::http::request::Parts;
 use everturn::Tenant;
 use everturn_api::{Asker, Row, Work};
 use everturn_core::Error;
-use everturn_core::id::TenantName;
 use parking_lot::Mutex;
 use resources::Address;
 use rmcp::model::*;
@@ -22,10 +21,9 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use tokio::sync::broadcast::Receiver;
 use tokio_util::task::AbortOnDropHandle;
 use tools::Toolsets;
-use watch::Client;
+use watch::{Client, Listed};
 
 /// Requests of the protocol.
 const METHODS: [&str; 14] = [
@@ -117,7 +115,7 @@ pub struct Service {
     /// The session's recorder; requests outside of sessions share one.
     recorder: OnceLock<Arc<Recorder>>,
     /// Changes of lists since the session began, until the client is ready to be notified.
-    listed: Mutex<Option<Receiver<TenantName>>>,
+    listed: Mutex<Option<Listed>>,
     /// Subscriptions, by URI.
     watches: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
 }
@@ -125,7 +123,7 @@ pub struct Service {
 impl Service {
     /// Serves callers over HTTP, or one local caller.
     pub fn new(shared: Arc<Shared>, local: Option<Local>) -> Service {
-        let listed = Mutex::new(Some(shared.listings.subscribe()));
+        let listed = Mutex::new(Some(shared.lists.subscribe()));
         Service { shared, local, recorder: OnceLock::new(), listed, watches: Mutex::default() }
     }
 
@@ -438,7 +436,7 @@ impl ServerHandler for Service {
         }
         if accepted.resources_list_changed == Some(true) {
             let client = Client::Listening(context.sink().clone());
-            let listed = self.shared.listings.subscribe();
+            let listed = self.shared.lists.subscribe();
             client.list_changed().await;
             let told = watch::list(listed, scope.name().clone(), client);
             watches.push(AbortOnDropHandle::new(tokio::spawn(told)));

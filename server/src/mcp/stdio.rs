@@ -4,6 +4,7 @@ use super::Shared;
 use super::lines::Lines;
 use super::service::{Local, Service};
 use super::tools::Toolsets;
+use super::watch::Lists;
 use crate::access::KeyRole;
 use everturn::Tenant;
 use everturn_api::Row;
@@ -73,8 +74,8 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
             (false, false) => KeyRole::Writer,
             (false, true) => KeyRole::Admin,
         };
-        let listings = options.store.tenant().listings();
-        let shared = Shared::new("stdio", listings, options.record.clone(), stopping.clone());
+        let lists = Lists::Shared(options.store.clone());
+        let shared = Shared::new("stdio", lists, options.record.clone(), stopping.clone());
         let Stdio { store, toolsets, .. } = options;
         let local = Local { store, role, toolsets };
         let service = Service::new(Arc::new(shared), Some(local));

@@ -1,6 +1,8 @@
 //! Notifications of clients about changes.
 
-use everturn::{Subscription, Tenant, Update};
+use super::stdio::SharedStore;
+use crate::app::blocking;
+use everturn::{ChangeKind, ChangeSubscription, Listings, Subscription, Tenant, Update};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, TenantName};
 use futures_util::StreamExt;
@@ -10,6 +12,7 @@ use rmcp::model::{
     ServerNotification,
 };
 use rmcp::service::{Peer, SubscriptionSink};
+use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -90,17 +93,78 @@ pub async fn conversation(
     }
 }
 
+/// Source of news about lists of conversations.
+pub enum Lists {
+    /// A store that this process serves.
+    Served(Arc<Listings>),
+    /// One that another process may own.
+    Shared(Arc<dyn SharedStore>),
+}
+
+impl Lists {
+    /// News from now on.
+    pub fn subscribe(&self) -> Listed {
+        match self {
+            Lists::Served(listings) => Listed::Served(listings.subscribe()),
+            Lists::Shared(store) => Listed::Shared(store.clone(), store.tenant().changes(None)),
+        }
+    }
+}
+
+/// News about lists of conversations.
+pub enum Listed {
+    /// Tenants whose list has changed.
+    Served(Receiver<TenantName>),
+    /// Changes of the tenant.
+    Shared(Arc<dyn SharedStore>, ChangeSubscription),
+}
+
+impl Listed {
+    /// The news after a change of the tenant's list; `None` when no more can come.
+    async fn next(self, tenant: &TenantName) -> Option<Listed> {
+        match self {
+            Listed::Served(mut listings) => loop {
+                match listings.recv().await {
+                    Ok(whose) if whose != *tenant => {}
+                    // Too many to count: one of them may be the tenant's.
+                    Ok(_) | Err(RecvError::Lagged(_)) => return Some(Listed::Served(listings)),
+                    Err(RecvError::Closed) => return None,
+                }
+            },
+            Listed::Shared(store, mut changes) => loop {
+                let is_open = changes.wait().await;
+                let from = store.clone();
+                let read = blocking(move || {
+                    if !is_open {
+                        // This process owns the store now, and has opened it again.
+                        return Ok((from.tenant().changes(Some(changes.position())), false));
+                    }
+                    let read = changes.read()?;
+                    let is_listed = |kind| matches!(kind, ChangeKind::Created | ChangeKind::Deleted);
+                    Ok((changes, read.reset || read.data.iter().any(|change| is_listed(change.change))))
+                });
+                match read.await {
+                    Ok((rest, true)) => return Some(Listed::Shared(store, rest)),
+                    Ok((rest, false)) => changes = rest,
+                    Err(error) => {
+                        tracing::warn!(
+                            code = error.code(),
+                            "changes of conversations are no longer reported"
+                        );
+                        return None;
+                    }
+                }
+            },
+        }
+    }
+}
+
 /// Reports created and deleted conversations of the tenant, until the client is gone.
-pub async fn list(mut listed: Receiver<TenantName>, tenant: TenantName, client: Client) {
-    loop {
-        let theirs = match listed.recv().await {
-            Ok(whose) => whose == tenant,
-            // Too many to count: one of them may be the tenant's.
-            Err(RecvError::Lagged(_)) => true,
-            Err(RecvError::Closed) => return,
-        };
-        if theirs && !client.list_changed().await {
+pub async fn list(mut listed: Listed, tenant: TenantName, client: Client) {
+    while let Some(rest) = listed.next(&tenant).await {
+        if !client.list_changed().await {
             return;
         }
+        listed = rest;
     }
 }

@@ -1,7 +1,7 @@
 //! The operations of the table, each at its route.
 
 use crate::access::allowed;
-use crate::app::{App, blocking, replying};
+use crate::app::{App, blocking, elsewhere, replying};
 use crate::headers::{IfNoneMatch, etag, if_match, text};
 use crate::json;
 use crate::lanes::{Charge, SMALL_BYTES};
@@ -16,7 +16,7 @@ use axum::routing::{MethodFilter, on};
 use everturn::Tenant;
 use everturn::model::wait;
 use everturn_api::given::{Given, Part, Wrong};
-use everturn_api::{About, Asker, Elsewhere, Method, Reply, Row, TABLE, Threads, Work};
+use everturn_api::{About, Asker, Method, Reply, Row, TABLE, Threads, Work};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::{ConversationId, clip};
@@ -77,13 +77,6 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
         )),
         Err(error) => Err(error.into()),
     }
-}
-
-fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
-    Box::pin(blocking(move || {
-        work();
-        Ok(())
-    }))
 }
 
 /// Longest wait for events that the caller has seen elsewhere.

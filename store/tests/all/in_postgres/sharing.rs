@@ -9,7 +9,7 @@ use everturn_core::id::Key;
 use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, Write};
 use everturn_store::assets::Place;
-use everturn_store::conformance::{Database, Maker, create, done, restoration, tenant};
+use everturn_store::conformance::{Database, Maker, append, create, done, restoration, tenant};
 use everturn_store::memory::Memory;
 use everturn_store::postgres::{self, Postgres};
 use everturn_store::{
@@ -468,13 +468,31 @@ fn the_turns_of_a_restoration_are_looked_up_at_once() {
     // Half of them are there.
     done(&store, restoration(&key, &events[100..]));
     assert_eq!(store.events(&key, 0, 1000).unwrap(), events);
-    // A session reports its statistics when it ends.
     drop(store);
+    assert_statistics(&database, "idx_scan + seq_scan < 100");
+}
+
+/// However many conversations there are, a commit reads those that it writes.
+#[test]
+fn a_commit_reads_no_other_conversation() {
+    let Some(database) = Database::new() else { return };
+    let (store, m) = (open(&database), Maker::default());
+    let keys: Vec<Key> = (0..200).map(|_| m.key()).collect();
+    keys.iter().for_each(|key| drop(create(&store, key, vec![m.created()])));
+    keys.iter().for_each(|key| drop(append(&store, key, vec![m.say("word")])));
+    drop(store);
+    assert_statistics(&database, "coalesce(seq_tup_read, 0) < 2000");
+}
+
+/// Checks what was read of conversations, once every session has ended: it reports its statistics then.
+fn assert_statistics(database: &Database, condition: &str) {
     let others = "SELECT 1 / (CASE WHEN EXISTS (SELECT 1 FROM pg_stat_activity
          WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend') THEN 0 ELSE 1 END)";
     while database.run(others).is_err() {}
-    let few = "SELECT 1 / (CASE WHEN idx_scan + seq_scan < 100 THEN 1 ELSE 0 END) FROM pg_stat_user_tables WHERE relname = 'conversation_rows'";
-    database.run(few).unwrap();
+    let holds = format!(
+        "SELECT 1 / (CASE WHEN {condition} THEN 1 ELSE 0 END) FROM pg_stat_user_tables WHERE relname = 'conversation_rows'"
+    );
+    database.run(&holds).unwrap();
 }
 
 /// Whoever only reads words needs neither the place of assets nor credentials for it.
