@@ -209,6 +209,8 @@ struct Target {
     first: HashMap<u64, u64>,
     /// Place of the last marker.
     marker: Option<u64>,
+    /// Mark of the last title that an import gave.
+    titled: Option<String>,
     batch: Batch,
     /// Full batches before it, as long as it has had no turn.
     held: Vec<Batch>,
@@ -267,9 +269,9 @@ impl Import<'_> {
                 batch.prompt = Some(prompt);
             }
             EntryContent::Event { body, .. } => self.event(at, entry.line, body, entry.at)?,
-            EntryContent::Compaction { summary, tokens_before, body, .. } => {
+            EntryContent::Compaction { summary, tokens_before, kept, body, .. } => {
                 self.event(at, entry.line, body, entry.at)?;
-                self.compaction(at, summary, tokens_before, entry.at)?;
+                self.compaction(at, summary, tokens_before, kept, entry.at)?;
             }
         }
         self.added += 1;
@@ -337,6 +339,7 @@ impl Import<'_> {
             known: HashMap::new(),
             first: HashMap::new(),
             marker: None,
+            titled: None,
             batch: Batch::default(),
             held: Vec::new(),
             has_turns: false,
@@ -490,28 +493,44 @@ impl Import<'_> {
         self.target(at)?.batch.line(shared, &tenant, line, body, occurred_at)
     }
 
-    /// The program summarized what came before: the same happens here, with its words.
+    /// The program summarized what came before, up to the turns that it kept: the same happens here, with its words.
     fn compaction(
         &mut self,
         at: usize,
         summary: String,
         tokens_before: Option<u64>,
+        kept: Option<u64>,
         occurred_at: Option<Timestamp>,
     ) -> Result<(), Error> {
         self.flush(at)?;
         let shared = self.tenant.shared();
+        let kept = match kept.and_then(|name| self.targets.get(&at)?.known.get(&name).copied()) {
+            Some(version) => Some(self.turn_id(at, version)?),
+            None => None,
+        };
         let target = self.target(at)?;
         let Some(conversation) = &target.conversation else { return Ok(()) };
-        let query = TurnQuery { limit: 1, descending: true, whole_log: true, ..TurnQuery::default() };
+        let before = match kept.map(|turn| shared.journal.index.turn_in(&target.key, turn)) {
+            Some(Ok(first)) => Some(first.place),
+            // A line that is too long for a turn was kept aside.
+            None | Some(Err(Error::NotFound(_))) => None,
+            Some(Err(error)) => return Err(error),
+        };
+        let query = TurnQuery { before, limit: 1, descending: true, whole_log: true, ..TurnQuery::default() };
         let Some(last) = shared.journal.index.turns(&target.key, &query)?.pop() else { return Ok(()) };
         let previous = conversation.checkpoint;
         if previous.is_some_and(|previous| previous.through_seq >= last.seq) {
             return Ok(());
         }
         let (from_seq, before) = previous.map_or((1, 0), |at| (at.through_seq + 1, at.turns_before));
-        let turns = conversation.turns;
+        let mut turns = conversation.turns;
         let id = target.key.id;
         let chat = self.tenant.conversation(id);
+        let after = TurnQuery { after: Some(last.seq), whole_log: true, ..TurnQuery::default() };
+        chat.each_turn(after, |_| {
+            turns = turns.saturating_sub(1);
+            Ok(ControlFlow::Continue(()))
+        })?;
         let tokens_before = tokens_before.map_or_else(|| chat.tokens_since(previous, from_seq), Ok)?;
         let input_hash = Hash::of(summary.as_bytes());
         let checkpoint = Checkpoint { handoff_md: summary, ..Checkpoint::default() };

@@ -33,6 +33,36 @@ fn rollout() -> Vec<String> {
     ]
 }
 
+/// Regression: with a summary, the prompts that Codex kept word for word were left out.
+#[test]
+fn prompts_that_codex_kept_are_in_the_checkpoint() {
+    let line = |kind: &str, payload: serde_json::Value| {
+        json!({"timestamp":"2026-01-02T03:04:05.678Z","type":kind,"payload":payload}).to_string()
+    };
+    let user =
+        |text: &str| json!({"type":"message","role":"user","content":[{"type":"input_text","text":text}]});
+    let context = "<environment_context>\n  <cwd>/w</cwd>\n</environment_context>";
+    let lines = [
+        line("session_meta", json!({"id":"cx-7","cwd":"/w","cli_version":"0.60.0"})),
+        line("response_item", user("the port is 4711")),
+        line(
+            "response_item",
+            json!({"type":"message","role":"assistant","content":[{"type":"output_text","text":"noted"}]}),
+        ),
+        line(
+            "compacted",
+            json!({"message":"They noted a port.","replacement_history":[
+            user(context), user("the port is 4711"), user("Another model began this. They noted a port.")]}),
+        ),
+        line("response_item", user("which port?")),
+    ];
+    let (_store, scope) = memory();
+    let id = import(&scope, &format!("{}\n", lines.join("\n"))).unwrap().conversation.id;
+    let transcript: serde_json::Value =
+        serde_json::from_str(&scope.conversation(id).transcript().unwrap()).unwrap();
+    assert_eq!(transcript["summary"], "They noted a port.\n\nuser: the port is 4711");
+}
+
 #[test]
 fn a_session_of_codex_is_one_conversation_with_its_items_byte_for_byte() {
     let lines = rollout();
