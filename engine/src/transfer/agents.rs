@@ -19,6 +19,7 @@ use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::METADATA_BYTES_MAX;
+use everturn_core::message;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Successor};
 use everturn_core::write::{Summarized, SupersededBody};
@@ -29,6 +30,7 @@ use everturn_views::speech;
 use everturn_views::state::Tool;
 use everturn_views::tokens::Family;
 use markers::Writing;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::BufRead;
 use std::ops::ControlFlow;
@@ -37,6 +39,8 @@ use std::ops::ControlFlow;
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Conversations of a file that are at work at the same time.
 const OPEN_MAX: usize = 200;
+/// Entries in which turns of an earlier import are looked for.
+const AHEAD_MAX: usize = 50;
 /// Problems that are told one by one.
 const PROBLEMS_MAX: usize = 100;
 /// Types of lines that are named where a file has no turns.
@@ -57,6 +61,7 @@ impl Tenant {
             tenant: self,
             format,
             targets: BTreeMap::new(),
+            other: None,
             met: BTreeSet::new(),
             brought: BTreeSet::new(),
             deleted: BTreeMap::new(),
@@ -67,6 +72,11 @@ impl Tenant {
             kept: BTreeMap::new(),
         };
         let read = (|| {
+            let ahead: Vec<Result<Entry, Error>> = reader.by_ref().take(AHEAD_MAX).collect();
+            import.tell_apart(reader.threads(), &ahead)?;
+            for entry in ahead {
+                import.take(reader.threads(), entry?)?;
+            }
             while let Some(entry) = reader.next() {
                 import.take(reader.threads(), entry?)?;
                 progress(reader.lines());
@@ -89,7 +99,7 @@ impl Tenant {
         problems.extend(import.deleted.values().cloned());
         let hollow = import.leave_hollow();
         let met = import.met.iter().filter(|at| !hollow.contains(at));
-        let met: Vec<ConversationId> = met.map(|at| reader.threads()[*at].id).collect();
+        let met: Vec<ConversationId> = met.map(|at| import.id(reader.threads(), *at)).collect();
         if met.is_empty() && !hollow.is_empty() && import.deleted.is_empty() {
             let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
             let text = format!(
@@ -179,6 +189,8 @@ struct Import<'a> {
     format: &'static str,
     /// One for each thread that is at work.
     targets: BTreeMap<usize, Target>,
+    /// The conversation of the first thread, if it is not the one that was imported from the file before.
+    other: Option<ConversationId>,
     /// The threads that have entries.
     met: BTreeSet<usize>,
     /// Conversations that were not in the store.
@@ -191,6 +203,13 @@ struct Import<'a> {
     late: u64,
     added: u64,
     kept: BTreeMap<String, u64>,
+}
+
+/// Whether an entry of the first thread is a turn that somebody said: many chats begin with the same instructions.
+fn is_speech(entry: &Entry) -> bool {
+    let EntryContent::Turn(said) = &entry.step else { return false };
+    let message: Value = serde_json::from_str(&said.message).unwrap_or_default();
+    entry.thread == 0 && message::role(&message).is_ok_and(|role| role != Role::System)
 }
 
 /// The conversation that a thread becomes.
@@ -227,6 +246,31 @@ impl Target {
 }
 
 impl Import<'_> {
+    fn id(&self, threads: &[Thread], at: usize) -> ConversationId {
+        self.other.filter(|_| at == 0).unwrap_or(threads[at].id)
+    }
+
+    /// The path of a file stands for a session that has no id. Where none of the file's first turns was imported from there
+    /// before, it is another conversation, which those turns identify.
+    fn tell_apart(&mut self, threads: &[Thread], ahead: &[Result<Entry, Error>]) -> Result<(), Error> {
+        let is_named = threads.first().is_none_or(|thread| thread.origin.session.is_some());
+        let names: Vec<u64> =
+            ahead.iter().flatten().filter(|entry| is_speech(entry)).map(|e| e.name).collect();
+        let Some(first) = names.first().filter(|_| !is_named) else { return Ok(()) };
+        self.open(threads, 0)?;
+        let Some(target) = self.targets.get(&0).filter(|target| target.conversation.is_some()) else {
+            return Ok(());
+        };
+        if !names.iter().any(|name| target.known.contains_key(name)) {
+            let mut bytes = [0; 16];
+            bytes.copy_from_slice(&Hash::of(format!("{}/{first:016x}", target.key.id).as_bytes()).0[..16]);
+            self.other = Some(ConversationId::from_bytes(bytes));
+            self.targets.remove(&0);
+            self.met.remove(&0);
+        }
+        Ok(())
+    }
+
     fn take(&mut self, threads: &[Thread], entry: Entry) -> Result<(), Error> {
         self.open(threads, entry.thread)?;
         let at = entry.thread;
@@ -301,7 +345,8 @@ impl Import<'_> {
         }
         let missing =
             || Error::internal("import.thread", "an entry of a thread that the reader does not know");
-        let thread = threads.get(at).ok_or_else(missing)?.clone();
+        let mut thread = threads.get(at).ok_or_else(missing)?.clone();
+        thread.id = self.id(threads, at);
         let key = self.tenant.key(thread.id);
         let mut conversation = match self.tenant.shared().journal.index.conversation(&key) {
             Ok(conversation) => Some(conversation),

@@ -586,10 +586,6 @@ fn compressed_files_are_read_and_bombs_are_not() {
     let packed = zstd::encode_all(text.as_bytes(), 3).unwrap();
     let (plain, unpacked) = (read(text.as_bytes()).unwrap(), read(&packed).unwrap());
     assert_eq!(plain.entries, unpacked.entries);
-    // Half of it is what a program that is still writing leaves.
-    if let Opened::Agent(mut reader) = open(&packed[..packed.len() / 2], None).unwrap() {
-        assert!(reader.by_ref().all(|entry| entry.is_ok()));
-    }
     let line = format!("{}\n", json!({"role":"user","content":"boom ".repeat(1000)}));
     let bomb = zstd::encode_all(line.repeat(20_000).as_bytes(), 3).unwrap();
     assert!(bomb.len() < 100_000);
@@ -1164,7 +1160,9 @@ fn a_compressed_file_that_is_cut_off_says_so() {
     let error = agents::open(&packed[..200], None).err().unwrap();
     assert_eq!(error.code(), "import.cut_off");
     for (end, cut) in [(packed.len() - 10, true), (packed.len(), false)] {
-        let Ok(Opened::Agent(mut reader)) = agents::open(&packed[..end], None) else { panic!("not an agent's") };
+        let Ok(Opened::Agent(mut reader)) = agents::open(&packed[..end], None) else {
+            panic!("not an agent's")
+        };
         let turns = reader.by_ref().map(Result::unwrap).count();
         assert_eq!((turns > 0, turns < 4000), (true, cut));
         let told: Vec<String> = reader.problems().into_iter().map(|problem| problem.text).collect();

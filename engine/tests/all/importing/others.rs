@@ -33,6 +33,36 @@ fn rollout() -> Vec<String> {
     ]
 }
 
+/// Regression: another chat that was written to the path of the first was appended to it, and renamed it.
+#[test]
+fn another_chat_at_the_same_path_is_another_conversation() {
+    let (_store, scope) = memory();
+    let chat = |texts: &[&str]| {
+        let said = |(n, text): (usize, &&str)| json!({"role":["user", "assistant"][n % 2],"content":text});
+        let system = json!({"role":"system","content":"Be brief."});
+        let messages: Vec<_> = std::iter::once(system).chain(texts.iter().enumerate().map(said)).collect();
+        let options = ImportOptions { name: Some("/chats/chat.json"), watched: false };
+        let file = serde_json::to_string(&messages).unwrap();
+        scope.import_with(options, file.as_bytes(), &mut |_| {}).unwrap()
+    };
+    let first = chat(&["where is it?", "here"]).conversation.id;
+    let second = chat(&["how much?", "four"]);
+    assert_ne!(second.conversation.id, first);
+    assert_eq!(second.conversation.title.as_deref(), Some("how much?"));
+    assert_eq!(scope.conversation(first).get().unwrap().title.as_deref(), Some("where is it?"));
+    // Each goes on where it ended, also where its beginning has been cut away or changed.
+    for (texts, id, added) in [
+        (&["how much?", "four", "why?"][..], second.conversation.id, 1),
+        (&["where is it?", "here", "thanks"], first, 1),
+        (&["Where is it?", "here", "thanks"], first, 1),
+        (&["where is it?", "here", "thanks"], first, 0),
+    ] {
+        let report = chat(texts);
+        assert_eq!((report.conversation.id, report.added), (id, added), "{texts:?}");
+    }
+    assert_eq!(said(&scope, second.conversation.id)[1..], ["user how much?", "assistant four", "user why?"]);
+}
+
 /// Regression: with a summary, the prompts that Codex kept word for word were left out.
 #[test]
 fn prompts_that_codex_kept_are_in_the_checkpoint() {
