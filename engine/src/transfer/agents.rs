@@ -14,7 +14,7 @@ use crate::tenant::Tenant;
 use batch::Batch;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
-use everturn_core::conversation::{CheckpointRef, Conversation, Settings, SystemPrompt};
+use everturn_core::conversation::{CheckpointRef, Conversation, Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
@@ -64,7 +64,8 @@ impl Tenant {
             other: None,
             met: BTreeSet::new(),
             brought: BTreeSet::new(),
-            deleted: BTreeMap::new(),
+            left_out: BTreeMap::new(),
+            has_deleted: false,
             waiting: 0,
             turns: 0,
             late: 0,
@@ -96,11 +97,11 @@ impl Tenant {
         if more > 0 {
             problems.push(format!("and {more} more of the same kind"));
         }
-        problems.extend(import.deleted.values().cloned());
+        problems.extend(import.left_out.values().cloned());
         let hollow = import.leave_hollow();
         let met = import.met.iter().filter(|at| !hollow.contains(at));
         let met: Vec<ConversationId> = met.map(|at| import.id(reader.threads(), *at)).collect();
-        if met.is_empty() && !hollow.is_empty() && import.deleted.is_empty() {
+        if met.is_empty() && !hollow.is_empty() && import.left_out.is_empty() {
             let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
             let text = format!(
                 "a file of {format} without turns; nothing was imported ({}: {})",
@@ -113,8 +114,9 @@ impl Tenant {
             return Err(Error::invalid("import.no_turns", text));
         }
         let Some((first, linked)) = met.split_first() else {
-            if !import.deleted.is_empty() {
-                return Err(Error::conflict("import.deleted", in_short(&problems)));
+            if !import.left_out.is_empty() {
+                let code = if import.has_deleted { "import.deleted" } else { "import.archived" };
+                return Err(Error::conflict(code, in_short(&problems)));
             }
             let text = format!("nothing in the file could be read; {}", in_short(&problems));
             return Err(Error::invalid("import.nothing", text));
@@ -146,25 +148,28 @@ impl ConversationHandle {
         let fold = self.shared().fold(self.key(), head)?;
         let Some(first) = fold.tools.iter().map(|tool| tool.seq).min() else { return Ok(()) };
         let mut prompted = 0;
-        if watched {
-            let query = TurnQuery { after: Some(first), ..TurnQuery::default() };
-            self.each_turn(query, |turn| {
-                if speech::of_turn(&turn).role == Role::User {
-                    prompted = turn.seq;
+        let query = TurnQuery { after: Some(first), ..TurnQuery::default() };
+        self.each_turn(query, |turn| {
+            if speech::of_turn(&turn).role == Role::User {
+                prompted = turn.seq;
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let (over, last): (Vec<Tool>, Vec<Tool>) =
+            fold.tools.iter().cloned().partition(|tool| tool.seq < prompted);
+        let last = if watched { Vec::new() } else { last };
+        for (tools, reason) in
+            [(over, "the session went on without a result"), (last, "the session ends without a result")]
+        {
+            if !tools.is_empty() {
+                match self.abandon(&tools, None, Some(reason)) {
+                    // A conversation that was archived meanwhile is left as it is.
+                    Ok(_) | Err(Error::Conflict(_)) => {}
+                    Err(error) => return Err(error),
                 }
-                Ok(ControlFlow::Continue(()))
-            })?;
+            }
         }
-        let is_over = |tool: &&Tool| !watched || tool.seq < prompted;
-        let over: Vec<Tool> = fold.tools.iter().filter(is_over).cloned().collect();
-        if over.is_empty() {
-            return Ok(());
-        }
-        match self.abandon(&over, None, Some("the session went on without a result")) {
-            // An archived conversation is left as it is.
-            Ok(_) | Err(Error::Conflict(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+        Ok(())
     }
 }
 
@@ -195,8 +200,9 @@ struct Import<'a> {
     met: BTreeSet<usize>,
     /// Conversations that were not in the store.
     brought: BTreeSet<ConversationId>,
-    /// The threads whose conversation was deleted, and what is said of that. It stays deleted.
-    deleted: BTreeMap<usize, String>,
+    /// The threads whose conversation was deleted or does not accept turns, and what is said of that. It stays as it is.
+    left_out: BTreeMap<usize, String>,
+    has_deleted: bool,
     /// Bytes in all batches.
     waiting: usize,
     turns: u64,
@@ -250,6 +256,14 @@ impl Import<'_> {
         self.other.filter(|_| at == 0).unwrap_or(threads[at].id)
     }
 
+    /// The conversation that a thread is a branch of, in the end.
+    fn root(&self, threads: &[Thread], at: usize) -> ConversationId {
+        match threads[at].branch {
+            Some(branch) => self.root(threads, branch.of),
+            None => self.id(threads, at),
+        }
+    }
+
     /// The path of a file stands for a session that has no id. Where none of the file's first turns was imported from there
     /// before, it is another conversation, which those turns identify.
     fn tell_apart(&mut self, threads: &[Thread], ahead: &[Result<Entry, Error>]) -> Result<(), Error> {
@@ -274,7 +288,7 @@ impl Import<'_> {
     fn take(&mut self, threads: &[Thread], entry: Entry) -> Result<(), Error> {
         self.open(threads, entry.thread)?;
         let at = entry.thread;
-        if self.deleted.contains_key(&at) {
+        if self.left_out.contains_key(&at) {
             return Ok(());
         }
         match &entry.step {
@@ -340,7 +354,7 @@ impl Import<'_> {
 
     /// Finds out what is in the store of a thread.
     fn open(&mut self, threads: &[Thread], at: usize) -> Result<(), Error> {
-        if self.targets.contains_key(&at) || self.deleted.contains_key(&at) {
+        if self.targets.contains_key(&at) || self.left_out.contains_key(&at) {
             return Ok(());
         }
         let missing =
@@ -349,28 +363,33 @@ impl Import<'_> {
         thread.id = self.id(threads, at);
         let key = self.tenant.key(thread.id);
         let mut conversation = match self.tenant.shared().journal.index.conversation(&key) {
+            Ok(Conversation { id, state, .. }) if state != Lifecycle::Active => {
+                let text = format!("conversation {id} is {state}; left out");
+                self.left_out.insert(at, text);
+                return Ok(());
+            }
             Ok(conversation) => Some(conversation),
             Err(Error::NotFound(_)) => {
                 let stones = self.tenant.tombstones()?;
                 if let Some(stone) = stones.iter().find(|stone| stone.id == thread.id) {
                     let text =
                         format!("conversation {} was deleted on {}; left out", stone.id, stone.deleted);
-                    self.deleted.insert(at, text);
+                    self.left_out.insert(at, text);
+                    self.has_deleted = true;
                     return Ok(());
                 }
                 None
             }
             Err(error) => return Err(error),
         };
-        let mut root = thread.id;
+        let root = self.root(threads, at);
         if let Some(branch) = thread.branch {
             self.open(threads, branch.of)?;
-            if let Some(text) = self.deleted.get(&branch.of).filter(|_| conversation.is_none()) {
-                self.deleted.insert(at, text.clone());
+            if let Some(text) = self.left_out.get(&branch.of).filter(|_| conversation.is_none()) {
+                self.left_out.insert(at, text.clone());
                 return Ok(());
             }
             self.flush(branch.of)?;
-            root = self.target(branch.of)?.root;
             if conversation.is_none() {
                 conversation = Some(self.fork(&thread, branch.of, branch.before)?);
             }

@@ -5,7 +5,8 @@ mod others;
 
 use crate::stage::{Short, Stage, memory, refused, turns_of};
 use everturn::{
-    CompactOptions, ContextOptions, Error, Everturn, HistoryQuery, Imported, NewTurn, Raw, Settings, Tenant,
+    CompactOptions, ContextOptions, Error, Everturn, HistoryQuery, Imported, Lifecycle, NewTurn, Raw,
+    Settings, Tenant,
 };
 use everturn_core::id::ConversationId;
 use everturn_core::message;
@@ -346,6 +347,25 @@ fn a_title_that_a_person_gave_stays() {
             assert_eq!(titled().as_deref(), Some(expected), "{made}");
         }
     }
+}
+
+/// Regression: an archived conversation made every later import of its session fail.
+#[test]
+fn a_conversation_that_is_archived_is_left_out_until_it_is_active() {
+    let (_store, scope) = memory();
+    let mut file = Claude::default();
+    file.user("u1", None, "first");
+    let id = import(&scope, &file.text()).unwrap().conversation.id;
+    file.block("a1", Some("u1"), "msg_1", call("c1"), 1);
+    let state = |state: Lifecycle| scope.conversation(id).update(state).wait().unwrap();
+    state(Lifecycle::Archived);
+    refused(import(&scope, &file.text()), "import.archived", "is archived; left out");
+    state(Lifecycle::Active);
+    assert_eq!(import(&scope, &file.text()).unwrap().added, 1);
+    // And a call at the end of the file was not passed over: the file ends there.
+    let events = scope.conversation(id).log().read(0, 100).unwrap();
+    let abandoned = events.iter().find(|event| event.kind == "tool.abandoned").unwrap();
+    assert!(abandoned.text().unwrap().contains("the session ends without a result"));
 }
 
 /// Regression: a broken line took the id of the prompt behind it, which then was no turn.

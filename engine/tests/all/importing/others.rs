@@ -38,7 +38,7 @@ fn rollout() -> Vec<String> {
 fn another_chat_at_the_same_path_is_another_conversation() {
     let (_store, scope) = memory();
     let chat = |texts: &[&str]| {
-        let said = |(n, text): (usize, &&str)| json!({"role":["user", "assistant"][n % 2],"content":text});
+        let said = |(n, text): (usize, &&str)| json!({"role": if n % 2 == 0 { "user" } else { "assistant" }, "content": text});
         let system = json!({"role":"system","content":"Be brief."});
         let messages: Vec<_> = std::iter::once(system).chain(texts.iter().enumerate().map(said)).collect();
         let options = ImportOptions { name: Some("/chats/chat.json"), watched: false };
