@@ -77,7 +77,7 @@ pub enum EntryContent {
         /// The line as it came, or an object that holds it where it is not JSON.
         body: Raw,
     },
-    /// The program summarized everything before this place.
+    /// The program summarized what was said before this place.
     Compaction {
         /// Its type, for the report.
         what: String,
@@ -85,6 +85,8 @@ pub enum EntryContent {
         summary: String,
         /// Tokens that were summarized, where the file says so.
         tokens_before: Option<u64>,
+        /// Name of the first turn that the program kept as it was, if it did not summarize all of them.
+        kept: Option<u64>,
         /// The line as it came.
         body: Raw,
     },

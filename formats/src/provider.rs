@@ -215,6 +215,18 @@ pub struct Rendered {
     pub sources: Vec<Option<usize>>,
 }
 
+impl Rendered {
+    /// Whether no message of the input is left: there is nothing that a model could reply to.
+    pub fn is_empty(&self) -> bool {
+        self.sources.iter().all(Option::is_none)
+    }
+}
+
+/// The answer to a request whose prompt would be empty.
+pub fn nothing_to_reply_to() -> Error {
+    Error::invalid("generate.nothing", "there is nothing to reply to; give some input")
+}
+
 /// A part of the input that could not be rendered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeftOut {

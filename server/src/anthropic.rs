@@ -79,6 +79,7 @@ fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refu
     }
     let served = model.served.clone();
     if to == Provider::Anthropic {
+        target::check_content(&messages).map_err(Refused::at("messages"))?;
         let extra = ask::rest(body, &[]);
         let request = Request {
             model: served,
@@ -94,7 +95,8 @@ fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refu
     let temperature = body.take("temperature")?;
     let without: &[&str] = if tools.is_empty() { &["tool_choice"] } else { &[] };
     let extra = extra(Provider::Anthropic, to, &ask::rest(body, without))?;
-    let (system, messages) = target::render(to, None, &all)?;
+    target::check_results(&[], &messages.iter().collect::<Vec<_>>()).map_err(Refused::at("messages"))?;
+    let (system, messages) = target::render(to, None, &all).map_err(Refused::at("messages"))?;
     let request = Request {
         model: served,
         system,

@@ -154,7 +154,7 @@ fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> R
     let mut report = Report { path: shown(paths), imported: None, attached: 0, error: None, left_out: None };
     match take(store, paths, watched, bar) {
         Ok(imported) => report.imported = Some(imported),
-        Err(error) if matches!(error.code(), "import.deleted" | "import.no_turns") => {
+        Err(error) if matches!(error.code(), "import.deleted" | "import.archived" | "import.no_turns") => {
             report.left_out = Some(error.text().to_string());
         }
         Err(error) => report.error = Some(error.to_string()),

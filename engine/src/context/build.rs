@@ -83,6 +83,9 @@ pub struct Context {
     pub cache: Cache,
     /// Proof of the context, to be recorded when it is used.
     pub receipt: Receipt,
+    /// Whether no turn and no input is left in the provider's shape.
+    #[serde(skip)]
+    pub(super) is_empty: bool,
     #[serde(skip)]
     pub(super) given: Vec<(Hash, String)>,
     /// The event of its projection, recorded with the receipt.
@@ -91,6 +94,16 @@ pub struct Context {
 }
 
 impl Context {
+    /// Refuses a context that has nothing to reply to.
+    pub fn check_asks(&self) -> Result<(), Error> {
+        let said = |block: &Block| matches!(block.section, Section::Tail | Section::Input);
+        if self.is_empty || !self.included.iter().any(said) {
+            Err(provider::nothing_to_reply_to())
+        } else {
+            Ok(())
+        }
+    }
+
     /// Refuses a context that leaves turns out for lack of room.
     pub fn check_whole(&self) -> Result<(), Error> {
         match self.left_out.iter().any(LeftOut::lacked_room) {
@@ -333,6 +346,7 @@ impl ConversationHandle {
         };
         Ok(Context {
             cache: before.map(|before| Cache::compare(&before.blocks, &blocks)).unwrap_or_default(),
+            is_empty: rendered.is_empty(),
             given: options.given(),
             projection,
             messages: rendered.messages,

@@ -25,9 +25,9 @@ use everturn_core::policy::OnOverflow;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
 use everturn_core::viewer::common_audience;
 use everturn_core::write::{SupersededBody, absent, not_open};
+use everturn_formats::provider::{self, NoMedia};
 use everturn_formats::wire::ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
 use everturn_store::TurnQuery;
-use everturn_views::context::Section;
 use futures_util::future::{BoxFuture, Either, select};
 use futures_util::{FutureExt, StreamExt};
 use serde::Deserialize;
@@ -395,10 +395,7 @@ impl Work {
             ..self.options.context.clone()
         };
         let context = self.conversation.contexts().build(&built)?;
-        if !context.included.iter().any(|block| matches!(block.section, Section::Tail | Section::Input)) {
-            let text = format!("{} has nothing to reply to; give some input", self.conversation.id());
-            return Err(Error::invalid("generate.nothing", text));
-        }
+        context.check_asks()?;
         if self.options.whole {
             context.check_whole()?;
         }
@@ -431,6 +428,7 @@ impl Work {
             }
             return Ok(Vec::new());
         }
+        self.check_first()?;
         let appended = self.asking.append_all(input.clone()).with(append.clone()).wait()?;
         if let (true, Some(last)) = (appended.repeated, appended.turns.last()) {
             let query = TurnQuery { after: Some(last.seq), limit: LOOK_BACK, ..TurnQuery::default() };
@@ -446,6 +444,19 @@ impl Work {
             }
         }
         Ok(appended.turns)
+    }
+
+    /// Refuses an input that says nothing where nothing was said before, so that it is not appended.
+    fn check_first(&self) -> Result<(), Error> {
+        let conversation = self.conversation.shared().journal.conversation(self.conversation.key())?;
+        if conversation.turns > 0 {
+            return Ok(());
+        }
+        let messages = self.options.input.iter().map(|turn| Raw::new(turn.message.clone()));
+        let messages = messages.collect::<Result<Vec<_>, _>>()?;
+        let input = provider::Input { system: &[], messages: &messages, media: &NoMedia };
+        let rendered = provider::render(self.options.context.provider, &input)?;
+        if rendered.is_empty() { Err(provider::nothing_to_reply_to()) } else { Ok(()) }
     }
 
     /// The items of the answer to generate anew, in reading order; none if none is asked for.

@@ -14,11 +14,12 @@ use crate::tenant::Tenant;
 use batch::Batch;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
-use everturn_core::conversation::{CheckpointRef, Conversation, Settings, SystemPrompt};
+use everturn_core::conversation::{CheckpointRef, Conversation, Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::METADATA_BYTES_MAX;
+use everturn_core::message;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Successor};
 use everturn_core::write::{Summarized, SupersededBody};
@@ -29,6 +30,7 @@ use everturn_views::speech;
 use everturn_views::state::Tool;
 use everturn_views::tokens::Family;
 use markers::Writing;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::BufRead;
 use std::ops::ControlFlow;
@@ -37,6 +39,8 @@ use std::ops::ControlFlow;
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Conversations of a file that are at work at the same time.
 const OPEN_MAX: usize = 200;
+/// Entries in which turns of an earlier import are looked for.
+const AHEAD_MAX: usize = 50;
 /// Problems that are told one by one.
 const PROBLEMS_MAX: usize = 100;
 /// Types of lines that are named where a file has no turns.
@@ -57,9 +61,11 @@ impl Tenant {
             tenant: self,
             format,
             targets: BTreeMap::new(),
+            other: None,
             met: BTreeSet::new(),
             brought: BTreeSet::new(),
-            deleted: BTreeMap::new(),
+            left_out: BTreeMap::new(),
+            has_deleted: false,
             waiting: 0,
             turns: 0,
             late: 0,
@@ -67,6 +73,11 @@ impl Tenant {
             kept: BTreeMap::new(),
         };
         let read = (|| {
+            let ahead: Vec<Result<Entry, Error>> = reader.by_ref().take(AHEAD_MAX).collect();
+            import.tell_apart(reader.threads(), &ahead)?;
+            for entry in ahead {
+                import.take(reader.threads(), entry?)?;
+            }
             while let Some(entry) = reader.next() {
                 import.take(reader.threads(), entry?)?;
                 progress(reader.lines());
@@ -86,11 +97,11 @@ impl Tenant {
         if more > 0 {
             problems.push(format!("and {more} more of the same kind"));
         }
-        problems.extend(import.deleted.values().cloned());
+        problems.extend(import.left_out.values().cloned());
         let hollow = import.leave_hollow();
         let met = import.met.iter().filter(|at| !hollow.contains(at));
-        let met: Vec<ConversationId> = met.map(|at| reader.threads()[*at].id).collect();
-        if met.is_empty() && !hollow.is_empty() && import.deleted.is_empty() {
+        let met: Vec<ConversationId> = met.map(|at| import.id(reader.threads(), *at)).collect();
+        if met.is_empty() && !hollow.is_empty() && import.left_out.is_empty() {
             let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
             let text = format!(
                 "a file of {format} without turns; nothing was imported ({}: {})",
@@ -103,8 +114,9 @@ impl Tenant {
             return Err(Error::invalid("import.no_turns", text));
         }
         let Some((first, linked)) = met.split_first() else {
-            if !import.deleted.is_empty() {
-                return Err(Error::conflict("import.deleted", in_short(&problems)));
+            if !import.left_out.is_empty() {
+                let code = if import.has_deleted { "import.deleted" } else { "import.archived" };
+                return Err(Error::conflict(code, in_short(&problems)));
             }
             let text = format!("nothing in the file could be read; {}", in_short(&problems));
             return Err(Error::invalid("import.nothing", text));
@@ -136,25 +148,28 @@ impl ConversationHandle {
         let fold = self.shared().fold(self.key(), head)?;
         let Some(first) = fold.tools.iter().map(|tool| tool.seq).min() else { return Ok(()) };
         let mut prompted = 0;
-        if watched {
-            let query = TurnQuery { after: Some(first), ..TurnQuery::default() };
-            self.each_turn(query, |turn| {
-                if speech::of_turn(&turn).role == Role::User {
-                    prompted = turn.seq;
+        let query = TurnQuery { after: Some(first), ..TurnQuery::default() };
+        self.each_turn(query, |turn| {
+            if speech::of_turn(&turn).role == Role::User {
+                prompted = turn.seq;
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let (over, last): (Vec<Tool>, Vec<Tool>) =
+            fold.tools.iter().cloned().partition(|tool| tool.seq < prompted);
+        let last = if watched { Vec::new() } else { last };
+        for (tools, reason) in
+            [(over, "the session went on without a result"), (last, "the session ends without a result")]
+        {
+            if !tools.is_empty() {
+                match self.abandon(&tools, None, Some(reason)) {
+                    // A conversation that was archived meanwhile is left as it is.
+                    Ok(_) | Err(Error::Conflict(_)) => {}
+                    Err(error) => return Err(error),
                 }
-                Ok(ControlFlow::Continue(()))
-            })?;
+            }
         }
-        let is_over = |tool: &&Tool| !watched || tool.seq < prompted;
-        let over: Vec<Tool> = fold.tools.iter().filter(is_over).cloned().collect();
-        if over.is_empty() {
-            return Ok(());
-        }
-        match self.abandon(&over, None, Some("the session went on without a result")) {
-            // An archived conversation is left as it is.
-            Ok(_) | Err(Error::Conflict(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+        Ok(())
     }
 }
 
@@ -179,18 +194,28 @@ struct Import<'a> {
     format: &'static str,
     /// One for each thread that is at work.
     targets: BTreeMap<usize, Target>,
+    /// The conversation of the first thread, if it is not the one that was imported from the file before.
+    other: Option<ConversationId>,
     /// The threads that have entries.
     met: BTreeSet<usize>,
     /// Conversations that were not in the store.
     brought: BTreeSet<ConversationId>,
-    /// The threads whose conversation was deleted, and what is said of that. It stays deleted.
-    deleted: BTreeMap<usize, String>,
+    /// The threads whose conversation was deleted or does not accept turns, and what is said of that. It stays as it is.
+    left_out: BTreeMap<usize, String>,
+    has_deleted: bool,
     /// Bytes in all batches.
     waiting: usize,
     turns: u64,
     late: u64,
     added: u64,
     kept: BTreeMap<String, u64>,
+}
+
+/// Whether an entry of the first thread is a turn that somebody said: many chats begin with the same instructions.
+fn is_speech(entry: &Entry) -> bool {
+    let EntryContent::Turn(said) = &entry.step else { return false };
+    let message: Value = serde_json::from_str(&said.message).unwrap_or_default();
+    entry.thread == 0 && message::role(&message).is_ok_and(|role| role != Role::System)
 }
 
 /// The conversation that a thread becomes.
@@ -209,6 +234,8 @@ struct Target {
     first: HashMap<u64, u64>,
     /// Place of the last marker.
     marker: Option<u64>,
+    /// Mark of the last title that an import gave.
+    titled: Option<String>,
     batch: Batch,
     /// Full batches before it, as long as it has had no turn.
     held: Vec<Batch>,
@@ -225,10 +252,43 @@ impl Target {
 }
 
 impl Import<'_> {
+    fn id(&self, threads: &[Thread], at: usize) -> ConversationId {
+        self.other.filter(|_| at == 0).unwrap_or(threads[at].id)
+    }
+
+    /// The conversation that a thread is a branch of, in the end.
+    fn root(&self, threads: &[Thread], at: usize) -> ConversationId {
+        match threads[at].branch {
+            Some(branch) => self.root(threads, branch.of),
+            None => self.id(threads, at),
+        }
+    }
+
+    /// The path of a file stands for a session that has no id. Where none of the file's first turns was imported from there
+    /// before, it is another conversation, which those turns identify.
+    fn tell_apart(&mut self, threads: &[Thread], ahead: &[Result<Entry, Error>]) -> Result<(), Error> {
+        let is_named = threads.first().is_none_or(|thread| thread.origin.session.is_some());
+        let names: Vec<u64> =
+            ahead.iter().flatten().filter(|entry| is_speech(entry)).map(|e| e.name).collect();
+        let Some(first) = names.first().filter(|_| !is_named) else { return Ok(()) };
+        self.open(threads, 0)?;
+        let Some(target) = self.targets.get(&0).filter(|target| target.conversation.is_some()) else {
+            return Ok(());
+        };
+        if !names.iter().any(|name| target.known.contains_key(name)) {
+            let mut bytes = [0; 16];
+            bytes.copy_from_slice(&Hash::of(format!("{}/{first:016x}", target.key.id).as_bytes()).0[..16]);
+            self.other = Some(ConversationId::from_bytes(bytes));
+            self.targets.remove(&0);
+            self.met.remove(&0);
+        }
+        Ok(())
+    }
+
     fn take(&mut self, threads: &[Thread], entry: Entry) -> Result<(), Error> {
         self.open(threads, entry.thread)?;
         let at = entry.thread;
-        if self.deleted.contains_key(&at) {
+        if self.left_out.contains_key(&at) {
             return Ok(());
         }
         match &entry.step {
@@ -267,9 +327,9 @@ impl Import<'_> {
                 batch.prompt = Some(prompt);
             }
             EntryContent::Event { body, .. } => self.event(at, entry.line, body, entry.at)?,
-            EntryContent::Compaction { summary, tokens_before, body, .. } => {
+            EntryContent::Compaction { summary, tokens_before, kept, body, .. } => {
                 self.event(at, entry.line, body, entry.at)?;
-                self.compaction(at, summary, tokens_before, entry.at)?;
+                self.compaction(at, summary, tokens_before, kept, entry.at)?;
             }
         }
         self.added += 1;
@@ -294,36 +354,42 @@ impl Import<'_> {
 
     /// Finds out what is in the store of a thread.
     fn open(&mut self, threads: &[Thread], at: usize) -> Result<(), Error> {
-        if self.targets.contains_key(&at) || self.deleted.contains_key(&at) {
+        if self.targets.contains_key(&at) || self.left_out.contains_key(&at) {
             return Ok(());
         }
         let missing =
             || Error::internal("import.thread", "an entry of a thread that the reader does not know");
-        let thread = threads.get(at).ok_or_else(missing)?.clone();
+        let mut thread = threads.get(at).ok_or_else(missing)?.clone();
+        thread.id = self.id(threads, at);
         let key = self.tenant.key(thread.id);
         let mut conversation = match self.tenant.shared().journal.index.conversation(&key) {
+            Ok(Conversation { id, state, .. }) if state != Lifecycle::Active => {
+                let text = format!("conversation {id} is {state}; left out");
+                self.left_out.insert(at, text);
+                return Ok(());
+            }
             Ok(conversation) => Some(conversation),
             Err(Error::NotFound(_)) => {
                 let stones = self.tenant.tombstones()?;
                 if let Some(stone) = stones.iter().find(|stone| stone.id == thread.id) {
                     let text =
                         format!("conversation {} was deleted on {}; left out", stone.id, stone.deleted);
-                    self.deleted.insert(at, text);
+                    self.left_out.insert(at, text);
+                    self.has_deleted = true;
                     return Ok(());
                 }
                 None
             }
             Err(error) => return Err(error),
         };
-        let mut root = thread.id;
+        let root = self.root(threads, at);
         if let Some(branch) = thread.branch {
             self.open(threads, branch.of)?;
-            if let Some(text) = self.deleted.get(&branch.of).filter(|_| conversation.is_none()) {
-                self.deleted.insert(at, text.clone());
+            if let Some(text) = self.left_out.get(&branch.of).filter(|_| conversation.is_none()) {
+                self.left_out.insert(at, text.clone());
                 return Ok(());
             }
             self.flush(branch.of)?;
-            root = self.target(branch.of)?.root;
             if conversation.is_none() {
                 conversation = Some(self.fork(&thread, branch.of, branch.before)?);
             }
@@ -337,6 +403,7 @@ impl Import<'_> {
             known: HashMap::new(),
             first: HashMap::new(),
             marker: None,
+            titled: None,
             batch: Batch::default(),
             held: Vec::new(),
             has_turns: false,
@@ -490,28 +557,44 @@ impl Import<'_> {
         self.target(at)?.batch.line(shared, &tenant, line, body, occurred_at)
     }
 
-    /// The program summarized what came before: the same happens here, with its words.
+    /// The program summarized what came before, up to the turns that it kept: the same happens here, with its words.
     fn compaction(
         &mut self,
         at: usize,
         summary: String,
         tokens_before: Option<u64>,
+        kept: Option<u64>,
         occurred_at: Option<Timestamp>,
     ) -> Result<(), Error> {
         self.flush(at)?;
         let shared = self.tenant.shared();
+        let kept = match kept.and_then(|name| self.targets.get(&at)?.known.get(&name).copied()) {
+            Some(version) => Some(self.turn_id(at, version)?),
+            None => None,
+        };
         let target = self.target(at)?;
         let Some(conversation) = &target.conversation else { return Ok(()) };
-        let query = TurnQuery { limit: 1, descending: true, whole_log: true, ..TurnQuery::default() };
+        let before = match kept.map(|turn| shared.journal.index.turn_in(&target.key, turn)) {
+            Some(Ok(first)) => Some(first.place),
+            // A line that is too long for a turn was kept aside.
+            None | Some(Err(Error::NotFound(_))) => None,
+            Some(Err(error)) => return Err(error),
+        };
+        let query = TurnQuery { before, limit: 1, descending: true, whole_log: true, ..TurnQuery::default() };
         let Some(last) = shared.journal.index.turns(&target.key, &query)?.pop() else { return Ok(()) };
         let previous = conversation.checkpoint;
         if previous.is_some_and(|previous| previous.through_seq >= last.seq) {
             return Ok(());
         }
         let (from_seq, before) = previous.map_or((1, 0), |at| (at.through_seq + 1, at.turns_before));
-        let turns = conversation.turns;
+        let mut turns = conversation.turns;
         let id = target.key.id;
         let chat = self.tenant.conversation(id);
+        let after = TurnQuery { after: Some(last.seq), whole_log: true, ..TurnQuery::default() };
+        chat.each_turn(after, |_| {
+            turns = turns.saturating_sub(1);
+            Ok(ControlFlow::Continue(()))
+        })?;
         let tokens_before = tokens_before.map_or_else(|| chat.tokens_since(previous, from_seq), Ok)?;
         let input_hash = Hash::of(summary.as_bytes());
         let checkpoint = Checkpoint { handoff_md: summary, ..Checkpoint::default() };

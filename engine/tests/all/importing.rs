@@ -4,7 +4,10 @@ pub mod faults;
 mod others;
 
 use crate::stage::{Short, Stage, memory, refused, turns_of};
-use everturn::{CompactOptions, Error, Everturn, HistoryQuery, Imported, NewTurn, Raw, Settings, Tenant};
+use everturn::{
+    CompactOptions, ContextOptions, Error, Everturn, HistoryQuery, Imported, Lifecycle, NewTurn, Raw,
+    Settings, Tenant,
+};
 use everturn_core::id::ConversationId;
 use everturn_core::message;
 use everturn_core::turn::Turn;
@@ -248,6 +251,138 @@ fn what_the_program_summarized_is_a_compaction() {
         .compact(CompactOptions { keep_last: Some(1), ..CompactOptions::default() });
     assert_eq!(compacted.unwrap().covers.turns, 1);
     scope.conversation(id).log().verify(None).unwrap();
+}
+
+/// Regression: a summary covered also the turns that the program had kept as they were.
+#[test]
+fn turns_that_the_program_kept_are_read_after_its_summary() {
+    let (_store, scope) = memory();
+    let mut claude = Claude::default();
+    claude.user("u1", None, "old question");
+    claude.say("a1", Some("u1"), "old answer");
+    claude.user("u2", Some("a1"), "which port?");
+    claude.say("a2", Some("u2"), "4711");
+    let kept = json!({"headUuid":"u2","anchorUuid":"s1","tailUuid":"a2"});
+    claude.push(
+        "b1",
+        None,
+        json!({"type":"system","subtype":"compact_boundary","logicalParentUuid":"a2",
+        "compactMetadata":{"trigger":"auto","preTokens":1000,"preservedSegment":kept}}),
+    );
+    claude.push(
+        "s1",
+        Some("b1"),
+        json!({"type":"user","isCompactSummary":true,"message":{"role":"user","content":"The summary."}}),
+    );
+    claude.user("u3", Some("a2"), "and the host?");
+    let line = |id: &str, parent: Option<&str>, rest: Value| {
+        let mut line = json!({"id":id,"parentId":parent,"timestamp":"2026-02-05T10:00:01Z"});
+        line.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        format!("{line}\n")
+    };
+    let message = |role: &str, text: &str| json!({"type":"message","message":{"role":role,"content":[{"type":"text","text":text}]}});
+    let pi = [
+        r#"{"type":"session","version":3,"id":"pi-2","timestamp":"2026-02-05T10:00:00Z","cwd":"/w/pi"}"#
+            .to_string()
+            + "\n",
+        line("1", None, message("user", "old question")),
+        line("2", Some("1"), message("assistant", "old answer")),
+        line("3", Some("2"), message("user", "which port?")),
+        line("4", Some("3"), message("assistant", "4711")),
+        line(
+            "5",
+            Some("4"),
+            json!({"type":"compaction","summary":"The summary.","firstKeptEntryId":"3","tokensBefore":100}),
+        ),
+        line("6", Some("5"), message("user", "and the host?")),
+    ];
+    for (format, file) in [("claude-code", claude.text()), ("pi", pi.concat())] {
+        let report = import(&scope, &file).unwrap();
+        assert_eq!(report.format, format);
+        let chat = scope.conversation(report.conversation.id);
+        let checkpoint = chat.get().unwrap().checkpoint.unwrap();
+        assert_eq!(checkpoint.turns_before, 2, "{format}");
+        let context = chat.contexts().build(&ContextOptions::new(4000)).unwrap();
+        let prompt = serde_json::to_string(&(&context.system, &context.messages)).unwrap();
+        for words in ["The summary.", "which port?", "4711", "and the host?"] {
+            assert!(prompt.contains(words), "{format}: {words} is missing in {prompt}");
+        }
+        assert!(!prompt.contains("old answer"), "{format}: {prompt}");
+        assert_eq!(import(&scope, &file).unwrap().added, 0);
+        chat.log().verify(None).unwrap();
+    }
+}
+
+/// Regression: a title that somebody gave was replaced by the next that the program made up.
+#[test]
+fn a_title_that_a_person_gave_stays() {
+    let stage = Stage::new();
+    let on_disk = stage.open();
+    let of_disk = on_disk.tenant("acme").unwrap();
+    let (_store, of_memory) = memory();
+    for scope in [of_memory, of_disk] {
+        let mut file = Claude::default();
+        file.user("u1", None, "first words");
+        let title = |text: &str| json!({"type":"ai-title","sessionId":"s-1","aiTitle":text});
+        let id = import(&scope, &file.text()).unwrap().conversation.id;
+        let titled = || scope.conversation(id).get().unwrap().title;
+        let rename = |title: Option<&str>| {
+            let settings = Settings { title: Some(title.map(str::to_string)), ..Settings::default() };
+            scope.conversation(id).update(settings).wait().unwrap();
+        };
+        assert_eq!(titled().as_deref(), Some("first words"));
+        for (given, made, expected) in [
+            (None, "made up", "made up"),
+            (None, "made up anew", "made up anew"),
+            (Some(Some("Mine")), "made up again", "Mine"),
+            (None, "and again", "Mine"),
+            (Some(None), "not without", "not without"),
+            (None, "still the program's", "still the program's"),
+        ] {
+            if let Some(title) = given {
+                rename(title);
+            }
+            file.other(title(made));
+            import(&scope, &file.text()).unwrap();
+            assert_eq!(titled().as_deref(), Some(expected), "{made}");
+        }
+    }
+}
+
+/// Regression: an archived conversation made every later import of its session fail.
+#[test]
+fn a_conversation_that_is_archived_is_left_out_until_it_is_active() {
+    let (_store, scope) = memory();
+    let mut file = Claude::default();
+    file.user("u1", None, "first");
+    let id = import(&scope, &file.text()).unwrap().conversation.id;
+    file.block("a1", Some("u1"), "msg_1", call("c1"), 1);
+    let state = |state: Lifecycle| scope.conversation(id).update(state).wait().unwrap();
+    state(Lifecycle::Archived);
+    refused(import(&scope, &file.text()), "import.archived", "is archived; left out");
+    state(Lifecycle::Active);
+    assert_eq!(import(&scope, &file.text()).unwrap().added, 1);
+    // And a call at the end of the file was not passed over: the file ends there.
+    let events = scope.conversation(id).log().read(0, 100).unwrap();
+    let abandoned = events.iter().find(|event| event.kind == "tool.abandoned").unwrap();
+    assert!(abandoned.text().unwrap().contains("the session ends without a result"));
+}
+
+/// Regression: a broken line took the id of the prompt behind it, which then was no turn.
+#[test]
+fn a_line_that_is_no_turn_leaves_its_id_to_one_that_is() {
+    let (_store, scope) = memory();
+    let mut file = Claude::default();
+    file.user("u1", None, "first");
+    file.push("u2", Some("u1"), json!({"type":"user","message":"error"}));
+    file.user("u2", Some("u1"), "caf\u{e9}");
+    file.user("u2", Some("u1"), "a third time");
+    file.say("a2", Some("u2"), "heard");
+    let report = import(&scope, &file.text()).unwrap();
+    let id = report.conversation.id;
+    assert_eq!(said(&scope, id), ["user first", "user caf\u{e9}", "assistant heard"]);
+    assert_eq!(kept(&scope, id), [file.lines[1].clone(), file.lines[3].clone()]);
+    assert_eq!(import(&scope, &file.text()).unwrap().added, 0);
 }
 
 #[test]

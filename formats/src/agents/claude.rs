@@ -18,7 +18,7 @@ use everturn_core::event::Visibility;
 use everturn_core::json::{Raw, quote};
 use everturn_core::turn::Tokens;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::BufRead;
 
 /// Lines that may come before one that names the session.
@@ -39,6 +39,8 @@ pub struct ClaudeCode {
     threads: Vec<Thread>,
     notes: Vec<Notes>,
     tree: Tree,
+    /// Ids of lines that are no turns.
+    silent: HashSet<u64>,
     /// The thread of a session, or of a subagent in it.
     homes: HashMap<(String, Option<String>), usize>,
     session: Option<String>,
@@ -58,6 +60,8 @@ struct Notes {
     rank: u8,
     /// Tokens before the last boundary.
     tokens_before: Option<u64>,
+    /// The first turn before that boundary that was kept as it was.
+    kept: Option<u64>,
 }
 
 enum Waiting {
@@ -119,6 +123,7 @@ impl ClaudeCode {
             threads: Vec::new(),
             notes: Vec::new(),
             tree: Tree::default(),
+            silent: HashSet::new(),
             homes: HashMap::new(),
             session: None,
             waiting: Vec::new(),
@@ -179,7 +184,7 @@ impl ClaudeCode {
         };
         let thread = self.tree.chain();
         self.threads.push(Thread { id, origin, branch: None });
-        self.notes.push(Notes { home: thread, bundle: None, rank: 0, tokens_before: None });
+        self.notes.push(Notes { home: thread, bundle: None, rank: 0, tokens_before: None, kept: None });
         self.homes.insert(key, thread);
         thread
     }
@@ -204,7 +209,7 @@ impl ClaudeCode {
             origin,
             branch: Some(Branch { of, before }),
         });
-        self.notes.push(Notes { home, bundle: None, rank: u8::MAX, tokens_before: None });
+        self.notes.push(Notes { home, bundle: None, rank: u8::MAX, tokens_before: None, kept: None });
         Some(thread)
     }
 
@@ -240,6 +245,14 @@ impl ClaudeCode {
             }
         };
         (home, found.filter(|found| self.notes[of(found)].home == home))
+    }
+
+    /// Records the position of a line, also under the id that it shares with one before it.
+    fn note(&mut self, name: u64, second: Option<u64>, thread: usize, depth: Option<u32>) {
+        self.tree.note(name, thread, depth);
+        if let Some(own) = second {
+            self.tree.moves(own, name);
+        }
     }
 
     fn event(&mut self, thread: usize, entry: Entry, out: &mut Vec<Entry>) {
@@ -342,15 +355,18 @@ impl Mapper for ClaudeCode {
         let parent = parent.map(|id| uuid(&id));
         let (home, found) = self.place(&line, &session, parent);
         let at = line.time("timestamp");
-        let repeated = own.is_some_and(|own| self.tree.has(own));
-        let name = match own.filter(|_| !repeated) {
-            Some(own) => own,
+        let kind = Kind::of(&line);
+        // The id of a line that is no turn is still free for one that is.
+        let second = own.filter(|own| !matches!(kind, Kind::Other) && self.silent.remove(own));
+        let repeated = second.is_none() && own.is_some_and(|own| self.tree.has(own));
+        let name = match second.map(|own| nth(own, 1)).or(own.filter(|_| !repeated)) {
+            Some(name) => name,
             None => {
                 let spelt = name_of(&["line", text]);
                 nth(spelt, self.tree.count(spelt))
             }
         };
-        let kind = if repeated { Kind::Other } else { Kind::of(&line) };
+        let kind = if repeated { Kind::Other } else { kind };
         let on = |found: Option<ParentAt>| match found {
             Some(ParentAt::On { chain, depth }) => Some((chain, Some(depth))),
             _ => None,
@@ -362,11 +378,12 @@ impl Mapper for ClaudeCode {
             Kind::Summary(message) => {
                 let (thread, _) = on(found).unwrap_or((home, None));
                 self.close(thread, out);
-                self.tree.note(name, thread, None);
+                self.note(name, second, thread, None);
                 let step = EntryContent::Compaction {
                     what: "user/compact_summary".into(),
                     summary: words(message.raw("content").unwrap_or_default()),
                     tokens_before: self.notes[thread].tokens_before.take(),
+                    kept: self.notes[thread].kept.take(),
                     body: made(text.to_string()),
                 };
                 out.push(Entry { thread, line: number, name, key: name, at, title: None, step });
@@ -376,13 +393,16 @@ impl Mapper for ClaudeCode {
                 let (thread, _) = on(found).unwrap_or((home, None));
                 let what = if repeated { "duplicate uuid".into() } else { what(&line) };
                 if own.is_some() && !repeated {
+                    self.silent.insert(name);
                     match parent.filter(|_| found.is_some()) {
                         Some(parent) => self.tree.alias(name, parent),
                         None => self.tree.note(name, thread, None),
                     }
                 }
-                if let Some(size) = line.object("compactMetadata").and_then(|data| data.number("preTokens")) {
-                    self.notes[thread].tokens_before = Some(size);
+                if let Some(data) = line.object("compactMetadata") {
+                    let head = data.object("preservedSegment").and_then(|segment| segment.text("headUuid"));
+                    self.notes[thread].tokens_before = data.number("preTokens");
+                    self.notes[thread].kept = head.and_then(|head| self.tree.turn_at(uuid(&head)));
                 }
                 let title = self.titled(thread, &line);
                 let step = EntryContent::Event { what, body: made(text.to_string()) };
@@ -404,19 +424,19 @@ impl Mapper for ClaudeCode {
             if id.as_deref().is_some_and(|id| bundle.is(id)) {
                 let depth = bundle.depth();
                 bundle.block(&line, &message, at);
-                self.tree.note(name, thread, depth);
+                self.note(name, second, thread, depth);
                 return;
             }
             if result {
                 self.tree.append(thread, depth, name, true);
-                self.tree.note(name, thread, None);
                 bundle.result(entry(thread, number, name, at, said(&line, &message, Vec::new())));
+                self.note(name, second, thread, None);
                 return;
             }
         }
         self.close(thread, out);
         let supersedes = self.tree.append(thread, depth, name, result);
-        self.tree.note(name, thread, None);
+        self.note(name, second, thread, None);
         let said = said(&line, &message, supersedes);
         let mut entry = entry(thread, number, name, at, said);
         if prompt && !line.is("isMeta") {

@@ -19,6 +19,7 @@ use everturn_core::json::{Raw, quote};
 use everturn_core::message;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Tokens};
+use everturn_views::speech;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -226,7 +227,13 @@ impl Mapper for Codex {
                 out.push(match summary.is_empty() {
                     true => entry(EntryContent::Event { what, body: body() }, None),
                     false => entry(
-                        EntryContent::Compaction { what, summary, tokens_before: None, body: body() },
+                        EntryContent::Compaction {
+                            what,
+                            summary,
+                            tokens_before: None,
+                            kept: None,
+                            body: body(),
+                        },
                         None,
                     ),
                 });
@@ -306,16 +313,20 @@ fn what(kind: &str, payload: &Line<'_>) -> String {
     }
 }
 
-/// Summary of a compaction, or the history that replaces everything before it.
+/// Summary of a compaction, with the history that replaces everything before it: what people said, word for word.
 fn summary(payload: &Line<'_>) -> String {
-    if let Some(message) = payload.text("message").filter(|message| !message.trim().is_empty()) {
-        return message.into_owned();
-    }
-    let mut out = String::new();
+    let message = payload.text("message").filter(|message| !message.trim().is_empty());
+    let mut out = message.as_deref().map(str::to_string).unwrap_or_default();
     let items: Vec<&RawValue> = payload.list("replacement_history").unwrap_or_default();
     for item in items.iter().filter_map(|item| Line::parse(item.get())) {
         let text = words(item.raw("content").unwrap_or_default());
-        if text.trim().is_empty() {
+        // The history ends with the summary itself, and begins with what the program says at every start.
+        let is_told = message.as_deref().is_some_and(|message| {
+            text.contains(message.trim())
+                || item.text("role").as_deref() != Some("user")
+                || speech::words(&text).is_err()
+        });
+        if text.trim().is_empty() || is_told {
             continue;
         }
         if out.len() + text.len() > SUMMARY_BYTES_MAX {

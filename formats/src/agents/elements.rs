@@ -44,6 +44,10 @@ impl<R: BufRead> Elements<R> {
         Elements { source, place: ParserState::Start, offset: 0, done: false }
     }
 
+    pub fn source(&self) -> &R {
+        &self.source
+    }
+
     /// Bytes of the file read so far.
     pub fn offset(&self) -> u64 {
         self.offset

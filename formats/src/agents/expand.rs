@@ -31,7 +31,12 @@ impl<R: BufRead> Expanded<R> {
         }
         let mut decoder = zstd::Decoder::with_buffer(Counted { source, bytes: 0 })?;
         decoder.window_log_max(WINDOW_LOG_MAX)?;
-        Ok(Expanded::Zstd(BufReader::new(Bounded { decoder, bytes: 0 })))
+        Ok(Expanded::Zstd(BufReader::new(Bounded { decoder, bytes: 0, is_cut: false })))
+    }
+
+    /// Whether it ended in the middle of a compressed frame.
+    pub fn is_cut(&self) -> bool {
+        matches!(self, Expanded::Zstd(source) if source.get_ref().is_cut)
     }
 }
 
@@ -89,6 +94,7 @@ impl<R: BufRead> BufRead for Counted<R> {
 pub struct Bounded<R: BufRead> {
     decoder: zstd::Decoder<'static, Counted<R>>,
     bytes: u64,
+    is_cut: bool,
 }
 
 impl<R: BufRead> Read for Bounded<R> {
@@ -96,7 +102,10 @@ impl<R: BufRead> Read for Bounded<R> {
         let read = match self.decoder.read(buffer) {
             Ok(read) => read,
             // A file that is still being written ends in the middle of a frame; its bytes so far were passed on.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.is_cut = true;
+                0
+            }
             Err(error) => return Err(error),
         };
         self.bytes += read as u64;

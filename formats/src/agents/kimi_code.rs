@@ -214,6 +214,7 @@ impl Mapper for KimiCode {
                         what: what.clone(),
                         summary: summary.into_owned(),
                         tokens_before: line.number("tokensBefore"),
+                        kept: None,
                         body: made(text.to_string()),
                     };
                     let at = time(&line);

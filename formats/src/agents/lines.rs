@@ -24,6 +24,10 @@ impl<R: BufRead> Lines<R> {
         Lines { source, buffer: Vec::new(), number: 0, offset: 0 }
     }
 
+    pub fn source(&self) -> &R {
+        &self.source
+    }
+
     /// Bytes of the file read so far.
     pub fn offset(&self) -> u64 {
         self.offset

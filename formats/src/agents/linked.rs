@@ -16,7 +16,7 @@ use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Tokens;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Reads the lines of one file.
 pub struct Linked {
@@ -25,6 +25,8 @@ pub struct Linked {
     tree: Tree,
     fallback: Option<String>,
     model: Option<String>,
+    /// Ids of lines that are no turns.
+    silent: HashSet<u64>,
     /// Whether the conversation has a title, and whether somebody gave it that name.
     titled: (bool, bool),
     /// A message of Qwen Code, of which further lines may follow.
@@ -41,7 +43,12 @@ struct Open {
 /// Kind of a line.
 enum What {
     Turn(Box<ParsedTurn>, Speaker),
-    Compaction { summary: String, tokens_before: Option<u64> },
+    /// A summary, and the id of the first line that was kept as it was.
+    Compaction {
+        summary: String,
+        tokens_before: Option<u64>,
+        kept: Option<u64>,
+    },
     Other,
 }
 
@@ -61,6 +68,7 @@ impl Linked {
             tree: Tree::default(),
             fallback,
             model: None,
+            silent: HashSet::new(),
             titled: (false, false),
             open: None,
         }
@@ -188,11 +196,14 @@ impl Mapper for Linked {
             return open.push(&line, said);
         }
         self.close(out);
-        let repeated = own.is_some_and(|own| self.tree.has(own));
+        let has_turn = !matches!(what, What::Other);
+        // The id of a line that is no turn is still free for one that is.
+        let second = own.filter(|own| has_turn && self.silent.remove(own));
+        let repeated = second.is_none() && own.is_some_and(|own| self.tree.has(own));
         if repeated {
             what = What::Other;
         }
-        let name = own.filter(|_| !repeated).unwrap_or_else(|| {
+        let name = second.map(|own| nth(own, 1)).or(own.filter(|_| !repeated)).unwrap_or_else(|| {
             let spelt = name_of(&["line", text]);
             nth(spelt, self.tree.count(spelt))
         });
@@ -212,6 +223,9 @@ impl Mapper for Linked {
                 let (thread, depth) = self.place(parent, name);
                 said.supersedes = self.tree.append(thread, depth, name, speaker == Speaker::Tool);
                 self.tree.note(name, thread, None);
+                if let Some(own) = second {
+                    self.tree.moves(own, name);
+                }
                 entry.thread = thread;
                 let parts = parts(&said.message)
                     .filter(|_| self.format == Format::Qwen && speaker == Speaker::Model && own.is_some());
@@ -221,11 +235,12 @@ impl Mapper for Linked {
                     None => out.push(entry),
                 }
             }
-            What::Compaction { summary, tokens_before } => {
+            What::Compaction { summary, tokens_before, kept } => {
                 (entry.thread, _) = self.place(parent, name);
                 self.tree.note(name, entry.thread, None);
-                entry.step =
-                    EntryContent::Compaction { what: kind(&line), summary, tokens_before, body: body() };
+                let kept = kept.and_then(|line| self.tree.turn_at(line));
+                let (what, body) = (kind(&line), body());
+                entry.step = EntryContent::Compaction { what, summary, tokens_before, kept, body };
                 out.push(entry);
             }
             What::Other => {
@@ -233,6 +248,7 @@ impl Mapper for Linked {
                     entry.thread = chain;
                 }
                 if let Some(own) = own.filter(|_| !repeated) {
+                    self.silent.insert(own);
                     match parent.filter(|parent| self.tree.has(*parent)) {
                         Some(parent) => self.tree.alias(own, parent),
                         None => self.tree.note(own, 0, None),
@@ -307,6 +323,7 @@ fn entry(line: &Line<'_>, format: Format) -> What {
         return What::Compaction {
             summary: summary.into_owned(),
             tokens_before: line.number("tokensBefore"),
+            kept: line.text("firstKeptEntryId").map(|id| name_of(&["id", &id])),
         };
     }
     let message = line.object("message").filter(|_| line.text("type").as_deref() == Some("message"));
@@ -422,7 +439,7 @@ fn compression(line: &Line<'_>) -> Option<What> {
     let first = Line::parse(payload.list("compressedHistory")?.first()?.get())?;
     let summary = Some(words(first.raw("parts")?)).filter(|summary| !summary.is_empty())?;
     let tokens_before = payload.object("info").and_then(|info| info.number("originalTokenCount"));
-    Some(What::Compaction { summary, tokens_before })
+    Some(What::Compaction { summary, tokens_before, kept: None })
 }
 
 /// A line of Copilot CLI.
@@ -473,6 +490,7 @@ fn copilot(line: &Line<'_>, model: Option<&str>) -> What {
                 Some(summary) => What::Compaction {
                     summary: summary.into_owned(),
                     tokens_before: data.number("preCompactionTokens"),
+                    kept: None,
                 },
                 None => What::Other,
             };

@@ -51,6 +51,10 @@ pub fn open<R: BufRead>(source: R, name: Option<&str>) -> Result<Opened<R>, Erro
     let mut source = Expanded::new(source).map_err(|error| unreadable(&error))?;
     let mut head = Vec::new();
     source.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(|error| unreadable(&error))?;
+    if source.is_cut() && head.is_empty() {
+        let text = "the compressed file is cut off, and nothing of it can be expanded; import it again once it is whole";
+        return Err(Error::invalid("import.cut_off", text));
+    }
     match detect::layout(&head) {
         Some((format, layout)) => Ok(Opened::Agent(Reader::new(format, layout, head, source, name))),
         None => Ok(Opened::Other(head, source)),
@@ -150,6 +154,14 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
+    fn is_cut(&self) -> bool {
+        let source = match &self.input {
+            Input::Lines(lines) => lines.source(),
+            Input::Value { elements, .. } => elements.source(),
+        };
+        source.get_ref().1.is_cut()
+    }
+
     /// Takes the problems found since the last call.
     pub fn problems(&mut self) -> Vec<Problem> {
         std::mem::take(&mut self.problems)
@@ -213,6 +225,10 @@ impl<R: BufRead> Reader<R> {
             }
             NextLine::End => {
                 self.done = true;
+                if self.is_cut() {
+                    let text = format!("the compressed file is cut off after its byte {offset}, expanded");
+                    self.problems.push(Problem { line: self.lines, text });
+                }
                 self.mapper.settle(&mut out);
             }
         }

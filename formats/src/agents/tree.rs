@@ -115,6 +115,17 @@ impl Tree {
         }
     }
 
+    /// The turn of a line, or the nearest to a line that is no part of one. It is the line's own or the one before it, but no
+    /// tool result, whose call would be missing.
+    pub fn turn_at(&self, line: u64) -> Option<u64> {
+        let ParentAt::On { chain, depth } = self.find(line)? else { return None };
+        let Chain { base, path, .. } = &self.chains[chain];
+        let at = depth.checked_sub(*base)? as usize;
+        let before = at.checked_sub(1).and_then(|at| path.get(at));
+        let turn = before.filter(|turn| turn.name == line || !turn.result).or(path.get(at));
+        turn.map(|turn| turn.name)
+    }
+
     /// A chain for the turns that a segment left behind, and the turn of the other chain before which it branches.
     /// `None` if there are too many.
     pub fn fork(&mut self, segment: u32) -> Option<(usize, u64)> {
@@ -156,6 +167,12 @@ impl Tree {
         let depth = depth.unwrap_or(*base + path.len() as u32);
         let segment = segments.last().copied().unwrap_or_default();
         self.known.entry(line).or_insert(Node { segment, depth });
+    }
+
+    /// Records that a line is at the position of another, though it was elsewhere before.
+    pub fn moves(&mut self, line: u64, to: u64) {
+        self.known.remove(&line);
+        self.alias(line, to);
     }
 
     /// Records that a line is at the position of another, wherever that is by now.

@@ -8,7 +8,7 @@ use super::models::{self, Chosen};
 use super::recorded::Recorder;
 use super::responses::{answer, now};
 use super::sse::{self, Feed, Steps};
-use super::target::render;
+use super::target::{check_content, check_results, render};
 use super::{ask, completions, tools};
 use crate::access::Writer;
 use crate::app::App;
@@ -115,6 +115,7 @@ fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Reque
     let to = model.provider();
     let tools = tools::convert(Provider::OpenaiChat, to, body.take("tools")?.unwrap_or_default())?;
     if to == Provider::OpenaiChat {
+        check_content(&messages).map_err(Refused::at("messages"))?;
         let extra = ask::rest(body, &[]);
         return Ok(Request { model: model.served.clone(), messages, tools, extra, ..Request::default() });
     }
@@ -123,7 +124,8 @@ fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Reque
     let temperature = body.take("temperature")?;
     let without: &[&str] = if tools.is_empty() { &["tool_choice", "parallel_tool_calls"] } else { &[] };
     let extra = extra(Provider::OpenaiChat, to, &ask::rest(body, without))?;
-    let (system, messages) = render(to, None, &messages)?;
+    check_results(&[], &messages.iter().collect::<Vec<_>>()).map_err(Refused::at("messages"))?;
+    let (system, messages) = render(to, None, &messages).map_err(Refused::at("messages"))?;
     let model = model.served.clone();
     Ok(Request { model, system, messages, tools, max_output_tokens, temperature, json: false, extra })
 }

@@ -19,6 +19,7 @@ use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::message::{self, Part};
 use everturn_core::pairing;
 use everturn_core::turn::{Status, Turn};
 use everturn_formats::provider::{self, Input, NoMedia, Section};
@@ -37,24 +38,31 @@ pub struct StartedResponse {
 /// Begins a generation that is stored.
 pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedResponse, Refused> {
     let (conversation, previous, input) = (ask.conversation, ask.previous.clone(), ask.input.clone());
-    let finding = scope.clone();
+    let (finding, provider, echo) = (scope.clone(), model.provider(), ask.echo.clone());
+    let mut options = options(ask, model)?;
     let (target, turns) = blocking(move || {
         let target = match (conversation, previous) {
             (Some(id), _) => Target { id, expected: None, after: None, own: false },
             (None, Some(previous)) => continue_after(&finding, &previous)?,
-            (None, None) => Target { id: hide(&finding, None)?, expected: None, after: None, own: true },
+            (None, None) => {
+                let turns = new_input(&finding, None, &input)?;
+                render(provider, None, &messages_of(&turns)?)?;
+                let id = hide(&finding, None)?;
+                return Ok((Target { id, expected: None, after: None, own: true }, turns));
+            }
         };
-        let turns = new_input(&finding, Some((target.id, None)), &input)?;
-        Ok((target, turns))
+        match new_input(&finding, Some((target.id, None)), &input) {
+            Ok(turns) => Ok((target, turns)),
+            Err(error) => {
+                if target.own {
+                    finding.conversation(target.id).delete("its response could not begin").wait()?;
+                }
+                Err(error)
+            }
+        }
     })
     .await?;
-    let kept = StoredRequest {
-        model: model.asked.clone(),
-        echo: ask.echo.clone(),
-        conversation: ask.conversation,
-        inputs: turns.len(),
-    };
-    let mut options = options(ask, model)?;
+    let kept = StoredRequest { model: model.asked.clone(), echo, conversation, inputs: turns.len() };
     options.metadata = BTreeMap::from([(KEY.to_string(), Raw::of(&kept)?)]);
     options.append.expected_seq = target.expected;
     options.input = turns;
@@ -215,8 +223,12 @@ fn new_input(
     Ok(new.into_iter().map(|raw| NewTurn::message(raw.get())).collect())
 }
 
+fn messages_of(turns: &[NewTurn]) -> Result<Vec<Raw>, Error> {
+    turns.iter().map(|turn| Raw::new(turn.message.clone())).collect()
+}
+
 /// Refuses a tool result without its call: no provider accepts one, and the model would never see it.
-fn check_results(known: &[Turn], new: &[&Raw]) -> Result<(), Error> {
+pub fn check_results(known: &[Turn], new: &[&Raw]) -> Result<(), Error> {
     let said = known.iter().filter_map(Turn::value);
     let all: Vec<Value> = said.chain(new.iter().filter_map(|raw| raw.read())).collect();
     let from = all.len() - new.len().min(all.len());
@@ -230,8 +242,8 @@ fn check_results(known: &[Turn], new: &[&Raw]) -> Result<(), Error> {
         None => Ok(()),
         Some(id) => {
             let text = format!(
-                "no tool call found for the output with call_id {:?}; send the call before it, or continue the \
-                 response that has it",
+                "no tool call found for the output with call_id {:?}; send the call before it, or continue \
+                 where it was made",
                 clip(id)
             );
             Err(Error::invalid("tool_call_not_found", text))
@@ -323,15 +335,8 @@ pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Resul
     let (system, messages) = blocking(move || {
         let before = previous.map(|previous| end_of(&reading, &previous)).transpose()?;
         let place = before.as_ref().map(|(turn, end)| (turn.conversation, Some(*end)));
-        let turns = new_input(&reading, place, &input)?.into_iter();
-        let messages = turns.map(|turn| Raw::new(turn.message)).collect::<Result<Vec<_>, _>>()?;
+        let messages = messages_of(&new_input(&reading, place, &input)?)?;
         let Some((turn, end)) = before else {
-            if messages.is_empty() {
-                return Err(Error::invalid(
-                    "generate.nothing",
-                    "there is nothing to reply to; give some input",
-                ));
-            }
             return render(provider, context.instructions.as_deref(), &messages);
         };
         context.token_budget = most.saturating_sub(max_output_tokens.unwrap_or(most / 4)).max(1);
@@ -340,6 +345,7 @@ pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Resul
         context.provider = provider;
         context.model = Some(served);
         let built = reading.conversation(turn.conversation).contexts().build(&context)?;
+        built.check_asks()?;
         if whole {
             built.check_whole()?;
         }
@@ -358,7 +364,16 @@ pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Resul
     })
 }
 
-/// Messages of any shape for a provider, with instructions before them.
+/// Refuses messages without any content, where they are passed on as they came.
+pub fn check_content(messages: &[Raw]) -> Result<(), Error> {
+    let is_empty = |raw: &Raw| {
+        let message: Value = raw.read().unwrap_or_default();
+        message::parts(&message).iter().all(|part| matches!(part, Part::Text(text) if text.trim().is_empty()))
+    };
+    if messages.iter().all(is_empty) { Err(provider::nothing_to_reply_to()) } else { Ok(()) }
+}
+
+/// Messages of any shape for a provider, with instructions before them. Refused if nothing of them is left.
 pub fn render(
     provider: Provider,
     instructions: Option<&str>,
@@ -367,5 +382,8 @@ pub fn render(
     let system: Vec<Section<'_>> =
         instructions.map(|text| Section { name: "instructions", text }).into_iter().collect();
     let rendered = provider::render(provider, &Input { system: &system, messages, media: &NoMedia })?;
+    if rendered.is_empty() {
+        return Err(provider::nothing_to_reply_to());
+    }
     Ok((rendered.system, rendered.messages))
 }

@@ -329,6 +329,9 @@ async fn each_case_over_a_websocket() {
         // websocket-previous-response-not-found
         let missing = json!({"id": "resp_openresponses_missing"});
         socket.refused(after(&missing, json!("x")), "previous_response_not_found").await;
+        for input in [Value::Null, json!([]), json!([{"role": "user", "content": []}])] {
+            socket.refused(json!({"model": model, "input": input}), "generate.nothing").await;
+        }
         // websocket-failed-continuation-evicts-cache
         let first = check_stream(&socket.ask(body(json!("The word is ember."))).await, "ember");
         let output = json!({"type": "function_call_output", "call_id": "call_missing", "output": "?"});

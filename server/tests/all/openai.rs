@@ -210,6 +210,73 @@ async fn a_thread_is_refused_as_anthropics_package_expects() {
     stage.stop().await;
 }
 
+/// Regression: messages of which nothing was left in the model's format were sent as an empty list.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_never_asked_with_an_empty_prompt() {
+    let (provider, stage, scope) = stage_and_scope().await;
+    let (user, assistant) = (
+        |content: Value| json!({"role": "user", "content": content}),
+        |content: Value| json!({"role": "assistant", "content": content}),
+    );
+    let orphan = json!({"type": "tool_result", "tool_use_id": "q1", "content": "orphan"});
+    let empty = [
+        json!([user(json!([]))]),
+        json!([user(json!(""))]),
+        json!([user(json!([{"type": "text", "text": ""}]))]),
+    ];
+    let thinking = json!([assistant(json!([{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]))]);
+    let lost = [
+        json!([user(json!([orphan]))]),
+        json!([user(json!([orphan, {"type": "text", "text": "and words"}]))]),
+    ];
+    for model in ["chat", "responses", "claude"] {
+        let foreign = model != "claude";
+        let more = lost.iter().chain([&thinking]).filter(|_| foreign);
+        for messages in empty.iter().chain(more) {
+            let body = json!({"model": model, "max_tokens": 9, "messages": messages});
+            let refused = stage.post("/v1/messages", &body, 400).await;
+            assert_eq!(refused["error"]["type"], "invalid_request_error", "{model}: {messages}");
+            assert_eq!(refused["type"], "error");
+        }
+        let tool = json!([{"role": "tool", "tool_call_id": "q1", "content": "orphan"}, user(json!("words"))]);
+        for messages in empty.iter().chain([&tool].into_iter().filter(|_| model != "chat")) {
+            for store in [false, true] {
+                let body = json!({"model": model, "messages": messages, "store": store});
+                let refused = stage.post("/v1/chat/completions", &body, 400).await;
+                assert_eq!(refused["error"]["param"], "messages", "{model}: {refused}");
+            }
+        }
+        let reasoning = json!([{"type": "reasoning", "id": "rs_1", "summary": []}]);
+        let output = json!([{"type": "function_call_output", "call_id": "q1", "output": "?"}]);
+        let inputs = [json!([]), json!(""), Value::Null, reasoning, output];
+        for input in inputs.iter().chain(&empty) {
+            for store in [false, true] {
+                let body = json!({"model": model, "input": input, "store": store});
+                let refused = stage.post("/v1/responses", &body, 400).await;
+                assert_eq!(refused["error"]["type"], "invalid_request_error", "{model}: {input}");
+            }
+        }
+        let conversation = stage.conversation().await;
+        let turns = format!("/api/v1/conversations/{conversation}/turns");
+        let silent = [&lost[0], &thinking]
+            .into_iter()
+            .filter(|_| foreign)
+            .map(|messages| (messages, "generate.nothing"));
+        for (messages, code) in empty.iter().map(|messages| (messages, "turn.empty")).chain(silent) {
+            let body = json!({"model": model, "input": messages});
+            let refused =
+                stage.post(&format!("/api/v1/conversations/{conversation}/generate"), &body, 400).await;
+            assert_eq!(refused["code"], code, "{refused}");
+            assert_eq!(stage.get(&turns, 200).await["data"], json!([]));
+        }
+        scope.conversation(conversation.parse().unwrap()).delete("test").await.unwrap();
+    }
+    assert_eq!(provider.seen(), Vec::<Value>::new(), "no model was asked");
+    // And nothing is left of what was refused, in any list.
+    assert_eq!(stage.get("/api/v1/conversations", 200).await["data"], json!([]));
+    stage.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn embeddings_of_tokens_are_those_of_their_text() {
     let (provider, stage) = stage().await;

@@ -28,6 +28,14 @@ struct Marker {
     /// Place of the marker before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     previous: Option<u64>,
+    /// Mark of the title that the batch gave the conversation: see [`title_mark`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+}
+
+/// Start of a title's hash: enough to know it again, and not its words.
+fn title_mark(title: &str) -> String {
+    Hash::of(title.as_bytes()).to_string()[..DIGITS].to_string()
 }
 
 /// A batch that is being written.
@@ -40,11 +48,13 @@ pub(super) struct Writing {
 
 /// Digits of a name.
 const DIGITS: usize = 16;
+/// Events that creating a conversation begins with: its system prompt and its settings.
+const FIRST_EVENTS: usize = 2;
 /// Attempts to append while others write into the same conversation.
 const ATTEMPTS: usize = 5;
 
 impl Marker {
-    fn new(format: &str, names: &[(u64, u64)], previous: Option<u64>) -> Marker {
+    fn new(format: &str, names: &[(u64, u64)], previous: Option<u64>, title: Option<String>) -> Marker {
         let (mut keys, mut versions) = (String::new(), String::new());
         for (name, key) in names {
             match name == key {
@@ -52,7 +62,7 @@ impl Marker {
                 false => versions += &format!("{name:016x}{key:016x}"),
             }
         }
-        Marker { format: format.to_string(), keys, versions, previous }
+        Marker { format: format.to_string(), keys, versions, previous, title }
     }
 
     /// Notes what it says. Newer markers were read before.
@@ -74,6 +84,7 @@ impl Marker {
         for name in self.keys.as_bytes().chunks_exact(DIGITS).filter_map(number) {
             note(name, name);
         }
+        target.titled = target.titled.take().or_else(|| self.title.clone());
     }
 }
 
@@ -108,6 +119,14 @@ impl Import<'_> {
                 }
                 None => None,
             };
+        }
+        if target.titled.is_none() {
+            // Earlier versions marked no titles: that of the first import counts.
+            let first = log.events(&target.key, 0, FIRST_EVENTS)?;
+            let created = first.iter().find(|event| event.kind == kind::CREATED);
+            let title =
+                created.and_then(|event| event.read::<Settings>()).and_then(|settings| settings.title);
+            target.titled = title.flatten().as_deref().map(title_mark);
         }
         Ok(())
     }
@@ -165,14 +184,15 @@ impl Import<'_> {
         }
         let shared = self.tenant.shared();
         let prepared = (|| {
-            let marker = Marker::new(self.format, &target.batch.names, target.marker);
-            let marker = shared.draft(kind::IMPORT_FINISHED, &marker)?;
             let mode = target.conversation.as_ref().map(redaction_mode).unwrap_or_default();
             let mut settings = self.settings(target)?.redacted(mode)?;
             let first = match &target.conversation {
                 None => self.tenant.setting_drafts(kind::CREATED, &settings)?,
                 Some(conversation) => {
-                    let title = settings.title.take().filter(|title| *title != conversation.title);
+                    // A title that somebody else gave stays.
+                    let here = conversation.title.as_deref().map(title_mark);
+                    let is_ours = here.is_none() || here == target.titled;
+                    let title = settings.title.take().filter(|title| is_ours && *title != conversation.title);
                     let here = conversation.system_prompt.map(|prompt| prompt.sha256);
                     let system_prompt = settings.system_prompt.take();
                     let system_prompt =
@@ -183,7 +203,12 @@ impl Import<'_> {
                     drafts.transpose()?.unwrap_or_default()
                 }
             };
-            Ok((first, marker))
+            if let Some(title) = settings.title.as_ref().and_then(Option::as_deref) {
+                target.titled = Some(title_mark(title));
+            }
+            let title = settings.title.as_ref().and_then(|_| target.titled.clone());
+            let marker = Marker::new(self.format, &target.batch.names, target.marker, title);
+            Ok((first, shared.draft(kind::IMPORT_FINISHED, &marker)?))
         })();
         let batch = std::mem::take(&mut target.batch);
         self.waiting = self.waiting.saturating_sub(batch.bytes);

@@ -33,6 +33,66 @@ fn rollout() -> Vec<String> {
     ]
 }
 
+/// Regression: another chat that was written to the path of the first was appended to it, and renamed it.
+#[test]
+fn another_chat_at_the_same_path_is_another_conversation() {
+    let (_store, scope) = memory();
+    let chat = |texts: &[&str]| {
+        let said = |(n, text): (usize, &&str)| json!({"role": if n % 2 == 0 { "user" } else { "assistant" }, "content": text});
+        let system = json!({"role":"system","content":"Be brief."});
+        let messages: Vec<_> = std::iter::once(system).chain(texts.iter().enumerate().map(said)).collect();
+        let options = ImportOptions { name: Some("/chats/chat.json"), watched: false };
+        let file = serde_json::to_string(&messages).unwrap();
+        scope.import_with(options, file.as_bytes(), &mut |_| {}).unwrap()
+    };
+    let first = chat(&["where is it?", "here"]).conversation.id;
+    let second = chat(&["how much?", "four"]);
+    assert_ne!(second.conversation.id, first);
+    assert_eq!(second.conversation.title.as_deref(), Some("how much?"));
+    assert_eq!(scope.conversation(first).get().unwrap().title.as_deref(), Some("where is it?"));
+    // Each goes on where it ended, also where its beginning has been cut away or changed.
+    for (texts, id, added) in [
+        (&["how much?", "four", "why?"][..], second.conversation.id, 1),
+        (&["where is it?", "here", "thanks"], first, 1),
+        (&["Where is it?", "here", "thanks"], first, 1),
+        (&["where is it?", "here", "thanks"], first, 0),
+    ] {
+        let report = chat(texts);
+        assert_eq!((report.conversation.id, report.added), (id, added), "{texts:?}");
+    }
+    assert_eq!(said(&scope, second.conversation.id)[1..], ["user how much?", "assistant four", "user why?"]);
+}
+
+/// Regression: with a summary, the prompts that Codex kept word for word were left out.
+#[test]
+fn prompts_that_codex_kept_are_in_the_checkpoint() {
+    let line = |kind: &str, payload: serde_json::Value| {
+        json!({"timestamp":"2026-01-02T03:04:05.678Z","type":kind,"payload":payload}).to_string()
+    };
+    let user =
+        |text: &str| json!({"type":"message","role":"user","content":[{"type":"input_text","text":text}]});
+    let context = "<environment_context>\n  <cwd>/w</cwd>\n</environment_context>";
+    let lines = [
+        line("session_meta", json!({"id":"cx-7","cwd":"/w","cli_version":"0.60.0"})),
+        line("response_item", user("the port is 4711")),
+        line(
+            "response_item",
+            json!({"type":"message","role":"assistant","content":[{"type":"output_text","text":"noted"}]}),
+        ),
+        line(
+            "compacted",
+            json!({"message":"They noted a port.","replacement_history":[
+            user(context), user("the port is 4711"), user("Another model began this. They noted a port.")]}),
+        ),
+        line("response_item", user("which port?")),
+    ];
+    let (_store, scope) = memory();
+    let id = import(&scope, &format!("{}\n", lines.join("\n"))).unwrap().conversation.id;
+    let transcript: serde_json::Value =
+        serde_json::from_str(&scope.conversation(id).transcript().unwrap()).unwrap();
+    assert_eq!(transcript["summary"], "They noted a port.\n\nuser: the port is 4711");
+}
+
 #[test]
 fn a_session_of_codex_is_one_conversation_with_its_items_byte_for_byte() {
     let lines = rollout();
