@@ -5,7 +5,9 @@ use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work}
 use everturn::{Change, ForkOptions, HistoryEntry, HistoryQuery, ListQuery, NewConversation, Tenant};
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
-use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings, SystemPrompt, Tombstone};
+use everturn_core::conversation::{
+    Conversation, Lifecycle, Retention, Settings, SystemPrompt, Tombstone, fork_title,
+};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::message::{self, Part};
@@ -162,11 +164,20 @@ impl Operation for ListConversations {
 }
 
 /// A conversation as the asker may see it, with a preview if it has no title.
-fn previewed(asker: &Asker, mut conversation: Conversation) -> Result<Conversation, Error> {
-    if conversation.title.is_none() && !asker.is_counter() {
-        conversation.preview = preview(&asker.tenant, conversation.id)?;
-    }
+fn previewed(asker: &Asker, conversation: Conversation) -> Result<Conversation, Error> {
+    let conversation = match asker.is_counter() {
+        true => conversation,
+        false => with_preview(&asker.tenant, conversation)?,
+    };
     Ok(asker.shown(conversation))
+}
+
+/// A conversation with a preview if it has no title. Blocks.
+fn with_preview(tenant: &Tenant, mut conversation: Conversation) -> Result<Conversation, Error> {
+    if conversation.title.is_none() {
+        conversation.preview = preview(tenant, &conversation)?;
+    }
+    Ok(conversation)
 }
 
 /// Number of turns that are searched for a preview, and read at once: usually the first or second has it.
@@ -177,9 +188,17 @@ const PREVIEW_CHARS_MAX: usize = 80;
 /// Number of characters that it is cut from: a secret is masked only where it is read whole.
 const PREVIEW_CHARS_READ: usize = 4096;
 
-/// The beginning of what a person said first, for a conversation without a title. Secrets are masked: a list shows them to
-/// whoever looks for something else. Blocks.
-pub fn preview(tenant: &Tenant, id: ConversationId) -> Result<Option<String>, Error> {
+/// The beginning of what a person said first, for a conversation without a title. That of a fork says so, since its parent
+/// begins the same. Secrets are masked: a list shows them to whoever looks for something else. Blocks.
+pub fn preview(tenant: &Tenant, conversation: &Conversation) -> Result<Option<String>, Error> {
+    let said = first_said(tenant, conversation.id)?;
+    Ok(match conversation.parent {
+        Some(parent) => Some(fork_title(&said.unwrap_or_default(), parent.at_seq).trim_start().to_string()),
+        None => said,
+    })
+}
+
+fn first_said(tenant: &Tenant, id: ConversationId) -> Result<Option<String>, Error> {
     let mut query = HistoryQuery { limit: PREVIEW_PAGE, ..HistoryQuery::default() };
     for _ in 0..PREVIEW_TURNS_MAX / PREVIEW_PAGE {
         let page = match tenant.conversation(id).history(query.clone()) {
@@ -360,10 +379,10 @@ impl Operation for ChangeConversation {
             Change { settings, state: self.state, reason: self.reason, expected_seq: self.expected_seq };
         if erases {
             // What is summarized already is erased at once.
-            return asker.blocking(move |_| chat.update(change).wait()).await;
+            return asker.blocking(move |tenant| with_preview(tenant, chat.update(change).wait()?)).await;
         }
         asker.committed(chat.update(change)).await?;
-        asker.blocking(move |_| chat.get()).await
+        asker.blocking(move |tenant| with_preview(tenant, chat.get()?)).await
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -430,7 +449,7 @@ impl Operation for ForkConversation {
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
         let options = ForkOptions { at_seq: self.at_seq, idempotency_key: self.idempotency_key };
-        asker.conversation(&self.conversation)?.fork(options).wait()?.get()
+        with_preview(&asker.tenant, asker.conversation(&self.conversation)?.fork(options).wait()?.get()?)
     }
 
     fn tag(answer: &Conversation) -> Option<String> {

@@ -7,10 +7,12 @@ use everturn_core::asset::Asset;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::Event;
 use everturn_core::fact::Fact;
+use everturn_core::id::TurnId;
 use everturn_core::message::{self, Part};
 use everturn_core::misleading::visible;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
+use everturn_views::context::GivenUp;
 use everturn_views::speech::{self, Speech};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -57,8 +59,27 @@ pub struct Detail {
     pub ids: bool,
 }
 
-/// The tools of the calls that were shown, by the ids of the calls. Most results do not name their tool.
-pub type Called = HashMap<String, String>;
+/// Calls of the turns that are shown.
+#[derive(Default)]
+pub struct Called {
+    /// Tools, by the ids of the calls: most results do not name theirs.
+    pub tools: HashMap<String, String>,
+    /// Calls that were given up, with their turns where they have no id.
+    pub given_up: Vec<(Option<TurnId>, GivenUp)>,
+}
+
+impl Called {
+    /// A line about a call that was given up.
+    fn given_up(&self, turn: TurnId, id: Option<&str>, name: &str) -> Option<String> {
+        let is_it = |(of, given_up): &&(Option<TurnId>, GivenUp)| match &given_up.id {
+            Some(given_up) => id == Some(given_up),
+            None => id.is_none() && *of == Some(turn) && given_up.name == name,
+        };
+        let (_, given_up) = self.given_up.iter().find(is_it)?;
+        let why = given_up.reason.as_ref().map(|reason| format!(": {}", one_line(reason)));
+        Some(format!("  {DIM}✗ given up{}{DIM:#}\n", why.unwrap_or_default()))
+    }
+}
 
 /// A turn: actor, time, content.
 pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut Called) -> String {
@@ -88,7 +109,7 @@ pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut Called) 
     } else if turn.hidden && turn.message.is_none() {
         let _ = writeln!(out, "  {DIM}‹private›{DIM:#}");
     } else if let Some(value) = turn.value() {
-        out.push_str(&body(&value, speech.role, turn.actor.as_deref(), assets, detail.full, called));
+        out.push_str(&body(turn, &value, speech.role, assets, detail.full, called));
     } else if let Some(raw) = &turn.message {
         out.push_str(&indented(raw.get()));
     } else if let Some(partial) = &turn.partial {
@@ -112,18 +133,18 @@ pub fn head(speech: Speech, actor: Option<&str>, at: Timestamp, seq: u64) -> Str
 }
 
 fn body(
+    turn: &Turn,
     message: &Value,
     role: Role,
-    actor: Option<&str>,
     assets: &[Asset],
     full: bool,
     called: &mut Called,
 ) -> String {
     let mut out = String::new();
     let result = |called: &Called, id: Option<&str>, name: Option<&str>, text: &str| {
-        let tool = id.and_then(|id| called.get(id)).map(String::as_str).or(name);
+        let tool = id.and_then(|id| called.tools.get(id)).map(String::as_str).or(name);
         // The head of the turn names the actor.
-        let tool = tool.filter(|tool| actor != Some(*tool));
+        let tool = tool.filter(|tool| turn.actor.as_deref() != Some(*tool));
         folded("←", &format!("{}{text}", tool.map(|tool| format!("{tool}: ")).unwrap_or_default()), full)
     };
     let blocks = message["content"].as_array();
@@ -138,17 +159,26 @@ fn body(
                 let (id, name) = (message["tool_call_id"].as_str(), message["name"].as_str());
                 out.push_str(&result(called, id, name, &output(text)));
             }
+            Part::Text(text) if role == Role::User => match speech::told(text) {
+                (Some((kind, before)), words) => {
+                    let before = speech::without_tags(before);
+                    out.push_str(&folded("←", &format!("{kind}: {before}"), full));
+                    out.push_str(&indented(words));
+                }
+                (None, _) => out.push_str(&indented(text)),
+            },
             Part::Text(text) => out.push_str(&indented(text)),
             Part::Thinking { text, .. } => {
                 out.push_str(&folded("✻", text.unwrap_or("(hidden reasoning)"), full))
             }
             Part::Call { id, name, arguments } => {
                 if let Some(id) = id {
-                    called.insert(id.to_string(), name.to_string());
+                    called.tools.insert(id.to_string(), name.to_string());
                 }
                 // A search by the provider itself has its query there.
                 let arguments = arguments.or_else(|| block.get("action"));
                 out.push_str(&folded("→", &call(name, arguments), full));
+                out.extend(called.given_up(turn.id, id, name));
             }
             Part::Result { id, name, content } => {
                 let text = content.map(|value| value.as_str().map_or_else(|| plain(value), output));
@@ -168,7 +198,7 @@ fn body(
             Part::Other(kind) if kind.ends_with("tool_use") && block["name"].is_string() => {
                 let name = block["name"].as_str().unwrap_or(kind);
                 if let Some(id) = block["id"].as_str() {
-                    called.insert(id.to_string(), name.to_string());
+                    called.tools.insert(id.to_string(), name.to_string());
                 }
                 out.push_str(&folded("→", &call(name, block.get("input")), full));
             }
@@ -217,7 +247,8 @@ fn folded(mark: &str, text: &str, full: bool) -> String {
     if full {
         return indented(&format!("{mark} {text}"));
     }
-    let line = one_line(text);
+    let line: Vec<String> = text.lines().map(one_line).filter(|line| !line.is_empty()).collect();
+    let line = line.join(" ⏎ ");
     let start = clipped(&line, FOLDED_CHARS);
     // Whatever fits on the line is whole.
     let more = match start == line {

@@ -158,6 +158,12 @@ pub struct Settings {
     /// On creation by `fork`: the parent's last budget action before the fork point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetRef>,
+    /// On creation by `fork`: time of the first inherited turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub began: Option<Timestamp>,
+    /// On creation by `fork`: time of the last inherited turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_said: Option<Timestamp>,
     /// On creation by importing a transcript value: its other fields, kept for export.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub transcript: BTreeMap<String, Raw>,
@@ -298,7 +304,8 @@ pub struct Conversation {
     /// Title for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Beginning of what a person said first, where there is no title. Only where conversations are read or listed.
+    /// Beginning of what a person said first, where there is no title; of a fork, it says so. Only where conversations are
+    /// read or listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
     /// Every actor that has spoken.
@@ -311,10 +318,11 @@ pub struct Conversation {
     pub created: Timestamp,
     /// Time of the last event.
     pub updated: Timestamp,
-    /// Time of the first turn, inherited ones aside, as its author or importer states it.
+    /// Time of the first turn, as its author or importer states it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub began: Option<Timestamp>,
-    /// Time of the latest turn, inherited ones aside, as its author or importer states it.
+    /// Time of the latest turn, as its author or importer states it. Of a fork without turns of its own, that of the last
+    /// inherited one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_said: Option<Timestamp>,
     /// The last turn that a checkpoint covers.
@@ -412,9 +420,9 @@ impl Conversation {
         self.last_said = self.last_said.max(Some(at));
     }
 
-    /// The program that it was imported from or that recorded it.
+    /// The program that it was imported from or that recorded it. A list of messages may be of any.
     pub fn agent(&self) -> Option<String> {
-        self.named("agent").or_else(|| self.origin().format)
+        self.named("agent").or_else(|| self.origin().format.filter(|format| format != "messages"))
     }
 
     /// Whether it was begun for a chain of responses and never named: it is not the last one that somebody had.
@@ -518,6 +526,7 @@ impl Conversation {
             self.set_checkpoint(Some(checkpoint));
         }
         self.budget = settings.budget.or(self.budget);
+        settings.began.into_iter().chain(settings.last_said).for_each(|at| self.note_turn(at));
     }
 
     /// Time at which it is due for deletion.

@@ -24,11 +24,13 @@ use crate::provider::{Media, Provider};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, SystemPrompt};
 use everturn_core::event::{Event, Visibility};
+use everturn_core::id::TurnId;
 use everturn_core::message::{self, Part};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
 use everturn_core::viewer::without_private;
 use everturn_views::compaction::{self, CompactionBody};
+use everturn_views::context::GivenUp;
 use everturn_views::speech;
 use std::io::Write;
 
@@ -54,6 +56,8 @@ pub struct About<'a> {
     pub system_prompt: Option<&'a SystemPrompt>,
     /// Overview of its turns; only [`Style::Html`] shows it.
     pub outline: &'a Outline,
+    /// Tool calls that were given up and have no result, with their turns. Documents for people mark them.
+    pub given_up: &'a [(TurnId, GivenUp)],
     /// Source of asset bytes.
     pub media: &'a dyn Media,
 }
@@ -172,6 +176,19 @@ fn day_and_time(at: Timestamp) -> (String, String) {
 fn title(conversation: &Conversation) -> String {
     let title = conversation.title.as_deref().map(str::trim).filter(|title| !title.is_empty());
     title.map_or_else(|| conversation.id.to_string(), str::to_string)
+}
+
+/// `38,976`
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
 }
 
 /// A number with its noun.

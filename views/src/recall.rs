@@ -23,7 +23,7 @@ pub use score::{Counts, WordFit, has_phrases, score, word_fit};
 pub use snippet::{Snippet, snippet};
 pub use terms::{Terms, terms};
 use text::has_prose;
-pub use text::{cut, raw_text_of, searched_text, text_of};
+pub use text::{cut, raw_text_of, recalled_text_of, searched_text, text_of};
 
 use crate::speech;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Version of the terms: an index of another version is rebuilt.
-pub const TERMS_VERSION: u32 = 4;
+pub const TERMS_VERSION: u32 = 5;
 
 /// Two texts with a lower cosine are unrelated, whatever the model.
 pub const UNRELATED_BELOW: f64 = 0.2;

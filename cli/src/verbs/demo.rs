@@ -9,7 +9,9 @@ use crate::client::Remote;
 use crate::output::Failure;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use clap::Args as ClapArgs;
+use everturn::RecallOptions;
 use everturn_api::Row;
+use everturn_api::recall::Recall;
 use everturn_core::Error;
 use everturn_core::time::Timestamp;
 use everturn_server::settings::Flag;
@@ -77,6 +79,7 @@ impl Player {
     fn play(mut self, url: &str, opens: bool) -> Result<(), Error> {
         let steps: Vec<Map<String, Value>> = serde_json::from_str(SCRIPT)
             .map_err(|e| Error::internal("demo.script", format!("the script is broken: {e}")))?;
+        eprintln!("filling a store with made-up conversations …");
         let mut streams = Vec::new();
         for mut step in steps {
             step.values_mut().for_each(|value| self.fill_in(value));
@@ -98,6 +101,9 @@ impl Player {
     }
 
     fn run(&mut self, name: &str, mut step: Map<String, Value>) -> Result<(), Error> {
+        if step.contains_key("recall") {
+            self.wait_for_index()?;
+        }
         let called = take(&mut step, "as");
         let row = Row::named(name)
             .ok_or_else(|| Error::internal("demo.script", format!("there is no operation {name}")))?;
@@ -107,6 +113,13 @@ impl Player {
         if !called.is_empty() {
             self.names.insert(called, id);
         }
+        Ok(())
+    }
+
+    /// Waits until everything is indexed: what is recalled would otherwise differ from one demo to the next.
+    fn wait_for_index(&self) -> Result<(), Error> {
+        let any = || Recall { query: "demo".into(), conversation: None, options: RecallOptions::default() };
+        while self.server.recall(any())?.behind.events > 0 {}
         Ok(())
     }
 

@@ -8,10 +8,15 @@ use clap::Args as ClapArgs;
 use everturn::{HistoryEntry, HistoryQuery, Order, Page};
 use everturn_api::assets::ListAssets;
 use everturn_api::conversations::GetConversation;
+use everturn_api::events::ListEvents;
 use everturn_api::turns::ListTurns;
-use everturn_core::Error;
 use everturn_core::error::code;
-use everturn_core::id::ConversationId;
+use everturn_core::event::kind;
+use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::{Error, pairing};
+use everturn_views::context::GivenUp;
+use everturn_views::state::AbandonedBody;
+use serde_json::Value;
 
 /// Default number of entries of a page.
 const LIMIT: usize = 50;
@@ -120,7 +125,8 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     }
     let is_filtered = !verb.actor.is_empty() || verb.before.is_some() || verb.after.is_some();
     let detail = show::Detail { full: verb.full, ids: verb.ids };
-    let mut called = show::Called::new();
+    let given_up = given_up(&store, id, &page.data)?;
+    let mut called = show::Called { given_up, ..show::Called::default() };
     for entry in &page.data {
         match entry {
             Ok(HistoryEntry::Turn(turn)) => output::text(show::turn(turn, &assets, detail, &mut called))?,
@@ -147,6 +153,41 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         _ => {}
     }
     end()
+}
+
+/// Calls of the shown turns that were given up. The log is searched only if some have no result here.
+fn given_up(
+    store: &Client,
+    id: ConversationId,
+    entries: &[Result<HistoryEntry, Error>],
+) -> Result<Vec<(Option<TurnId>, GivenUp)>, Error> {
+    let shown = entries.iter().flatten().filter_map(|entry| match entry {
+        HistoryEntry::Turn(turn) => Some((turn.seq, turn.value()?)),
+        HistoryEntry::Event(_) => None,
+    });
+    let (seqs, messages): (Vec<u64>, Vec<Value>) = shown.unzip();
+    let pairs = pairing::pair(&messages);
+    let unanswered: Vec<&pairing::Call> = pairs.calls.iter().filter(|call| call.result.is_none()).collect();
+    let mut from = unanswered.iter().map(|call| seqs[call.message]).min();
+    let mut found = Vec::new();
+    while from.is_some() {
+        let (conversation, kinds) = (id.into(), vec![kind::TOOL_ABANDONED.to_string()]);
+        let query = ListEvents { conversation, from, kinds, order: Order::Ascending, limit: None };
+        let page = match store.call(query) {
+            // Reported where it is shown.
+            Err(error) if is_damage(&error) => break,
+            page => page?,
+        };
+        for event in &page.data {
+            let Some(AbandonedBody { tool_call_id, tool_name, reason, .. }) = event.read() else { continue };
+            let given_up = GivenUp { id: tool_call_id, name: tool_name.unwrap_or_default(), reason };
+            if unanswered.iter().any(|call| given_up.is_of(call)) {
+                found.push((event.turn, given_up));
+            }
+        }
+        from = page.next.and_then(|next| next.parse().ok());
+    }
+    Ok(found)
 }
 
 fn part(store: &Client, id: ConversationId, query: HistoryQuery) -> Result<Page<HistoryEntry>, Error> {

@@ -30,11 +30,11 @@ use std::path::PathBuf;
     everturn import ~/.claude/projects --watch\n  \
     everturn import - < session.jsonl\n\n\
     The format is detected from the content: files that `export` wrote, session files, transcript values, sessions of \
-    Claude Code, Codex (also .zst), Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, Kimi CLI, Cursor and opencode, lists of OpenAI or Anthropic messages, \
+    Claude Code, Codex (also .zst), Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, Kimi CLI, Kimi Code, Cursor and opencode, lists of OpenAI or Anthropic messages, \
     and one message a line. Importing again adds only what is new. Files are read in the order of their first timestamp. See docs/import.md.")]
 pub struct Import {
     /// Files and folders; - is standard input [default: the session folders of Claude Code, Codex, Gemini CLI,
-    /// pi, Droid, Qwen Code, Copilot CLI, Kimi CLI and Cursor]
+    /// pi, Droid, Qwen Code, Copilot CLI, Kimi CLI, Kimi Code and Cursor]
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Only count conversations, turns and bytes
@@ -108,7 +108,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         output::json_list(&reports, None)?;
     } else if let Some(text) = nothing {
         output::text(text)?;
-    } else if count > 1 || !each {
+    } else if count > 1 || !found.places.is_empty() {
         output::text(total(&reports, (count, found.unknown.len()), each))?;
     }
     if reports.iter().all(Report::is_clean) { Ok(()) } else { Err(Failure::Reported) }

@@ -4,8 +4,11 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{dates, open, show};
 use clap::Args as ClapArgs;
+use everturn::DayUsage;
 use everturn_api::conversations::GetConversation;
+use everturn_api::usage::GetTokenUsage;
 use everturn_core::conversation::{Conversation, Retention};
+use everturn_formats::render::thousands;
 
 #[derive(ClapArgs)]
 #[command(
@@ -16,6 +19,9 @@ pub struct Info {
     #[arg(value_name = "CONV")]
     conversation: String,
 }
+
+/// Number of days whose model calls are counted: as many as can be asked for.
+const DAYS_MAX: u64 = 3660;
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
 const BOLD: anstyle::Style = anstyle::Style::new().bold();
@@ -34,13 +40,18 @@ pub fn run(args: &Args, verb: &Info) -> Result<(), Failure> {
         .works_for()
         .filter(|id| store.call(GetConversation { conversation: (*id).into() }).is_ok())
         .map(|id| id.to_string());
-    for (name, value) in facts(&conversation, works_for) {
+    let used = store.call(GetTokenUsage { days: Some(DAYS_MAX), conversation: Some(id.into()) })?;
+    for (name, value) in facts(&conversation, works_for, &used.days) {
         output::text(format!("  {DIM}{name:<13}{DIM:#} {value}"))?;
     }
     Ok(())
 }
 
-fn facts(conversation: &Conversation, works_for: Option<String>) -> Vec<(&'static str, String)> {
+fn facts(
+    conversation: &Conversation,
+    works_for: Option<String>,
+    used: &[DayUsage],
+) -> Vec<(&'static str, String)> {
     let mut facts = vec![("id", conversation.id.to_string()), ("state", conversation.state.to_string())];
     let mut add = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
     add("agent", conversation.agent().map(|agent| show::one_line(&agent)));
@@ -51,6 +62,15 @@ fn facts(conversation: &Conversation, works_for: Option<String>) -> Vec<(&'stati
         conversation.participants.iter().map(|name| show::one_line(name)).collect();
     add("participants", Some(participants.join(", ")).filter(|names| !names.is_empty()));
     add("turns", Some(conversation.turns.to_string()));
+    let mut models: Vec<String> =
+        used.iter().filter_map(|day| day.model.as_deref().map(show::one_line)).collect();
+    models.sort_unstable();
+    models.dedup();
+    add("models", Some(models.join(", ")).filter(|models| !models.is_empty()));
+    let sum = |tokens: fn(&DayUsage) -> u64| used.iter().map(tokens).sum::<u64>();
+    let (prompt, completion) = (sum(|day| day.spent.prompt), sum(|day| day.spent.completion));
+    let tokens = format!("{} in, {} out", thousands(prompt), thousands(completion));
+    add("tokens", Some(tokens).filter(|_| prompt + completion > 0));
     add("began", conversation.began.map(dates::to_second));
     add("last turn", conversation.last_said.map(dates::to_second));
     add("created", Some(dates::to_second(conversation.created)));

@@ -6,7 +6,7 @@ use crate::{dates, open, show};
 use clap::Args as ClapArgs;
 use everturn_api::ConversationName;
 use everturn_api::conversations::ListConversations;
-use everturn_core::conversation::{Conversation, Lifecycle, project_name};
+use everturn_core::conversation::{Conversation, Lifecycle, project_name, without_fork_mark};
 use std::path::Path;
 
 #[derive(ClapArgs)]
@@ -189,7 +189,10 @@ fn line(conversation: &Conversation, depth: usize) -> Line {
         Lifecycle::Active => String::new(),
         state => format!("  {state}"),
     };
+    // The mark of a fork is what tells it from its parent.
     let title = show::title(conversation);
+    let own = without_fork_mark(title);
+    let mark = &title[own.len()..];
     let project = conversation.project().unwrap_or_default();
     Line {
         id: format!("{:1$}{2}", "", depth * 2, conversation.id),
@@ -197,7 +200,7 @@ fn line(conversation: &Conversation, depth: usize) -> Line {
         turns: conversation.turns.to_string(),
         agent: show::clipped(&conversation.agent().unwrap_or_default(), PROJECT_CHARS),
         project: show::clipped(project_name(&project), PROJECT_CHARS),
-        title: show::clipped(title, TITLE_CHARS),
+        title: format!("{}{mark}", show::clipped(own, TITLE_CHARS.saturating_sub(mark.len()))),
         state,
     }
 }

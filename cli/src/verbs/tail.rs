@@ -37,7 +37,7 @@ pub fn run(args: &Args, verb: &Tail) -> Result<(), Failure> {
     let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
     let from = verb.from.unwrap_or((head + 1).saturating_sub(EVENTS_SHOWN)).max(1);
     let mut updates = store.follow(id, from)?;
-    let (mut called, mut growing) = (show::Called::new(), Growing::default());
+    let (mut called, mut growing) = (show::Called::default(), Growing::default());
     while let Some(update) = updates.next()? {
         match update {
             Update::Event(event) => show_event(args, &store, id, &event, &mut called, &mut growing)?,

@@ -80,7 +80,10 @@ fn a_tools_text_answers_the_only_call_that_waits() {
     assert!(said.contains("2 calls wait for a result: c2 (look), c3 (look)"), "{said}");
     shell.ok(&["append", &id, "--role", "tool", "--tool-call-id", "c3", "seen"]);
     assert_eq!(pending(), 1);
+    assert!(!shell.ok(&["history", &id]).contains("given up"));
     assert!(shell.ok(&["abandon-call", &id]).starts_with("abandoned c2 at #"));
+    let history = shell.ok(&["history", &id]);
+    assert_eq!(history.matches("✗ given up").count(), 1, "{history}");
     assert_eq!(pending(), 0);
 }
 

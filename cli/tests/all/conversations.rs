@@ -26,7 +26,7 @@ fn a_conversation_reads_pleasantly() {
       → grep {"pattern":"TODO"}
 
     grep (tool)  #4  TIME
-      ← one two three
+      ← one ⏎ two ⏎ three
     "#);
     assert_shows!(shell.ok(&["list"]), @r"
     id                               last turn (UTC)   turns  title

@@ -27,6 +27,34 @@ fn what_it_says_to_try_works_as_typed() {
     assert_eq!(shell.json(&["list", "--json"])["data"][0]["title"], "Hello");
 }
 
+/// What was recalled depended on how far the index had got.
+#[test]
+fn the_demo_says_that_it_is_being_filled_and_is_the_same_each_time() {
+    let shell = Shell::new();
+    let mut child = shell.command(&["demo", "--no-open"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("Ctrl-C") {
+        assert!(err.read_line(&mut said).unwrap() > 0, "it ended: {said}");
+    }
+    assert!(said.starts_with("filling a store with made-up conversations …\n"), "{said}");
+    let url = said.split(" is at ").nth(1).unwrap().split(',').next().unwrap();
+    let list = shell.json(&["list", "--query", "staging", "--url", url, "--json"]);
+    let id = list["data"][0]["id"].as_str().unwrap();
+    let receipts: Vec<serde_json::Value> = shell
+        .json(&["history", id, "--events", "--limit", "1000", "--url", url, "--json"])["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["kind"] == "context.receipt")
+        .map(|entry| entry["body"].clone())
+        .collect();
+    let recalled = |receipt: &serde_json::Value| receipt.to_string().contains("\"recalled\"");
+    assert_eq!(receipts.iter().map(recalled).collect::<Vec<_>>(), [false, false, true], "{receipts:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 /// The browser is a script that writes down what it is asked to show.
 #[test]
 fn the_page_is_shown_in_the_browser() {

@@ -130,8 +130,26 @@ fn a_conversation_is_described_and_renamed() {
     assert_eq!(below["title"], "Login on phones (fork at #4)");
     let info = shell.ok(&["info", fork["id"].as_str().unwrap()]);
     assert!(info.contains(&format!("  fork of       {id} at #2\n")), "{info}");
-    shell.ok(&["rename", &id, ""]);
+    assert!(shell.ok(&["rename", &id, ""]).contains("Fix login"));
     assert!(shell.ok(&["info", &id]).starts_with("Fix login\n"));
+
+    // A fork of what has no title says so, and has the times of its turns.
+    let said = shell.ok(&["fork", &id, "--at", "2"]);
+    assert!(said.contains("Fix login (fork at #2)"), "{said}");
+    let untitled = shell.json(&["fork", &id, "--at", "2", "--json"]);
+    assert_eq!(untitled["preview"], "Fix login (fork at #2)");
+    let list = shell.ok(&["list"]);
+    let line = list.lines().find(|line| line.contains(untitled["id"].as_str().unwrap())).unwrap();
+    assert!(line.contains("2026-01-05 10:00 ") && line.ends_with("Fix login (fork at #2)"), "{list}");
+    let info = shell.ok(&["info", untitled["id"].as_str().unwrap()]);
+    assert!(info.starts_with("Fix login (fork at #2)\n"), "{info}");
+    for line in ["  began         2026-01-05 10:00:00 UTC\n", "  last turn     2026-01-05 10:00:00 UTC\n"] {
+        assert!(info.contains(line), "{line} is missing:\n{info}");
+    }
+    // Also where a long title is cut.
+    shell.ok(&["rename", &id, &"Login ".repeat(20)]);
+    shell.ok(&["fork", &id, "--at", "2"]);
+    assert!(shell.ok(&["list"]).contains(" Login… (fork at #2)\n"), "{}", shell.ok(&["list"]));
 }
 
 #[test]
@@ -273,7 +291,7 @@ fn only_what_is_cut_is_marked_as_cut() {
     shell.ok(&["append", &id, "--role", "tool", "one\ntwo\nthree"]);
     shell.ok(&["append", &id, "--role", "tool", &"word ".repeat(40)]);
     let history = shell.ok(&["history", &id]);
-    assert!(history.contains("  ← one two three\n"), "{history}");
+    assert!(history.contains("  ← one ⏎ two ⏎ three\n"), "{history}");
     assert!(history.contains("word… (1 line, "), "{history}");
 }
 
@@ -405,7 +423,7 @@ fn a_notice_has_no_tags_and_a_command_is_one() {
     ]);
     shell.ok(&["append", "@last", "<local-command-stdout>all passed</local-command-stdout>"]);
     let shown = shell.ok(&["history", "@last"]);
-    assert!(shown.contains("← all passed\n") && shown.contains("← test Run it.\n"), "{shown}");
+    assert!(shown.contains("← all passed\n") && shown.contains("← test ⏎ Run it.\n"), "{shown}");
     assert!(shown.contains("command  #2") && !shown.contains("user"), "{shown}");
 }
 
@@ -450,4 +468,77 @@ fn ends_are_written_as_people_do() {
         assert!(said.contains("--expires") || said.contains("--deadline"), "{said}");
         assert!(said.contains("tomorrow, 2h, 30d"), "{said}");
     }
+}
+
+/// Open tabs of an editor were shown as the words of the person.
+#[test]
+fn what_an_editor_adds_to_a_request_is_folded_and_named() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let text =
+        "# Context from my IDE setup:\n\n## Open tabs:\n- a.rs\n\n## My request for Codex:\nRename it.";
+    shell.ok(&["append", &id, text]);
+    let history = shell.ok(&["history", &id]);
+    assert!(
+        history.contains(
+            "  ← editor state: # Context from my IDE setup: ⏎ ## Open tabs: ⏎ - a.rs\n  Rename it.\n"
+        ),
+        "{history}"
+    );
+}
+
+/// The query of a search by the provider was shown and could not be found.
+#[test]
+fn the_query_of_a_web_search_is_found() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let call = json!({"type": "web_search_call", "id": "ws_1", "status": "completed",
+        "action": {"type": "search", "query": "numbat habitat"}});
+    shell.ok(&["append", &id, "--message", &call.to_string()]);
+    shell.ok(&["recall", "--index"]);
+    let found = shell.ok(&["recall", "numbat"]);
+    assert!(found.contains("numbat habitat"), "{found}");
+}
+
+/// A list of messages was said to be of the agent "messages"; models and tokens of a session were in its turns only.
+#[test]
+fn info_names_models_and_tokens_and_no_agent_of_a_plain_list() {
+    let shell = Shell::new();
+    let lines =
+        "{\"role\":\"user\",\"content\":\"Which queue?\"}\n{\"role\":\"assistant\",\"content\":\"One.\"}\n";
+    std::fs::write(shell.path("plain.jsonl"), lines).unwrap();
+    shell.ok(&["import", "plain.jsonl"]);
+    let info = shell.ok(&["info", "@last"]);
+    assert!(!info.contains("  agent ") && !info.contains("  tokens "), "{info}");
+    let list = shell.ok(&["list"]);
+    assert!(!list.contains("messages"), "{list}");
+
+    let line = |uuid: &str, kind: &str, message: Value| {
+        json!({"type": kind, "uuid": uuid, "sessionId": "s", "timestamp": "2026-01-05T10:00:00Z", "message": message})
+            .to_string()
+    };
+    let usage = json!({"input_tokens": 38976, "output_tokens": 7});
+    let reply = json!({"id": "m1", "role": "assistant", "model": "claude-x", "content": [{"type": "text", "text": "Hi."}], "usage": usage});
+    let lines =
+        [line("u", "user", json!({"role": "user", "content": "Hello"})), line("a", "assistant", reply)];
+    std::fs::create_dir(shell.path("sessions")).unwrap();
+    std::fs::write(shell.path("sessions/s.jsonl"), lines.join("\n")).unwrap();
+    let said = shell.ok(&["import", "-v", "sessions"]);
+    assert!(said.lines().last().unwrap().starts_with("1 file: 1 conversation, 2 turns"), "{said}");
+    let id = &shell.json(&["list", "--agent", "claude", "--json"])["data"][0]["id"];
+    let info = shell.ok(&["info", id.as_str().unwrap()]);
+    for line in ["  models        claude-x\n", "  tokens        38,976 in, 7 out\n"] {
+        assert!(info.contains(line), "{line} is missing:\n{info}");
+    }
+}
+
+/// The lines of a result ran into each other.
+#[test]
+fn lines_of_a_folded_result_are_told_apart() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let result = json!({"role": "tool", "tool_call_id": "c", "content": "a1b2c3 Bump the parser\n\nd4e5f6 Fix a typo\n"});
+    shell.ok(&["append", &id, "--message", &result.to_string()]);
+    let history = shell.ok(&["history", &id]);
+    assert!(history.contains("← a1b2c3 Bump the parser ⏎ d4e5f6 Fix a typo\n"), "{history}");
 }

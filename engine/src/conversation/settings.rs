@@ -15,7 +15,9 @@ use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::redaction::{Mode, mask};
+use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, StateBody, stale_seq};
+use everturn_store::TurnQuery;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -215,17 +217,19 @@ impl ConversationHandle {
         let parent = self.shared().journal.index.conversation(self.key())?;
         let at_seq = at_seq.unwrap_or(parent.head.seq);
         let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
-        let (checkpoint, budget) = if at_seq < parent.head.seq {
+        let (checkpoint, budget, [began, last_said]) = if at_seq < parent.head.seq {
             let fold = self.shared().fold(self.key(), at_seq)?;
-            (fold.checkpoint, fold.budget)
+            (fold.checkpoint, fold.budget, self.first_and_last_said(at_seq)?)
         } else {
-            (parent.checkpoint, parent.budget)
+            (parent.checkpoint, parent.budget, [parent.began, parent.last_said])
         };
         let mut settings = Settings {
             parent: Some(at),
             participants: parent.participants.clone(),
             checkpoint,
             budget,
+            began,
+            last_said,
             ..self.settings_of(&parent)?
         }
         .redacted(redaction_mode(&parent))?;
@@ -237,6 +241,24 @@ impl ConversationHandle {
             drafts.push(self.shared().draft(kind::UPDATED, &titled)?);
         }
         Ok((at, drafts))
+    }
+
+    /// Times of the first and of the last turn up to a `seq`.
+    fn first_and_last_said(&self, seq: u64) -> Result<[Option<Timestamp>; 2], Error> {
+        let said = |descending| {
+            let query = TurnQuery {
+                before: Some(seq.saturating_add(1)),
+                descending,
+                whole_log: true,
+                limit: 1,
+                ..TurnQuery::default()
+            };
+            let found = self.shared().journal.index.turns(self.key(), &query)?;
+            Ok::<_, Error>(
+                found.first().map(|turn| turn.occurred_at.unwrap_or(turn.created).min(turn.created)),
+            )
+        };
+        Ok([said(false)?, said(true)?])
     }
 
     /// The conversation in which the event at a `seq` was written. A fork within inherited history is a fork of the
@@ -278,10 +300,12 @@ pub(crate) fn check_by_hand(settings: &Settings) -> Result<(), Error> {
         || !settings.transcript.is_empty()
         || settings.checkpoint.is_some()
         || settings.budget.is_some()
+        || settings.began.is_some()
+        || settings.last_said.is_some()
     {
         return Err(Error::invalid(
             "settings.reserved",
-            "parent, predecessor, checkpoint, budget and transcript are written by Everturn itself; leave them out",
+            "parent, predecessor, checkpoint, budget, began, last_said and transcript are written by Everturn itself; leave them out",
         ));
     }
     Ok(())

@@ -179,6 +179,7 @@ impl Tenant {
             settings.participants = conversation.participants.clone();
             settings.checkpoint = conversation.checkpoint;
             settings.budget = conversation.budget;
+            (settings.began, settings.last_said) = (conversation.began, conversation.last_said);
         }
         settings.predecessor = conversation.predecessor;
         change(&conversation, &mut settings);

@@ -16,7 +16,7 @@ use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::{is_for_everyone, without_private};
 use everturn_store::TurnQuery;
 use everturn_views::context::{Block, ContextText, Material, Names, Section, Seen, Source, seen_by};
-use everturn_views::recall::{Filter, Kind, Mode, raw_text_of, text_of};
+use everturn_views::recall::{Filter, Kind, Mode, raw_text_of, recalled_text_of, text_of};
 use everturn_views::speech;
 use std::borrow::Cow;
 
@@ -151,7 +151,7 @@ pub(crate) fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> 
     if seen_by(participants, &[(turn, Some(&message))], names) == [Seen::Hidden] {
         return None;
     }
-    let text = if names == Names::Roles { raw_text_of(&message) } else { text_of(&message) };
+    let text = if names == Names::Roles { raw_text_of(&message) } else { recalled_text_of(&message) };
     let name = names.of(turn, Some(&message)).name();
     let end = text.floor_char_boundary(RECALLED_BYTES_MAX);
     let more = if end < text.len() { " …" } else { "" };

@@ -260,9 +260,14 @@ impl Tenant {
         let before = embedding::behind(self.shared(), self.name())?;
         let (mut data, mode, note) = self.find(query, &options.filter(self)?, options.mode, limit)?;
         if mode == Mode::Hybrid {
-            // Something is nearest to anything. A neighbour of a hit may answer in other words.
+            // Something is nearest to anything. A neighbour of a hit may answer in other words, but whoever looks for one
+            // word wants to see it.
             let is_found = data.iter().any(|hit| hit.matched.is_related());
-            data.retain(|hit| is_found && (hit.matched.is_related() || hit.matched.is_beside()));
+            let is_one_word = TextQuery::parse(query).wanted().count() == 1;
+            data.retain(|hit| {
+                let may_answer = hit.matched.is_beside() && (!is_one_word || !hit.snippet.marks.is_empty());
+                is_found && (hit.matched.is_related() || may_answer)
+            });
         }
         let after = embedding::behind(self.shared(), self.name())?;
         let behind =

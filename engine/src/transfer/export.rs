@@ -8,9 +8,12 @@ use everturn_core::id::{TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::message::{self, Part};
+use everturn_core::redaction::mask_text;
 use everturn_core::turn::{Role, Successor, Turn};
 use everturn_formats::provider::{Media, NoMedia, Provider};
 use everturn_formats::render::{About, Document, Outline, Style, document};
+use everturn_views::context::GivenUp;
+use everturn_views::state::{Abandoned, AbandonedBody};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -190,10 +193,15 @@ impl ConversationHandle {
             system_prompt = system_prompt.as_ref().map(redacted::system_prompt);
             media = &NoMedia;
         }
+        let given_up = match style {
+            Style::Html | Style::Markdown => self.given_up_for_people(conversation.head.seq, is_redacted)?,
+            _ => Vec::new(),
+        };
         let about = About {
             conversation: &conversation,
             system_prompt: system_prompt.as_ref(),
             outline: &outline,
+            given_up: &given_up,
             media,
         };
         let mut document = document(style, out, about)?;
@@ -251,6 +259,20 @@ impl ConversationHandle {
         with_turn
             .map(|(turn, abandoned)| Ok((turn, Raw::of(&self.read_given_up(abandoned)?.result())?)))
             .collect()
+    }
+
+    /// Abandoned calls with their turns. Reasons that only some may read are left out.
+    fn given_up_for_people(&self, head: u64, is_redacted: bool) -> Result<Vec<(TurnId, GivenUp)>, Error> {
+        let fold = self.shared().fold(self.key(), head)?;
+        let mut all = Vec::new();
+        for Abandoned { tool, seq } in &fold.abandoned {
+            let Some(turn) = tool.turn else { continue };
+            let body = self.event_at(*seq)?.and_then(|event| event.read::<AbandonedBody>());
+            let reason = body.filter(|body| body.reason_for.is_none()).and_then(|body| body.reason);
+            let reason = if is_redacted { reason.as_deref().map(mask_text) } else { reason };
+            all.push((turn, GivenUp { id: tool.id.clone(), name: tool.name.clone(), reason }));
+        }
+        Ok(all)
     }
 
     /// Overview of the turns up to a `seq`.

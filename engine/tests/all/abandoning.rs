@@ -116,6 +116,42 @@ fn an_export_for_a_provider_has_a_result_for_a_call_that_was_given_up() {
     });
 }
 
+/// A call that was given up looked like one that was done.
+#[test]
+fn documents_for_people_mark_a_call_that_was_given_up() {
+    on_both(|scope| {
+        let id = scope.begin();
+        let chat = scope.conversation(id);
+        scope.say(id, calling(&["a", "b"]));
+        scope.say(id, NewTurn::tool_result("b", "fine"));
+        let exported = |format, redacted| {
+            let mut out = Vec::new();
+            match redacted {
+                true => chat.export_redacted(format, &mut out, &mut |_| {}),
+                false => chat.export(format, &mut out, &mut |_| {}),
+            }
+            .unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        for format in [Format::Html, Format::Markdown] {
+            assert!(!exported(format, false).contains("given up"));
+        }
+        chat.state().abandon_tool("a", None, Some("mail to <ana@example.org>")).unwrap();
+        for format in [Format::Html, Format::Markdown] {
+            let text = exported(format, false);
+            assert_eq!(text.matches("given up").count(), 1, "{text}");
+            assert!(text.contains("iven up: mail to &lt;ana@example.org&gt;"), "{text}");
+            let text = exported(format, true);
+            assert!(text.contains("given up") && !text.contains("ana@example.org"), "{text}");
+        }
+        // A result that still comes is one.
+        scope.say(id, NewTurn::tool_result("a", "late"));
+        for format in [Format::Html, Format::Markdown] {
+            assert!(!exported(format, false).contains("given up"));
+        }
+    });
+}
+
 #[test]
 fn an_abandoned_call_is_not_pending_and_has_a_result_that_says_so() {
     on_both(|scope| {

@@ -4,6 +4,7 @@ use crate::stage::{Short, Stage, memory, refused, words};
 use everturn::{Change, NewStream, NewTurn, Tenant};
 use everturn_core::conversation::{Lifecycle, Parent, Settings};
 use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Successor};
 
 fn said(scope: &Tenant, id: everturn_core::id::ConversationId) -> Vec<String> {
@@ -40,6 +41,42 @@ fn what_happens_on_one_side_of_a_fork_does_not_show_on_the_other() {
         assert_eq!(said(&scope, fork.id), ["instead", "two", "only there"]);
         let report = scope.conversation(fork.id).log().verify(Some(two_hash(&scope, fork.id))).unwrap();
         assert_eq!((report.events, report.contains_head), (7, Some(true)));
+    }
+}
+
+/// A fork of a session of last year was the conversation of today, and had no times until something was said in it.
+#[test]
+fn a_fork_has_the_times_of_the_turns_that_it_inherits() {
+    for stage in [None, Some(Stage::new())] {
+        let store = stage.as_ref().map_or_else(|| memory().0, Stage::open);
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        let at = |s: i64| Timestamp(1_500_000_000_000_000 + s * 1_000_000);
+        let old = |s: i64| NewTurn { occurred_at: Some(at(s)), ..NewTurn::user("long ago") };
+        let turns = [10, 20, 30].map(|s| scope.say(id, old(s)));
+        let times = |id| {
+            let conversation = scope.conversation(id).get().unwrap();
+            (conversation.began, conversation.last_said)
+        };
+        let fork = |at_seq: u64| scope.conversation(id).fork(at_seq).wait().unwrap().id();
+        let (before, middle, whole) = (fork(1), fork(turns[1].seq), fork(turns[2].seq));
+        assert_eq!(times(before), (None, None));
+        assert_eq!(times(middle), (Some(at(10)), Some(at(20))));
+        assert_eq!(times(whole), times(id));
+        let below = scope.conversation(middle).fork(turns[0].seq).wait().unwrap().id();
+        assert_eq!(times(below), (Some(at(10)), Some(at(10))));
+        let listed: Vec<_> = scope.list(Default::default()).unwrap().data.iter().map(|one| one.id).collect();
+        assert_eq!(listed, [before, whole, id, middle, below]);
+        // The end of the parent changes nothing, and neither does the erasure of an inherited turn.
+        scope.conversation(id).erase(turns[0].id, None, "test").wait().unwrap();
+        scope.conversation(id).delete("over").wait().unwrap();
+        scope.say(middle, old(25));
+        assert_eq!(times(middle), (Some(at(10)), Some(at(25))));
+        scope.say(middle, NewTurn::user("now"));
+        assert_eq!(scope.list(Default::default()).unwrap().data[0].id, middle);
+        let kept = [before, middle, whole, below].map(times);
+        store.rebuild().unwrap();
+        assert_eq!([before, middle, whole, below].map(times), kept);
     }
 }
 

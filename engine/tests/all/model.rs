@@ -32,7 +32,9 @@ pub struct Talk {
     pub participants: Vec<String>,
     pub created: i64,
     pub updated: i64,
-    /// When the latest turn of its own was said.
+    /// When each turn was said, by its place in the log; and the latest of these times. A fork before the end has that of
+    /// its first or its last turn: the clock may go back.
+    pub times: Vec<(u64, i64)>,
     pub last_said: Option<i64>,
     pub parent: Option<(ConversationId, u64)>,
     pub predecessor: Option<ConversationId>,
@@ -91,12 +93,13 @@ impl Talk {
     }
 
     pub fn write(&mut self, id: ConversationId, kinds: &[&str], now: i64) {
-        self.log.extend(kinds.iter().map(|kind| (kind.to_string(), id)));
-        if !kinds.is_empty() {
+        for kind in kinds {
+            self.log.push((kind.to_string(), id));
             self.updated = self.updated.max(now);
-        }
-        if kinds.iter().any(|kind| ["message", "tool_result", "turn.opened"].contains(kind)) {
-            self.last_said = self.last_said.max(Some(now));
+            if ["message", "tool_result", "turn.opened"].contains(kind) {
+                self.times.push((self.head(), now));
+                self.last_said = self.last_said.max(Some(now));
+            }
         }
     }
 
@@ -124,7 +127,12 @@ impl Talk {
         }
         copy.requests.clear();
         copy.state = ACTIVE;
-        (copy.predecessor, copy.last_said) = (None, None);
+        copy.times.retain(|(at, _)| *at <= seq);
+        if seq < self.head() {
+            let ends = [copy.times.first(), copy.times.last()];
+            copy.last_said = ends.into_iter().flatten().map(|(_, at)| *at).max();
+        }
+        copy.predecessor = None;
         copy
     }
 

@@ -112,6 +112,19 @@ fn an_answer_is_found_by_the_question_before_it() {
     assert_eq!(asked.matched.beside, None);
 }
 
+/// Most hits of a file's name did not contain it, and were only beside one that did.
+#[test]
+fn a_neighbour_is_no_hit_of_a_single_word() {
+    let (store, scope) = memory();
+    for n in 0..20 {
+        said(&store, &scope, &[&format!("the kitchen needs {n} new chairs"), "Sure, will do."]);
+    }
+    said(&store, &scope, &["Look at a.txt first.", "Fine.", "Then send a.txt to Mia.", "Right away."]);
+    let found = recall(&scope, "a.txt", RecallMode::Hybrid);
+    assert_eq!(found.data.len(), 2, "{:?}", texts(&found));
+    assert!(found.data.iter().all(|hit| hit.snippet.text.contains("a.txt") && !hit.snippet.marks.is_empty()));
+}
+
 /// The table knows English: in other languages words decide.
 #[test]
 fn meaning_does_not_make_words_worse_in_other_languages() {

@@ -4,7 +4,7 @@
 
 use super::prose::{escape, is_link, link, to_html};
 use super::shown::{Attachment, Content, Part, Shower, Shown};
-use super::{About, Document, Out, Prompt, compaction, day_and_time, time, title};
+use super::{About, Document, Out, Prompt, compaction, day_and_time, thousands, time, title};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
@@ -13,6 +13,7 @@ use everturn_core::conversation::Conversation;
 use everturn_core::event::{Event, kind};
 use everturn_core::turn::{Role, Tokens, Turn};
 use everturn_views::compaction::CompactionBody;
+use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -39,7 +40,7 @@ impl<'a, W: Write> Html<'a, W> {
         let outline = prompts(&about.outline.prompts);
         let below = format!("{}{outline}", prompt.unwrap_or_default());
         out.write(&masthead(about.conversation, about.outline.tokens, &below))?;
-        Ok(Html { out, shower: Shower::new(about.media), day: String::new() })
+        Ok(Html { out, shower: Shower::new(&about), day: String::new() })
     }
 
     fn day(&mut self, day: String) -> Result<(), Error> {
@@ -125,10 +126,10 @@ fn masthead(conversation: &Conversation, tokens: Tokens, below: &str) -> String 
         ("Branch", conversation.git_branch()),
     ];
     facts.extend(origin.into_iter().filter_map(|(name, value)| Some((name, escape(&value?)))));
-    facts.push(("Turns", conversation.turns.to_string()));
+    facts.push(("Turns", thousands(conversation.turns)));
     let counted = [(tokens.prompt, "in"), (tokens.completion, "out")];
     let counted: Vec<String> =
-        counted.iter().filter_map(|(number, way)| Some(format!("{} {way}", (*number)?))).collect();
+        counted.iter().filter_map(|(number, way)| Some(format!("{} {way}", thousands((*number)?)))).collect();
     if !counted.is_empty() {
         facts.push(("Tokens", counted.join(", ")));
     }
@@ -200,14 +201,21 @@ fn part(part: &Part) -> String {
         Part::Thinking(None) => {
             "<p class=\"quiet\">Thinking that its provider does not show</p>\n".to_string()
         }
-        Part::Call { name, arguments } => {
-            let hint = hint(arguments);
+        Part::Call { name, arguments, given_up } => {
+            let mark = given_up.as_ref().map(|_| " <span class=\"note\">given up</span>");
             let summary = format!(
-                "Call of <code>{}</code> <span class=\"hint\">{}</span>",
+                "Call of <code>{}</code>{} <span class=\"hint\">{}</span>",
                 escape(name),
-                escape(&hint)
+                mark.unwrap_or_default(),
+                escape(&hint(&described(arguments)))
             );
-            folded("call", &summary, &preformatted(arguments))
+            let edits: String = edits(arguments).iter().map(difference).collect();
+            let arguments = if edits.is_empty() { preformatted(arguments) } else { edits };
+            let why = given_up
+                .iter()
+                .flatten()
+                .map(|why| format!("<p class=\"quiet\">Given up: {}</p>\n", escape(why)));
+            folded("call", &summary, &format!("{arguments}{}", why.collect::<String>()))
         }
         Part::ToolResult { name, failed, content } => {
             let what = if *failed { "<span class=\"failed\">Failure</span>" } else { "Result" };
@@ -219,7 +227,9 @@ fn part(part: &Part) -> String {
             folded("answer", &format!("{what}{}", of.unwrap_or_default()), &content)
         }
         Part::Notice { kind, text } => {
-            folded("answer", &format!("Notice: {}", escape(kind)), &preformatted(text))
+            let summary =
+                format!("Notice: {} <span class=\"hint\">{}</span>", escape(kind), escape(&hint(text)));
+            folded("answer", &summary, &preformatted(text))
         }
         Part::Media(attachment) => attached(attachment),
         Part::Other { kind, json } => {
@@ -228,14 +238,74 @@ fn part(part: &Part) -> String {
     }
 }
 
-/// The beginning of a call's arguments on one line.
-fn hint(arguments: &str) -> String {
-    let line = arguments.split_whitespace().collect::<Vec<_>>().join(" ");
-    let line = line.strip_prefix("{ ").and_then(|line| line.strip_suffix(" }")).unwrap_or(&line);
+/// The beginning of a text on one line.
+fn hint(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(HINT_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_string(),
+        None => line,
     }
+}
+
+/// Arguments of a call in words: those of an edit are its file, others are named one by one.
+fn described(arguments: &str) -> String {
+    if let Some(edit) = edits(arguments).into_iter().find(|edit| !edit.path.is_empty()) {
+        return edit.path;
+    }
+    match serde_json::from_str(arguments) {
+        Ok(Value::Object(fields)) => {
+            let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+            let named = fields.iter().map(|(name, value)| format!("{name}: {}", plain(value)));
+            named.collect::<Vec<_>>().join(", ")
+        }
+        _ => arguments.to_string(),
+    }
+}
+
+/// A replacement in a file.
+struct Edit {
+    path: String,
+    before: String,
+    after: String,
+}
+
+/// The replacements of a call that edits a file, in the words of the tools of several agents.
+fn edits(arguments: &str) -> Vec<Edit> {
+    const PATHS: [&str; 3] = ["file_path", "path", "filename"];
+    const BEFORE: [&str; 3] = ["old_string", "old_str", "old_text"];
+    const AFTER: [&str; 3] = ["new_string", "new_str", "new_text"];
+    let Ok(call) = serde_json::from_str::<Value>(arguments) else { return Vec::new() };
+    let text = |value: &Value, names: [&str; 3]| {
+        names.iter().find_map(|name| Some(value.get(name)?.as_str()?.to_string()))
+    };
+    let several = call["edits"].as_array().into_iter().flatten();
+    let edit = |value: &Value| {
+        let path = text(value, PATHS).or_else(|| text(&call, PATHS)).unwrap_or_default();
+        Some(Edit { path, before: text(value, BEFORE)?, after: text(value, AFTER)? })
+    };
+    std::iter::once(&call).chain(several).filter_map(edit).collect()
+}
+
+/// A replacement, line by line; equal lines around it are shown once.
+fn difference(edit: &Edit) -> String {
+    let (before, after): (Vec<&str>, Vec<&str>) =
+        (edit.before.lines().collect(), edit.after.lines().collect());
+    let same = |pairs: &mut dyn Iterator<Item = (&&str, &&str)>| pairs.take_while(|(a, b)| a == b).count();
+    let start = same(&mut before.iter().zip(&after));
+    let end = same(&mut before[start..].iter().rev().zip(after[start..].iter().rev()));
+    let line = |sign: &str, text: &str| match sign {
+        "-" => format!("<span class=\"removed\">- {}</span>\n", escape(text)),
+        "+" => format!("<span class=\"added\">+ {}</span>\n", escape(text)),
+        _ => format!("  {}\n", escape(text)),
+    };
+    let lines = |sign: &str, lines: &[&str]| lines.iter().map(|text| line(sign, text)).collect::<String>();
+    format!(
+        "<pre>\n{}{}{}{}</pre>\n",
+        lines(" ", &before[..start]),
+        lines("-", &before[start..before.len() - end]),
+        lines("+", &after[start..after.len() - end]),
+        lines(" ", &before[before.len() - end..])
+    )
 }
 
 fn answered(part: &Part) -> String {

@@ -27,7 +27,7 @@ impl<'a, W: Write> Markdown<'a, W> {
         if let Some(prompt) = about.system_prompt {
             out.write(&folded("System prompt", &contained(&prompt.content)))?;
         }
-        Ok(Markdown { out, shower: Shower::new(about.media) })
+        Ok(Markdown { out, shower: Shower::new(&about) })
     }
 }
 
@@ -83,9 +83,17 @@ fn part(part: &Part) -> String {
         Part::Words(text) => format!("\n{}\n", contained(text)),
         Part::Thinking(Some(text)) => folded("Thinking", &contained(text)),
         Part::Thinking(None) => "\n*Thinking that its provider does not show*\n".to_string(),
-        Part::Call { name, arguments } => {
+        Part::Call { name, arguments, given_up } => {
             let language = if arguments.starts_with(['{', '[']) { "json" } else { "" };
-            folded(&format!("Call of <code>{}</code>", escape(&line(name))), &fenced(language, arguments))
+            let mark = match given_up {
+                Some(Some(why)) => format!(", given up: {}", escape(&line(why))),
+                Some(None) => ", given up".to_string(),
+                None => String::new(),
+            };
+            folded(
+                &format!("Call of <code>{}</code>{mark}", escape(&line(name))),
+                &fenced(language, arguments),
+            )
         }
         Part::ToolResult { name, failed, content } => {
             let what = if *failed { "Failure" } else { "Result" };

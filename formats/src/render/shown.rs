@@ -4,9 +4,12 @@ use super::prose::pretty;
 use crate::provider::media::{Blob, Data};
 use crate::provider::read::{Arguments, ContentPart, Kind, Reader, Source};
 use crate::provider::{Media, source};
+use crate::render::About;
 use everturn_core::event::Visibility;
+use everturn_core::id::TurnId;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_core::{json, message, pairing};
+use everturn_views::context::GivenUp;
 use everturn_views::speech;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -42,6 +45,8 @@ pub enum Part {
         name: String,
         /// JSON over several lines, or text that is not JSON.
         arguments: String,
+        /// Set if it was given up, with the reason if one was stated.
+        given_up: Option<Option<String>>,
     },
     /// A tool answered.
     ToolResult {
@@ -91,13 +96,14 @@ impl Attachment {
 /// Shows turns, one after the other.
 pub struct Shower<'m> {
     media: &'m dyn Media,
+    given_up: &'m [(TurnId, GivenUp)],
     /// Tools of the calls without a result so far: most results do not name theirs.
     called: HashMap<String, String>,
 }
 
 impl<'m> Shower<'m> {
-    pub fn new(media: &'m dyn Media) -> Shower<'m> {
-        Shower { media, called: HashMap::new() }
+    pub fn new(about: &About<'m>) -> Shower<'m> {
+        Shower { media: about.media, given_up: about.given_up, called: HashMap::new() }
     }
 
     pub fn show(&mut self, turn: &Turn) -> Shown {
@@ -117,6 +123,7 @@ impl<'m> Shower<'m> {
         if private {
             notes.push("private, left out");
         }
+        let speech = speech::of_turn(turn);
         let mut name = None;
         let parts = match turn.message.as_ref().filter(|_| !private) {
             None => Vec::new(),
@@ -126,10 +133,13 @@ impl<'m> Shower<'m> {
                 if hidden {
                     notes.push("in part private, left out");
                 }
-                self.parts(&source, message.get(), hidden, &mut name)
+                let parts = self.parts(turn.id, &source, message.get(), hidden, &mut name);
+                match speech.role {
+                    Role::User => parts.into_iter().flat_map(told).collect(),
+                    _ => parts,
+                }
             }
         };
-        let speech = speech::of_turn(turn);
         let parts = match speech.notice {
             Some(kind) => parts.into_iter().map(|part| noticed(kind, part)).collect(),
             None => parts,
@@ -153,6 +163,7 @@ impl<'m> Shower<'m> {
 
     fn parts(
         &mut self,
+        turn: TurnId,
         source: &Source<'_>,
         raw: &str,
         hidden: bool,
@@ -184,9 +195,17 @@ impl<'m> Shower<'m> {
                         content: content.iter().filter_map(part).map(decoded).collect(),
                     }
                 }
-                _ => match part(piece) {
-                    Some(part) => part,
-                    None => continue,
+                kind => match (part(piece), kind) {
+                    (Some(Part::Call { name, arguments, .. }), Kind::Call { call, .. }) => {
+                        let is_it = |(of, given_up): &&(TurnId, GivenUp)| {
+                            *of == turn && given_up.is_of(&pairs.calls[*call])
+                        };
+                        let given_up = self.given_up.iter().find(is_it);
+                        let given_up = given_up.map(|(_, given_up)| given_up.reason.clone());
+                        Part::Call { name, arguments, given_up }
+                    }
+                    (Some(part), _) => part,
+                    (None, _) => continue,
                 },
             };
             // Text blocks follow each other without a space between them, so they are joined.
@@ -212,7 +231,7 @@ fn part(piece: &ContentPart<'_>) -> Option<Part> {
                 Arguments::Text(text) if json::check(text).is_ok() => pretty(text),
                 Arguments::Text(text) => text.to_string(),
             };
-            Part::Call { name: name.to_string(), arguments }
+            Part::Call { name: name.to_string(), arguments, given_up: None }
         }
         Kind::Media(blob) => Part::Media(attachment(blob)),
         Kind::Hosted(_) | Kind::Unknown(_) => {
@@ -225,8 +244,21 @@ fn part(piece: &ContentPart<'_>) -> Option<Part> {
 
 fn noticed(kind: &'static str, part: Part) -> Part {
     match part {
-        Part::Words(text) => Part::Notice { kind, text },
+        Part::Words(text) => Part::Notice { kind, text: speech::without_tags(&text).into_owned() },
         part => part,
+    }
+}
+
+/// A part of a person's turn, split into what a program wrote and the person's words.
+fn told(part: Part) -> Vec<Part> {
+    let Part::Words(text) = &part else { return vec![part] };
+    match speech::told(text) {
+        (Some((kind, before)), words) => {
+            let words = Some(Part::Words(words.to_string())).filter(|_| !words.is_empty());
+            let before = noticed(kind, Part::Words(before.to_string()));
+            std::iter::once(before).chain(words).collect()
+        }
+        (None, _) => vec![part],
     }
 }
 

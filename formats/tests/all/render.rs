@@ -55,7 +55,13 @@ fn written(log: &Log, style: Style) -> String {
     turns.sort_by_key(|turn| turn.seq);
     let mut outline = Outline::default();
     turns.iter().for_each(|turn| outline.note(turn));
-    let about = About { conversation, system_prompt: prompt.as_ref(), outline: &outline, media: &OneAsset };
+    let about = About {
+        conversation,
+        system_prompt: prompt.as_ref(),
+        outline: &outline,
+        given_up: &[],
+        media: &OneAsset,
+    };
     let mut document = document(style, &mut out, about).unwrap();
     let mut turns = turns.into_iter().peekable();
     for event in &log.events {
@@ -215,7 +221,7 @@ fn the_head_of_a_page_has_project_branch_tokens_and_prompts() {
         "<dt>Agent</dt><dd>claude-code</dd>",
         "<dt>Project</dt><dd>/home/ana/&lt;web&gt;</dd>",
         "<dt>Branch</dt><dd>fix/login</dd>",
-        "<dt>Tokens</dt><dd>2500 in, 30 out</dd>",
+        "<dt>Tokens</dt><dd>2,500 in, 30 out</dd>",
         "<summary>2 prompts</summary>",
         "<li><a href=\"#t2\">Fix &lt;b&gt;the&lt;/b&gt; build. It is red.</a></li>",
         "<li><a href=\"#t7\">And now something long.",
@@ -239,11 +245,48 @@ fn notices_are_folded_and_named() {
     say(&mut log, None, Role::User, TurnBody { metadata: meta.into(), ..user("Continue.") });
     say(&mut log, None, Role::User, user("Fix the build."));
     let page = written(&log, Style::Html);
-    assert!(page.contains("<summary>Notice: command</summary>"), "{page}");
-    assert!(page.contains("<summary>Notice: program text</summary>\n<pre>\nContinue.</pre>"), "{page}");
+    let notice = |kind: &str, text: &str| {
+        format!("<summary>Notice: {kind} <span class=\"hint\">{text}</span></summary>\n<pre>\n{text}</pre>")
+    };
+    assert!(page.contains(&notice("command", "/clear")), "{page}");
+    assert!(page.contains(&notice("program text", "Continue.")), "{page}");
     assert_eq!(page.matches("<article class=\"turn user\"").count(), 1, "{page}");
     let text = written(&log, Style::Markdown);
     assert_eq!(text.matches("## User").count(), 1, "{text}");
+    assert!(!text.contains("command-name"), "{text}");
+
+    // Open tabs of an editor stood as headings among the words of the person.
+    let tabs =
+        "# Context from my IDE setup:\n\n## Open tabs:\n- a.rs\n\n## My request for Codex:\nRename it.";
+    say(&mut log, None, Role::User, user(tabs));
+    let page = written(&log, Style::Html);
+    assert!(page.contains("<summary>Notice: editor state <span"), "{page}");
+    assert!(page.contains("<div class=\"prose\">\n<p>Rename it.</p>\n</div>"), "{page}");
+    assert!(!page.contains("Open tabs:</h"), "{page}");
+    let text = written(&log, Style::Markdown);
+    assert!(text.contains("<summary>Notice: editor state</summary>"), "{text}");
+    assert_eq!(text.matches("## User").count(), 2, "{text}");
+}
+
+/// Edits were shown as the JSON of a call.
+#[test]
+fn an_edit_is_shown_as_a_difference() {
+    let mut log = Log::created(conversation_id(9), Settings::default());
+    let call =
+        |id: &str, input: serde_json::Value| json!({"type":"tool_use","id":id,"name":"Edit","input":input});
+    let one = json!({"file_path":"src/<a>.rs","old_string":"fn a() {\n    1\n}","new_string":"fn a() {\n    2 < 3\n}"});
+    let many = json!({"path":"b.rs","edits":[{"old_text":"x","new_text":""}]});
+    let content = json!([call("1", one), call("2", many), call("3", json!({"pattern":"x","n":3}))]);
+    say(&mut log, None, Role::Assistant, message(json!({"role":"assistant","content":content})));
+    let page = written(&log, Style::Html);
+    for part in [
+        "<code>Edit</code> <span class=\"hint\">src/&lt;a&gt;.rs</span>",
+        "<pre>\n  fn a() {\n<span class=\"removed\">-     1</span>\n<span class=\"added\">+     2 &lt; 3</span>\n  }\n</pre>",
+        "<span class=\"hint\">b.rs</span></summary>\n<pre>\n<span class=\"removed\">- x</span>\n</pre>",
+        "<span class=\"hint\">pattern: x, n: 3</span></summary>\n<pre>\n{",
+    ] {
+        assert!(page.contains(part), "{part} is missing:\n{page}");
+    }
 }
 
 /// Output that Codex had wrapped in JSON was shown with the escapes of a string in a string.

@@ -88,7 +88,7 @@ fn resource(scope: &Tenant, conversation: &Conversation) -> Result<Resource, Err
         .with_mime_type("text/markdown");
     let title = match &conversation.title {
         Some(title) => Some(masked(title).into_owned()),
-        None => preview(scope, conversation.id)?,
+        None => preview(scope, conversation)?,
     };
     Ok(match title {
         Some(title) => resource.with_title(title),

@@ -279,6 +279,11 @@ async fn conversations_are_listed_by_what_was_said_last() {
         (&json!("2026-01-05T10:00:00.000000Z"), &found["began"])
     );
     assert_eq!(stage.get(&format!("{ALL}?since=yesterday"), 400).await["code"], "query.shape");
+    // A fork is as old as the turns that it inherits, and is told from its parent.
+    let fork = stage.post(&format!("{ALL}/{web}/fork"), &json!({"at_seq": 2}), 201).await;
+    assert_eq!((&fork["last_said"], &fork["preview"]), (&found["began"], &json!("hello (fork at #2)")));
+    let first = &stage.get(&format!("{ALL}?limit=1"), 200).await["data"][0];
+    assert_eq!((&first["id"], &first["preview"]), (&fork["id"], &fork["preview"]));
     stage.stop().await;
 }
 

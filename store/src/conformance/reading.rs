@@ -10,6 +10,7 @@ use everturn_core::json::Raw;
 use everturn_core::limits::{EPHEMERAL_TTL_S, PAGE_BYTES_MAX};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Successor, Turn};
+use everturn_core::write::{Action, Write};
 
 /// Consecutive pages of events form the whole log.
 pub fn events_are_read_in_pages(store: &dyn Backend) {
@@ -492,7 +493,8 @@ pub fn conversations_are_listed_latest_first(store: &dyn Backend) {
     assert!(!listed(store, &all).contains(&keys[5].id));
 }
 
-/// `began` and `last_said` are the times of a conversation's own turns, as stated; a fork's are not those that it inherits.
+/// `began` and `last_said` are the times of a conversation's turns, as stated; those that a fork inherits are in its first
+/// event.
 pub fn a_conversation_knows_when_it_was_said(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -507,16 +509,21 @@ pub fn a_conversation_knows_when_it_was_said(store: &dyn Backend) {
     append(store, &key, vec![said(20), said(60), said(40)]);
     assert_eq!(times(&key), (Some(at(20)), Some(at(60))));
     let fork = m.key();
-    done(store, m.fork(&fork, &key, 3));
-    assert_eq!(times(&fork), (None, None));
-    append(store, &fork, vec![said(30)]);
-    assert_eq!(times(&fork), (Some(at(30)), Some(at(30))));
+    let Write { action: Action::Create { parent, .. }, .. } = m.fork(&fork, &key, 3) else {
+        panic!("it forks")
+    };
+    let inherited = Settings { parent, began: Some(at(20)), last_said: Some(at(60)), ..Settings::default() };
+    let drafts = vec![m.event(kind::FORKED, &inherited)];
+    done(store, Write { key: fork.clone(), action: Action::Create { drafts, parent, idempotency: None } });
+    assert_eq!(times(&fork), (Some(at(20)), Some(at(60))));
+    append(store, &fork, vec![said(70)]);
+    assert_eq!(times(&fork), (Some(at(20)), Some(at(70))));
     let now = m.say("now");
     let at_now = now.at;
     append(store, &key, vec![said(10), now]);
     assert_eq!(times(&key), (Some(at(10)), Some(at_now)));
     store.rebuild().expect("a rebuild");
-    assert_eq!((times(&key), times(&fork)), ((Some(at(10)), Some(at_now)), (Some(at(30)), Some(at(30)))));
+    assert_eq!((times(&key), times(&fork)), ((Some(at(10)), Some(at_now)), (Some(at(20)), Some(at(70)))));
 }
 
 /// Filters by project: its name, or a folder that it is in.

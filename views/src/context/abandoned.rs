@@ -4,7 +4,7 @@ use super::{ContextMessage, Source};
 use crate::tokens::Family;
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_core::pairing;
+use everturn_core::pairing::{self, Call};
 use serde_json::{Value, json};
 
 /// A tool call that was given up.
@@ -19,6 +19,14 @@ pub struct GivenUp {
 }
 
 impl GivenUp {
+    /// Whether it is about this call. One without an id is known by its name.
+    pub fn is_of(&self, call: &Call<'_>) -> bool {
+        match &self.id {
+            Some(id) => call.id == Some(id),
+            None => call.id.is_none() && call.name == self.name,
+        }
+    }
+
     /// The message that stands for its result.
     pub fn result(&self) -> Value {
         let content = match &self.reason {
@@ -52,11 +60,7 @@ pub fn answer_abandoned(
     }
     let mut added: Vec<(usize, ContextMessage)> = Vec::new();
     for call in pairs.calls.iter().filter(|call| call.result.is_none()) {
-        let is_it = |given_up: &&GivenUp| match &given_up.id {
-            Some(id) => call.id == Some(id),
-            None => call.id.is_none() && call.name == given_up.name,
-        };
-        let Some(given_up) = given_up.iter().find(is_it) else { continue };
+        let Some(given_up) = given_up.iter().find(|given_up| given_up.is_of(call)) else { continue };
         let message = GivenUp { name: call.name.to_string(), ..given_up.clone() }.result();
         let said = ContextMessage {
             source: Source::Made,

@@ -26,18 +26,28 @@ pub fn searched_text(turn: &Turn) -> Option<String> {
 /// The text of a message of any shape: prose, the names and arguments of calls, results, the names of files.
 /// Reasoning, signatures and encoded bytes are not searched.
 pub fn text_of(message: &Value) -> String {
-    read(message, true)
+    read(message, true, true)
+}
+
+/// The same without searches that a provider ran itself. Frozen: prompts are replayed with it.
+pub fn recalled_text_of(message: &Value) -> String {
+    read(message, true, false)
 }
 
 /// The same with JSON in texts of tool results as it is, as it was read up to [`TERMS_VERSION`](super::TERMS_VERSION) 3.
 /// Frozen: prompts of that time are replayed with it.
 pub fn raw_text_of(message: &Value) -> String {
-    read(message, false)
+    read(message, false, false)
 }
 
-fn read(message: &Value, decoded: bool) -> String {
+fn read(message: &Value, decoded: bool, with_hosted: bool) -> String {
     let mut out = String::new();
-    for part in message::parts(message) {
+    let blocks = message["content"].as_array();
+    for (at, part) in message::parts(message).into_iter().enumerate() {
+        if with_hosted {
+            let block = blocks.and_then(|blocks| blocks.get(at)).unwrap_or(message);
+            hosted(&mut out, &part, block);
+        }
         match part {
             Part::Text(text) if message.get("role").is_some_and(|role| role == "tool") => {
                 let mut result = if decoded { String::new() } else { text.to_string() };
@@ -68,6 +78,18 @@ fn read(message: &Value, decoded: bool) -> String {
         }
     }
     cut(&out, ENTRY_TEXT_BYTES_MAX)
+}
+
+/// What a tool of the provider was asked for: a search of the web has its query there.
+fn hosted(out: &mut String, part: &Part<'_>, block: &Value) {
+    match part {
+        Part::Call { arguments: None, .. } => values(out, &block["action"]),
+        Part::Other(kind) if kind.ends_with("tool_use") => {
+            push(out, block["name"].as_str().unwrap_or_default());
+            values(out, &block["input"]);
+        }
+        _ => {}
+    }
 }
 
 /// Whether a message has text of its own, beside calls, results and files.
@@ -194,6 +216,15 @@ mod tests {
                 json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"1",
                     "content":[{"type":"text","text":"[\"x\\nwombat\"]"}]}]}),
                 "x\nwombat",
+            ),
+            (
+                json!({"type":"web_search_call","id":"ws","status":"completed","action":{"type":"search","query":"wombat diet"}}),
+                "wombat diet\nweb_search_call",
+            ),
+            (
+                json!({"role":"assistant","content":[{"type":"text","text":"I look."},
+                    {"type":"server_tool_use","id":"1","name":"web_search","input":{"query":"wombat"}}]}),
+                "I look.\nweb_search\nwombat",
             ),
             (json!({"type":"reasoning","encrypted_content":"zzz","summary":[]}), ""),
             (

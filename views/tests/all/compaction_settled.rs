@@ -187,6 +187,30 @@ fn what_a_turn_that_stays_verbatim_answers_or_finishes_is_not_open() {
     assert_eq!(found.pending_work, NONE, "a later list says all that is left");
 }
 
+/// "One caller is left.", said with the edit of that caller, was the next step after all tests had passed.
+#[test]
+fn what_is_left_and_edited_in_the_same_turn_is_not_next() {
+    let talk = |remark: &str, report: Option<&str>| {
+        let mut talk =
+            Talk::of(&[("user", "Give session() the configuration."), ("assistant", "I'll add it.")]);
+        talk.tool("shell", json!({"command":"cargo test"}), "error: 1 argument is missing in src/login.rs");
+        let edit = json!({"type":"tool_use","id":"e2","name":"edit_file","input":{"path":"src/login.rs"}});
+        talk.say(None, json!({"role":"assistant","content":[{"type":"text","text":remark}, edit]}));
+        let done = json!({"type":"tool_result","tool_use_id":"e2","content":"edited src/login.rs"});
+        talk.say(None, json!({"role":"user","content":[done]}));
+        if let Some(report) = report {
+            talk.say(None, json!({"role":"assistant","content":report}));
+        }
+        talk
+    };
+    let report = Some("All 14 tests pass, and the limit comes from the configuration.");
+    let pending = |talk: Talk| extract(None, &talk.candidates()).pending_work;
+    assert_eq!(pending(talk("One caller is left.", report)), NONE);
+    // As long as nothing is reported, and where something in particular is named, it is left.
+    assert_eq!(pending(talk("One caller is left.", None)).len(), 1);
+    assert_eq!(pending(talk("The guide in docs/limits.md is not written yet.", report)).len(), 1);
+}
+
 #[test]
 fn turns_that_stay_verbatim_add_nothing() {
     let covered = [("user", "Please tidy up the parser."), ("assistant", "Fixed the lexer in src/lexer.rs.")];

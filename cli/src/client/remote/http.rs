@@ -171,8 +171,10 @@ impl Server {
             )
         } else if error.is_connect() {
             format!("no connection to {place}: {}; check --url", root(error))
+        } else if has(&["invalid HTTP", "parse"]) {
+            format!("{place} does not answer in HTTP: {}; if it speaks TLS, write https://", root(error))
         } else {
-            format!("incomplete answer from {place}: {}; if it speaks TLS, write https://", root(error))
+            format!("{place} ended the connection before its answer was complete: {}", root(error))
         };
         Error::busy("server.unreachable", text)
     }

@@ -45,6 +45,8 @@ struct Standing {
     newest_step: bool,
     /// Another message of a person came before the model could reply.
     overtaken: bool,
+    /// The model edited something in the same turn, and has reported since.
+    followed: bool,
 }
 
 /// Maximum number of items of one round, half of them the first and half the last.
@@ -67,6 +69,8 @@ impl<'m> Pending<'m> {
         let last_step = last(&|spoken| whole.sentences(spoken).iter().any(steps));
         let last_call = whole.calls.last().map(|call| call.turn);
         let overtaken = overtaken(whole);
+        let edits =
+            |turn| whole.calls.iter().any(|call| call.turn == turn && call.edits() && call.succeeded());
         let mut items: Vec<Item> = Vec::new();
         let mut statements = 0;
         let mut plans = whole.calls.iter().filter_map(|call| Some((call.turn, plan(call)?))).peekable();
@@ -97,6 +101,9 @@ impl<'m> Pending<'m> {
                 announced: last_answer == Some(index) && last_call.is_none_or(|turn| turn < spoken.turn),
                 newest_step: last_step.is_none_or(|step| step <= index),
                 overtaken: overtaken.contains(&index) && first_answer.is_some_and(|answer| answer < index),
+                followed: spoken.role == Role::Assistant
+                    && last_report.is_some_and(|report| report > index)
+                    && edits(spoken.turn),
             };
             let said = spoken.said.clone().zip(sentences);
             for (at, said) in said.filter(|(_, said)| is_left(whole, said, &standing)) {
@@ -238,7 +245,9 @@ fn is_left(material: &Material<'_>, said: &ReadSentence, standing: &Standing) ->
     }
     // A person's next step is a request; the model's is left until it is taken.
     let is_due = if by_person { asked } else { standing.newest_step };
-    let remains = remains(said) && (is_due || !is_step(&said.text));
+    // "One caller is left.", and the edit of it.
+    let is_followed = standing.followed && !is_definite(said);
+    let remains = remains(said) && (is_due || !is_step(&said.text)) && !is_followed;
     // "I'll ask Bea to run it on cache-prod." defers an answer, and is a promise.
     let asks_somebody = by_person && said.terms.len() >= 3 && is_definite(said) && will_ask(&said.text);
     if cues.weight(Group::Dismissal) > 0 || said.terms.len() == 0 {

@@ -105,7 +105,7 @@ impl ToolCall<'_> {
         command.split(['&', ';', '\n']).filter_map(part).collect()
     }
 
-    fn succeeded(&self) -> bool {
+    pub fn succeeded(&self) -> bool {
         self.answered && self.failure.is_none()
     }
 }
