@@ -91,7 +91,13 @@ impl Operation for GetTokenUsage {
         for one in &mut usage.conversations {
             match asker.is_counter() {
                 true => one.title = None,
-                false if one.title.is_none() => one.title = preview(&asker.tenant, one.conversation)?,
+                false if one.title.is_none() => {
+                    one.title = match asker.tenant.conversation(one.conversation).get() {
+                        // It was deleted at this very moment.
+                        Err(Error::NotFound(_)) => None,
+                        found => preview(&asker.tenant, &found?)?,
+                    }
+                }
                 false => {}
             }
         }
