@@ -11,6 +11,7 @@ use everturn_core::json::Raw;
 use everturn_core::limits::{
     BATCH_EVENTS_MAX, BODY_BYTES_MAX, PAGE_ENTRIES_MAX, PARTICIPANTS_MAX, TITLE_BYTES_MAX,
 };
+use everturn_core::time::Timestamp;
 use std::collections::BTreeMap;
 
 fn unknown() -> (ConversationId, TurnId) {
@@ -304,8 +305,10 @@ fn what_fork_reset_and_import_write_cannot_be_set_by_hand() {
         Settings { parent, ..Settings::default() },
         Settings { predecessor: Some(other), ..Settings::default() },
         Settings { transcript, ..Settings::default() },
+        Settings { began: Some(Timestamp(1)), ..Settings::default() },
+        Settings { last_said: Some(Timestamp(1)), ..Settings::default() },
     ] {
-        let says = "parent, predecessor, checkpoint, budget and transcript are written by Everturn itself";
+        let says = "parent, predecessor, checkpoint, budget, began, last_said and transcript are written by Everturn itself";
         refused(scope.conversation(id).update(settings.clone()).wait(), "settings.reserved", says);
         let new = NewConversation { settings, ..NewConversation::default() };
         refused(scope.create(new).wait(), "settings.reserved", says);
