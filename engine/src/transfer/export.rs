@@ -194,7 +194,13 @@ impl ConversationHandle {
             media = &NoMedia;
         }
         let given_up = match style {
-            Style::Html | Style::Markdown => self.given_up_for_people(conversation.head.seq, is_redacted)?,
+            Style::Html | Style::Markdown => {
+                match self.given_up_for_people(conversation.head.seq, is_redacted) {
+                    // What comes before the damage can be read: the error is told there.
+                    Err(Error::Corrupt(_)) => Vec::new(),
+                    given_up => given_up?,
+                }
+            }
             _ => Vec::new(),
         };
         let about = About {
