@@ -73,6 +73,7 @@ class Page {
       if (this.shown?.id !== id || !this.shown.conversation) {
         this.leave();
         const { ConversationPage } = await import("./conversation.js");
+        if (location.hash !== address) return;
         const shown = (this.shown = new ConversationPage(id, this));
         clear(this.main, shown.el);
         this.list.mark(id);
@@ -99,6 +100,7 @@ class Page {
     document.title = "Everturn";
     if (hash === "#/usage") {
       const { view } = await import("./usage.js");
+      if (location.hash !== address) return;
       return void clear(this.main, view().el);
     }
     if (hash.length > 2 && hash !== "#/new") return void clear(this.main, notice("There is nothing at this address", "It may have been cut off when it was copied.", h("a", { href: "#/" }, "Back to the list")));

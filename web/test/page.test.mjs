@@ -370,7 +370,6 @@ test("a checkpoint is shown as the model reads it: with constraints, files and a
   for (const part of ["User constraints", ...checkpoint.user_constraints, "Files", ...checkpoint.relevant_files]) assert.ok(whole.includes(part.replaceAll("`", "")), part);
   await page.goto(talk(LOGIN));
   const boundary = page.locator(".boundary").last();
-  await boundary.scrollIntoViewIfNeeded();
   await unfold(boundary);
   assert.match(await boundary.innerText(), /User constraints[^]*Files/);
   // What the note contains is there once.
@@ -1915,8 +1914,15 @@ test("a conversation that is not there, and one that is deleted while it is read
     await page.waitForSelector(".home");
   }
   const id = await server.talk("Going", "one");
-  await page.goto(`${server.url}/#/c/${id}`);
+  // A view whose file comes late does not replace the one that was chosen after it.
+  await page.route(/usage\.js$/, async (route) => (await new Promise((resolve) => setTimeout(resolve, 500)), route.continue()));
+  const late = page.waitForResponse(/usage\.js$/);
+  await page.evaluate(() => (location.hash = "#/usage"));
+  await page.evaluate((id) => (location.hash = `#/c/${id}`), id);
   await page.waitForSelector(".turn");
+  await (await late).finished();
+  await page.waitForTimeout(300);
+  assert.equal(await page.locator(".turn").count(), 1);
   await server.api("DELETE", `/conversations/${id}?reason=test`);
   await page.waitForSelector("text=This conversation was deleted");
   await quiet(page);
