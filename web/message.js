@@ -1,7 +1,7 @@
 // Reads messages of every provider's shape into a list of parts.
 //
 //   {kind: "text" | "thinking" | "refusal", text}   {kind: "call", id, name, input}   {kind: "result", id, name, parts, failed}
-//   {kind: "image" | "file", asset, data, mime, url, name}   {kind: "other", value}
+//   {kind: "image" | "file", asset, data, mime, url, name}   {kind: "other", value}   {kind: "notice", name, text}
 
 const parsed = (text) => {
   if (typeof text !== "string") return text;
@@ -13,6 +13,14 @@ const isText = (value) => typeof value === "string";
 /** The parts of a turn, or of a message in a prompt. One that is like none that is known is shown as its JSON. */
 export function parts(turn) {
   try { return read(turn); } catch { return [{ kind: "other", value: turn?.message ?? turn?.content ?? turn }]; }
+}
+
+/** The same with the texts split by speaker, where a program wrote some of what a person sent. */
+export function shownParts(turn) {
+  const list = parts(turn), first = list.findIndex((part) => part.kind === "text");
+  if (!turn.spoken || first < 0) return list;
+  const split = turn.spoken.map(({ notice, text }) => (notice ? { kind: "notice", name: notice, text } : { kind: "text", text }));
+  return list.flatMap((part, n) => (n === first ? split : part.kind === "text" ? [] : [part]));
 }
 
 function read(turn) {
@@ -98,8 +106,8 @@ function block(b) {
       return isText(b.text) ? (b.text ? [{ kind: "text", text: b.text }] : []) : [{ kind: "other", value: b }];
     case "refusal":
       return [{ kind: "refusal", text: String(b.refusal ?? b.text ?? "") }];
-    case "thinking": case "reasoning": {
-      const text = b.thinking ?? b.text ?? [b.summary, b.content].flat().filter(Boolean).map((s) => s.text ?? s).filter(isText).join("\n\n");
+    case "thinking": case "reasoning": case "think": {
+      const text = b.thinking ?? b.think ?? b.text ?? [b.summary, b.content].flat().filter(Boolean).map((s) => s.text ?? s).filter(isText).join("\n\n");
       return [{ kind: "thinking", text: isText(text) ? text : "", signed: !!(b.signature ?? b.encrypted_content), hidden: !text }];
     }
     case "redacted_thinking":

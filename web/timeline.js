@@ -3,7 +3,7 @@
 import { h, add, clear, icon, iconButton, button, words, when, number, plural, shrunk, short, toast, dialog, copy, state as notice } from "./dom.js";
 import { get, post, del, follow, generate, picture, shown, memory, unsent, Problem } from "./api.js";
 import { markdown, checkpoint, code, diff, contains, markWords } from "./text.js";
-import { parts, plainText, said, reworded, gist, edits, todo, languageOf, isPrompt, isRegenerated, toolOf } from "./message.js";
+import { parts, shownParts, plainText, said, reworded, gist, edits, todo, languageOf, isPrompt, isRegenerated, toolOf } from "./message.js";
 import { Scroller, AROUND } from "./scroller.js";
 import { menu } from "./menu.js";
 
@@ -216,7 +216,7 @@ export class Timeline {
       if (entry.kind === "approval.requested") questions.set(entry.body?.approval_id, entry.body?.question);
       if (entry.kind === "approval.resolved") outcomes.set(entry.body?.approval_id, entry);
       if (entry.kind) continue;
-      entry.parts ??= parts(entry);
+      entry.parts ??= shownParts(entry);
       for (const part of entry.parts) {
         if (part.kind === "call" && part.id) calls.set(part.id, entry), this.tools.set(part.id, part.name);
         if (part.kind === "result" && part.id && !results.has(part.id)) results.set(part.id, { entry, part });
@@ -335,7 +335,7 @@ export class Timeline {
       clearTimeout(this.writing.get(entry.id)?.timer);
       this.writing.delete(entry.id);
       const shown = (part, n) => this.part(part, `${entry.id}:${n}`, { answers, abandoned }, entry);
-      const inner = own.map((part, n) => (entry.speaker && part.kind === "text" ? this.notice(part, entry, n) : shown(part, n)));
+      const inner = own.map((part, n) => (entry.speaker && part.kind === "text" ? this.notice(part, `${entry.id}:${n}`, noticeName(entry)) : shown(part, n)));
       if (entry.superseded_by) {
         el.classList.add("superseded");
         body.append(this.fold(entry.id + ":old", [isReplaced(entry) ? h("span.badge", null, "replaced") : null, h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
@@ -403,6 +403,7 @@ export class Timeline {
   part(part, key, around, entry) {
     switch (part.kind) {
       case "text": return this.prose(part.text, key, entry.role);
+      case "notice": return this.notice(part, key, part.name);
       case "refusal": return h("div.md", null, h("span.badge.bad", null, "refused"), markdown(part.text));
       case "thinking": return this.thought(part, key);
       case "call": return this.call(part, key, around?.answers?.get(part.id), around?.abandoned?.get(part.id));
@@ -414,9 +415,9 @@ export class Timeline {
   }
 
   /** What a program wrote in the name of a person. */
-  notice(part, entry, n) {
+  notice(part, key, name) {
     const line = part.text.replace(/<[^<>]*>/g, " ").trim().split("\n")[0].slice(0, 160);
-    return this.fold(`${entry.id}:${n}`, [h("b.tool-name", null, words(noticeName(entry))), h("span.gist", null, words(line))], () => h("pre.wraps", { dir: "auto" }, words(part.text)), { class: "call notice" });
+    return this.fold(key, [h("b.tool-name", null, words(name)), h("span.gist", null, words(line))], () => h("pre.wraps", { dir: "auto" }, words(part.text)), { class: "call notice" });
   }
 
   /** Markdown, cut if it is long: instructions, pasted files. */
@@ -564,7 +565,7 @@ export class Timeline {
   }
 
   actions(anchor, entry) {
-    const text = plainText(entry.parts ?? []);
+    const text = plainText((entry.parts ?? []).filter((part) => part.kind !== "notice"));
     const { prompt, completion } = entry.tokens ?? {};
     const about = [`#${entry.written_seq ?? entry.seq}`, when(entry.occurred_at ?? entry.created).textContent, prompt != null || completion != null ? `${number(prompt ?? 0)} → ${number(completion ?? 0)} tokens` : null];
     const writes = this.page.may("writer"), fixed = entry.status === "pending" || entry.superseded_by || entry.erased || entry.hidden;
@@ -584,7 +585,7 @@ export class Timeline {
 
   async supersede(entry) {
     const field = editor(entry, "New text");
-    const others = entry.parts.some((part) => part.kind !== "text") ? " Pictures, tool calls and everything else in it stay." : "";
+    const others = parts(entry).some((part) => part.kind !== "text") ? " Pictures, tool calls and everything else in it stay." : "";
     const replace = (id, said) => post(`/turns/${id}/supersede`, { conversation: this.id, role: entry.role, actor: entry.actor, ...said });
     const made = await dialog("Edit this turn", h("div.fields", null, h("p.dim", null, `The new text is read in this place, by people and models.${others} The old version stays in the log, and what follows stays as it is.`), field), [["Cancel", null], ["Replace", () => (field.value.trim() ? replace(entry.id, reworded(entry, field.value.trim())).catch(editedMeanwhile) : undefined), "primary"]]);
     if (made !== undefined) unsent.set("", entry.id);
@@ -829,7 +830,7 @@ async function inlined(part) {
 
 /** A field with the text of a turn, or with what was last typed instead of it and not sent. */
 function editor(turn, label) {
-  const field = h("textarea", { value: unsent.get(turn.id) || plainText(turn.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": label });
+  const field = h("textarea", { value: unsent.get(turn.id) || plainText(parts(turn).filter((part) => part.kind === "text")), rows: 10, "aria-label": label });
   field.addEventListener("input", () => unsent.set(field.value, turn.id));
   return field;
 }

@@ -21,7 +21,8 @@ pub struct ContextRequest {
     pub token_budget: Option<u64>,
     /// Maximum number of turns in the tail.
     pub last_n: Option<usize>,
-    /// Point of view: turns of these actors are the assistant's, those of others the user's.
+    /// Point of view: turns of these actors are the assistant's, those of others the user's. Their private turns are in the
+    /// prompt; a key that is bound to actors can name these only.
     #[serde(default)]
     pub participants: Vec<String>,
     /// Projection of the tail: the name of a policy, or options.

@@ -4,7 +4,6 @@ use crate::given::present;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
 use everturn::{Change, ForkOptions, HistoryEntry, HistoryQuery, ListQuery, NewConversation, Tenant};
 use everturn_core::Error;
-use everturn_core::access::KeyRole;
 use everturn_core::conversation::{
     Conversation, Lifecycle, Retention, Settings, SystemPrompt, Tombstone, fork_title,
 };
@@ -227,7 +226,7 @@ fn beginning(entry: &HistoryEntry) -> Option<String> {
         .filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None })
         .collect();
     let text = texts.join("\n");
-    let words = speech::words(&text).ok()?.trim_start();
+    let words = speech::words(&text).ok()?;
     let end = words.char_indices().nth(PREVIEW_CHARS_READ).map_or(words.len(), |(end, _)| end);
     let said = redaction::mask(&words[..end], &mut Vec::new());
     let line = said.lines().find(|line| !line.trim().is_empty())?.trim();
@@ -360,11 +359,6 @@ impl Operation for ChangeConversation {
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
         let name = self.conversation.clone();
         let erases = self.retention.is_some_and(|retention| retention != Retention::Full);
-        if asker.role < KeyRole::Admin && (erases || self.ttl.flatten().is_some()) {
-            let text = "`ttl` and `retention` delete and erase what others wrote; use the key of an admin, or set them when you create a conversation";
-            return Err(Error::forbidden("access.role", text));
-        }
-        let chat = asker.blocking(move |tenant| name.find(tenant)).await?;
         let settings = Settings {
             title: self.title,
             owner: self.owner,
@@ -375,6 +369,8 @@ impl Operation for ChangeConversation {
             system_prompt: self.system_prompt.map(|prompt| prompt.map(SystemPrompt::new)),
             ..Settings::default()
         };
+        settings.check_role(asker.role)?;
+        let chat = asker.blocking(move |tenant| name.find(tenant)).await?;
         let change =
             Change { settings, state: self.state, reason: self.reason, expected_seq: self.expected_seq };
         if erases {

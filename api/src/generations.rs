@@ -265,7 +265,7 @@ impl Operation for GetGeneration {
     }
 }
 
-/// Stops a generation. Its turn ends as aborted and keeps the text so far.
+/// Stops a generation. Its turn ends as interrupted and keeps the text so far; as aborted if there is none.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopGeneration {

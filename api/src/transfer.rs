@@ -130,7 +130,7 @@ impl Operation for Import {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Imported, Error> {
-        let options = ImportOptions { name: self.name.as_deref(), watched: self.watched };
+        let options = ImportOptions { name: self.name.as_deref(), watched: self.watched, role: asker.role };
         asker.tenant.import_with(options, &mut self.content.as_bytes(), &mut |_| {})
     }
 }

@@ -118,6 +118,16 @@ impl TurnInput {
     }
 }
 
+impl TurnInput {
+    /// Converts the new text of a turn. Its role is that of the old one where none is given.
+    fn in_place_of(mut self, chat: &ConversationHandle, old: TurnId) -> Result<NewTurn, Error> {
+        if self.role.is_none() && self.message.is_none() && self.content.is_some() {
+            self.role = Some(chat.turn(old)?.role);
+        }
+        self.into_said()
+    }
+}
+
 impl TryFrom<NewTurn> for TurnInput {
     type Error = Error;
 
@@ -258,7 +268,7 @@ impl Operation for GetTurn {
 }
 
 /// Edits a turn in place: a new one supersedes it and is read where it stood; what follows stays. The old turn stays in
-/// the log.
+/// the log. Without `role`, the new one has the old one's.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
 pub struct SupersedeTurn {
@@ -287,8 +297,11 @@ impl Operation for SupersedeTurn {
 
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let SupersedeTurn { turn, conversation, with } = self;
-        let with = with.into_said()?;
-        let supersede = move |tenant: &Tenant| Ok(editing(tenant, turn, conversation)?.supersede(turn, with));
+        let supersede = move |tenant: &Tenant| {
+            let chat = editing(tenant, turn, conversation)?;
+            let with = with.in_place_of(&chat, turn)?;
+            Ok(chat.supersede(turn, with))
+        };
         asker.writing(supersede).await
     }
 }
@@ -306,7 +319,8 @@ fn editing(
 }
 
 /// Edits a turn and branches from there: a fork with everything that is read before the turn, and a new one instead of
-/// it. The conversation itself stays as it is.
+/// it; the fork is the `conversation` of that turn. The conversation itself stays as it is. Without `role`, the new turn
+/// has the old one's.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
 pub struct EditAndBranch {
@@ -334,8 +348,11 @@ impl Operation for EditAndBranch {
 
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let EditAndBranch { turn, conversation, with } = self;
-        let with = with.into_said()?;
-        let branch = move |tenant: &Tenant| editing(tenant, turn, conversation)?.edit_and_branch(turn, with);
+        let branch = move |tenant: &Tenant| {
+            let chat = editing(tenant, turn, conversation)?;
+            let with = with.in_place_of(&chat, turn)?;
+            chat.edit_and_branch(turn, with)
+        };
         asker.blocking(branch).await.map(|(_, appended)| appended)
     }
 }

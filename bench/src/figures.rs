@@ -1,5 +1,6 @@
 //! Formatting of measurements.
 
+use everturn_formats::render::thousands;
 use std::time::Duration;
 
 /// Measurements of one thing, in no order.
@@ -44,15 +45,7 @@ pub fn rate(per_second: f64) -> String {
 
 /// `12,345`
 pub fn count(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    thousands(number.round() as u64)
 }
 
 /// `870 µs`, `1.25 ms`

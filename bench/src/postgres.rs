@@ -124,6 +124,14 @@ fn appends(database: &Database<'_>, for_plain: &Database<'_>, scale: Scale) -> R
         cost("plain, the same tables", &cost_floor),
         cost("one node, 64 writers", &cost_one),
         cost("two nodes", &cost_two),
+        // On a machine of its own, the database does as many appends as its processor allows.
+        Row::new(
+            "processor time of an append in PostgreSQL alone, one node, 64 writers",
+            time(cost_one.elsewhere.median()),
+            format!("{} plain, the same tables", time(cost_floor.elsewhere.median())),
+        )
+        .ratios(&cost_one.elsewhere.over(&cost_floor.elsewhere))
+        .at_most(1.4),
         Row::new("appends of one commit, 64 writers", count(batch as f64), ""),
         Row::new(
             "write-ahead log of an append of 1 KiB, 64 writers",

@@ -6,6 +6,7 @@ use crate::verbs::{
     restore, serve, session, state, summarize, supersede, sweep, tail, verify,
 };
 use crate::{complete, show};
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{
     Arg, ArgMatches, Args as ClapArgs, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
@@ -133,6 +134,20 @@ impl Args {
         verbs.iter().fold(Args::command(), |command, verb| {
             command.mut_subcommand(verb, |own| own.args(hidden.clone()))
         })
+    }
+
+    /// The error as it is without environment variables: clap shows the options that they set as if they had been typed.
+    pub fn as_typed(error: clap::Error) -> clap::Error {
+        fn bare(command: Command) -> Command {
+            // No variable has an empty name.
+            command.mut_args(|arg| arg.env("")).mut_subcommands(bare)
+        }
+        match error.kind() {
+            ErrorKind::DisplayHelp
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            | ErrorKind::DisplayVersion => error,
+            _ => bare(Args::whole()).try_get_matches().err().unwrap_or(error),
+        }
     }
 
     /// Parses arguments, with the source of each.

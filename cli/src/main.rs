@@ -28,7 +28,7 @@ static ALLOCATOR: Metered<mimalloc::MiMalloc> = Metered(mimalloc::MiMalloc);
 fn main() -> ExitCode {
     outlive_size_limits();
     complete::answer();
-    let matches = Args::whole().get_matches();
+    let matches = Args::whole().try_get_matches().unwrap_or_else(|error| Args::as_typed(error).exit());
     let args = Args::read(&matches).unwrap_or_else(|error| error.exit());
     // A server configures its own logging.
     if !matches!(args.verb, Some(Verb::Serve(_) | Verb::Demo(_))) {

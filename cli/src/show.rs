@@ -64,17 +64,14 @@ pub struct Detail {
 pub struct Called {
     /// Tools, by the ids of the calls: most results do not name theirs.
     pub tools: HashMap<String, String>,
-    /// Calls that were given up, with their turns where they have no id.
-    pub given_up: Vec<(Option<TurnId>, GivenUp)>,
+    /// Calls that were given up, with their turns: a later call may have the same id.
+    pub given_up: Vec<(TurnId, GivenUp)>,
 }
 
 impl Called {
     /// A line about a call that was given up.
     fn given_up(&self, turn: TurnId, id: Option<&str>, name: &str) -> Option<String> {
-        let is_it = |(of, given_up): &&(Option<TurnId>, GivenUp)| match &given_up.id {
-            Some(given_up) => id == Some(given_up),
-            None => id.is_none() && *of == Some(turn) && given_up.name == name,
-        };
+        let is_it = |(of, given_up): &&(TurnId, GivenUp)| *of == turn && given_up.is_of(id, name);
         let (_, given_up) = self.given_up.iter().find(is_it)?;
         let why = given_up.reason.as_ref().map(|reason| format!(": {}", one_line(reason)));
         Some(format!("  {DIM}✗ given up{}{DIM:#}\n", why.unwrap_or_default()))
@@ -159,14 +156,16 @@ fn body(
                 let (id, name) = (message["tool_call_id"].as_str(), message["name"].as_str());
                 out.push_str(&result(called, id, name, &output(text)));
             }
-            Part::Text(text) if role == Role::User => match speech::told(text) {
-                (Some((kind, before)), words) => {
-                    let before = speech::without_tags(before);
-                    out.push_str(&folded("←", &format!("{kind}: {before}"), full));
-                    out.push_str(&indented(words));
+            Part::Text(text) if role == Role::User => {
+                for stretch in speech::stretches(text) {
+                    out.push_str(&match stretch.notice {
+                        Some(kind) => {
+                            folded("←", &format!("{kind}: {}", speech::without_tags(stretch.text)), full)
+                        }
+                        None => indented(stretch.text),
+                    });
                 }
-                (None, _) => out.push_str(&indented(text)),
-            },
+            }
             Part::Text(text) => out.push_str(&indented(text)),
             Part::Thinking { text, .. } => {
                 out.push_str(&folded("✻", text.unwrap_or("(hidden reasoning)"), full))

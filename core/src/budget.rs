@@ -137,14 +137,30 @@ impl Policy {
 
     /// The error for an append over a limit.
     pub fn refuse(&self, usage: &Usage) -> Error {
-        let (name, limit, used) = self.exceeded(usage).unwrap_or(("max_messages", 0, 0));
-        Error::too_large(
-            "budget.exceeded",
-            format!(
-                "policy.budget.{name} is {limit}, this would make it {used}; `compact` the conversation, raise the \
-                 limit, or set policy.budget.recovery to trim or compact"
-            ),
-        )
+        let text = format!(
+            "{}; `compact` the conversation, raise the limit, or set policy.budget.recovery to trim or compact",
+            self.over(usage)
+        );
+        Error::too_large("budget.exceeded", text)
+    }
+
+    /// The error for an append that is over a limit by itself, whatever room is made.
+    pub fn refuse_alone(&self, incoming: &Usage) -> Error {
+        let (name, limit, used) = self.first_over(incoming);
+        let text = format!(
+            "policy.budget.{name} is {limit}, and this append alone has {used}; append less at a time, or raise the limit"
+        );
+        Error::too_large("budget.exceeded", text)
+    }
+
+    /// The limit that a usage is over.
+    pub fn over(&self, usage: &Usage) -> String {
+        let (name, limit, used) = self.first_over(usage);
+        format!("policy.budget.{name} is {limit}, this would make it {used}")
+    }
+
+    fn first_over(&self, usage: &Usage) -> (&'static str, u64, u64) {
+        self.exceeded(usage).unwrap_or(("max_messages", 0, 0))
     }
 }
 

@@ -1,6 +1,7 @@
 //! A conversation: everything its log folds into, except the turns.
 
 use crate::Error;
+use crate::access::KeyRole;
 use crate::chain::{Hash, Head};
 use crate::event::check_name;
 use crate::id::{ConversationId, EventId, TenantName, TurnId};
@@ -177,6 +178,17 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 }
 
 impl Settings {
+    /// Refuses settings by which others' content is deleted or erased to a caller that may do neither. Of a conversation that
+    /// is new, its author decides.
+    pub fn check_role(&self, role: KeyRole) -> Result<(), Error> {
+        let erases = self.retention.is_some_and(|retention| retention != Retention::Full);
+        if role == KeyRole::Admin || !erases && self.ttl.flatten().is_none() {
+            return Ok(());
+        }
+        let text = "`ttl` and `retention` delete and erase what others wrote; use the key of an admin, or set them when you create a conversation";
+        Err(Error::forbidden("access.role", text))
+    }
+
     /// Redaction mode that the settings ask for.
     pub fn redaction(&self) -> Option<Mode> {
         self.policy.get("redaction").and_then(|raw| raw.read())
@@ -308,7 +320,7 @@ pub struct Conversation {
     /// read or listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
-    /// Every actor that has spoken.
+    /// Every actor that has spoken, and those declared at the creation.
     pub participants: Vec<String>,
     /// Metadata of the caller. Where a single conversation is read, also `system_prompt` with its text.
     pub metadata: BTreeMap<String, Raw>,

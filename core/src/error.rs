@@ -66,6 +66,8 @@ pub mod code {
     pub const SESSION_ENDED: &str = "session.ended";
     /// The store was made by an older version.
     pub const STORE_OLDER: &str = "store.older";
+    /// The conversation is not the one for which an append was prepared.
+    pub const OUTDATED: &str = "append.outdated";
     /// Another transaction holds the conversation, which will not last.
     pub const HELD: &str = "store.held";
     /// Another process writes to the store now.

@@ -169,6 +169,10 @@ pub fn block(block: &Value) -> Part<'_> {
         "thinking" | "reasoning" | "redacted_thinking" | "encrypted_content" => {
             Part::Thinking { text: text(block, &["thinking", "text"]), signed: is_signed(kind, block) }
         }
+        // Kimi's.
+        "think" if field(block, "think").is_some_and(Value::is_string) => {
+            Part::Thinking { text: text(block, &["think"]), signed: is_signed(kind, block) }
+        }
         "tool_use" | "tool_call" => tool_call(block),
         "tool_result" => tool_result(block),
         kind if kind.ends_with("_call_output") => tool_result(block),
@@ -448,6 +452,11 @@ mod tests {
                 json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},
                     {"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"tool_use","id":"1","name":"ls","input":{}}]}),
                 "ab <tool_call:ls>",
+            ),
+            (
+                json!({"role":"assistant","content":[{"type":"think","think":"hm","encrypted":null},{"type":"text","text":"a"},
+                    {"type":"think"}]}),
+                "a <think>",
             ),
             (
                 json!({"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"grep","arguments":"{}"}}]}),

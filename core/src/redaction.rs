@@ -220,9 +220,34 @@ pub fn without_password(url: &str) -> String {
     }
 }
 
+/// A URL without the parts that may hold secrets: user, password, query and fragment. For what is stored or passed on.
+pub fn without_secrets(url: &str) -> String {
+    let url = &url[..url.find(['?', '#']).unwrap_or(url.len())];
+    let scheme = url.find(":/").map_or(0, |end| end + 1);
+    let start = scheme + url[scheme..].len() - url[scheme..].trim_start_matches('/').len();
+    let end = url[start..].find(['/', '\\']).map_or(url.len(), |end| start + end);
+    let host = url[start..end].rsplit_once('@').map_or(&url[start..end], |(_, host)| host);
+    format!("{}{host}{}", &url[..start], &url[end..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_url_is_stored_without_user_and_query() {
+        for (url, stored) in [
+            ("http://127.0.0.1:3001/mcp", "http://127.0.0.1:3001/mcp"),
+            ("https://host/@scope/mcp", "https://host/@scope/mcp"),
+            ("https://host/mcp?api_key=s3cret&x=1#part", "https://host/mcp"),
+            ("https://user:p@ss@host:1/mcp/", "https://host:1/mcp/"),
+            ("https://token@host", "https://host"),
+            ("http:/user:pass@host/x", "http:/host/x"),
+            ("user:pass@host/x?y", "host/x"),
+        ] {
+            assert_eq!(without_secrets(url), stored, "{url}");
+        }
+    }
 
     /// Assembled at run time, so that no scanner reports this file as a leak.
     fn samples() -> Vec<(&'static str, String)> {

@@ -265,6 +265,16 @@ pub struct TurnBody {
     pub event: Option<Raw>,
 }
 
+/// A stretch of the texts of a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Spoken {
+    /// Kind of notice, if a program wrote it in the user's name (`reminder`, `editor state`, …).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<Cow<'static, str>>,
+    /// The text.
+    pub text: String,
+}
+
 /// Durable text of an open turn. It survives a crash; text that came later may not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "PartialTurn")]
@@ -311,6 +321,12 @@ pub struct Turn {
         skip_serializing_if = "Option::is_none"
     )]
     pub speaker: Option<Cow<'static, str>>,
+    /// The texts of the message, split by speaker, where a program wrote some of what a person sent.
+    #[schemars(
+        description = "The texts of the message, in their order, split by speaker: present where a program wrote some of what a person sent (reminders, the state of an editor, hooks).",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub spoken: Vec<Spoken>,
     /// The message as given; `None` if erased, or still open: then see `partial`.
     #[schemars(
         description = "The whole message, where it has more fields than these.",
@@ -374,6 +390,7 @@ impl Turn {
             actor: row.actor,
             role: row.role,
             speaker: None,
+            spoken: Vec::new(),
             message: body.message,
             status: row.status,
             partial: None,
@@ -436,6 +453,9 @@ impl Serialize for Turn {
         if let Some(speaker) = &self.speaker {
             map.serialize_entry("speaker", speaker)?;
         }
+        if !self.spoken.is_empty() {
+            map.serialize_entry("spoken", &self.spoken)?;
+        }
         let fields: BTreeMap<&str, &RawValue> =
             self.message.as_ref().and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
         for name in ["content", "tool_calls", "tool_results"] {
@@ -495,6 +515,8 @@ impl<'de> Deserialize<'de> for Turn {
             actor: Option<String>,
             role: Role,
             speaker: Option<Cow<'static, str>>,
+            #[serde(default)]
+            spoken: Vec<Spoken>,
             #[serde(default, deserialize_with = "json::present")]
             content: Option<Raw>,
             #[serde(default, deserialize_with = "json::present")]
@@ -546,6 +568,7 @@ impl<'de> Deserialize<'de> for Turn {
             actor: told.actor,
             role: told.role,
             speaker: told.speaker,
+            spoken: told.spoken,
             message,
             status: told.status,
             partial: told.partial,

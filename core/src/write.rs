@@ -17,7 +17,7 @@ mod lookup;
 mod refusal;
 mod rows;
 
-pub use append::{new_conversation, usage};
+pub use append::{has_room_for, new_conversation, usage};
 pub use body::{ErasedBody, Learned, StateBody, Summarized, SupersededBody};
 pub use delete::{Deletion, Purge, deletion, needed};
 pub use erase::{Erasure, copies, learned};
@@ -77,6 +77,9 @@ pub enum Action {
         drafts: Vec<Draft>,
         /// Refuse unless this is the `seq` of the last event.
         expected_seq: Option<u64>,
+        /// The conversation for which the drafts were prepared. Refuse if they would be prepared in another way now: the
+        /// policy has changed, or there may be no room.
+        prepared_for: Option<Arc<Conversation>>,
         /// Makes a repeated request harmless.
         idempotency: Option<Idempotency>,
     },
@@ -156,6 +159,11 @@ pub enum Action {
 }
 
 impl Action {
+    /// An append without conditions.
+    pub fn append(drafts: Vec<Draft>) -> Action {
+        Action::Append { drafts, expected_seq: None, prepared_for: None, idempotency: None }
+    }
+
     /// The idempotency key, and whether it belongs to a creation. A store looks up the request that was answered under it
     /// before it asks for a plan: see [`Existing::answered`].
     pub fn idempotency(&self) -> Option<(bool, &Idempotency)> {
@@ -399,7 +407,7 @@ fn plan_existing(
             return answered.map(Plan::Repeat).ok_or_else(|| refusal::exists(conversation));
         }
         Action::Begin { .. } | Action::Branch { .. } => return Err(refusal::exists(conversation)),
-        Action::Append { drafts, expected_seq, idempotency } => {
+        Action::Append { drafts, expected_seq, prepared_for, idempotency } => {
             if let Some(answered) = repeated(idempotency.as_ref(), answered)? {
                 return Ok(Plan::Repeat(answered));
             }
@@ -407,6 +415,9 @@ fn plan_existing(
             let head = conversation.head.seq;
             if let Some(expected) = expected_seq.filter(|expected| *expected != head) {
                 return Err(stale_seq(head, expected));
+            }
+            if prepared_for.is_some_and(|known| append::is_outdated(&known, conversation, drafts.len())) {
+                return Err(refusal::outdated());
             }
             let planned = append::append(conversation.clone(), drafts, lookup)?;
             let request = idempotency.and_then(|asked| asked.answered(false, &planned.events));

@@ -47,7 +47,7 @@ impl ConversationAssets<'_> {
             self.0.shared().asset_draft(&self.0.key().tenant, asset_id, payload, audience, &mut uploads)?;
         let mut drafts = self.0.make_room(&conversation, std::slice::from_ref(&draft), "add_asset")?;
         drafts.push(draft);
-        let action = Action::Append { drafts, expected_seq: None, idempotency: None };
+        let action = Action::append(drafts);
         let answer = self.0.tenant.submit(self.0.key().clone(), action, uploads);
         Commit::new(answer, |committed| {
             committed.events.last().and_then(Event::read::<Asset>).ok_or_else(crate::writer::closed)

@@ -223,17 +223,22 @@ pub fn delete_expired(shared: &Shared) -> Result<(), Error> {
     let mut deleted = shared.expiry.deleted.lock();
     let now = shared.now();
     for key in shared.journal.index.expired(now, EXPIRED_PER_ROUND)? {
-        let action =
-            Action::Delete { at: now, reason: "its time to live has passed".into(), only_expired: true };
-        let answer = shared.journal.submit_now(Write { key, action })?;
-        match answer.recv().map_err(|_| crate::writer::closed())? {
-            Ok(_) => *deleted += 1,
-            // Somebody else deleted it, or changed its time to live, since it was found.
-            Err(Error::Conflict(_) | Error::NotFound(_)) => {}
-            Err(error) => return Err(error),
-        }
+        *deleted += usize::from(delete_if_due(shared, key)?);
     }
     Ok(())
+}
+
+/// Deletes a conversation if its time to live has passed, and says whether it had.
+pub fn delete_if_due(shared: &Shared, key: Key) -> Result<bool, Error> {
+    let reason = "its time to live has passed".into();
+    let action = Action::Delete { at: shared.now(), reason, only_expired: true };
+    let answer = shared.journal.submit_now(Write { key, action })?;
+    match answer.recv().map_err(|_| crate::writer::closed())? {
+        Ok(_) => Ok(true),
+        // There is none, or somebody else deleted it or changed its time to live.
+        Err(Error::Conflict(_) | Error::NotFound(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Ends the turns that a crash left open, with the text that was durable.
@@ -271,7 +276,7 @@ fn interrupt(shared: &Shared, key: &Key, turn: TurnId, text: &str, reason: &str)
     let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
     let place = DraftKind::End(turn, opened.role, kind::INTERRUPTED, Some(reason.to_string()));
     shared.ingest(&conversation, new, place, &mut ingested)?;
-    let action = Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None };
+    let action = Action::append(ingested.drafts);
     let answer = shared.journal.submit_now(Write { key: key.clone(), action })?;
     answer.recv().map_err(|_| crate::writer::closed())?.map(drop)
 }

@@ -146,19 +146,13 @@ impl Tenant {
     }
 
     /// Writes the events of a caller: signed, and with their secrets redacted.
-    pub(crate) fn submit(&self, key: Key, action: Action, uploads: Vec<Upload>) -> Result<Submitted, Error> {
-        self.submit_to(key, None, action, uploads)
-    }
-
-    /// The same to a conversation that was just read.
-    pub(crate) fn submit_to(
+    pub(crate) fn submit(
         &self,
         key: Key,
-        conversation: Option<&Conversation>,
         mut action: Action,
         uploads: Vec<Upload>,
     ) -> Result<Submitted, Error> {
-        match self.prepare(&key, conversation, &mut action) {
+        match self.prepare(&key, None, &mut action) {
             Ok(()) => self.shared().submit(Write { key, action }, uploads),
             Err(error) => {
                 self.shared().journal.uploaded(&uploads);
@@ -167,6 +161,7 @@ impl Tenant {
         }
     }
 
+    /// Signs and redacts events. The conversation is read if it is not given.
     pub(crate) fn prepare(
         &self,
         key: &Key,
@@ -313,8 +308,16 @@ impl ConversationHandle {
         actors.iter().try_for_each(|actor| self.tenant.caller.check(actor))?;
         Ok(match actors {
             [] => self.clone(),
-            _ => self.seen_by(Viewer::actors(actors.iter().cloned())),
+            _ => self.seen_by(Viewer::actors(self.stored_names(actors)?)),
         })
+    }
+
+    /// These actors as turns name them: where the conversation masks secrets, without them.
+    fn stored_names<'a>(&self, actors: impl IntoIterator<Item = &'a String>) -> Result<Vec<String>, Error> {
+        let mode = self.redaction()?;
+        let mut names: Vec<String> = actors.into_iter().cloned().collect();
+        names.iter_mut().for_each(|name| mask_name(name, mode));
+        Ok(names)
     }
 
     /// The conversation as the caller and this actor see it. A caller that is not bound may name any.
@@ -336,7 +339,7 @@ impl ConversationHandle {
         let caller = &self.tenant.caller;
         participants.iter().try_for_each(|actor| caller.check(actor))?;
         let actor = actor.filter(|actor| caller.check(actor).is_ok());
-        Ok(self.seen_by(Viewer::actors(actor.into_iter().chain(participants).cloned())))
+        Ok(self.seen_by(Viewer::actors(self.stored_names(actor.into_iter().chain(participants))?)))
     }
 
     /// The conversation as everyone may see it: what is derived from it is for everyone.

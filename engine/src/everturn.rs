@@ -24,7 +24,7 @@ use crate::streaming::open_turns::Streams;
 use crate::tenant::Tenant;
 use crate::token_usage::{Price, TokenCounts};
 use crate::world::{Source, SystemWorld, World};
-use crate::writer::{self, Submitted};
+use crate::writer::{self, PrepareAgain, Submitted};
 use crate::{backup, model, private};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -562,20 +562,31 @@ impl Shared {
     }
 
     /// Queues a request whose caller will wait for it. Refused if it would exceed the tenant's quota.
-    pub fn submit(&self, mut write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
+    pub fn submit(&self, write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
+        self.submit_prepared(write, uploads, None)
+    }
+
+    /// The same for an append that may be prepared `again` if it is outdated when it is written.
+    pub fn submit_prepared(
+        &self,
+        mut write: Write,
+        uploads: Vec<Upload>,
+        again: Option<PrepareAgain>,
+    ) -> Result<Submitted, Error> {
         if let Err(error) = self.quotas.check_write(&mut write) {
             self.journal.uploaded(&uploads);
             let hashes: Vec<Hash> = uploads.into_iter().map(|(_, sha256)| sha256).collect();
             self.journal.collect(&write.key.tenant, &hashes);
             return Err(error);
         }
-        self.submit_beyond_quota(write, uploads)
+        self.load.note();
+        self.journal.submit(write, uploads, again)
     }
 
     /// Queues a request that is part of an erasure, to which no quota applies.
     pub fn submit_beyond_quota(&self, write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
         self.load.note();
-        self.journal.submit(write, uploads)
+        self.journal.submit(write, uploads, None)
     }
 
     pub fn now(&self) -> Timestamp {

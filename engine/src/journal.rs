@@ -2,7 +2,7 @@
 //! Observers handle the consequences of a commit.
 
 use crate::world::Source;
-use crate::writer::{Job, Queue, Submitted};
+use crate::writer::{Job, PrepareAgain, Queue, Submitted};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
@@ -63,7 +63,7 @@ pub struct Journal {
     read_only: bool,
     /// Whether no other process writes to the store. Only then is what is in memory current.
     pub alone: bool,
-    /// Conversations as of their last commit; saves a read before each append.
+    /// Conversations as of their last commit here; saves a read before each append.
     known: Mutex<HashMap<Key, Arc<Conversation>>>,
     /// Another process has opened the store for writing since: caches may be stale.
     overtaken: AtomicBool,
@@ -96,15 +96,15 @@ impl Journal {
         }
     }
 
-    /// The conversation as of its last commit here, if it is in memory.
-    pub fn known_conversation(&self, key: &Key) -> Option<Arc<Conversation>> {
+    /// The conversation as of its last commit here, if it is in memory. Another process may have changed it since.
+    pub fn recent_conversation(&self, key: &Key) -> Option<Arc<Conversation>> {
         let known = self.known.lock().get(key).cloned();
         known.filter(|known| known.expires().is_none_or(|due| due > self.source.now()))
     }
 
-    /// The conversation as of its last commit here.
+    /// The conversation as it is now.
     pub fn conversation(&self, key: &Key) -> Result<Arc<Conversation>, Error> {
-        if let Some(known) = self.known_conversation(key) {
+        if let Some(known) = self.recent_conversation(key).filter(|_| self.alone) {
             return Ok(known);
         }
         let conversation = Arc::new(self.index.conversation(key)?);
@@ -134,8 +134,12 @@ impl Journal {
         if known.len() >= KNOWN_MAX {
             known.clear();
         }
-        let newer = known.get(key).is_none_or(|old| old.head.seq <= conversation.head.seq);
-        if newer && self.alone && !self.read_only && !self.overtaken.load(Ordering::SeqCst) {
+        // One that was deleted and created again begins anew.
+        let is_old = |old: &Arc<Conversation>| {
+            old.head.seq <= conversation.head.seq || old.created != conversation.created
+        };
+        let newer = known.get(key).is_none_or(is_old);
+        if newer && !self.read_only && !self.overtaken.load(Ordering::SeqCst) {
             known.insert(key.clone(), conversation);
         }
     }
@@ -174,17 +178,31 @@ impl Journal {
 
     /// Notifies the observers of a change by another process.
     pub fn changed_elsewhere(&self, change: &ChangedConversation) {
+        // The news also has what this process wrote itself.
+        let mut known = self.known.lock();
+        if known
+            .get(&change.key)
+            .is_some_and(|known| change.deleted || change.created || known.head.seq < change.head_seq)
+        {
+            known.remove(&change.key);
+        }
+        drop(known);
         self.observers.iter().for_each(|observer| observer.changed_elsewhere(change));
     }
 
-    /// Queues a request whose caller will wait for it.
-    pub fn submit(self: &Arc<Self>, write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
-        Ok(Submitted::new(self.queued(write, uploads)?, self.clone()))
+    /// Queues a request whose caller will wait for it. It may be prepared `again` if it is outdated when it is written.
+    pub fn submit(
+        self: &Arc<Self>,
+        write: Write,
+        uploads: Vec<Upload>,
+        again: Option<PrepareAgain>,
+    ) -> Result<Submitted, Error> {
+        Ok(Submitted::new(self.queued(write, uploads, again)?, self.clone()))
     }
 
     /// Queues a request and wakes the writer thread for it.
     pub fn submit_now(&self, write: Write) -> Result<oneshot::Receiver<Result<Committed, Error>>, Error> {
-        let answer = self.queued(write, Vec::new())?;
+        let answer = self.queued(write, Vec::new(), None)?;
         self.queue.nudge();
         Ok(answer)
     }
@@ -193,10 +211,11 @@ impl Journal {
         &self,
         write: Write,
         uploads: Vec<Upload>,
+        again: Option<PrepareAgain>,
     ) -> Result<oneshot::Receiver<Result<Committed, Error>>, Error> {
         self.writable()?;
         let (done, answer) = oneshot::channel();
-        match self.queue.push(Job { write, since: std::time::Instant::now(), uploads, done }) {
+        match self.queue.push(Job { write, since: std::time::Instant::now(), uploads, again, done }) {
             Ok(()) => Ok(answer),
             Err(refused) => {
                 let (job, error) = *refused;

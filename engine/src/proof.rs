@@ -9,7 +9,7 @@ use everturn_core::asset::Asset;
 use everturn_core::chain::{self, Hash, Head, Report, Verifier, envelope_hash};
 use everturn_core::error::code;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key, TenantName};
+use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_store::{Problem, ProblemKind};
 use schemars::JsonSchema;
@@ -83,6 +83,11 @@ impl Tenant {
             }
         }
         Ok(unrecorded)
+    }
+
+    /// Whether a turn has content.
+    fn has_words(&self, key: &Key, turn: TurnId) -> bool {
+        self.shared().journal.index.turn_in(key, turn).is_ok_and(|turn| turn.message.is_some())
     }
 
     /// Checks everything of this tenant: every chain, every asset, and the database itself.
@@ -161,6 +166,8 @@ impl Tenant {
     ) -> Vec<Gone> {
         let shared = self.shared();
         let (mut recorded, mut gone) = (Recorded::default(), Vec::new());
+        // Those of events that no other conversation told of before.
+        let mut told = Recorded::default();
         let mut end: Option<Head> = None;
         let mut end_is_sound = true;
         let find = |doctor: &mut Doctor, id: ConversationId, problem: String| {
@@ -197,6 +204,7 @@ impl Tenant {
                     continue;
                 }
                 *walked = event.seq;
+                told.add(event);
                 if alone && all {
                     let last = event.seq - 1;
                     find(doctor, event.conversation, format!("seq {expected} to {last} are missing"));
@@ -216,6 +224,9 @@ impl Tenant {
             }
         }
         gone.retain(|gone| !recorded.explains(gone));
+        for turn in told.turns().filter(|turn| self.has_words(key, *turn)) {
+            doctor.findings.push(Finding::about(key.clone(), not_erased(turn), ERASE_AGAIN));
+        }
         let Ok(stored) = shared.journal.index.conversation(key) else { return gone };
         let end = end.unwrap_or(Head::genesis(key.id));
         // The log may have grown meanwhile, but it cannot have become shorter.
@@ -252,7 +263,7 @@ impl ConversationLog<'_> {
     pub fn verify_with(&self, head: Option<Hash>, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
         let key = self.0.key();
         let stored = self.0.shared().journal.index.conversation(key)?.head;
-        let (report, gone) = walk(self.0.shared(), key, head, progress)?;
+        let (report, gone, recorded) = walk(self.0.shared(), key, head, progress)?;
         // The log may have grown meanwhile, but it cannot have become shorter.
         if report.head.seq < stored.seq {
             let text = format!(
@@ -267,11 +278,23 @@ impl ConversationLog<'_> {
                 "the last event is not the one that was written",
             ));
         }
-        match self.0.tenant.unrecorded(key, gone, &mut None)?.first() {
-            Some(gone) => Err(Error::corrupt("chain.erasure_unrecorded", gone.text())),
+        if let Some(gone) = self.0.tenant.unrecorded(key, gone, &mut None)?.first() {
+            return Err(Error::corrupt("chain.erasure_unrecorded", gone.text()));
+        }
+        match recorded.turns().find(|turn| self.0.tenant.has_words(key, *turn)) {
+            Some(turn) => {
+                Err(Error::corrupt("chain.erasure_undone", format!("{}; {ERASE_AGAIN}", not_erased(turn))))
+            }
             None => Ok(report),
         }
     }
+}
+
+/// Advice for words that are there although their erasure is recorded.
+const ERASE_AGAIN: &str = "erase it again (`everturn erase TURN`)";
+
+fn not_erased(turn: TurnId) -> String {
+    format!("{turn} was erased according to the log, and its words are here")
 }
 
 /// Advice for a changed log.
@@ -395,13 +418,14 @@ fn refuse_loss(missing: &[Problem]) -> Result<(), Error> {
     ))
 }
 
-/// Verifies a chain. Also returns events without a body that no erasure in this log explains.
+/// Verifies a chain. Also returns events without a body that no erasure in this log explains, and the erasures that it
+/// records.
 fn walk(
     shared: &Shared,
     key: &Key,
     head: Option<Hash>,
     progress: &mut dyn FnMut(u64),
-) -> Result<(Report, Vec<Gone>), Error> {
+) -> Result<(Report, Vec<Gone>, Recorded), Error> {
     let mut verifier = Verifier::new(key.id, head);
     let (mut recorded, mut gone) = (Recorded::default(), Vec::new());
     let mut after = 0;
@@ -410,7 +434,7 @@ fn walk(
         let page = shared.journal.log.stored_events(key, after, PAGE_ENTRIES_MAX)?;
         let Some(last) = page.last() else {
             gone.retain(|gone| !recorded.explains(gone));
-            return Ok((verifier.finish(), gone));
+            return Ok((verifier.finish(), gone, recorded));
         };
         after = last.seq;
         for event in &page {

@@ -4,35 +4,39 @@ mod agents;
 mod export;
 mod live;
 mod redacted;
+mod restore;
 mod session;
 
 pub use export::Format;
 pub use live::Logged;
 
+use crate::background;
 use crate::conversation::ConversationHandle;
 use crate::ingest::{self, DraftKind, Ingested, NewTurn, redaction_mode};
 use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
+use everturn_core::access::KeyRole;
 use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Lifecycle};
-use everturn_core::event::{Draft, Event, Visibility, kind};
-use everturn_core::id::{ConversationId, TenantName, TurnId};
+use everturn_core::event::{Draft, Visibility, kind};
+use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::message;
 use everturn_core::redaction::{Mode, mask_text};
 use everturn_core::turn::{Turn, TurnBody};
-use everturn_core::write::{Action, StateBody, Summarized, Write};
+use everturn_core::write::{Action, StateBody, Summarized};
 use everturn_formats::agents::Opened;
-use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
+use everturn_formats::jsonl::{self, Item};
 use everturn_formats::transcript;
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
 use everturn_views::reading;
 use everturn_views::state::{Fold, PINS_MAX, PinBody, SCRATCHPADS_MAX, ToolBody};
 use everturn_views::tokens::Family;
+use restore::Restore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -41,14 +45,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
-/// Events restored in one transaction.
-const RESTORE_BATCH: usize = 500;
-
 /// Number of bytes that are read to detect the format.
 const SNIFF_BYTES: usize = 512;
 
-/// The file of an import.
-#[derive(Clone, Copy, Debug, Default)]
+/// The file of an import, and who imports it.
+#[derive(Clone, Copy, Debug)]
 pub struct ImportOptions<'a> {
     /// Its name, which tells one conversation from another where the content does not: a list of messages has no session
     /// id, and many begin with the same words.
@@ -56,6 +57,15 @@ pub struct ImportOptions<'a> {
     /// Whether it is imported again when it grows. Then a tool call at its end may still get a result; otherwise it is
     /// given up.
     pub watched: bool,
+    /// Role of the caller; by default an admin, as the owner of the store is. Below that, a file may not delete, erase or
+    /// bring back what the caller could not.
+    pub role: KeyRole,
+}
+
+impl Default for ImportOptions<'_> {
+    fn default() -> Self {
+        ImportOptions { name: None, watched: false, role: KeyRole::Admin }
+    }
 }
 
 /// Result of an import.
@@ -127,14 +137,14 @@ impl Tenant {
         let head = String::from_utf8_lossy(&start[..start.len().min(SNIFF_BYTES)]).into_owned();
         let source = start.as_slice().chain(source);
         if head.contains("\"session_start\"") && !head.contains("\"_type\"") {
-            return self.import_jsonl(source, progress);
+            return self.import_jsonl(source, options.role, progress);
         }
         if head.trim_start_matches('\u{feff}').trim_start().is_empty() {
             return Err(Error::invalid("import.empty", "the file is empty; nothing was imported"));
         }
         // A transcript value says so, mostly at its beginning.
         let says_so = String::from_utf8_lossy(&start).contains("\"_type\"");
-        self.import_value(source).map_err(|error| match error {
+        self.import_value(source, options.role).map_err(|error| match error {
             Error::Invalid(_) | Error::TooLarge(_) if !says_so => everturn_formats::agents::unknown(&start),
             error => error,
         })
@@ -151,7 +161,23 @@ impl Tenant {
         }
     }
 
-    fn import_value(&self, source: impl Read) -> Result<Imported, Error> {
+    /// Refuses to bring back a deleted conversation with a role that could not delete it.
+    fn check_deleted(&self, id: ConversationId, role: KeyRole) -> Result<(), Error> {
+        if role == KeyRole::Admin || self.shared().journal.index.conversation(&self.key(id)).is_ok() {
+            return Ok(());
+        }
+        // One that is due is absent for every reader, but not deleted yet.
+        background::delete_if_due(self.shared(), self.key(id))?;
+        let stones = self.tombstones()?;
+        let Some(stone) = stones.iter().find(|stone| stone.id == id) else { return Ok(()) };
+        let text = format!(
+            "{id} was deleted on {}; only an admin brings it back: use the key of an admin, or another tenant",
+            stone.deleted
+        );
+        Err(Error::forbidden("access.role", text))
+    }
+
+    fn import_value(&self, source: impl Read, role: KeyRole) -> Result<Imported, Error> {
         let unreadable = |e: std::io::Error| Error::internal("file.io", format!("cannot read the file: {e}"));
         let mut text = String::new();
         let whole_bytes_max = self.shared().options.whole_bytes_max;
@@ -166,25 +192,22 @@ impl Tenant {
             let advice = "a file that is one value is held in memory: use the jsonl format";
             return Err(Error::limit("WHOLE_BYTES_MAX", whole_bytes_max, read as u64, advice));
         }
-        self.import_transcript(text.trim_start_matches('\u{feff}'))
+        self.import_transcript(text.trim_start_matches('\u{feff}'), role)
     }
 
-    fn import_jsonl(&self, source: impl BufRead, progress: &mut dyn FnMut(u64)) -> Result<Imported, Error> {
-        let mut restore = Restore {
-            tenant: self,
-            batch: Vec::new(),
-            assets: AssetPieces::default(),
-            uploads: Vec::new(),
-            conversation: None,
-            events: 0,
-            turns: 0,
-            added: 0,
-        };
+    fn import_jsonl(
+        &self,
+        source: impl BufRead,
+        role: KeyRole,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Imported, Error> {
+        let mut restore = Restore::new(self, role);
         let mut problems = Vec::new();
         let mut reader = jsonl::Reader::new(source);
         while let Some(item) = reader.next() {
             match item? {
                 Item::Header(header) if header.conversation.is_none() && restore.events == 0 => {
+                    self.check_deleted(session::id_of(&header), role)?;
                     return self.import_session(&header, reader, problems, None, progress);
                 }
                 Item::Header(_) | Item::End(_) => {}
@@ -213,7 +236,7 @@ impl Tenant {
         if reader.is_unclosed() {
             problems.push("the file has no session_end: it may be cut off".into());
         }
-        restore.flush()?;
+        restore.finish()?;
         let conversation = restore.conversation.take().ok_or_else(|| {
             let text =
                 format!("no event in the file could be read; nothing was imported; {}", in_short(&problems));
@@ -232,7 +255,7 @@ impl Tenant {
         })
     }
 
-    fn import_transcript(&self, text: &str) -> Result<Imported, Error> {
+    fn import_transcript(&self, text: &str, role: KeyRole) -> Result<Imported, Error> {
         let value = transcript::parse(text)?;
         let id = match value.id {
             Some(id) => id,
@@ -241,7 +264,10 @@ impl Tenant {
         let chat = self.conversation(id);
         let (existing, items) = match self.shared().journal.index.conversation(&self.key(id)) {
             Ok(existing) => (Some(existing), value.items.len()),
-            Err(Error::NotFound(_)) => (None, 0),
+            Err(Error::NotFound(_)) => {
+                self.check_deleted(id, role)?;
+                (None, 0)
+            }
             Err(error) => return Err(error),
         };
         let mut problems = Vec::new();
@@ -258,9 +284,12 @@ impl Tenant {
         let turns = ingested.drafts.iter().filter(|draft| kind::begins_turn(&draft.kind)).count() as u64;
         let Ingested { drafts, uploads } = ingested;
         let action = match &existing {
-            Some(existing) => {
-                Action::Append { drafts, expected_seq: Some(existing.head.seq), idempotency: None }
-            }
+            Some(existing) => Action::Append {
+                drafts,
+                expected_seq: Some(existing.head.seq),
+                prepared_for: None,
+                idempotency: None,
+            },
             None => Action::Create { drafts, parent: None, idempotency: None },
         };
         let conversation = match existing {
@@ -337,12 +366,12 @@ impl ConversationHandle {
         let mut conversation = self.shared().journal.index.conversation(key)?;
         conversation.metadata.insert("transcript_budget".into(), self.transcript_budget(&conversation)?);
         let head = conversation.head.seq;
-        let fold = self.shared().fold(key, head)?;
+        let fold = self.fold_now(&conversation)?;
         let over = conversation.limits().max_events.is_some_and(|max| head > max);
         let set = fold.pins.values().chain(fold.scratchpads.values()).copied();
         let waiting = fold.approvals.iter().map(|waiting| waiting.seq);
         let tools = fold.tools.iter().filter(|tool| tool.turn.is_none()).map(|tool| tool.seq);
-        let abandoned = fold.abandoned.iter().map(|abandoned| abandoned.seq);
+        let abandoned = fold.abandoned.iter().filter_map(|abandoned| abandoned.seq);
         let checkpoint = fold.checkpoint.map(|at| at.seq);
         let in_force = set.chain(waiting).chain(tools).chain(abandoned).chain(checkpoint).collect();
         if is_redacted {
@@ -485,7 +514,7 @@ impl ConversationHandle {
     }
 
     /// Drafts of what a value has that is not in its conversation: turns after all that are there. One that was exported
-    /// here and has nothing new has none.
+    /// here and has nothing new has none, whatever was erased, covered or trimmed since.
     fn new_in_transcript(
         &self,
         existing: &Conversation,
@@ -494,42 +523,12 @@ impl ConversationHandle {
         problems: &mut Vec<String>,
     ) -> Result<(), Error> {
         let index = &self.shared().journal.index;
-        let mut known = Vec::new();
-        let (mut after, _) = existing.view_start();
-        loop {
-            let query = TurnQuery { after: Some(after), limit: PAGE_ENTRIES_MAX, ..TurnQuery::default() };
-            let page = self.turns(&query)?;
-            let Some(last) = page.last() else { break };
-            after = last.place;
-            known.extend(page.into_iter().filter_map(|turn| turn.message));
-        }
-        // Data stored as an asset is no longer in the message; another program may have written the same value in other bytes.
-        let is_same = |known: &Raw, given: &Raw| {
-            let value = |raw: &Raw| raw.read::<serde_json::Value>();
-            known == given
-                || known.get().contains("\"asset_id\"")
-                || value(known).is_some_and(|known| value(given) == Some(known))
+        let turns: Vec<transcript::Item> =
+            value.items.into_iter().filter(|item| matches!(item, transcript::Item::Turn { .. })).collect();
+        let new = match self.count_known(existing, &turns, problems)? {
+            Some(known) => turns.into_iter().skip(known).collect(),
+            None => Vec::new(),
         };
-        let said = value.items.iter().filter_map(|item| match item {
-            transcript::Item::Turn { message, .. } => Some(message),
-            transcript::Item::Event { .. } => None,
-        });
-        let given: Vec<&Raw> = said.collect();
-        if !known.iter().zip(&given).all(|(known, given)| is_same(known, given)) {
-            let is_known = |item: &transcript::Item| match item {
-                transcript::Item::Turn { about, .. } => {
-                    about.turn.is_some_and(|turn| index.turn_in(self.key(), turn).is_ok())
-                }
-                transcript::Item::Event { .. } => true,
-            };
-            if !value.items.iter().all(is_known) {
-                problems
-                    .push(format!("{} is here already and reads differently; nothing was added", self.id()));
-            }
-            return Ok(());
-        }
-        let turns = value.items.into_iter().filter(|item| matches!(item, transcript::Item::Turn { .. }));
-        let new: Vec<transcript::Item> = turns.skip(known.len()).collect();
         let shown: HashSet<String> = new.iter().flat_map(transcript::Item::asset_ids).collect();
         for asset in value.assets.iter().filter(|asset| shown.contains(&asset.id)) {
             if index.asset(self.key(), &asset.id)?.is_none() {
@@ -541,6 +540,71 @@ impl ConversationHandle {
         }
         bind_assets(&mut into.drafts);
         into.drafts.iter().try_for_each(Draft::check)
+    }
+
+    /// Number of a value's turns that are in its conversation already; `None`, with the problem, if it reads differently.
+    fn count_known(
+        &self,
+        existing: &Conversation,
+        given: &[transcript::Item],
+        problems: &mut Vec<String>,
+    ) -> Result<Option<usize>, Error> {
+        let said = |item: &transcript::Item| match item {
+            transcript::Item::Turn { message, about, .. } => Some((message.clone(), about.turn)),
+            transcript::Item::Event { .. } => None,
+        };
+        let given: Vec<(Raw, Option<TurnId>)> = given.iter().filter_map(said).collect();
+        let is_here = |turn: &Option<TurnId>| {
+            let found = turn.map(|turn| self.shared().journal.index.turn_in(self.key(), turn));
+            found.is_some_and(|found| !matches!(found, Err(Error::NotFound(_))))
+        };
+        let here: Vec<bool> = given.iter().map(|(_, turn)| is_here(turn)).collect();
+        let start = existing.view_start().0;
+        let view: Vec<Turn> =
+            self.standing_after(start)?.into_iter().filter(|turn| turn.message.is_some()).collect();
+        if let Some(last) = here.iter().rposition(|here| *here) {
+            // Turns that are here and no longer read, such as erased ones, are passed over.
+            let reads: HashSet<Option<TurnId>> = view.iter().map(|turn| Some(turn.id)).collect();
+            let rest: Vec<usize> =
+                (0..given.len()).filter(|n| !here[*n] || reads.contains(&given[*n].1)).collect();
+            if begins_with(rest.iter().map(|n| &given[*n].0), &view) {
+                let first = rest.get(view.len()).copied().unwrap_or(given.len());
+                return Ok(Some(first.max(last + 1)));
+            }
+        } else {
+            // Without ids, an erased turn may have been any.
+            let mut log = self.standing_after(0)?;
+            log.retain(|turn| turn.erased || turn.message.is_some());
+            let erased = log.iter().take(given.len()).filter(|turn| turn.erased).count();
+            if begins_with(given.iter().map(|(message, _)| message), &log) {
+                if erased > 0 {
+                    problems.push(format!("{erased} turns of {} were erased; they stay erased", self.id()));
+                }
+                return Ok(Some(log.len()));
+            }
+            if !view.is_empty()
+                && log.iter().all(|turn| !turn.erased)
+                && begins_with(given.iter().map(|(message, _)| message), &view)
+            {
+                return Ok(Some(view.len()));
+            }
+        }
+        if !here.iter().all(|here| *here) {
+            problems.push(format!("{} is here already and reads differently; nothing was added", self.id()));
+        }
+        Ok(None)
+    }
+
+    /// The turns that read after a place, erased ones included.
+    fn standing_after(&self, mut after: u64) -> Result<Vec<Turn>, Error> {
+        let mut turns = Vec::new();
+        loop {
+            let query = TurnQuery { after: Some(after), limit: PAGE_ENTRIES_MAX, ..TurnQuery::default() };
+            let page = self.turns(&query)?;
+            let Some(last) = page.last() else { return Ok(turns) };
+            after = last.place;
+            turns.extend(page);
+        }
     }
 
     /// Stores the bytes of a value's asset, and drafts its event.
@@ -678,6 +742,18 @@ impl ConversationHandle {
     }
 }
 
+/// Whether messages begin with those of these turns, or end before. An erased turn may have been any.
+fn begins_with<'a>(mut messages: impl Iterator<Item = &'a Raw>, turns: &[Turn]) -> bool {
+    let value = |raw: &Raw| raw.read::<serde_json::Value>();
+    turns.iter().all(|turn| {
+        let (Some(given), Some(known)) = (messages.next(), &turn.message) else { return true };
+        // Data stored as an asset is no longer in the message; another program may have written the same value in other bytes.
+        known == given
+            || known.get().contains("\"asset_id\"")
+            || value(known).is_some_and(|known| value(given) == Some(known))
+    })
+}
+
 /// Makes the first turn that refers to an asset the one that brought it; a private one only if its author may see it.
 fn bind_assets(drafts: &mut [Draft]) {
     let mut added = HashMap::new();
@@ -724,61 +800,4 @@ fn check_state_limits(drafts: &[Draft]) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Events on their way into the store, one batch at a time.
-struct Restore<'a> {
-    tenant: &'a Tenant,
-    batch: Vec<Event>,
-    assets: AssetPieces,
-    /// Bytes that are there before their events are: not to be collected meanwhile.
-    uploads: Vec<(TenantName, Hash)>,
-    conversation: Option<Conversation>,
-    events: u64,
-    turns: u64,
-    added: u64,
-}
-
-impl Restore<'_> {
-    fn event(&mut self, event: Event) -> Result<(), Error> {
-        self.events += 1;
-        self.turns += u64::from(kind::begins_turn(&event.kind));
-        // A fork's file has its ancestors' events in front; each conversation is restored as its own.
-        if self.batch.len() == RESTORE_BATCH
-            || self.batch.last().is_some_and(|last| last.conversation != event.conversation)
-        {
-            self.flush()?;
-        }
-        let forked = event.kind == kind::FORKED;
-        self.batch.push(event);
-        // A fork begins on its own, so that the events behind it can look up what it inherits: a store knows no parents of
-        // a conversation that is not there yet.
-        if forked { self.flush() } else { Ok(()) }
-    }
-
-    fn flush(&mut self) -> Result<(), Error> {
-        let Some(id) = self.batch.first().map(|event| event.conversation) else { return Ok(()) };
-        let action = Action::Restore { events: std::mem::take(&mut self.batch) };
-        let submitted = self.tenant.shared().submit(Write { key: self.tenant.key(id), action }, Vec::new());
-        let committed = Commit::new(submitted, Ok).wait()?;
-        self.added += committed.events.len() as u64;
-        self.conversation = Some(Arc::unwrap_or_clone(committed.conversation));
-        Ok(())
-    }
-
-    fn asset(&mut self, piece: AssetPiece) -> Result<(), Error> {
-        if let Some((sha256, bytes)) = self.assets.push(piece)? {
-            self.tenant.shared().quotas.check_upload(self.tenant.name(), bytes.len())?;
-            self.tenant.shared().journal.upload(self.tenant.name(), sha256, bytes)?;
-            self.uploads.push((self.tenant.name().clone(), sha256));
-        }
-        Ok(())
-    }
-}
-
-/// From here on the events that were restored keep the bytes.
-impl Drop for Restore<'_> {
-    fn drop(&mut self) {
-        self.tenant.shared().journal.uploaded(&self.uploads);
-    }
 }

@@ -3,6 +3,7 @@
 
 use crate::journal::{Journal, Upload};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::id::Key;
 use everturn_core::limits::WRITER_QUEUE_MAX;
 use everturn_core::write::{Action, Write};
@@ -14,6 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Most requests in one transaction: keeps the wait of the first of them short.
@@ -29,15 +31,25 @@ const HELD_PAUSE: Duration = Duration::from_millis(50);
 /// Idle time after which the store may settle.
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
 
+/// A request and the uploads that it needs.
+pub type Prepared = (Write, Vec<Upload>);
+
+/// Prepares a request once more. May block, also for the writer itself.
+pub type PrepareAgain = Box<dyn FnOnce() -> Result<Prepared, Error> + Send>;
+
 /// A request that waits for the writer.
 pub struct Job {
     pub write: Write,
+    /// For a request that is refused if it is outdated.
+    pub again: Option<PrepareAgain>,
     /// Time of the request.
     pub since: Instant,
     /// Uploads that must not be collected before the request is done.
     pub uploads: Vec<Upload>,
-    pub done: oneshot::Sender<Result<Committed, Error>>,
+    pub done: Done,
 }
+
+type Done = oneshot::Sender<Result<Committed, Error>>;
 
 /// Queued requests.
 #[derive(Default)]
@@ -55,6 +67,8 @@ struct Waiting {
     /// Jobs whose conversations another process keeps locked, before all others about them, and the time of the next attempt.
     held: VecDeque<Job>,
     held_until: Option<Instant>,
+    /// Number of threads that prepare requests again.
+    preparing: usize,
     closed: bool,
     /// Commits since the store was last settled.
     unsettled: u64,
@@ -147,7 +161,7 @@ impl Queue {
                 waiting.asleep = false;
                 continue;
             }
-            if waiting.closed {
+            if waiting.closed && waiting.preparing == 0 {
                 return Next::End;
             }
             waiting.asleep = true;
@@ -179,7 +193,7 @@ enum Next {
 }
 
 /// Runs the writer thread, until the queue is closed and empty.
-pub fn run(journal: &Journal) {
+pub fn run(journal: &Arc<Journal>) {
     loop {
         match journal.queue.next() {
             Next::Write => {
@@ -202,7 +216,7 @@ fn settle(journal: &Journal) {
 
 /// Writes the queued requests on the caller's own thread, if nobody is writing. It spares a lone caller two thread
 /// switches; with many callers, the others' requests go along, and later ones are left to the writer thread.
-fn lead(journal: &Journal) {
+fn lead(journal: &Arc<Journal>) {
     let queue = &journal.queue;
     // The current writer checks the queue once more when it is done.
     let Some(writing) = queue.writing.try_lock() else { return };
@@ -213,15 +227,68 @@ fn lead(journal: &Journal) {
     }
 }
 
-fn write(journal: &Journal, batch: Vec<Job>) {
+/// A request that was refused because it would be prepared in another way now.
+struct Outdated {
+    again: PrepareAgain,
+    since: Instant,
+    done: Done,
+}
+
+/// Prepares requests again and queues them, on a thread that may wait for the writer. Others go on meanwhile, also those
+/// about the same conversations: one of them may be what it waits for.
+fn prepare_again(journal: &Arc<Journal>, outdated: Vec<Outdated>) {
+    let preparing = Preparing::new(journal.clone());
+    let outdated = Arc::new(Mutex::new(outdated));
+    let todo = outdated.clone();
+    let prepare = move || {
+        for Outdated { again, since, done } in std::mem::take(&mut *todo.lock()) {
+            // The caller may be gone.
+            match again() {
+                Ok((write, uploads)) => preparing.queue(Job { write, again: None, since, uploads, done }),
+                Err(error) => _ = done.send(Err(error)),
+            }
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("everturn-prepare".into()).spawn(prepare) {
+        let error = Error::busy("thread", format!("no thread can be started ({error}); try again"));
+        for Outdated { done, .. } in std::mem::take(&mut *outdated.lock()) {
+            let _ = done.send(Err(error.clone()));
+        }
+    }
+}
+
+/// Keeps the writer from ending while requests are being prepared again.
+struct Preparing(Arc<Journal>);
+
+impl Preparing {
+    fn new(journal: Arc<Journal>) -> Preparing {
+        journal.queue.waiting().preparing += 1;
+        Preparing(journal)
+    }
+
+    /// Queues an accepted request, also if the queue has been closed since.
+    fn queue(&self, job: Job) {
+        self.0.queue.waiting().jobs.push_back(job);
+        self.0.queue.nudge();
+    }
+}
+
+impl Drop for Preparing {
+    fn drop(&mut self) {
+        self.0.queue.waiting().preparing -= 1;
+        self.0.queue.changed.notify_all();
+    }
+}
+
+fn write(journal: &Arc<Journal>, batch: Vec<Job>) {
     if batch.is_empty() {
         return;
     }
     let mut writes = Vec::with_capacity(batch.len());
     let mut waiting = Vec::with_capacity(batch.len());
-    for Job { write, since, uploads, done } in batch {
+    for Job { write, again, since, uploads, done } in batch {
         let deletes = matches!(write.action, Action::Delete { .. });
-        waiting.push((write.key.clone(), deletes, uploads, since, done));
+        waiting.push((write.key.clone(), deletes, uploads, again, since, done));
         writes.push(write);
     }
     metrics::histogram!("everturn_commit_batch_requests").record(writes.len() as f64);
@@ -230,18 +297,25 @@ fn write(journal: &Journal, batch: Vec<Job>) {
     let took = began.elapsed();
     journal.queue.last_commit_us.store(took.as_micros() as u64, Ordering::Relaxed);
     metrics::histogram!("everturn_commit_seconds").record(took);
-    let (mut held, mut done_now) = (Vec::new(), Vec::new());
-    for ((key, deletes, uploads, since, done), answer) in waiting.into_iter().zip(answers) {
-        match answer {
-            Err(Unwritten { held: Some(write), .. }) if since.elapsed() < HELD_MAX => {
-                held.push(Job { write: *write, since, uploads, done });
+    let (mut held, mut outdated, mut done_now) = (Vec::new(), Vec::new(), Vec::new());
+    for ((key, deletes, uploads, again, since, done), answer) in waiting.into_iter().zip(answers) {
+        match (answer, again) {
+            (Err(Unwritten { held: Some(write), .. }), again) if since.elapsed() < HELD_MAX => {
+                held.push(Job { write: *write, again, since, uploads, done });
             }
-            answer => done_now
+            (Err(unwritten), Some(again)) if unwritten.error.is(code::OUTDATED) => {
+                journal.uploaded(&uploads);
+                outdated.push(Outdated { again, since, done });
+            }
+            (answer, _) => done_now
                 .push(((key, deletes, uploads, since, done), answer.map_err(|unwritten| unwritten.error))),
         }
     }
     if !held.is_empty() {
         journal.queue.hold(held);
+    }
+    if !outdated.is_empty() {
+        prepare_again(journal, outdated);
     }
     for ((key, deletes, uploads, ..), answer) in &done_now {
         match answer {

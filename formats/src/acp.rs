@@ -153,8 +153,6 @@ pub struct AcpListener {
     program: String,
     /// Name of this run, in the ids of approvals.
     run: String,
-    /// Whether the editor asked for our updates among the protocol's own.
-    wants_updates: bool,
     /// Requests that were not answered yet, by sender and id.
     waiting: HashMap<(Side, String), AcpRequest>,
     sessions: BTreeMap<String, AcpSession>,
@@ -200,7 +198,6 @@ impl AcpListener {
             editor: Value::Null,
             program: program.into(),
             run: String::new(),
-            wants_updates: false,
             waiting: HashMap::new(),
             sessions: BTreeMap::new(),
             opening: 0,
@@ -245,12 +242,6 @@ impl AcpListener {
         self.agent["name"].as_str().unwrap_or(&self.program).to_string()
     }
 
-    /// Whether the editor takes our updates as `session/update`: it says so in `clientCapabilities._meta`, under
-    /// `everturn` or `harn`.
-    pub fn wants_updates(&self) -> bool {
-        self.wants_updates
-    }
-
     fn message(&mut self, side: Side, mut message: Map<String, Value>) {
         let id = message.get("id").filter(|id| !id.is_null()).map(Value::to_string);
         let params = message.remove("params").unwrap_or_default();
@@ -288,8 +279,6 @@ impl AcpListener {
         }
         if method == "initialize" && side == Side::Editor {
             self.editor = params["clientInfo"].clone();
-            let meta = &params["clientCapabilities"]["_meta"];
-            self.wants_updates = ["everturn", "harn"].iter().any(|name| meta.get(name).is_some_and(is_yes));
         }
         if self.waiting.len() < REQUESTS_WAITING_MAX {
             self.opening += u64::from(is_opening(side, &method));
@@ -643,9 +632,4 @@ impl AcpListener {
 /// memory.
 fn is_opening(side: Side, method: &str) -> bool {
     side == Side::Editor && matches!(method, "session/new" | "session/fork")
-}
-
-/// Whether a capability is there.
-fn is_yes(value: &Value) -> bool {
-    !matches!(value, Value::Null | Value::Bool(false))
 }

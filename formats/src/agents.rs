@@ -35,6 +35,7 @@ use everturn_core::chain::Hash;
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_core::limits::BODY_BYTES_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Tokens;
 use everturn_views::speech;
@@ -107,6 +108,18 @@ pub struct ParsedTurn {
     pub metadata: BTreeMap<String, Raw>,
     /// Names of the turns that this one supersedes.
     pub supersedes: Vec<u64>,
+}
+
+impl ParsedTurn {
+    /// Size of its message and metadata.
+    pub fn bytes(&self) -> usize {
+        self.message.len() + self.metadata.values().map(|value| value.get().len()).sum::<usize>()
+    }
+
+    /// Whether it is larger than the body of an event, and has no media, which are kept apart: it is kept as a line.
+    pub fn is_oversized(&self) -> bool {
+        self.bytes() > BODY_BYTES_MAX && !self.message.contains("base64")
+    }
 }
 
 /// A conversation within a file.
@@ -194,7 +207,7 @@ fn digest(parts: &[&str]) -> Hash {
 
 /// A title from a prompt: the beginning of the person's own words in it.
 fn prompt_title(text: &str) -> Option<String> {
-    speech::words(text).ok().and_then(title)
+    speech::words(text).ok().and_then(|words| title(&words))
 }
 
 /// The beginning of a text as a title.

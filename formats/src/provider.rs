@@ -252,6 +252,16 @@ pub fn render<M: Message>(provider: Provider, input: &Input<'_, M>) -> Result<Re
     renderer.stretch(input.messages, true)
 }
 
+/// As [`render`], with failed results for OpenAI chat as they were once rendered, `is_error` included: for prompts that are
+/// shown again.
+pub fn render_passing_errors<M: Message>(
+    provider: Provider,
+    input: &Input<'_, M>,
+) -> Result<Rendered, Error> {
+    let mut renderer = Renderer::new(provider, input.system, input.media).passing_errors();
+    renderer.stretch(input.messages, true)
+}
+
 fn write_step(writer: &dyn Writer, step: &RenderStep, items: &[Item<'_>], out: &mut Out) {
     match step {
         RenderStep::Say(group) => match group.as_slice() {

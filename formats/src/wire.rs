@@ -241,8 +241,10 @@ fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a Raw)>) -> String {
     out
 }
 
-/// Parses JSON from a server, with the checks for everything that we store.
+/// Parses JSON from a server, with the checks for everything that we store. Half a character, which some write between two
+/// pieces, is no reason to lose the answer.
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Failure> {
+    let text = &everturn_core::json::replace_lone_surrogates(text);
     everturn_core::json::check(text).map_err(|e| Failure::garbage(e.to_string()))?;
     // Serde's message may quote the text, so only the position is reported.
     serde_json::from_str(text)

@@ -4,14 +4,20 @@
 //! in total, the one that has been idle longest is closed for the new one; so half-sent headers cost their
 //! sender's own connections, and clients that have sent a request are not affected. A watcher ends connections
 //! that delay their header, or that do not read what is sent to them.
+//!
+//! A client may close its side once its request is sent. That looks like one that has gone, so the end of what it sends is
+//! reported only after the answer, or if nothing could be sent to it for a while.
 
 use crate::config::{Config, Limits};
 use crate::lanes::hold_until_sent;
+use axum::body::HttpBody;
 use axum::extract::Request;
+use axum::http::header::UPGRADE;
 use axum::response::Response;
 use axum_server::accept::Accept;
 use futures_util::future::BoxFuture;
 use futures_util::task::AtomicWaker;
+use http_body::{Frame, SizeHint};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
@@ -28,6 +34,14 @@ use tower::Service;
 
 /// Interval at which connections are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Time for which a client that closed its side waits for an answer, or for more of it. One that has gone looks the same
+/// until something is sent to it.
+const HALF_CLOSED_PATIENCE: Duration = Duration::from_secs(10);
+/// The same while a request is not read to its end: the rest of it may have arrived already.
+const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
+/// End of what a client sends, once it is reported.
+const REPORTED: u64 = u64::MAX;
 
 /// The connections of a server.
 #[derive(Clone)]
@@ -58,6 +72,12 @@ struct Connection {
     idle_since: AtomicU64,
     /// Time since which the client reads nothing; 0 if it does.
     stalled_since: AtomicU64,
+    /// Whether the request being answered was read to its end.
+    asked: AtomicBool,
+    /// Whether it asks for another protocol, so that what follows is no request.
+    upgrades: AtomicBool,
+    /// Time of the end of what the client sends, or of the last bytes sent to it since; 0 before, [`REPORTED`] after.
+    half_closed_since: AtomicU64,
     ended: AtomicBool,
     reader: AtomicWaker,
     writer: AtomicWaker,
@@ -68,6 +88,13 @@ impl Connection {
         self.ended.store(true, Ordering::SeqCst);
         self.reader.wake();
         self.writer.wake();
+    }
+
+    /// Whether the end of what the client sends is not reported yet: it waits for its answer.
+    fn waits_for_answer(&self) -> bool {
+        self.busy.load(Ordering::SeqCst) > 0
+            && !self.upgrades.load(Ordering::SeqCst)
+            && self.half_closed_since.load(Ordering::SeqCst) != REPORTED
     }
 
     fn is_idle(&self) -> bool {
@@ -123,6 +150,9 @@ impl Connections {
             used: AtomicBool::new(false),
             idle_since: AtomicU64::new(self.now()),
             stalled_since: AtomicU64::new(0),
+            asked: AtomicBool::new(false),
+            upgrades: AtomicBool::new(false),
+            half_closed_since: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             reader: AtomicWaker::new(),
             writer: AtomicWaker::new(),
@@ -147,6 +177,15 @@ impl Connections {
                 let stalled = connection.stalled_since.load(Ordering::SeqCst);
                 if waits || (stalled > 0 && past(stalled, limits.body_timeout)) {
                     connection.end();
+                }
+                let closed = connection.half_closed_since.load(Ordering::SeqCst);
+                let patience = match connection.asked.load(Ordering::SeqCst) {
+                    true => HALF_CLOSED_PATIENCE,
+                    false => UNREAD_PATIENCE,
+                };
+                if closed > 0 && past(closed, patience) {
+                    connection.half_closed_since.store(REPORTED, Ordering::SeqCst);
+                    connection.reader.wake();
                 }
             }
         }
@@ -241,6 +280,10 @@ impl Counted {
             if connection.stalled_since.load(Ordering::Relaxed) > 0 {
                 connection.stalled_since.store(0, Ordering::SeqCst);
             }
+            if connection.half_closed_since.load(Ordering::Relaxed) > 0 {
+                let sent = |since| (since != REPORTED).then(|| self.entered.connections.now());
+                let _ = connection.half_closed_since.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sent);
+            }
             return written;
         }
         let now = self.entered.connections.now();
@@ -258,12 +301,25 @@ impl AsyncRead for Counted {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check()?;
-        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, into) {
-            return Poll::Ready(read);
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, into);
+        let is_end = matches!(read, Poll::Ready(Ok(()))) && into.filled().len() == before;
+        if read.is_ready() && !is_end {
+            return read;
         }
-        self.entered.connection.reader.register(context.waker());
+        let connection = &self.entered.connection;
+        connection.reader.register(context.waker());
         self.check()?;
-        Poll::Pending
+        if is_end && connection.half_closed_since.load(Ordering::SeqCst) == 0 {
+            connection.half_closed_since.store(self.entered.connections.now(), Ordering::SeqCst);
+            // A request that came with it is only about to be answered.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        match is_end && !connection.waits_for_answer() {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Pending,
+        }
     }
 }
 
@@ -319,12 +375,46 @@ impl Drop for Answering {
     fn drop(&mut self) {
         self.connection.idle_since.store(self.connections.now(), Ordering::SeqCst);
         self.connection.busy.fetch_sub(1, Ordering::SeqCst);
+        if self.connection.half_closed_since.load(Ordering::SeqCst) > 0 {
+            self.connection.reader.wake();
+        }
+    }
+}
+
+/// The body of a request. Its end is noted.
+pub struct Asked<B> {
+    body: B,
+    connection: Arc<Connection>,
+}
+
+impl<B: HttpBody + Unpin> HttpBody for Asked<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.connection.asked.store(true, Ordering::SeqCst);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
 impl<S, B> Service<Request<B>> for Counting<S>
 where
-    S: Service<Request<B>, Response = Response>,
+    B: HttpBody,
+    S: Service<Request<Asked<B>>, Response = Response>,
     S::Future: Send + 'static,
 {
     type Response = Response;
@@ -342,7 +432,10 @@ where
         let (connections, connection) = (self.connections.clone(), self.connection.clone());
         let answering = Arc::new(Answering { connections, connection });
         request.extensions_mut().insert(answering.clone());
-        let answer = self.service.call(request);
+        self.connection.asked.store(request.body().is_end_stream(), Ordering::SeqCst);
+        self.connection.upgrades.store(request.headers().contains_key(UPGRADE), Ordering::SeqCst);
+        let connection = self.connection.clone();
+        let answer = self.service.call(request.map(|body| Asked { body, connection }));
         Box::pin(async move { Ok(hold_until_sent(answer.await?, answering)) })
     }
 }

@@ -10,12 +10,15 @@ use crate::run::signals;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_TYPE, HOST};
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HOST};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
+use everturn_core::redaction::without_secrets;
+use flate2::write::MultiGzDecoder;
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,6 +29,8 @@ use tokio::runtime::Builder;
 
 /// Maximum length of a message that is copied.
 const COPY_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of a compressed response that are expanded at once: at most some thousand times as many come out.
+const GZIP_STEP: usize = 4096;
 /// Maximum time that open connections get when it is told to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// Headers about one connection, which a proxy does not pass on.
@@ -82,6 +87,7 @@ impl Proxy {
             return Err(Error::invalid("record.unsafe", text));
         }
         let wrong = |e: &dyn std::fmt::Display| {
+            let to = without_secrets(to);
             let text = format!("{to:?} is not the URL of an MCP server: {e}; write it as http://host/mcp");
             Error::invalid("record.url", text)
         };
@@ -142,6 +148,8 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     };
     let mut headers = passed_on(&parts.headers);
     headers.remove(HOST);
+    // What is compressed costs time on a machine's own network, and the record would have to know every encoding.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let mut upstream =
         shared.client.request(parts.method.clone(), target(&shared.to, &parts.uri)).headers(headers);
     // A body of unknown length where there is none is refused by some servers.
@@ -168,8 +176,14 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
         .get(CONTENT_TYPE)
         .and_then(|kind| kind.to_str().ok())
         .is_some_and(|kind| kind.starts_with("text/event-stream"));
+    // Some servers compress whatever they are asked for.
+    let encoding = answer.headers().get(CONTENT_ENCODING).and_then(|encoding| encoding.to_str().ok());
+    let is_gzip = encoding.is_some_and(|encoding| {
+        encoding.eq_ignore_ascii_case("gzip") || encoding.eq_ignore_ascii_case("x-gzip")
+    });
+    let gzip = is_gzip.then(|| MultiGzDecoder::new(Vec::new()));
     let (status, headers) = (answer.status(), passed_on(answer.headers()));
-    let copy = Copy { shared, channel, is_stream, buffer: Vec::new() };
+    let copy = Copy { shared, channel, is_stream, gzip, buffer: Vec::new() };
     let body = Tee { stream: Box::pin(answer.bytes_stream()), copy };
     let mut response = Body::from_stream(body).into_response();
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
@@ -227,12 +241,22 @@ struct Copy {
     shared: Arc<Shared>,
     channel: String,
     is_stream: bool,
+    gzip: Option<MultiGzDecoder<Vec<u8>>>,
     buffer: Vec<u8>,
 }
 
 impl Copy {
     fn take(&mut self, piece: &[u8]) {
-        copy(&mut self.buffer, piece);
+        match &mut self.gzip {
+            None => copy(&mut self.buffer, piece),
+            Some(gzip) => {
+                for part in piece.chunks(GZIP_STEP) {
+                    // What cannot be expanded says nothing to whoever reads the copy.
+                    let _ = gzip.write_all(part).and_then(|()| gzip.flush());
+                    copy(&mut self.buffer, &std::mem::take(gzip.get_mut()));
+                }
+            }
+        }
         while self.is_stream
             && let Some((event, rest)) = event(&self.buffer)
         {

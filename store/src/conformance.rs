@@ -79,6 +79,7 @@ macro_rules! conformance {
             seq_is_dense_whatever_the_clocks_say
             updated_never_goes_back
             stale_expected_seq_is_a_conflict_that_names_the_head
+            an_append_that_was_prepared_for_what_has_changed_is_refused
             a_repeated_key_gives_the_first_answer_and_writes_nothing
             a_key_reused_for_another_body_is_a_conflict
             a_key_still_works_after_its_first_event_was_erased

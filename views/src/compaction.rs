@@ -19,7 +19,7 @@ pub use extractive::{complete, extract, extract_before};
 pub use model::{Prompt, accept, prompt};
 pub(crate) use model::{answered, said, shown};
 pub use outline::{check_unquoted, outline, outline_of};
-pub use plan::{Candidate, Cut, MULTIMODAL_KEPT, RECENT_TURNS, plan};
+pub use plan::{Candidate, Cut, MULTIMODAL_KEPT, RECENT_TURNS, leaves_from, plan};
 pub use render::{Form, fitted, render, render_as, shorter};
 
 use everturn_core::chain::Hash;

@@ -10,7 +10,7 @@ mod unpaired;
 pub use abandoned::{GivenUp, answer_abandoned};
 use everturn_core::error::code;
 pub use participants::{Names, Seen, seen_by};
-pub use unpaired::{Unshown, drop_unpaired};
+pub use unpaired::{Unshown, drop_unanswered, drop_unpaired};
 
 use crate::projection::{self, Clearing, Message, Options, Policy, Trigger};
 use crate::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};

@@ -22,8 +22,8 @@ pub use rank::{Fit, NEIGHBOURS, excess, lift, own_scores};
 pub use score::{Counts, WordFit, has_phrases, score, word_fit};
 pub use snippet::{Snippet, snippet};
 pub use terms::{Terms, terms};
-use text::has_prose;
-pub use text::{cut, raw_text_of, recalled_text_of, searched_text, text_of};
+pub use text::{cut, raw_text_of, recalled_text_of, searched_text, text_of, words_of};
+use text::{has_prose, is_mixed};
 
 use crate::speech;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Version of the terms: an index of another version is rebuilt.
-pub const TERMS_VERSION: u32 = 5;
+pub const TERMS_VERSION: u32 = 6;
 
 /// Two texts with a lower cosine are unrelated, whatever the model.
 pub const UNRELATED_BELOW: f64 = 0.2;
@@ -132,6 +132,8 @@ pub struct IndexEntry {
     pub prose: bool,
     /// Searched text; see [`searched_text`].
     pub text: String,
+    /// The words of a person, if those of a tool or a program are beside them: both roles find it, each by its own words.
+    pub persons: Option<String>,
     /// Actors that may find it; `None` for everyone.
     pub audience: Option<Vec<String>>,
     /// Embedding, if it is computed together with the terms. Without one, the entry waits for it.
@@ -152,8 +154,8 @@ impl IndexEntry {
     /// event that superseded or aborted it.
     pub fn of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Option<IndexEntry> {
         let message = turn.value().filter(|_| turn.status != Status::Pending)?;
-        let text = searched_text(turn)?;
-        let role = speech::of_turn(turn).role;
+        let text = searched_text(turn, &[])?;
+        let role = speech::of_said(turn, Some(&message)).role;
         Some(IndexEntry {
             tenant: tenant.clone(),
             conversation: turn.conversation,
@@ -165,6 +167,8 @@ impl IndexEntry {
             fallen,
             prose: matches!(role, Role::User | Role::Assistant) && has_prose(&message),
             text,
+            persons: (role == Role::User && is_mixed(&message))
+                .then(|| searched_text(turn, &[Role::User]).unwrap_or_default()),
             audience: None,
             vector: None,
         })
@@ -188,11 +192,24 @@ impl IndexEntry {
         entries
     }
 
+    /// Its role in the index. Filters by role ask for [`Filter::index_roles`].
+    pub fn index_role(&self) -> Option<&'static str> {
+        self.role.map(|role| if self.persons.is_some() { MIXED } else { role.as_str() })
+    }
+
+    /// The text that is embedded.
+    pub fn embedded_text(&self) -> &str {
+        self.persons.as_deref().unwrap_or(&self.text)
+    }
+
     /// Key of its conversation.
     pub fn key(&self) -> Key {
         Key { tenant: self.tenant.clone(), id: self.conversation }
     }
 }
+
+/// Role of mixed entries in an index. Frozen for each [`TERMS_VERSION`].
+const MIXED: &str = "mixed";
 
 /// Filter of results. Empty lists allow everything.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -220,6 +237,17 @@ pub struct Filter {
     pub include_superseded: bool,
     /// Reader of the results; finds only turns that it may see.
     pub viewer: Viewer,
+}
+
+impl Filter {
+    /// The roles in an index that it allows.
+    pub fn index_roles(&self) -> Vec<&'static str> {
+        let mut roles: Vec<&str> = self.roles.iter().map(|role| role.as_str()).collect();
+        if self.roles.iter().any(|role| matches!(role, Role::User | Role::Tool)) {
+            roles.push(MIXED);
+        }
+        roles
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use std::borrow::Cow;
 /// The speaker of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Speech {
-    /// The role whose words these are. What a program writes is like what a tool answers, so a notice is `tool`.
+    /// The role whose words these are: a person's, if there are any beside others. What a program writes is like what a
+    /// tool answers, so a notice is `tool`.
     pub role: Role,
     /// The kind of notice, in words for people, if a program wrote this in the name of a person.
     pub notice: Option<&'static str>,
@@ -25,7 +26,7 @@ impl Speech {
 }
 
 /// Elements that agents put around text of their own, and what each is.
-const ELEMENTS: [(&str, &str); 31] = [
+const ELEMENTS: [(&str, &str); 30] = [
     ("bash-input", "shell command"),
     ("bash-stderr", "shell output"),
     ("bash-stdout", "shell output"),
@@ -47,7 +48,6 @@ const ELEMENTS: [(&str, &str); 31] = [
     ("skill", "skill"),
     ("subagent_notification", "notification"),
     ("system", "program text"),
-    ("qwen:user-prompt-submit-context", "hook output"),
     ("system-reminder", "reminder"),
     ("task-notification", "notification"),
     ("timestamp", "time"),
@@ -76,45 +76,147 @@ const REQUEST: &str = "## My request for Codex:";
 /// The element in which Cursor puts them, behind others of its own.
 const QUERY: (&str, &str) = ("<user_query>", "</user_query>");
 
-/// The words of a person in a text of the role `user`, without what a program put before and behind them. `Err` with the
-/// kind of notice if nothing is left.
-pub fn words(text: &str) -> Result<&str, &'static str> {
-    match told(text) {
-        (Some((notice, _)), "") => Err(notice),
-        (_, words) => Ok(words),
+/// A stretch of a text of the role `user`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stretch<'t> {
+    /// The kind of notice, if a program wrote it.
+    pub notice: Option<&'static str>,
+    /// The text; of a notice, with its tags.
+    pub text: &'t str,
+}
+
+/// The words of a person in a text of the role `user`, without what a program put before, between and behind them. `Err`
+/// with the kind of notice if nothing is left.
+pub fn words(text: &str) -> Result<Cow<'_, str>, &'static str> {
+    let all = stretches(text);
+    let words: Vec<&str> = all.iter().filter(|one| one.notice.is_none()).map(|one| one.text).collect();
+    match (&words[..], all.first().and_then(|first| first.notice)) {
+        ([], Some(notice)) => Err(notice),
+        ([], None) => Ok(Cow::Borrowed("")),
+        ([words], _) => Ok(Cow::Borrowed(words)),
+        _ => Ok(Cow::Owned(words.join("\n\n"))),
     }
 }
 
-/// What a program put before the words of a person, with its kind, and the words.
-pub fn told(text: &str) -> (Option<(&'static str, &str)>, &str) {
-    let text = text.trim();
-    let (mut rest, mut first) = (text, None);
-    if rest.contains(QUERY.0) {
-        rest = rest.trim_start_matches("[Image]").trim_start();
+/// Splits a text of the role `user` into what a program wrote and the words of a person. Neighbouring notices of one kind
+/// are one.
+pub fn stretches(text: &str) -> Vec<Stretch<'_>> {
+    let mut found = Stretches { text: text.trim(), all: Vec::new(), last: 0 };
+    let rest = found.leading();
+    match found.text[rest..].strip_prefix(QUERY.0) {
+        None => found.scattered(rest),
+        Some(query) => {
+            let end = query.rfind(QUERY.1).unwrap_or(query.len());
+            let begin = found.text.len() - query.len();
+            found.push(None, begin, begin + end);
+            found.scattered((begin + end + QUERY.1.len()).min(found.text.len()));
+        }
     }
-    // The end of what the program wrote.
-    let mut end = 0;
-    loop {
-        let (notice, after) = match rest.rsplit_once(REQUEST).filter(|_| rest.starts_with('#')) {
-            Some((before, request)) => {
-                end = text.len() - rest.len() + before.len();
-                (leading(before).map_or("context", |(notice, _)| notice), request)
+    found.all
+}
+
+struct Stretches<'t> {
+    text: &'t str,
+    all: Vec<Stretch<'t>>,
+    /// Beginning of the last of them.
+    last: usize,
+}
+
+impl<'t> Stretches<'t> {
+    fn push(&mut self, notice: Option<&'static str>, from: usize, to: usize) {
+        let text = self.text[from..to].trim();
+        match self.all.last_mut() {
+            _ if text.is_empty() => {}
+            Some(last) if notice.is_some() && last.notice == notice => {
+                last.text = self.text[self.last..to].trim();
             }
-            None => match leading(rest) {
-                Some((notice, length)) => {
-                    end = text.len() - rest.len() + length;
-                    (notice, &rest[length..])
-                }
-                None => break,
-            },
+            _ => {
+                self.all.push(Stretch { notice, text });
+                self.last = from;
+            }
+        }
+    }
+
+    /// Takes the notices before the words of a person. Returns where these begin.
+    fn leading(&mut self) -> usize {
+        let text = self.text;
+        let mut at = 0;
+        // The editor's own elements are more than can be known.
+        let is_query = |at: &usize| {
+            text[..*at].trim_end_matches([' ', '\t']).ends_with('\n') && text[*at..].contains(QUERY.1)
         };
-        first = first.or(Some(notice));
-        rest = after.trim_start();
+        let query =
+            text.find(QUERY.0).filter(|at| text.starts_with(['<', '[']) && (*at == 0 || is_query(at)));
+        if let Some(query) = query {
+            at = text.len() - text.trim_start_matches("[Image]").trim_start().len();
+            while let Some((notice, length)) = leading(&text[at..query]) {
+                self.push(Some(notice), at, at + length);
+                at = past_space(text, at + length);
+            }
+            self.push(Some("context"), at.min(query), query);
+            return query;
+        }
+        loop {
+            let rest = &text[at..];
+            let request = if rest.starts_with('#') { rest.rfind(REQUEST) } else { None };
+            let (notice, length, after) = match (request, leading(rest)) {
+                (Some(length), leading) => {
+                    (leading.map_or("context", |(notice, _)| notice), length, length + REQUEST.len())
+                }
+                (None, Some((notice, length))) => (notice, length, length),
+                (None, None) => return at,
+            };
+            self.push(Some(notice), at, at + length);
+            at = past_space(text, at + after);
+        }
     }
-    if let Some(query) = rest.strip_prefix(QUERY.0) {
-        rest = query.rsplit_once(QUERY.1).map_or(query, |(query, _)| query).trim();
+
+    /// Takes words of a person, and the notices between and behind them: whole elements on lines of their own, outside
+    /// code. A person may well name such an element, or use a tag like `<instructions>`.
+    fn scattered(&mut self, from: usize) {
+        let text = self.text;
+        let (mut words, mut at, mut in_code) = (from, from, false);
+        // The next end of each element that was looked for, so that the text is searched once for each.
+        let mut ends: Vec<(&str, Option<usize>)> = Vec::new();
+        while at < text.len() {
+            let line = past_space(text, at);
+            let end = text[line..].find('\n').map_or(text.len(), |end| line + end + 1);
+            if text[line..].starts_with("```") || text[line..].starts_with("~~~") {
+                in_code = !in_code;
+            }
+            let element =
+                element(&text[line..]).filter(|(name, _)| !in_code && name.contains(['-', '_', ':']));
+            if let Some((name, notice)) = element {
+                let is_next =
+                    |(of, end): &&(&str, Option<usize>)| *of == name && end.is_none_or(|end| end > line);
+                let close = match ends.iter().find(is_next) {
+                    Some((_, end)) => *end,
+                    None => {
+                        let end = closing(&text[line..], name).map(|length| line + length);
+                        ends.retain(|(of, _)| *of != name);
+                        ends.push((name, end));
+                        end
+                    }
+                };
+                let is_alone = |close: &usize| {
+                    let after = text[*close..].trim_start_matches([' ', '\t', '\r']);
+                    after.is_empty() || after.starts_with('\n') || self::element(after).is_some()
+                };
+                if let Some(close) = close.filter(is_alone) {
+                    self.push(None, words, line);
+                    self.push(Some(notice), line, close);
+                    (words, at) = (close, close);
+                    continue;
+                }
+            }
+            at = end;
+        }
+        self.push(None, words, text.len());
     }
-    (first.map(|notice| (notice, text[..end].trim())), rest)
+}
+
+fn past_space(text: &str, at: usize) -> usize {
+    text.len() - text[at..].trim_start().len()
 }
 
 /// A notice without the tags that a program put around it.
@@ -140,14 +242,41 @@ fn leading(text: &str) -> Option<(&'static str, usize)> {
     if let Some((_, notice)) = BEGINNINGS.iter().find(|(beginning, _)| text.starts_with(beginning)) {
         return Some((notice, text.len()));
     }
+    let (name, notice) = element(text)?;
+    Some((notice, closing(text, name).unwrap_or(text.len())))
+}
+
+/// The element that a text begins with, and its kind.
+fn element(text: &str) -> Option<(&'static str, &'static str)> {
     let inner = text.strip_prefix('<')?;
-    let (name, notice) = ELEMENTS.iter().find(|(name, _)| {
+    let is_it = |(name, _): &&(&str, &str)| {
         let start = inner.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
         start && inner[name.len()..].starts_with(['>', ' ', '\n'])
-    })?;
-    let closing = format!("</{name}>");
-    let end = text.to_ascii_lowercase().find(&closing).map_or(text.len(), |at| at + closing.len());
-    Some((notice, end))
+    };
+    ELEMENTS.iter().find(is_it).copied()
+}
+
+/// The end of the element that a text begins with; `None` if it is not closed.
+fn closing(text: &str, name: &str) -> Option<usize> {
+    let is_it = |(at, _): &(usize, &str)| {
+        let rest = &text.as_bytes()[at + 2..];
+        rest.get(..name.len()).is_some_and(|found| found.eq_ignore_ascii_case(name.as_bytes()))
+            && rest.get(name.len()) == Some(&b'>')
+    };
+    text.match_indices("</").find(is_it).map(|(at, _)| at + name.len() + 3)
+}
+
+/// The texts of a message, split by speaker, if a program wrote some of what a person sent. Empty otherwise.
+pub fn spoken(message: &Value) -> Vec<Stretch<'_>> {
+    let (mut all, mut is_split) = (Vec::new(), false);
+    for part in message::parts(message) {
+        if let Part::Text(text) = part {
+            let stretches = stretches(text);
+            is_split |= stretches.iter().any(|one| one.notice.is_some() || one.text != text.trim());
+            all.extend(stretches);
+        }
+    }
+    if is_split { all } else { Vec::new() }
 }
 
 /// The speaker of a turn, which is not always what its role says.
@@ -255,39 +384,86 @@ mod tests {
             ("<system>CHECKPOINT 0</system>", Err("program text")),
             ("", Ok("")),
         ] {
+            let expected: Result<Cow<'_, str>, &str> = expected.map(Cow::Borrowed);
             assert_eq!(words(text), expected, "{text}");
         }
     }
 
     #[test]
-    fn what_a_program_put_before_the_words_is_told_from_them() {
+    fn a_text_is_split_by_speaker() {
         let tabs = "# Context from my IDE setup:\n\n## Open tabs:\n- a";
-        for (text, before, words) in [
-            ("Fix it.", None, "Fix it."),
+        let reminder = "<system-reminder>Be brief.</system-reminder>";
+        let now = "<timestamp>now</timestamp>";
+        for (text, expected) in [
+            ("Fix it.".to_string(), vec![(None, "Fix it.")]),
             (
-                &format!("{tabs}\n\n## My request for Codex:\nFix it.\n"),
-                Some(("editor state", tabs)),
-                "Fix it.",
+                format!("{tabs}\n\n## My request for Codex:\nFix it.\n"),
+                vec![(Some("editor state"), tabs), (None, "Fix it.")],
             ),
             (
-                "# Files mentioned by the user:\n\n## a.pdf\n\n## My request for Codex:\nRead it.",
-                Some(("context", "# Files mentioned by the user:\n\n## a.pdf")),
-                "Read it.",
+                "# Files mentioned by the user:\n\n## a.pdf\n\n## My request for Codex:\nRead it.".into(),
+                vec![(Some("context"), "# Files mentioned by the user:\n\n## a.pdf"), (None, "Read it.")],
             ),
             (
-                "<system-reminder>Be brief.</system-reminder>\n<timestamp>now</timestamp>\n\nDo it.",
-                Some((
-                    "reminder",
-                    "<system-reminder>Be brief.</system-reminder>\n<timestamp>now</timestamp>",
-                )),
-                "Do it.",
+                format!("{reminder}\n{now}\n\nDo it."),
+                vec![(Some("reminder"), reminder), (Some("time"), now), (None, "Do it.")],
             ),
-            ("<user_query>Like this.</user_query>", None, "Like this."),
-            ("<timestamp>now</timestamp>", Some(("time", "<timestamp>now</timestamp>")), ""),
-            ("", None, ""),
+            ("<user_query>Like this.</user_query>".into(), vec![(None, "Like this.")]),
+            (
+                format!(
+                    "{now}\n<open_files>\na.rs\n</open_files>\n<user_query>Do it.</user_query>\n{reminder}"
+                ),
+                vec![
+                    (Some("time"), now),
+                    (Some("context"), "<open_files>\na.rs\n</open_files>"),
+                    (None, "Do it."),
+                    (Some("reminder"), reminder),
+                ],
+            ),
+            (now.into(), vec![(Some("time"), now)]),
+            (String::new(), vec![]),
+            // Behind and between the words.
+            (format!("Do it.\n\n{reminder}"), vec![(None, "Do it."), (Some("reminder"), reminder)]),
+            (
+                format!("Do it.\n{reminder}\nThen that.\n  {reminder} "),
+                vec![
+                    (None, "Do it."),
+                    (Some("reminder"), reminder),
+                    (None, "Then that."),
+                    (Some("reminder"), reminder),
+                ],
+            ),
+            (
+                "Why?\n<bash-input>ls</bash-input><bash-stdout>a\nb</bash-stdout>".into(),
+                vec![
+                    (None, "Why?"),
+                    (Some("shell command"), "<bash-input>ls</bash-input>"),
+                    (Some("shell output"), "<bash-stdout>a\nb</bash-stdout>"),
+                ],
+            ),
         ] {
-            assert_eq!(told(text), (before, words), "{text}");
+            let found: Vec<_> = stretches(&text).iter().map(|one| (one.notice, one.text)).collect();
+            assert_eq!(found, expected, "{text}");
         }
+        // A person may speak of such elements, and write tags of their own.
+        for text in [
+            format!("What does {reminder} mean?"),
+            format!("Look:\n{reminder} is what it says."),
+            format!("Look:\n```\n{reminder}\n```\nWhy?"),
+            "Look:\n<system-reminder>\nnever closed".into(),
+            "Do it.\n<instructions>\nin French\n</instructions>\nNow.".into(),
+        ] {
+            assert_eq!(stretches(&text), [Stretch { notice: None, text: &text }], "{text}");
+        }
+        let runs = format!("{}<b", "<system-reminder>\n".repeat(20_000));
+        assert_eq!(stretches(&runs).len(), 1, "an unclosed first element takes all");
+        let many = format!("x\n{}", "<system-reminder>a</system-reminder>\n".repeat(20_000));
+        assert_eq!(stretches(&many).len(), 2);
+        let not_alone = format!("x\n{}</system-reminder> x", "<system-reminder>\n".repeat(60_000));
+        assert_eq!(stretches(&not_alone).len(), 1);
+        let named = "[WIP] how do I parse <user_query> in a prompt?";
+        assert_eq!(stretches(named).len(), 1, "a person may name the editor's element");
+        assert!(stretches(named)[0].notice.is_none());
     }
 
     #[test]

@@ -154,6 +154,11 @@ pub struct Tool {
 }
 
 impl Tool {
+    /// Whether it waits longer than this by then.
+    pub fn is_due(&self, now: Timestamp, after_s: u64) -> bool {
+        self.at.plus_s(after_s) <= now
+    }
+
     /// Whether it is the call that this `tool.abandoned` event is about. One without an id is known by its turn and name.
     fn is_given_up_by(&self, event: &Event, body: &AbandonedBody) -> bool {
         match &body.tool_call_id {
@@ -170,8 +175,8 @@ impl Tool {
 pub struct Abandoned {
     /// The call.
     pub tool: Tool,
-    /// `seq` of the event that gave it up.
-    pub seq: u64,
+    /// `seq` of the event that gave it up; absent where its time has passed and no event says so yet.
+    pub seq: Option<u64>,
 }
 
 /// The body of `state.pin` and `scratchpad.set`; of `state.unpin` and `scratchpad.clear` without the value.
@@ -396,7 +401,7 @@ impl Fold {
                 if let Some(body) = event.read::<AbandonedBody>()
                     && let Some(index) = self.tools.iter().position(|tool| tool.is_given_up_by(event, &body))
                 {
-                    let abandoned = Abandoned { tool: self.tools.remove(index), seq: event.seq };
+                    let abandoned = Abandoned { tool: self.tools.remove(index), seq: Some(event.seq) };
                     push(&mut self.abandoned, abandoned);
                 }
             }
@@ -545,6 +550,17 @@ impl Fold {
                 _ => self.read.push((from, to)),
             }
         }
+    }
+
+    /// The fold as of a time: approvals whose deadline has passed no longer wait, and calls that wait longer than `after_s`
+    /// are given up. What the log says of them later is the same.
+    pub fn as_of(mut self, now: Timestamp, after_s: Option<u64>) -> Fold {
+        self.approvals.retain(|waiting| !waiting.is_due(now));
+        if let Some(after_s) = after_s {
+            let due = self.tools.extract_if(.., |tool| tool.is_due(now, after_s));
+            self.abandoned.extend(due.map(|tool| Abandoned { tool, seq: None }));
+        }
+        self
     }
 
     /// Removes the calls of a superseded, aborted or erased turn.

@@ -12,14 +12,14 @@ use everturn_api::conversations::{ChangeConversation, CreateConversation, GetCon
 use everturn_api::events::AppendEvent;
 use everturn_api::state::{AbandonToolCall, GetState, RequestApproval, ResolveApproval};
 use everturn_api::streams::{AppendChunk, CommitTurn, OpenTurn};
-use everturn_api::turns::{AppendTurns, ListTurns, TurnInput};
+use everturn_api::turns::{AppendTurns, GetTurn, ListTurns, SupersedeTurn, TurnInput};
 use everturn_core::Error;
 use everturn_core::approval::Approval;
 use everturn_core::event::check_name;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_core::turn::Role;
+use everturn_core::turn::{Role, Status};
 use everturn_formats::acp::{self, AcpChange, AcpListener, AcpStart, AcpStep, AcpTurn, Side};
 use everturn_formats::session::Sender;
 use serde_json::{Value, json};
@@ -179,15 +179,11 @@ impl AcpRecorder {
             }
             AcpChange::Turn(said) => {
                 open.text.clear();
-                // AcpChange comes next is the turn that was being spoken.
-                let opened = open.open.take();
                 let turn = input(said)?;
-                let committed =
-                    opened.map(|turn_id| store.call(CommitTurn { turn: turn_id, last: turn.clone() }));
-                if !matches!(committed, Some(Ok(_))) {
-                    append(store, open.id, vec![turn])?;
+                match open.open.take() {
+                    Some(spoken) => finish(store, open.id, spoken, turn),
+                    None => append(store, open.id, vec![turn]),
                 }
-                Ok(())
             }
             AcpChange::Event { kind, body } => {
                 let body = Raw::of(&body)?;
@@ -248,14 +244,15 @@ impl AcpRecorder {
     /// Tells the editor what happens to the conversation from a `seq` on.
     fn follow(&self, store: &Arc<Client>, session: &str, id: ConversationId, from: u64) {
         let (store, editor, session) = (store.clone(), self.editor.clone(), session.to_string());
-        let method = if self.listener.wants_updates() { "session/update" } else { acp::METHOD };
         let tell = move || -> Result<(), Error> {
             let mut updates = store.follow(id, from)?;
             while let Some(update) = updates.next()? {
                 let Update::Event(event) = update else { continue };
                 if let Some(update) = acp::session_update(&event) {
                     let params = json!({"sessionId": session, "update": update});
-                    editor.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string());
+                    editor.send(
+                        &json!({"jsonrpc": "2.0", "method": acp::METHOD, "params": params}).to_string(),
+                    );
                 }
             }
             Ok(())
@@ -299,6 +296,20 @@ fn known(store: &Client, agent: &str, session: &str) -> Result<Option<Conversati
         }
     }
     Ok(known)
+}
+
+/// Ends the turn that was being spoken with the whole message. If the process that held it has ended meanwhile, the turn was
+/// cut off there, and the message takes its place.
+fn finish(store: &Client, id: ConversationId, spoken: TurnId, whole: TurnInput) -> Result<(), Error> {
+    let Err(_) = store.call(CommitTurn { turn: spoken, last: whole.clone() }) else { return Ok(()) };
+    match store.call(GetTurn { turn: spoken, conversation: None }).map(|turn| turn.status) {
+        // The owner ended after it was written.
+        Ok(Status::Complete) => Ok(()),
+        Ok(Status::Interrupted) => {
+            store.call(SupersedeTurn { turn: spoken, conversation: None, with: whole }).map(drop)
+        }
+        _ => append(store, id, vec![whole]),
+    }
 }
 
 /// Gives up what an earlier run waited for: the agent asks and calls anew.

@@ -18,12 +18,14 @@ use everturn_server::settings::Flag;
 use everturn_server::{Settings, run as serve};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const SCRIPT: &str = include_str!("demo/script.json");
 const PICTURE: &[u8] = include_bytes!("demo/latency.png");
 /// Pause between two words of a streamed answer.
 const PAUSE: Duration = Duration::from_millis(160);
+/// Maximum time to wait for the index.
+const INDEX_PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
@@ -119,7 +121,14 @@ impl Player {
     /// Waits until everything is indexed: what is recalled would otherwise differ from one demo to the next.
     fn wait_for_index(&self) -> Result<(), Error> {
         let any = || Recall { query: "demo".into(), conversation: None, options: RecallOptions::default() };
-        while self.server.recall(any())?.behind.events > 0 {}
+        let end = Instant::now() + INDEX_PATIENCE;
+        while self.server.recall(any())?.behind.events > 0 {
+            if Instant::now() > end {
+                let text = format!("the index is not up to date after {} s", INDEX_PATIENCE.as_secs());
+                return Err(Error::busy("demo.index", text));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         Ok(())
     }
 

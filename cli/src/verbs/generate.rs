@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
     after_help = "Examples:\n  \
     everturn generate @last 'And then?' --base-url http://localhost:8080/v1 --model qwen3\n  \
     everturn generate @last --url http://127.0.0.1:7317     (answer what the conversation ends with)\n  \
-    everturn generate @last --regenerate --url http://127.0.0.1:7317     (another answer in place of the last)"
+    everturn generate @last --regenerate --url http://127.0.0.1:7317     (another answer in place of the last)\n  \
+    everturn generate @last --regenerate=@last#4 --url http://127.0.0.1:7317     (in place of turn 4)"
 )]
 pub struct Generate {
     /// Conversation: id, beginning of an id, or @last
@@ -33,9 +34,9 @@ pub struct Generate {
     /// Actor of the new turn
     #[arg(long)]
     actor: Option<String>,
-    /// Generate an answer anew, in its place: the last one, or the turn with this id
+    /// Generate an answer anew, in its place: the last one, or the turn with this id or place (--regenerate=@last#4)
     #[arg(long, value_name = "TURN", num_args = 0..=1, require_equals = true, default_missing_value = "last", conflicts_with = "text")]
-    regenerate: Option<Regenerate>,
+    regenerate: Option<String>,
     /// Maximum number of tokens of the reply
     #[arg(long, value_name = "N")]
     max_tokens: Option<u64>,
@@ -63,22 +64,22 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
         None => Vec::new(),
     };
     let conversation = store.resolve(&verb.conversation)?;
+    let regenerate = match verb.regenerate.as_deref() {
+        Some("last") => Some(Regenerate::Last),
+        Some(turn) => Some(Regenerate::Turn(store.turn(turn)?)),
+        None => None,
+    };
     let pending = store.call(GetState { conversation: conversation.into(), at: None })?.pending_approvals;
     if !pending.is_empty() {
         let ids: Vec<String> =
             pending.into_iter().map(|approval| show::one_line(&approval.approval_id)).collect();
-        let text = format!("the model is asked once {} is resolved", ids.join(", "));
-        if store.is_local() {
-            // Nobody else could answer while this process holds the store.
-            let text = format!("{text}; `everturn approve` or `everturn deny` it, then generate again");
-            return Err(Error::conflict("generate.waits", text).into());
-        }
-        eprintln!("{text}");
+        // Where this process holds the store, `approve` finds its way through it.
+        eprintln!("the model is asked once {} is resolved", ids.join(", "));
     }
     let answer = store.call(api::Generate {
         conversation: conversation.into(),
         input,
-        regenerate: verb.regenerate,
+        regenerate,
         expected_seq: None,
         // Without a server, it is the default.
         model: verb.model.model.clone().filter(|_| matches!(store, Client::Remote(_))),

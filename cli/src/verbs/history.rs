@@ -31,7 +31,7 @@ pub struct History {
     /// Conversation: id, beginning of an id, or @last
     #[arg(value_name = "CONV")]
     conversation: String,
-    /// Maximum number of entries, counted from the end (or from --after)
+    /// Maximum number of entries, up to 1000, counted from the end (or from --after)
     #[arg(long, short, default_value_t = LIMIT, value_name = "N")]
     limit: usize,
     /// Only entries before this seq
@@ -43,7 +43,7 @@ pub struct History {
     /// Only turns of this actor; may be repeated
     #[arg(long, value_name = "ACTOR")]
     actor: Vec<String>,
-    /// Include superseded turns
+    /// Include superseded and aborted turns, in the order of the log: an edit stands where it was made
     #[arg(long, visible_alias = "all")]
     superseded: bool,
     /// Include events that are not turns
@@ -160,15 +160,15 @@ fn given_up(
     store: &Client,
     id: ConversationId,
     entries: &[Result<HistoryEntry, Error>],
-) -> Result<Vec<(Option<TurnId>, GivenUp)>, Error> {
+) -> Result<Vec<(TurnId, GivenUp)>, Error> {
     let shown = entries.iter().flatten().filter_map(|entry| match entry {
-        HistoryEntry::Turn(turn) => Some((turn.seq, turn.value()?)),
+        HistoryEntry::Turn(turn) => Some(((turn.id, turn.seq), turn.value()?)),
         HistoryEntry::Event(_) => None,
     });
-    let (seqs, messages): (Vec<u64>, Vec<Value>) = shown.unzip();
+    let (turns, messages): (Vec<(TurnId, u64)>, Vec<Value>) = shown.unzip();
     let pairs = pairing::pair(&messages);
     let unanswered: Vec<&pairing::Call> = pairs.calls.iter().filter(|call| call.result.is_none()).collect();
-    let mut from = unanswered.iter().map(|call| seqs[call.message]).min();
+    let mut from = unanswered.iter().map(|call| turns[call.message].1).min();
     let mut found = Vec::new();
     while from.is_some() {
         let (conversation, kinds) = (id.into(), vec![kind::TOOL_ABANDONED.to_string()]);
@@ -181,9 +181,8 @@ fn given_up(
         for event in &page.data {
             let Some(AbandonedBody { tool_call_id, tool_name, reason, .. }) = event.read() else { continue };
             let given_up = GivenUp { id: tool_call_id, name: tool_name.unwrap_or_default(), reason };
-            if unanswered.iter().any(|call| given_up.is_of(call)) {
-                found.push((event.turn, given_up));
-            }
+            let calls = unanswered.iter().filter(|call| given_up.is_of(call.id, call.name));
+            found.extend(calls.map(|call| (turns[call.message].0, given_up.clone())));
         }
         from = page.next.and_then(|next| next.parse().ok());
     }

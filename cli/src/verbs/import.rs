@@ -181,7 +181,7 @@ fn take(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> 
     let name = std::fs::canonicalize(path).map_err(cannot_open)?;
     let name = name.to_str().map_or_else(|| format!("{name:?}"), str::to_string);
     let start = bar.position();
-    store.import(ImportOptions { name: Some(&name), watched }, &mut || {
+    store.import(ImportOptions { name: Some(&name), watched, ..ImportOptions::default() }, &mut || {
         bar.set_position(start);
         let file = BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(open(paths)?));
         Ok(Some(Box::new(file)))

@@ -8,7 +8,9 @@ use everturn::DayUsage;
 use everturn_api::conversations::GetConversation;
 use everturn_api::usage::GetTokenUsage;
 use everturn_core::conversation::{Conversation, Retention};
+use everturn_core::json::Raw;
 use everturn_formats::render::thousands;
+use serde_json::Value;
 
 #[derive(ClapArgs)]
 #[command(
@@ -83,6 +85,7 @@ fn facts(
         format!("{} up to #{}", show::count(checkpoint.turns_before, "turn"), checkpoint.through_seq)
     });
     add("summarized", summarized);
+    add("budget", budget(conversation));
     add(
         "retention",
         Some(conversation.retention).filter(|it| *it != Retention::Full).map(|it| it.to_string()),
@@ -90,4 +93,17 @@ fn facts(
     add("deleted on", conversation.expires().map(dates::to_second));
     add("log", Some(format!("#{}, head {}", conversation.head.seq, conversation.head.hash)));
     facts
+}
+
+/// How much of its own limits a conversation uses, and what was done last to keep a limit.
+fn budget(conversation: &Conversation) -> Option<String> {
+    let told: Value = conversation.transcript_budget.as_ref()?.read()?;
+    let own = conversation.policy.get("budget").and_then(Raw::read::<Value>).unwrap_or_default();
+    let limits = ["messages", "events", "bytes"].into_iter().filter_map(|what| {
+        let limit = own[format!("max_{what}")].as_u64()?;
+        Some(format!("{} of {} {what}", thousands(told["usage"][what].as_u64()?), thousands(limit)))
+    });
+    let last =
+        told["last_action"]["action"].as_str().map(|action| format!("last: {}", show::one_line(action)));
+    Some(limits.chain(last).collect::<Vec<_>>().join(", ")).filter(|budget| !budget.is_empty())
 }

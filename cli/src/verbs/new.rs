@@ -39,7 +39,8 @@ pub struct New {
     /// Treatment of secrets in turns: off, mark or mask
     #[arg(long, value_name = "MODE")]
     redaction: Option<String>,
-    /// Policies as a JSON object: compaction, budget, facts, redaction
+    /// Policies as a JSON object: compaction, budget, facts, redaction, projection,
+    /// abandon_tools_after_s
     #[arg(long, value_name = "JSON")]
     policy: Option<String>,
 }

@@ -12,6 +12,7 @@ use everturn_api::sessions::{EndSession, LogSession, StartSession};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_core::redaction::without_secrets;
 use everturn_core::time::Timestamp;
 use everturn_formats::session::{
     CALL, Dispatches, Entry, Fields, New, Options, Sender, Session, Sink, ToolResult,
@@ -57,7 +58,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
     let (subject, transport) = match (&verb.to, verb.command.first()) {
-        (Some(url), _) => (url.clone(), "http"),
+        (Some(url), _) => (without_secrets(url), "http"),
         (None, Some(program)) => (program.to_string_lossy().into_owned(), "stdio"),
         (None, None) => (String::new(), "stdio"),
     };
@@ -90,7 +91,8 @@ fn serve(scribe: Scribe, listen: SocketAddr, to: &str) -> Result<(), Failure> {
         }
     };
     let proxy = Proxy::bind(listen, to, tap)?;
-    eprintln!("everturn records what passes on http://{} to {to}\nCtrl-C stops it.", proxy.address);
+    let (address, to) = (proxy.address, without_secrets(to));
+    eprintln!("everturn records what passes on http://{address} to {to}\nCtrl-C stops it.");
     let written = relay::on_thread({
         let lines = lines.clone();
         move || scribe.run(&lines)

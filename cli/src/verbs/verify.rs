@@ -78,6 +78,11 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
     let verdicts = match target {
         None => all(args)?,
         Some(target) if Path::new(target).is_file() => vec![file(Path::new(target), head)?],
+        Some(target) if Path::new(target).exists() && target.contains(['.', '/']) => {
+            let text =
+                format!("{target} is not a regular file; name an exported file, a backup or a conversation");
+            return Err(Error::invalid("verify.no_file", text).into());
+        }
         // No id contains these.
         Some(target) if target.contains(['.', '/']) => {
             let text =

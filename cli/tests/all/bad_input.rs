@@ -1,6 +1,6 @@
 //! Errors say what is wrong and what to do; nothing is lost.
 
-use crate::{Shell, assert_shows};
+use crate::{Said, Shell, assert_shows};
 use std::io::Write;
 
 #[test]
@@ -168,4 +168,18 @@ fn a_store_that_may_only_be_read_can_be_read_and_says_so_when_written() {
     assert!(written.err.contains("is read-only; make it writable, or only read from it"), "{}", written.err);
     assert_eq!(read.code, 0, "{}", read.err);
     assert!(read.out.contains("carved in stone"), "{}", read.out);
+}
+
+/// Regression: the usage showed options that environment variables set as if they had to be typed.
+#[test]
+fn usage_names_no_option_that_was_not_typed() {
+    let shell = Shell::new();
+    let mut command = shell.command(&["generate", "@last", "words", "--regenerate"]);
+    command.env("EVERTURN_TENANT", "acme").env("EVERTURN_CONFIG", "settings.toml").env("EVERTURN_MODEL", "m");
+    let said = Said::from(command.output().unwrap());
+    let usage = said.err.lines().find(|line| line.starts_with("Usage:")).unwrap();
+    assert!(
+        !usage.contains("--config") && !usage.contains("--tenant") && !usage.contains("--model"),
+        "{usage}"
+    );
 }

@@ -1,6 +1,6 @@
 //! Verbs that change a conversation, generate replies, or clean up.
 
-use crate::Shell;
+use crate::{Said, Shell};
 use everturn::Everturn;
 use everturn_core::approval::ApprovalBody;
 use serde_json::{Value, json};
@@ -85,6 +85,13 @@ fn a_tools_text_answers_the_only_call_that_waits() {
     let history = shell.ok(&["history", &id]);
     assert_eq!(history.matches("✗ given up").count(), 1, "{history}");
     assert_eq!(pending(), 0);
+    // An agent may use an id again: the calls before and after it, which were answered, are none that were given up.
+    call(&["c1"]);
+    shell.ok(&["abandon-call", &id]);
+    call(&["c1"]);
+    shell.ok(&["append", &id, "--role", "tool", "--tool-call-id", "c1", "seen"]);
+    let history = shell.ok(&["history", &id]);
+    assert_eq!(history.matches("✗ given up").count(), 2, "{history}");
 }
 
 #[test]
@@ -115,14 +122,29 @@ fn what_waits_is_approved_once() {
         shell.json(&["state", &id, "--json"])["pending_approvals"][1]["deadline"],
         "2999-01-01T00:00:00.000000Z"
     );
-    assert!(
-        shell
-            .refused(&["generate", &id, "hello", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"])
-            .contains("a2, a3")
-    );
     shell.ok(&["approve", &id, "a3"]);
     assert!(shell.ok(&["deny", &id, "a2"]).starts_with("denied at #"));
     assert_eq!(shell.json(&["state", &id, "--json"])["pending_approvals"], json!([]));
+}
+
+/// Regression: without a server, the command was refused and its words were lost.
+#[test]
+fn words_for_a_model_that_waits_for_an_approval_are_kept_and_answered_after_it() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["request-approval", &id, "a1"]);
+    let url = fake_model("To Lisbon, then.");
+    let asked = ["generate", &id, "Where to?", "--base-url", &url, "--model", "fake"];
+    let waiting = shell.command(&asked).spawn().unwrap();
+    let patience = Instant::now();
+    while !shell.ok(&["history", &id, "--json"]).contains("Where to?") {
+        assert!(patience.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    shell.ok(&["approve", &id, "a1"]);
+    let said = Said::from(waiting.wait_with_output().unwrap());
+    assert_eq!((said.out.as_str(), said.code), ("To Lisbon, then.\n", 0), "{}", said.err);
+    assert_eq!(said.err, "the model is asked once a1 is resolved\n");
 }
 
 #[test]
@@ -223,4 +245,23 @@ fn a_model_answers_and_the_answer_is_kept() {
         [(&json!("user"), &json!("Where to?")), (&json!("assistant"), &json!("To Lisbon, then."))]
     );
     assert!(shell.refused(&["generate", &id, "And?"]).contains("--base-url and --model"));
+    // Another answer, in the place that history shows.
+    let url = fake_model("To Porto.");
+    let seq = turns["data"][1]["seq"].as_u64().unwrap();
+    let anew = format!("--regenerate=@last#{seq}");
+    assert_eq!(shell.ok(&["generate", &id, &anew, "--base-url", &url, "--model", "fake"]), "To Porto.\n");
+    let turns = shell.json(&["history", &id, "--json"]);
+    assert_eq!(turns["data"].as_array().unwrap().len(), 2, "{turns}");
+}
+
+#[test]
+fn info_tells_of_budgets() {
+    let shell = Shell::new();
+    let policy = r#"{"budget": {"max_messages": 1, "recovery": "reject"}}"#;
+    let id = shell.json(&["new", "--json", "--policy", policy])["id"].as_str().unwrap().to_string();
+    shell.ok(&["append", &id, "one"]);
+    assert!(!shell.ok(&["info", &id]).contains("reject"));
+    shell.refused(&["append", &id, "two"]);
+    let info = shell.ok(&["info", &id]);
+    assert!(info.contains("1 of 1 messages, last: reject"), "{info}");
 }

@@ -220,6 +220,24 @@ fn history_names_tools_and_notices() {
     assert!(said.contains("it looks like text that is not JSON"), "{said}");
 }
 
+/// A line larger than a turn may be was counted as one by the report and the dry run, and not by `list`.
+#[test]
+fn a_line_that_is_too_large_for_a_turn_is_counted_as_none() {
+    let shell = Shell::new();
+    let lines = ["one".to_string(), "x".repeat(17 << 20), "three".to_string()];
+    let said = lines.map(|text| serde_json::json!({"role": "user", "content": text}).to_string() + "\n");
+    put(&shell.path("big.jsonl"), &said.concat());
+    let dry = shell.json(&["import", "big.jsonl", "--dry-run", "--json"]);
+    let turns = |value: &serde_json::Value| value["data"][0]["turns"].clone();
+    assert_eq!(turns(&dry), 2, "{dry}");
+    for _ in 0..2 {
+        let report = shell.json(&["import", "big.jsonl", "--json"]);
+        assert_eq!(turns(&report), 2);
+        assert_eq!(report["data"][0]["kept"]["oversized"], 1);
+        assert_eq!(report["data"][0]["conversation"]["turns"], 2);
+    }
+}
+
 #[test]
 fn where_nothing_is_that_is_said() {
     let shell = Shell::new();

@@ -165,6 +165,45 @@ fn an_owner_asks_the_model_that_a_command_names() {
     }
 }
 
+/// Regression: the beginning of an answer that was no checkpoint, and a provider's error, which quotes the prompt.
+#[test]
+fn logs_have_nothing_of_what_a_model_answers() {
+    let shell = Shell::new();
+    let model = FakeModel::start({
+        let mut asked = 0;
+        move |_, mut stream| {
+            asked += 1;
+            match asked % 2 {
+                0 => write_reply(stream, "CANARY is her salary"),
+                _ => {
+                    let (head, body) = (
+                        "HTTP/1.1 400 Bad Request\r\nconnection: close",
+                        r#"{"error":{"message":"CANARY"}}"#,
+                    );
+                    let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                    stream.write_all(answer.as_bytes()).unwrap();
+                }
+            }
+        }
+    });
+    let file = format!(
+        "[models.default]\nbase_url = \"{}\"\nmodel = \"own\"\n[summarizers]\ndefault = \"default\"\n",
+        model.url
+    );
+    std::fs::write(shell.path("owner.toml"), file).unwrap();
+    let id = long_conversation(&shell);
+    let serving = Serving::start(&shell, &["--config", "owner.toml"]);
+    shell.ok(&["compact", &id, "--keep-last", "2"]);
+    shell.run(&["facts", &id, "extract"]);
+    shell.run(&["generate", &id, "And then?"]);
+    serving.signal();
+    let (_, said) = serving.end();
+    for line in ["no checkpoint from the model", "no facts from the model"] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(!said.contains("CANARY"), "{said}");
+}
+
 /// A provider that refuses a key may repeat it.
 #[test]
 fn the_key_of_a_named_model_is_kept_out_of_store_logs_and_errors() {
@@ -278,7 +317,7 @@ fn when_the_owner_ends_while_the_named_model_answers_the_command_takes_over() {
         let turns = shell.json(&["history", &id, "--json"]);
         let turns = turns["data"].as_array().unwrap().iter();
         let said: Vec<_> = turns.map(|turn| (turn["content"].as_str(), turn["status"].as_str())).collect();
-        let expected = [("Where to?", "complete"), ("", "interrupted"), ("To Lisbon, then.", "complete")];
+        let expected = [("Where to?", "complete"), ("To Lisbon, then.", "complete")];
         assert_eq!(said, expected.map(|(text, status)| (Some(text), Some(status))));
         shell.ok(&["verify", &id]);
     }

@@ -1,7 +1,11 @@
 //! Session files by hand: start, append, end, check; no store is touched.
 
+use crate::changing::read_request;
 use crate::{Shell, assert_shows};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 
 fn start(shell: &Shell) -> String {
     let out = shell.ok(&["session", "start", "photos/img_1", "--subject-key", "image_id"]);
@@ -305,4 +309,50 @@ fn a_recorded_session_begins_with_its_first_entry() {
     // The client does not wait for the first answer before it calls.
     types[1..3].sort();
     assert_eq!(types, ["session_start", "agent_tool_call", "mcp_dispatch", "tool_result", "session_end"]);
+}
+
+/// `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"RESULTWORD"}]}}`, compressed.
+const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\xca\x2a\xce\xcf\x2b\x2a\x48\x56\xb2\x52\x32\xd2\x33\x50\xd2\x51\xca\x4c\x51\xb2\x32\xd4\x51\x2a\x4a\x2d\x2e\xcd\x29\x51\xb2\xaa\x56\x4a\xce\xcf\
+  \x2b\x49\xcd\x03\x32\xa3\xab\x95\x4a\x2a\x0b\x52\x81\x2a\x4b\x52\x2b\x4a\x80\x4a\xc1\x94\x95\x52\x90\x6b\x70\xa8\x4f\x48\xb8\x7f\x90\x8b\x52\x6d\x6c\x6d\x2d\x00\xa4\x47\xfb\xac\x53\x00\x00\x00";
+
+/// Regression: the record held the key in the server's URL, and of a compressed answer only that there was none.
+#[test]
+fn a_recorded_server_keeps_its_keys_and_its_compressed_answers_are_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("http://user:PWSECRET@{}/mcp?api_key=URLSECRET", listener.local_addr().unwrap());
+    let asked = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let head = read_request(&stream).0;
+        let (kind, length) = ("content-type: application/json\r\ncontent-encoding: gzip", GZIP.len());
+        write!(stream, "HTTP/1.1 200 OK\r\n{kind}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n")
+            .unwrap();
+        stream.write_all(GZIP).unwrap();
+        head
+    });
+    let shell = Shell::new();
+    let mut child = shell.command(&["record", "--to", &to, "--listen", "127.0.0.1:0"]).spawn().unwrap();
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let mut greeting = String::new();
+    while !greeting.contains("Ctrl-C") {
+        assert!(err.read_line(&mut greeting).unwrap() > 0, "it ended: {greeting}");
+    }
+    let address = greeting.split("http://").nth(1).unwrap().split(' ').next().unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","arguments":{}}}"#;
+    let headers = "accept-encoding: gzip, deflate\r\nconnection: close\r\n";
+    crate::process::send(&mut stream, "POST /mcp", call, headers);
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(answer.ends_with(GZIP), "the client gets the bytes of the server");
+    let head = asked.join().unwrap().to_ascii_lowercase();
+    assert!(head.contains("accept-encoding: identity") && head.contains("api_key=urlsecret"), "{head}");
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    child.wait().unwrap();
+    let history = shell.ok(&["history", "@last", "--json"]);
+    assert!(history.contains("RESULTWORD") && !history.contains("ended before"), "{history}");
+    let mut said = greeting;
+    for format in ["jsonl", "session", "transcript"] {
+        said += &shell.ok(&["export", "@last", "--format", format]);
+    }
+    assert!(said.contains("/mcp") && !said.contains("SECRET"), "{said}");
 }

@@ -264,6 +264,7 @@ fn what_is_not_found_is_a_failure() {
     let near = crate::Said::from(command.env_remove("EVERTURN_RECALL_EMBEDDER").output().unwrap());
     assert_eq!((near.out.as_str(), near.code), ("", 1), "{}", near.err);
     assert!(shell.refused(&["verify", "nosuch.jsonl"]).contains("there is no file nosuch.jsonl"));
+    assert!(shell.refused(&["verify", "/dev/null"]).contains("/dev/null is not a regular file"));
 }
 
 #[test]

@@ -263,7 +263,9 @@ fn the_editor_is_told_of_projections_compactions_and_budgets() {
         {"until": "transcript_budget"},
     ]);
     let between = [EVERTURN, "acp", "--url", &serving.url, "--"];
-    let seen = desk.edit(&between, steps, &[]);
+    // Whatever an editor says that it takes: the SDK refuses a `session/update` of a kind that the protocol has not.
+    let seen =
+        desk.edit(&between, steps, &[("CAPABILITIES", r#"{"_meta": {"everturn": true, "harn": true}}"#)]);
     assert_eq!(seen.all("complaint"), Vec::<&Value>::new(), "a strict editor is not disturbed");
     let told = seen.all("extension");
     let names: Vec<&str> = told.iter().filter_map(|told| told["update"]["sessionUpdate"].as_str()).collect();

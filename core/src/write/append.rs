@@ -131,6 +131,19 @@ pub fn usage(conversation: &Conversation, fallen: u64) -> Usage {
     }
 }
 
+/// Whether this many drafts that were prepared for a conversation would be prepared in another way now.
+pub fn is_outdated(known: &Conversation, now: &Conversation, drafts: usize) -> bool {
+    known.policy != now.policy || !has_room_for(now, drafts)
+}
+
+/// Whether this many events, each of which may begin a turn, certainly fit, without counting the view. Superseded turns
+/// count too, which costs nothing and settles nearly every append.
+pub fn has_room_for(conversation: &Conversation, events: usize) -> bool {
+    let incoming = Usage { messages: events as u64, events: events as u64, ..Usage::default() };
+    let limits = conversation.limits();
+    limits.max_bytes.is_none() && limits.exceeded(&usage(conversation, 0).plus(incoming)).is_none()
+}
+
 /// Refuses an append over the conversation's budget, if its policy is to reject. The engine counts bytes, and
 /// makes room under the other policies: concurrent appends may exceed the limit by their number until the next
 /// one makes room.

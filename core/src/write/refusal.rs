@@ -46,6 +46,11 @@ pub fn stale_seq(head: u64, expected: u64) -> Error {
     )
 }
 
+/// The drafts would be prepared in another way now.
+pub(super) fn outdated() -> Error {
+    Error::conflict(code::OUTDATED, "the conversation was changed meanwhile; try again")
+}
+
 pub(super) fn exists(conversation: &Conversation) -> Error {
     Error::conflict(
         "conversation.exists",

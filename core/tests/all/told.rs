@@ -5,7 +5,7 @@ use everturn_core::event::{Body, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::{Partial, Role, Status, Successor, Tokens, Turn};
+use everturn_core::turn::{Partial, Role, Spoken, Status, Successor, Tokens, Turn};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -49,6 +49,7 @@ prop_compose! {
         let at: Timestamp = "2026-11-15T05:30:12.345Z".parse().unwrap();
         Turn {
             id: TurnId::from_bytes([7; 16]), conversation: ConversationId::from_bytes([7; 16]), seq, place: seq / 2, actor, role, speaker: reason.clone().map(Into::into),
+            spoken: reason.iter().map(|text| Spoken { notice: occurred.then_some("reminder".into()), text: text.clone() }).collect(),
             message: message.filter(|_| !erased).map(|text| raw(&text)), status,
             partial: (status == Status::Pending).then(|| Partial::new("half".into())),
             tokens: tokens.map(|(prompt, completion)| Tokens { prompt, completion }),

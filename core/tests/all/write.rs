@@ -149,7 +149,7 @@ impl Log {
     }
 
     fn append(&mut self, drafts: Vec<Draft>) -> Result<usize, Error> {
-        self.write(Action::Append { drafts, expected_seq: None, idempotency: None })
+        self.write(Action::append(drafts))
     }
 
     /// The error with which it refuses; a refusal must leave no trace.
@@ -205,13 +205,22 @@ fn a_stale_expected_seq_says_the_head_and_where_to_read_from() {
         (1, "head is 3, you expected 1; read from 2 and append again"),
         (9, "head is 3, you expected 9; read from 4 and append again"),
     ] {
-        let action =
-            Action::Append { drafts: vec![message(4)], expected_seq: Some(expected), idempotency: None };
+        let action = Action::Append {
+            drafts: vec![message(4)],
+            expected_seq: Some(expected),
+            prepared_for: None,
+            idempotency: None,
+        };
         let error = log.write(action).unwrap_err();
         assert!(matches!(error, Error::Conflict(_)));
         assert_eq!((error.code(), error.text()), ("append.stale_seq", says));
     }
-    let right = Action::Append { drafts: vec![message(4)], expected_seq: Some(3), idempotency: None };
+    let right = Action::Append {
+        drafts: vec![message(4)],
+        expected_seq: Some(3),
+        prepared_for: None,
+        idempotency: None,
+    };
     assert_eq!(log.write(right).unwrap(), 1);
 }
 

@@ -128,7 +128,7 @@ impl ConversationHandle {
         let mut action = Action {
             action: Recovery::Reject.as_str().into(),
             source: source.into(),
-            reason: policy.refuse(&attempted).text().to_string(),
+            reason: policy.over(&attempted),
             policy: serde_json::to_value(policy).unwrap_or_default(),
             usage_before: before,
             usage_attempted: attempted,
@@ -141,7 +141,13 @@ impl ConversationHandle {
         let (compacts, keep_last) = match policy.recovery {
             Some(Recovery::Compact { keep_last }) if !never_fits => (true, keep_last),
             Some(Recovery::Trim { keep_last }) if !never_fits => (false, keep_last),
-            _ => return Err(self.reject(&conversation, &policy, action)),
+            _ => {
+                let error = match never_fits && !policy.rejects() {
+                    true => policy.refuse_alone(&incoming),
+                    false => policy.refuse(&attempted),
+                };
+                return Err(self.reject(&conversation, &policy, action, error));
+            }
         };
         if compacts {
             self.tenant.conversation(self.key().id).compact_for(&policy, keep_last, incoming)?;
@@ -168,8 +174,7 @@ impl ConversationHandle {
             None => Ok(vec![draft]),
             // Turns that leave the window are erased, once the log records that they left.
             Some(trimmed) => {
-                let action =
-                    write::Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
+                let action = write::Action::append(vec![draft]);
                 self.write(Ok(action), |_| Ok(())).wait()?;
                 self.compaction().apply_retention(trimmed.through_seq)?;
                 Ok(Vec::new())
@@ -201,9 +206,15 @@ impl ConversationHandle {
 
     /// Error for an append over the limit. It is also recorded as an event, at most once a minute for each limit:
     /// `last_action` survives a restart, and a client that keeps retrying does not fill the log.
-    fn reject(&self, conversation: &Conversation, policy: &Policy, action: Action) -> Error {
+    fn reject(
+        &self,
+        conversation: &Conversation,
+        policy: &Policy,
+        mut action: Action,
+        error: Error,
+    ) -> Error {
         metrics::counter!("everturn_budget_actions_total", "action" => "reject").increment(1);
-        let error = policy.refuse(&action.usage_attempted);
+        action.reason = error.text().to_string();
         let limit = policy.exceeded(&action.usage_attempted).map_or("", |(name, ..)| name);
         let (key, now) = (self.tenant.key(conversation.id), self.shared().now());
         let recorded = (|| {
@@ -219,7 +230,7 @@ impl ConversationHandle {
                 return Ok(());
             }
             let drafts = vec![self.shared().draft(kind::BUDGET, &action)?];
-            let action = write::Action::Append { drafts, expected_seq: None, idempotency: None };
+            let action = write::Action::append(drafts);
             let answer = self.shared().journal.submit_now(Write { key: key.clone(), action })?;
             answer.recv().map_err(|_| crate::writer::closed())?.map(drop)
         })();
@@ -299,12 +310,6 @@ impl ConversationHandle {
         };
         Raw::of(&json!({"policy": policy, "usage": usage, "last_action": last}))
     }
-}
-
-/// Whether this many more turns certainly fit, without counting the view.
-pub(crate) fn has_room_for(conversation: &Conversation, turns: usize) -> bool {
-    let incoming = Usage { messages: turns as u64, events: turns as u64, ..Usage::default() };
-    fits(conversation, &conversation.limits(), incoming)
 }
 
 /// Also counts superseded turns, which costs nothing and settles nearly every append.

@@ -29,7 +29,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most turns that one compaction covers. The next one takes the rest.
+/// Most turns that are read at once. A compaction on request goes on from there, an automatic one leaves the rest to the
+/// next.
 pub const COVERED_TURNS_MAX: usize = 4096;
 /// A message with more bytes is read in part: see [`shortened`].
 const LARGE_MESSAGE_BYTES: usize = 256 * 1024;
@@ -192,16 +193,47 @@ impl Tenant {
         options: &CompactOptions,
         purpose: Purpose,
     ) -> Result<Option<Compacted>, Error> {
+        self.compact_through(unsummarized, policy, cut, None, options, purpose)
+    }
+
+    /// Compacts these turns and, if `until` is given, those after them that come before it, in one checkpoint.
+    fn compact_through(
+        &self,
+        unsummarized: &Unsummarized,
+        policy: &CompactionPolicy,
+        mut cut: Cut,
+        until: Option<u64>,
+        options: &CompactOptions,
+        purpose: Purpose,
+    ) -> Result<Option<Compacted>, Error> {
         let conversation = &unsummarized.conversation;
         let span = compaction_span(conversation.id, &cut);
         let _entered = span.enter();
         let key = self.key(conversation.id);
         let previous = unsummarized.previous.as_ref().map(|(_, checkpoint)| checkpoint);
-        let candidates = unsummarized.candidates();
-        let (covered, kept) = candidates.split_at(cut.turns);
         let unquoted = conversation.retention != Retention::Full;
-        let asked = CheckpointRequest { extractive: options.extractive, unquoted, kept, style: None };
-        let mut written = self.write_checkpoint(policy, previous, covered, asked);
+        let written_for = |part: &Unsummarized, turns: usize, previous: Option<&Checkpoint>| {
+            let candidates = part.candidates();
+            let (covered, kept) = candidates.split_at(turns);
+            let asked = CheckpointRequest { extractive: options.extractive, unquoted, kept, style: None };
+            self.write_checkpoint(policy, previous, covered, asked)
+        };
+        let mut written = written_for(unsummarized, cut.turns, previous);
+        while let Some(until) = until {
+            let after = Some((cut.to_seq + 1, conversation.head.seq));
+            let part = self.conversation(key.id).unsummarized(after)?;
+            let Some(next) = compaction::plan(&everything(policy), &part.candidates(), Some(until), true)
+            else {
+                break;
+            };
+            written = written_for(&part, next.turns, Some(&written.checkpoint));
+            cut = Cut {
+                turns: cut.turns + next.turns,
+                tokens: cut.tokens + next.tokens,
+                from_seq: cut.from_seq,
+                ..next
+            };
+        }
         let tokens_before = cut.tokens + unsummarized.previous_tokens();
         let count = |checkpoint: &Checkpoint| Family::default().count(&compaction::render(checkpoint));
         // Counts of what is erased roll on, and are few.
@@ -309,7 +341,12 @@ impl Tenant {
                         };
                     }
                     Err(error) => {
-                        tracing::warn!(%error, attempt, summarizer = summarizer.name(), "no checkpoint from the model");
+                        tracing::warn!(
+                            code = error.code(),
+                            attempt,
+                            summarizer = summarizer.name(),
+                            "no checkpoint from the model"
+                        );
                         system = format!(
                             "{}\n\nYour previous answer was refused: {}",
                             prompt.system,
@@ -392,10 +429,58 @@ impl ConversationHandle {
         if let Some(keep_last) = options.keep_last {
             (policy.strategy, policy.keep_last) = (Strategy::Tail, keep_last);
         }
-        let cut = compaction::plan(&policy, &unsummarized.candidates(), unsummarized.barrier, true);
+        let until = match unsummarized.len() < COVERED_TURNS_MAX {
+            true => None,
+            false => Some(self.left_from(&unsummarized, &policy)?),
+        };
+        let candidates = unsummarized.candidates();
+        let cut = match until {
+            Some(_) => compaction::plan(&everything(&policy), &candidates, until, true),
+            None => compaction::plan(&policy, &candidates, unsummarized.barrier, true),
+        };
         let cut = cut.ok_or_else(|| nothing_to_compact(&unsummarized, options.keep_last))?;
-        let compacted = self.tenant.compact_to(&unsummarized, &policy, cut, options, purpose)?;
-        compacted.ok_or_else(|| not_shorter(&cut, unsummarized.previous_tokens()))
+        let compacted = self.tenant.compact_through(&unsummarized, &policy, cut, until, options, purpose)?;
+        compacted.ok_or_else(|| {
+            let freely = || compaction::plan(&policy, &unsummarized.candidates(), None, true);
+            match unsummarized.barrier {
+                Some(seq) if freely().is_some_and(|free| free.turns > cut.turns) => Error::invalid(
+                    code::NOTHING_TO_COMPACT,
+                    format!("nothing to compact: {}", pending_since(seq)),
+                ),
+                _ => not_shorter(&cut, unsummarized.previous_tokens()),
+            }
+        })
+    }
+
+    /// The first `seq` that a compaction on request leaves as it is, where more turns are not summarized than are read at
+    /// once.
+    fn left_from(&self, unsummarized: &Unsummarized, policy: &CompactionPolicy) -> Result<u64, Error> {
+        let after = unsummarized.previous.as_ref().map_or(0, |(at, _)| at.through_seq);
+        let end = unsummarized.conversation.head.seq + 1;
+        let query = TurnQuery { after: Some(after), before: Some(end), ..TurnQuery::default() };
+        let mut turns = Vec::new();
+        self.for_everyone().each_turn(query, |turn| {
+            if matches!(turn.status, Status::Complete | Status::Interrupted) {
+                let is_counted = policy.strategy == Strategy::Threshold;
+                let message = is_counted.then(|| turn.value()).flatten();
+                let count = |message: Value| match turn.hidden {
+                    true => Family::default().message(&message),
+                    false => self.shared().count(Family::default(), turn.id, &message),
+                };
+                turns.push(Candidate {
+                    turn: turn.id,
+                    seq: turn.place,
+                    role: turn.role,
+                    actor: None,
+                    at: turn.created,
+                    message: None,
+                    tokens: message.map_or(0, count),
+                });
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let left = compaction::leaves_from(policy, &turns);
+        Ok(left.into_iter().chain(unsummarized.barrier).min().unwrap_or(end))
     }
 
     /// Compacts if the policy says that it is due. The newest turn is never covered: it may not have been answered
@@ -494,11 +579,7 @@ impl ConversationHandle {
         }
         unless_erased(|| {
             let mut unsummarized = self.unsummarized(None)?;
-            let policy = CompactionPolicy {
-                strategy: Strategy::Tail,
-                keep_last: 0,
-                ..unsummarized.conversation.compaction()
-            };
+            let policy = everything(&unsummarized.conversation.compaction());
             if unsummarized.conversation.retention != Retention::Full {
                 unsummarized.turns = self.edits_since(at, None, COVERED_TURNS_MAX)?;
             }
@@ -638,8 +719,7 @@ impl ConversationHandle {
             let done = unless_erased(|| {
                 let unsummarized = self.unsummarized(None)?;
                 let conversation = &unsummarized.conversation;
-                let policy =
-                    CompactionPolicy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
+                let policy = everything(&conversation.compaction());
                 // Done once nothing is left to cover.
                 match compaction::plan(&policy, &unsummarized.candidates(), Some(through_seq + 1), true) {
                     Some(cut) => {
@@ -703,6 +783,11 @@ struct Written {
     input_hash: Hash,
 }
 
+/// A policy that keeps nothing of the turns that it is given.
+fn everything(policy: &CompactionPolicy) -> CompactionPolicy {
+    CompactionPolicy { strategy: Strategy::Tail, keep_last: 0, ..policy.clone() }
+}
+
 fn not_shorter(cut: &Cut, previous_tokens: u64) -> Error {
     let turns = if cut.turns == 1 { "turn".to_string() } else { format!("{} turns", cut.turns) };
     let also = if previous_tokens > 0 { " and of the summary before" } else { "" };
@@ -714,14 +799,18 @@ fn not_shorter(cut: &Cut, previous_tokens: u64) -> Error {
     Error::invalid(code::NOTHING_TO_COMPACT, text)
 }
 
+fn pending_since(seq: u64) -> String {
+    format!(
+        "what is pending since seq {seq} must stay as it is (`state` shows it); append the tool's result, give the call \
+         up (`abandon-call`), or resolve the approval"
+    )
+}
+
 fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> Error {
     let text = match (unsummarized.len(), unsummarized.barrier) {
         (0, _) if unsummarized.conversation.turns == 0 => "there are no turns yet".to_string(),
         (0, _) => "every turn is summarized already".to_string(),
-        (_, Some(seq)) => format!(
-            "what is pending since seq {seq} must stay as it is (`state` shows it); append the tool's result, give the call \
-             up (`abandon-call`), or resolve the approval"
-        ),
+        (_, Some(seq)) => pending_since(seq),
         (turns, None) => match keep_last {
             Some(keep) if keep < turns => format!(
                 "there are {turns} turns that no summary covers, and all are kept: {keep} as asked, and the others with them, \

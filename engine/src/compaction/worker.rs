@@ -304,7 +304,7 @@ fn look_alone(shared: &Arc<Shared>, key: &Key, with_models: bool) -> Option<Time
         // It has just been deleted, or compacted by somebody else.
         Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => {}
         Err(error) => {
-            tracing::warn!(%error, conversation = %key.id, "compaction or fact extraction failed; it is retried after the next append")
+            tracing::warn!(code = error.code(), conversation = %key.id, "compaction or fact extraction failed; it is retried after the next append")
         }
     }
     due

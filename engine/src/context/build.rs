@@ -6,6 +6,7 @@ use super::projecting::{ProjectionBody, prompt_hash};
 use super::receipts::{Policy, Receipt};
 use super::render::{mark_cache, rendered_cost};
 use crate::conversation::ConversationHandle;
+use crate::conversation::due::too_late;
 use crate::recall::turn_piece;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -23,10 +24,11 @@ use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, Form};
 use everturn_views::context::{
     self, Assembled, Block, Cache, ContextMessage, ContextText, FREE_PART, GivenUp, LeftOut, Material, Names,
-    Request, Section, Seen, Source, Tokens, Unshown, answer_abandoned, drop_unpaired, seen_by,
+    Request, Section, Seen, Source, Tokens, Unshown, answer_abandoned, drop_unanswered, drop_unpaired,
+    seen_by,
 };
 use everturn_views::projection::{self, Message, Shown};
-use everturn_views::state::{Abandoned, AbandonedBody, Fold, State};
+use everturn_views::state::{Abandoned, AbandonedBody, Fold, State, Tool};
 use everturn_views::tokens::{Family, PART_TOKENS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,8 +49,9 @@ const ATTEMPTS: usize = 4;
 /// turns that the checkpoint covers follow it, and older turns fill the budget where newer ones do not fit; since version
 /// 5, these edits are part of its note, and many or long approvals are shortened; since version 6, calls that wait are in
 /// reading order, and halves of tool calls that are not shown take no room; since version 7, headings of a checkpoint are
-/// bold, and identifiers that its sentences contain are not listed.
-pub(super) const RENDERER_VERSION: u32 = 7;
+/// bold, and identifiers that its sentences contain are not listed; since version 8, failed results for OpenAI chat have
+/// only fields that it knows, and participants are not told of calls whose result was edited away.
+pub(super) const RENDERER_VERSION: u32 = 8;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
 /// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
@@ -139,12 +142,12 @@ impl ConversationContexts<'_> {
             // The prompt is the same whenever it is replayed, so what has expired is recorded first.
             self.0.settle_if_due()?;
         }
-        let (options, mode) = (options.clone(), self.0.redaction()?);
-        let mut options = if mode == Mode::Mask { options.masked()? } else { options };
-        let has_private_input = options.open_private()?;
         let mut actors = options.participants.clone();
         actors
             .extend(options.replies_as.iter().filter(|actor| !options.participants.contains(actor)).cloned());
+        let (options, mode) = (options.clone(), self.0.redaction()?);
+        let mut options = if mode == Mode::Mask { options.masked()? } else { options };
+        let has_private_input = options.open_private()?;
         if !self.0.tenant.caller().actors().is_empty() {
             options.asked.iter().try_for_each(|turn| self.0.visible_turn(*turn).map(drop))?;
         }
@@ -169,7 +172,10 @@ impl ConversationHandle {
         if through == 0 || through > conversation.head.seq {
             return Err(everturn_core::write::no_such_seq(&conversation, through));
         }
-        let fold = self.shared().fold(key, through)?;
+        let fold = match options.at_seq {
+            None if self.is_still(&conversation) => self.fold_now(&conversation)?,
+            _ => self.shared().fold(key, through)?,
+        };
         let family = options.family();
         let version = recorded.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
         let projection = match (&options.projection, recorded) {
@@ -212,7 +218,7 @@ impl ConversationHandle {
             if recorded.is_none() {
                 context::check_newest(options.token_budget, &request, &material, &assembled)?;
             }
-            let mut rendered = self.render(options.provider, &assembled, &asked)?;
+            let mut rendered = self.render(options.provider, &assembled, &asked, version)?;
             if version >= 2 && options.provider == Provider::Anthropic {
                 mark_cache(options, &assembled, &mut rendered)?;
             }
@@ -436,9 +442,7 @@ impl ConversationHandle {
         }
         let mut left_out = Vec::new();
         if version >= 6 {
-            let waits = |call: &Call<'_>| {
-                fold.tools.iter().any(|tool| tool.id.as_deref() == call.id && tool.name == call.name)
-            };
+            let waits = |call: &Call<'_>| fold.tools.iter().any(|tool| is_it(tool, call));
             (material.tail, left_out) = drop_unpaired(material.tail, &material.input, waits, family)?;
         }
         if !options.sections.has(Section::Tail) {
@@ -555,9 +559,19 @@ impl ConversationHandle {
 
     /// An abandoned call, with the reason.
     pub(crate) fn read_given_up(&self, Abandoned { tool, seq }: &Abandoned) -> Result<GivenUp, Error> {
-        let body = self.event_at(*seq)?.and_then(|event| event.read::<AbandonedBody>());
+        let body = self.abandoned_body(*seq)?;
         let reason = body.and_then(|body| body.reason);
         Ok(GivenUp { id: tool.id.clone(), name: tool.name.clone(), reason })
+    }
+
+    /// The event that gave a call up; the one that is due where there is none yet.
+    pub(crate) fn abandoned_body(&self, seq: Option<u64>) -> Result<Option<AbandonedBody>, Error> {
+        let Some(seq) = seq else {
+            let conversation = self.shared().journal.index.conversation(self.key())?;
+            let reason = conversation.abandon_tools_after_s().map(too_late);
+            return Ok(Some(AbandonedBody { reason, ..AbandonedBody::default() }));
+        };
+        Ok(self.event_at(seq)?.and_then(|event| event.read::<AbandonedBody>()))
     }
 
     fn prompt_piece(&self, fold: &Fold) -> Result<Option<ContextText>, Error> {
@@ -723,6 +737,9 @@ impl ConversationHandle {
             }
         }
         turns.reverse();
+        if version >= 8 && !options.participants.is_empty() {
+            turns = self.without_unanswered(fold, options, turns)?;
+        }
         let said: Vec<(&Turn, Option<&Value>)> =
             turns.iter().map(|(turn, message)| (turn, Some(message.value()))).collect();
         let seen = seen_by(&options.participants, &said, names(version));
@@ -745,6 +762,28 @@ impl ConversationHandle {
         Ok((tail, more))
     }
 
+    /// Turns of others than the participants without calls whose result is gone, as after an edit of it.
+    fn without_unanswered(
+        &self,
+        fold: &Fold,
+        options: &ContextOptions,
+        turns: Vec<(Turn, Message)>,
+    ) -> Result<Vec<(Turn, Message)>, Error> {
+        let input =
+            options.input_messages()?.into_iter().map(Message::read).collect::<Result<Vec<_>, _>>()?;
+        let (mut said, messages): (Vec<Option<Turn>>, Vec<Message>) =
+            turns.into_iter().map(|(turn, message)| (Some(turn), message)).unzip();
+        let is_told = |index: usize| {
+            let actor = said[index].as_ref().and_then(|turn| turn.actor.as_ref());
+            actor.is_none_or(|actor| !options.participants.contains(actor))
+        };
+        let given_up = fold.abandoned.iter().map(|abandoned| &abandoned.tool);
+        let unanswered: Vec<&Tool> = fold.tools.iter().chain(given_up).collect();
+        let waits = |call: &Call<'_>| unanswered.iter().any(|tool| is_it(tool, call));
+        let left = drop_unanswered(&messages, &input, is_told, waits)?;
+        Ok(left.into_iter().filter_map(|(index, message)| Some((said[index].take()?, message))).collect())
+    }
+
     /// Tokens of a turn's message. Counts are cached for whole messages only.
     fn count(&self, family: Family, turn: &Turn, message: &Value) -> u64 {
         if turn.hidden { family.message(message) } else { self.shared().count(family, turn.id, message) }
@@ -757,6 +796,11 @@ fn with_note(checkpoint: Checkpoint, note: &str) -> Checkpoint {
         told => format!("{told}\n\n{note}"),
     };
     Checkpoint { handoff_md, ..checkpoint }
+}
+
+/// Whether this is the call that waits.
+fn is_it(tool: &Tool, call: &Call<'_>) -> bool {
+    tool.id.as_deref() == call.id && tool.name == call.name
 }
 
 /// Splits the input off the end of the tail, with the tool calls that it answers.

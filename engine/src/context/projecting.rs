@@ -97,8 +97,7 @@ impl ConversationContexts<'_> {
         self.0.compact_before_call()?;
         let projection = self.project(options)?;
         let draft = self.0.projection_draft(&projection.body);
-        let action =
-            draft.map(|draft| Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None });
+        let action = draft.map(|draft| Action::append(vec![draft]));
         let committed = self.0.write(action, |mut committed| committed.events.pop().ok_or_else(closed));
         Ok((projection, committed.wait()?))
     }

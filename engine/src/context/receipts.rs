@@ -125,7 +125,7 @@ impl ConversationContexts<'_> {
                 receipt.visibility = Visibility::Private;
             }
             drafts.push(receipt);
-            Ok(Action::Append { drafts: std::mem::take(&mut drafts), expected_seq: None, idempotency: None })
+            Ok(Action::append(std::mem::take(&mut drafts)))
         })();
         match prepared {
             Err(error) => {

@@ -19,6 +19,7 @@ impl ConversationHandle {
         provider: Provider,
         assembled: &Assembled<'_>,
         asked: &[String],
+        version: u32,
     ) -> Result<provider::Rendered, Error> {
         let system: Vec<provider::Section<'_>> = assembled
             .texts
@@ -32,7 +33,11 @@ impl ConversationHandle {
             None => self.clone(),
         };
         let media = StoredMedia { conversation: &reader };
-        provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
+        let input = provider::Input { system: &system, messages: &messages, media: &media };
+        match version {
+            ..8 => provider::render_passing_errors(provider, &input),
+            _ => provider::render(provider, &input),
+        }
     }
 }
 

@@ -1,16 +1,15 @@
 //! Appending turns.
 
 use super::{ConversationHandle, idempotency};
-use crate::compaction::budget::has_room_for;
 use crate::ingest::{DraftKind, Ingested, NewTurn};
-use crate::writer::{Commit, CommitFuture, Submitted};
+use crate::writer::{Commit, CommitFuture, PrepareAgain, Prepared, Submitted};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::Conversation;
 use everturn_core::json::Raw;
 use everturn_core::limits::ASSET_INLINE_BYTES_MAX;
 use everturn_core::turn::Turn;
-use everturn_core::write::Action;
+use everturn_core::write::{Action, Write, has_room_for};
 use everturn_views::state::speaks_of_tools;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,6 +38,7 @@ pub struct Appended {
 
 /// Turns to append as one atomic batch, by [`ConversationHandle::append`]. A sync caller [`wait`](Append::wait)s, an async one `.await`s.
 #[must_use = "nothing is appended before `wait`, `submit` or `.await`"]
+#[derive(Clone)]
 pub struct Append {
     conversation: ConversationHandle,
     turns: Vec<NewTurn>,
@@ -66,9 +66,13 @@ impl Append {
 
     /// Hands the turns to the writer. Blocks only to prepare them: if the conversation must be read first, payloads
     /// become assets or room has to be made.
+    /// On a store that other processes write too, an append that must be prepared once more, because one of them changed
+    /// the policy or filled the budget meanwhile, may come behind later ones that are not awaited.
     pub fn submit(self) -> Commit<Appended> {
-        let conversation = self.conversation.shared().journal.conversation(self.conversation.key());
-        self.submit_to(conversation)
+        self.try_submit().unwrap_or_else(|append| {
+            let shared = append.conversation.shared().clone();
+            appended(append.read_and_prepare().and_then(|(write, uploads)| shared.submit(write, uploads)))
+        })
     }
 
     /// [`submit`](Append::submit)s if that does not block, as for nearly every append; otherwise returns the append,
@@ -78,28 +82,48 @@ impl Append {
         // The calls that a bound caller answers are looked up first.
         let is_bound = !self.conversation.tenant.caller().actors().is_empty();
         let reads = is_bound && self.turns.iter().any(|turn| speaks_of_tools(&turn.message));
-        match self.conversation.shared().journal.known_conversation(self.conversation.key()) {
-            Some(conversation)
-                if !reads
-                    && bytes <= ASSET_INLINE_BYTES_MAX
-                    && has_room_for(&conversation, self.turns.len()) =>
+        let journal = &self.conversation.shared().journal;
+        match journal.recent_conversation(self.conversation.key()) {
+            Some(recent)
+                if !reads && bytes <= ASSET_INLINE_BYTES_MAX && has_room_for(&recent, self.turns.len()) =>
             {
-                Ok(self.submit_to(Ok(conversation)))
+                Ok(self.submit_to(recent))
             }
             _ => Err(Box::new(self)),
         }
     }
 
-    fn submit_to(self, conversation: Result<Arc<Conversation>, Error>) -> Commit<Appended> {
+    /// Prepares it for a conversation as it was a moment ago. If that is outdated when it is written, because of another
+    /// process, it is prepared once more.
+    fn submit_to(self, recent: Arc<Conversation>) -> Commit<Appended> {
+        let shared = self.conversation.shared().clone();
+        let again = (!shared.journal.alone).then(|| self.clone());
+        let prepared_for = again.is_some().then(|| recent.clone());
+        let again = again.map(|append| -> PrepareAgain { Box::new(|| append.read_and_prepare()) });
+        let prepared = self.prepare(Ok(recent), prepared_for);
+        appended(prepared.and_then(|(write, uploads)| shared.submit_prepared(write, uploads, again)))
+    }
+
+    fn read_and_prepare(self) -> Result<Prepared, Error> {
+        let conversation = self.conversation.shared().journal.conversation(self.conversation.key());
+        self.prepare(conversation, None)
+    }
+
+    fn prepare(
+        self,
+        conversation: Result<Arc<Conversation>, Error>,
+        prepared_for: Option<Arc<Conversation>>,
+    ) -> Result<Prepared, Error> {
         let request = match &self.options.idempotency_key {
             Some(_) => Raw::of(&self.turns).map(|raw| Some(Hash::of(raw.get().as_bytes()))),
             None => Ok(None),
         };
         let shared = self.conversation.shared();
-        self.conversation.append_to(conversation, self.options, request, |conversation, ingested| {
+        let fill = |conversation: &Conversation, ingested: &mut Ingested| {
             let mut turns = self.turns.into_iter();
             turns.try_for_each(|turn| shared.ingest(conversation, turn, DraftKind::Whole, ingested))
-        })
+        };
+        self.conversation.prepare_turns(conversation, prepared_for, self.options, request, fill)
     }
 }
 
@@ -134,23 +158,8 @@ impl ConversationHandle {
         request: Result<Option<Hash>, Error>,
         fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
     ) -> Commit<Appended> {
-        self.append_to(self.shared().journal.conversation(self.key()), options, request, fill)
-    }
-
-    fn append_to(
-        &self,
-        conversation: Result<Arc<Conversation>, Error>,
-        options: AppendOptions,
-        request: Result<Option<Hash>, Error>,
-        fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
-    ) -> Commit<Appended> {
-        Commit::new(self.submit_turns(conversation, options, request, fill), |committed| {
-            Ok(Appended {
-                turns: committed.events.iter().filter_map(Turn::begun).collect(),
-                head: committed.conversation.head,
-                repeated: committed.repeated,
-            })
-        })
+        let conversation = self.shared().journal.conversation(self.key());
+        appended(self.submit_turns(conversation, options, request, fill))
     }
 
     /// Hands turns, with the events that belong to them, to the writer.
@@ -161,6 +170,18 @@ impl ConversationHandle {
         request: Result<Option<Hash>, Error>,
         fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
     ) -> Result<Submitted, Error> {
+        let (write, uploads) = self.prepare_turns(conversation, None, options, request, fill)?;
+        self.shared().submit(write, uploads)
+    }
+
+    fn prepare_turns(
+        &self,
+        conversation: Result<Arc<Conversation>, Error>,
+        prepared_for: Option<Arc<Conversation>>,
+        options: AppendOptions,
+        request: Result<Option<Hash>, Error>,
+        fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
+    ) -> Result<Prepared, Error> {
         let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
         let prepared = (|| {
             let idempotency = idempotency(options.idempotency_key, request?)?;
@@ -168,18 +189,28 @@ impl ConversationHandle {
             fill(&conversation, &mut ingested)?;
             let room = self.make_room(&conversation, &ingested.drafts, "append")?;
             ingested.drafts.splice(..0, room);
-            Ok((idempotency, conversation))
+            let drafts = std::mem::take(&mut ingested.drafts);
+            let expected_seq = options.expected_seq;
+            let mut action = Action::Append { drafts, expected_seq, prepared_for, idempotency };
+            self.tenant.prepare(self.key(), Some(&conversation), &mut action)?;
+            Ok(Write { key: self.key().clone(), action })
         })();
         match prepared {
+            Ok(write) => Ok((write, ingested.uploads)),
             Err(error) => {
                 self.shared().journal.uploaded(&ingested.uploads);
                 Err(error)
             }
-            Ok((idempotency, conversation)) => {
-                let drafts = ingested.drafts;
-                let action = Action::Append { drafts, expected_seq: options.expected_seq, idempotency };
-                self.tenant.submit_to(self.key().clone(), Some(&conversation), action, ingested.uploads)
-            }
         }
     }
+}
+
+fn appended(submitted: Result<Submitted, Error>) -> Commit<Appended> {
+    Commit::new(submitted, |committed| {
+        Ok(Appended {
+            turns: committed.events.iter().filter_map(Turn::begun).collect(),
+            head: committed.conversation.head,
+            repeated: committed.repeated,
+        })
+    })
 }

@@ -6,6 +6,7 @@ use crate::journal::{Observed, Observer};
 use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::approval::Approval;
+use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::Key;
@@ -14,7 +15,7 @@ use everturn_core::time::Timestamp;
 use everturn_core::viewer::{audience_of, is_for_everyone};
 use everturn_core::write::Action;
 use everturn_store::{ConversationQuery, Elsewhere, WorkDone};
-use everturn_views::state::{AbandonedBody, Tool};
+use everturn_views::state::{AbandonedBody, Fold, Tool};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -118,6 +119,11 @@ fn search(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
+/// Reason of a call that is given up after a time.
+pub(crate) fn too_late(after_s: u64) -> String {
+    format!("no result within {after_s} s")
+}
+
 /// Result of settling what is due.
 #[derive(Default)]
 pub struct Settled {
@@ -149,6 +155,20 @@ impl ConversationHandle {
         }
     }
 
+    /// Fold of all events, with what is due by now although no event says so yet: nobody may have been there to write it.
+    pub(crate) fn fold_now(&self, conversation: &Conversation) -> Result<Arc<Fold>, Error> {
+        let fold = self.shared().fold(self.key(), conversation.head.seq)?;
+        let (now, after) = (self.shared().now(), conversation.abandon_tools_after_s());
+        let is_due = fold.approvals.iter().any(|waiting| waiting.is_due(now))
+            || after.is_some_and(|after| fold.tools.iter().any(|tool| tool.is_due(now, after)));
+        Ok(if is_due { Arc::new(Fold::clone(&fold).as_of(now, after)) } else { fold })
+    }
+
+    /// Whether nothing can be written about what is due: in a store that is only read, and in a conversation that has ended.
+    pub(crate) fn is_still(&self, conversation: &Conversation) -> bool {
+        self.shared().options.read_only || conversation.state != Lifecycle::Active
+    }
+
     /// Gives up tool calls and lets approvals expire whose time has passed.
     pub(crate) fn settle_due(&self) -> Result<Settled, Error> {
         let conversation = self.shared().journal.index.conversation(self.key())?;
@@ -175,10 +195,10 @@ impl ConversationHandle {
         }
         if let Some(after) = conversation.abandon_tools_after_s() {
             let (due, left): (Vec<Tool>, Vec<Tool>) =
-                fold.tools.iter().cloned().partition(|tool| tool.at.plus_s(after) <= now);
+                fold.tools.iter().cloned().partition(|tool| tool.is_due(now, after));
             left.iter().for_each(|tool| settled.note(tool.at.plus_s(after)));
             if !due.is_empty() {
-                self.abandon(&due, None, Some(&format!("no result within {after} s")))?;
+                self.abandon(&due, None, Some(&too_late(after)))?;
             }
             settled.abandoned = due.len();
         }
@@ -209,7 +229,7 @@ impl ConversationHandle {
             Ok(draft)
         };
         let drafts = tools.iter().map(draft).collect::<Result<Vec<Draft>, Error>>();
-        let action = drafts.map(|drafts| Action::Append { drafts, expected_seq: None, idempotency: None });
+        let action = drafts.map(Action::append);
         self.write(action, |committed| Ok(committed.events)).wait()
     }
 }

@@ -11,9 +11,9 @@ use everturn_core::event::Event;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_BYTES_MAX;
-use everturn_core::turn::{Partial, Status, Turn};
+use everturn_core::turn::{Partial, Role, Spoken, Status, Turn};
 use everturn_store::TurnQuery;
-use everturn_views::speech;
+use everturn_views::speech::{self, Stretch};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -209,11 +209,17 @@ const EVENTS_PAGE: u64 = 500;
 const SEARCHED_MAX: u64 = 20_000;
 
 impl ConversationHandle {
-    /// A turn as the caller sees it, with its speaker, and with its durable text so far if it is open.
+    /// A turn as the caller sees it, with its speakers, and with its durable text so far if it is open.
     pub(crate) fn viewed(&self, turn: Turn) -> Result<Turn, Error> {
         let mut turn = self.tenant.viewer().turn(self.shared().with_partial(self.key(), turn)?);
-        let name = speech::of_turn(&turn).name();
-        turn.speaker = (name != turn.role.as_str()).then(|| name.into());
+        let message = if turn.role == Role::User { turn.value() } else { None };
+        let speech = speech::of_said(&turn, message.as_ref());
+        turn.speaker = (speech.name() != turn.role.as_str()).then(|| speech.name().into());
+        if let Some(message) = message.filter(|_| speech.role == Role::User) {
+            let owned =
+                |Stretch { notice, text }| Spoken { notice: notice.map(Into::into), text: text.into() };
+            turn.spoken = speech::spoken(&message).into_iter().map(owned).collect();
+        }
         Ok(turn)
     }
 

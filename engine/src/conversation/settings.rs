@@ -139,7 +139,7 @@ impl ConversationHandle {
             let expected_seq = change.expected_seq;
             let is_stricter = current.retention == Retention::Full && settings.retention.is_some();
             let is_empty = drafts.is_empty();
-            let action = Action::Append { drafts, expected_seq, idempotency: None };
+            let action = Action::Append { drafts, expected_seq, prepared_for: None, idempotency: None };
             Ok((!is_empty).then_some((action, is_stricter)))
         })();
         match prepared {

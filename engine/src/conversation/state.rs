@@ -38,8 +38,8 @@ pub struct ConversationState<'a>(pub(crate) &'a ConversationHandle);
 impl ConversationState<'_> {
     /// State as of the last event.
     pub fn read(&self) -> Result<State, Error> {
-        let head = self.0.shared().journal.index.conversation(self.0.key())?.head.seq;
-        let fold = self.0.shared().fold(self.0.key(), head)?;
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
+        let fold = self.0.fold_now(&conversation)?;
         self.0.read_state(&fold, self.0.shared().now())
     }
 

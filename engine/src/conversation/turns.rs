@@ -63,7 +63,7 @@ impl ConversationHandle {
         if is_about_approval(kind) {
             return self.approve(drafts, &body);
         }
-        Ok(Action::Append { drafts, expected_seq: None, idempotency })
+        Ok(Action::Append { drafts, expected_seq: None, prepared_for: None, idempotency })
     }
 
     /// Edits a turn in place: the new one is appended and read where the old one stood, and what follows stays. The old

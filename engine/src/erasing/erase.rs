@@ -11,7 +11,7 @@ use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
-use everturn_core::chain::{self, Head};
+use everturn_core::chain::{self, Head, Verifier};
 use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings};
 use everturn_core::echo::Words;
 use everturn_core::error::code;
@@ -22,7 +22,7 @@ use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::Status;
 use everturn_core::viewer::audience_of;
 use everturn_core::write::{Action, ErasedBody, EventAddress, StateBody, Write, no_such_seq, still_open};
-use everturn_store::TurnQuery;
+use everturn_store::{Committed, TurnQuery};
 use everturn_views::compaction::CompactionBody;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub struct ErasedActor {
 
 /// Content to erase in one step.
 #[derive(Default)]
-struct Erasure {
+pub(crate) struct Erasure {
     turns: Vec<TurnId>,
     /// Other events.
     events: Vec<EventAddress>,
@@ -184,7 +184,7 @@ impl Tenant {
         settings.predecessor = conversation.predecessor;
         change(&conversation, &mut settings);
         let drafts = self.setting_drafts(kind::UPDATED, &settings)?;
-        let action = Action::Append { drafts, expected_seq: None, idempotency: None };
+        let action = Action::append(drafts);
         self.conversation(conversation.id).write_for_erasure(action)
     }
 
@@ -447,20 +447,113 @@ impl ConversationHandle {
             draft.check()?;
             Ok(draft)
         })();
+        let action = prepared.map(|draft| Action::Erase { turns: turns.clone(), events, summaries, draft });
+        self.carry_out(&turns, words, || self.write(action, Ok).wait())
+            .map(|committed| (*committed.conversation).clone())
+    }
+
+    /// Commits an erasure of these turns and words, and removes them from files outside the log.
+    fn carry_out(
+        &self,
+        turns: &[TurnId],
+        words: Vec<Words>,
+        commit: impl FnOnce() -> Result<Committed, Error>,
+    ) -> Result<Committed, Error> {
         let mut ids: Vec<String> = turns.iter().map(TurnId::to_string).collect();
         ids.push(self.id().to_string());
         let mut erased = Erased { ids, words };
         self.shared().journal.writable()?;
         // Also before the commit: if the process is killed right after it, nothing searches for this text again.
         self.tenant.records()?.iter().try_for_each(|records| records.erase(&erased))?;
-        let action = prepared.map(|draft| Action::Erase { turns, events, summaries, draft });
-        let committed = self.write(action, Ok).wait()?;
+        let committed = commit()?;
         let forgotten = crate::recall::indexer::forget_erased(self.shared(), &self.key().tenant);
         let places: BTreeSet<ConversationId> =
             committed.erased.iter().map(|place| place.conversation).collect();
         erased.ids.extend(places.iter().map(ConversationId::to_string));
         self.tenant.erase_in_records(&erased)?;
-        forgotten.map(|()| (*committed.conversation).clone())
+        forgotten.map(|()| committed)
+    }
+
+    /// Content that is still here of what an erasure recorded elsewhere names, and whether some of it was written in this
+    /// conversation and not in an ancestor; `None` if there is none. A record names nothing of other conversations: their logs
+    /// do not vouch for it.
+    pub(crate) fn named_by(&self, recorded: &Event) -> Result<Option<(Erasure, bool)>, Error> {
+        let Some(body) = recorded.read::<ErasedBody>() else { return Ok(None) };
+        let conversation = self.shared().journal.index.conversation(self.key())?;
+        // The summary of what retention erases is meant to remain.
+        let is_retention = conversation.retention != Retention::Full
+            && body.reason == format!("retention {}", conversation.retention);
+        let mut erasure = Erasure { summaries: !is_retention, ..Erasure::default() };
+        let inherited = conversation.parent.map_or(0, |parent| parent.at_seq);
+        let mut is_own = false;
+        for turn in body.turns {
+            let message = match self.shared().journal.index.turn_in(self.key(), turn) {
+                Ok(said) if said.erased => continue,
+                Ok(said) => {
+                    is_own |= said.seq > inherited;
+                    said.value().unwrap_or_default()
+                }
+                // Erasing is the remedy for a damaged body.
+                Err(Error::Corrupt(_)) => Value::Null,
+                Err(Error::NotFound(_)) => continue,
+                Err(error) => return Err(error),
+            };
+            erasure.words.push(Words::of(&message));
+            erasure.turns.push(turn);
+        }
+        for place in body.events {
+            let log = &self.shared().journal.log;
+            let stored = log.stored_events(self.key(), place.seq.saturating_sub(1), 1)?.pop();
+            let stored = stored.filter(|event| place_of(event) == place && event.body.is_some());
+            let Some(event) = stored else { continue };
+            is_own |= event.seq > inherited;
+            erasure.words.extend(event.read::<Value>().map(|body| Words::of(&body)));
+            erasure.events.push(place);
+        }
+        let is_empty = erasure.turns.is_empty() && erasure.events.is_empty();
+        Ok((!is_empty).then_some((erasure, is_own)))
+    }
+
+    /// Erases what an erasure recorded elsewhere names. Its event joins the log as it is, so that both logs stay the same; what
+    /// followed there, such as a new checkpoint, follows in its file.
+    pub(crate) fn erase_as_recorded(
+        &self,
+        recorded: Event,
+        mut erasure: Erasure,
+    ) -> Result<Conversation, Error> {
+        let head = self.shared().journal.index.conversation(self.key())?.head;
+        Verifier::after(self.id(), head).push(&recorded)?;
+        let (hash, Some(body)) = (recorded.hash, recorded.body) else {
+            return Err(Error::internal("erase.record", "the record of an erasure has no body"));
+        };
+        for turn in &erasure.turns {
+            // Of the copies here, the other log knows nothing.
+            erasure.events.extend(self.echoes_where(*turn, |event| event.conversation != self.id())?);
+        }
+        let draft = Draft {
+            id: recorded.id,
+            at: recorded.at,
+            occurred_at: recorded.occurred_at,
+            kind: recorded.kind.into(),
+            actor: recorded.actor,
+            role: recorded.role,
+            visibility: recorded.visibility,
+            turn: recorded.turn,
+            key: recorded.key,
+            body,
+        };
+        let Erasure { turns, events, summaries, words, .. } = erasure;
+        let action = Action::Erase { turns: turns.clone(), events, summaries, draft };
+        let write = Write { key: self.key().clone(), action };
+        let committed = self.carry_out(&turns, words, || {
+            Commit::new(self.shared().submit_beyond_quota(write, Vec::new()), Ok).wait()
+        })?;
+        self.tenant.erase_in_mirrors([self.id()])?;
+        if committed.events.last().map(|event| event.hash) != Some(hash) {
+            let text = format!("{} was written to while the file was imported; import it again", self.id());
+            return Err(Error::conflict("import.changed", text));
+        }
+        Ok((*committed.conversation).clone())
     }
 
     /// The conversation's own events of a kind that are not erased.
@@ -530,7 +623,19 @@ impl ConversationHandle {
     /// Events that repeat a turn: titles, imported lines, and copies in branches. A title among them is unset first, so that no fork inherits it;
     /// the other settings of that event are written again.
     fn echoes(&self, turn: TurnId) -> Result<Vec<EventAddress>, Error> {
-        let find = || self.shared().journal.index.echoes(self.key(), turn);
+        self.echoes_where(turn, |_| true)
+    }
+
+    fn echoes_where(
+        &self,
+        turn: TurnId,
+        is_meant: impl Fn(&Event) -> bool,
+    ) -> Result<Vec<EventAddress>, Error> {
+        let find = || {
+            let mut found = self.shared().journal.index.echoes(self.key(), turn)?;
+            found.retain(&is_meant);
+            Ok::<Vec<Event>, Error>(found)
+        };
         let mut found = find()?;
         let titles: Vec<Event> =
             found.iter().filter(|event| kind::is_settings(&event.kind)).cloned().collect();
@@ -557,7 +662,7 @@ impl ConversationHandle {
             return Ok(());
         }
         let draft = self.shared().draft(kind::STATE, &StateBody { state, reason: None })?;
-        let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
+        let action = Action::append(vec![draft]);
         self.write_for_erasure(action)
     }
 

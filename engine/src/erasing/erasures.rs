@@ -72,6 +72,11 @@ impl Recorded {
             || gone.is_derived() && self.any
     }
 
+    /// Turns that were erased according to these records.
+    pub fn turns(&self) -> impl Iterator<Item = TurnId> {
+        self.turns.iter().copied()
+    }
+
     /// Adds the erasures that a conversation records.
     fn add_member(&mut self, shared: &Shared, member: &Member) -> Result<(), Error> {
         self.incomplete |= member.deleted.is_some();

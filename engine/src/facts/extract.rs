@@ -128,7 +128,7 @@ impl ConversationHandle {
                 Ok(_) => {}
                 // The model would reply the same at every later attempt.
                 Err(error) if error.is(code::FACTS_ANSWER) => {
-                    tracing::warn!(%error, conversation = %self.id(), "no facts from these turns");
+                    tracing::warn!(code = error.code(), conversation = %self.id(), "no facts from these turns");
                     reader.give_up(&batch, &error)?;
                 }
                 Err(error) => return Err(error),
@@ -238,7 +238,12 @@ impl FactReader {
                 Ok(read) => return Ok(read),
                 Err(error) if attempt == ATTEMPTS => return Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, attempt, model = self.model.name(), "no facts from the model");
+                    tracing::warn!(
+                        code = error.code(),
+                        attempt,
+                        model = self.model.name(),
+                        "no facts from the model"
+                    );
                     system =
                         format!("{}\n\nYour previous answer was refused: {}", prompt.system, error.text());
                 }
@@ -334,7 +339,7 @@ impl FactReader {
 
     fn append(&self, drafts: Vec<Draft>) -> Result<(), Error> {
         drafts.iter().try_for_each(Draft::check)?;
-        let action = Action::Append { drafts, expected_seq: None, idempotency: None };
+        let action = Action::append(drafts);
         self.conversation.write(Ok(action), |_| Ok(())).wait()
     }
 }

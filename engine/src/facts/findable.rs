@@ -140,6 +140,7 @@ fn put(key: &Key, fact: &Fact, audience: Option<Vec<String>>) -> IndexChange {
         fallen: fact.superseded_seq,
         prose: true,
         text: fact.text(),
+        persons: None,
         audience,
         vector: None,
     }))

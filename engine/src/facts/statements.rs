@@ -304,7 +304,7 @@ impl ConversationHandle {
 
     fn append_fact(&self, draft: Draft) -> Result<(), Error> {
         draft.check()?;
-        let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
+        let action = Action::append(vec![draft]);
         self.write(Ok(action), |_| Ok(())).wait()
     }
 
@@ -352,7 +352,8 @@ fn taken_back(id: FactId) -> Error {
 fn redacted(redactor: &Redactor, words: [&str; 3]) -> Result<[String; 3], Error> {
     let [subject, predicate, object] = words;
     let (Some(subject), Some(object)) = (redactor.clean_name(subject), redactor.clean_name(object)) else {
-        let text = "redaction leaves nothing of this fact; see policy.facts.redact";
+        let text = "redaction leaves nothing of this fact: its subject or object is a secret (policy.redaction) or personal \
+                    (policy.facts.redact)";
         return Err(Error::invalid("fact.redacted", text));
     };
     let predicate = redactor.clean(predicate);

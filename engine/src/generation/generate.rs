@@ -7,6 +7,7 @@ use super::account::{
     Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat, absent_generation,
 };
 use super::options::{GenerateOptions, Regenerate};
+use crate::caller::mask_name;
 use crate::context::{Context, ContextOptions};
 use crate::conversation::{AppendOptions, ConversationHandle};
 use crate::ingest::{DraftKind, NewTurn};
@@ -16,18 +17,20 @@ use crate::streaming::turn::NewStream;
 use crate::tenant::Tenant;
 use crate::writer::{Commit, closed};
 use everturn_core::Error;
+use everturn_core::chain::Hash;
 use everturn_core::error::code;
 use everturn_core::event::{Draft, Visibility, kind};
-use everturn_core::id::{ConversationId, GenerationId, TurnId, clip};
+use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::policy::OnOverflow;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
-use everturn_core::viewer::common_audience;
+use everturn_core::viewer::{Viewer, common_audience};
 use everturn_core::write::{SupersededBody, absent, not_open};
 use everturn_formats::provider::{self, NoMedia};
 use everturn_formats::wire::ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
 use everturn_store::TurnQuery;
+use everturn_views::context::{Block, Source};
 use futures_util::future::{BoxFuture, Either, select};
 use futures_util::{FutureExt, StreamExt};
 use serde::Deserialize;
@@ -203,6 +206,8 @@ impl ConversationHandle {
             .called_by(self.tenant.caller().clone())
             .conversation(self.id());
         let conversation = asking.replying_as(options.actor.as_ref(), &options.context.participants)?;
+        let mode = self.redaction()?;
+        options.actor.iter_mut().for_each(|actor| mask_name(actor, mode));
         let (id, (tell, begun)) = (self.id(), oneshot::channel());
         let span = tracing::info_span!(
             "chat",
@@ -270,6 +275,8 @@ struct Ready {
     tools_ran: bool,
     /// The items of the answer that the reply replaces, in reading order.
     replaces: Vec<Turn>,
+    /// The actors that the reply is for; `None` if everyone.
+    audience: Option<Vec<String>>,
     system: Option<Raw>,
     messages: Vec<Raw>,
 }
@@ -399,22 +406,82 @@ impl Work {
         if self.options.whole {
             context.check_whole()?;
         }
+        let audience = self.audience(&context, &built, asked)?;
         let receipt_seq = self.conversation.contexts().record(&context)?.seq;
         let new = NewStream {
             actor: self.options.actor.clone(),
             role: Some(Role::Assistant),
-            // The reply to a private turn is for the same actors.
-            visibility: asked.first().map(|turn| turn.visibility),
-            audience: common_audience(&asked),
+            visibility: audience.as_ref().map(|_| Visibility::Private),
+            audience: audience.clone().unwrap_or_default(),
             model: built.model.clone(),
-            metadata: self.metadata(json!({ "id": self.generation, "receipt_seq": receipt_seq }))?,
+            metadata: self.metadata(self.begun(receipt_seq))?,
             idempotency_key: None,
         };
         let turn = self.conversation.open(new).wait()?.id;
         self.conversation.shared().generations.opened(self.generation, turn);
         let tools_ran = tools_ran(&input, &recent);
         let ready = Ready::new(turn, receipt_seq, built, tools_ran, context);
-        Ok((input, Ready { replaces, ..ready }))
+        Ok((input, Ready { replaces, audience, ..ready }))
+    }
+
+    /// The actors that the reply is for; `None` if everyone. A model may repeat what it reads: a reply to private turns, or
+    /// one whose prompt has private content that its own actor does not see, is for those who see all of that.
+    fn audience(
+        &self,
+        context: &Context,
+        built: &ContextOptions,
+        asked: Vec<Turn>,
+    ) -> Result<Option<Vec<String>>, Error> {
+        let is_own = |name: &&String| built.replies_as.as_ref() == Some(*name);
+        let others: Vec<&String> = built.participants.iter().filter(|name| !is_own(name)).collect();
+        if context.receipt.audience.is_none() || others.is_empty() {
+            return Ok((!asked.is_empty()).then(|| common_audience(&asked)));
+        }
+        // A projector may have put anybody's words into messages of its own.
+        let is_made = |block: &Block| block.source == Source::Made;
+        let is_rewritten = context.receipt.projection.is_some() && context.receipt.blocks.iter().any(is_made);
+        let chat = &self.conversation;
+        let own = Viewer::actors(built.replies_as.clone());
+        let (mut private, mut facts) = (asked, Vec::new());
+        for block in &context.receipt.blocks {
+            let Source::Ids(ids) = &block.source else { continue };
+            for id in ids {
+                if let Ok(EventId(id)) = id.parse() {
+                    match chat.shared().journal.index.turn_in(chat.key(), TurnId(id)) {
+                        Ok(turn) if private.iter().any(|known| known.id == turn.id) => {}
+                        Ok(turn) if own.turn(turn.clone()).hidden => private.push(turn),
+                        // Checkpoints, pins and the like are for everyone.
+                        Ok(_) | Err(Error::NotFound(_)) => {}
+                        Err(error) => return Err(error),
+                    }
+                } else {
+                    facts.extend(id.parse::<FactId>());
+                }
+            }
+        }
+        let knows = |viewer: &Viewer| -> Result<bool, Error> {
+            if facts.is_empty() {
+                return Ok(true);
+            }
+            let known = chat.shared().facts_at(chat.key(), context.receipt.through_seq, viewer)?;
+            Ok(facts.iter().all(|id| known.iter().any(|fact| fact.id == *id)))
+        };
+        let mut audience = match (private.is_empty(), knows(&own)?) {
+            (true, true) if !is_rewritten => return Ok(None),
+            (true, _) => others.iter().copied().cloned().collect(),
+            (false, _) => common_audience(&private),
+        };
+        let mut seeing = Vec::new();
+        for name in audience.drain(..) {
+            if knows(&Viewer::actors(built.replies_as.iter().chain([&name]).cloned()))? {
+                seeing.push(name);
+            }
+        }
+        if seeing.is_empty() || is_rewritten && others.len() > 1 {
+            let text = "the prompt has private turns of several participants, and nobody may see them all, so nobody may see the reply; name one participant";
+            return Err(Error::forbidden("generate.audience", text));
+        }
+        Ok(Some(seeing))
     }
 
     fn append_input(&self) -> Result<Vec<Turn>, Error> {
@@ -459,14 +526,26 @@ impl Work {
         if rendered.is_empty() { Err(provider::nothing_to_reply_to()) } else { Ok(()) }
     }
 
-    /// The items of the answer to generate anew, in reading order; none if none is asked for.
+    /// The turns that the reply replaces, in reading order: the items of the answer to generate anew, and what was cut off.
     fn replaced(&self) -> Result<Vec<Turn>, Error> {
-        let Some(regenerate) = self.options.regenerate else { return Ok(Vec::new()) };
+        let cut_off = self.cut_off()?;
+        let mut replaced = match self.options.regenerate {
+            Some(regenerate) => self.answer_to_replace(regenerate, &cut_off)?,
+            None => Vec::new(),
+        };
+        replaced.extend(cut_off);
+        replaced.sort_by_key(|turn| turn.place);
+        Ok(replaced)
+    }
+
+    /// The items of the answer to generate anew, in reading order.
+    fn answer_to_replace(&self, regenerate: Regenerate, cut_off: &[Turn]) -> Result<Vec<Turn>, Error> {
         let (shared, key) = (self.conversation.shared(), self.conversation.key());
         let named = match regenerate {
             Regenerate::Turn(id) => self.asking.visible_turn(id)?,
             Regenerate::Last => {
-                let recent = recent(&self.asking, None)?.into_iter();
+                let is_cut_off = |turn: &Turn| cut_off.iter().any(|cut_off| cut_off.id == turn.id);
+                let recent = recent(&self.asking, None)?.into_iter().filter(|turn| !is_cut_off(turn));
                 let mut since = recent.take_while(|turn| turn.role != Role::User || answers_call(turn));
                 since.find(|turn| turn.role == Role::Assistant).ok_or_else(|| {
                     let text = format!(
@@ -508,6 +587,41 @@ impl Work {
         Ok(items)
     }
 
+    /// What an earlier attempt at the same request left behind when its process ended in the middle: the reply takes the place
+    /// of it. Several if that happened more than once.
+    fn cut_off(&self) -> Result<Vec<Turn>, Error> {
+        let Some(request) = self.request() else { return Ok(Vec::new()) };
+        let (index, key) = (&self.conversation.shared().journal.index, self.conversation.key());
+        let view_start = index.conversation(key)?.view_start().0;
+        // Also a private one, which a caller that names its actor in each request does not see.
+        let query = TurnQuery { descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
+        let mut turns = index.turns(key, &query)?;
+        let caller = &self.asking.tenant;
+        turns.retain(|turn| {
+            turn.status == Status::Interrupted
+                && turn.message.is_some()
+                && turn.place > view_start
+                && request_of(turn) == Some(request)
+                && (caller.caller().actors().is_empty() || !caller.viewer().turn(turn.clone()).hidden)
+        });
+        turns.reverse();
+        Ok(turns)
+    }
+
+    /// What identifies the request when it is repeated.
+    fn request(&self) -> Option<Hash> {
+        self.options.append.idempotency_key.as_ref().map(|key| Hash::of(key.as_bytes()))
+    }
+
+    /// What the turn of the reply says of its generation until it ends.
+    fn begun(&self, receipt_seq: u64) -> serde_json::Value {
+        let mut begun = json!({ "id": self.generation, "receipt_seq": receipt_seq });
+        if let Some(request) = self.request() {
+            begun["request"] = json!(request);
+        }
+        begun
+    }
+
     /// Metadata of a turn of the reply.
     fn metadata(&self, generation: serde_json::Value) -> Result<BTreeMap<String, Raw>, Error> {
         let mut metadata = self.options.metadata.clone();
@@ -536,7 +650,7 @@ impl Work {
             }
             Ok(None) => (receipt_seq, first),
             Err(error) => {
-                tracing::warn!(%error, "the prompt was too long and could not be made shorter");
+                tracing::warn!(code = error.code(), "the prompt was too long and could not be made shorter");
                 (receipt_seq, first)
             }
         }
@@ -613,12 +727,15 @@ impl Work {
             }
             other => other?,
         };
-        if context.tokens.used >= ready.used {
+        let asked =
+            built.asked.iter().map(|turn| self.asking.visible_turn(*turn)).collect::<Result<_, _>>()?;
+        // The turn of the reply is open for those who see all of the first prompt.
+        if context.tokens.used >= ready.used || self.audience(&context, &built, asked)? != ready.audience {
             return Ok(None);
         }
         let receipt_seq = self.conversation.contexts().record(&context)?.seq;
         let shorter = Ready::new(ready.turn, receipt_seq, built, ready.tools_ran, context);
-        Ok(Some(Ready { replaces: ready.replaces, ..shorter }))
+        Ok(Some(Ready { replaces: ready.replaces, audience: ready.audience, ..shorter }))
     }
 
     /// Ends the turn and reports the outcome.
@@ -759,7 +876,9 @@ impl Work {
         match end.wait() {
             // Somebody else ended it first.
             Ok(_) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
-            Err(error) => tracing::warn!(%error, %turn, "the turn of a failed reply could not be ended"),
+            Err(error) => {
+                tracing::warn!(code = error.code(), %turn, "the turn of a failed reply could not be ended")
+            }
         }
     }
 
@@ -803,6 +922,7 @@ impl Ready {
             used: tokens.used,
             tools_ran,
             replaces: Vec::new(),
+            audience: None,
             system,
             messages,
         }
@@ -837,6 +957,15 @@ fn answer_of(turn: &Turn) -> Option<GenerationId> {
         id: GenerationId,
     }
     turn.metadata.get("generation")?.read::<Told>().map(|told| told.id)
+}
+
+/// The request whose reply a turn was to become.
+fn request_of(turn: &Turn) -> Option<Hash> {
+    #[derive(Deserialize)]
+    struct Told {
+        request: Hash,
+    }
+    turn.metadata.get("generation")?.read::<Told>().map(|told| told.request)
 }
 
 /// Kind of an item of a reply, where the provider has several.

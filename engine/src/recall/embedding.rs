@@ -16,7 +16,7 @@ use everturn_core::fact::Fact;
 use everturn_core::id::{ConversationId, TenantName, TurnId};
 use everturn_core::viewer::Viewer;
 use everturn_store::{Behind, Unembedded};
-use everturn_views::recall::{EntryId, EntryNo, cut, searched_text};
+use everturn_views::recall::{EntryId, EntryNo, IndexEntry, cut};
 use everturn_views::vectors::cosine;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ops::RangeInclusive;
@@ -190,7 +190,11 @@ pub fn run(shared: &Shared) {
             Err(_) if stopping() => return,
             Err(error) => {
                 if failures == 0 {
-                    tracing::warn!(%error, embedder = embedder.model(), "embedding failed; retrying, and recall is lexical meanwhile");
+                    tracing::warn!(
+                        code = error.code(),
+                        embedder = embedder.model(),
+                        "embedding failed; retrying, and recall is lexical meanwhile"
+                    );
                 }
                 let pause = AGAIN_MIN.saturating_mul(1 << failures.min(6)).min(AGAIN_MAX);
                 failures += 1;
@@ -339,7 +343,11 @@ fn texts_of(
         for entry in some {
             let text = match entry.id {
                 EntryId::Turn(_) => match read.next() {
-                    Some(Ok(turn)) => searched_text(&Viewer::everyone().turn(turn)),
+                    Some(Ok(turn)) => {
+                        let public = Viewer::everyone().turn(turn);
+                        let entry = IndexEntry::of_turn(tenant, &public, None);
+                        entry.map(|entry| entry.embedded_text().to_string())
+                    }
                     Some(Err(Error::NotFound(_))) | None => None,
                     Some(Err(error @ Error::Corrupt(_))) => {
                         tracing::warn!(%error, "not embedded");

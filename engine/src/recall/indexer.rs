@@ -269,7 +269,7 @@ fn embed(shared: &Shared, changes: &mut [IndexChange]) {
         if let IndexChange::Put(entry) = change
             && entry.audience.is_none()
         {
-            let numbers = embedder.vector(&entry.text);
+            let numbers = embedder.vector(entry.embedded_text());
             entry.vector = Some(Embedded { model: model.clone(), numbers });
         }
     }

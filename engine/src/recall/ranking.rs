@@ -170,7 +170,7 @@ impl Tenant {
         });
         ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
         let not_reranked = match &self.shared().options.reranker {
-            Some(reranker) => self.rerank(&**reranker, search.query, &mut ranked)?,
+            Some(reranker) => self.rerank(&**reranker, search, &mut ranked)?,
             None => None,
         };
         not_below(&mut ranked, by_words, &unsure);
@@ -182,16 +182,16 @@ impl Tenant {
     fn rerank(
         &self,
         reranker: &dyn Embed,
-        question: &str,
+        search: &Search,
         ranked: &mut [Ranked],
     ) -> Result<Option<String>, Error> {
         let count = RERANKED.min(ranked.len());
         let best = &mut ranked[..count];
-        let mut known = Known::default();
+        let mut known = Known::by(search.filter);
         self.read_ahead(best.iter().map(|ranked| &ranked.found), &mut known)?;
         let text = |ranked: &Ranked| Ok(self.found_text(&ranked.found, &mut known)?.unwrap_or_default());
         let texts = best.iter().map(text).collect::<Result<Vec<String>, Error>>()?;
-        let near = match embedding::nearness(reranker, question, &texts) {
+        let near = match embedding::nearness(reranker, search.query, &texts) {
             Ok(near) => near,
             Err(error) => {
                 let text = error.text();
@@ -237,7 +237,7 @@ impl Tenant {
         candidates: &mut Vec<Proposal>,
     ) -> Result<(Vec<Fit>, HashSet<EntryNo>), Error> {
         let Scoring { closeness, period, search, by_words, meant } = fitting;
-        let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), Known::default());
+        let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), Known::by(search.filter));
         let is_unread = |found: &&Proposal| {
             !by_words.fits.contains_key(&found.no) && !meant.texts.contains_key(&found.no)
         };

@@ -12,7 +12,7 @@ use everturn_core::turn::{Role, Status, Turn};
 use everturn_store::{Behind, ConversationQuery, Proposal, Proposed, TurnQuery};
 use everturn_views::recall::{
     Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, UNRELATED_BELOW, Wanted,
-    WordFit, has_phrases, searched_text, snippet, terms, text_of, word_fit,
+    WordFit, has_phrases, searched_text, snippet, terms, word_fit, words_of,
 };
 use everturn_views::speech;
 use schemars::JsonSchema;
@@ -213,9 +213,17 @@ pub struct Rank {
 /// Turns that are about to be shown, texts that are about to be used, and facts of conversations, each read once.
 #[derive(Default)]
 pub(crate) struct Known {
+    /// Roles whose words are read; empty for all.
+    roles: Vec<Role>,
     turns: HashMap<(ConversationId, TurnId), Result<Turn, Error>>,
     texts: HashMap<(ConversationId, TurnId), Option<String>>,
     facts: HashMap<ConversationId, Vec<Fact>>,
+}
+
+impl Known {
+    pub fn by(filter: &Filter) -> Known {
+        Known { roles: filter.roles.clone(), ..Known::default() }
+    }
 }
 
 /// A query and its scope.
@@ -368,7 +376,7 @@ impl Tenant {
                 (None, Mode::Lexical, Some(note))
             }
         };
-        let mut known = Known::default();
+        let mut known = Known::by(filter);
         for round in 1.. {
             let (mut ranked, not_reranked) = match (&meant, mode) {
                 (Some(meant), Mode::Hybrid) => self.joined(&search, &by_words, meant)?,
@@ -418,7 +426,7 @@ impl Tenant {
     fn by_words(&self, search: &Search, wanted: usize, mode: Mode) -> Result<LexicalResults, Error> {
         let Proposed { counts, mut found } =
             self.shared().recall.store.find_text(self.name(), &search.words, search.filter, wanted)?;
-        let (mut known, mut fits) = (Known::default(), HashMap::new());
+        let (mut known, mut fits) = (Known::by(search.filter), HashMap::new());
         let mut closeness = (mode == Mode::Hybrid).then(|| Closeness::to(search.query)).flatten();
         self.read_ahead(&found, &mut known)?;
         for found in &mut found {
@@ -455,7 +463,7 @@ impl Tenant {
             if near.first().is_some_and(|nearest| nearest.score < question.vector.nearness_min) {
                 near.clear();
             }
-            let (mut closeness, mut known) = (Closeness::to(search.query), Known::default());
+            let (mut closeness, mut known) = (Closeness::to(search.query), Known::by(search.filter));
             self.read_ahead(&near, &mut known)?;
             for found in &near {
                 texts.insert(found.no, self.candidate(found, search, closeness.as_mut(), &mut known)?);
@@ -488,7 +496,7 @@ impl Tenant {
         self.read_turns(found, |place, turn| {
             let text = match turn {
                 Err(Error::NotFound(_) | Error::Corrupt(_)) => None,
-                turn => searched_text(&turn?),
+                turn => searched_text(&turn?, &known.roles),
             };
             known.texts.insert(place, text);
             Ok(())
@@ -536,7 +544,7 @@ impl Tenant {
         let text = match found.id {
             EntryId::Turn(id) => match known.texts.get(&(found.conversation, id)) {
                 Some(text) => return Ok(text.clone()),
-                None => self.conversation(key.id).turn(id).map(|turn| searched_text(&turn)),
+                None => self.conversation(key.id).turn(id).map(|turn| searched_text(&turn, &known.roles)),
             },
             EntryId::Fact(id) => self
                 .facts_known(found.conversation, None, known)
@@ -605,14 +613,14 @@ impl Tenant {
         match found.id {
             EntryId::Turn(id) => {
                 let Some(turn) = self.standing_turn(found, id, filter, known)? else { return Ok(None) };
-                let Some(text) = turn.value().map(|message| text_of(&message)) else { return Ok(None) };
+                let Some(text) = words_of(&turn, &filter.roles) else { return Ok(None) };
                 let at = turn.occurred_at.unwrap_or(turn.created);
                 let told = hit(Kind::Turn, at, &text);
                 let beside = match beside {
                     Some(beside) => self.snippet_of(beside, filter, words, known)?,
                     None => None,
                 };
-                let role = Some(speech::of_turn(&turn).role);
+                let role = Some(found_role(&turn, filter, words));
                 let place = Some(turn.place).filter(|place| *place != turn.seq);
                 let actor = turn.actor;
                 Ok(Some(Hit { turn: Some(id), place, actor, role, beside, ..told }))
@@ -635,7 +643,8 @@ impl Tenant {
     ) -> Result<Option<Snippet>, Error> {
         let EntryId::Turn(id) = beside.id else { return Ok(None) };
         let turn = self.standing_turn(beside, id, filter, known)?;
-        Ok(turn.and_then(|turn| turn.value()).map(|message| snippet(&text_of(&message), words)))
+        let text = turn.and_then(|turn| words_of(&turn, &filter.roles));
+        Ok(text.map(|text| snippet(&text, words)))
     }
 
     /// A turn as the conversation in scope sees it, unless it is gone from there. A damaged one is left out and
@@ -711,5 +720,19 @@ impl Tenant {
             fact::Status::Retracted => false,
         };
         Ok(fact.filter(holds).cloned())
+    }
+}
+
+/// The role by whose words a turn was found. What a tool or a program wrote may stand in a person's message.
+fn found_role(turn: &Turn, filter: &Filter, words: &TextQuery) -> Role {
+    let role = speech::of_turn(turn).role;
+    let has = |role| filter.roles.is_empty() || filter.roles.contains(&role);
+    let matches = |role| {
+        let said = words_of(turn, &[role]).unwrap_or_default();
+        has(role) && !snippet(&said, words).marks.is_empty()
+    };
+    match role == Role::User && (!has(role) || !matches(role) && matches(Role::Tool)) {
+        true => Role::Tool,
+        false => role,
     }
 }

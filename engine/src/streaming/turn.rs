@@ -77,7 +77,7 @@ impl ConversationHandle {
             draft.check()?;
             let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_open")?;
             drafts.push(draft);
-            Ok(Action::Append { drafts, expected_seq: None, idempotency })
+            Ok(Action::Append { drafts, expected_seq: None, prepared_for: None, idempotency })
         })();
         self.write(prepared, |committed| {
             committed.events.last().and_then(Turn::begun).ok_or_else(crate::writer::closed)

@@ -18,7 +18,7 @@ use everturn_core::conversation::{CheckpointRef, Conversation, Lifecycle, Settin
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::limits::METADATA_BYTES_MAX;
+use everturn_core::limits::{BODY_BYTES_MAX, METADATA_BYTES_MAX};
 use everturn_core::message;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Successor};
@@ -292,15 +292,32 @@ impl Import<'_> {
             return Ok(());
         }
         match &entry.step {
-            EntryContent::Turn(_) => {
-                self.turns += 1;
+            EntryContent::Turn(said) => {
                 self.target(at)?.has_turns = true;
+                if said.bytes() > BODY_BYTES_MAX / 2 {
+                    // One that does not is kept as a line.
+                    let (thread, key) = (entry.thread, entry.key);
+                    self.take_new(entry)?;
+                    let id = self.turn_id(thread, key)?;
+                    match self.stands(thread, id)? {
+                        Some(_) => self.turns += 1,
+                        None => *self.kept.entry("oversized".into()).or_default() += 1,
+                    }
+                    return Ok(());
+                }
+                self.turns += 1;
             }
             EntryContent::System(_) => {}
             EntryContent::Event { what, .. } | EntryContent::Compaction { what, .. } => {
                 *self.kept.entry(what.clone()).or_default() += 1;
             }
         }
+        self.take_new(entry)
+    }
+
+    /// Takes an entry, unless it is there already.
+    fn take_new(&mut self, entry: Entry) -> Result<(), Error> {
+        let at = entry.thread;
         let before = self.target(at)?.known.get(&entry.name).copied();
         if before == Some(entry.key) {
             return Ok(());

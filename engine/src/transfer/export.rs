@@ -4,6 +4,7 @@ use super::redacted::{self, Redacted};
 use crate::context::StoredMedia;
 use crate::conversation::{ConversationHandle, HistoryEntry, HistoryQuery};
 use everturn_core::Error;
+use everturn_core::conversation::Conversation;
 use everturn_core::id::{TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
@@ -13,7 +14,7 @@ use everturn_core::turn::{Role, Successor, Turn};
 use everturn_formats::provider::{Media, NoMedia, Provider};
 use everturn_formats::render::{About, Document, Outline, Style, document};
 use everturn_views::context::GivenUp;
-use everturn_views::state::{Abandoned, AbandonedBody};
+use everturn_views::state::Abandoned;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -195,7 +196,7 @@ impl ConversationHandle {
         }
         let given_up = match style {
             Style::Html | Style::Markdown => {
-                match self.given_up_for_people(conversation.head.seq, is_redacted) {
+                match self.given_up_for_people(&conversation, is_redacted) {
                     // What comes before the damage can be read: the error is told there.
                     Err(Error::Corrupt(_)) => Vec::new(),
                     given_up => given_up?,
@@ -238,7 +239,7 @@ impl ConversationHandle {
                         }
                         let results = match given_up.take() {
                             Some(results) => results,
-                            None => self.results_of_given_up(conversation.head.seq)?,
+                            None => self.results_of_given_up(&conversation)?,
                         };
                         for (_, result) in results.iter().filter(|(of, _)| *of == turn.id) {
                             let message = Some(result.clone());
@@ -259,8 +260,8 @@ impl ConversationHandle {
     }
 
     /// The messages that stand for the results of abandoned calls, by the turn of the call.
-    fn results_of_given_up(&self, head: u64) -> Result<Vec<(TurnId, Raw)>, Error> {
-        let fold = self.shared().fold(self.key(), head)?;
+    fn results_of_given_up(&self, conversation: &Conversation) -> Result<Vec<(TurnId, Raw)>, Error> {
+        let fold = self.fold_now(conversation)?;
         let with_turn = fold.abandoned.iter().filter_map(|abandoned| Some((abandoned.tool.turn?, abandoned)));
         with_turn
             .map(|(turn, abandoned)| Ok((turn, Raw::of(&self.read_given_up(abandoned)?.result())?)))
@@ -268,12 +269,16 @@ impl ConversationHandle {
     }
 
     /// Abandoned calls with their turns. Reasons that only some may read are left out.
-    fn given_up_for_people(&self, head: u64, is_redacted: bool) -> Result<Vec<(TurnId, GivenUp)>, Error> {
-        let fold = self.shared().fold(self.key(), head)?;
+    fn given_up_for_people(
+        &self,
+        conversation: &Conversation,
+        is_redacted: bool,
+    ) -> Result<Vec<(TurnId, GivenUp)>, Error> {
+        let fold = self.fold_now(conversation)?;
         let mut all = Vec::new();
         for Abandoned { tool, seq } in &fold.abandoned {
             let Some(turn) = tool.turn else { continue };
-            let body = self.event_at(*seq)?.and_then(|event| event.read::<AbandonedBody>());
+            let body = self.abandoned_body(*seq)?;
             let reason = body.filter(|body| body.reason_for.is_none()).and_then(|body| body.reason);
             let reason = if is_redacted { reason.as_deref().map(mask_text) } else { reason };
             all.push((turn, GivenUp { id: tool.id.clone(), name: tool.name.clone(), reason }));

@@ -31,6 +31,8 @@ struct Progress {
 
 pub(super) const FORMAT: &str = "session";
 
+pub(super) use session::conversation_id as id_of;
+
 impl Tenant {
     /// Takes over the rest of a file whose header was read. The same session is the same conversation every time, so that
     /// importing it again adds the lines that are new.
@@ -238,7 +240,7 @@ impl Import<'_> {
         }
         let action = match creates {
             true => Action::Create { drafts: ingested.drafts, parent: None, idempotency: self.once.take() },
-            false => Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None },
+            false => Action::append(ingested.drafts),
         };
         let submitted = self.tenant.submit(self.tenant.key(self.id), action, ingested.uploads);
         let committed = Commit::new(submitted, Ok).wait()?;

@@ -3,7 +3,7 @@
 use crate::compacting::{by_hand, policy, talk};
 use crate::importing::Claude;
 use crate::stage::{Short, Stage, Still, memory, refused};
-use everturn::{ContextOptions, Format, ImportOptions, NewTurn, Swept, Tenant};
+use everturn::{ContextOptions, Format, ImportOptions, Lifecycle, NewTurn, Options, Swept, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_formats::provider::Provider;
 use everturn_views::state::ToolBody;
@@ -116,6 +116,75 @@ fn an_export_for_a_provider_has_a_result_for_a_call_that_was_given_up() {
     });
 }
 
+/// Regression: the result had `is_error` and `name`, which strict servers refuse, and then every later call failed.
+#[test]
+fn the_result_of_a_call_that_was_given_up_has_only_fields_that_openai_knows() {
+    on_both(|scope| {
+        let id = scope.begin();
+        scope.say(id, NewTurn::user("Run it."));
+        scope.say(id, calling(&["a"]));
+        let chat = scope.conversation(id);
+        chat.state().abandon_tool("a", None, Some("died")).unwrap();
+        scope.say(id, NewTurn::user("Go on."));
+        let result = json!({"role": "tool", "tool_call_id": "a",
+            "content": "Error: No result: the call was abandoned (died)."});
+        let options = ContextOptions { provider: Provider::OpenaiChat, ..ContextOptions::new(10_000) };
+        let context = chat.contexts().build(&options).unwrap();
+        let messages: Vec<Value> = context.messages.iter().map(|raw| raw.read().unwrap()).collect();
+        assert!(messages.contains(&result), "{messages:?}");
+        let mut exported = Vec::new();
+        chat.export(Format::OpenaiChat, &mut exported, &mut |_| {}).unwrap();
+        let exported: Value = serde_json::from_slice(&exported).unwrap();
+        assert!(exported["messages"].as_array().unwrap().contains(&result), "{exported}");
+        // The receipt of an earlier prompt shows it as it was sent.
+        let mut old = context.receipt.clone();
+        old.renderer_version = 7;
+        let differs = chat.contexts().replay(&old).unwrap_err();
+        old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
+        assert!(json!(chat.contexts().replay(&old).unwrap().messages).to_string().contains("is_error"));
+    });
+}
+
+/// Due is due for every reader, also where nobody is there to write it down.
+#[test]
+fn a_call_is_given_up_for_readers_from_the_moment_it_is_due() {
+    let clock = Still::new(9);
+    let stage = Stage::new();
+    let store = stage.open_with(clock.options());
+    let scope = store.tenant("acme").unwrap();
+    let [id, archived] = [(); 2].map(|()| {
+        let id = scope.begin_with(policy("abandon_tools_after_s", json!(60))).id;
+        scope.say(id, NewTurn::user("Run it."));
+        scope.say(id, calling(&["c1"]));
+        id
+    });
+    scope.conversation(archived).update(Lifecycle::Archived).wait().unwrap();
+    clock.advance_s(59);
+    assert_eq!((pending(&scope, id), pending(&scope, archived)), (vec!["c1".into()], vec!["c1".into()]));
+    clock.advance_s(1);
+    let reader = stage.open_with(Options { read_only: true, ..clock.options() });
+    let reader = reader.tenant("acme").unwrap();
+    let heads = (scope.head(id), scope.head(archived));
+    for (scope, id) in [(&scope, id), (&scope, archived), (&reader, id), (&reader, archived)] {
+        assert_eq!(pending(scope, id), Vec::<String>::new());
+        let mut exported = Vec::new();
+        scope.conversation(id).export(Format::Anthropic, &mut exported, &mut |_| {}).unwrap();
+        let exported = String::from_utf8(exported).unwrap();
+        assert!(exported.contains("the call was abandoned (no result within 60 s)"), "{exported}");
+    }
+    for (scope, id) in [(&scope, archived), (&reader, id), (&reader, archived)] {
+        let said = prompt(scope, id);
+        assert!(
+            said.contains("abandoned (no result within 60 s)") && !said.contains("not answered"),
+            "{said}"
+        );
+    }
+    assert_eq!((scope.head(id), scope.head(archived)), heads, "reading writes nothing");
+    let before = scope.conversation(id).state().at(scope.conversation(id).get().unwrap().head.seq).unwrap();
+    assert_eq!(before.pending_tools.len(), 1, "the log itself says nothing of it yet");
+    assert_eq!(store.sweep().unwrap().abandoned, 1);
+}
+
 /// A call that was given up looked like one that was done.
 #[test]
 fn documents_for_people_mark_a_call_that_was_given_up() {
@@ -226,6 +295,13 @@ fn an_abandoned_call_does_not_hold_compaction_back() {
         // A result for what is summarized by now leaves the prompt valid.
         scope.say(id, NewTurn::tool_result("c1", "very late"));
         prompt(scope, id);
+        // Also where a turn before it could be covered, but would not be worth it.
+        let id = scope.begin();
+        scope.say(id, NewTurn::user("go"));
+        scope.say(id, calling(&["c1"]));
+        talk(scope, id, 6);
+        let compacted = scope.conversation(id).compaction().compact(by_hand(1));
+        refused(compacted, "compaction.nothing", "pending since seq 3");
     });
 }
 
@@ -312,7 +388,7 @@ fn unanswered() -> Claude {
 fn an_import_gives_up_calls_that_will_not_be_answered() {
     on_both(|scope| {
         let file = unanswered().text();
-        let watched = ImportOptions { name: None, watched: true };
+        let watched = ImportOptions { watched: true, ..ImportOptions::default() };
         let id = scope.import_with(watched, file.as_bytes(), &mut |_| {}).unwrap().conversation.id;
         assert_eq!(
             pending(scope, id),
@@ -348,7 +424,7 @@ fn real_sessions_have_nothing_pending_and_can_be_compacted() {
     {
         let file = std::fs::read(path).unwrap();
         let name = path.display().to_string();
-        let options = ImportOptions { name: Some(&name), watched: false };
+        let options = ImportOptions { name: Some(&name), ..ImportOptions::default() };
         let imported = match scope.import_with(options, file.as_slice(), &mut |_| {}) {
             Ok(imported) => imported,
             Err(error) => panic!("{name}: {error}"),

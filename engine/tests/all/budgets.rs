@@ -45,6 +45,20 @@ fn the_policy_reject_refuses_with_both_numbers_and_writes_no_turn() {
     scope.say(id, NewTurn::user("now there is room"));
 }
 
+/// Regression: a trim that worked advised to set the recovery to trim, and so did the refusal of an append that no trim can help.
+#[test]
+fn what_is_said_of_a_budget_is_about_what_happened() {
+    let (_store, scope) = memory();
+    let recovery = json!({"trim": {"keep_last": 2}});
+    let id = scope.begin_with(policy("budget", json!({"max_messages": 4, "recovery": recovery}))).id;
+    talk(&scope, id, 5);
+    assert_eq!(last_action(&scope, id)["reason"], "policy.budget.max_messages is 4, this would make it 5");
+    let id = scope.begin_with(policy("budget", json!({"max_bytes": 600, "recovery": recovery}))).id;
+    let refusal = "max_bytes is 600, and this append alone has ";
+    refused(scope.try_say(id, NewTurn::user(&"long ".repeat(1000))), "budget.exceeded", refusal);
+    assert!(last_action(&scope, id)["reason"].as_str().unwrap().contains(refusal));
+}
+
 /// A rejection used to be remembered in memory only, and `last_action` was gone after a restart.
 #[test]
 fn a_rejection_is_an_event_once_a_minute_and_survives_a_restart() {

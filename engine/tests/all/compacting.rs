@@ -117,6 +117,38 @@ fn a_dry_run_shows_what_would_happen_and_writes_nothing() {
     assert_eq!((did.checkpoint, did.covers), (would.checkpoint, would.covers));
 }
 
+/// A compaction stopped after 4,093 turns of 20,000 and did not say so.
+#[test]
+fn a_compaction_of_very_many_turns_covers_them_all_in_one_checkpoint() {
+    let stage = Stage::new();
+    let on_disk = stage.open_with(quiet());
+    let tenant = on_disk.tenant("acme").unwrap();
+    for (_store, scope) in [memory(), (on_disk, tenant)] {
+        let unbounded = json!({"max_messages": null, "max_events": null});
+        let begun = scope.begin_with(policy("budget", unbounded));
+        let chat = scope.conversation(begun.id);
+        let said = |n: u64| NewTurn::user(&format!("Please look at src/part_{n}.rs."));
+        for batch in 0..9 {
+            chat.append_all((0..500).map(|n| said(batch * 500 + n))).wait().unwrap();
+        }
+        // The first event began the conversation.
+        let half = chat.compaction().compact(CompactOptions { dry_run: true, ..by_hand(0) }).unwrap();
+        assert_eq!((half.event, half.covers.turns), (None, 4500));
+        let half = CompactOptions { dry_run: true, ..CompactOptions::default() };
+        assert_eq!(chat.compaction().compact(half).unwrap().covers.turns, 2250);
+        assert_eq!(chat.compaction().compact(by_hand(4400)).unwrap().covers.turns, 100);
+        assert!(chat.compaction().revert().unwrap().checkpoint.is_none());
+        let made = chat.compaction().compact(by_hand(3)).unwrap();
+        assert_eq!((made.covers.from_seq, made.covers.to_seq, made.covers.turns), (2, 4498, 4497));
+        assert!(made.tokens_before > 40_000, "{}", made.tokens_before);
+        let context = chat.contexts().build(&ContextOptions::new(4000)).unwrap();
+        assert!(context.messages.iter().any(|one| one.get().contains("src/part_4499.rs")));
+        // One compaction, taken back at once.
+        let reverted = chat.compaction().revert().unwrap();
+        assert!(reverted.checkpoint.is_none());
+    }
+}
+
 #[test]
 fn each_checkpoint_continues_the_one_before_and_can_be_taken_back() {
     let (_store, scope) = memory();

@@ -280,6 +280,35 @@ fn results_of_a_call_that_was_edited_away_leave_every_prompt() {
     }
 }
 
+/// Regression: a participant was told of the call, and `last_n` counted it, where no other prompt had it.
+#[test]
+fn participants_are_not_told_of_a_call_whose_result_was_edited_away() {
+    let (_stage, stores) = stores();
+    for store in stores {
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        scope.say(id, NewTurn::user("first"));
+        let call = json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]});
+        scope.say(id, NewTurn::message(call.to_string()));
+        let result = scope.say(id, NewTurn::tool_result("c1", "nothing there"));
+        scope.say(id, NewTurn::assistant("done"));
+        let told = |last_n| {
+            let options = ContextOptions {
+                participants: vec!["ana".into()],
+                provider: Provider::OpenaiChat,
+                last_n,
+                ..ContextOptions::new(9000)
+            };
+            json!(scope.conversation(id).contexts().build(&options).unwrap().messages).to_string()
+        };
+        assert!(told(None).contains("look"), "{}", told(None));
+        scope.conversation(id).supersede(result.id, NewTurn::user("I looked myself.")).wait().unwrap();
+        assert!(!told(None).contains("look>") && told(None).contains("I looked myself."), "{}", told(None));
+        assert!(told(Some(3)).contains("first"), "{}", told(Some(3)));
+    }
+}
+
 /// Any sequence of edits, aborts and replacements leaves a prompt that is valid for every provider, in the order in
 /// which history shows the turns, and the same again from its receipt.
 #[test]

@@ -42,6 +42,7 @@ mod ranking;
 mod recall;
 mod recalled;
 mod refusals;
+mod reimporting;
 mod schemas;
 mod script;
 mod scripted_server;

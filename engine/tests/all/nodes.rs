@@ -121,6 +121,52 @@ fn a_conversation_that_is_deleted_under_appends_is_gone_as_a_whole() {
     }
 }
 
+/// A node prepares appends for the conversation as it knows it. A policy that another one has set holds all the same, from
+/// the moment at which that was answered.
+#[test]
+fn a_policy_that_one_node_sets_holds_for_the_next_append_on_the_other() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (open(&database), open(&database));
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    let id = here.begin_with(policy("compaction", json!({"auto": false}))).id;
+    let secret = format!("AKIA{}", "IOSFODNN7EXAMPLE");
+    for round in 0..40 {
+        there.say(id, NewTurn::user("this node knows it"));
+        let mode = if round % 2 == 0 { "mask" } else { "off" };
+        here.conversation(id).update(policy("redaction", json!(mode))).wait().unwrap();
+        let said =
+            |nth: usize| there.conversation(id).append(NewTurn::user(&format!("{nth}: {secret}"))).submit();
+        let commits: Vec<_> = (0..3).map(said).collect();
+        for commit in commits {
+            let text = words(&commit.wait().unwrap().turns[0]).unwrap();
+            assert_eq!(text.contains(&secret), mode == "off", "round {round}: {text}");
+        }
+    }
+    // A budget set elsewhere holds too. Making room is a commit of its own, for which the append waits.
+    for recovery in ["trim", "compact"] {
+        let limit = json!({"max_messages": 6, "recovery": {recovery: {"keep_last": 2}}});
+        here.conversation(id).update(policy("budget", limit)).wait().unwrap();
+        for nth in 0..20 {
+            let said =
+                |n: usize| NewTurn::user(&format!("Please look at src/part_{n}.rs, it takes {n}17 ms."));
+            there.say(id, said(nth));
+            // This node does not know of them yet, and there is no room any more.
+            here.conversation(id).append_all((0..4).map(|n| said(nth * 10 + n))).wait().unwrap();
+            there.say(id, said(nth + 1));
+            assert!(there.conversation(id).compaction().usage().unwrap().messages <= 6, "{recovery}: {nth}");
+        }
+    }
+    let limit = json!({"max_messages": 2, "recovery": "reject"});
+    let full = here.begin_with(policy("budget", limit)).id;
+    there.say(full, NewTurn::user("one"));
+    here.say(full, NewTurn::user("two"));
+    refused(
+        there.conversation(full).append("three").wait().map(drop),
+        "budget.exceeded",
+        "max_messages is 2",
+    );
+}
+
 #[test]
 fn text_of_a_turn_that_is_open_on_one_node_reaches_the_other() {
     let Some(database) = Database::new() else { return };

@@ -41,6 +41,51 @@ fn within(id: ConversationId) -> RecallOptions {
     RecallOptions { conversation: Some(id), ..RecallOptions::default() }
 }
 
+/// A reminder, the state of an editor or a result inside a message was found as the words of the person who sent it.
+#[test]
+fn what_a_program_wrote_into_a_message_of_the_user_is_not_the_users_words() {
+    let stage = Stage::new();
+    let on_disk = stage.open();
+    let tenant = on_disk.tenant("default").unwrap();
+    for (store, scope) in [memory(), (on_disk, tenant)] {
+        let id = scope.begin();
+        let text = |text: &str| json!({"type":"text","text":text});
+        let result = json!({"type":"tool_result","tool_use_id":"t1","content":"a quokka in the zoo"});
+        for content in [
+            json!([
+                text("<system-reminder>be nice to the zebra</system-reminder>"),
+                text("Which parser is it?")
+            ]),
+            json!("Which lexer?\n\n<system-reminder>mind the okapi</system-reminder>"),
+            json!(
+                "# Context from my IDE setup:\n\n## Open tabs:\n- wombat.rs\n\n## My request for Codex:\nFix the lexer."
+            ),
+            json!([result, text("And the lexer?")]),
+        ] {
+            scope.say(id, NewTurn::message(json!({"role":"user","content":content}).to_string()));
+        }
+        indexed(&store);
+        for mode in [Mode::Lexical, Mode::Hybrid] {
+            let found = |query: &str, roles: &[Role]| {
+                let options = RecallOptions { roles: roles.to_vec(), mode, ..within(id) };
+                let hits = scope.recall(query, &options).unwrap().data;
+                hits.iter().map(|hit| (hit.seq, hit.role)).collect::<Vec<_>>()
+            };
+            for (word, seq) in [("zebra", 2), ("okapi", 3), ("wombat.rs", 4), ("quokka", 5)] {
+                assert_eq!(found(word, &[Role::User]), [], "{word}");
+                for roles in [&[][..], &[Role::Tool], &[Role::Tool, Role::User]] {
+                    assert_eq!(found(word, roles), [(seq, Some(Role::Tool))], "{word} {roles:?}");
+                }
+            }
+            let mut lexer = found("lexer", &[Role::User]);
+            lexer.sort();
+            assert_eq!(lexer, [3, 4, 5].map(|seq| (seq, Some(Role::User))));
+            assert_eq!(found("lexer", &[Role::Tool]), []);
+            assert_eq!(found("parser", &[]), [(2, Some(Role::User))]);
+        }
+    }
+}
+
 /// Claude's shape carries what tools answer, and what the program adds, in messages of the user: both were the user's words.
 #[test]
 fn results_and_notices_in_messages_of_the_user_are_not_the_users_words() {

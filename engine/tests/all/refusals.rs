@@ -389,6 +389,15 @@ fn a_file_that_cannot_be_imported_says_why() {
         "import.unknown",
         "it looks like text that is not JSON, beginning with \"PK",
     );
+    for (text, looks) in [
+        ("[]", "an empty JSON list;"),
+        ("[1, 2]", "a JSON list, and not of messages;"),
+        ("42\n", "a JSON number;"),
+        ("\"text\"", "a JSON string;"),
+        ("null", "a JSON value without messages;"),
+    ] {
+        refused(import(text.as_bytes()), "import.unknown", &format!("it looks like {looks}"));
+    }
     refused(import(b"{}"), "import.unknown", "it looks like a JSON object without fields");
     refused(import(b"{\"_type\":\"x\"}"), "transcript.malformed", "this is no transcript value");
     refused(import(b"{\"_type\":\"transcript\",\"version\":3}"), "transcript.newer", "upgrade it");

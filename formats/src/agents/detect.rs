@@ -4,6 +4,7 @@ use super::line::Line;
 use everturn_core::id::clip;
 use everturn_core::{Error, json};
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use std::fmt;
 
@@ -199,6 +200,14 @@ pub fn unknown(head: &[u8]) -> Error {
             "a JSON list, and not of messages".to_string()
         }
         _ if text.starts_with('{') => "the beginning of a JSON object".to_string(),
+        _ if let Ok(value) = serde_json::from_str::<Value>(text) => match value {
+            Value::Array(items) if items.is_empty() => "an empty JSON list",
+            Value::Array(_) => "a JSON list, and not of messages",
+            Value::String(_) => "a JSON string",
+            Value::Number(_) => "a JSON number",
+            _ => "a JSON value without messages",
+        }
+        .to_string(),
         _ => format!(
             "text that is not JSON, beginning with {}",
             shown(text.lines().next().unwrap_or_default())

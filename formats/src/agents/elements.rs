@@ -25,6 +25,7 @@ pub struct Elements<R> {
     source: R,
     place: ParserState,
     offset: u64,
+    line: u64,
     done: bool,
 }
 
@@ -41,7 +42,7 @@ enum ParserState {
 
 impl<R: BufRead> Elements<R> {
     pub fn new(source: R) -> Elements<R> {
-        Elements { source, place: ParserState::Start, offset: 0, done: false }
+        Elements { source, place: ParserState::Start, offset: 0, line: 1, done: false }
     }
 
     pub fn source(&self) -> &R {
@@ -51,6 +52,11 @@ impl<R: BufRead> Elements<R> {
     /// Bytes of the file read so far.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Line of the file that was reached.
+    pub fn line(&self) -> u64 {
+        self.line
     }
 
     /// The next piece.
@@ -133,12 +139,14 @@ impl<R: BufRead> Elements<R> {
             match available.iter().position(|byte| !space(byte)) {
                 Some(at) => {
                     let byte = available[at];
+                    self.line += breaks(&available[..at]);
                     self.source.consume(at);
                     self.offset += at as u64;
                     return Ok(Some(byte));
                 }
                 None => {
                     let bytes = available.len();
+                    self.line += breaks(available);
                     self.source.consume(bytes);
                     self.offset += bytes as u64;
                 }
@@ -197,6 +205,7 @@ impl<R: BufRead> Elements<R> {
             } else {
                 out = Vec::new();
             }
+            self.line += breaks(&available[..used]);
             self.source.consume(used);
             self.offset += used as u64;
             if end.is_some() {
@@ -215,6 +224,10 @@ enum Value {
     Whole(Vec<u8>),
     TooLong(u64),
     Torn,
+}
+
+fn breaks(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 #[cfg(test)]

@@ -221,7 +221,11 @@ impl<R: BufRead> Reader<R> {
             }
             NextLine::Torn => {
                 let text = format!("the file is not whole JSON from byte {} on; left out", self.offset());
-                self.problems.push(Problem { line: self.lines + 1, text });
+                let line = match &self.input {
+                    Input::Lines(_) => self.lines + 1,
+                    Input::Value { elements, .. } => elements.line(),
+                };
+                self.problems.push(Problem { line, text });
             }
             NextLine::End => {
                 self.done = true;

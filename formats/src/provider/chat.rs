@@ -9,7 +9,11 @@ use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
 use serde_json::Value;
 
-pub struct Chat;
+pub struct Chat {
+    /// Whether a failed result of our own shape is passed on with its `is_error`, which the API does not know: as in prompts
+    /// of before.
+    pub passes_errors: bool,
+}
 
 impl Writer for Chat {
     fn fits(&self, item: &Item<'_>) -> bool {
@@ -28,7 +32,11 @@ impl Writer for Chat {
         let shape = match role {
             "user" | "system" | "developer" => name && unset("tool_calls"),
             "assistant" => name && calls,
-            "tool" => unset("tool_calls") && own.get("tool_call_id").is_some_and(Value::is_string),
+            "tool" => {
+                unset("tool_calls")
+                    && own.get("tool_call_id").is_some_and(Value::is_string)
+                    && (self.passes_errors || own.get("is_error").is_none())
+            }
             _ => false,
         };
         let foreign =

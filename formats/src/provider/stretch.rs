@@ -28,6 +28,7 @@ pub const WAIT_MESSAGES_MAX: usize = 1000;
 /// call without one is not given again, also not to a later call that came with it.
 pub struct Renderer<'m> {
     provider: Provider,
+    passes_errors: bool,
     media: &'m dyn Media,
     /// System material, written before the first message.
     texts: Vec<String>,
@@ -45,6 +46,7 @@ impl<'m> Renderer<'m> {
     pub fn new(provider: Provider, system: &[Section<'_>], media: &'m dyn Media) -> Renderer<'m> {
         Renderer {
             provider,
+            passes_errors: false,
             media,
             texts: system.iter().map(|section| section.text.to_string()).collect(),
             first: true,
@@ -53,6 +55,11 @@ impl<'m> Renderer<'m> {
             before: 0,
             look_at: 1,
         }
+    }
+
+    /// The same as it rendered before results that failed lost fields that OpenAI chat does not know.
+    pub(super) fn passing_errors(self) -> Renderer<'m> {
+        Renderer { passes_errors: true, ..self }
     }
 
     /// Takes the next message; returns the messages that can be written by now. The first ones come with the system
@@ -97,7 +104,7 @@ impl<'m> Renderer<'m> {
             }
         }
         let writer: &dyn Writer = match provider {
-            Provider::OpenaiChat => &chat::Chat,
+            Provider::OpenaiChat => &chat::Chat { passes_errors: self.passes_errors },
             Provider::OpenaiResponses => &responses::Responses,
             Provider::Anthropic => &anthropic::Anthropic,
             Provider::Gemini => &gemini::Gemini,

@@ -133,11 +133,7 @@ impl<'m> Shower<'m> {
                 if hidden {
                     notes.push("in part private, left out");
                 }
-                let parts = self.parts(turn.id, &source, message.get(), hidden, &mut name);
-                match speech.role {
-                    Role::User => parts.into_iter().flat_map(told).collect(),
-                    _ => parts,
-                }
+                self.parts(turn.id, &source, message.get(), hidden, speech.role, &mut name)
             }
         };
         let parts = match speech.notice {
@@ -167,6 +163,7 @@ impl<'m> Shower<'m> {
         source: &Source<'_>,
         raw: &str,
         hidden: bool,
+        role: Role,
         name: &mut Option<String>,
     ) -> Vec<Part> {
         let whole = || vec![Part::Other { kind: "message".into(), json: pretty(raw) }];
@@ -197,8 +194,9 @@ impl<'m> Shower<'m> {
                 }
                 kind => match (part(piece), kind) {
                     (Some(Part::Call { name, arguments, .. }), Kind::Call { call, .. }) => {
+                        let call = &pairs.calls[*call];
                         let is_it = |(of, given_up): &&(TurnId, GivenUp)| {
-                            *of == turn && given_up.is_of(&pairs.calls[*call])
+                            *of == turn && given_up.is_of(call.id, call.name)
                         };
                         let given_up = self.given_up.iter().find(is_it);
                         let given_up = given_up.map(|(_, given_up)| given_up.reason.clone());
@@ -208,10 +206,13 @@ impl<'m> Shower<'m> {
                     (None, _) => continue,
                 },
             };
-            // Text blocks follow each other without a space between them, so they are joined.
-            match (parts.last_mut(), part) {
-                (Some(Part::Words(before)), Part::Words(words)) => before.push_str(&words),
-                (_, part) => parts.push(part),
+            let split = if role == Role::User { split(part) } else { vec![part] };
+            for part in split {
+                // Text blocks follow each other without a space between them, so they are joined.
+                match (parts.last_mut(), part) {
+                    (Some(Part::Words(before)), Part::Words(words)) => before.push_str(&words),
+                    (_, part) => parts.push(part),
+                }
             }
         }
         parts
@@ -250,16 +251,20 @@ fn noticed(kind: &'static str, part: Part) -> Part {
 }
 
 /// A part of a person's turn, split into what a program wrote and the person's words.
-fn told(part: Part) -> Vec<Part> {
+fn split(part: Part) -> Vec<Part> {
     let Part::Words(text) = &part else { return vec![part] };
-    match speech::told(text) {
-        (Some((kind, before)), words) => {
-            let words = Some(Part::Words(words.to_string())).filter(|_| !words.is_empty());
-            let before = noticed(kind, Part::Words(before.to_string()));
-            std::iter::once(before).chain(words).collect()
-        }
-        (None, _) => vec![part],
+    let stretches = speech::stretches(text);
+    if let [words] = stretches[..]
+        && words.notice.is_none()
+        && words.text == text.trim()
+    {
+        return vec![part];
     }
+    let shown = |stretch: &speech::Stretch<'_>| match stretch.notice {
+        Some(kind) => noticed(kind, Part::Words(stretch.text.to_string())),
+        None => Part::Words(stretch.text.to_string()),
+    };
+    stretches.iter().map(shown).collect()
 }
 
 /// Part of a tool result, with JSON in its text laid out for reading.

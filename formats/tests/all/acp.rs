@@ -290,23 +290,6 @@ fn resources_become_text_and_pictures_stay() {
     assert_eq!(said.metadata["resource_links"][0]["size"], 3);
 }
 
-/// The protocol lets an editor announce what else it understands in `_meta`.
-#[test]
-fn updates_of_ours_go_among_the_protocols_only_where_the_editor_asks_for_them() {
-    let cases = [
-        (json!({}), false),
-        (json!({"_meta": {"harn": true}}), true),
-        (json!({"_meta": {"everturn": {}}}), true),
-        (json!({"_meta": {"everturn": false, "other": true}}), false),
-        (json!({"_meta": null}), false),
-    ];
-    for (capabilities, expected) in cases {
-        let mut wire = Wire::new();
-        wire.asked(Side::Editor, "initialize", json!({"clientCapabilities": capabilities}));
-        assert_eq!(wire.listener.wants_updates(), expected, "{capabilities}");
-    }
-}
-
 #[test]
 fn a_session_finds_its_conversation_again() {
     assert_eq!(conversation_id("a", "s", 0), conversation_id("a", "s", 0));

@@ -882,6 +882,19 @@ fn read_at(path: &str, text: &str) -> Read {
 }
 
 #[test]
+fn a_list_that_is_cut_names_the_line_where_it_ends() {
+    let said = r#"{"role":"user","content":"hi"}"#;
+    for (text, line) in [
+        (format!("[{said},{{\"role\":\"assis"), 1),
+        (format!("[{said}"), 1),
+        (format!("[\n{said},\n{said},\n{{\"role\""), 4),
+    ] {
+        let read = read_at("/chats/cut.json", &text);
+        assert_eq!(read.problems.iter().map(|problem| problem.line).collect::<Vec<_>>(), [line], "{text}");
+    }
+}
+
+#[test]
 fn kimi_cli_sessions_are_read_as_they_are() {
     let said = [
         json!({"role":"user","content":[{"type":"text","text":"<system>CHECKPOINT 0</system>"}]}),

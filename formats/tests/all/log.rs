@@ -230,7 +230,7 @@ impl Log {
         let parent = self.rows.parent.as_ref().map(|_| Parent { conversation: self.id, at_seq: 0 });
         let action = match self.conversation {
             None => Action::Create { drafts, parent, idempotency: None },
-            Some(_) => Action::Append { drafts, expected_seq: None, idempotency: None },
+            Some(_) => Action::append(drafts),
         };
         let existing = Existing { conversation: self.conversation.as_ref(), answered: None };
         let Plan::Append(append) = plan(&key, action, existing, &self.rows).unwrap() else {

@@ -388,6 +388,9 @@ fn a_failure_stays_a_failure() {
         json!({"role": "tool", "tool_call_id": "a", "content": "torn", "is_error": true}),
     ];
     assert_eq!(given(Provider::Anthropic, &messages)[2]["content"][0]["is_error"], true);
+    // Chat completions know no `is_error`, and strict servers refuse it.
+    let chat = json!({"role": "tool", "tool_call_id": "a", "content": "Error: torn"});
+    assert_eq!(given(Provider::OpenaiChat, &messages)[2], chat);
     assert_eq!(
         given(Provider::Gemini, &messages)[2]["parts"][0]["functionResponse"]["response"],
         json!({"error": "torn"})

@@ -158,7 +158,9 @@ fn chat(messages: &[Value]) -> Check {
                     same(&asked, &results).map_err(|e| say(&e))?;
                 }
                 for result in &messages[at..at + results.len()] {
-                    let fine = result["content"].is_string() || chat_content(result, "tool", false).is_ok();
+                    let content =
+                        result["content"].is_string() || chat_content(result, "tool", false).is_ok();
+                    let fine = content && result.get("is_error").is_none();
                     ensure(fine, || format!("tool content {result}"))?;
                 }
                 at += results.len();

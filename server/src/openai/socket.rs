@@ -103,6 +103,7 @@ impl Connection {
                     Some(Ok(Message::Text(text))) => text,
                     Some(Ok(Message::Binary(_))) => break (close_code::UNSUPPORTED, None),
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                    Some(Err(error)) if is_too_large(&error) => break self.too_large(),
                     Some(Ok(Message::Close(_)) | Err(_)) | None => return,
                 },
                 () = tokio::time::sleep(HEARTBEAT) => match socket.send(Message::Ping(Bytes::new())).await {
@@ -118,14 +119,24 @@ impl Connection {
                 end = &mut end => break end,
                 ((), sent) = async { tokio::join!(answering, forward(&mut socket, events, &mut waiting)) } => sent,
             };
-            if !sent {
-                return;
+            match sent {
+                Ok(()) => {}
+                Err(Some(error)) if is_too_large(&error) => break self.too_large(),
+                Err(_) => return,
             }
         };
         if let Some(problem) = problem {
             let _ = socket.send(Message::Text(Refused::from(problem).message().to_string().into())).await;
         }
         let _ = socket.send(Message::Close(Some(CloseFrame { code, reason: "".into() }))).await;
+    }
+
+    fn too_large(&self) -> (u16, Option<Problem>) {
+        let text = format!(
+            "a message has at most {} bytes (`body_bytes_max` of the server); send less, or upload files as assets",
+            self.app.config.body_bytes_max
+        );
+        (close_code::SIZE, Some(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body.too_large", text)))
     }
 
     /// Answers one message.
@@ -201,32 +212,36 @@ impl Connection {
     }
 }
 
-/// Sends messages as they come, and queues those of the client. Returns whether the connection goes on.
+/// Sends messages as they come, and queues those of the client. `Err` if the connection does not go on, with the reason if
+/// there is one.
 async fn forward(
     socket: &mut WebSocket,
     mut events: mpsc::Receiver<String>,
     waiting: &mut VecDeque<Utf8Bytes>,
-) -> bool {
+) -> Result<(), Option<axum::Error>> {
     loop {
         tokio::select! {
             event = events.recv() => match event {
-                None => return true,
+                None => return Ok(()),
                 Some(event) => {
-                    if socket.send(Message::Text(event.into())).await.is_err() {
-                        return false;
-                    }
+                    socket.send(Message::Text(event.into())).await?;
                 }
             },
             message = socket.recv(), if waiting.len() < WAITING_MAX => match message {
                 Some(Ok(Message::Text(text))) => waiting.push_back(text),
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                _ => return false,
+                Some(Err(error)) => return Err(Some(error)),
+                _ => return Err(None),
             },
             () = tokio::time::sleep(HEARTBEAT) => {
-                if socket.send(Message::Ping(Bytes::new())).await.is_err() {
-                    return false;
-                }
+                socket.send(Message::Ping(Bytes::new())).await?;
             }
         }
     }
+}
+
+/// Whether a message is larger than the limit.
+fn is_too_large(error: &axum::Error) -> bool {
+    // The type of the error is not public.
+    error.to_string().starts_with("Space limit exceeded")
 }

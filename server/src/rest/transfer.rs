@@ -1,17 +1,17 @@
 //! Import and export of conversations as files.
 
 use super::operations;
-use crate::access::{Reader, Writer};
+use crate::access::{Caller, Reader, Writer};
 use crate::app::{App, blocking, large_thread};
 use crate::json::{Path, Query, stalled};
 use crate::pipe;
 use crate::problem::Problem;
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use everturn::{ConversationHandle, Format, ImportOptions, Imported};
 use everturn_api::Operation;
 use everturn_api::transfer::Export;
@@ -83,6 +83,7 @@ struct Named {
 async fn import(
     State(app): State<Arc<App>>,
     Writer(scope): Writer,
+    Extension(caller): Extension<Caller>,
     Query(file_named): Query<Named>,
     body: Body,
 ) -> Result<axum::Json<Imported>, Problem> {
@@ -92,7 +93,8 @@ async fn import(
     let imported = tokio::task::spawn_blocking(move || {
         let _thread = thread;
         let mut within = Read::by_ref(&mut file).take(bytes_max);
-        let options = ImportOptions { name: file_named.name.as_deref(), watched: file_named.watched };
+        let Named { name, watched } = &file_named;
+        let options = ImportOptions { name: name.as_deref(), watched: *watched, role: caller.role };
         let imported = scope.import_with(options, &mut within, &mut |_| {});
         let too_large = within.limit() == 0 && file.read(&mut [0]).is_ok_and(|more| more > 0);
         let broken = file.broken;

@@ -1,11 +1,13 @@
 //! Permissions: every route of the API, tried by every role.
 
 use crate::live::Live;
+use crate::mcp::{Client, last};
 use crate::openapi::{document, operations};
 use crate::stage::{Stage, config};
 use crate::tokens::{self, SECRET, jwt_config};
-use everturn::{Everturn, NewFact, NewKey, NewStream, NewTurn, Options, Tenant};
+use everturn::{ConversationHandle, Everturn, Format, NewFact, NewKey, NewStream, NewTurn, Options, Tenant};
 use everturn_core::access::KeyRole;
+use everturn_core::conversation::Settings;
 use everturn_core::id::{ConversationId, KeyId};
 use everturn_core::time::Timestamp;
 use everturn_server::{Config, Limits};
@@ -379,6 +381,52 @@ async fn only_an_admin_has_the_conversations_of_others_deleted_or_erased() {
     .await;
     assert_eq!(status, 201, "of a conversation that is new, its author decides");
     stage.stop().await;
+}
+
+/// Regression: a writer did the same by importing the conversation's log with one more event, and brought deleted ones back.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_does_only_what_its_key_may_do_directly() {
+    let folder = tempfile::tempdir().unwrap();
+    for url in ["memory:".to_string(), format!("sqlite:{}", folder.path().join("store.db").display())] {
+        let store = Everturn::open(&url).unwrap();
+        let (_, writer) = key(&store, "acme", KeyRole::Writer);
+        let (_, admin) = key(&store, "acme", KeyRole::Admin);
+        let scope = store.tenant("acme").unwrap();
+        let theirs = scope.create("theirs").wait().unwrap();
+        theirs.append(NewTurn::user(MARKER).by("ana")).wait().unwrap();
+        let exported = |chat: &ConversationHandle| {
+            let mut file = Vec::new();
+            chat.export(Format::Jsonl, &mut file, &mut |_| {}).unwrap();
+            String::from_utf8(file).unwrap()
+        };
+        let before = exported(&theirs);
+        let elsewhere = Everturn::open("memory:").unwrap();
+        let other = elsewhere.tenant("acme").unwrap();
+        other.import(before.as_bytes(), &mut |_| {}).unwrap();
+        let copy = other.conversation(theirs.id());
+        copy.update(Settings { ttl: Some(Some(3600)), ..Settings::default() }).wait().unwrap();
+        let mut stage = Stage::over(store, asking()).await;
+        let import = async |stage: &Stage, file: &str, words: &str| {
+            let request = stage.request(Method::POST, "/api/v1/import?name=x.jsonl");
+            ask(request.header("content-type", "application/jsonl").body(file.to_string()), Some(words)).await
+        };
+        let (status, text) = import(&stage, &exported(&copy), &writer).await;
+        assert!(status == 403 && text.contains("access.role"), "{status} {text}");
+        assert!(text.contains("seq 3 (conversation.updated)") && text.contains("admin"), "{text}");
+        assert_eq!(theirs.get().unwrap().ttl, None);
+        assert_eq!(import(&stage, &exported(&copy), &admin).await.0, 200);
+        assert_eq!(theirs.get().unwrap().ttl, Some(3600));
+        theirs.delete("asked for").wait().unwrap();
+        let (status, text) = import(&stage, &before, &writer).await;
+        assert!(status == 403 && text.contains("was deleted on"), "{status} {text}");
+        assert_eq!(import(&stage, &before, &admin).await.0, 200);
+        stage.bearer(&writer);
+        let client = Client::begin(&stage).await;
+        let call = json!({"name": "import", "arguments": {"content": exported(&copy)}});
+        let answer = last(client.send("tools/call", call).await).await.to_string();
+        assert!(answer.contains("access.role") && answer.contains("conversation.updated"), "{answer}");
+        stage.stop().await;
+    }
 }
 
 /// Regression: with one index for all tenants, exact scores revealed how many entries of any tenant have a word

@@ -89,6 +89,27 @@ async fn said(stream: &mut TcpStream) -> String {
     timeout(Duration::from_secs(30), read).await.expect("an answer")
 }
 
+/// A client that closed its side once the request was sent got no answer, though what it asked for was done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_closes_its_side_after_the_request_gets_its_answer() {
+    let two = Two::with(Limits::default()).await;
+    let body = json!({"title": "half closed"}).to_string();
+    for (request, body, status) in
+        [("POST /api/v1/conversations", body.as_str(), "201"), ("GET /api/v1/conversations", "", "200")]
+    {
+        let head = two.head(request, &two.modest, body.len());
+        let mut stream = two.send(&format!("{head}{body}")).await;
+        stream.shutdown().await.unwrap();
+        let answer = rest(&mut stream).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+        assert!(answer.contains("half closed"), "{answer}");
+    }
+    // A request that is not whole ends at once.
+    let mut stream = two.send(&two.head("POST /api/v1/conversations", &two.modest, 100)).await;
+    stream.shutdown().await.unwrap();
+    assert!(!rest(&mut stream).await.contains(" 201 "));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_headers_lock_nobody_out() {
     let header_timeout = Duration::from_secs(3);

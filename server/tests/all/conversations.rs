@@ -42,12 +42,24 @@ async fn a_turn_says_who_speaks_and_a_conversation_without_a_title_what_was_said
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
         {"role": "user", "content": format!("Where is {secret}?\nTell me.")},
         {"role": "assistant", "content": "<command-name>"},
+        {"role": "user", "content": [
+            {"type": "text", "text": "<system-reminder>be nice</system-reminder>"},
+            {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}},
+            {"type": "text", "text": "<timestamp>now</timestamp>\n<user_query>\nWhy?\n</user_query>"},
+        ]},
     ]});
     stage.post(&format!("{ALL}/{id}/turns"), &turns, 201).await;
     let history = stage.get(&format!("{ALL}/{id}/turns"), 200).await;
     let turns = history["data"].as_array().unwrap();
     let speakers: Vec<Option<&str>> = turns.iter().map(|turn| turn["speaker"].as_str()).collect();
-    assert_eq!(speakers, [Some("command"), Some("tool"), None, None]);
+    assert_eq!(speakers, [Some("command"), Some("tool"), None, None, None]);
+    let spoken = json!([
+        {"notice": "reminder", "text": "<system-reminder>be nice</system-reminder>"},
+        {"notice": "time", "text": "<timestamp>now</timestamp>"},
+        {"text": "Why?"},
+    ]);
+    assert_eq!(turns[4]["spoken"], spoken);
+    assert!(turns[..4].iter().all(|turn| turn.get("spoken").is_none()));
     let turn = format!("/api/v1/turns/{}?conversation={id}", turns[0]["id"].as_str().unwrap());
     assert_eq!(stage.get(&turn, 200).await["speaker"], "command");
     let read = stage.get(&format!("{ALL}/{id}"), 200).await;

@@ -290,6 +290,22 @@ impl Socket {
     }
 }
 
+/// A message over the limit dropped the connection without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_over_the_limit_closes_the_websocket_with_a_reason() {
+    let (_provider, stage) = stage().await;
+    let mut socket = Socket::open(&stage).await;
+    let large = format!("{{\"type\":\"response.create\",\"input\":\"{}\"}}", "x".repeat(17 << 20));
+    // The server may close before everything is sent.
+    let _ = socket.0.send(Message::text(large)).await;
+    let Some(Ok(Message::Text(told))) = socket.0.next().await else { panic!("nothing is told") };
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((told["type"].as_str(), told["status"].as_u64()), (Some("error"), Some(413)), "{told}");
+    let Some(Ok(Message::Close(Some(end)))) = socket.0.next().await else { panic!("no close frame") };
+    assert_eq!(u16::from(end.code), 1009);
+    stage.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_case_over_a_websocket() {
     let (provider, stage) = stage().await;

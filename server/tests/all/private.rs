@@ -343,6 +343,33 @@ async fn a_private_question_is_answered_to_those_who_see_it() {
     }
 }
 
+/// Regression: who named a participant in the context had its private turns in the prompt, and the reply was for everyone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_to_a_prompt_with_private_turns_is_for_those_who_see_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = ScriptedProvider::start().await;
+    for address in addresses(&folder) {
+        let store = provider.store_at(&address);
+        let (ada, bob) = (key(&store, KeyRole::Writer, &["ada"]), key(&store, KeyRole::Writer, &["bob"]));
+        let chat = store.tenant("acme").unwrap().create("Crystals").wait().unwrap();
+        chat.append(private(&format!("The {CANARY} is mine."))).wait().unwrap();
+        let base = format!("/api/v1/conversations/{}", chat.id());
+        let mut stage = Stage::over(store, asking()).await;
+        stage.bearer(&ada);
+        let asked = json!({"input": "And now?", "context": {"token_budget": 9000, "participants": ["ada"]}});
+        let got = stage.post(&format!("{base}/generate"), &asked, 200).await;
+        assert!(provider.seen().pop().unwrap().to_string().contains(CANARY));
+        let reply = &got["turns"][0];
+        assert_eq!((&reply["visibility"], &reply["audience"]), (&json!("private"), &json!(["ada"])));
+        stage.bearer(&bob);
+        stage.post(&format!("{base}/generate"), &asked, 403).await;
+        let turns = stage.get(&format!("{base}/turns"), 200).await;
+        let seen = turns["data"].as_array().unwrap().iter().find(|turn| turn["id"] == reply["id"]).unwrap();
+        assert_eq!((&seen["hidden"], &seen["content"]), (&json!(true), &Value::Null), "{seen}");
+        stage.stop().await;
+    }
+}
+
 /// The words of others must not be readable from the scores of one's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn private_words_change_no_score() {

@@ -146,9 +146,10 @@ async fn a_turn_is_edited_in_place_or_branched_from() {
     };
     let turns = stage.get(&path(&id), 200).await["data"].clone();
     let turn = |n: usize| turns[n]["id"].as_str().unwrap().to_string();
-    let new = json!({"role": "user", "content": "Q1'"});
+    // The role is that of the old turn.
+    let new = json!({"content": "Q1'"});
     stage.post(&format!("/api/v1/turns/{}/supersede", turn(0)), &new, 201).await;
-    let new = json!({"role": "user", "content": "Q2, other"});
+    let new = json!({"content": "Q2, other"});
     let branched = stage.post(&format!("/api/v1/turns/{}/branch", turn(2)), &new, 201).await;
     let fork = branched["turns"][0]["conversation"].as_str().unwrap();
     assert_eq!(words(&stage.get(&path(fork), 200).await), ["Q1'", "A1", "Q2, other"]);

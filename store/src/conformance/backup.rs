@@ -263,6 +263,7 @@ pub fn a_restored_request_is_answered_and_not_repeated(store: &dyn Backend) {
         action: Action::Append {
             drafts: vec![m.say("once"), m.say("and only once")],
             expected_seq: None,
+            prepared_for: None,
             idempotency: once("say", "once"),
         },
     };
@@ -285,6 +286,7 @@ pub fn a_restored_request_is_answered_and_not_repeated(store: &dyn Backend) {
         action: Action::Append {
             drafts: vec![m.say("twice")],
             expected_seq: None,
+            prepared_for: None,
             idempotency: once("say", "twice"),
         },
     };

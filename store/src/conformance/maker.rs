@@ -225,7 +225,7 @@ pub fn creation(key: &Key, drafts: Vec<Draft>) -> Write {
 
 /// Appends to a conversation.
 pub fn addition(key: &Key, drafts: Vec<Draft>) -> Write {
-    Write { key: key.clone(), action: Action::Append { drafts, expected_seq: None, idempotency: None } }
+    Write { key: key.clone(), action: Action::append(drafts) }
 }
 
 /// A chunk of an open turn.

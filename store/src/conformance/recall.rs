@@ -80,7 +80,7 @@ pub(super) fn ranked(
     let fit = |found: &Proposal| match found.id {
         EntryId::Turn(id) => {
             let key = Key { tenant: tenant.clone(), id: found.conversation };
-            let text = store.turn_in(&key, id).ok().and_then(|turn| searched_text(&turn));
+            let text = store.turn_in(&key, id).ok().and_then(|turn| searched_text(&turn, &[]));
             text.map_or(0.0, |text| score(query, &proposed.counts, &terms(&text)))
         }
         EntryId::Fact(_) => found.score,
@@ -242,6 +242,15 @@ pub fn recall_is_narrowed_by_filters(store: &dyn Backend) {
     check(Filter { after: Some(noon), before: Some(noon), ..Filter::default() }, &[]);
     check(Filter { kinds: vec![Kind::Fact], ..Filter::default() }, &[]);
     check(Filter { kinds: vec![Kind::Turn], ..Filter::default() }, &[tool, ada, bot]);
+    // A message of a person with words of a program in it is a candidate for both roles.
+    let mixed = "<system-reminder>beacon</system-reminder>\nthe beacon?";
+    let other = said(store, &m, &[mixed]);
+    for (roles, expected) in
+        [(vec![Role::User], 1), (vec![Role::Tool], 1), (vec![Role::System], 0), (vec![Role::Assistant], 0)]
+    {
+        let filter = Filter { roles, ..within(&other) };
+        assert_eq!(found(store, &other, "beacon", &filter).len(), expected, "{filter:?}");
+    }
     let placed = Filter { conversation: Some(key.id), before_seq: Some(3), ..Filter::default() };
     assert_eq!(found(store, &key, "signal", &placed), [ada]);
 }
@@ -395,6 +404,7 @@ pub fn facts_are_found_beside_turns(store: &dyn Backend) {
             fallen,
             prose: true,
             text: text.into(),
+            persons: None,
             audience: None,
             vector: None,
         }))

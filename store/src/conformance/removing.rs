@@ -214,6 +214,7 @@ pub fn deleting_in_one_tenant_leaves_the_keys_of_another(store: &dyn Backend) {
         action: Action::Append {
             drafts: vec![m.say("one")],
             expected_seq: None,
+            prepared_for: None,
             idempotency: once("k", "one"),
         },
     };

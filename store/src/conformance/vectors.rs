@@ -188,6 +188,7 @@ pub fn a_vector_may_come_with_its_entry(store: &dyn Backend) {
             fallen: None,
             prose: true,
             text: "together".into(),
+            persons: None,
             audience: None,
             vector,
         };

@@ -3,13 +3,14 @@
 use super::*;
 use everturn_core::Error;
 use everturn_core::approval::{Approval, ApprovalBody};
-use everturn_core::conversation::{Lifecycle, Settings};
+use everturn_core::conversation::{Conversation, Lifecycle, Settings};
 use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
 use everturn_core::write::{Action, Idempotency, Write};
+use std::sync::Arc;
 
 /// Every field of an event comes back as committed, its body byte for byte, and the chain verifies.
 pub fn events_come_back_byte_for_byte(store: &dyn Backend) {
@@ -130,7 +131,12 @@ pub fn stale_expected_seq_is_a_conflict_that_names_the_head(store: &dyn Backend)
     create(store, &key, vec![m.created(), m.say("one")]);
     let expecting = |seq: u64, text: &str| Write {
         key: key.clone(),
-        action: Action::Append { drafts: vec![m.say(text)], expected_seq: Some(seq), idempotency: None },
+        action: Action::Append {
+            drafts: vec![m.say(text)],
+            expected_seq: Some(seq),
+            prepared_for: None,
+            idempotency: None,
+        },
     };
     for stale in [0, 1, 3, u64::MAX] {
         let error = refused(store, expecting(stale, "stale"), "append.stale_seq");
@@ -138,6 +144,41 @@ pub fn stale_expected_seq_is_a_conflict_that_names_the_head(store: &dyn Backend)
     }
     assert_eq!(texts(store, &key), ["one"]);
     assert_eq!(done(store, expecting(2, "two")).conversation.head.seq, 3);
+}
+
+/// Drafts depend on the policy, and on the room that there is: otherwise they would not be what is asked for. Other changes
+/// do not matter to them.
+pub fn an_append_that_was_prepared_for_what_has_changed_is_refused(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let before = create(store, &key, vec![m.created()]).conversation;
+    let prepared_for = |known: &Arc<Conversation>, text: &str| Write {
+        key: key.clone(),
+        action: Action::Append {
+            drafts: vec![m.say(text)],
+            expected_seq: None,
+            prepared_for: Some(known.clone()),
+            idempotency: None,
+        },
+    };
+    let titled = Settings { title: Some(Some("a title".into())), ..Settings::default() };
+    append(store, &key, vec![m.say("one"), m.update(titled)]);
+    done(store, prepared_for(&before, "two"));
+    let mut masked = Settings::default();
+    masked.policy.insert("redaction".into(), raw("\"mask\""));
+    // Also within one batch.
+    let batch = vec![addition(&key, vec![m.update(masked)]), prepared_for(&before, "secret")];
+    let answers = store.commit(batch);
+    let after = answers[0].as_ref().expect("it is changed").conversation.clone();
+    assert!(answers[1].as_ref().is_err_and(|error| error.is("append.outdated")), "{answers:?}");
+    refused(store, prepared_for(&before, "secret"), "append.outdated");
+    done(store, prepared_for(&after, "three"));
+    let mut limited = Settings::default();
+    limited.policy.insert("budget".into(), raw(r#"{"max_messages":4}"#));
+    let limited = append(store, &key, vec![m.update(limited)]).conversation;
+    done(store, prepared_for(&limited, "four"));
+    refused(store, prepared_for(&limited, "too much"), "append.outdated");
+    assert_eq!(texts(store, &key), ["one", "two", "three", "four"]);
 }
 
 /// A client that lost the answer repeats the request and gets the same answer.
@@ -151,6 +192,7 @@ pub fn a_repeated_key_gives_the_first_answer_and_writes_nothing(store: &dyn Back
         action: Action::Append {
             drafts: vec![m.say("one"), m.say("two")],
             expected_seq: Some(1),
+            prepared_for: None,
             idempotency: once("k", "one, two"),
         },
     };
@@ -178,6 +220,7 @@ pub fn a_key_reused_for_another_body_is_a_conflict(store: &dyn Backend) {
         action: Action::Append {
             drafts: vec![m.say(text)],
             expected_seq: None,
+            prepared_for: None,
             idempotency: once("k", text),
         },
     };
@@ -197,6 +240,7 @@ pub fn a_key_still_works_after_its_first_event_was_erased(store: &dyn Backend) {
         action: Action::Append {
             drafts: vec![m.say("one")],
             expected_seq: None,
+            prepared_for: None,
             idempotency: once("k", "one"),
         },
     };
@@ -253,6 +297,7 @@ pub fn a_request_that_may_only_repeat_writes_nothing_new(store: &dyn Backend) {
         action: Action::Append {
             drafts: vec![m.say("one")],
             expected_seq: None,
+            prepared_for: None,
             idempotency: only_repeat(once(name, "one"), error),
         },
     };

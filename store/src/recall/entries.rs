@@ -88,7 +88,7 @@ fn put(db: &Connection, entry: &IndexEntry) -> rusqlite::Result<()> {
         remove(db, if private { -no } else { no })?;
     }
     let actor = entry.actor.as_ref().map(|actor| actor_number(db, actor)).transpose()?;
-    let role = entry.role.map(|role| role.as_str());
+    let role = entry.index_role();
     let terms = terms(&entry.text);
     let words = signed(terms.words.len() as u64);
     db.prepare_cached(match private {
@@ -332,6 +332,7 @@ mod tests {
             fallen: None,
             prose: true,
             text: "a word".into(),
+            persons: None,
             audience: None,
             vector: None,
         }

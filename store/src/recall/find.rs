@@ -67,7 +67,7 @@ impl Searched {
         };
         let (mut all, mut words) = (Vec::new(), Vec::new());
         let mut rows = Rows {
-            roles: self.filter.roles.iter().map(|role| role.to_string()).collect(),
+            roles: self.filter.index_roles().into_iter().map(String::from).collect(),
             kinds: self.filter.kinds.iter().map(|kind| kind_number(*kind)).collect(),
             after: self.filter.after.map(|at| at.0),
             before: self.filter.before.map(|at| at.0),
@@ -131,9 +131,10 @@ impl Searched {
             words.push(list.iter().map(|no| format!("a{no}")).collect());
         }
         if !self.filter.roles.is_empty() {
-            let list: Vec<String> = self.filter.roles.iter().map(|role| format!("'{role}'")).collect();
+            let roles = self.filter.index_roles();
+            let list: Vec<String> = roles.iter().map(|role| format!("'{role}'")).collect();
             all.push(format!("e.role IN ({})", list.join(", ")));
-            words.push(self.filter.roles.iter().map(|role| format!("r{role}")).collect());
+            words.push(roles.iter().map(|role| format!("r{role}")).collect());
         }
         if !self.filter.kinds.is_empty() {
             let numbers = self.filter.kinds.iter().map(|kind| kind_number(*kind));

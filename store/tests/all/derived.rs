@@ -35,7 +35,7 @@ struct World {
 /// A request with an idempotency key.
 fn repeatable(key: &Key, draft: Draft) -> Write {
     let idempotency = once("again", "x");
-    let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency };
+    let action = Action::Append { drafts: vec![draft], expected_seq: None, prepared_for: None, idempotency };
     Write { key: key.clone(), action }
 }
 

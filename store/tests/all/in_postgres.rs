@@ -110,8 +110,12 @@ fn several_writers_give_one_order() {
     let write = |key: &Key, round: usize| {
         let name = format!("round {round}");
         let idempotency = Idempotency { request: Hash::of(name.as_bytes()), key: name, only_repeat: None };
-        let action =
-            |idempotency| Action::Append { drafts: vec![m.say("hello")], expected_seq: None, idempotency };
+        let action = |idempotency| Action::Append {
+            drafts: vec![m.say("hello")],
+            expected_seq: None,
+            prepared_for: None,
+            idempotency,
+        };
         [None, Some(idempotency)].map(|asked| Write { key: key.clone(), action: action(asked) })
     };
     let batches: Vec<Vec<Vec<Write>>> = (0..4)

@@ -64,27 +64,7 @@ pub fn plan(
     barrier: Option<u64>,
     forced: bool,
 ) -> Option<Cut> {
-    let tokens = turns.iter().fold(0u64, |sum, turn| sum.saturating_add(turn.tokens));
-    // The checkpoint's size is not known here, so the largest possible one is assumed: nothing that the caller
-    // found due is refused.
-    let due = || is_due(policy, turns.len() as u64, tokens, tokens.saturating_add(TOKENS_MAX as u64));
-    if turns.is_empty() || !(forced || due()) {
-        return None;
-    }
-    let reach = barrier.map_or(turns.len(), |seq| turns.partition_point(|turn| turn.seq < seq)).min(
-        match policy.strategy {
-            Strategy::Half => turns.len(),
-            Strategy::Tail | Strategy::Threshold => turns.len().saturating_sub(policy.keep_last),
-        },
-    );
-    let wanted = match policy.strategy {
-        Strategy::Half => half(turns),
-        Strategy::Tail => reach,
-        Strategy::Threshold => match over_threshold(policy, turns, tokens) {
-            0 if forced => half(turns),
-            count => count,
-        },
-    };
+    let (reach, wanted) = wanted(policy, turns, barrier, forced)?;
     let pairs = pairing::pair(turns.iter().map(|turn| turn.message.unwrap_or(&Value::Null)));
     let recent = turns.len().saturating_sub(RECENT_TURNS);
     let media: Vec<usize> = (recent..turns.len())
@@ -106,6 +86,44 @@ pub fn plan(
         };
         (1..=reach).contains(&count).then(|| cut(&turns[..count]))
     })
+}
+
+/// The first `seq` that a compaction on request leaves as it is, whatever is said in the turns; `None` if it covers them all.
+/// Their messages are not looked at.
+pub fn leaves_from(policy: &CompactionPolicy, turns: &[Candidate<'_>]) -> Option<u64> {
+    let (reach, wanted) = wanted(policy, turns, None, true)?;
+    turns.get(wanted.min(reach)).map(|turn| turn.seq)
+}
+
+/// Number of oldest turns that may be covered, and that should be; `None` if nothing is due.
+fn wanted(
+    policy: &CompactionPolicy,
+    turns: &[Candidate<'_>],
+    barrier: Option<u64>,
+    forced: bool,
+) -> Option<(usize, usize)> {
+    let tokens = turns.iter().fold(0u64, |sum, turn| sum.saturating_add(turn.tokens));
+    // The checkpoint's size is not known here, so the largest possible one is assumed: nothing that the caller
+    // found due is refused.
+    let due = || is_due(policy, turns.len() as u64, tokens, tokens.saturating_add(TOKENS_MAX as u64));
+    if turns.is_empty() || !(forced || due()) {
+        return None;
+    }
+    let reach = barrier.map_or(turns.len(), |seq| turns.partition_point(|turn| turn.seq < seq)).min(
+        match policy.strategy {
+            Strategy::Half => turns.len(),
+            Strategy::Tail | Strategy::Threshold => turns.len().saturating_sub(policy.keep_last),
+        },
+    );
+    let wanted = match policy.strategy {
+        Strategy::Half => half(turns),
+        Strategy::Tail => reach,
+        Strategy::Threshold => match over_threshold(policy, turns, tokens) {
+            0 if forced => half(turns),
+            count => count,
+        },
+    };
+    Some((reach, wanted))
 }
 
 fn half(turns: &[Candidate<'_>]) -> usize {

@@ -4,7 +4,7 @@ use super::{ContextMessage, Source};
 use crate::tokens::Family;
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_core::pairing::{self, Call};
+use everturn_core::pairing;
 use serde_json::{Value, json};
 
 /// A tool call that was given up.
@@ -20,10 +20,10 @@ pub struct GivenUp {
 
 impl GivenUp {
     /// Whether it is about this call. One without an id is known by its name.
-    pub fn is_of(&self, call: &Call<'_>) -> bool {
+    pub fn is_of(&self, id: Option<&str>, name: &str) -> bool {
         match &self.id {
-            Some(id) => call.id == Some(id),
-            None => call.id.is_none() && call.name == self.name,
+            Some(given_up) => id == Some(given_up),
+            None => id.is_none() && self.name == name,
         }
     }
 
@@ -60,7 +60,9 @@ pub fn answer_abandoned(
     }
     let mut added: Vec<(usize, ContextMessage)> = Vec::new();
     for call in pairs.calls.iter().filter(|call| call.result.is_none()) {
-        let Some(given_up) = given_up.iter().find(|given_up| given_up.is_of(call)) else { continue };
+        let Some(given_up) = given_up.iter().find(|given_up| given_up.is_of(call.id, call.name)) else {
+            continue;
+        };
         let message = GivenUp { name: call.name.to_string(), ..given_up.clone() }.result();
         let said = ContextMessage {
             source: Source::Made,

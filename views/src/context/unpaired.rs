@@ -50,6 +50,20 @@ pub fn drop_unpaired(
     Ok((left.collect(), left_out))
 }
 
+/// Messages without the calls that have no result among them or in the input and wait for none; each with its index. Only
+/// those for which `is_told` holds: they are shown as text to somebody else, in which nothing is paired any more.
+pub fn drop_unanswered(
+    messages: &[Message],
+    input: &[Message],
+    is_told: impl Fn(usize) -> bool,
+    waits: impl Fn(&Call<'_>) -> bool,
+) -> Result<Vec<(usize, Message)>, Error> {
+    let pairs = pairing::pair(messages.iter().chain(input).map(Message::value));
+    let calls = pairs.calls.iter().filter(|call| call.message < messages.len() && is_told(call.message));
+    let unanswered = calls.filter(|call| call.result.is_none() && !waits(call));
+    without_parts(messages, unanswered.map(|call| (call.message, call.place)).collect())
+}
+
 fn is_signed(said: &ContextMessage) -> bool {
     let text = said.raw.get();
     ["ignature\"", "redacted_thinking", "encrypted_content"].iter().any(|mark| text.contains(mark))

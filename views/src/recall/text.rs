@@ -1,7 +1,8 @@
 //! The searched text of a message.
 
+use crate::speech;
 use everturn_core::message::{self, Part};
-use everturn_core::turn::Turn;
+use everturn_core::turn::{Role, Turn};
 use serde_json::Value;
 
 /// Maximum searched size of one tool result: its beginning and, after a cut, its end.
@@ -11,9 +12,10 @@ pub const ENTRY_TEXT_BYTES_MAX: usize = 256 * 1024;
 /// A longer run without a space that resembles encoded bytes is left out.
 const ENCODED_BYTES_MIN: usize = 200;
 
-/// The searched text of a turn: its actor and its text. `None` if it is empty or erased.
-pub fn searched_text(turn: &Turn) -> Option<String> {
-    let text = text_of(&turn.value()?);
+/// The searched text of a turn: its actor, and the words of these roles, or of all if none is named. `None` if it is empty
+/// or erased.
+pub fn searched_text(turn: &Turn, roles: &[Role]) -> Option<String> {
+    let text = words_of(turn, roles)?;
     if text.trim().is_empty() {
         return None;
     }
@@ -23,24 +25,53 @@ pub fn searched_text(turn: &Turn) -> Option<String> {
     })
 }
 
+/// The words of these roles in a turn, or of all if none is named.
+pub fn words_of(turn: &Turn, roles: &[Role]) -> Option<String> {
+    let message = turn.value()?;
+    let has = |role| roles.is_empty() || roles.contains(&role);
+    let whose = match (has(Role::User), has(Role::Tool)) {
+        (true, false) => Whose::Person,
+        (false, true) => Whose::Others,
+        _ => Whose::All,
+    };
+    let is_all = whose == Whose::All || speech::of_said(turn, Some(&message)).role != Role::User;
+    Some(read(&message, true, true, if is_all { Whose::All } else { whose }))
+}
+
+/// Whether words of a tool or a program are in a person's message.
+pub fn is_mixed(message: &Value) -> bool {
+    let is_result = |part: &Part<'_>| matches!(part, Part::Result { .. });
+    message::parts(message).iter().any(is_result)
+        || speech::spoken(message).iter().any(|stretch| stretch.notice.is_some())
+}
+
+/// Speakers in a person's message.
+#[derive(Clone, Copy, PartialEq)]
+enum Whose {
+    All,
+    Person,
+    /// Tools and programs.
+    Others,
+}
+
 /// The text of a message of any shape: prose, the names and arguments of calls, results, the names of files.
 /// Reasoning, signatures and encoded bytes are not searched.
 pub fn text_of(message: &Value) -> String {
-    read(message, true, true)
+    read(message, true, true, Whose::All)
 }
 
 /// The same without searches that a provider ran itself. Frozen: prompts are replayed with it.
 pub fn recalled_text_of(message: &Value) -> String {
-    read(message, true, false)
+    read(message, true, false, Whose::All)
 }
 
 /// The same with JSON in texts of tool results as it is, as it was read up to [`TERMS_VERSION`](super::TERMS_VERSION) 3.
 /// Frozen: prompts of that time are replayed with it.
 pub fn raw_text_of(message: &Value) -> String {
-    read(message, false, false)
+    read(message, false, false, Whose::All)
 }
 
-fn read(message: &Value, decoded: bool, with_hosted: bool) -> String {
+fn read(message: &Value, decoded: bool, with_hosted: bool, whose: Whose) -> String {
     let mut out = String::new();
     let blocks = message["content"].as_array();
     for (at, part) in message::parts(message).into_iter().enumerate() {
@@ -49,6 +80,15 @@ fn read(message: &Value, decoded: bool, with_hosted: bool) -> String {
             hosted(&mut out, &part, block);
         }
         match part {
+            Part::Text(text) if whose != Whose::All => {
+                for stretch in speech::stretches(text) {
+                    if stretch.notice.is_some() == (whose == Whose::Others) {
+                        push(&mut out, stretch.text);
+                    }
+                }
+            }
+            Part::Result { .. } if whose == Whose::Person => {}
+            _ if whose == Whose::Others && !matches!(part, Part::Result { .. }) => {}
             Part::Text(text) if message.get("role").is_some_and(|role| role == "tool") => {
                 let mut result = if decoded { String::new() } else { text.to_string() };
                 if decoded {

@@ -602,6 +602,50 @@ fn what_was_announced_and_followed_is_neither_pending_nor_a_discovery() {
     );
 }
 
+/// Steps in the present tense, each followed by its call, were the discoveries of a session, and the first of them its next step.
+#[test]
+fn steps_that_are_named_as_they_are_taken_are_neither_next_nor_discoveries() {
+    let mut talk =
+        Talk::of(&[("user", "Make the lexer accept files without a trailing newline. Never touch vendor/.")]);
+    let finding = "I found that the lexer drops the last token when the file has no newline.";
+    for step in [
+        "I'm going to read the tokenizer first.",
+        "Now I update src/lexer.rs to skip comments.",
+        "Next up: the tests in tests/lexer.rs.",
+        "Time to change src/parse.rs as well.",
+        "Updating the README with the new flag.",
+        "Moving on to src/eval.rs.",
+        finding,
+        "First I open Cargo.toml.",
+        "I edit src/cli.rs to pass the flag.",
+        "Then I rename parse_all to parse_file.",
+        "Step 7: I edit src/file7.rs now.",
+        "Going to clean up the debug prints.",
+        "I write the changelog entry now.",
+    ] {
+        talk.say(None, json!({"role":"assistant","content":step}));
+        talk.tool("Bash", json!({"command":"cargo test"}), "ok");
+    }
+    talk.say(None, json!({"role":"assistant","content":"All 42 tests are green."}));
+    let found = extract(None, &talk.candidates());
+    assert!(found.discoveries.iter().any(|entry| entry == finding), "{:?}", found.discoveries);
+    let others: Vec<&String> =
+        found.discoveries.iter().filter(|entry| *entry != finding && !entry.contains("42 tests")).collect();
+    assert!(others.is_empty(), "{others:?}");
+    assert_eq!(found.pending_work, Vec::<String>::new());
+    // Without a call, it may be a statement, and what comes next is open.
+    let lines = [
+        ("user", "How long does the suite take on the build server?"),
+        (
+            "assistant",
+            "Running the whole suite on build-3 takes 40 minutes. Next up: the tests in tests/lexer.rs.",
+        ),
+    ];
+    let found = of(&lines);
+    assert_eq!(found.discoveries, ["Running the whole suite on build-3 takes 40 minutes."]);
+    assert_eq!(found.pending_work, ["Next up: the tests in tests/lexer.rs."]);
+}
+
 #[test]
 fn work_that_is_done_declined_or_listed_anew_is_not_next() {
     let mut talk = Talk::of(&[

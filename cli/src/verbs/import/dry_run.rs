@@ -91,7 +91,8 @@ fn read(source: impl BufRead, counted: &mut Source) -> Result<(), Error> {
             Some(Ok(entry)) => entry,
         };
         let is_turn = matches!(entry.step, EntryContent::Turn(_));
-        counted.turns += u64::from(is_turn);
+        let is_kept = matches!(&entry.step, EntryContent::Turn(said) if said.is_oversized());
+        counted.turns += u64::from(is_turn && !is_kept);
         // As in an import, a thread without a turn is no conversation, unless it goes on from another.
         if is_turn || reader.threads().get(entry.thread).is_some_and(|thread| thread.branch.is_some()) {
             told.insert(entry.thread);

@@ -237,7 +237,10 @@ impl Import<'_> {
     }
 
     fn append(&self, target: &Target, drafts: Vec<Draft>, head: u64) -> Commit<Committed> {
-        self.submit(target, Action::Append { drafts, expected_seq: Some(head), idempotency: None })
+        self.submit(
+            target,
+            Action::Append { drafts, expected_seq: Some(head), prepared_for: None, idempotency: None },
+        )
     }
 
     /// The answer to a batch, which is tried again where others write into the conversation.

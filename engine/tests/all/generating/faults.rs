@@ -268,6 +268,67 @@ fn an_answer_whose_turn_is_ended_by_others_ends() {
     }
 }
 
+/// Regression: one emoji that was cut in half aborted the whole answer.
+#[test]
+fn half_a_character_is_replaced_and_the_answer_stays() {
+    let half = r#"{"choices":[{"index":0,"delta":{"content":"so far \ud83d"}}]}"#;
+    let head = Act::Send([stream_head(), chunk(format!("data: {half}\n\n"))].concat());
+    let server = ScriptedServer::start(vec![vec![head, rest()]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let generated = generate(&scope, id, input("Well?")).unwrap();
+    assert_eq!(words(&generated.turns[0]).unwrap(), "so far \u{fffd}");
+}
+
+/// Regression: the second prompt ended with half an answer, and every later one had both.
+#[test]
+fn a_request_repeated_after_its_process_ended_replaces_what_was_cut_off() {
+    let keyed = |key: &str, options: GenerateOptions| GenerateOptions {
+        append: AppendOptions { idempotency_key: Some(key.into()), ..AppendOptions::default() },
+        ..options
+    };
+    let nothing = GenerateOptions::default;
+    let steps: [&dyn Fn() -> GenerateOptions; 3] =
+        [&|| keyed("k1", input("tell me all")), &|| keyed("k2", nothing()), &|| {
+            keyed("k3", anew(Regenerate::Last))
+        }];
+    for step in steps {
+        let cut = || vec![begun("half of "), more("it"), Act::Hang];
+        let server = ScriptedServer::start(vec![vec![says("A0")], cut(), cut(), vec![says("whole")]]);
+        let stage = Stage::new();
+        let open = || stage.open_with(options(model_with(&server, Kind::OpenaiChat, limits())));
+        let (store, asks_anew) = (open(), step().regenerate.is_some());
+        let id = store.tenant("acme").unwrap().begin();
+        generate(&store.tenant("acme").unwrap(), id, input("Q0")).unwrap();
+        if !asks_anew && step().input.is_empty() {
+            store.tenant("acme").unwrap().say(id, NewTurn::user("tell me all"));
+        }
+        drop(store);
+        for _ in 0..2 {
+            let store = open();
+            let scope = store.tenant("acme").unwrap();
+            let mut generating = begin(&scope, id, step()).unwrap();
+            let mut heard = String::new();
+            while heard != "half of it" {
+                match generating.recv().unwrap() {
+                    Some(Progress::Delta(Delta::Text(text))) => heard += &text,
+                    other => panic!("{other:?}"),
+                }
+            }
+            drop((scope, store));
+            refused(generating.recv(), "store.closed", "open it again");
+        }
+        let store = open();
+        let scope = store.tenant("acme").unwrap();
+        let generated = generate(&scope, id, step()).unwrap();
+        let said: &[&str] = if asks_anew { &["Q0", "whole"] } else { &["Q0", "A0", "tell me all", "whole"] };
+        assert_eq!(told(&scope, id), said);
+        let seen = server.seen();
+        assert!(!seen[3].body.contains("half"), "{}", seen[3].body);
+        assert_eq!(sent(&seen[1], "messages"), sent(&seen[3], "messages"), "the prompt is the same again");
+        replays(&scope, id, generated.receipt_seq, &seen[3]);
+    }
+}
+
 #[test]
 fn a_store_that_closes_in_the_middle_has_the_input_and_what_was_said_when_it_opens_again() {
     let server =

@@ -2,7 +2,8 @@
 //! same actors.
 
 use super::*;
-use everturn::Visibility;
+use everturn::{Caller, Visibility};
+use everturn_core::access::KeyRole;
 
 fn whispered(text: &str, audience: &[&str]) -> NewTurn {
     let audience = audience.iter().map(|name| name.to_string()).collect();
@@ -112,4 +113,101 @@ fn an_answer_is_not_for_somebody_who_sees_only_a_part_of_the_question() {
         assert_eq!(answer.visibility, Visibility::Private);
         assert_eq!(answer.audience, ["ana", "carol"]);
     }
+}
+
+/// Regression: a prompt with a participant's private turns was answered to everyone.
+#[test]
+fn a_reply_to_a_prompt_with_private_turns_of_a_participant_is_for_that_participant() {
+    let server = ScriptedServer::start((0..8).map(|_| vec![says("An answer.")]).collect());
+    for (_store, scope, id) in both(&server, &Stage::new()) {
+        let to_both = NewTurn { audience: vec!["bob".into()], ..whispered("Ours: basalt.", &[]) };
+        scope.say(id, NewTurn::user("Hello.").by("bob"));
+        let with = |names: &[&str], actor: Option<&str>| GenerateOptions {
+            context: ContextOptions {
+                participants: names.iter().map(|name| name.to_string()).collect(),
+                ..ContextOptions::new(0)
+            },
+            actor: actor.map(str::to_string),
+            ..input("And now?")
+        };
+        let ask = |names: &[&str], actor| {
+            let turn = generate(&scope, id, with(names, actor)).unwrap().turns.remove(0);
+            (turn.visibility, turn.audience)
+        };
+        let private = |names: &[&str]| {
+            (Visibility::Private, names.iter().map(|name| name.to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(ask(&["ana"], None), (Visibility::Public, vec![]), "nothing is private yet");
+        scope.say(id, to_both);
+        assert_eq!(ask(&["bob"], None), private(&["ana", "bob"]));
+        scope.say(id, whispered("Mine: quartz.", &[]));
+        assert_eq!(ask(&["ana", "bob"], None), private(&["ana"]));
+        // Ana herself speaks: what she says of her own is hers to decide.
+        assert_eq!(ask(&["ana"], Some("ana")), (Visibility::Public, vec![]));
+        scope.say(
+            id,
+            NewTurn { visibility: Some(Visibility::Private), ..NewTurn::user("Mine: marble.").by("bob") },
+        );
+        let refused = generate(&scope, id, with(&["ana", "bob"], None)).map(drop).unwrap_err();
+        assert_eq!(refused.code(), "generate.audience");
+    }
+}
+
+/// Regression: the receipt named the actor as it was given.
+#[test]
+fn no_receipt_names_a_secret_where_the_conversation_masks_them() {
+    const SECRET: &str = "AKIAQ7Z2X5W3V4U6T2PQ";
+    let server = ScriptedServer::start((0..4).map(|_| vec![says("An answer.")]).collect());
+    let stage = Stage::new();
+    for (_store, scope, _) in both(&server, &stage) {
+        let id = scope.begin_with(policy("redaction", json!("mask"))).id;
+        scope.say(
+            id,
+            NewTurn { visibility: Some(Visibility::Private), ..NewTurn::user("Mine: grotto.").by(SECRET) },
+        );
+        let options = GenerateOptions { actor: Some(SECRET.into()), ..input("Well?") };
+        generate(&scope, id, options).unwrap();
+        assert!(server.seen().last().unwrap().body.contains("grotto"), "it is still the same actor");
+        let options = ContextOptions { participants: vec![SECRET.into()], ..ContextOptions::new(9000) };
+        let context = scope.conversation(id).contexts().build(&options).unwrap();
+        assert!(json!(context.messages).to_string().contains("grotto"));
+        scope.conversation(id).contexts().record(&context).unwrap();
+        let events = json!(scope.conversation(id).log().read(0, 1000).unwrap()).to_string();
+        assert!(!events.contains(SECRET), "{events}");
+    }
+}
+
+/// A back end that asks for its users does not see their private turns, and still repeats a request for them.
+#[test]
+fn what_was_cut_off_of_a_private_answer_is_replaced_too() {
+    let cut = vec![begun("half of "), more("it"), Act::Hang];
+    let server = ScriptedServer::start(vec![cut, vec![says("whole")]]);
+    let stage = Stage::new();
+    let open = || stage.open_with(options(model_with(&server, Kind::OpenaiChat, limits())));
+    let request = || GenerateOptions {
+        append: AppendOptions { idempotency_key: Some("k1".into()), ..AppendOptions::default() },
+        ..asking_privately("Alone: quartz?", &[], None)
+    };
+    let writer = |store: &Everturn| {
+        let tenant = store.tenant("acme").unwrap();
+        tenant.called_by(Caller::holding("key_1", KeyRole::Writer, &[]))
+    };
+    let store = open();
+    let id = store.tenant("acme").unwrap().begin();
+    let mut generating = begin(&writer(&store), id, request()).unwrap();
+    let mut heard = String::new();
+    while heard != "half of it" {
+        match generating.recv().unwrap() {
+            Some(Progress::Delta(Delta::Text(text))) => heard += &text,
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(store);
+    refused(generating.recv(), "store.closed", "open it again");
+    let store = open();
+    generate(&writer(&store), id, request()).unwrap();
+    assert!(!server.seen()[1].body.contains("half"));
+    let scope = store.tenant("acme").unwrap();
+    assert_eq!(told(&scope, id), ["Alone: quartz?", "whole"]);
+    assert!(scope.turns(id).iter().all(|turn| turn.visibility == Visibility::Private));
 }

@@ -41,7 +41,7 @@ fn another_chat_at_the_same_path_is_another_conversation() {
         let said = |(n, text): (usize, &&str)| json!({"role": if n % 2 == 0 { "user" } else { "assistant" }, "content": text});
         let system = json!({"role":"system","content":"Be brief."});
         let messages: Vec<_> = std::iter::once(system).chain(texts.iter().enumerate().map(said)).collect();
-        let options = ImportOptions { name: Some("/chats/chat.json"), watched: false };
+        let options = ImportOptions { name: Some("/chats/chat.json"), ..ImportOptions::default() };
         let file = serde_json::to_string(&messages).unwrap();
         scope.import_with(options, file.as_bytes(), &mut |_| {}).unwrap()
     };
@@ -161,7 +161,8 @@ fn a_message_of_gemini_cli_that_is_completed_takes_the_place_of_what_it_was() {
 }
 
 fn named(scope: &Tenant, name: &str, text: &str) -> Result<Imported, Error> {
-    scope.import_with(ImportOptions { name: Some(name), watched: false }, text.as_bytes(), &mut |_| {})
+    let options = ImportOptions { name: Some(name), ..ImportOptions::default() };
+    scope.import_with(options, text.as_bytes(), &mut |_| {})
 }
 
 #[test]

@@ -338,7 +338,7 @@ fn put(claim: &Claim, new: Vec<(i64, IndexEntry)>, models: Option<Models>, state
         let terms = terms(&entry.text);
         let (text, other) = (terms.words_text(), format!("{} {}", terms.names_text(), terms.stems_text()));
         let place = (*conversation, kind_number(entry.id.kind()));
-        let by = (entry.role.map(|role| role.as_str()), entry.actor.as_deref());
+        let by = (entry.index_role(), entry.actor.as_deref());
         let found_by = found_by(place, by, entry.audience.is_some(), [&text, &other]);
         words_of.extend(found_by.iter().map(|_| *no));
         words.extend(found_by);
@@ -366,7 +366,7 @@ fn put(claim: &Claim, new: Vec<(i64, IndexEntry)>, models: Option<Models>, state
         of(|entry| signed(entry.seq)),
         new.iter().map(|(_, entry)| kind_number(entry.id.kind())).collect::<Vec<_>>(),
         new.iter().map(|(_, entry)| entry.id.to_bytes().to_vec()).collect::<Vec<_>>(),
-        new.iter().map(|(_, entry)| entry.role.map(|role| role.as_str().to_string())).collect::<Vec<_>>(),
+        new.iter().map(|(_, entry)| entry.index_role().map(String::from)).collect::<Vec<_>>(),
         new.iter().map(|(_, entry)| entry.actor.clone()).collect::<Vec<_>>(),
         of(|entry| entry.at.0),
         new.iter().map(|(_, entry)| entry.fallen.map(signed)).collect::<Vec<_>>(),

@@ -124,7 +124,7 @@ impl<'a> Searched<'a> {
             levels(|(.., cap)| signed(*cap)),
             filter.include_superseded,
             some(&filter.actors, String::clone),
-            some(&filter.roles, |role| role.as_str().to_string()),
+            some(&filter.index_roles(), |role| role.to_string()),
             some(&filter.kinds, |kind| kind_number(*kind)),
             filter.after.map(|at| at.0),
             filter.before.map(|at| at.0),
@@ -139,7 +139,7 @@ impl<'a> Searched<'a> {
         });
         let conversations = levels.map(|(no, ..)| scope::conversation(*no)).collect();
         let actors = self.filter.actors.iter().map(|actor| scope::actor(actor)).collect();
-        let roles = self.filter.roles.iter().map(|role| scope::role(role.as_str())).collect();
+        let roles = self.filter.index_roles().into_iter().map(scope::role).collect();
         let kinds = self.filter.kinds.iter().map(|kind| scope::kind(kind_number(*kind))).collect();
         [conversations, actors, roles, kinds]
             .into_iter()

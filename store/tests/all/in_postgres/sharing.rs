@@ -247,7 +247,7 @@ fn a_conversation_that_is_locked_holds_back_no_other() {
     create(&store, &busy, vec![m.created()]);
     create(&store, &free, vec![m.created()]);
     let say = |key: &Key, text: &str| {
-        let action = Action::Append { drafts: vec![m.say(text)], expected_seq: None, idempotency: None };
+        let action = Action::append(vec![m.say(text)]);
         Write { key: key.clone(), action }
     };
     let hex: String = busy.id.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();

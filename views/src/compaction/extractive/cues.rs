@@ -46,9 +46,11 @@ pub(super) enum Group {
     Dismissal,
     /// Takes back what was said before.
     Withdrawal,
+    /// The model names the step that it takes at once.
+    Announcement,
 }
 
-const GROUPS: usize = Group::Withdrawal as usize + 1;
+const GROUPS: usize = Group::Announcement as usize + 1;
 
 /// Groups in the order of their numbers, with their names in [`TABLE`].
 const NAMES: [(Group, &str); GROUPS] = [
@@ -71,6 +73,7 @@ const NAMES: [(Group, &str); GROUPS] = [
     (Group::Total, "Total"),
     (Group::Dismissal, "Dismissal"),
     (Group::Withdrawal, "Withdrawal"),
+    (Group::Announcement, "Announcement"),
 ];
 
 /// Groups with their weights and cues.

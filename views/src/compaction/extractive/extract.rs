@@ -225,6 +225,7 @@ impl<'m> Reading<'m> {
                 && cues.weight(Group::Pending) < 4
                 && said.terms.len() >= 4
                 && !supposes(&said.text)
+                && !self.material.announces(said)
                 && ![Group::Noise, Group::Agreement].iter().any(|group| cues.starts(*group))
                 && ![Group::Request, Group::Deflection, Group::Intent, Group::Dismissal, Group::Proposal]
                     .iter()
@@ -314,7 +315,7 @@ pub(super) fn class_of(material: &Material<'_>, index: usize, said: &ReadSentenc
     if said.text.starts_with("No,") || said.text.starts_with("Nein,") {
         demand = demand.saturating_sub(4);
     }
-    let intends = cues.weight(Group::Intent) > 0;
+    let intends = cues.weight(Group::Intent) > 0 || material.announces(said);
     let dismisses = demands && cues.weight(Group::Dismissal) > 0;
     let remains = remains(said);
     // A model's proposal is a decision once somebody agrees; work that a person declines is one at once.

@@ -41,7 +41,7 @@ struct Standing {
     asked: bool,
     /// The model has neither spoken nor called a tool since.
     announced: bool,
-    /// The model has neither finished anything since nor named another next step.
+    /// The model has neither finished anything since nor named another next step, nor gone on after a call of its own.
     newest_step: bool,
     /// Another message of a person came before the model could reply.
     overtaken: bool,
@@ -99,7 +99,8 @@ impl<'m> Pending<'m> {
                     && last_report.is_none_or(|report| report < index)
                     && first_answer.is_some_and(|answer| answer < index),
                 announced: last_answer == Some(index) && last_call.is_none_or(|turn| turn < spoken.turn),
-                newest_step: last_step.is_none_or(|step| step <= index),
+                newest_step: last_step.is_none_or(|step| step <= index)
+                    && !(whole.leads_to_call(index) && last_answer > Some(index)),
                 overtaken: overtaken.contains(&index) && first_answer.is_some_and(|answer| answer < index),
                 followed: spoken.role == Role::Assistant
                     && last_report.is_some_and(|report| report > index)

@@ -172,6 +172,19 @@ impl<'a> Material<'a> {
         self.spoken[said.spoken].role
     }
 
+    /// Whether a turn of the model leads to a tool call: in it, or before anybody speaks again.
+    pub fn leads_to_call(&self, index: usize) -> bool {
+        let spoken = &self.spoken[index];
+        let end = self.spoken.get(index + 1).map_or(usize::MAX, |next| next.turn);
+        let first = self.calls.partition_point(|call| call.turn < spoken.turn);
+        spoken.role == Role::Assistant && self.calls.get(first).is_some_and(|call| call.turn < end)
+    }
+
+    /// Whether the model names the step that it takes at once: "Now I update src/lexer.rs.", and the call.
+    pub fn announces(&self, said: &ReadSentence) -> bool {
+        said.cues.weight(Group::Announcement) > 2 && self.leads_to_call(said.spoken)
+    }
+
     pub fn sentences(&self, spoken: &Spoken<'_>) -> &[ReadSentence] {
         &self.said[spoken.said.clone()]
     }
@@ -234,7 +247,8 @@ pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Sourc
         match part {
             Part::Text(text) => match role {
                 Role::User => match speech::words(text) {
-                    Ok(words) => push(Source::User, words, &mut out),
+                    Ok(Cow::Borrowed(words)) => push(Source::User, words, &mut out),
+                    Ok(Cow::Owned(words)) => push_owned(Source::User, &words, &mut out),
                     Err(_) => push(Source::Output, text, &mut out),
                 },
                 Role::System => push(Source::User, text, &mut out),
