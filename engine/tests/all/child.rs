@@ -3,6 +3,7 @@
 //! The one test below is the door through which such a process comes in; run without a job it does nothing. This way
 //! needs no second binary to be found, so it works the same under `cargo test` and `cargo nextest`.
 
+use crate::stage::PATIENCE;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -81,7 +82,11 @@ impl Process {
 
     /// Waits for a line with this beginning.
     pub fn wait_for(&self, beginning: &str) {
-        while !self.lines.recv().expect("the child ended too early").starts_with(beginning) {}
+        let next = || match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(error) => panic!("the child never told \"{beginning}\": {error}"),
+        };
+        while !next().starts_with(beginning) {}
     }
 
     /// `kill -9`. Gives what it told and [`Process::wait_for`] has not taken.
