@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// More than any step takes, also on a busy machine. Only a failing test waits this long.
-pub pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder with a store in it. Gone with the test.
 pub struct Stage {
