@@ -268,7 +268,7 @@ impl Operation for GetTurn {
 }
 
 /// Edits a turn in place: a new one supersedes it and is read where it stood; what follows stays. The old turn stays in
-/// the log. Without `role`, the new one has the old one's.
+/// the log. Without `role` or `actor`, the new one has the old one's.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
 pub struct SupersedeTurn {
@@ -319,8 +319,8 @@ fn editing(
 }
 
 /// Edits a turn and branches from there: a fork with everything that is read before the turn, and a new one instead of
-/// it; the fork is the `conversation` of that turn. The conversation itself stays as it is. Without `role`, the new turn
-/// has the old one's.
+/// it; the fork is the `conversation` of that turn. The conversation itself stays as it is. Without `role` or `actor`, the
+/// new turn has the old one's.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
 pub struct EditAndBranch {

@@ -108,7 +108,7 @@ impl Viewer {
             (event.body, event.hidden) = (None, true);
             return event;
         }
-        if self.is_confided_to_others(&event) {
+        if self.is_confided_to_others(&event) || tells_of_private_blocks(&event) {
             (event.body, event.hidden) = (None, true);
             return event;
         }
@@ -171,10 +171,27 @@ impl Viewer {
         }
         let fields = fields(event.text()?);
         // Ids of private calls are not for others either.
-        let is_hidden = |key: &str| matches!(key, "reason" | "reason_for" | "answered");
+        let is_hidden = |key: &str| matches!(key, "reason" | "reason_for" | "answered" | "tool_call_id");
         let rest = fields.iter().filter(|(key, _)| !is_hidden(key));
         Some(object(rest.map(|(key, value)| (&**key, value.to_string()))))
     }
+}
+
+/// Whether this is the imported record of a message that has private blocks.
+fn tells_of_private_blocks(event: &Event) -> bool {
+    #[derive(Deserialize)]
+    struct Given {
+        event: Told,
+    }
+    #[derive(Deserialize)]
+    struct Told {
+        blocks: Raw,
+    }
+    // Most events have none and are not parsed. A turn is shown without them.
+    let has_some = !kind::is_of_turn(&event.kind)
+        && event.text().is_some_and(|text| text.contains("private") || text.contains("\\u"));
+    let given: Option<Given> = if has_some { event.read() } else { None };
+    given.is_some_and(|given| matches!(blocks_without_private(given.event.blocks.get(), true), Cow::Owned(_)))
 }
 
 /// The actors that see all of a turn; `None` if everyone does.

@@ -51,11 +51,10 @@ impl Default for Folds {
 
 impl Observer for Folds {
     fn committed(&self, commit: &Observed<'_>) {
-        for erased in &commit.committed.erased {
-            // Titles and checkpoints may have changed, also those of forks.
-            self.folds.remove(&Key { tenant: commit.key.tenant.clone(), id: erased.conversation });
-        }
-        if commit.deleted {
+        if !commit.committed.erased.is_empty() {
+            // Titles, checkpoints and calls may have changed, also in any fork that inherits the event.
+            self.folds.clear();
+        } else if commit.deleted {
             self.folds.remove(commit.key);
         }
     }

@@ -27,6 +27,7 @@ use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::message;
 use everturn_core::redaction::{Mode, mask_text};
 use everturn_core::turn::{Turn, TurnBody};
+use everturn_core::viewer::is_for_everyone;
 use everturn_core::write::{Action, StateBody, Summarized};
 use everturn_formats::agents::Opened;
 use everturn_formats::jsonl::{self, Item};
@@ -507,10 +508,15 @@ impl ConversationHandle {
             }
             turns.extend(read.into_iter().filter(|turn| turn.place > start));
         }
-        let standing = reading::messages(&turns)?.into_iter();
-        let standing = standing
-            .map(|(index, message)| Turn { message: Some(message.raw().clone()), ..turns[index].clone() });
-        Ok(Some(standing.collect()))
+        let mut standing: BTreeMap<u64, Turn> = BTreeMap::new();
+        let public: Vec<Turn> = turns.iter().filter(|turn| is_for_everyone(turn)).cloned().collect();
+        // Where a private result and a public one answer a call, everyone reads the second.
+        for turns in [public, turns] {
+            standing.extend(reading::messages(&turns)?.into_iter().map(|(index, message)| {
+                (turns[index].place, Turn { message: Some(message.raw().clone()), ..turns[index].clone() })
+            }));
+        }
+        Ok(Some(standing.into_values().collect()))
     }
 
     /// Drafts of what a value has that is not in its conversation: turns after all that are there. One that was exported

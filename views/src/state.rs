@@ -22,7 +22,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Version of [`State`] and of a stored [`Fold`]; a fold of another version is rebuilt from the log.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Maximum number of turns in [`State::recent_turn_ids`].
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Maximum number of pins of one conversation.
@@ -214,7 +214,7 @@ pub struct AbandonedBody {
     /// Reason given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Actors that may read the reason, where the call is private; absent if everyone may.
+    /// Actors that may read id and reason, where the call is private; absent if everyone may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason_for: Option<Vec<String>>,
 }
@@ -298,6 +298,8 @@ impl Fold {
         match event.kind.as_str() {
             kind::CREATED | kind::UPDATED => self.settings(event),
             kind::FORKED => {
+                // It has all settings of the fork, so what it does not name is not set.
+                self.prompt = None;
                 self.settings(event);
                 // A turn that was open in the parent is never finished in the fork.
                 self.open.clear();

@@ -59,6 +59,14 @@ impl Family {
         }
     }
 
+    /// About how many tokens of the default family this many of this one are.
+    pub fn in_default(self, tokens: u64) -> u64 {
+        match self {
+            Family::O200k | Family::Cl100k => tokens,
+            Family::Estimate => tokens.saturating_mul(5) / 7,
+        }
+    }
+
     /// Number of tokens of a text.
     pub fn count(self, text: &str) -> u64 {
         match self {

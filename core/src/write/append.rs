@@ -62,7 +62,9 @@ pub(super) fn append(
     // A call that no longer waits does not hold compaction back.
     let ends_wait = |kind: &str| matches!(kind, kind::TOOL_ABANDONED | kind::APPROVAL_RESOLVED);
     let grows = |kind: &str| kind::begins_turn(kind) || !kind::RESERVED.contains(&kind) && !ends_wait(kind);
-    if events.iter().any(|event| grows(&event.kind)) {
+    // What begins as an import was accepted elsewhere; its budget holds from then on.
+    let is_carried_on = events[0].seq == 1 && events.iter().any(|event| event.kind == kind::IMPORT_FINISHED);
+    if !is_carried_on && events.iter().any(|event| grows(&event.kind)) {
         check_budget(&conversation, &changes, lookup)?;
     }
     Ok(Append::new(conversation, events, changes))

@@ -256,24 +256,38 @@ impl Erasing<'_> {
             }
         }
         erasure.folds = folds.into_values().collect();
+        // A fork may have the checkpoint from where it began.
+        let mut family: Vec<u64> = unsummarized.iter().copied().collect();
+        while let Some(conversation) = family.pop() {
+            let forks = self.lookup.forks(conversation)?.into_iter().map(|fork| fork.conversation);
+            family.extend(forks.filter(|fork| unsummarized.insert(*fork)));
+        }
         for conversation in unsummarized {
-            erasure.checkpoints.push((conversation, self.checkpoint(conversation)?));
+            erasure.checkpoints.push((conversation, self.checkpoint(conversation, u64::MAX)?));
         }
         erasure.released = super::delete::released(hashes, self.lookup)?;
         Ok(erasure)
     }
 
-    /// The checkpoint in force according to the remaining events of a conversation.
-    fn checkpoint(&self, conversation: u64) -> Result<Option<CheckpointRef>, Error> {
+    /// The checkpoint in force at a `seq`, according to the remaining events of a conversation.
+    fn checkpoint(&self, conversation: u64, through: u64) -> Result<Option<CheckpointRef>, Error> {
         let (mut checkpoint, mut budget) = (None, None);
-        for row in self.lookup.summaries(conversation, 0..=u64::MAX)? {
+        for row in self.lookup.summaries(conversation, 0..=through)? {
             let at = EventRef { conversation, seq: row.seq };
             if self.bodies.contains_key(&at) {
                 continue;
             }
             let Some(event) = self.lookup.event(at)? else { continue };
             if kind::is_settings(&event.kind) {
-                checkpoint = event.read::<Settings>().and_then(|set| set.checkpoint).or(checkpoint);
+                let Some(settings) = event.read::<Settings>() else { continue };
+                let parent = match settings.parent {
+                    Some(parent) => self.lookup.number(parent.conversation)?.zip(Some(parent.at_seq)),
+                    None => None,
+                };
+                checkpoint = match parent {
+                    Some((parent, at_seq)) => self.checkpoint(parent, at_seq)?,
+                    None => settings.checkpoint.or(checkpoint),
+                };
             } else {
                 fold::move_view(&event, &mut checkpoint, &mut budget);
             }

@@ -285,6 +285,20 @@ impl ConversationHandle {
         Ok(write::usage(conversation, fallen))
     }
 
+    /// Refuses a change after which the view of this conversation is over its budget.
+    pub(super) fn check_view(&self, changed: &Conversation) -> Result<(), Error> {
+        let (start, policy) = (changed.view_start().0, changed.limits());
+        let all = self.view_turns(start)?;
+        let usage = retained(changed, start, &standing(&all, start));
+        match policy.exceeded(&usage) {
+            Some(_) => Err(Error::too_large(
+                "budget.exceeded",
+                format!("{}; raise the limit first", policy.over(&usage)),
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn view_turns(&self, after: u64) -> Result<Vec<Turn>, Error> {
         let mut turns: Vec<Turn> = Vec::new();
         let query = TurnQuery { after: Some(after), whole_log: true, ..TurnQuery::default() };

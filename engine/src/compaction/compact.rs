@@ -388,7 +388,7 @@ impl ConversationCompaction<'_> {
     }
 
     /// Reverts the last compaction: the checkpoint before it is in force again. Nothing is removed; the revert is an
-    /// event too.
+    /// event too. Refused if the turns that it brings back are over the conversation's budget.
     pub fn revert(&self) -> Result<Conversation, Error> {
         let key = self.0.key();
         let conversation = self.0.shared().journal.index.conversation(key)?;
@@ -396,12 +396,22 @@ impl ConversationCompaction<'_> {
             let text = format!("{} has no compaction to revert", self.0.id());
             return Err(Error::invalid("compaction.none", text));
         };
-        let body = self.0.event_at(current.seq)?.and_then(|event| event.read::<CompactionBody>());
-        let body = body.ok_or_else(|| {
+        let body = |at: CheckpointRef| -> Result<Option<CompactionBody>, Error> {
+            Ok(self.0.event_at(at.seq)?.and_then(|event| event.read::<CompactionBody>()))
+        };
+        let body_of_current = body(current)?.ok_or_else(|| {
             let text = format!("the compaction at seq {} was erased; `compact` makes a new one", current.seq);
             Error::invalid("compaction.erased", text)
         })?;
-        self.0.restore_checkpoint(current, body.previous)?;
+        let mut restores = body_of_current.previous;
+        // One that was made anew after an edit replaced one that covers as much or more, with the words before the edit.
+        while let Some(replaced) = restores.filter(|before| before.through_seq >= current.through_seq) {
+            restores = body(replaced)?.and_then(|body| body.previous);
+        }
+        let mut reverted = conversation;
+        reverted.set_checkpoint(restores);
+        self.0.check_view(&reverted)?;
+        self.0.restore_checkpoint(current, restores)?;
         self.0.shared().journal.index.conversation(key)
     }
 
@@ -497,9 +507,14 @@ impl ConversationHandle {
         let mut policy = unsummarized.conversation.compaction();
         if policy.strategy == Strategy::Threshold {
             let fold = self.shared().fold(self.key(), unsummarized.conversation.head.seq)?;
-            // The limit is one of the whole prompt; turns and checkpoint have what is left of it.
-            let fixed = self.fixed_tokens(&fold)?;
-            policy.input_limit = policy.input_limit.map(|limit| limit.saturating_sub(fixed));
+            let receipt = self.last_receipt(&fold)?;
+            // The limit is one of the whole prompt, in tokens of the model that reads it; turns and checkpoint have what is
+            // left of it.
+            let fixed = self.fixed_tokens(receipt.as_ref())?;
+            let family = receipt.map_or(Family::default(), |receipt| receipt.family());
+            policy.reserved_tokens = family.in_default(policy.reserved_tokens);
+            policy.input_limit =
+                policy.input_limit.map(|limit| family.in_default(limit).saturating_sub(fixed));
         }
         if unsummarized.is_short(&policy) {
             return Ok(None);
@@ -672,7 +687,7 @@ impl ConversationHandle {
         restores: Option<CheckpointRef>,
     ) -> Result<(), Error> {
         let from_seq = restores.map_or(1, |at| at.through_seq + 1);
-        let turns = current.turns_before - restores.map_or(0, |at| at.turns_before);
+        let turns = current.turns_before.saturating_sub(restores.map_or(0, |at| at.turns_before));
         let revert = CompactionBody {
             checkpoint: None,
             covers: Covers { from_seq, to_seq: current.through_seq, turns },

@@ -97,13 +97,25 @@ pub struct Context {
 }
 
 impl Context {
-    /// Refuses a context that has nothing to reply to.
+    /// Refuses a context that has nothing to reply to, or ends with a call: no provider takes that.
     pub fn check_asks(&self) -> Result<(), Error> {
         let said = |block: &Block| matches!(block.section, Section::Tail | Section::Input);
         if self.is_empty || !self.included.iter().any(said) {
-            Err(provider::nothing_to_reply_to())
-        } else {
-            Ok(())
+            return Err(provider::nothing_to_reply_to());
+        }
+        let last = self.messages.last().and_then(Raw::read::<Value>);
+        let pairs = pairing::pair(&last);
+        match pairs.calls.iter().find(|call| call.result.is_none()) {
+            Some(call) => Err(Error::conflict(
+                "generate.call_waits",
+                format!(
+                    "the conversation ends with the call {} of {}, which has no result yet; append its result, give it up \
+                     (`abandon-call`), or say something that the model is to answer",
+                    call.id.unwrap_or("without an id"),
+                    call.name
+                ),
+            )),
+            None => Ok(()),
         }
     }
 

@@ -92,6 +92,16 @@ pub struct Policy {
     pub recall: Option<super::RecallRequest>,
 }
 
+impl Receipt {
+    /// The tokenizer that its tokens are counted with.
+    pub(crate) fn family(&self) -> Family {
+        [Family::O200k, Family::Cl100k, Family::Estimate]
+            .into_iter()
+            .find(|family| family.as_str() == self.tokenizer)
+            .unwrap_or_default()
+    }
+}
+
 impl ConversationContexts<'_> {
     /// Records that a context was used for a model call, and its projection, in one commit. Texts supplied by the caller are stored once, whatever the
     /// number of calls.
@@ -233,16 +243,22 @@ impl ConversationHandle {
         Ok(())
     }
 
+    /// The receipt of the last recorded call.
+    pub(crate) fn last_receipt(&self, fold: &Fold) -> Result<Option<Receipt>, Error> {
+        let receipt = fold.receipt.map(|seq| self.event_at(seq)).transpose()?.flatten();
+        Ok(receipt.and_then(|event| event.read::<Receipt>()))
+    }
+
     /// Tokens of a prompt beside the conversation: the system prompt, and the instructions and tools of the last recorded
     /// call.
-    pub(crate) fn fixed_tokens(&self, fold: &Fold) -> Result<u64, Error> {
+    pub(crate) fn fixed_tokens(&self, receipt: Option<&Receipt>) -> Result<u64, Error> {
         let family = Family::default();
         let prompt = self.state().system_prompt(None)?;
         let prompt = prompt.map_or(0, |prompt| family.count(&prompt.content) + PART_TOKENS);
-        let receipt = fold.receipt.map(|seq| self.event_at(seq)).transpose()?.flatten();
-        let Some(receipt) = receipt.and_then(|event| event.read::<Receipt>()) else { return Ok(prompt) };
+        let Some(receipt) = receipt else { return Ok(prompt) };
         let is_given = |block: &&Block| block.section == Section::System && block.source == Source::Given;
         let instructions: u64 = receipt.blocks.iter().filter(is_given).map(|block| block.tokens).sum();
+        let instructions = receipt.family().in_default(instructions);
         // A text that was erased costs nothing.
         let texts = receipt.tools.iter().filter_map(|sha256| self.given_text(*sha256).ok());
         let tools: u64 = texts.map(|tool| family.count(&tool) + PART_TOKENS).sum();

@@ -21,6 +21,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Age of changes that are looked at when a process begins.
+const LOOK_BACK_S: u64 = 30 * 24 * 60 * 60;
+
 /// Conversations in which something may become due.
 #[derive(Default)]
 pub struct Deadlines {
@@ -102,17 +105,25 @@ fn settle_shared(shared: &Arc<Shared>, leases: &dyn Elsewhere) -> Result<Settled
     Ok(all)
 }
 
-/// Finds the conversations whose policy sets a deadline.
+/// Finds the conversations of earlier processes in which something may become due: those whose policy sets a deadline, and
+/// those that changed lately, where an approval may wait.
 fn search(shared: &Shared) -> Result<(), Error> {
     let index = &shared.journal.index;
+    let lately = Timestamp(shared.now().0.saturating_sub_unsigned(LOOK_BACK_S * 1_000_000));
+    let may_be_due = |conversation: &&Conversation| {
+        conversation.abandon_tools_after_s().is_some()
+            || conversation.state == Lifecycle::Active && conversation.updated >= lately
+    };
     for tenant in index.tenants()? {
         let mut query = ConversationQuery { limit: PAGE_ENTRIES_MAX, ..ConversationQuery::default() };
         loop {
             let page = index.conversations(&tenant, &query)?;
             let Some(last) = page.last() else { break };
             query.after = Some(query.order.position(last));
-            let due = page.iter().filter(|conversation| conversation.abandon_tools_after_s().is_some());
-            let keys = due.map(|conversation| Key { tenant: tenant.clone(), id: conversation.id });
+            let keys = page
+                .iter()
+                .filter(may_be_due)
+                .map(|conversation| Key { tenant: tenant.clone(), id: conversation.id });
             shared.deadlines.watched.lock().extend(keys);
         }
     }
@@ -213,7 +224,7 @@ impl ConversationHandle {
         reason: Option<&str>,
     ) -> Result<Vec<everturn_core::event::Event>, Error> {
         let draft = |tool: &Tool| {
-            // Everyone reads this event, so a private call is named by its id only, and the reason is for its actors.
+            // Everyone reads this event, so the id and the reason of a private call are for its actors.
             let turn =
                 tool.turn.map(|turn| self.shared().journal.index.turn_in(self.key(), turn)).transpose()?;
             let is_public = tool.id.is_none() || turn.as_ref().is_none_or(is_for_everyone);
@@ -221,7 +232,7 @@ impl ConversationHandle {
                 tool_call_id: tool.id.clone(),
                 tool_name: is_public.then(|| tool.name.clone()),
                 reason: reason.map(str::to_string),
-                reason_for: turn.as_ref().and_then(audience_of).filter(|_| reason.is_some()),
+                reason_for: turn.as_ref().and_then(audience_of),
             };
             let draft = self.shared().draft(kind::TOOL_ABANDONED, &body)?;
             let draft = Draft { turn: tool.turn, actor: actor.clone(), ..draft };

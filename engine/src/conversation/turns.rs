@@ -72,7 +72,7 @@ impl ConversationHandle {
     pub fn supersede(&self, turn: TurnId, mut with: NewTurn) -> Commit<Appended> {
         let mut place = None;
         let appended = self.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
-            place = Some(self.inherit_visibility(turn, &mut with)?);
+            place = Some(self.inherit(turn, &mut with)?);
             self.shared().ingest(conversation, with, DraftKind::Whole, ingested)?;
             let by = last_turn(ingested)?;
             self.replace(turn, by, ingested)
@@ -94,7 +94,7 @@ impl ConversationHandle {
         turn: TurnId,
         mut with: NewTurn,
     ) -> Result<(ConversationHandle, Appended), Error> {
-        let place = self.inherit_visibility(turn, &mut with)?;
+        let place = self.inherit(turn, &mut with)?;
         for _ in 1..BRANCH_TRIES {
             match self.branch(place, with.clone()) {
                 // Something that was read before is not copied after its erasure.
@@ -185,13 +185,17 @@ impl ConversationHandle {
         Ok(edits)
     }
 
-    /// Makes the edit of a private turn private, unless it says otherwise. Returns the place of the turn.
-    fn inherit_visibility(&self, turn: TurnId, with: &mut NewTurn) -> Result<u64, Error> {
+    /// Gives an edit the actor of the old turn, and makes that of a private turn private, unless it says otherwise. Whoever may
+    /// not act as that actor edits a public turn in its own name. Returns the place of the turn.
+    fn inherit(&self, turn: TurnId, with: &mut NewTurn) -> Result<u64, Error> {
         let old = self.visible_turn(turn)?;
+        let mut stays_private = false;
         if with.visibility.is_none() && with.audience.is_empty() && old.visibility == Visibility::Private {
             (with.visibility, with.audience) = (Some(Visibility::Private), old.audience);
-            with.actor = with.actor.take().or(old.actor);
+            stays_private = true;
         }
+        let may_act = |actor: &String| stays_private || self.tenant.caller().check(actor).is_ok();
+        with.actor = with.actor.take().or(old.actor.filter(may_act));
         Ok(old.place)
     }
 

@@ -3,7 +3,8 @@
 use crate::compacting::{by_hand, policy, talk};
 use crate::importing::Claude;
 use crate::stage::{Short, Stage, Still, memory, refused};
-use everturn::{ContextOptions, Format, ImportOptions, Lifecycle, NewTurn, Options, Swept, Tenant};
+use everturn::{Caller, ContextOptions, Format, ImportOptions, Lifecycle, NewTurn, Options, Swept, Tenant};
+use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
 use everturn_formats::provider::Provider;
 use everturn_views::state::ToolBody;
@@ -440,4 +441,25 @@ fn real_sessions_have_nothing_pending_and_can_be_compacted() {
             }
         }
     }
+}
+
+/// Others learn neither the reason nor the id of a private call that was given up, from the log or from a session file.
+#[test]
+fn a_private_call_is_given_up_without_a_word_to_others() {
+    on_both(|scope| {
+        let id = scope.begin();
+        scope.say(id, NewTurn::user("Q"));
+        let private = NewTurn { visibility: Some(Visibility::Private), ..calling(&["canary"]).by("ann") };
+        scope.say(id, private);
+        scope.conversation(id).state().abandon_tool("canary", None, Some("canary too")).unwrap();
+        let carl = scope.called_by(Caller::default().acting_as(vec!["carl".into()]).unwrap());
+        let events = carl.conversation(id).log().read(0, 100).unwrap();
+        assert!(!format!("{events:?}").contains("canary"), "{events:?}");
+        // Nobody knows who reads the file.
+        let mut file = Vec::new();
+        scope.conversation(id).export(Format::Session, &mut file, &mut |_| {}).unwrap();
+        let file = String::from_utf8(file).unwrap();
+        assert!(!file.contains("canary"), "{file}");
+        assert_eq!(pending(scope, id), Vec::<String>::new());
+    });
 }

@@ -212,3 +212,18 @@ fn only_a_deadline_that_has_passed_lets_an_approval_expire() {
         resolve(&scope, id, Approval::Expired, "bob").unwrap();
     }
 }
+
+/// Nobody was there when the deadline passed: the next process has it recorded, without an append.
+#[test]
+fn what_an_earlier_process_asked_is_expired_by_the_sweeper_of_the_next() {
+    let (clock, stage) = (Still::new(3), Stage::new());
+    let store = stage.open_with(clock.options());
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    request(&scope, id, ask("a1", Some(START.plus_s(60)))).unwrap();
+    drop((scope, store));
+    clock.advance_s(61);
+    let store = stage.open_with(clock.options());
+    assert_eq!(store.sweep().unwrap(), Swept { approvals: 1, ..Swept::default() });
+    assert!(store.tenant("acme").unwrap().kinds(id).contains(&"approval.resolved".to_string()));
+}

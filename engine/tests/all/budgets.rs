@@ -310,6 +310,32 @@ fn the_transcript_value_holds_the_caps_and_tells_the_budget() {
     }
 }
 
+/// The limit is one of the model that reads the prompt: a prompt for one whose tokens are estimated used to pass it by a
+/// third.
+#[test]
+fn the_threshold_is_counted_as_the_last_prompt_was() {
+    for (model, is_due) in [("gpt-4.1", false), ("claude-x", true)] {
+        let stage = Stage::new();
+        let store = stage.open();
+        let scope = store.tenant("acme").unwrap();
+        let threshold =
+            json!({"strategy": "threshold", "input_limit": 12_000, "reserved_tokens": 2_000, "keep_last": 1});
+        let id = scope.begin_with(policy("compaction", threshold)).id;
+        let turn = "These are some words about nothing in particular. ".repeat(50);
+        for _ in 0..16 {
+            scope.say(id, NewTurn::user(&turn));
+        }
+        let options = ContextOptions { model: Some(model.into()), ..ContextOptions::new(50_000) };
+        let context = scope.conversation(id).contexts().build(&options).unwrap();
+        assert_eq!(context.tokens.used > 10_000, is_due, "{}", context.tokens.used);
+        scope.conversation(id).contexts().record(&context).unwrap();
+        drop((scope, store));
+        let store = stage.open_with(quiet());
+        let after = store.tenant("acme").unwrap().conversation(id).get().unwrap();
+        assert_eq!(after.checkpoint.is_some(), is_due, "{model}");
+    }
+}
+
 /// A prompt of 12,600 tokens used to pass a trigger of 10,000, because only turns were counted.
 #[test]
 fn the_threshold_counts_the_system_prompt_and_the_tools() {

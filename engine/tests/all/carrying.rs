@@ -7,11 +7,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn::model::Provider;
 use everturn::{
-    Caller, Change, CompactOptions, ContextOptions, Everturn, HistoryQuery, ListQuery, NewConversation,
-    NewStream, NewTurn, Tenant,
+    Caller, Change, CompactOptions, ContextOptions, Everturn, Format, HistoryQuery, ListQuery,
+    NewConversation, NewStream, NewTurn, Tenant,
 };
 use everturn_core::approval::ApprovalBody;
 use everturn_core::conversation::{Retention, Settings};
+use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Turn};
@@ -776,5 +777,108 @@ fn halves_of_tool_calls_are_no_turns_and_take_no_room() {
         let receipt = scope.conversation(id).contexts().record(&context).unwrap();
         let again = scope.conversation(id).contexts().replay_at(receipt.seq).unwrap();
         assert_eq!(again.prefix_hash, context.prefix_hash);
+    }
+}
+
+/// A revert leaves an earlier checkpoint in force; its lists used to stay behind.
+#[test]
+fn a_checkpoint_that_a_revert_put_in_force_is_carried_whole() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let chat = scope.conversation(id);
+    for n in 0..6 {
+        scope.say(id, NewTurn::user(&format!("Step {n}: you must never touch the database number {n}.")));
+        scope.say(id, NewTurn::assistant(&format!("I found that redis answers in 400 ms on host-{n}.")));
+    }
+    for keep_last in [8, 2] {
+        let options = CompactOptions { keep_last: Some(keep_last), ..CompactOptions::default() };
+        chat.compaction().compact(options).unwrap();
+    }
+    chat.compaction().revert().unwrap();
+    assert!(prompts(&scope, id)[0].contains("never touch the database number 0"));
+    carried_on(&scope, id);
+}
+
+/// The budget of a conversation used to refuse the conversation's own value.
+#[test]
+fn a_value_is_not_refused_by_its_own_budget() {
+    for limits in [json!({"max_events": 12}), json!({"max_messages": 6}), json!({"max_bytes": 700})] {
+        let (_store, scope) = memory();
+        let mut budget = limits;
+        budget["recovery"] = "reject".into();
+        let id = scope.begin_with(policy("budget", budget)).id;
+        while scope.try_say(id, NewTurn::user("about the harbour and the trains to it")).is_ok() {}
+        carried_on(&scope, id);
+        let (_other, elsewhere) = memory();
+        elsewhere.import(scope.conversation(id).transcript().unwrap().as_bytes(), &mut |_| {}).unwrap();
+        refused(elsewhere.try_say(id, NewTurn::user("one more about the harbour")), "budget.exceeded", "");
+    }
+}
+
+/// A call with a private result and a public one reads with the second, also after an edit of something else.
+#[test]
+fn a_public_result_beside_a_private_one_is_carried() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let question = scope.say(id, NewTurn::user("Q"));
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [
+        {"id": "k1", "type": "function", "function": {"name": "run", "arguments": "{}"}}]});
+    scope.say(id, NewTurn::message(call.to_string()));
+    let result = |text: &str| json!({"role": "tool", "tool_call_id": "k1", "content": text}).to_string();
+    scope.say(
+        id,
+        NewTurn { visibility: Some(Visibility::Private), ..NewTurn::message(result("for ana")).by("ana") },
+    );
+    scope.say(id, NewTurn::message(result("for everyone")));
+    scope.say(id, NewTurn::user("thanks"));
+    scope.conversation(id).supersede(question.id, NewTurn::user("Q edited")).wait().unwrap();
+    assert!(value(&scope, id)["messages"].to_string().contains("for everyone"));
+    let (_other, elsewhere) = memory();
+    elsewhere.import(scope.conversation(id).transcript().unwrap().as_bytes(), &mut |_| {}).unwrap();
+    let everyone = |scope: &Tenant| {
+        let context = scope.conversation(id).contexts().build(&ContextOptions::new(10_000)).unwrap();
+        json!(context.messages).to_string()
+    };
+    assert!(everyone(&scope).contains("for everyone"));
+    assert_eq!(everyone(&elsewhere), everyone(&scope));
+}
+
+/// The event of a turn that is covered or edited is a record elsewhere; its private blocks are no more for everyone there
+/// than they were here.
+#[test]
+fn private_blocks_of_covered_and_edited_turns_stay_private() {
+    let carl = |scope: &Tenant| scope.called_by(Caller::default().acting_as(vec!["carl".into()]).unwrap());
+    for edits in [true, false] {
+        let (_store, scope) = memory();
+        let id = scope.begin();
+        let said = json!({"role": "user", "content": [{"type": "text", "text": "aloud"},
+            {"type": "text", "text": "canary", "visibility": "private"}]});
+        let turn = scope.say(id, NewTurn::message(said.to_string()).by("ann"));
+        for n in 0..6 {
+            scope.say(id, NewTurn::user(&format!("question {n} about the harbour and its many ships")));
+        }
+        let chat = scope.conversation(id);
+        match edits {
+            true => drop(chat.supersede(turn.id, NewTurn::user("edited")).wait().unwrap()),
+            false => {
+                let options = CompactOptions { keep_last: Some(2), ..CompactOptions::default() };
+                chat.compaction().compact(options).unwrap();
+            }
+        }
+        let ours = chat.transcript().unwrap();
+        assert!(ours.contains("canary"));
+        let (_other, elsewhere) = memory();
+        elsewhere.import(ours.as_bytes(), &mut |_| {}).unwrap();
+        for scope in [&scope, &elsewhere] {
+            let chat = carl(scope).conversation(id);
+            let events = chat.log().read(0, 100).unwrap();
+            let mut read = format!("{} {events:?}", chat.transcript().unwrap());
+            for format in [Format::Jsonl, Format::Session, Format::Html] {
+                let mut out = Vec::new();
+                chat.export(format, &mut out, &mut |_| {}).unwrap();
+                read += &String::from_utf8(out).unwrap();
+            }
+            assert!(!read.contains("canary"), "{read}");
+        }
     }
 }

@@ -618,3 +618,38 @@ fn large_turns_are_read_in_part_and_counted_in_full() {
         assert!(text.contains(file), "{file}: {text}");
     }
 }
+
+/// A checkpoint that was made anew after an edit covers less than the one before; a revert used to panic there, and to put
+/// the words before the edit in force.
+#[test]
+fn a_revert_takes_back_a_compaction_and_not_what_an_edit_made_of_it() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    talk(&scope, id, 10);
+    let chat = scope.conversation(id);
+    chat.compaction().compact(by_hand(2)).unwrap();
+    let covered = scope.turns(id)[5].id;
+    let call = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "k", "name": "run", "input": {}}]});
+    chat.supersede(covered, NewTurn::message(call.to_string())).wait().unwrap();
+    let anew = chat.compaction().compact(by_hand(2)).unwrap();
+    assert!(anew.covers.to_seq < 9);
+    let reverted = chat.compaction().revert().unwrap();
+    assert_eq!(reverted.checkpoint, None);
+    assert_eq!(chat.state().read().unwrap().checkpoint, None);
+    chat.log().verify(None).unwrap();
+}
+
+/// What a revert brings back must fit the budget, as everything that the conversation shows.
+#[test]
+fn a_revert_over_the_budget_is_refused() {
+    let (_store, scope) = memory();
+    let id = scope.begin_with(policy("budget", json!({"max_messages": 8, "recovery": "reject"}))).id;
+    talk(&scope, id, 8);
+    let chat = scope.conversation(id);
+    chat.compaction().compact(by_hand(2)).unwrap();
+    assert!(chat.compaction().revert().is_ok());
+    chat.compaction().compact(by_hand(2)).unwrap();
+    talk(&scope, id, 5);
+    refused(chat.compaction().revert(), "budget.exceeded", "max_messages is 8, this would make it 13");
+    assert!(chat.get().unwrap().checkpoint.is_some());
+}

@@ -5,10 +5,10 @@ use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, quiet, refused, turns_of, words};
 use everturn::model::Provider;
 use everturn::{
-    CompactOptions, Context, ContextOptions, Everturn, Format, HistoryQuery, NewTurn, Order, RecallOptions,
-    RecallRequest, Tenant,
+    Caller, CompactOptions, Context, ContextOptions, Everturn, Format, HistoryQuery, NewTurn, Order,
+    RecallOptions, RecallRequest, Tenant,
 };
-use everturn_core::conversation::{Retention, Settings};
+use everturn_core::conversation::{Retention, Settings, SystemPrompt};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
@@ -393,5 +393,49 @@ fn whatever_is_edited_the_prompt_is_valid_and_in_reading_order() {
         for (seq, was) in receipts {
             assert_eq!(prompt(&chat.contexts().replay_at(seq).unwrap()), was);
         }
+    }
+}
+
+/// Only the command line used to keep the author of an edited turn.
+#[test]
+fn an_edit_is_by_the_author_of_the_turn_unless_it_names_another() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.say(id, NewTurn::user("Q").by("ana"));
+    let by = |scope: &Tenant, new: NewTurn| {
+        let (_, branched) = scope.conversation(id).edit_and_branch(turn.id, new).unwrap();
+        branched.turns[0].actor.clone()
+    };
+    assert_eq!(by(&scope, NewTurn::user("Q1")).as_deref(), Some("ana"));
+    assert_eq!(by(&scope, NewTurn::user("Q1").by("ben")).as_deref(), Some("ben"));
+    // Whoever may not act as the author speaks for itself.
+    let carl = scope.called_by(Caller::default().acting_as(vec!["carl".into()]).unwrap());
+    assert_eq!(by(&carl, NewTurn::user("Q1")).as_deref(), Some("carl"));
+    assert_eq!(edit(&scope, id, turn.id, "Q2").actor.as_deref(), Some("ana"));
+}
+
+/// A fork from before the system prompt was cleared had it in its prompts, and nowhere else.
+#[test]
+fn a_fork_has_the_system_prompt_that_its_settings_have() {
+    let (_store, scope) = memory();
+    let id = scope
+        .begin_with(Settings {
+            system_prompt: Some(Some(SystemPrompt::new("The old prompt.".into()))),
+            ..Settings::default()
+        })
+        .id;
+    let turn = scope.say(id, NewTurn::user("Q"));
+    let before = scope.conversation(id).get().unwrap().head.seq;
+    let cleared = Settings { system_prompt: Some(None), ..Settings::default() };
+    scope.conversation(id).update(cleared).wait().unwrap();
+    let chat = scope.conversation(id);
+    let forks = [
+        chat.fork(before).wait().unwrap().id(),
+        chat.edit_and_branch(turn.id, NewTurn::user("other")).unwrap().0.id(),
+    ];
+    for fork in forks {
+        let context = scope.conversation(fork).contexts().build(&ContextOptions::new(1000)).unwrap();
+        assert_eq!(context.system, None);
+        assert!(scope.conversation(fork).get().unwrap().system_prompt.is_none());
     }
 }

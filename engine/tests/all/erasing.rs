@@ -4,7 +4,7 @@ use crate::compacting::by_hand;
 use crate::importing::Claude;
 use crate::stage::{Short, Stage, memory, refused};
 use base64::Engine;
-use everturn::{ContextOptions, NewStream, NewTurn, Options, Tenant};
+use everturn::{ContextOptions, ForkOptions, NewStream, NewTurn, Options, Tenant};
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -303,4 +303,52 @@ fn a_masked_secret_never_reaches_a_file_in_any_way_a_turn_can_come() {
     assert_eq!(scope.turn(left).unwrap().status, Status::Interrupted);
     assert_eq!(stage.files_with(&secret()), NOWHERE);
     assert_ne!(stage.files_with("‹secret:aws_access_key:"), NOWHERE);
+}
+
+/// A fork has the checkpoint of where it began. When that is erased, all its views go back to what is left: its transcript
+/// value used to begin after turns that were in no summary.
+#[test]
+fn a_fork_whose_checkpoint_was_erased_reads_the_same_everywhere() {
+    let stage = Stage::new();
+    let stored = stage.open();
+    for scope in [memory().1, stored.tenant("acme").unwrap()] {
+        let id = scope.begin();
+        around(&scope, id, "word");
+        let chat = scope.conversation(id);
+        chat.compaction().compact(by_hand(12)).unwrap();
+        let older = chat.get().unwrap().checkpoint;
+        chat.compaction().compact(by_hand(3)).unwrap();
+        let fork = chat.fork(ForkOptions::default()).wait().unwrap().id();
+        let nested = scope.conversation(fork).fork(ForkOptions::default()).wait().unwrap().id();
+        let erased = scope.turns(id)[12].id;
+        chat.erase(erased, None, "asked for").wait().unwrap();
+        for fork in [fork, nested].map(|fork| scope.conversation(fork)) {
+            assert_eq!(fork.get().unwrap().checkpoint, older);
+            assert_eq!(fork.state().read().unwrap().summarized_through, older.map(|at| at.through));
+            let value: serde_json::Value = serde_json::from_str(&fork.transcript().unwrap()).unwrap();
+            let messages = value["messages"].to_string();
+            for n in (8..20).filter(|n| *n != 12) {
+                assert!(messages.contains(&format!("word {n} ")), "{n}: {messages}");
+            }
+            fork.log().verify(None).unwrap();
+        }
+        assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
+    }
+}
+
+/// What a fork calls pending does not depend on when somebody looked.
+#[test]
+fn a_call_that_was_erased_waits_in_no_fork() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("Q"));
+    let call = serde_json::json!({"role": "assistant", "content": [
+        {"type": "tool_use", "id": "k1", "name": "run", "input": {}}]});
+    let turn = scope.say(id, NewTurn::message(call.to_string())).id;
+    let fork = scope.conversation(id).fork(ForkOptions::default()).wait().unwrap().id();
+    scope.say(fork, NewTurn::user("in the fork"));
+    let pending = |id| scope.conversation(id).state().read().unwrap().pending_tools.len();
+    assert_eq!(pending(fork), 1);
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
+    assert_eq!((pending(id), pending(fork)), (0, 0));
 }

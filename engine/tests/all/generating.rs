@@ -239,6 +239,31 @@ fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_se
     }
 }
 
+/// A prompt that ends with a call is refused by every provider, so it is not sent.
+#[test]
+fn a_model_is_not_asked_while_the_last_call_waits() {
+    for kind in [Kind::OpenaiChat, Kind::OpenaiResponses, Kind::Anthropic] {
+        let server = ScriptedServer::start(vec![vec![match kind {
+            Kind::OpenaiChat => says("done"),
+            Kind::OpenaiResponses => stream(&responses()),
+            Kind::Anthropic => stream(&ANTHROPIC),
+        }]]);
+        let (_store, scope, id) = asking(&server, kind);
+        scope.say(id, NewTurn::user("what is here?"));
+        let call = r#"{"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"ls","input":{}}]}"#;
+        scope.say(id, NewTurn::message(call));
+        let head = scope.head(id);
+        refused(
+            generate(&scope, id, GenerateOptions::default()),
+            "generate.call_waits",
+            "the call c1 of ls, which has no result yet",
+        );
+        assert_eq!(scope.head(id), head, "and nothing is written");
+        scope.conversation(id).state().abandon_tool("c1", None, None).unwrap();
+        generate(&scope, id, GenerateOptions::default()).unwrap();
+    }
+}
+
 #[test]
 fn results_are_handed_back_and_the_next_prompt_has_the_answer_as_it_came() {
     for kind in [Kind::OpenaiChat, Kind::OpenaiResponses, Kind::Anthropic] {

@@ -6,11 +6,12 @@ use super::{About, Document, Out, is_said, time, title};
 use crate::session::{Fields, New, line};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Lifecycle};
-use everturn_core::event::{Event, Visibility, kind};
+use everturn_core::event::{Event, kind};
 use everturn_core::json::Raw;
 use everturn_core::message::{Part, block};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
+use everturn_core::viewer::Viewer;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -276,9 +277,9 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let name = event.kind.strip_prefix(IMPORTED).unwrap_or(&event.kind);
         let is_ours = kind::RESERVED.contains(&event.kind.as_str())
             || matches!(event.kind.as_str(), kind::IMPORT_FINISHED | kind::ASSET_ADDED);
-        let Some(text) = event.text().filter(|_| !is_ours && event.visibility != Visibility::Private) else {
-            return Ok(());
-        };
+        // A line cannot say that it is not for everyone.
+        let is_for_everyone = || !Viewer::everyone().event(event.clone()).hidden;
+        let Some(text) = event.text().filter(|_| !is_ours && is_for_everyone()) else { return Ok(()) };
         let at = event.occurred_at.unwrap_or(event.at);
         self.latest = self.latest.max(at);
         let mut own: Fields = serde_json::from_str(text).unwrap_or_default();

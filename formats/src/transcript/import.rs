@@ -11,7 +11,7 @@ use everturn_core::asset::{self, Asset};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Visibility, check_name, kind};
-use everturn_core::id::{ConversationId, TurnId, clip};
+use everturn_core::id::{ConversationId, EventId, TurnId, clip};
 use everturn_core::json::{self, Raw};
 use everturn_core::message;
 use everturn_core::turn::Role;
@@ -211,10 +211,23 @@ pub fn parse(text: &str) -> Result<Imported, Error> {
     Ok(Imported { id, settings, state, assets, checkpoint, items })
 }
 
-/// The summary as a checkpoint: with the other parts of the last one that the events tell of, if it begins with its note.
+/// The summary as a checkpoint: with the other parts of the one in force that the events tell of, if it begins with its
+/// note.
 fn checkpoint(summary: String, events: &[Given]) -> (Checkpoint, Option<TurnId>) {
-    let told = events.iter().rev().find(|event| event.kind == kind::COMPACTION);
-    let told = told.and_then(|event| event.raw.read::<Fields>()?.get("metadata")?.read::<CompactionBody>());
+    let compactions = || {
+        let told = events.iter().rev().filter(|event| event.kind == kind::COMPACTION);
+        told.filter_map(|event| event.raw.read::<Fields>())
+    };
+    let body = |fields: Fields| fields.get("metadata")?.read::<CompactionBody>();
+    let told = compactions().next().and_then(body);
+    let told = match told.as_ref().and_then(|last| last.reverts.map(|_| last.restores)) {
+        Some(restored) => restored.and_then(|restored| {
+            let is_it =
+                |fields: &Fields| fields.get("id").and_then(Raw::read::<EventId>) == Some(restored.event);
+            compactions().find(is_it).and_then(body)
+        }),
+        None => told,
+    };
     let through = told.as_ref().and_then(|told| told.summarized.as_ref()).map(|told| told.through);
     match told.and_then(|told| told.checkpoint).filter(|told| summary.starts_with(&told.handoff_md)) {
         Some(told) => (Checkpoint { handoff_md: summary, ..told }, through),
