@@ -50,6 +50,12 @@ impl Broken {
     pub fn lost(error: Error) -> Broken {
         Broken { error, by_data: false, again: false, lost: true, held: false }
     }
+
+    /// A batch was planned for rows that are others now.
+    pub fn outdated() -> Broken {
+        let error = Error::busy("store.outdated", "a conversation was changed by another process; try again");
+        Broken { error, by_data: false, again: true, lost: false, held: false }
+    }
 }
 
 /// Rows that a transaction may touch. The server's own queries name their tenant as well; row-level security makes

@@ -18,6 +18,7 @@ mod migrations;
 mod read;
 mod ready;
 mod recall;
+mod recent;
 mod rows;
 mod tls;
 mod together;
@@ -37,8 +38,9 @@ use link::Link;
 use parking_lot::Mutex;
 use read::Lineage;
 use recall::{Claim, Embedding};
+use recent::{Known, Recent};
 use rows::signed;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::thread;
 use std::time::{Duration, Instant};
 use together::Together;
@@ -65,6 +67,8 @@ pub struct Postgres {
     marked: Mutex<Option<Instant>>,
     /// Reads of conversations.
     together: Together,
+    /// Conversations as this process wrote them last.
+    recent: Recent,
     link: Link,
 }
 
@@ -107,7 +111,7 @@ impl Postgres {
         without_vectors: Option<String>,
     ) -> Postgres {
         let (claim, embedding, failed, indexes_looked_after) = Default::default();
-        let (marked, held, together) = Default::default();
+        let (marked, held, together, recent) = Default::default();
         Postgres {
             claim,
             embedding,
@@ -119,6 +123,7 @@ impl Postgres {
             marked,
             held,
             together,
+            recent,
             link,
         }
     }
@@ -163,8 +168,8 @@ impl Postgres {
         let db = Db::begin(&self.link, Scope::Tenants(&tenants), mode).map_err(failed)?;
         let failed = |error| db.broken().unwrap_or(failed(error));
         // Waits for the locks of an earlier attempt, so that it has ended one way or the other.
-        let node = self.node.as_ref().map_or(0, |node| node.no);
-        let mut open = write::Batch::begin(&db, &batch, node, locks).map_err(failed)?;
+        let node = self.node_number();
+        let mut open = write::Batch::begin(&db, &batch, node, locks, &self.recent).map_err(failed)?;
         if let Some((proof, answers)) = sent.take() {
             match proof.is_written(&db) {
                 Ok(true) => return Ok(answers),
@@ -177,19 +182,62 @@ impl Postgres {
         }
         let answers = batch.into_iter().map(|request| open.write(request)).collect::<Result<Vec<_>, _>>()?;
         self.remember_held(&open);
+        self.end(&db, open, answers, sent)
+    }
+
+    /// Writes appends in one round trip, planned for what is `known` of their conversations. If that is outdated, or something
+    /// has to be looked up, nothing is written; the batch is to be written in the other way then.
+    fn try_known(
+        &self,
+        batch: Vec<Write>,
+        known: HashMap<Key, Known>,
+        sent: &mut Option<Sent>,
+    ) -> Result<Answers, Broken> {
+        let tenants: BTreeSet<&TenantName> = batch.iter().map(|write| &write.key.tenant).collect();
+        let tenants: Vec<&TenantName> = tenants.into_iter().collect();
+        let mode = Mode::Commit { waits: false };
+        let db = Db::begin(&self.link, Scope::Tenants(&tenants), mode).map_err(Broken::lost)?;
+        let mut open = write::Batch::assuming(&db, &batch, self.node_number(), known);
+        let mut answers = Vec::with_capacity(batch.len());
+        for request in batch {
+            let answer = open.write(request)?;
+            // A refusal may be wrong now, and so may what was looked up without a lock.
+            if answer.is_err() || !open.is_unsent() {
+                return Err(Broken::outdated());
+            }
+            answers.push(answer);
+        }
+        self.end(&db, open, answers, sent).map_err(|broken| match broken.lost || broken.held {
+            true => broken,
+            false => Broken::outdated(),
+        })
+    }
+
+    /// Sends the end of a batch, with the commit.
+    fn end(
+        &self,
+        db: &Db,
+        open: write::Batch<'_>,
+        answers: Answers,
+        sent: &mut Option<Sent>,
+    ) -> Result<Answers, Broken> {
         let proof = open.proof(&answers);
-        let committed = open.commit();
+        let committed = open.commit(&self.recent);
         tracing::debug!(trips = db.trips.get(), "a batch was sent to PostgreSQL");
         match committed {
             Ok(()) => Ok(answers),
             Err(error) => {
-                let broken = failed(error);
+                let broken = db.broken().unwrap_or(Broken::lost(error));
                 if broken.lost {
                     *sent = Some((proof, answers));
                 }
                 Err(broken)
             }
         }
+    }
+
+    fn node_number(&self) -> i64 {
+        self.node.as_ref().map_or(0, |node| node.no)
     }
 }
 
@@ -253,12 +301,17 @@ impl Log for Postgres {
             held if batch.iter().any(|write| held.contains(&write.key)) => Locks::Free,
             _ => Locks::Soon,
         };
+        let mut known = self.recent.of(&batch).filter(|_| locks == Locks::Soon);
         let error = loop {
             if sent.is_some() {
                 // An earlier attempt may still be on its way, with the locks.
                 locks = Locks::Wait;
             }
-            match self.try_commit(batch.clone(), &mut sent, locks) {
+            let written = match known.take() {
+                Some(known) => self.try_known(batch.clone(), known, &mut sent),
+                None => self.try_commit(batch.clone(), &mut sent, locks),
+            };
+            match written {
                 Ok(answers) => {
                     if answers.iter().flatten().any(|committed| !committed.repeated) {
                         self.node.iter().for_each(Node::committed);

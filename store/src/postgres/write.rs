@@ -1,11 +1,12 @@
 //! Writing, inside one transaction. The first round trip begins it, takes the locks and reads what plans need;
 //! the last one writes everything and commits. Only requests that depend on more than their own conversation
-//! need others in between.
+//! need others in between. Appends to conversations that this process wrote last need the last one only: see `recent`.
 
 use super::Locks;
 use super::db::{Broken, Db, Pending, boxed, held_error};
 use super::lookup::InDatabase;
 use super::read::{self, FAMILY};
+use super::recent::{Known, Recent};
 use super::rows::{self, json, signed};
 use crate::Committed;
 use everturn_core::Error;
@@ -32,6 +33,12 @@ type RequestName = (String, i64, Vec<u8>);
 pub struct Buffer {
     /// This process; 0 where derived rows are rebuilt.
     pub node: i64,
+    /// Statements that go before all others: the locks, where nothing had to be read under them.
+    first: Vec<Pending>,
+    /// Rows of conversations that were not read, as this process knows them. If one is another now, the transaction fails.
+    assumed: HashMap<i64, String>,
+    /// Texts of the rows of conversations that were sent.
+    sent: HashMap<i64, String>,
     /// Tenants of the conversations in it.
     tenants: HashMap<i64, TenantName>,
     rows: BTreeMap<i64, Arc<Conversation>>,
@@ -73,6 +80,31 @@ const REPLACE_TURNS: &str = insert_turns!(
          place = excluded.place, placed_seq = excluded.placed_seq, node = excluded.node"
 );
 
+/// Updates conversations that were not read. It fails, and the transaction with it, unless each is as this process knows it.
+const UPDATE_ASSUMED: &str = "WITH done AS (UPDATE conversation_rows c SET title = n.title, state = n.state, updated = n.updated,
+         expires = n.expires, row = n.row, head_seq = n.head_seq, said = n.said, changed = pg_current_xact_id()
+     FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::bigint[], $9::bigint[], $10::text[])
+         AS n (no, title, state, updated, expires, row, tenant, head_seq, said, known)
+     WHERE c.tenant = n.tenant AND c.no = n.no AND c.row = n.known AND c.deleted IS NULL RETURNING 1)
+     SELECT 1 / (count(*) = $11)::integer FROM done";
+
+macro_rules! insert_requests {
+    ($conflict:literal) => {
+        concat!(
+            "INSERT INTO answered_requests
+             SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[])",
+            $conflict
+        )
+    };
+}
+
+/// Fails if one of them was answered before, which has not been looked up.
+const INSERT_REQUESTS: &str = insert_requests!("");
+const REPLACE_REQUESTS: &str = insert_requests!(
+    " ON CONFLICT (tenant, scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
+         conversation = excluded.conversation, first_seq = excluded.first_seq, last_seq = excluded.last_seq"
+);
+
 impl Buffer {
     pub fn changes(&mut self, tenant: &TenantName, no: i64, changes: Changes) {
         self.of(tenant, no);
@@ -111,6 +143,9 @@ impl Buffer {
     pub fn flush(&mut self, db: &Db, commit: bool) -> Result<(), Error> {
         let Buffer {
             node,
+            first,
+            assumed,
+            mut sent,
             tenants,
             rows,
             new,
@@ -126,13 +161,15 @@ impl Buffer {
             ended,
         } = std::mem::replace(self, Buffer { node: self.node, ..Buffer::default() });
         let of = |no: i64| tenants.get(&no).map(ToString::to_string).unwrap_or_default();
-        let mut all: Vec<Pending> = Vec::new();
+        let assumes = !assumed.is_empty();
+        let mut all: Vec<Pending> = first;
         let (fresh, known): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(no, _)| new.contains_key(no));
         for (is_new, rows) in [(true, fresh), (false, known)] {
             if rows.is_empty() {
                 continue;
             }
             let texts = rows.iter().map(|(_, c)| json(&**c)).collect::<Result<Vec<String>, _>>()?;
+            sent.extend(rows.iter().zip(&texts).map(|((no, _), text)| (*no, text.clone())));
             let mut params = boxed![
                 column::<i64, _, _>(&rows, |(no, _)| *no),
                 column::<Option<Vec<u8>>, _, _>(&rows, |(_, c)| c.title.clone().map(String::into_bytes)),
@@ -150,8 +187,14 @@ impl Buffer {
                     column::<Option<i64>, _, _>(&rows, |(no, _)| new[no].0),
                     column::<Option<i64>, _, _>(&rows, |(no, _)| new[no].1),
                 ]);
+            } else if assumes {
+                params.extend(boxed![
+                    column::<Option<String>, _, _>(&rows, |(no, _)| assumed.get(no).cloned()),
+                    rows.len() as i64,
+                ]);
             }
             let sql = match is_new {
+                false if assumes => UPDATE_ASSUMED,
                 true => "INSERT INTO conversation_rows (no, title, state, updated, expires, row, tenant, head_seq, said, id, parent, parent_seq)
                      SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[],
                          $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[])",
@@ -288,10 +331,7 @@ impl Buffer {
         if !requests.is_empty() {
             let r: Vec<_> = requests.into_iter().collect();
             all.push(Pending {
-                sql: "INSERT INTO answered_requests
-                     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[])
-                     ON CONFLICT (tenant, scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
-                         conversation = excluded.conversation, first_seq = excluded.first_seq, last_seq = excluded.last_seq",
+                sql: if assumes { INSERT_REQUESTS } else { REPLACE_REQUESTS },
                 params: boxed![
                     column::<String, _, _>(&r, |r| r.0.0.clone()),
                     column::<i64, _, _>(&r, |r| r.0.1),
@@ -331,9 +371,12 @@ impl Buffer {
             });
         }
         if all.is_empty() && !commit {
+            self.sent = sent;
             return Ok(());
         }
-        db.together(&all, commit).map(drop)
+        db.together(&all, commit)?;
+        self.sent = sent;
+        Ok(())
     }
 }
 
@@ -373,19 +416,21 @@ impl Proof {
 }
 
 /// An earlier request: the number of its conversation, its fingerprint, first and last `seq`.
-type Known = (i64, Hash, u64, u64);
+type EarlierRequest = (i64, Hash, u64, u64);
 
 /// A batch being written.
 pub struct Batch<'a> {
     db: &'a Db,
     buffer: RefCell<Buffer>,
     known: HashMap<Key, Option<(i64, Arc<Conversation>)>>,
-    requests: HashMap<RequestName, Known>,
+    requests: HashMap<RequestName, EarlierRequest>,
     numbers: Vec<i64>,
     tombstones: BTreeSet<Key>,
     deletion: Option<(Key, Timestamp)>,
     /// Conversations that are left out, because a lock is not free.
     held: BTreeSet<Key>,
+    /// Conversations that somebody else has written since this process did.
+    overtaken: HashSet<Key>,
 }
 
 /// Number of a lock: the first bytes of a hash. A collision only makes two requests wait for each other.
@@ -412,16 +457,28 @@ fn rows_held(db: &Db, keys: &[&Key]) -> Result<Vec<Key>, Error> {
     found.iter().map(key).collect()
 }
 
-impl<'a> Batch<'a> {
-    /// Begins the transaction. An append holds the lock of the conversation, and that of its tenant shared; a
-    /// removal holds the tenant's exclusively. All in one order, so that there is no deadlock.
-    pub fn begin(db: &'a Db, batch: &[Write], node: i64, locks: Locks) -> Result<Batch<'a>, Error> {
+/// What a batch locks and looks for.
+struct Needs<'b> {
+    /// Locks of tenants, and whether a removal needs them alone.
+    of_tenants: Vec<(i64, bool)>,
+    /// Locks of conversations and of the names of creations.
+    alone: Vec<i64>,
+    /// Locks that a conversation needs, and whether a removal needs the first, of its tenant, for itself.
+    needed: Vec<(i64, bool, i64, &'b Key)>,
+    keys: Vec<&'b Key>,
+    /// Idempotency keys, with their tenant, whether they are of a creation, and their conversation.
+    asked: Vec<(String, Vec<u8>, bool, Key)>,
+}
+
+impl<'b> Needs<'b> {
+    /// An append holds the lock of the conversation, and that of its tenant shared; a removal holds the tenant's
+    /// exclusively. All in one order, so that there is no deadlock.
+    fn of(batch: &'b [Write]) -> Needs<'b> {
         let mut tenants: BTreeMap<i64, bool> = BTreeMap::new();
         let mut alone: BTreeSet<i64> = BTreeSet::new();
-        // Locks that a conversation needs, and whether a removal needs the first, of its tenant, for itself.
-        let mut needed: Vec<(i64, bool, i64, &Key)> = Vec::new();
+        let mut needed = Vec::new();
         let mut keys: BTreeSet<&Key> = BTreeSet::new();
-        let mut asked: Vec<(String, Vec<u8>, bool, Key)> = Vec::new();
+        let mut asked = Vec::new();
         for write in batch {
             let tenant = write.key.tenant.as_str();
             let of_tenant = lock([b"tenant", tenant.as_bytes(), b""]);
@@ -439,17 +496,18 @@ impl<'a> Batch<'a> {
                 asked.push((tenant.to_string(), asks.key.clone().into_bytes(), creation, write.key.clone()));
             }
         }
-        let of_tenants: Vec<(i64, bool)> = tenants.into_iter().collect();
-        let alone: Vec<i64> = alone.into_iter().collect();
-        let free = locks == Locks::Free;
-        let keys: Vec<&Key> = keys.into_iter().collect();
-        let begins = batch.iter().filter(|write| {
-            matches!(
-                write.action,
-                Action::Create { .. } | Action::Branch { .. } | Action::Begin { .. } | Action::Restore { .. }
-            )
-        });
-        let mut all = vec![
+        Needs {
+            of_tenants: tenants.into_iter().collect(),
+            alone: alone.into_iter().collect(),
+            needed,
+            keys: keys.into_iter().collect(),
+            asked,
+        }
+    }
+
+    /// Statements that take the locks, or only those that are `free`.
+    fn take(&self, free: bool) -> Vec<Pending> {
+        vec![
             Pending {
                 // 2: alone, 1: with others, 0: not.
                 sql: match free {
@@ -460,8 +518,8 @@ impl<'a> Batch<'a> {
                          FROM unnest($1::bigint[], $2::boolean[]) AS l (name, alone)",
                 },
                 params: boxed![
-                    column::<i64, _, _>(&of_tenants, |l| l.0),
-                    column::<bool, _, _>(&of_tenants, |l| l.1)
+                    column::<i64, _, _>(&self.of_tenants, |l| l.0),
+                    column::<bool, _, _>(&self.of_tenants, |l| l.1)
                 ],
             },
             Pending {
@@ -469,8 +527,58 @@ impl<'a> Batch<'a> {
                     true => "SELECT pg_try_advisory_xact_lock(name) FROM unnest($1::bigint[]) AS l (name)",
                     false => "SELECT pg_advisory_xact_lock(name) FROM unnest($1::bigint[]) AS l (name)",
                 },
-                params: boxed![alone.clone()],
+                params: boxed![self.alone.clone()],
             },
+        ]
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// Appends to conversations that are planned for what is known of them. Nothing is sent before the end.
+    pub fn assuming(db: &'a Db, batch: &[Write], node: i64, all: HashMap<Key, Known>) -> Batch<'a> {
+        let mut buffer = Buffer { node, first: Needs::of(batch).take(false), ..Buffer::default() };
+        let mut known = HashMap::new();
+        for (key, Known { no, conversation, row, .. }) in all {
+            buffer.assumed.insert(no, row);
+            known.insert(key, Some((no, conversation)));
+        }
+        Batch { known, ..Batch::empty(db, buffer) }
+    }
+
+    fn empty(db: &'a Db, buffer: Buffer) -> Batch<'a> {
+        let (known, requests, numbers, tombstones, deletion, held, overtaken) = Default::default();
+        Batch {
+            db,
+            buffer: RefCell::new(buffer),
+            known,
+            requests,
+            numbers,
+            tombstones,
+            deletion,
+            held,
+            overtaken,
+        }
+    }
+
+    /// Begins the transaction: takes the locks, and reads what plans need.
+    pub fn begin(
+        db: &'a Db,
+        batch: &[Write],
+        node: i64,
+        locks: Locks,
+        recent: &Recent,
+    ) -> Result<Batch<'a>, Error> {
+        let needs = Needs::of(batch);
+        let free = locks == Locks::Free;
+        let begins = batch.iter().filter(|write| {
+            matches!(
+                write.action,
+                Action::Create { .. } | Action::Branch { .. } | Action::Begin { .. } | Action::Restore { .. }
+            )
+        });
+        let mut all = needs.take(free);
+        let Needs { of_tenants, alone, needed, keys, asked } = needs;
+        all.extend([
             // A statement sees what was committed before it began, so what is read under the lock is current.
             Pending {
                 sql: "SELECT c.deleted IS NOT NULL, c.no, c.row FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id)
@@ -484,7 +592,7 @@ impl<'a> Batch<'a> {
                 sql: "SELECT nextval('conversation_numbers') FROM generate_series(1, $1::bigint)",
                 params: boxed![begins.count() as i64],
             },
-        ];
+        ]);
         if !asked.is_empty() {
             all.push(Pending {
                 sql: "SELECT r.tenant, r.scope, r.key, r.conversation, r.fingerprint, r.first_seq, r.last_seq
@@ -523,10 +631,14 @@ impl<'a> Batch<'a> {
         }
         let mut known: HashMap<Key, Option<(i64, Arc<Conversation>)>> =
             keys.iter().map(|key| ((*key).clone(), None)).collect();
-        let mut tombstones = BTreeSet::new();
+        let (mut tombstones, mut overtaken) = (BTreeSet::new(), HashSet::new());
         for row in &answers[2] {
-            let conversation = rows::conversation(rows::get(row, 2)?)?;
+            let text: &str = rows::get(row, 2)?;
+            let conversation = rows::conversation(text)?;
             let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
+            if recent.is_overtaken(&key, text) {
+                overtaken.insert(key.clone());
+            }
             if rows::get(row, 0)? {
                 tombstones.insert(key);
             } else {
@@ -545,8 +657,8 @@ impl<'a> Batch<'a> {
             );
             requests.insert(name, request);
         }
-        let buffer = RefCell::new(Buffer { node, ..Buffer::default() });
-        Ok(Batch { db, buffer, known, tombstones, requests, numbers, deletion: None, held })
+        let batch = Batch::empty(db, Buffer { node, ..Buffer::default() });
+        Ok(Batch { known, tombstones, requests, numbers, held, overtaken, ..batch })
     }
 
     /// Conversations that are left out.
@@ -573,9 +685,27 @@ impl<'a> Batch<'a> {
         Proof::Events(first.into_iter().map(|(key, (seq, id))| (key, seq, id)).collect())
     }
 
-    /// Writes the rest and commits, in one round trip.
-    pub fn commit(self) -> Result<(), Error> {
-        self.buffer.into_inner().flush(self.db, true)
+    /// Writes the rest and commits, in one round trip, and remembers what was written.
+    pub fn commit(self, recent: &Recent) -> Result<(), Error> {
+        let mut buffer = self.buffer.into_inner();
+        buffer.flush(self.db, true)?;
+        for (key, found) in self.known {
+            let written =
+                found.and_then(|(no, conversation)| Some((no, conversation, buffer.sent.remove(&no)?)));
+            match written {
+                Some((no, conversation, row)) => {
+                    let ours = !self.overtaken.contains(&key);
+                    recent.remember(key, Known { no, conversation, row, ours });
+                }
+                None => recent.forget(&key),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing has been sent yet.
+    pub fn is_unsent(&self) -> bool {
+        self.db.trips.get() == 0
     }
 
     fn flush(&self) -> Result<(), Error> {

@@ -4,10 +4,10 @@ use super::open;
 use crate::places;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::Settings;
+use everturn_core::conversation::{Lifecycle, Settings};
 use everturn_core::id::Key;
 use everturn_core::time::Timestamp;
-use everturn_core::write::{Action, Write};
+use everturn_core::write::{Action, Idempotency, Write};
 use everturn_store::assets::Place;
 use everturn_store::conformance::{Database, Maker, append, create, done, restoration, tenant};
 use everturn_store::memory::Memory;
@@ -484,11 +484,129 @@ fn a_commit_reads_no_other_conversation() {
     assert_statistics(&database, "coalesce(seq_tup_read, 0) < 2000");
 }
 
-/// Checks what was read of conversations, once every session has ended: it reports its statistics then.
-fn assert_statistics(database: &Database, condition: &str) {
+/// A conversation that only this process writes is read for its first append; those after it check, as they write, that it is
+/// as they left it.
+#[test]
+fn an_append_reads_no_conversation_that_this_process_wrote_last() {
+    let Some(database) = Database::new() else { return };
+    let (store, m) = (open(&database), Maker::default());
+    let key = m.key();
+    create(&store, &key, vec![m.created()]);
+    for round in 0..50 {
+        let name = format!("round {round}");
+        let idempotency =
+            Some(Idempotency { request: Hash::of(name.as_bytes()), key: name, only_repeat: None });
+        let action = Action::Append {
+            drafts: vec![m.say("word")],
+            expected_seq: Some(1 + round),
+            prepared_for: None,
+            idempotency,
+        };
+        assert_eq!(done(&store, Write { key: key.clone(), action }).conversation.head.seq, 2 + round);
+    }
+    drop(store);
+    wait_for_the_end_of_sessions(&database);
+    let scans = "SELECT 1 / (CASE WHEN idx_scan < 10 THEN 1 ELSE 0 END) FROM pg_stat_user_indexes
+         WHERE indexrelname = 'conversation_rows_by_id'";
+    database.run(scans).unwrap();
+}
+
+/// What a process knows of a conversation is outdated when another one writes it, whatever it writes.
+#[test]
+fn what_another_process_did_in_between_is_seen() {
+    let Some(database) = Database::new() else { return };
+    let (here, there, m) = (open(&database), open(&database), Maker::default());
+    let known = || {
+        let key = m.key();
+        create(&here, &key, vec![m.created()]);
+        append(&here, &key, vec![m.say("one")]);
+        append(&here, &key, vec![m.say("two")]);
+        key
+    };
+    let say = |key: &Key, request: Option<&str>| {
+        let asked = |name: &str| Idempotency {
+            key: name.into(),
+            request: Hash::of(name.as_bytes()),
+            only_repeat: None,
+        };
+        let action = Action::Append {
+            drafts: vec![m.say("three")],
+            expected_seq: None,
+            prepared_for: None,
+            idempotency: request.map(asked),
+        };
+        Write { key: key.clone(), action }
+    };
+    let written = |key: &Key| here.commit(vec![say(key, None)]).remove(0);
+    let code = |key: &Key| written(key).unwrap_err().code().to_string();
+    let chained = |key: &Key, count: usize| {
+        let events = there.events(key, 0, 100).unwrap();
+        assert_eq!(events.len(), count);
+        assert!(events.windows(2).all(|two| two[1].prev == two[0].hash && two[1].seq == two[0].seq + 1));
+    };
+
+    let key = known();
+    append(&there, &key, vec![m.say("theirs")]);
+    assert_eq!(written(&key).unwrap().events[0].seq, 5);
+    assert_eq!(written(&key).unwrap().events[0].seq, 6);
+    chained(&key, 6);
+
+    let key = known();
+    done(&there, m.delete(&key));
+    assert_eq!(code(&key), "conversation.absent");
+
+    // Deleted, and begun anew under its id.
+    let key = known();
+    done(&there, m.delete(&key));
+    create(&there, &key, vec![m.created()]);
+    assert_eq!(written(&key).unwrap().events[0].seq, 2);
+    chained(&key, 2);
+
+    let key = known();
+    append(&there, &key, vec![m.state(Lifecycle::Closed)]);
+    assert_eq!(code(&key), "conversation.not_active");
+
+    // A request that the other one has answered is not written again.
+    let key = known();
+    assert!(!done(&there, say(&key, Some("request"))).repeated);
+    assert!(done(&here, say(&key, Some("request"))).repeated);
+    chained(&key, 4);
+    // Nor one that this one has answered.
+    assert!(!done(&here, say(&key, Some("another"))).repeated);
+    assert!(done(&here, say(&key, Some("another"))).repeated);
+    chained(&key, 5);
+
+    // An erasure in one conversation may leave another, a fork of it, without its checkpoint.
+    let (parent, key) = (known(), m.key());
+    done(&here, m.fork(&key, &parent, 3));
+    append(&here, &key, vec![m.say("one")]);
+    let erased = there.events(&parent, 1, 1).unwrap().remove(0).turn.unwrap();
+    done(&there, m.erase(&parent, &[erased]));
+    assert_eq!(written(&key).unwrap().events[0].seq, 6);
+    assert_eq!(written(&parent).unwrap().events[0].seq, 5);
+    chained(&parent, 5);
+
+    // One of a batch is outdated: all of it is written, each once.
+    let keys = [known(), known(), known()];
+    append(&there, &keys[1], vec![m.say("theirs")]);
+    let seqs: Vec<u64> = here
+        .commit(keys.iter().map(|key| say(key, None)).collect())
+        .into_iter()
+        .map(|answer| answer.unwrap().events[0].seq)
+        .collect();
+    assert_eq!(seqs, [4, 5, 4]);
+    keys.iter().zip([4, 5, 4]).for_each(|(key, count)| chained(key, count));
+}
+
+fn wait_for_the_end_of_sessions(database: &Database) {
     let others = "SELECT 1 / (CASE WHEN EXISTS (SELECT 1 FROM pg_stat_activity
          WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend') THEN 0 ELSE 1 END)";
     while database.run(others).is_err() {}
+}
+
+/// Checks what was read of conversations, once every session has ended: it reports its statistics then.
+fn assert_statistics(database: &Database, condition: &str) {
+    wait_for_the_end_of_sessions(database);
     let holds = format!(
         "SELECT 1 / (CASE WHEN {condition} THEN 1 ELSE 0 END) FROM pg_stat_user_tables WHERE relname = 'conversation_rows'"
     );
