@@ -250,7 +250,7 @@ pub fn cursor(text: &str) -> Result<(Timestamp, ConversationId), Error> {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResolveConversation {
-    /// An id, the beginning of one, or `@last` for the conversation with the latest turn.
+    /// An id, the beginning of one, or `@last` for the conversation with the latest turn, or a fork made of it since.
     #[schemars(example = &"@last")]
     pub name: String,
 }

@@ -45,7 +45,8 @@ fn conversations(typed: &OsStr) -> Vec<CompletionCandidate> {
         let title = conversation.title.as_deref().map(|title| show::clipped(title, TITLE_CHARS));
         CompletionCandidate::new(conversation.id.to_string()).help(title.map(Into::into))
     });
-    let last = CompletionCandidate::new("@last").help(Some("the one with the latest turn".into()));
+    let last = CompletionCandidate::new("@last")
+        .help(Some("the one with the latest turn, or a fork made of it since".into()));
     let begins =
         |candidate: &CompletionCandidate| candidate.get_value().to_string_lossy().starts_with(&*typed);
     named.chain([last]).filter(begins).collect()

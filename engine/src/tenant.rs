@@ -16,7 +16,7 @@ use everturn_core::redaction::Mode;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
 use everturn_core::write::Action;
-use everturn_store::ConversationQuery;
+use everturn_store::{ConversationQuery, ListOrder};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -219,7 +219,7 @@ impl Tenant {
         Ok(Page { data, next })
     }
 
-    /// The conversation with the latest turn. One that was begun for a chain of responses only counts if there is no
+    /// The conversation with the latest turn, or a fork made of it since. One that was begun for a chain of responses only counts if there is no
     /// other.
     fn last(&self) -> Result<ConversationId, Error> {
         let mut query = ConversationQuery { limit: LAST_PAGE, ..ConversationQuery::default() };
@@ -229,7 +229,10 @@ impl Tenant {
             first = first.or(page.first().map(|conversation| conversation.id));
             let shown = page.iter().find(|conversation| !conversation.is_hidden());
             let is_end = page.len() < query.limit;
-            match shown.map(|conversation| conversation.id).or(first.filter(|_| is_end)) {
+            if let Some(shown) = shown {
+                return self.latest_fork(shown).map(|fork| fork.unwrap_or(shown.id));
+            }
+            match first.filter(|_| is_end) {
                 Some(id) => return Ok(id),
                 None if is_end => {
                     let text = "there is no conversation yet; `everturn new` begins one";
@@ -243,8 +246,34 @@ impl Tenant {
         }
     }
 
+    /// The last fork that was made since the latest turn of a conversation, of it or of one that it is a fork of: whoever
+    /// made it goes on there.
+    fn latest_fork(&self, conversation: &Conversation) -> Result<Option<ConversationId>, Error> {
+        // Nothing was said yet in one that is itself a new fork.
+        let (since, mut above) = (conversation.said().max(conversation.created), Some(conversation.id));
+        let mut forks = Vec::new();
+        while let Some(parent) = above {
+            let query = ConversationQuery {
+                parent: Some(parent),
+                order: ListOrder::Changed,
+                since: Some(since),
+                limit: LAST_PAGE,
+                ..ConversationQuery::default()
+            };
+            forks.extend(self.shared().journal.index.conversations(self.name(), &query)?);
+            above = match self.shared().journal.index.conversation(&self.key(parent)) {
+                Ok(conversation) => conversation.parent.map(|parent| parent.conversation),
+                // Deleted.
+                Err(Error::NotFound(_)) => None,
+                Err(error) => return Err(error),
+            };
+        }
+        forks.retain(|fork| fork.id != conversation.id && fork.created >= since && !fork.is_hidden());
+        Ok(forks.iter().max_by_key(|fork| (fork.created, fork.id)).map(|fork| fork.id))
+    }
+
     /// Resolves an id as people write it: a whole one, the beginning of one, or `@last` for the one with the
-    /// latest turn.
+    /// latest turn, or for a fork that was made of it since.
     pub fn resolve(&self, text: &str) -> Result<ConversationId, Error> {
         if text == "@last" {
             return self.last();

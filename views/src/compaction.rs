@@ -7,7 +7,8 @@
 //!
 //! Checkpoints are rolling: every function that makes one takes the previous one and the turns since it. What
 //! must not get lost on the way is kept by rule (see [`limits`]): constraints, open questions and identifiers
-//! of the first round are still there after the hundredth.
+//! of the first round are still there after the hundredth. A summary that came from elsewhere has no lists; it is
+//! carried on in its own words.
 
 mod extractive;
 mod model;
@@ -49,6 +50,8 @@ pub mod limits {
     pub const GOAL_CHARS_MAX: usize = 500;
     /// Maximum length of the handoff note, in bytes.
     pub const HANDOFF_BYTES_MAX: usize = 3600;
+    /// Maximum length of an earlier summary, in bytes. The middle of a longer one is left out.
+    pub const EARLIER_BYTES_MAX: usize = 8000;
     /// Maximum length of an identifier, in bytes. A longer one is left out: clipped, it would name something
     /// else.
     pub const IDENTIFIER_BYTES_MAX: usize = 240;
@@ -102,6 +105,10 @@ pub struct Checkpoint {
     pub critical_identifiers: Vec<String>,
     /// Files that were discussed or worked on.
     pub relevant_files: Vec<String>,
+    /// Summary that came with an imported conversation, as long as only that tells of the turns before those of the lists.
+    /// The handoff note contains it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub earlier_summary: String,
     /// A short note in Markdown for whoever continues. It is also the summary of a transcript value.
     pub handoff_md: String,
 }

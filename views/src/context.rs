@@ -449,6 +449,19 @@ pub fn lacks_room(request: &Request, material: &Material, with_newest: bool) -> 
     Ok(room(request, system + request.tools_tokens, state, input + newest).is_err())
 }
 
+/// Tokens that the state may have beside the other sections that are always included, and the newest turn.
+pub fn room_for_state(request: &Request, material: &Material) -> Result<u64, Error> {
+    let system = Chosen::all(request.family, Section::System, material.system.iter().collect()).cost;
+    let input: u64 = material.input.iter().map(|said| said.tokens).sum();
+    let others = system + request.tools_tokens + input + newest_tokens(request, material)? + PROMPT_TOKENS;
+    Ok(request.token_budget.saturating_sub(others))
+}
+
+/// Tokens of the state as a section.
+pub fn state_tokens(family: Family, state: &ContextText) -> u64 {
+    Chosen::all(family, Section::State, vec![state]).cost
+}
+
 /// Tokens left beside the sections that are always included.
 fn room(request: &Request, system: u64, state: u64, input: u64) -> Result<u64, Error> {
     let fixed = system + state + input + PROMPT_TOKENS;

@@ -174,6 +174,20 @@ fn the_tour_in_the_readme_leaves_no_call_without_its_result() {
     assert!(!out.contains("have not answered"), "the tour's only call has its result: {out}");
 }
 
+/// Regression: the words of the alternative went into the original.
+#[test]
+fn the_alternative_of_the_tour_is_said_in_the_fork() {
+    let readme = page("README.md");
+    let (_, tour) = readme.split_once("## A tour in five minutes").expect("the README has a tour");
+    let (tour, _) = tour.split_once("Search all conversations").expect("the tour searches after it forked");
+    let out = run_as_typed(&format!(
+        "{tour}\n```sh\necho HERE\neverturn info @last\neverturn history @last\n```\n"
+    ));
+    let (_, here) = out.split_once("HERE").unwrap();
+    assert!(here.contains("(fork at #3)") && here.contains("Actually, roll it back instead."), "{here}");
+    assert!(!here.contains("Pin it to 1.4"), "{here}");
+}
+
 /// The examples in the help of a verb, without their comments.
 fn examples(shell: &Shell, verb: &str) -> Vec<String> {
     let help = shell.ok(&[verb, "--help"]);

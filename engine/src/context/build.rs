@@ -50,8 +50,9 @@ const ATTEMPTS: usize = 4;
 /// 5, these edits are part of its note, and many or long approvals are shortened; since version 6, calls that wait are in
 /// reading order, and halves of tool calls that are not shown take no room; since version 7, headings of a checkpoint are
 /// bold, and identifiers that its sentences contain are not listed; since version 8, failed results for OpenAI chat have
-/// only fields that it knows, and participants are not told of calls whose result was edited away.
-pub(super) const RENDERER_VERSION: u32 = 8;
+/// only fields that it knows, and participants are not told of calls whose result was edited away; since version 9, a
+/// checkpoint that is too large keeps constraints longest and uses the room that it has.
+pub(super) const RENDERER_VERSION: u32 = 9;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
 /// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
@@ -297,6 +298,26 @@ impl ConversationHandle {
             Some((note, _)) => compaction::render_as(&with_note(shown.clone(), note), form(version)),
             None => compaction::render_as(shown, form(version)),
         };
+        if version >= 9 {
+            let shown = match checkpoint.take() {
+                Some(shown) => Some(shown),
+                None => self.checkpoint(fold.checkpoint)?,
+            };
+            let (Some(shown), Some(state)) = (shown, &material.state) else { return Ok(false) };
+            let room = context::room_for_state(request, material)?;
+            let old = rendered(&shown);
+            let with = |left: &Checkpoint| ContextText {
+                text: state.text.replacen(&old, &rendered(left), 1),
+                ..state.clone()
+            };
+            let fits = |left: &Checkpoint| context::state_tokens(request.family, &with(left)) <= room;
+            // The error says how little is enough.
+            let least = || Checkpoint { goal: shown.goal.clone(), ..Checkpoint::default() };
+            let left = compaction::fitted(&shown, fits).unwrap_or_else(least);
+            material.state = Some(with(&left));
+            *checkpoint = Some(left);
+            return Ok(true);
+        }
         while lacks_room(material)? {
             let shown = match checkpoint.take() {
                 Some(shown) => Some(shown),

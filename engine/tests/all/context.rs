@@ -761,11 +761,25 @@ fn a_checkpoint_too_large_for_the_budget_is_shortened_by_its_parts() {
             system.contains("release/2.1") && system.contains("faster parser"),
             "pins and goal stay: {system}"
         );
+        // Regression: constraints went before lists, the goal was there twice, and half of the room was left.
+        assert!(system.contains("Never touch the lexer."), "{system}");
+        assert_eq!(system.matches("Goal:").count(), 1, "{system}");
+        // For the first, it is enough to leave out files that sentences name.
+        let is_used = budget == whole || context.tokens.used + 50 > budget;
+        assert!(is_used, "{} of {budget}: {system}", context.tokens.used);
         assert!(context.left_out.iter().any(|left| left.reason.contains("checkpoint is shortened")));
         let seq = chat.contexts().record(&context).unwrap().seq;
         assert_eq!(chat.contexts().replay_at(seq).unwrap().prefix_hash, context.prefix_hash);
         last = state_of(&context);
     }
+    // A receipt of before gives back what was sent then.
+    let now = chat.contexts().build(&ContextOptions::new(200)).unwrap();
+    let mut old = now.receipt.clone();
+    old.renderer_version = 8;
+    let differs = chat.contexts().replay(&old).unwrap_err();
+    old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
+    let before = chat.contexts().replay(&old).unwrap().system.unwrap();
+    assert_ne!(before.get(), now.system.unwrap().get());
     refused(
         chat.contexts().build(&ContextOptions::new(20)).map(drop),
         "context.budget_too_small",

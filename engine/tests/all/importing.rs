@@ -250,7 +250,19 @@ fn what_the_program_summarized_is_a_compaction() {
         .compaction()
         .compact(CompactOptions { keep_last: Some(1), ..CompactOptions::default() });
     assert_eq!(compacted.unwrap().covers.turns, 1);
-    scope.conversation(id).log().verify(None).unwrap();
+    // Ten compactions later, the prompt still has the words of the summary, once.
+    let chat = scope.conversation(id);
+    for n in 1..=10 {
+        chat.append(format!("We counted to {n}, and the next number comes after a long pause for thought."))
+            .wait()
+            .unwrap();
+        let options = CompactOptions { keep_last: Some(1), ..CompactOptions::default() };
+        chat.compaction().compact(options).unwrap();
+        let prompt = chat.contexts().build(&ContextOptions::new(4000)).unwrap();
+        let text = json!([prompt.system, prompt.messages]).to_string();
+        assert_eq!(text.matches("They counted to one.").count(), 1, "{n}: {text}");
+    }
+    chat.log().verify(None).unwrap();
 }
 
 /// Regression: a summary covered also the turns that the program had kept as they were.

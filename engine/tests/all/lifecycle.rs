@@ -263,3 +263,38 @@ fn the_last_conversation_is_not_a_hidden_one() {
     }
     assert_eq!(scope.resolve("@last").unwrap(), own);
 }
+
+/// Regression: after `fork @last --at 3`, words for `@last` went to the parent, because the last turn of the fork is older.
+#[test]
+fn a_fork_of_the_last_conversation_is_the_last_until_something_is_said_elsewhere() {
+    for stage in [None, Some(Stage::new())] {
+        let store = stage.as_ref().map_or_else(|| memory().0, Stage::open);
+        let scope = store.tenant("acme").unwrap();
+        let last = || scope.resolve("@last").unwrap();
+        let fork = |id, at: u64| scope.conversation(id).fork(at).wait().unwrap().id();
+        let old = |s: i64| NewTurn {
+            occurred_at: Some(Timestamp(1_500_000_000_000_000 + s)),
+            ..NewTurn::user("long ago")
+        };
+        let [imported, own] = [0, 1].map(|_| scope.begin());
+        let turn = scope.say(imported, old(1));
+        let first = scope.say(own, NewTurn::user("one"));
+        let second = scope.say(own, NewTurn::user("two"));
+        let one = fork(own, first.seq);
+        assert_eq!(last(), one);
+        let two = fork(own, second.seq);
+        assert_eq!(last(), two, "the last of them");
+        // Of a session of last year, it is not.
+        fork(imported, turn.seq);
+        assert_eq!(last(), two);
+        scope.say(one, NewTurn::user("instead"));
+        assert_eq!(last(), one);
+        // A fork within what it inherits is one of its parent.
+        let again = fork(one, first.seq);
+        assert_eq!(last(), again);
+        scope.say(own, NewTurn::user("three"));
+        assert_eq!(last(), own);
+        scope.conversation(own).delete("over").wait().unwrap();
+        assert_eq!(last(), again, "made after the last turn that is left");
+    }
+}

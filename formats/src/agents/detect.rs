@@ -23,7 +23,7 @@ pub const LISTS: [&str; 3] = ["messages", "input", "contents"];
 /// Format of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
-    /// Claude Code: `~/.claude/projects/<project>/<session>.jsonl`.
+    /// Claude Code: `~/.claude/projects/<project>/<session>.jsonl`, and `{"loglines": […]}` of Claude Code on the web.
     ClaudeCode,
     /// Codex: `~/.codex/sessions/Y/M/D/rollout-….jsonl[.zst]`.
     Codex,
@@ -262,6 +262,9 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
     if has("sessionId") && has("messages") {
         return Some((Format::Gemini, Layout::Value));
     }
+    if line.raw("loglines").is_some_and(|list| list.starts_with('[') && list.contains("\"message\"")) {
+        return Some((Format::ClaudeCode, Layout::Value));
+    }
     if line.object("info").is_some() && line.raw("messages").is_some_and(|list| list.contains("\"parts\"")) {
         return Some((Format::Opencode, Layout::Value));
     }
@@ -325,6 +328,9 @@ fn of_beginning(text: &str, one_line: bool) -> Option<(Format, Layout)> {
     }
     if has("sessionId") && (has("projectHash") || has("startTime")) {
         return Some((Format::Gemini, Layout::Value));
+    }
+    if has("loglines") && has("message") {
+        return Some((Format::ClaudeCode, Layout::Value));
     }
     if has("info") && has("sessionID") && has("parts") {
         return Some((Format::Opencode, Layout::Value));

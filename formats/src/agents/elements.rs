@@ -4,8 +4,8 @@
 use super::LINE_BYTES_MAX;
 use std::io::{self, BufRead};
 
-/// The fields of an object whose elements are messages.
-const LISTS: [&str; 6] = ["messages", "input", "contents", "items", "output", "history"];
+/// The fields of an object whose elements are messages, or lines of a session.
+const LISTS: [&str; 7] = ["messages", "input", "contents", "items", "output", "history", "loglines"];
 
 /// A piece of the value.
 #[derive(Debug, PartialEq)]

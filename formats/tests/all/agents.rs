@@ -383,6 +383,26 @@ fn droid_sessions_are_read_as_they_are() {
     );
 }
 
+/// Regression: a session of Claude Code on the web was a request of Anthropic without turns.
+#[test]
+fn sessions_of_claude_code_on_the_web_are_read_like_those_of_the_terminal() {
+    let said = [
+        json!({"type":"user","timestamp":"2026-01-02T03:04:05.000Z","message":{"role":"user","content":"List the files."}}),
+        json!({"type":"assistant","timestamp":"2026-01-02T03:04:06.000Z","message":{"role":"assistant",
+            "content":[{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"ls"}}]}}),
+        json!({"type":"user","timestamp":"2026-01-02T03:04:07.000Z","message":{"role":"user",
+            "content":[{"type":"tool_result","tool_use_id":"t1","content":"a.rs"}]}}),
+    ];
+    let terminal = read(lines(&said).as_bytes()).unwrap();
+    let web = json!({"loglines": said, "branch": "main"});
+    for text in [web.to_string(), serde_json::to_string_pretty(&web).unwrap()] {
+        let read = read(text.as_bytes()).unwrap();
+        assert_eq!((read.format.name(), read.problems.len()), ("claude-code", 0));
+        assert_eq!(messages(&read), messages(&terminal));
+        assert_eq!(messages(&read).len(), 3);
+    }
+}
+
 #[test]
 fn qwen_code_sessions_are_read_and_lines_of_one_message_are_joined() {
     let line = |uuid: &str, parent: Option<&str>, kind: &str, parts: Value| {

@@ -16,7 +16,7 @@ const COMPLETED_FROM: usize = 1000;
 pub fn list() -> Vec<Prompt> {
     let conversation = PromptArgument::new("conversation")
         .with_title("Conversation")
-        .with_description("Its id, the beginning of one, or @last for the one with the latest turn")
+        .with_description("Its id, the beginning of one, or @last for the one with the latest turn or a fork made of it since")
         .with_required(true);
     let budget = PromptArgument::new("budget")
         .with_title("Token budget")
@@ -37,7 +37,7 @@ pub fn get(scope: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetProm
     }
     let wrong = |text: &str| Error::invalid("prompt.arguments", text);
     let conversation = arguments.get("conversation").and_then(Value::as_str).ok_or_else(|| {
-        wrong("give the argument conversation: an id, the beginning of one, or @last for the one with the latest turn")
+        wrong("give the argument conversation: an id, the beginning of one, or @last for the one with the latest turn or a fork made of it since")
     })?;
     let budget = match arguments.get("budget") {
         None => BUDGET,

@@ -138,7 +138,7 @@ fn tool(row: &Row) -> Tool {
         _ => about.title.to_string(),
     };
     if let Some(Value::String(text)) = input.pointer_mut("/properties/conversation/description") {
-        text.push_str(" Its id, the beginning of one, or @last for the one with the latest turn.");
+        text.push_str(" Its id, the beginning of one, or @last for the one with the latest turn or a fork made of it since.");
     }
     // The `next` of a page is a string, and is passed as one.
     for name in ["before", "after", "from"] {

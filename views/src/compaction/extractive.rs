@@ -1,12 +1,13 @@
 //! The summarizer that needs no model: it extracts a checkpoint from the turns, sentence by sentence.
 //!
 //! [`spoken`] splits turns into sentences, without the logs that [`pasted`] finds; [`cues`] and [`terms`] classify them,
-//! [`tools`] summarizes tool calls, [`files`] and [`identifiers`] collect names, [`pending`] finds what is left to do;
+//! [`tools`] summarizes tool calls, [`earlier`] carries on what another program summarized, [`files`] and [`identifiers`] collect names, [`pending`] finds what is left to do;
 //! [`extract`] chooses, and [`lists`] brings the lists within their
 //! limits, including those that a model wrote. The word lists are data, beside the code: `cues.txt` and
 //! `stop_words.txt`.
 
 mod cues;
+mod earlier;
 mod extract;
 mod files;
 mod identifiers;

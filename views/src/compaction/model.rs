@@ -55,7 +55,10 @@ Every field is required; a list may be empty."#;
 pub fn prompt(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Prompt {
     let lines = lines(turns, PROMPT_CHARS_MAX);
     let previous = match previous {
-        Some(previous) => json!(previous).to_string(),
+        // The note contains the earlier summary.
+        Some(previous) => {
+            json!(Checkpoint { earlier_summary: String::new(), ..previous.clone() }).to_string()
+        }
         None => "none".to_string(),
     };
     let mark = mark(&format!("{previous}\n{lines}"));
@@ -165,6 +168,8 @@ pub fn accept(answer: &str) -> Result<Checkpoint, Error> {
         unresolved_questions: fields.list("unresolved_questions")?,
         critical_identifiers: fields.list("critical_identifiers")?,
         relevant_files: fields.list("relevant_files")?,
+        // The model has read it.
+        earlier_summary: String::new(),
         handoff_md: fields.text("handoff_md")?,
     };
     match fields.0.keys().next() {

@@ -79,31 +79,135 @@ fn says(text: &str, name: &str) -> bool {
     })
 }
 
-/// A checkpoint of which parts are left out until it fits: files that a sentence names, then the oldest entries of the lists,
-/// least important lists first. The goal stays. `None` if it does not fit even so.
+/// The most important parts of a checkpoint that fit: files that a sentence names are left out first, then the entries of the
+/// lists, oldest first, the note (or the earlier summary in an extracted one) from its end, and last open work, questions and
+/// constraints. What is shorter than the part that did not fit is put back. The goal stays. `None` if not even that fits.
+/// Frozen: receipts are replayed with it.
 pub fn fitted(checkpoint: &Checkpoint, fits: impl Fn(&Checkpoint) -> bool) -> Option<Checkpoint> {
-    let mut next = checkpoint.clone();
-    if fits(&next) {
-        return Some(next);
+    if fits(checkpoint) {
+        return Some(checkpoint.clone());
     }
-    let is_extracted = checkpoint.handoff_md == handoff(checkpoint);
-    let unlisted = Checkpoint { relevant_files: Vec::new(), ..checkpoint.clone() };
-    let sentences = render(&unlisted);
-    next.relevant_files.retain(|path| !says(&sentences, path));
-    while !fits(&next) {
-        if !is_extracted {
-            next = shorter(&next)?;
+    let mut unnamed = checkpoint.clone();
+    let sentences = render(&Checkpoint { relevant_files: Vec::new(), ..checkpoint.clone() });
+    unnamed.relevant_files.retain(|path| !says(&sentences, path));
+    let parts = Parts::of(&unnamed);
+    let (mut fitting, mut lacking) = (parts.all.len(), 0);
+    let mut dropped = vec![true; fitting];
+    if !fits(&parts.without(&dropped)) {
+        return None;
+    }
+    let beginning = |count: usize| (0..parts.all.len()).map(|index| index < count).collect::<Vec<_>>();
+    if fits(&unnamed) {
+        return Some(unnamed);
+    }
+    while fitting - lacking > 1 {
+        let middle = lacking + (fitting - lacking) / 2;
+        match fits(&parts.without(&beginning(middle))) {
+            true => fitting = middle,
+            false => lacking = middle,
+        }
+    }
+    dropped.copy_from_slice(&beginning(fitting));
+    let mut is_note_cut = false;
+    for index in (0..fitting).rev().take(PUT_BACK_MAX) {
+        if parts.all[index] == Part::Note && is_note_cut {
             continue;
         }
-        least_list(&mut next)?.remove(0);
-        next.handoff_md = handoff(&next);
+        dropped[index] = false;
+        if !fits(&parts.without(&dropped)) {
+            dropped[index] = true;
+            is_note_cut |= parts.all[index] == Part::Note;
+        }
     }
-    Some(next)
+    Some(parts.without(&dropped))
 }
 
-/// The least important list that has entries.
-fn least_list(checkpoint: &mut Checkpoint) -> Option<&mut Vec<String>> {
-    let lists = [
+/// Most parts that are tried again in the room that is left.
+const PUT_BACK_MAX: usize = 64;
+
+/// A part of a checkpoint that can be left out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// The next entry of the list with this index, in the order of [`by_importance`].
+    Entry(usize),
+    /// The last line or sentence of the note.
+    Note,
+}
+
+/// The parts of a checkpoint, the least important first.
+struct Parts<'a> {
+    checkpoint: &'a Checkpoint,
+    is_extracted: bool,
+    /// Ends of the lines and sentences of the note, or of the earlier summary.
+    ends: Vec<usize>,
+    all: Vec<Part>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(checkpoint: &'a Checkpoint) -> Parts<'a> {
+        let is_extracted = checkpoint.handoff_md == handoff(checkpoint);
+        let mut parts = Parts { checkpoint, is_extracted, ends: Vec::new(), all: Vec::new() };
+        let note = parts.note();
+        let breaks = note.match_indices('\n').chain(note.match_indices(". "));
+        parts.ends = breaks.map(|(at, found)| at + found.len()).chain([note.len()]).collect();
+        parts.ends.sort_unstable();
+        parts.ends.dedup();
+        parts.ends.retain(|end| *end > 0);
+        let mut whole = checkpoint.clone();
+        for (index, list) in by_importance(&mut whole).into_iter().enumerate() {
+            if index == OPEN_LISTS {
+                parts.all.extend(vec![Part::Note; parts.ends.len()]);
+            }
+            parts.all.extend(vec![Part::Entry(index); list.len()]);
+        }
+        parts
+    }
+
+    fn note(&self) -> &'a str {
+        match self.is_extracted {
+            true => &self.checkpoint.earlier_summary,
+            false => &self.checkpoint.handoff_md,
+        }
+    }
+
+    fn without(&self, dropped: &[bool]) -> Checkpoint {
+        let mut next = self.checkpoint.clone();
+        let is_kept = |wanted: Part| {
+            let parts = self.all.iter().zip(dropped).filter(move |(part, _)| **part == wanted);
+            parts.map(|(_, dropped)| !dropped)
+        };
+        for (index, list) in by_importance(&mut next).into_iter().enumerate() {
+            let mut kept = is_kept(Part::Entry(index));
+            list.retain(|_| kept.next().unwrap_or(true));
+        }
+        let pieces = is_kept(Part::Note).filter(|kept| *kept).count();
+        let end = pieces.checked_sub(1).map_or(0, |last| self.ends[last]);
+        match self.is_extracted {
+            true => {
+                next.earlier_summary = self.note()[..end].trim_end().to_string();
+                next.handoff_md = handoff(&next);
+            }
+            false => next.handoff_md = self.note()[..self.before_goal(end)].trim_end().to_string(),
+        }
+        next
+    }
+
+    /// Where to cut the note instead, if the goal that it begins with would be cut: that is shown anyway.
+    fn before_goal(&self, end: usize) -> usize {
+        let (note, goal) = (self.note(), &self.checkpoint.goal);
+        match note.find(goal.as_str()).filter(|_| !goal.is_empty()) {
+            Some(at) if (at..at + goal.len()).contains(&end) => note[..at].rfind('\n').unwrap_or(0),
+            _ => end,
+        }
+    }
+}
+
+/// Index of the first list of what is open in [`by_importance`].
+const OPEN_LISTS: usize = 5;
+
+/// The lists, the least important first.
+fn by_importance(checkpoint: &mut Checkpoint) -> [&mut Vec<String>; 8] {
+    [
         &mut checkpoint.critical_identifiers,
         &mut checkpoint.relevant_files,
         &mut checkpoint.completed_work,
@@ -112,15 +216,15 @@ fn least_list(checkpoint: &mut Checkpoint) -> Option<&mut Vec<String>> {
         &mut checkpoint.pending_work,
         &mut checkpoint.unresolved_questions,
         &mut checkpoint.user_constraints,
-    ];
-    lists.into_iter().find(|list| !list.is_empty())
+    ]
 }
 
 /// The checkpoint with a part less: the older half of a list or, once there are none, the second half of the note. The
-/// goal stays. `None` if nothing else is left. Frozen: receipts are replayed with it.
+/// goal stays. `None` if nothing else is left. Frozen: receipts up to version 8 of the renderers are replayed with it.
 pub fn shorter(checkpoint: &Checkpoint) -> Option<Checkpoint> {
     let mut next = checkpoint.clone();
-    if let Some(list) = least_list(&mut next) {
+    let least = by_importance(&mut next).into_iter().find(|list| !list.is_empty());
+    if let Some(list) = least {
         list.drain(..list.len().div_ceil(2));
         return Some(next);
     }
@@ -134,7 +238,7 @@ pub fn shorter(checkpoint: &Checkpoint) -> Option<Checkpoint> {
     Some(next)
 }
 
-/// The handoff note of an extracted checkpoint: the newest few entries of each list.
+/// The handoff note of an extracted checkpoint: the newest few entries of each list, and the earlier summary.
 pub(super) fn handoff(checkpoint: &Checkpoint) -> String {
     let mut out = String::new();
     if !checkpoint.goal.is_empty() {
@@ -166,6 +270,9 @@ pub(super) fn handoff(checkpoint: &Checkpoint) -> String {
         if first < entries.len() {
             out.push_str(&format!("\n**{title}**\n\n- {}\n", entries[first..].join("\n- ")));
         }
+    }
+    if !checkpoint.earlier_summary.is_empty() {
+        out.push_str(&format!("\n**Earlier summary**\n\n{}\n", checkpoint.earlier_summary));
     }
     if out.is_empty() {
         out.push_str("Nothing was said in the covered turns.");

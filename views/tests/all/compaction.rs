@@ -409,7 +409,8 @@ proptest! {
         let mut lists = lists.into_iter();
         let mut next = || lists.next().unwrap();
         let mut checkpoint = Checkpoint {
-            goal, handoff_md: handoff,
+            goal, earlier_summary: String::new(),
+            handoff_md: handoff,
             user_constraints: next(), decisions: next(), discoveries: next(), completed_work: next(),
             pending_work: next(), unresolved_questions: next(), critical_identifiers: next(), relevant_files: next(),
         };

@@ -168,3 +168,50 @@ fn the_same_turns_give_the_same_checkpoint() {
         assert_eq!(checkpoints[0], checkpoints[1]);
     }
 }
+
+/// Regression: the summary that came with an imported session was gone after the next compaction, and the first words after it
+/// were the goal.
+#[test]
+fn a_summary_from_elsewhere_is_carried_on_through_all_rounds() {
+    let summaries = [
+        (
+            "# Checkpoint\n\n## Goal\nMove the billing service to the `heron` queue.\n\n## Preferences\n- E2E tests only",
+            "Move the billing service to the `heron` queue.",
+        ),
+        (
+            "This session continues another.\n1. Primary Request and Intent:\n   The user wants `heron` everywhere.\n\n2. Files:\n - a.rs",
+            "The user wants `heron` everywhere.",
+        ),
+        ("**Goal:** Keep `heron` alive.\n\nDone so far: nothing.", "Keep `heron` alive."),
+    ];
+    for (summary, goal) in summaries {
+        let mut checkpoint = Checkpoint { handoff_md: summary.into(), ..Checkpoint::default() };
+        for n in 1..=10 {
+            checkpoint = extract(Some(&checkpoint), &round(n).candidates());
+            let text = render(&checkpoint);
+            assert_eq!(text.matches(summary).count(), 1, "round {n}: {text}");
+            assert!(text.len() <= limits::TOKENS_MAX * 4, "round {n}: {} bytes", text.len());
+            assert_eq!(checkpoint.goal, goal);
+            assert!(checkpoint.handoff_md.contains(summary), "transcript values have the note only");
+        }
+        assert!(render(&checkpoint).contains("MIG-110"), "and what came after it");
+    }
+    // A long one keeps its beginning and its end.
+    let lines: Vec<String> = (0..2000).map(|n| format!("- line {n} of what was done")).collect();
+    let long = Checkpoint { handoff_md: lines.join("\n"), ..Checkpoint::default() };
+    let once = extract(Some(&long), &round(1).candidates());
+    assert!(once.earlier_summary.len() <= limits::EARLIER_BYTES_MAX);
+    assert!(
+        once.earlier_summary.starts_with("- line 0 of")
+            && once.earlier_summary.ends_with("- line 1999 of what was done")
+    );
+    assert!(once.earlier_summary.contains("done\n\n…\n\n- line"));
+    let twice = extract(Some(&once), &round(2).candidates());
+    assert_eq!(twice.earlier_summary, once.earlier_summary);
+    assert!(render(&twice).len() <= limits::TOKENS_MAX * 4);
+    // One that a model has read is in the model's words.
+    let mut written =
+        Checkpoint { handoff_md: "The model's note.".into(), goal: "Go on".into(), ..Checkpoint::default() };
+    complete(&mut written, Some(&twice), &round(3).candidates());
+    assert_eq!(written.earlier_summary, "");
+}

@@ -278,3 +278,48 @@ fn a_checkpoint_that_must_be_shorter_loses_names_and_old_entries_before_sentence
     let short = fitted(&written, |checkpoint| bytes(checkpoint) < 40).unwrap();
     assert_eq!(render(&short), "**Goal:** Fix it\n\nThe first half.");
 }
+
+/// Regression: a checkpoint that was too large lost its constraints first, its note was cut in the middle of the goal, which was
+/// then shown twice, and half of the room stayed empty.
+#[test]
+fn a_checkpoint_that_is_shortened_keeps_constraints_says_its_goal_once_and_uses_the_room() {
+    let talk = csv_session();
+    let extracted = extract(None, &talk.candidates());
+    let note = "**Goal:** Export orders. And invoices, as CSV.\n\nThe exporter is half done. Invoices are missing. Nobody tested it.";
+    let written = Checkpoint {
+        goal: "Export orders. And invoices, as CSV.".into(),
+        user_constraints: vec!["Never write to the legacy database.".into(), "No new dependencies.".into()],
+        critical_identifiers: (0..40).map(|n| format!("order-{n}")).collect(),
+        completed_work: vec!["The exporter writes orders.".into()],
+        handoff_md: note.into(),
+        ..Checkpoint::default()
+    };
+    let imported = Checkpoint { handoff_md: format!("{note}\n{note}\n{note}"), ..Checkpoint::default() };
+    let carried = extract(Some(&imported), &talk.candidates());
+    for whole in [extracted, written, imported, carried] {
+        let bytes = |checkpoint: &Checkpoint| render(checkpoint).len();
+        let least = bytes(&Checkpoint { goal: whole.goal.clone(), ..Checkpoint::default() });
+        let goals = render(&whole).matches("**Goal:**").count().max(1);
+        for max in least..bytes(&whole) {
+            let short = fitted(&whole, |checkpoint| bytes(checkpoint) <= max).unwrap();
+            let text = render(&short);
+            assert!(text.matches("**Goal:**").count() <= goals, "{max}: {text}");
+            let longest = [&whole.user_constraints, &whole.pending_work, &whole.unresolved_questions]
+                .into_iter()
+                .flatten()
+                .map(String::len)
+                .max();
+            let lines = whole.earlier_summary.lines().chain(whole.handoff_md.lines()).map(str::len).max();
+            let longest = longest.max(lines).unwrap_or(0);
+            assert!(text.len() + longest + 32 > max, "{max}: {} bytes: {text}", text.len());
+            // A constraint is left out only if there is no room for it even without everything else.
+            for left in whole.user_constraints.iter().filter(|entry| !short.user_constraints.contains(entry))
+            {
+                let user_constraints = [short.user_constraints.clone(), vec![left.clone()]].concat();
+                let goal = whole.goal.clone();
+                let alone = Checkpoint { goal, user_constraints, ..Checkpoint::default() };
+                assert!(bytes(&alone) > max, "{max}: {left} is missing: {text}");
+            }
+        }
+    }
+}

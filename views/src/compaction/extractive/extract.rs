@@ -3,6 +3,7 @@
 //! Deterministic and offline. It quotes and never rephrases, so it invents nothing.
 
 use super::cues::Group;
+use super::earlier;
 use super::files::Files;
 use super::lists::{attributable, entry_terms, fit, is_near, merge, roll_names};
 use super::pending::{DoneWork, Pending, is_definite, is_next, remains, reports};
@@ -46,7 +47,8 @@ pub fn extract_before(
     kept: &[Candidate<'_>],
 ) -> Checkpoint {
     let empty = Checkpoint::default();
-    let previous = previous.unwrap_or(&empty);
+    let carried = earlier::carried(previous.unwrap_or(&empty));
+    let previous = &carried;
     let material = Material::of(turns);
     let files = Files::of(&material, &previous.relevant_files);
     let kept = &kept[..kept.len().min(KEPT_TURNS_MAX)];

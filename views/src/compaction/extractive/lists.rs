@@ -362,6 +362,7 @@ fn size(checkpoint: &Checkpoint) -> usize {
     let handoff = checkpoint.handoff_md.len().max(HANDOFF_BYTES_MAX);
     OVERHEAD_BYTES
         + checkpoint.goal.len()
+        + checkpoint.earlier_summary.len()
         + handoff
         + entries
             .iter()
