@@ -80,13 +80,14 @@ fn says(text: &str, name: &str) -> bool {
 }
 
 /// A checkpoint of which parts are left out until it fits: files that a sentence names, then the oldest entries of the lists,
-/// least important lists first. The goal stays. `None` if it does not fit even so.
+/// least important lists first, and last the end of a summary that another program wrote. The goal stays. `None` if it does not fit even so.
 pub fn fitted(checkpoint: &Checkpoint, fits: impl Fn(&Checkpoint) -> bool) -> Option<Checkpoint> {
     let mut next = checkpoint.clone();
     if fits(&next) {
         return Some(next);
     }
-    let is_extracted = checkpoint.handoff_md == handoff(checkpoint);
+    let mut summary = summary_of(checkpoint).map(str::to_string);
+    let is_extracted = checkpoint.handoff_md == handoff_with(checkpoint, summary.as_deref());
     let unlisted = Checkpoint { relevant_files: Vec::new(), ..checkpoint.clone() };
     let sentences = render(&unlisted);
     next.relevant_files.retain(|path| !says(&sentences, path));
@@ -95,8 +96,14 @@ pub fn fitted(checkpoint: &Checkpoint, fits: impl Fn(&Checkpoint) -> bool) -> Op
             next = shorter(&next)?;
             continue;
         }
-        least_list(&mut next)?.remove(0);
-        next.handoff_md = handoff(&next);
+        match least_list(&mut next) {
+            Some(list) => drop(list.remove(0)),
+            None => {
+                let half = summary.take().filter(|summary| !summary.is_empty())?;
+                summary = Some(half[..half.floor_char_boundary(half.len() / 2)].trim_end().to_string());
+            }
+        }
+        next.handoff_md = handoff_with(&next, summary.as_deref());
     }
     Some(next)
 }
@@ -132,6 +139,31 @@ pub fn shorter(checkpoint: &Checkpoint) -> Option<Checkpoint> {
     let sentence = half.rfind(". ").map(|end| end + 1).max(half.rfind('\n')).unwrap_or(0);
     next.handoff_md = half[..sentence].trim_end().to_string();
     Some(next)
+}
+
+/// Heading of a summary that another program wrote, in the notes of checkpoints that were extracted since.
+const SUMMARY: &str = "**Summary of what came before**\n\n";
+
+/// The summary of another program in a checkpoint: all that an imported one has.
+pub(super) fn summary_of(checkpoint: &Checkpoint) -> Option<&str> {
+    let note = checkpoint.handoff_md.trim();
+    let is_alone = || {
+        let lists = Checkpoint { handoff_md: String::new(), ..checkpoint.clone() };
+        !note.is_empty() && lists == Checkpoint::default()
+    };
+    match note.split_once(SUMMARY) {
+        Some((_, summary)) => Some(summary),
+        None => is_alone().then_some(note),
+    }
+}
+
+/// The handoff note of an extracted checkpoint, with the summary that another program wrote of what came before.
+pub(super) fn handoff_with(checkpoint: &Checkpoint, summary: Option<&str>) -> String {
+    let note = handoff(checkpoint);
+    match summary.filter(|summary| !summary.is_empty()) {
+        Some(summary) => format!("{note}\n\n{SUMMARY}{summary}"),
+        None => note,
+    }
 }
 
 /// The handoff note of an extracted checkpoint: the newest few entries of each list.

@@ -4,16 +4,16 @@
 
 use super::cues::Group;
 use super::files::Files;
-use super::lists::{attributable, entry_terms, fit, is_near, merge, roll_names};
+use super::lists::{attributable, clip_lines, entry_terms, fit_beside, is_near, merge, roll_names};
 use super::pending::{DoneWork, Pending, is_definite, is_next, remains, reports};
 use super::prose::clip;
-use super::spoken::{Material, ReadSentence, Spoken};
+use super::spoken::{Material, ReadSentence, Spoken, masked};
 use super::terms::Terms;
 use super::tools;
 use crate::compaction::Checkpoint;
 use crate::compaction::limits::ENTRY_CHARS_MAX;
 use crate::compaction::plan::Candidate;
-use crate::compaction::render::handoff;
+use crate::compaction::render::{handoff_with, summary_of};
 use everturn_core::turn::Role;
 use std::collections::{HashMap, HashSet};
 
@@ -27,6 +27,8 @@ const ANSWER_TURNS_MAX: usize = 50;
 const WITHDRAWALS_MAX: usize = 64;
 /// Maximum number of entries that one round adds to a list before the list's own limit is applied.
 const PER_ROUND_MAX: usize = 64;
+/// Maximum length of the summary of another program that a note carries on, in bytes.
+const SUMMARY_BYTES_MAX: usize = 3600;
 /// Maximum number of turns after the covered ones that are read.
 const KEPT_TURNS_MAX: usize = 256;
 
@@ -85,8 +87,9 @@ pub fn extract_before(
     next.unresolved_questions = open_questions(&previous.unresolved_questions, whole);
     merge(&mut next.unresolved_questions, questions(&material, whole));
     roll_names(&mut next, previous, &material, &files);
-    fit(&mut next);
-    next.handoff_md = handoff(&next);
+    let summary = summary_of(previous).map(|summary| clip_lines(&masked(summary), SUMMARY_BYTES_MAX));
+    fit_beside(&mut next, summary.as_ref().map_or(0, String::len));
+    next.handoff_md = handoff_with(&next, summary.as_deref());
     next
 }
 

@@ -179,6 +179,11 @@ fn tool_of(entry: &str) -> Option<&str> {
 
 /// Brings every list and the whole checkpoint within the [`limits`](crate::compaction::limits).
 pub(super) fn fit(checkpoint: &mut Checkpoint) {
+    fit_beside(checkpoint, 0);
+}
+
+/// The same, with so many bytes more in the note.
+pub(super) fn fit_beside(checkpoint: &mut Checkpoint, beside: usize) {
     checkpoint.goal = clip(&one_line(&checkpoint.goal), GOAL_CHARS_MAX);
     checkpoint.handoff_md = clip_lines(&checkpoint.handoff_md, HANDOFF_BYTES_MAX);
     let mut values: [Vec<usize>; 6] = Default::default();
@@ -193,7 +198,7 @@ pub(super) fn fit(checkpoint: &mut Checkpoint) {
             drop_least(list, values);
         }
     }
-    let mut size = size(checkpoint);
+    let mut size = size(checkpoint) + beside;
     const BYTES_MAX: usize = TOKENS_MAX * 4;
     for stage in STAGES {
         if size <= BYTES_MAX {
@@ -387,7 +392,7 @@ pub(super) fn one_line(text: &str) -> String {
 }
 
 /// A note truncated after its last whole line that fits.
-fn clip_lines(text: &str, bytes_max: usize) -> String {
+pub(super) fn clip_lines(text: &str, bytes_max: usize) -> String {
     let text = text.trim();
     if text.len() <= bytes_max {
         return text.to_string();
