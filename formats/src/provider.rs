@@ -6,9 +6,9 @@
 //! - Every result stands right after the message that called; a result without its call is left out, and so is a call
 //!   without its result, unless the list ends with it and nothing of its message was answered yet. Parallel calls stay
 //!   together. What is left out is named in [`Rendered::left_out`].
-//! - A message that already has the provider's shape is passed on in its own bytes, unknown fields of its blocks and of the
-//!   assistant's chat messages included. Our own marks (`_harn_projection`, `visibility`, `asset_id`) are taken off, and
-//!   fields that only other APIs and agents know; blocks that are `private` never leave, `internal` ones are meant for the
+//! - A message that already has the provider's shape is passed on in its own bytes, unknown fields included. Our own marks
+//!   (`_harn_projection`, `visibility`, `asset_id`) are taken off, and fields that are known to be another's: `cache_control`
+//!   for OpenAI chat, fields of agents, and whatever Anthropic would refuse beside `role` and `content`; blocks that are `private` never leave, `internal` ones are meant for the
 //!   model and do.
 //! - A block that the provider does not know (a search result, the output of a tool that another provider ran, an unknown
 //!   type) is shown as the text in it.

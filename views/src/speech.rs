@@ -312,16 +312,21 @@ pub fn of_said(turn: &Turn, message: Option<&Value>) -> Speech {
     struct Line {
         #[serde(default, rename = "isMeta")]
         is_meta: bool,
+        #[serde(default)]
+        subtype: Option<String>,
     }
     let Some(message) = message.filter(|_| turn.role == Role::User) else {
         return Speech { role: turn.role, notice: None };
     };
     let speech = of_message(turn.role, message);
-    // Claude Code marks what it wrote itself.
-    let line = turn.metadata.get("claude_code").and_then(|line| line.read::<Line>());
-    match speech.role == Role::User && line.unwrap_or_default().is_meta {
-        true => Speech { role: Role::Tool, notice: Some("program text") },
-        false => speech,
+    // Claude Code and Qwen Code mark what they wrote themselves.
+    let line = |name: &str| turn.metadata.get(name).and_then(|line| line.read::<Line>()).unwrap_or_default();
+    match speech.role == Role::User {
+        true if line("claude_code").is_meta => Speech { role: Role::Tool, notice: Some("program text") },
+        true if line("qwen_code").subtype.as_deref() == Some("notification") => {
+            Speech { role: Role::Tool, notice: Some("notification") }
+        }
+        _ => speech,
     }
 }
 

@@ -80,7 +80,7 @@ impl Linked {
     /// The turn at, or next after, a line that pi counts, the header being the first.
     fn counted(&self, index: u64) -> Option<u64> {
         let from = self.order.get(usize::try_from(index).ok()?..)?;
-        from.iter().copied().find(|line| self.tree.has(*line))
+        from.iter().copied().find(|line| self.tree.find(*line).is_some())
     }
 
     fn begin(&mut self, text: &str, line: &Line<'_>) {

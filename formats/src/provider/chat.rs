@@ -16,23 +16,14 @@ pub struct Chat {
 
 /// Fields of a text block that only Anthropic knows. Its blocks look like ours otherwise.
 const OF_ANTHROPIC: [&str; 2] = ["cache_control", "citations"];
-/// Fields that agents add to messages of the assistant. Others, as those for reasoning, belong to the servers that made them.
-const OF_AGENTS: [&str; 4] = ["timestamp", "finish_reason", "toolCalls", "origin"];
+/// Fields that agents and other APIs add to messages. Further ones, as those for reasoning, belong to the servers that made
+/// them.
+const OF_OTHERS: [&str; 5] = ["timestamp", "finish_reason", "toolCalls", "origin", "cache_control"];
 
 impl Chat {
     /// Whether the message has no field that is another API's.
     fn knows(&self, own: &Value) -> bool {
-        if self.form < Form::Now {
-            return true;
-        }
-        let role = own.get("role").and_then(Value::as_str).unwrap_or_default();
-        own.as_object().is_some_and(|fields| {
-            fields.keys().all(|name| match role {
-                "assistant" => !OF_AGENTS.contains(&name.as_str()),
-                "tool" => matches!(name.as_str(), "role" | "content" | "name" | "tool_call_id" | "is_error"),
-                _ => matches!(name.as_str(), "role" | "content" | "name" | "tool_calls" | "refusal" | "audio"),
-            })
-        })
+        self.form < Form::Now || !OF_OTHERS.iter().any(|name| own.get(name).is_some())
     }
 
     /// Whether such a message can have the piece unchanged.

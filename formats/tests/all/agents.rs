@@ -1103,6 +1103,15 @@ fn kimi_code_journals_are_read_step_by_step() {
     assert_eq!(agents::detect(other.as_bytes()), None);
 }
 
+/// Events of some program were taken for items of Responses, and of all that was said only the reasoning became turns.
+#[test]
+fn a_list_of_events_is_no_list_of_items() {
+    let events = json!([{"type":"user","content":{"text":"my question"}},{"type":"reasoning","content":{"text":"hm"}}]);
+    assert_eq!(agents::detect(events.to_string().as_bytes()), None);
+    let items = json!([{"type":"message","role":"user","content":"my question"},{"type":"reasoning","summary":[]}]);
+    assert_eq!(agents::detect(items.to_string().as_bytes()), Some(Format::OpenaiResponses));
+}
+
 /// Regression: one item made a file one of Responses, whatever its other lines were; they were lost as turns.
 #[test]
 fn an_item_among_other_lines_decides_nothing() {
