@@ -37,12 +37,25 @@ const READ_ONLY: [&str; 2] = [
 
 /// The text of an error for a client of MCP.
 pub fn in_tools(text: &str) -> String {
-    HINTS.iter().fold(for_clients(text), |text, (command, tool, _)| text.replace(command, tool))
+    HINTS.iter().fold(for_clients(text), |text, (command, tool, _)| told(&text, command, tool))
 }
 
 /// The text of an error for a client of REST.
 pub fn in_routes(text: &str) -> String {
-    HINTS.iter().fold(for_clients(text), |text, (command, _, route)| text.replace(command, route))
+    HINTS.iter().fold(for_clients(text), |text, (command, _, route)| told(&text, command, route))
+}
+
+/// The text with a command named as this surface names it. Fields of requests have names of commands, too.
+fn told(text: &str, command: &str, name: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(command) {
+        out.push_str(before);
+        let is_field = after.starts_with(" must ") || after.starts_with(" is ") || before.ends_with("field ");
+        out.push_str(if is_field { command } else { name });
+        rest = after;
+    }
+    out + rest
 }
 
 fn for_clients(text: &str) -> String {
@@ -69,6 +82,10 @@ mod tests {
             assert_eq!(in_commands(&in_routes(command)), *command);
         }
         assert_eq!(in_routes(READ_ONLY[0]), READ_ONLY[1]);
+        // A field may have the name of a command.
+        for text in ["`state` must be one of active, closed, not \"bogus\"", "unknown field `list`"] {
+            assert_eq!((in_tools(text), in_routes(text)), (text.to_string(), text.to_string()));
+        }
         // What only the machine of the server can do stays a command.
         let doctor = "`everturn doctor --rebuild` makes it again";
         assert_eq!(in_routes(doctor), doctor);

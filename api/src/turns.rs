@@ -7,11 +7,12 @@ use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
+use everturn_core::message::{self, Part};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Tokens, Turn};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// A turn to append: either `message`, in any shape, or `role` and `content`.
@@ -66,10 +67,6 @@ pub struct TurnInput {
 impl TurnInput {
     /// Converts it to the engine's type. Without content the message is empty.
     pub fn into_turn(self) -> Result<NewTurn, Error> {
-        let blank = |raw: &Raw| raw.read::<String>().is_some_and(|text| text.trim().is_empty());
-        if self.role == Some(Role::User) && self.content.as_ref().is_some_and(blank) {
-            return Err(Error::invalid("turn.empty", "the turn says nothing; give it some content"));
-        }
         let role = self.role.map(|role| Raw::of(&role)).transpose()?;
         let fields = [
             ("role", role),
@@ -90,6 +87,10 @@ impl TurnInput {
             None if fields.is_empty() => String::new(),
             None => format!("{{{}}}", fields.join(",")),
         };
+        if says_nothing(&message) {
+            let text = "the turn says nothing; give it some content: a text, or blocks with some";
+            return Err(Error::invalid("turn.empty", text));
+        }
         Ok(NewTurn {
             message,
             actor: self.actor,
@@ -102,6 +103,13 @@ impl TurnInput {
             occurred_at: self.occurred_at,
         })
     }
+}
+
+/// Whether this is a message of a user without anything in it, in whatever shape.
+fn says_nothing(message: &str) -> bool {
+    let Ok(message) = serde_json::from_str::<Value>(message) else { return false };
+    let is_blank = |part: &Part<'_>| matches!(part, Part::Text(text) if text.trim().is_empty());
+    message::role(&message).is_ok_and(|role| role == Role::User) && message::parts(&message).iter().all(is_blank)
 }
 
 impl TurnInput {

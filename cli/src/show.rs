@@ -192,6 +192,10 @@ fn body(
                 let size = asset.and_then(|asset| asset.bytes).map(|bytes| format!(", {}", size(bytes)));
                 let named: String = label.iter().map(|label| format!(" {}", printable(label))).collect();
                 let _ = writeln!(out, "  {DIM}▣ {kind}{named}{}{DIM:#}", size.unwrap_or_default());
+                let text = message::text_within(block);
+                if !text.is_empty() {
+                    out.push_str(&folded("│", &text, full));
+                }
             }
             // Tools that the provider ran itself.
             Part::Other(kind) if kind.ends_with("tool_use") && block["name"].is_string() => {
@@ -206,9 +210,12 @@ fn body(
                 let text = block.get("content").map(plain).unwrap_or_default();
                 out.push_str(&result(called, block["tool_use_id"].as_str(), name, &text));
             }
-            Part::Other(kind) => {
-                let _ = writeln!(out, "  {DIM}<{}>{DIM:#}", printable(kind));
-            }
+            Part::Other(kind) => match message::in_words(block) {
+                Some(words) => out.push_str(&folded("▣", &words, full)),
+                None => {
+                    let _ = writeln!(out, "  {DIM}<{}>{DIM:#}", printable(kind));
+                }
+            },
         }
     }
     out

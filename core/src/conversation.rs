@@ -434,7 +434,9 @@ impl Conversation {
 
     /// The program that it was imported from or that recorded it. A list of messages may be of any.
     pub fn agent(&self) -> Option<String> {
-        self.named("agent").or_else(|| self.origin().format.filter(|format| format != "messages"))
+        const LISTS: [&str; 5] = ["messages", "openai-chat", "openai-responses", "anthropic", "gemini"];
+        let is_program = |format: &String| !LISTS.contains(&format.as_str());
+        self.named("agent").or_else(|| self.origin().format.filter(is_program))
     }
 
     /// Whether it was begun for a chain of responses and never named: it is not the last one that somebody had.

@@ -406,6 +406,53 @@ pub fn render(message: &Value, asset_label: impl Fn(&str) -> Option<String>) -> 
     out
 }
 
+/// The text in a block that is no text itself: a search result, a plain document, the output of a tool that the provider
+/// ran. Empty if it has none that people can read.
+pub fn text_within(block: &Value) -> String {
+    const NAMES: [&str; 12] = [
+        "title", "url", "text", "source", "content", "output", "outputs", "result", "results", "stdout", "stderr", "error",
+    ];
+    fn walk(value: &Value, out: &mut Vec<String>) {
+        match value {
+            Value::String(text) if !text.trim().is_empty() => out.push(text.trim_end().to_string()),
+            Value::Array(items) => items.iter().for_each(|item| walk(item, out)),
+            Value::Object(_) => NAMES.iter().filter_map(|name| field(value, name)).for_each(|inner| walk(inner, out)),
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    match field(block, "source") {
+        Some(source @ Value::Object(_)) => match text(source, &["type"]) {
+            Some("text") => walk(field(source, "data").unwrap_or(&Value::Null), &mut out),
+            Some("content") => walk(field(source, "content").unwrap_or(&Value::Null), &mut out),
+            _ => {}
+        },
+        // The name of the block, and what it was found in, are not what it says.
+        _ => {
+            let said = NAMES[2..].iter().filter(|name| **name != "source").filter_map(|name| field(block, name));
+            said.for_each(|said| walk(said, &mut out));
+        }
+    }
+    out.join("\n")
+}
+
+/// A block of a type that has no part of its own, in words: its type, its name and the text in it. `None` if there is no
+/// text.
+pub fn in_words(block: &Value) -> Option<String> {
+    if matches!(block, Value::Bool(_) | Value::Number(_)) {
+        return Some(block.to_string());
+    }
+    let said = text_within(block);
+    if said.is_empty() {
+        return None;
+    }
+    let label = text(block, &["name", "title"]).map(|label| format!(":{label}")).unwrap_or_default();
+    let mut lines: Vec<String> = text(block, &["type"]).map(|kind| format!("<{kind}{label}>")).into_iter().collect();
+    lines.extend(text(block, &["source", "arguments"]).filter(|text| *text != "{}").map(str::to_string));
+    lines.push(said);
+    Some(lines.join("\n"))
+}
+
 /// Ids of the assets that a message refers to, at any depth.
 pub fn asset_ids(message: &Value) -> Vec<String> {
     fn walk(key: &str, value: &Value, out: &mut Vec<String>) {
@@ -489,6 +536,31 @@ mod tests {
             ),
         ] {
             assert_eq!(shown(message.clone()), text, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_block_without_a_part_of_its_own_has_its_text() {
+        let found = json!({"type":"search_result","source":"https://a.example","title":"Notes",
+            "content":[{"type":"text","text":"The wombat digs."}]});
+        let document = json!({"type":"document","title":"Plan","source":{"type":"content","content":[
+            {"type":"text","text":"One."},{"type":"image","source":{"type":"base64","data":"AAAA"}},{"type":"text","text":"Two."}]}});
+        let searched = json!({"type":"web_search_tool_result","tool_use_id":"s","content":[
+            {"type":"web_search_result","title":"Rust","url":"https://r.example","encrypted_content":"zzz"}]});
+        let called = json!({"type":"mcp_call","name":"f","arguments":"{\"a\":1}","output":"42"});
+        for (block, words) in [
+            (found, Some("<search_result:Notes>\nhttps://a.example\nThe wombat digs.")),
+            (document, Some("<document:Plan>\nOne.\nTwo.")),
+            (searched, Some("<web_search_tool_result>\nRust\nhttps://r.example")),
+            (called, Some("<mcp_call:f>\n{\"a\":1}\n42")),
+            (json!({"text":"x","n":1}), Some("x")),
+            (json!(7), Some("7")),
+            (json!({"type":"hologram"}), None),
+            (json!({"type":"server_tool_use","id":"s","name":"web_search","input":{"query":"q"}}), None),
+            (json!({"type":"document","source":{"type":"base64","data":"JVBERi0"}}), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(in_words(&block).as_deref(), words, "{block}");
         }
     }
 

@@ -7,8 +7,11 @@
 //!   without its result, unless the list ends with it and nothing of its message was answered yet. Parallel calls stay
 //!   together. What is left out is named in [`Rendered::left_out`].
 //! - A message that already has the provider's shape is passed on in its own bytes, unknown fields included. Our own marks
-//!   (`_harn_projection`, `visibility`, `asset_id`) are taken off; blocks that are `private` never leave, `internal` ones
-//!   are meant for the model and do.
+//!   (`_harn_projection`, `visibility`, `asset_id`) are taken off, and fields that are known to be another's: `cache_control`
+//!   for OpenAI chat, fields of agents, and whatever Anthropic would refuse beside `role` and `content`; blocks that are `private` never leave, `internal` ones are meant for the
+//!   model and do.
+//! - A block that the provider does not know (a search result, the output of a tool that another provider ran, an unknown
+//!   type) is shown as the text in it.
 //! - Ids stay. One is made up (`call_1`, …) where it is missing, and rewritten where it repeats or the provider would
 //!   refuse it; names of tools likewise. The same input gives the same bytes.
 //! - Anthropic and Gemini want to hear the user first. If someone else speaks first, [`CONTINUES`] is put before it.
@@ -234,6 +237,9 @@ pub struct LeftOut {
     pub message: usize,
     /// Description of the part, and the reason.
     pub what: String,
+    /// Whether it is something that nobody could read there: an unknown role or type, a number out of range. Whoever sent it
+    /// should be told.
+    pub unread: bool,
 }
 
 /// Names of the request fields: for messages, and for system material if there is one.
@@ -252,13 +258,25 @@ pub fn render<M: Message>(provider: Provider, input: &Input<'_, M>) -> Result<Re
     renderer.stretch(input.messages, true)
 }
 
-/// As [`render`], with failed results for OpenAI chat as they were once rendered, `is_error` included: for prompts that are
-/// shown again.
-pub fn render_passing_errors<M: Message>(
+/// How messages were once rendered, the oldest first: for prompts that are shown again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Form {
+    /// As in [`Form::PassingFields`], and failed results of our own shape went to OpenAI chat with their `is_error`.
+    PassingErrors,
+    /// Fields of other APIs were passed on where the rest of a message fitted, and blocks that a provider does not know were
+    /// left out although there is text in them.
+    PassingFields,
+    /// As [`render`] does it.
+    Now,
+}
+
+/// As [`render`], in an earlier form.
+pub fn render_as<M: Message>(
+    form: Form,
     provider: Provider,
     input: &Input<'_, M>,
 ) -> Result<Rendered, Error> {
-    let mut renderer = Renderer::new(provider, input.system, input.media).passing_errors();
+    let mut renderer = Renderer::new(provider, input.system, input.media).in_form(form);
     renderer.stretch(input.messages, true)
 }
 
@@ -282,26 +300,26 @@ fn write_step(writer: &dyn Writer, step: &RenderStep, items: &[Item<'_>], out: &
 pub(crate) fn source<'a, M: Message>(
     message: &'a M,
     media: &dyn Media,
-    leave: &mut dyn FnMut(String),
+    leave: &mut dyn FnMut(String, bool),
 ) -> Source<'a> {
     let nothing = Source { text: "".into(), own: Cow::Owned(Value::Null), view: None, lost: false };
     let Some(given) = message.value() else {
-        leave("it has a number that is out of every range".into());
+        leave("it has a number that is out of every range".into(), true);
         return nothing;
     };
     let clean = match clean::clean(message.text(), media) {
         Ok(clean) => clean,
         Err(error) => {
-            leave(error.text().to_string());
+            leave(error.text().to_string(), true);
             return nothing;
         }
     };
     let Some(text) = clean.text else {
-        leave("it is private".into());
+        leave("it is private".into(), false);
         return nothing;
     };
     if clean.lost {
-        leave("a private block".into());
+        leave("a private block".into(), false);
     }
     let own = match clean.changed {
         false => given,

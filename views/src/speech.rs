@@ -26,7 +26,7 @@ impl Speech {
 }
 
 /// Elements that agents put around text of their own, and what each is.
-const ELEMENTS: [(&str, &str); 30] = [
+const ELEMENTS: [(&str, &str); 33] = [
     ("bash-input", "shell command"),
     ("bash-stderr", "shell output"),
     ("bash-stdout", "shell output"),
@@ -38,6 +38,7 @@ const ELEMENTS: [(&str, &str); 30] = [
     ("ide_diagnostics", "editor state"),
     ("ide_opened_file", "editor state"),
     ("ide_selection", "editor state"),
+    ("git-context", "context"),
     ("image_files", "attachment"),
     ("instructions", "instructions"),
     ("local-command-caveat", "command"),
@@ -50,11 +51,13 @@ const ELEMENTS: [(&str, &str); 30] = [
     ("system", "program text"),
     ("system-reminder", "reminder"),
     ("task-notification", "notification"),
+    ("teammate-message", "message of an agent"),
     ("timestamp", "time"),
     ("turn_aborted", "interruption"),
     ("uploaded_documents", "attachment"),
     ("user-prompt-submit-hook", "hook output"),
     ("user_instructions", "instructions"),
+    ("user-memory-input", "memory"),
     ("user_shell_command", "shell command"),
     ("permissions instructions", "instructions"),
 ];
@@ -159,6 +162,11 @@ impl<'t> Stretches<'t> {
         loop {
             let rest = &text[at..];
             let request = if rest.starts_with('#') { rest.rfind(REQUEST) } else { None };
+            if let Some((words, length)) = typed(rest) {
+                self.push(None, at + words.start, at + words.end);
+                at = past_space(text, at + length);
+                continue;
+            }
             let (notice, length, after) = match (request, leading(rest)) {
                 (Some(length), leading) => {
                     (leading.map_or("context", |(notice, _)| notice), length, length + REQUEST.len())
@@ -213,6 +221,19 @@ impl<'t> Stretches<'t> {
         }
         self.push(None, words, text.len());
     }
+}
+
+/// What a person typed in an element that a text begins with, and where the element ends: the request behind a command, and
+/// what an agent was told to remember.
+fn typed(text: &str) -> Option<(std::ops::Range<usize>, usize)> {
+    // "/model opus" is no request.
+    const WORDS_MIN: usize = 3;
+    let (name, words_min) = [("command-args", WORDS_MIN), ("user-memory-input", 1)]
+        .into_iter()
+        .find(|(name, _)| text.strip_prefix('<').is_some_and(|text| text.starts_with(&format!("{name}>"))))?;
+    let end = closing(text, name)?;
+    let words = name.len() + 2..end - name.len() - 3;
+    (text[words.clone()].split_whitespace().count() >= words_min).then_some((words, end))
 }
 
 fn past_space(text: &str, at: usize) -> usize {
@@ -291,16 +312,21 @@ pub fn of_said(turn: &Turn, message: Option<&Value>) -> Speech {
     struct Line {
         #[serde(default, rename = "isMeta")]
         is_meta: bool,
+        #[serde(default)]
+        subtype: Option<String>,
     }
     let Some(message) = message.filter(|_| turn.role == Role::User) else {
         return Speech { role: turn.role, notice: None };
     };
     let speech = of_message(turn.role, message);
-    // Claude Code marks what it wrote itself.
-    let line = turn.metadata.get("claude_code").and_then(|line| line.read::<Line>());
-    match speech.role == Role::User && line.unwrap_or_default().is_meta {
-        true => Speech { role: Role::Tool, notice: Some("program text") },
-        false => speech,
+    // Claude Code and Qwen Code mark what they wrote themselves.
+    let line = |name: &str| turn.metadata.get(name).and_then(|line| line.read::<Line>()).unwrap_or_default();
+    match speech.role == Role::User {
+        true if line("claude_code").is_meta => Speech { role: Role::Tool, notice: Some("program text") },
+        true if line("qwen_code").subtype.as_deref() == Some("notification") => {
+            Speech { role: Role::Tool, notice: Some("notification") }
+        }
+        _ => speech,
     }
 }
 
@@ -356,6 +382,15 @@ mod tests {
                 "<command-name>test</command-name><command-args>a</command-args>\n<command-contents>Run it.</command-contents>",
                 Err("command"),
             ),
+            (
+                "<command-message>fix is running…</command-message>\n<command-name>/fix</command-name>\n<command-args>the login \
+                 page is blank</command-args>\n<command-contents>Read, fix.</command-contents>",
+                Ok("the login page is blank"),
+            ),
+            ("<command-name>/model</command-name>\n<command-args>opus</command-args>", Err("command")),
+            ("<user-memory-input>Use tabs.</user-memory-input>", Ok("Use tabs.")),
+            ("<teammate-message teammate_id=\"a\">done</teammate-message>", Err("message of an agent")),
+            ("<git-context>\nmain\n</git-context>\n\nFix it.", Ok("Fix it.")),
             ("<system-reminder>\nBe brief.\n</system-reminder>\n\nDo it.", Ok("Do it.")),
             ("<system-reminder>never closed", Err("reminder")),
             ("[Request interrupted by user for tool use]", Err("interruption")),

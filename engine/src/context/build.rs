@@ -51,7 +51,8 @@ const ATTEMPTS: usize = 4;
 /// reading order, and halves of tool calls that are not shown take no room; since version 7, headings of a checkpoint are
 /// bold, and identifiers that its sentences contain are not listed; since version 8, failed results for OpenAI chat have
 /// only fields that it knows, and participants are not told of calls whose result was edited away; since version 9, a
-/// checkpoint that is too large keeps constraints longest and uses the room that it has.
+/// checkpoint that is too large keeps constraints longest and uses the room that it has, fields of other APIs are not passed
+/// on, and blocks that the provider does not know are shown as the text in them.
 pub(super) const RENDERER_VERSION: u32 = 9;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;

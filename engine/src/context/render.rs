@@ -6,7 +6,7 @@ use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::json::Raw;
 use everturn_core::viewer::Viewer;
-use everturn_formats::provider::{self, Media, Provider};
+use everturn_formats::provider::{self, Form, Media, Provider};
 use everturn_views::context::{self, Assembled, ContextMessage, Section};
 use everturn_views::tokens::{Family, PART_TOKENS};
 use serde_json::{Value, json};
@@ -34,10 +34,12 @@ impl ConversationHandle {
         };
         let media = StoredMedia { conversation: &reader };
         let input = provider::Input { system: &system, messages: &messages, media: &media };
-        match version {
-            ..8 => provider::render_passing_errors(provider, &input),
-            _ => provider::render(provider, &input),
-        }
+        let form = match version {
+            ..8 => Form::PassingErrors,
+            8 => Form::PassingFields,
+            _ => Form::Now,
+        };
+        provider::render_as(form, provider, &input)
     }
 }
 

@@ -86,7 +86,13 @@ impl Tenant {
         })();
         // Entries read before a failure are kept.
         let flushed = import.flush_all();
-        read.and(flushed)?;
+        read.and(flushed).map_err(|error| match error.code() {
+            "conversation.exists" => {
+                let text = "another request imports the same session at this moment; import it again: what is there is skipped";
+                Error::conflict("import.at_once", text)
+            }
+            _ => error,
+        })?;
         let told = reader.problems();
         let more = told.len().saturating_sub(PROBLEMS_MAX);
         let mut problems: Vec<String> = told

@@ -314,6 +314,20 @@ pub fn continues(source: impl BufRead) -> Option<String> {
     None
 }
 
+/// A line with a prompt that a person typed while the agent worked, in the form of any other prompt.
+fn queued(line: &Line<'_>) -> Option<String> {
+    let attachment = line.object("attachment").filter(|_| line.text("type").as_deref() == Some("attachment"))?;
+    let is = |line: &Line<'_>, name: &str, wanted: &str| line.text(name).is_none_or(|text| text == wanted);
+    let is_prompt = attachment.text("type").as_deref() == Some("queued_command")
+        && is(&attachment, "commandMode", "prompt")
+        && attachment.object("origin").is_none_or(|origin| is(&origin, "kind", "human"));
+    let prompt = attachment.raw("prompt").filter(|prompt| is_prompt && prompt.starts_with(['"', '[']))?;
+    let message = format!("{{\"role\":\"user\",\"content\":{prompt}}}");
+    let rest = line.with("attachment", Some(&attachment.without("prompt")));
+    let rest = Line::parse(&rest)?.with("type", Some("\"user\""));
+    Some(format!("{},\"message\":{message}}}", rest.strip_suffix('}')?))
+}
+
 fn session_of<'a>(line: &Line<'a>) -> Option<Cow<'a, str>> {
     ["sessionId", "session_id"].iter().find_map(|name| line.text(name)).filter(|id| !id.is_empty())
 }
@@ -328,6 +342,8 @@ impl Mapper for ClaudeCode {
     }
 
     fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+        let queued = Line::parse(text).and_then(|line| queued(&line));
+        let text = queued.as_deref().unwrap_or(text);
         let line = Line::parse(text).unwrap_or_default();
         let named = session_of(&line);
         let session = match (named, &self.session) {
@@ -357,7 +373,9 @@ impl Mapper for ClaudeCode {
         let at = line.time("timestamp");
         let kind = Kind::of(&line);
         // The id of a line that is no turn is still free for one that is.
-        let second = own.filter(|own| !matches!(kind, Kind::Other) && self.silent.remove(own));
+        // So is that of a prompt from the queue, which was no turn to older versions.
+        let is_free = |own: &u64| self.silent.remove(own) || queued.is_some() && !self.tree.has(*own);
+        let second = own.filter(|_| !matches!(kind, Kind::Other)).filter(is_free);
         let repeated = second.is_none() && own.is_some_and(|own| self.tree.has(own));
         let name = match second.map(|own| nth(own, 1)).or(own.filter(|_| !repeated)) {
             Some(name) => name,

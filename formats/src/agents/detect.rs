@@ -129,7 +129,7 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     let says = |words: [&str; 2]| words.iter().any(|words| text.contains(words));
     if let Some(inner) = text.strip_prefix('[') {
         let list = says(["\"role\"", "\"type\""]) || text.contains("\"parts\"");
-        return (list && begins_with_object(inner)).then(|| (shape(text), Layout::Value));
+        return (list && begins_with_object(inner) && !begins_with_event(inner)).then(|| (shape(text), Layout::Value));
     }
     let first = text.lines().next().and_then(|line| Line::parse(line.trim()));
     if let Some(format) = first.as_ref().and_then(of_first_line) {
@@ -178,6 +178,17 @@ fn begins_with_object(list: &str) -> bool {
             Some(Err(error)) => error.is_eof(),
             None => false,
         }
+}
+
+/// Whether the first element of a list says something without a role: an event of some program, and no message or item.
+fn begins_with_event(list: &str) -> bool {
+    const SAYING: [&str; 5] = ["user", "assistant", "human", "system", "message"];
+    let first = serde_json::Deserializer::from_str(list).into_iter::<Line<'_>>().next();
+    first.and_then(Result::ok).is_some_and(|line| {
+        line.text("type").is_some_and(|kind| SAYING.contains(&kind.as_ref()))
+            && line.raw("content").is_some()
+            && line.raw("role").is_none()
+    })
 }
 
 /// Error for a file of no known format: a description of it, and the known formats.

@@ -60,7 +60,8 @@ impl KimiCode {
         let path: Vec<&str> =
             self.fallback.as_deref().map(|path| path.rsplit(['/', '\\']).collect()).unwrap_or_default();
         let (id, origin) = match (path.as_slice(), &self.fallback) {
-            ([_, agent, "agents", session, ..], _) => {
+            // Copies under other names may stand side by side in a folder of any name.
+            ([file, agent, "agents", session, ..], _) if file.starts_with("wire.") => {
                 let main = conversation_id(&[format, session]);
                 let agent = Some(agent.to_string()).filter(|agent| agent != "main");
                 let id = agent.as_ref().map_or(main, |agent| conversation_id(&[format, session, agent]));

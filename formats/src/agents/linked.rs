@@ -31,6 +31,8 @@ pub struct Linked {
     titled: (bool, bool),
     /// A message of Qwen Code, of which further lines may follow.
     open: Option<Open>,
+    /// Names of the lines of pi: its first versions had no ids, and counted lines.
+    order: Vec<u64>,
 }
 
 /// A message whose parts come line by line.
@@ -71,7 +73,14 @@ impl Linked {
             silent: HashSet::new(),
             titled: (false, false),
             open: None,
+            order: Vec::new(),
         }
+    }
+
+    /// The turn at, or next after, a line that pi counts, the header being the first.
+    fn counted(&self, index: u64) -> Option<u64> {
+        let from = self.order.get(usize::try_from(index).ok()?..)?;
+        from.iter().copied().find(|line| self.tree.find(*line).is_some())
     }
 
     fn begin(&mut self, text: &str, line: &Line<'_>) {
@@ -207,6 +216,9 @@ impl Mapper for Linked {
             let spelt = name_of(&["line", text]);
             nth(spelt, self.tree.count(spelt))
         });
+        if self.format == Format::Pi {
+            self.order.push(name);
+        }
         let title = self.call(&line, &what);
         let mut entry = Entry {
             thread: 0,
@@ -238,7 +250,8 @@ impl Mapper for Linked {
             What::Compaction { summary, tokens_before, kept } => {
                 (entry.thread, _) = self.place(parent, name);
                 self.tree.note(name, entry.thread, None);
-                let kept = kept.and_then(|line| self.tree.turn_at(line));
+                let counted = || self.counted(line.number("firstKeptEntryIndex")?);
+                let kept = kept.or_else(counted).and_then(|line| self.tree.turn_at(line));
                 let (what, body) = (kind(&line), body());
                 entry.step = EntryContent::Compaction { what, summary, tokens_before, kept, body };
                 out.push(entry);
@@ -327,6 +340,13 @@ fn entry(line: &Line<'_>, format: Format) -> What {
         };
     }
     let message = line.object("message").filter(|_| line.text("type").as_deref() == Some("message"));
+    if let Some(message) = message.as_ref().filter(|_| format == Format::Pi)
+        && let Some(said) = shell(message)
+    {
+        let metadata = beside(format, &line.with("message", Some(&message.without("output"))));
+        let said = ParsedTurn { message: said, metadata, ..ParsedTurn::default() };
+        return What::Turn(Box::new(said), Speaker::Person);
+    }
     let Some((message, content)) =
         message.and_then(|message| Some((message.clone(), message.raw("content")?)))
     else {
@@ -364,6 +384,16 @@ fn entry(line: &Line<'_>, format: Format) -> What {
     };
     said.metadata = beside(format, &line.with("message", Some(&message.without("content"))));
     What::Turn(Box::new(said), speaker)
+}
+
+/// A command that a person ran in pi, with its output: in the elements that other agents use for that. One that was kept from
+/// the model is none.
+fn shell(message: &Line<'_>) -> Option<String> {
+    let is_shell = message.text("role").as_deref() == Some("bashExecution") && !message.is("excludeFromContext");
+    let command = message.text("command").filter(|_| is_shell)?;
+    let output = message.text("output").unwrap_or_default();
+    let text = format!("<bash-input>{command}</bash-input>\n<bash-stdout>{output}</bash-stdout>");
+    Some(format!("{{\"role\":\"user\",\"content\":{}}}", quote(&text)))
 }
 
 /// Whether a message is nothing but tool results.

@@ -1,6 +1,6 @@
 //! Anthropic Messages: blocks, results in messages of the user, system material apart.
 
-use super::Provider;
+use super::{Form, Provider};
 use super::ids::tool_name;
 use super::media::{Blob, Data};
 use super::read::{ContentPart, Item, Kind};
@@ -9,7 +9,10 @@ use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
 use serde_json::Value;
 
-pub struct Anthropic;
+pub struct Anthropic {
+    /// How messages are rendered.
+    pub form: Form,
+}
 
 /// Response fields beside the message, which a request must not have.
 const ENVELOPE: [&str; 9] = [
@@ -35,7 +38,11 @@ impl Writer for Anthropic {
             _ => false,
         };
         matches!(own.get("role").and_then(Value::as_str), Some("user" | "assistant"))
-            && !ENVELOPE.iter().chain(&FOREIGN).any(|key| own.get(key).is_some())
+            && match self.form < Form::Now {
+                true => !ENVELOPE.iter().chain(&FOREIGN).any(|key| own.get(key).is_some()),
+                // It refuses any other field.
+                false => own.as_object().is_some_and(|own| own.keys().all(|key| key == "role" || key == "content")),
+            }
             && content
             && item.pieces.iter().all(|piece| takes(piece, item.role))
     }

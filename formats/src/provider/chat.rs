@@ -1,6 +1,6 @@
 //! OpenAI chat completions: messages with `tool_calls`, results as messages of their own.
 
-use super::Provider;
+use super::{Form, Provider};
 use super::ids::{is_actor_name, tool_name};
 use super::media::{Blob, Data, is_web};
 use super::read::{ContentPart, Item, Kind};
@@ -10,9 +10,29 @@ use everturn_core::turn::Role;
 use serde_json::Value;
 
 pub struct Chat {
-    /// Whether a failed result of our own shape is passed on with its `is_error`, which the API does not know: as in prompts
-    /// of before.
-    pub passes_errors: bool,
+    /// How messages are rendered.
+    pub form: Form,
+}
+
+/// Fields of a text block that only Anthropic knows. Its blocks look like ours otherwise.
+const OF_ANTHROPIC: [&str; 2] = ["cache_control", "citations"];
+/// Fields that agents and other APIs add to messages. Further ones, as those for reasoning, belong to the servers that made
+/// them.
+const OF_OTHERS: [&str; 5] = ["timestamp", "finish_reason", "toolCalls", "origin", "cache_control"];
+
+impl Chat {
+    /// Whether the message has no field that is another API's.
+    fn knows(&self, own: &Value) -> bool {
+        self.form < Form::Now || !OF_OTHERS.iter().any(|name| own.get(name).is_some())
+    }
+
+    /// Whether such a message can have the piece unchanged.
+    fn takes(&self, piece: &ContentPart<'_>, role: Role) -> bool {
+        let foreign = self.form >= Form::Now
+            && matches!(piece.kind, Kind::Text(_))
+            && OF_ANTHROPIC.iter().any(|name| piece.own.get(name).is_some());
+        !foreign && takes(piece, role)
+    }
 }
 
 impl Writer for Chat {
@@ -35,13 +55,17 @@ impl Writer for Chat {
             "tool" => {
                 unset("tool_calls")
                     && own.get("tool_call_id").is_some_and(Value::is_string)
-                    && (self.passes_errors || own.get("is_error").is_none())
+                    && (self.form == Form::PassingErrors || own.get("is_error").is_none())
             }
             _ => false,
         };
         let foreign =
             ["parts", "type", "tool_results", "function_call"].iter().any(|key| own.get(key).is_some());
-        shape && content && !foreign && item.pieces.iter().all(|piece| takes(piece, item.role))
+        shape
+            && content
+            && !foreign
+            && self.knows(own)
+            && item.pieces.iter().all(|piece| self.takes(piece, item.role))
     }
 
     fn say(&self, items: &[&Item<'_>], out: &mut Out) {
@@ -57,7 +81,7 @@ impl Writer for Chat {
             let mut words = String::new();
             for piece in item.said() {
                 let raw =
-                    (!piece.fresh && piece.own.is_object() && takes(piece, item.role)).then_some(piece.raw);
+                    (!piece.fresh && piece.own.is_object() && self.takes(piece, item.role)).then_some(piece.raw);
                 let block = match &piece.kind {
                     Kind::Call { name, arguments, .. } => {
                         let call = || call(piece, name, &argument_text(piece.own, *arguments));

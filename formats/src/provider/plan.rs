@@ -5,7 +5,8 @@
 
 use super::ids::{Ids, Taken, is_actor_name};
 use super::read::{ContentPart, Item, Kind};
-use super::{LeftOut, Provider, responses};
+use super::{Form, LeftOut, Provider, responses};
+use everturn_core::message;
 use everturn_core::pairing::Pairs;
 use everturn_core::turn::Role;
 use serde_json::Value;
@@ -28,6 +29,8 @@ pub struct Stretch<'t> {
     pub last: bool,
     /// Ids of the calls before them.
     pub taken: &'t mut Taken,
+    /// How they are rendered.
+    pub form: Form,
 }
 
 /// Plans the steps, and marks the pieces accordingly.
@@ -40,7 +43,7 @@ pub fn plan<'a>(
     left_out: &mut Vec<LeftOut>,
 ) -> Vec<RenderStep> {
     for item in items.iter_mut() {
-        usable(provider, item, left_out);
+        usable(provider, item, stretch.form, left_out);
     }
     let responses = provider == Provider::OpenaiResponses;
     if responses {
@@ -101,11 +104,12 @@ impl Item<'_> {
 }
 
 fn leave(left_out: &mut Vec<LeftOut>, item: &Item<'_>, what: impl Into<String>) {
-    left_out.push(LeftOut { message: item.source, what: what.into() });
+    left_out.push(LeftOut { message: item.source, what: what.into(), unread: false });
 }
 
-/// Leaves out everything that this provider cannot take at all, regardless of its neighbours.
-fn usable(provider: Provider, item: &mut Item<'_>, left_out: &mut Vec<LeftOut>) {
+/// Leaves out everything that this provider cannot take at all, regardless of its neighbours. What it does not know, and has
+/// text in it, becomes that text.
+fn usable(provider: Provider, item: &mut Item<'_>, form: Form, left_out: &mut Vec<LeftOut>) {
     let mut dropped = Vec::new();
     let paired = paired_by_server(item);
     for piece in &mut item.pieces {
@@ -148,12 +152,30 @@ fn usable(provider: Provider, item: &mut Item<'_>, left_out: &mut Vec<LeftOut>) 
             Kind::Unknown(kind) => format!("block of the unknown type {kind}"),
             Kind::Call { .. } | Kind::ToolResult { .. } | Kind::Media(_) | Kind::Hosted(_) => continue,
         };
+        let words = match &piece.kind {
+            Kind::Hosted(_) | Kind::Unknown(_) if form >= Form::Now => message::in_words(piece.own),
+            _ => None,
+        };
+        if let Some(words) = words {
+            piece.kind = Kind::Text(Cow::Owned(words));
+            (piece.fresh, piece.seal) = (true, None);
+            item.lost = true;
+            continue;
+        }
+        let unread = match &piece.kind {
+            Kind::Unknown(_) => !piece.own.is_null(),
+            Kind::Hosted(_) => {
+                // Of what a provider made itself, only a summary stands for something else.
+                item.role != Role::Assistant || piece.own.get("type").is_some_and(|kind| kind == "compaction")
+            }
+            _ => item.role != Role::Assistant,
+        };
         piece.keep = false;
-        dropped.push((why, !matches!(piece.kind, Kind::Reasoning { .. })));
+        dropped.push((why, unread, !matches!(piece.kind, Kind::Reasoning { .. })));
     }
-    for (why, is_part_of_turn) in dropped {
+    for (what, unread, is_part_of_turn) in dropped {
         item.lost |= is_part_of_turn;
-        leave(left_out, item, why);
+        left_out.push(LeftOut { message: item.source, what, unread });
     }
 }
 

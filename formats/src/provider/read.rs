@@ -3,8 +3,8 @@
 //! Core's lens tells the kind of a block, and its pairing tells which result answers which call. Gemini's `parts`,
 //! which the lens does not know, are converted to blocks of ours for it; their original bytes are kept beside.
 
-use super::media::Blob;
-use super::{Media, Provider};
+use super::media::{Blob, Data};
+use super::{Form, Media, Provider};
 use everturn_core::json::{elements, field, fields};
 use everturn_core::message::{self, Part};
 use everturn_core::pairing::{BlockPath, Pairs};
@@ -106,6 +106,8 @@ pub struct Reader<'a, 'm> {
     pub calls: Places,
     pub answers: Places,
     pub media: &'m dyn Media,
+    /// How the messages are rendered.
+    pub form: Form,
 }
 
 /// Responses items, beside calls, that its servers made or that only they understand.
@@ -117,7 +119,7 @@ impl<'a, 'm> Reader<'a, 'm> {
     pub fn new(pairs: &'a Pairs<'a>, media: &'m dyn Media) -> Reader<'a, 'm> {
         let calls = pairs.calls.iter().enumerate().map(|(n, call)| ((call.message, call.place), n));
         let answers = pairs.results.iter().enumerate().map(|(n, a)| ((a.message, a.place), n));
-        Reader { pairs, calls: calls.collect(), answers: answers.collect(), media }
+        Reader { pairs, calls: calls.collect(), answers: answers.collect(), media, form: Form::Now }
     }
 
     /// The message in pieces, or the reason why it is none.
@@ -172,6 +174,14 @@ impl<'a, 'm> Reader<'a, 'm> {
                     let (Some(block), Some(own)) = (blocks.get(n), owns.get(n)) else { continue };
                     item.pieces.push(self.piece(index, BlockPath::Block(n), block, own, raw));
                 }
+            }
+            // No provider has such content; what it says is there as it was written.
+            (Some(other), Some(own)) if !matches!(other, Value::Null | Value::String(_)) && self.form >= Form::Now => {
+                let words = match part(other) {
+                    Some(Part::Text(text)) => text,
+                    _ => raw(content),
+                };
+                item.pieces.push(plain(Kind::Text(Cow::Borrowed(words)), own, raw(content)));
             }
             _ => {}
         }
@@ -241,6 +251,7 @@ impl<'a, 'm> Reader<'a, 'm> {
             }
         } else {
             match part(seen) {
+                Some(Part::Text("")) if self.form >= Form::Now && !is_textual(own.get("text")) => Kind::Unknown(kind),
                 Some(Part::Text(text)) => Kind::Text(Cow::Borrowed(text)),
                 Some(Part::Thinking { text, signed }) => {
                     seal = seal.or(owner(place, own));
@@ -248,7 +259,7 @@ impl<'a, 'm> Reader<'a, 'm> {
                     let text = summary.unwrap_or_else(|| text.unwrap_or_default().to_string());
                     Kind::Reasoning { text, signed }
                 }
-                Some(Part::Media { kind, .. }) => Kind::Media(Box::new(Blob::read(kind, seen, self.media))),
+                Some(Part::Media { kind, .. }) => Kind::Media(Box::new(self.blob(kind, seen))),
                 _ if kind == "refusal" => match own.get("refusal").and_then(Value::as_str) {
                     Some(text) => Kind::Text(Cow::Borrowed(text)),
                     None => Kind::Unknown(kind),
@@ -263,6 +274,18 @@ impl<'a, 'm> Reader<'a, 'm> {
             }
         };
         ContentPart { kind, own, raw, seal, id: None, keep: true, fresh: false }
+    }
+
+    fn blob(&self, kind: &'a str, block: &'a Value) -> Blob<'a> {
+        let mut blob = Blob::read(kind, block, self.media);
+        // A document in blocks is text to everyone else, apart from its pictures.
+        if self.form >= Form::Now && matches!(blob.data, Data::Gone) {
+            let text = message::text_within(block);
+            if !text.is_empty() && block.pointer("/source/type").is_some_and(|kind| kind == "content") {
+                blob.data = Data::Text(Cow::Owned(text));
+            }
+        }
+        blob
     }
 
     /// Output of a tool: text and media; other JSON as its text.
@@ -283,7 +306,7 @@ impl<'a, 'm> Reader<'a, 'm> {
     fn said_block(&self, own: &'a Value, raw: &'a str) -> ContentPart<'a> {
         let kind = match (part(own), own.get("type").and_then(Value::as_str)) {
             (Some(Part::Text(text)), _) => Kind::Text(Cow::Borrowed(text)),
-            (Some(Part::Media { kind, .. }), _) => Kind::Media(Box::new(Blob::read(kind, own, self.media))),
+            (Some(Part::Media { kind, .. }), _) => Kind::Media(Box::new(self.blob(kind, own))),
             (_, Some("computer_screenshot")) => Kind::Media(Box::new(Blob::read("image", own, self.media))),
             _ => Kind::Text(Cow::Borrowed(raw)),
         };
@@ -307,6 +330,10 @@ fn part(block: &Value) -> Option<Part<'_>> {
         Value::Object(fields) if fields.len() == 1 => fields.get("text")?.as_str().map(Part::Text),
         _ => None,
     }
+}
+
+fn is_textual(value: Option<&Value>) -> bool {
+    value.is_none_or(|value| value.is_string() || value.is_null())
 }
 
 fn is_filled(value: Option<&Value>) -> bool {

@@ -9,7 +9,7 @@ use super::plan::{RenderStep, Stretch, plan};
 use super::read::{Reader, Source, view_of_gemini};
 use super::write::{Out, Writer};
 use super::{
-    CONTINUES, LeftOut, Media, Message, Provider, Rendered, Section, anthropic, chat, gemini, neutral, raw,
+    CONTINUES, Form, LeftOut, Media, Message, Provider, Rendered, Section, anthropic, chat, gemini, neutral, raw,
     responses, source, system, system_words, write_step,
 };
 use everturn_core::Error;
@@ -28,7 +28,7 @@ pub const WAIT_MESSAGES_MAX: usize = 1000;
 /// call without one is not given again, also not to a later call that came with it.
 pub struct Renderer<'m> {
     provider: Provider,
-    passes_errors: bool,
+    form: Form,
     media: &'m dyn Media,
     /// System material, written before the first message.
     texts: Vec<String>,
@@ -46,7 +46,7 @@ impl<'m> Renderer<'m> {
     pub fn new(provider: Provider, system: &[Section<'_>], media: &'m dyn Media) -> Renderer<'m> {
         Renderer {
             provider,
-            passes_errors: false,
+            form: Form::Now,
             media,
             texts: system.iter().map(|section| section.text.to_string()).collect(),
             first: true,
@@ -57,9 +57,9 @@ impl<'m> Renderer<'m> {
         }
     }
 
-    /// The same as it rendered before results that failed lost fields that OpenAI chat does not know.
-    pub(super) fn passing_errors(self) -> Renderer<'m> {
-        Renderer { passes_errors: true, ..self }
+    /// The same as it rendered once.
+    pub(super) fn in_form(self, form: Form) -> Renderer<'m> {
+        Renderer { form, ..self }
     }
 
     /// Takes the next message; returns the messages that can be written by now. The first ones come with the system
@@ -91,26 +91,26 @@ impl<'m> Renderer<'m> {
         let mut left_out = Vec::new();
         let mut sources = Vec::with_capacity(messages.len());
         for (index, message) in messages.iter().enumerate() {
-            let mut leave = |what| left_out.push(LeftOut { message: index, what });
+            let mut leave = |what, unread| left_out.push(LeftOut { message: index, what, unread });
             sources.push(source(message, self.media, &mut leave));
         }
         let pairs = pairing::pair(sources.iter().map(Source::seen));
-        let reader = Reader::new(&pairs, self.media);
+        let reader = Reader { form: self.form, ..Reader::new(&pairs, self.media) };
         let mut items = Vec::with_capacity(sources.len());
         for (index, source) in sources.iter().enumerate().filter(|(_, source)| !source.text.is_empty()) {
             match reader.item(index, source) {
                 Ok(item) => items.push(item),
-                Err(what) => left_out.push(LeftOut { message: index, what }),
+                Err(what) => left_out.push(LeftOut { message: index, what, unread: true }),
             }
         }
         let writer: &dyn Writer = match provider {
-            Provider::OpenaiChat => &chat::Chat { passes_errors: self.passes_errors },
+            Provider::OpenaiChat => &chat::Chat { form: self.form },
             Provider::OpenaiResponses => &responses::Responses,
-            Provider::Anthropic => &anthropic::Anthropic,
+            Provider::Anthropic => &anthropic::Anthropic { form: self.form },
             Provider::Gemini => &gemini::Gemini,
             Provider::Neutral => &neutral::Neutral,
         };
-        let stretch = Stretch { last, taken: &mut self.taken };
+        let stretch = Stretch { last, taken: &mut self.taken, form: self.form };
         let steps = plan(provider, &mut items, &pairs, stretch, &|item| writer.fits(item), &mut left_out);
         let apart = matches!(provider, Provider::Anthropic | Provider::Gemini);
         let leads = |step: &RenderStep| matches!(step, RenderStep::Say(group) if items[group[0]].role == Role::System);

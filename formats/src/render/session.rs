@@ -238,12 +238,18 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let Some(lines) = self.lines(turn, message) else {
             let mut whole: Fields = message.read().unwrap_or_default();
             whole.take("type");
+            // The line has a time of its own.
+            let own_time = whole.take("timestamp");
+            let said_at = own_time.as_ref().and_then(Raw::read::<Timestamp>);
+            if let Some(own_time) = own_time.filter(|_| said_at.is_none() && whole.get("original_timestamp").is_none()) {
+                whole.0.push(("original_timestamp".into(), own_time));
+            }
             for (name, given) in [("actor", &turn.actor), ("model", &turn.model)] {
                 if let Some(given) = given.as_ref().filter(|_| whole.get(name).is_none()) {
                     whole.0.push((name.into(), Raw::of(given)?));
                 }
             }
-            return self.entry("message", at, &whole);
+            return self.entry("message", said_at.unwrap_or(at), &whole);
         };
         self.begin(None)?;
         let mut rest: Fields = turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();

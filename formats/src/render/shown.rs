@@ -129,7 +129,7 @@ impl<'m> Shower<'m> {
             None => Vec::new(),
             Some(message) => {
                 let mut hidden = false;
-                let source = source(message, self.media, &mut |_| hidden = true);
+                let source = source(message, self.media, &mut |_, _| hidden = true);
                 if hidden {
                     notes.push("in part private, left out");
                 }

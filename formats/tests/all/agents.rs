@@ -347,6 +347,67 @@ fn pi_sessions_are_read_with_their_branches() {
     assert_eq!(titles, ["List the files", "Files"]);
 }
 
+/// The first versions of pi had no ids: what a compaction kept was counted in lines, the header being line 0. It was hidden.
+#[test]
+fn what_the_first_versions_of_pi_kept_is_found_by_its_line() {
+    let said = |role: &str, text: &str| json!({"type":"message","timestamp":"2025-12-08T10:00:01Z","message":{"role":role,"content":[{"type":"text","text":text}]}});
+    let shell = json!({"type":"message","timestamp":"2025-12-08T10:00:01Z","message":{"role":"bashExecution","command":"ls","output":"a.txt","exitCode":0,"cancelled":false}});
+    let file = [
+        json!({"type":"session","id":"pi-v1","timestamp":"2025-12-08T10:00:00Z","cwd":"/w","provider":"anthropic","modelId":"m"}),
+        said("user", "old question"),
+        said("assistant", "old answer"),
+        json!({"type":"thinking_level_change","timestamp":"2025-12-08T10:00:02Z","thinkingLevel":"off"}),
+        said("user", "kept question"),
+        shell,
+        json!({"type":"compaction","timestamp":"2025-12-08T10:00:05Z","summary":"Old things.","firstKeptEntryIndex":3,"tokensBefore":5000}),
+    ];
+    let read = read(lines(&file).as_bytes()).unwrap();
+    assert_eq!(read.format.name(), "pi");
+    let compaction = read.entries.iter().find_map(|entry| match &entry.step {
+        EntryContent::Compaction { kept, .. } => Some(*kept),
+        _ => None,
+    });
+    let question = read.entries.iter().filter(|entry| matches!(entry.step, EntryContent::Turn(_))).nth(2).unwrap();
+    assert_eq!(compaction, Some(Some(question.name)));
+    // A command that a person ran is a turn as well.
+    let ran = &messages(&read)[3];
+    assert_eq!(ran["content"], "<bash-input>ls</bash-input>\n<bash-stdout>a.txt</bash-stdout>");
+}
+
+/// A prompt that was typed while the agent worked is an attachment in the file, and was only kept as a line.
+#[test]
+fn prompts_from_the_queue_of_claude_code_are_turns() {
+    let line = |kind: &str, uuid: &str, parent: Option<&str>, rest: Value| {
+        let mut line = json!({"type":kind,"uuid":uuid,"parentUuid":parent,"sessionId":"q","cwd":"/w","timestamp":"2026-01-01T10:00:00Z"});
+        line.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        line
+    };
+    let queued = |uuid: &str, parent: &str, mode: &str, prompt: Value| {
+        let attachment = json!({"type":"queued_command","prompt":prompt,"commandMode":mode,"origin":{"kind":"human"}});
+        line("attachment", uuid, Some(parent), json!({"attachment":attachment}))
+    };
+    let call = json!([{"type":"tool_use","id":"t1","name":"Write","input":{}}]);
+    let result = json!([{"type":"tool_result","tool_use_id":"t1","content":"written"}]);
+    let file = [
+        line("user", "u1", None, json!({"message":{"role":"user","content":"Add a login page."}})),
+        line("assistant", "a1", Some("u1"), json!({"message":{"id":"m1","role":"assistant","content":call}})),
+        line("user", "r1", Some("a1"), json!({"message":{"role":"user","content":result}})),
+        queued("q1", "r1", "prompt", json!("and no cookies")),
+        queued("q1", "r1", "prompt", json!("and no cookies")),
+        queued("q2", "q1", "task-notification", json!("<task-notification>x</task-notification>")),
+        queued("q3", "q2", "prompt", json!([{"type":"text","text":"and be quick"}])),
+        line("assistant", "a2", Some("q3"), json!({"message":{"id":"m2","role":"assistant","content":[{"type":"text","text":"Yes."}]}})),
+    ];
+    let read = read(lines(&file).as_bytes()).unwrap();
+    let said: Vec<Value> = messages(&read).into_iter().map(|message| message["content"].clone()).collect();
+    let yes = json!([{"type":"text","text":"Yes."}]);
+    let quick = json!([{"type":"text","text":"and be quick"}]);
+    assert_eq!(said, [json!("Add a login page."), call, result, json!("and no cookies"), quick, yes]);
+    assert!(turns(&read).iter().all(|said| said.supersedes.is_empty()));
+    assert_eq!(turns(&read)[3].visibility, None);
+    assert!(turns(&read)[3].metadata["claude_code"].get().contains("queued_command"));
+}
+
 #[test]
 fn droid_sessions_are_read_as_they_are() {
     let entry = |id: &str, parent: &str, role: &str, content: Value| json!({"type":"message","id":id,"parentId":parent,"timestamp":"2026-01-02T03:04:05.000Z","message":{"role":role,"content":content}});
@@ -1054,9 +1115,21 @@ fn kimi_code_journals_are_read_step_by_step() {
         (agent.threads[0].1.agent.as_deref(), agent.threads[0].1.parent),
         (Some("agent-0"), Some(read.threads[0].0))
     );
+    // Copies of several sessions in one folder are several conversations, whatever the folder is called.
+    let copy = |name: &str| read_at(&format!("/backup/agents/kimi/{name}.jsonl"), &lines(&file)).threads[0].0;
+    assert_ne!(copy("monday"), copy("tuesday"));
     // The journal that Kimi CLI keeps beside its context would say everything twice.
     let other = "{\"type\":\"metadata\",\"protocol_version\":\"1.9\"}\n{\"timestamp\":1.5,\"message\":{\"type\":\"TurnBegin\",\"payload\":{}}}\n";
     assert_eq!(agents::detect(other.as_bytes()), None);
+}
+
+/// Events of some program were taken for items of Responses, and of all that was said only the reasoning became turns.
+#[test]
+fn a_list_of_events_is_no_list_of_items() {
+    let events = json!([{"type":"user","content":{"text":"my question"}},{"type":"reasoning","content":{"text":"hm"}}]);
+    assert_eq!(agents::detect(events.to_string().as_bytes()), None);
+    let items = json!([{"type":"message","role":"user","content":"my question"},{"type":"reasoning","summary":[]}]);
+    assert_eq!(agents::detect(items.to_string().as_bytes()), Some(Format::OpenaiResponses));
 }
 
 /// Regression: one item made a file one of Responses, whatever its other lines were; they were lost as turns.

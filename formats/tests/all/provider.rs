@@ -552,3 +552,82 @@ fn a_result_of_nothing_but_empty_text_is_an_empty_result() {
     assert_eq!(first[1]["content"], "");
     assert_eq!(given(Provider::Neutral, &first), first);
 }
+
+/// A search result in a message for another provider vanished without a word.
+#[test]
+fn what_a_provider_does_not_know_is_shown_as_its_text() {
+    let found = json!({"type": "search_result", "source": "https://a.example", "title": "Notes",
+        "content": [{"type": "text", "text": "The wombat digs."}]});
+    let plan = json!({"type": "document", "title": "Plan", "source": {"type": "content", "content": [{"type": "text", "text": "Step one."}]}});
+    let odd = json!({"type": "new_block", "text": "Odd words."});
+    let called = json!({"type": "mcp_call", "id": "m", "server_label": "s", "name": "f", "arguments": "{}", "output": "From afar."});
+    let messages = [
+        json!({"role": "user", "content": [found, plan, odd]}),
+        json!({"role": "user", "content": {"a": "An object."}}),
+        called,
+        json!({"role": "user", "content": "Go."}),
+    ];
+    for provider in Provider::ALL {
+        let out = full(provider, &messages);
+        let text = out.messages.iter().map(Raw::get).collect::<Vec<_>>().join("\n");
+        for words in ["The wombat digs.", "Step one.", "Odd words.", "An object.", "From afar.", "Go."] {
+            assert!(text.contains(words), "{provider}: {words} in {text}");
+        }
+        assert!(out.left_out.is_empty(), "{:?}", out.left_out);
+    }
+    let anthropic = given(Provider::Anthropic, &messages);
+    assert_eq!(anthropic[0]["content"][0], found, "its own block stays as it is");
+    assert_eq!(anthropic[0]["content"][1], plan);
+}
+
+#[test]
+fn what_nobody_can_read_is_told_from_what_is_left_out_on_purpose() {
+    let unread = |message: Value| {
+        let out = full(Provider::OpenaiChat, &[message, json!({"role": "user", "content": "Go."})]);
+        assert_eq!(out.messages.len(), 1);
+        out.left_out.iter().any(|left| left.unread)
+    };
+    for message in [
+        json!("hi"),
+        json!({"role": "User", "content": "x"}),
+        json!({"content": "x"}),
+        json!({"role": "user", "content": [{"type": "hologram", "payload": "x"}]}),
+        json!({"role": "user", "content": [{"type": "input_text", "text": 5}]}),
+        json!({"role": "user", "content": [{"type": "container_upload", "file_id": "f"}]}),
+        json!({"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}),
+        json!({"type": "compaction", "encrypted_content": "x"}),
+    ] {
+        assert!(unread(message.clone()), "{message}");
+    }
+    for message in [
+        json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]}),
+        json!({"type": "web_search_call", "id": "ws", "action": {"type": "search", "query": "q"}}),
+        json!({"role": "user", "content": "x", "visibility": "private"}),
+        json!({"role": "user", "content": [null]}),
+        json!({"role": "user", "content": ""}),
+    ] {
+        assert!(!unread(message.clone()), "{message}");
+    }
+}
+
+/// Claude Code marks blocks for Anthropic's cache, and agents keep fields of their own in messages; strict servers refuse both.
+#[test]
+fn fields_of_other_apis_stay_here() {
+    let mark = json!({"type": "ephemeral"});
+    let messages = [
+        json!({"role": "system", "content": [{"type": "text", "text": "S", "cache_control": mark}]}),
+        json!({"role": "user", "content": [{"type": "text", "text": "x", "cache_control": mark}], "origin": {"kind": "user"}, "toolCalls": []}),
+        json!({"role": "assistant", "content": "y", "timestamp": "2026-01-01", "finish_reason": "stop"}),
+        json!({"role": "user", "content": "z", "timestamp": 1}),
+    ];
+    let chat = json!(given(Provider::OpenaiChat, &messages)).to_string();
+    let anthropic = given(Provider::Anthropic, &messages);
+    for name in ["cache_control", "origin", "toolCalls", "timestamp", "finish_reason"] {
+        assert!(!chat.contains(name), "{name} in {chat}");
+        let fields = anthropic.iter().flat_map(|message| message.as_object().unwrap().keys());
+        assert!(!fields.into_iter().any(|field| field == name), "{name} in {anthropic:?}");
+    }
+    assert_eq!(anthropic[0]["content"][0]["cache_control"], mark, "which is Anthropic's own");
+    let thinking = json!({"role": "assistant", "content": "y", "reasoning_content": "hm"});
+    assert_eq!(given(Provider::OpenaiChat, &[messages[3].clone(), thinking.clone()])[1], thinking);
+}

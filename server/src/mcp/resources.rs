@@ -184,7 +184,9 @@ fn said(turn: &Turn) -> String {
 /// A message as text, with tool calls and results in brackets. Reasoning is left out.
 pub fn words(message: &Value) -> String {
     let mut parts: Vec<String> = Vec::new();
-    for part in message::parts(message) {
+    let blocks = message["content"].as_array();
+    for (at, part) in message::parts(message).into_iter().enumerate() {
+        let block = blocks.and_then(|blocks| blocks.get(at)).unwrap_or(message);
         parts.push(match part {
             Part::Text(text) => text.to_string(),
             Part::Thinking { .. } => continue,
@@ -198,7 +200,7 @@ pub fn words(message: &Value) -> String {
             Part::Media { kind, label, asset_id } => {
                 format!("[{kind} {}]", label.or(asset_id).unwrap_or_default())
             }
-            Part::Other(kind) => format!("[{kind}]"),
+            Part::Other(kind) => message::in_words(block).unwrap_or_else(|| format!("[{kind}]")),
         });
     }
     parts.join("\n\n")

@@ -100,7 +100,7 @@ async fn create(
 }
 
 fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Request, Refused> {
-    if body.take::<u64>("n")?.is_some_and(|n| n > 1) {
+    if body.take::<u64>("n")?.is_some_and(|n| n != 1) {
         return Err(Refused::field(
             "n",
             "only one reply is generated per request; leave n out, and send several requests",

@@ -22,7 +22,7 @@ use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::message::{self, Part};
 use everturn_core::pairing;
 use everturn_core::turn::{Status, Turn};
-use everturn_formats::provider::{self, Input, NoMedia, Section};
+use everturn_formats::provider::{self, Input, NoMedia, Rendered, Section};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,9 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedRe
                 return Ok((Target { id, expected: None, after: None, own: true }, turns));
             }
         };
-        match new_input(&finding, Some((target.id, None)), &input) {
+        let turns = new_input(&finding, Some((target.id, None)), &input)
+            .and_then(|turns| check_read(provider, &messages_of(&turns)?).map(|()| turns));
+        match turns {
             Ok(turns) => Ok((target, turns)),
             Err(error) => {
                 if target.own {
@@ -339,6 +341,7 @@ pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Resul
         let Some((turn, end)) = before else {
             return render(provider, context.instructions.as_deref(), &messages);
         };
+        check_read(provider, &messages)?;
         context.token_budget = most.saturating_sub(max_output_tokens.unwrap_or(most / 4)).max(1);
         context.at_seq = Some(end);
         context.input = messages;
@@ -373,7 +376,8 @@ pub fn check_content(messages: &[Raw]) -> Result<(), Error> {
     if messages.iter().all(is_empty) { Err(provider::nothing_to_reply_to()) } else { Ok(()) }
 }
 
-/// Messages of any shape for a provider, with instructions before them. Refused if nothing of them is left.
+/// Messages of any shape for a provider, with instructions before them. Refused if nothing of them is left, or if the model
+/// would never see a part of them that nobody can read.
 pub fn render(
     provider: Provider,
     instructions: Option<&str>,
@@ -382,8 +386,26 @@ pub fn render(
     let system: Vec<Section<'_>> =
         instructions.map(|text| Section { name: "instructions", text }).into_iter().collect();
     let rendered = provider::render(provider, &Input { system: &system, messages, media: &NoMedia })?;
+    all_read(&rendered, messages)?;
     if rendered.is_empty() {
         return Err(provider::nothing_to_reply_to());
     }
     Ok((rendered.system, rendered.messages))
+}
+
+/// Refuses messages of which the model of a provider would not see a part that nobody can read.
+fn check_read(provider: Provider, messages: &[Raw]) -> Result<(), Error> {
+    let input = Input { system: &[], messages, media: &NoMedia };
+    all_read(&provider::render(provider, &input)?, messages)
+}
+
+fn all_read(rendered: &Rendered, messages: &[Raw]) -> Result<(), Error> {
+    match rendered.left_out.iter().find(|left| left.unread) {
+        None => Ok(()),
+        Some(left) => {
+            let message = messages.get(left.message).map_or("", Raw::get);
+            let text = format!("the model would not see {}: {}", clip(message), left.what);
+            Err(Error::invalid("message.unreadable", text))
+        }
+    }
 }

@@ -660,6 +660,9 @@ async fn errors_speak_of_tools_and_name_what_is_absent() {
         let refused = client.refused("append_turns", json!({"conversation": id, "turns": turns})).await;
         assert!(refused.starts_with("turn.empty: "), "{refused}");
     }
+    // A field that has the name of a command stays a field.
+    let refused = client.refused("list_conversations", json!({"state": "bogus"})).await;
+    assert!(refused.contains("`state` must be one of"), "{refused}");
     let absent = "everturn://conversations/conv_01JD0000000000000000000000";
     for method in ["resources/read", "resources/subscribe"] {
         for uri in [absent, "everturn://nothing"] {

@@ -275,6 +275,52 @@ async fn a_model_is_never_asked_with_an_empty_prompt() {
     stage.stop().await;
 }
 
+/// Where the model speaks another protocol, parts of a request were left out without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_a_client_sends_vanishes_silently() {
+    let (provider, stage) = stage().await;
+    let go = json!({"role": "user", "content": "Go."});
+    let user = |content: Value| json!({"role": "user", "content": content});
+    let found = json!({"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "WOMBAT"}]});
+    let document = json!({"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "WOMBAT"}]}});
+    let shown = [
+        user(json!([found])),
+        user(json!([document])),
+        user(json!([{"type": "new_block", "text": "WOMBAT"}])),
+        user(json!({"a": "WOMBAT"})),
+    ];
+    let unreadable = [
+        json!({"role": "User", "content": "WOMBAT"}),
+        json!({"role": "martian", "content": "WOMBAT"}),
+        json!({"content": "WOMBAT"}),
+        json!("WOMBAT"),
+        user(json!([{"type": "new_block", "payload": "WOMBAT"}])),
+        user(json!([{"type": "container_upload", "file_id": "WOMBAT"}])),
+    ];
+    for (path, same) in [("/v1/messages", "claude"), ("/v1/chat/completions", "chat"), ("/v1/responses", "")] {
+        for model in ["chat", "responses", "claude"].into_iter().filter(|model| *model != same) {
+            let body = |message: &Value| match path {
+                "/v1/responses" => json!({"model": model, "input": [message, go], "store": false}),
+                _ => json!({"model": model, "max_tokens": 9, "messages": [message, go]}),
+            };
+            for message in &shown {
+                stage.post(path, &body(message), 200).await;
+                let seen = provider.seen().pop().unwrap().to_string();
+                assert!(seen.contains("WOMBAT") && seen.contains("Go."), "{path} {model} {message}: {seen}");
+            }
+            let asked = provider.seen().len();
+            // A container of Anthropic's is there for a model of Anthropic.
+            let known = |message: &&Value| model != "claude" || !message.to_string().contains("container");
+            for message in unreadable.iter().filter(known) {
+                let refused = stage.post(path, &body(message), 400).await;
+                assert_eq!(refused["error"]["type"], "invalid_request_error", "{path} {model} {message}");
+            }
+            assert_eq!(provider.seen().len(), asked, "no model was asked");
+        }
+    }
+    stage.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn embeddings_of_tokens_are_those_of_their_text() {
     let (provider, stage) = stage().await;

@@ -604,6 +604,7 @@ async fn what_a_model_cannot_do_is_refused_by_name() {
     let messages = json!([{"role": "user", "content": "a"}]);
     for (path, body, param) in [
         ("/v1/chat/completions", json!({"model": "chat", "messages": messages, "n": 2}), "n"),
+        ("/v1/chat/completions", json!({"model": "chat", "messages": messages, "n": 0}), "n"),
         (
             "/v1/chat/completions",
             json!({"model": "chat", "messages": messages, "logprobs": true}),

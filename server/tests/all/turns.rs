@@ -34,6 +34,15 @@ async fn what_is_wrong_with_a_turn_is_said() {
     let empty = stage.post(&path, &json!({"turns": [{}]}), 400).await;
     assert_eq!(empty["code"], "turn.empty");
     assert!(empty["detail"].as_str().unwrap().starts_with("turns[0]"), "{empty}");
+    let nothing = [json!(""), json!([]), json!([{"type": "text", "text": " "}]), Value::Null, json!(5), json!({"a": 1})];
+    for content in nothing {
+        for turn in [json!({"role": "user", "content": content}), json!({"message": {"role": "user", "content": content}})] {
+            let empty = stage.post(&path, &json!({"turns": [turn]}), 400).await;
+            assert_eq!(empty["code"], "turn.empty", "{turn}");
+        }
+    }
+    let empty = stage.post(&path, &json!({"turns": [{"role": "user"}]}), 400).await;
+    assert_eq!(empty["code"], "turn.empty");
     let said = stage.post(&path, &json!({"turns": [{"role": "user", "content": "a"}]}), 201).await;
     let turn = said["turns"][0]["id"].as_str().unwrap();
     for verb in ["supersede", "branch"] {

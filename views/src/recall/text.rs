@@ -75,7 +75,7 @@ fn read(message: &Value, decoded: bool, with_hosted: bool, whose: Whose) -> Stri
     let mut out = String::new();
     let blocks = message["content"].as_array();
     for (at, part) in message::parts(message).into_iter().enumerate() {
-        if with_hosted {
+        if with_hosted && whose != Whose::Others {
             let block = blocks.and_then(|blocks| blocks.get(at)).unwrap_or(message);
             hosted(&mut out, &part, block);
         }
@@ -127,6 +127,16 @@ fn hosted(out: &mut String, part: &Part<'_>, block: &Value) {
         Part::Other(kind) if kind.ends_with("tool_use") => {
             push(out, block["name"].as_str().unwrap_or_default());
             values(out, &block["input"]);
+        }
+        // A search result, a document in words, and what a tool of the provider answered.
+        Part::Other(_) | Part::Media { .. } => {
+            if let Part::Other(_) = part {
+                push(out, block["title"].as_str().unwrap_or_default());
+            }
+            push(out, &cut(&message::text_within(block), RESULT_TEXT_BYTES_MAX));
+        }
+        Part::Call { .. } if block.get("output").is_some() => {
+            push(out, &cut(&message::text_within(block), RESULT_TEXT_BYTES_MAX));
         }
         _ => {}
     }
@@ -215,6 +225,20 @@ mod tests {
         let secret = "QUJD".repeat(100);
         for (message, text) in [
             (json!({"role":"user","content":"find it"}), "find it"),
+            (
+                json!({"role":"user","content":[{"type":"search_result","source":"https://a.example","title":"Notes",
+                    "content":[{"type":"text","text":"The wombat digs."}]}]}),
+                "Notes\nThe wombat digs.",
+            ),
+            (
+                json!({"role":"user","content":[{"type":"document","title":"Plan","source":{"type":"content",
+                    "content":[{"type":"text","text":"One."}]}}]}),
+                "One.\nPlan",
+            ),
+            (
+                json!({"type":"mcp_call","name":"f","arguments":"{\"a\":\"x\"}","output":"wombat"}),
+                "wombat\nf\nx",
+            ),
             (
                 json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},
                     {"type":"text","text":"looking"},{"type":"tool_use","id":"1","name":"grep","input":{"pattern":"fn main","n":3,"all":true}}]}),
