@@ -389,7 +389,8 @@ fn entry(line: &Line<'_>, format: Format) -> What {
 /// A command that a person ran in pi, with its output: in the elements that other agents use for that. One that was kept from
 /// the model is none.
 fn shell(message: &Line<'_>) -> Option<String> {
-    let is_shell = message.text("role").as_deref() == Some("bashExecution") && !message.is("excludeFromContext");
+    let is_shell =
+        message.text("role").as_deref() == Some("bashExecution") && !message.is("excludeFromContext");
     let command = message.text("command").filter(|_| is_shell)?;
     let output = message.text("output").unwrap_or_default();
     let text = format!("<bash-input>{command}</bash-input>\n<bash-stdout>{output}</bash-stdout>");
