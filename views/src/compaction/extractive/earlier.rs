@@ -30,7 +30,7 @@ fn goal(summary: &str) -> String {
         let is_heading = title.len() < line.len() || line.contains(':');
         let begins =
             |name: &&str| title.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-        let is_goal = is_heading && GOAL_HEADINGS.iter().any(|name| begins(&name));
+        let is_goal = is_heading && GOAL_HEADINGS.iter().any(begins);
         is_goal.then(|| title.split_once(':').map_or("", |(_, behind)| behind).trim_matches([' ', '*', '_']))
     });
     let paragraph = match behind {
