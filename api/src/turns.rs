@@ -109,7 +109,8 @@ impl TurnInput {
 fn says_nothing(message: &str) -> bool {
     let Ok(message) = serde_json::from_str::<Value>(message) else { return false };
     let is_blank = |part: &Part<'_>| matches!(part, Part::Text(text) if text.trim().is_empty());
-    message::role(&message).is_ok_and(|role| role == Role::User) && message::parts(&message).iter().all(is_blank)
+    message::role(&message).is_ok_and(|role| role == Role::User)
+        && message::parts(&message).iter().all(is_blank)
 }
 
 impl TurnInput {

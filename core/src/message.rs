@@ -410,13 +410,16 @@ pub fn render(message: &Value, asset_label: impl Fn(&str) -> Option<String>) -> 
 /// ran. Empty if it has none that people can read.
 pub fn text_within(block: &Value) -> String {
     const NAMES: [&str; 12] = [
-        "title", "url", "text", "source", "content", "output", "outputs", "result", "results", "stdout", "stderr", "error",
+        "title", "url", "text", "source", "content", "output", "outputs", "result", "results", "stdout",
+        "stderr", "error",
     ];
     fn walk(value: &Value, out: &mut Vec<String>) {
         match value {
             Value::String(text) if !text.trim().is_empty() => out.push(text.trim_end().to_string()),
             Value::Array(items) => items.iter().for_each(|item| walk(item, out)),
-            Value::Object(_) => NAMES.iter().filter_map(|name| field(value, name)).for_each(|inner| walk(inner, out)),
+            Value::Object(_) => {
+                NAMES.iter().filter_map(|name| field(value, name)).for_each(|inner| walk(inner, out))
+            }
             _ => {}
         }
     }
@@ -429,7 +432,8 @@ pub fn text_within(block: &Value) -> String {
         },
         // The name of the block, and what it was found in, are not what it says.
         _ => {
-            let said = NAMES[2..].iter().filter(|name| **name != "source").filter_map(|name| field(block, name));
+            let said =
+                NAMES[2..].iter().filter(|name| **name != "source").filter_map(|name| field(block, name));
             said.for_each(|said| walk(said, &mut out));
         }
     }
@@ -447,7 +451,8 @@ pub fn in_words(block: &Value) -> Option<String> {
         return None;
     }
     let label = text(block, &["name", "title"]).map(|label| format!(":{label}")).unwrap_or_default();
-    let mut lines: Vec<String> = text(block, &["type"]).map(|kind| format!("<{kind}{label}>")).into_iter().collect();
+    let mut lines: Vec<String> =
+        text(block, &["type"]).map(|kind| format!("<{kind}{label}>")).into_iter().collect();
     lines.extend(text(block, &["source", "arguments"]).filter(|text| *text != "{}").map(str::to_string));
     lines.push(said);
     Some(lines.join("\n"))

@@ -316,7 +316,8 @@ pub fn continues(source: impl BufRead) -> Option<String> {
 
 /// A line with a prompt that a person typed while the agent worked, in the form of any other prompt.
 fn queued(line: &Line<'_>) -> Option<String> {
-    let attachment = line.object("attachment").filter(|_| line.text("type").as_deref() == Some("attachment"))?;
+    let attachment =
+        line.object("attachment").filter(|_| line.text("type").as_deref() == Some("attachment"))?;
     let is = |line: &Line<'_>, name: &str, wanted: &str| line.text(name).is_none_or(|text| text == wanted);
     let is_prompt = attachment.text("type").as_deref() == Some("queued_command")
         && is(&attachment, "commandMode", "prompt")

@@ -129,7 +129,8 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     let says = |words: [&str; 2]| words.iter().any(|words| text.contains(words));
     if let Some(inner) = text.strip_prefix('[') {
         let list = says(["\"role\"", "\"type\""]) || text.contains("\"parts\"");
-        return (list && begins_with_object(inner) && !begins_with_event(inner)).then(|| (shape(text), Layout::Value));
+        return (list && begins_with_object(inner) && !begins_with_event(inner))
+            .then(|| (shape(text), Layout::Value));
     }
     let first = text.lines().next().and_then(|line| Line::parse(line.trim()));
     if let Some(format) = first.as_ref().and_then(of_first_line) {

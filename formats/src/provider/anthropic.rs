@@ -1,10 +1,10 @@
 //! Anthropic Messages: blocks, results in messages of the user, system material apart.
 
-use super::{Form, Provider};
 use super::ids::tool_name;
 use super::media::{Blob, Data};
 use super::read::{ContentPart, Item, Kind};
 use super::write::{Out, Writer, argument_object, holds, is_blocks};
+use super::{Form, Provider};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
 use serde_json::Value;
@@ -41,7 +41,9 @@ impl Writer for Anthropic {
             && match self.form < Form::Now {
                 true => !ENVELOPE.iter().chain(&FOREIGN).any(|key| own.get(key).is_some()),
                 // It refuses any other field.
-                false => own.as_object().is_some_and(|own| own.keys().all(|key| key == "role" || key == "content")),
+                false => {
+                    own.as_object().is_some_and(|own| own.keys().all(|key| key == "role" || key == "content"))
+                }
             }
             && content
             && item.pieces.iter().all(|piece| takes(piece, item.role))

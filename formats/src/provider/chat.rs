@@ -1,10 +1,10 @@
 //! OpenAI chat completions: messages with `tool_calls`, results as messages of their own.
 
-use super::{Form, Provider};
 use super::ids::{is_actor_name, tool_name};
 use super::media::{Blob, Data, is_web};
 use super::read::{ContentPart, Item, Kind};
 use super::write::{Out, Writer, argument_text, holds, is_blocks, result_text};
+use super::{Form, Provider};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
 use serde_json::Value;
@@ -80,8 +80,8 @@ impl Writer for Chat {
         for item in items {
             let mut words = String::new();
             for piece in item.said() {
-                let raw =
-                    (!piece.fresh && piece.own.is_object() && self.takes(piece, item.role)).then_some(piece.raw);
+                let raw = (!piece.fresh && piece.own.is_object() && self.takes(piece, item.role))
+                    .then_some(piece.raw);
                 let block = match &piece.kind {
                     Kind::Call { name, arguments, .. } => {
                         let call = || call(piece, name, &argument_text(piece.own, *arguments));

@@ -176,7 +176,9 @@ impl<'a, 'm> Reader<'a, 'm> {
                 }
             }
             // No provider has such content; what it says is there as it was written.
-            (Some(other), Some(own)) if !matches!(other, Value::Null | Value::String(_)) && self.form >= Form::Now => {
+            (Some(other), Some(own))
+                if !matches!(other, Value::Null | Value::String(_)) && self.form >= Form::Now =>
+            {
                 let words = match part(other) {
                     Some(Part::Text(text)) => text,
                     _ => raw(content),
@@ -251,7 +253,9 @@ impl<'a, 'm> Reader<'a, 'm> {
             }
         } else {
             match part(seen) {
-                Some(Part::Text("")) if self.form >= Form::Now && !is_textual(own.get("text")) => Kind::Unknown(kind),
+                Some(Part::Text("")) if self.form >= Form::Now && !is_textual(own.get("text")) => {
+                    Kind::Unknown(kind)
+                }
                 Some(Part::Text(text)) => Kind::Text(Cow::Borrowed(text)),
                 Some(Part::Thinking { text, signed }) => {
                     seal = seal.or(owner(place, own));

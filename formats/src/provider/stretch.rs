@@ -9,8 +9,8 @@ use super::plan::{RenderStep, Stretch, plan};
 use super::read::{Reader, Source, view_of_gemini};
 use super::write::{Out, Writer};
 use super::{
-    CONTINUES, Form, LeftOut, Media, Message, Provider, Rendered, Section, anthropic, chat, gemini, neutral, raw,
-    responses, source, system, system_words, write_step,
+    CONTINUES, Form, LeftOut, Media, Message, Provider, Rendered, Section, anthropic, chat, gemini, neutral,
+    raw, responses, source, system, system_words, write_step,
 };
 use everturn_core::Error;
 use everturn_core::json::{self, Raw, quote};

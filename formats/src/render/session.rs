@@ -240,7 +240,9 @@ impl<W: Write> Document for SessionDocument<'_, W> {
             // The line has a time of its own.
             let own_time = whole.take("timestamp");
             let said_at = own_time.as_ref().and_then(Raw::read::<Timestamp>);
-            if let Some(own_time) = own_time.filter(|_| said_at.is_none() && whole.get("original_timestamp").is_none()) {
+            if let Some(own_time) =
+                own_time.filter(|_| said_at.is_none() && whole.get("original_timestamp").is_none())
+            {
                 whole.0.push(("original_timestamp".into(), own_time));
             }
             for (name, given) in [("actor", &turn.actor), ("model", &turn.model)] {

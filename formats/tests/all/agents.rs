@@ -367,7 +367,8 @@ fn what_the_first_versions_of_pi_kept_is_found_by_its_line() {
         EntryContent::Compaction { kept, .. } => Some(*kept),
         _ => None,
     });
-    let question = read.entries.iter().filter(|entry| matches!(entry.step, EntryContent::Turn(_))).nth(2).unwrap();
+    let question =
+        read.entries.iter().filter(|entry| matches!(entry.step, EntryContent::Turn(_))).nth(2).unwrap();
     assert_eq!(compaction, Some(Some(question.name)));
     // A command that a person ran is a turn as well.
     let ran = &messages(&read)[3];
@@ -383,7 +384,8 @@ fn prompts_from_the_queue_of_claude_code_are_turns() {
         line
     };
     let queued = |uuid: &str, parent: &str, mode: &str, prompt: Value| {
-        let attachment = json!({"type":"queued_command","prompt":prompt,"commandMode":mode,"origin":{"kind":"human"}});
+        let attachment =
+            json!({"type":"queued_command","prompt":prompt,"commandMode":mode,"origin":{"kind":"human"}});
         line("attachment", uuid, Some(parent), json!({"attachment":attachment}))
     };
     let call = json!([{"type":"tool_use","id":"t1","name":"Write","input":{}}]);
@@ -396,7 +398,12 @@ fn prompts_from_the_queue_of_claude_code_are_turns() {
         queued("q1", "r1", "prompt", json!("and no cookies")),
         queued("q2", "q1", "task-notification", json!("<task-notification>x</task-notification>")),
         queued("q3", "q2", "prompt", json!([{"type":"text","text":"and be quick"}])),
-        line("assistant", "a2", Some("q3"), json!({"message":{"id":"m2","role":"assistant","content":[{"type":"text","text":"Yes."}]}})),
+        line(
+            "assistant",
+            "a2",
+            Some("q3"),
+            json!({"message":{"id":"m2","role":"assistant","content":[{"type":"text","text":"Yes."}]}}),
+        ),
     ];
     let read = read(lines(&file).as_bytes()).unwrap();
     let said: Vec<Value> = messages(&read).into_iter().map(|message| message["content"].clone()).collect();
@@ -1108,7 +1115,8 @@ fn kimi_code_journals_are_read_step_by_step() {
 fn a_list_of_events_is_no_list_of_items() {
     let events = json!([{"type":"user","content":{"text":"my question"}},{"type":"reasoning","content":{"text":"hm"}}]);
     assert_eq!(agents::detect(events.to_string().as_bytes()), None);
-    let items = json!([{"type":"message","role":"user","content":"my question"},{"type":"reasoning","summary":[]}]);
+    let items =
+        json!([{"type":"message","role":"user","content":"my question"},{"type":"reasoning","summary":[]}]);
     assert_eq!(agents::detect(items.to_string().as_bytes()), Some(Format::OpenaiResponses));
 }
 

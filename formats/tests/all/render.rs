@@ -311,9 +311,15 @@ fn json_in_a_tool_result_is_laid_out_for_reading() {
 /// Such a message made the export fail: the line has a time of its own.
 #[test]
 fn a_message_with_a_time_of_its_own_is_a_line_of_a_session() {
-    for (time, key) in [("2026-06-13T10:00:00", "original_timestamp"), ("2026-06-13T10:00:00Z", "timestamp")] {
+    for (time, key) in [("2026-06-13T10:00:00", "original_timestamp"), ("2026-06-13T10:00:00Z", "timestamp")]
+    {
         let mut log = example();
-        say(&mut log, None, Role::System, message(json!({"role":"system","content":"be good","timestamp":time})));
+        say(
+            &mut log,
+            None,
+            Role::System,
+            message(json!({"role":"system","content":"be good","timestamp":time})),
+        );
         let text = written(&log, Style::Session);
         let line = text.lines().find(|line| line.contains("be good")).unwrap();
         let line: Value = serde_json::from_str(line).unwrap();

@@ -297,7 +297,8 @@ async fn nothing_that_a_client_sends_vanishes_silently() {
         user(json!([{"type": "new_block", "payload": "WOMBAT"}])),
         user(json!([{"type": "container_upload", "file_id": "WOMBAT"}])),
     ];
-    for (path, same) in [("/v1/messages", "claude"), ("/v1/chat/completions", "chat"), ("/v1/responses", "")] {
+    for (path, same) in [("/v1/messages", "claude"), ("/v1/chat/completions", "chat"), ("/v1/responses", "")]
+    {
         for model in ["chat", "responses", "claude"].into_iter().filter(|model| *model != same) {
             let body = |message: &Value| match path {
                 "/v1/responses" => json!({"model": model, "input": [message, go], "store": false}),

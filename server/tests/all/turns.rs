@@ -34,9 +34,19 @@ async fn what_is_wrong_with_a_turn_is_said() {
     let empty = stage.post(&path, &json!({"turns": [{}]}), 400).await;
     assert_eq!(empty["code"], "turn.empty");
     assert!(empty["detail"].as_str().unwrap().starts_with("turns[0]"), "{empty}");
-    let nothing = [json!(""), json!([]), json!([{"type": "text", "text": " "}]), Value::Null, json!(5), json!({"a": 1})];
+    let nothing = [
+        json!(""),
+        json!([]),
+        json!([{"type": "text", "text": " "}]),
+        Value::Null,
+        json!(5),
+        json!({"a": 1}),
+    ];
     for content in nothing {
-        for turn in [json!({"role": "user", "content": content}), json!({"message": {"role": "user", "content": content}})] {
+        for turn in [
+            json!({"role": "user", "content": content}),
+            json!({"message": {"role": "user", "content": content}}),
+        ] {
             let empty = stage.post(&path, &json!({"turns": [turn]}), 400).await;
             assert_eq!(empty["code"], "turn.empty", "{turn}");
         }

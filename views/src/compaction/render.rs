@@ -149,7 +149,7 @@ pub(super) fn summary_of(checkpoint: &Checkpoint) -> Option<&str> {
     let note = checkpoint.handoff_md.trim();
     let is_alone = || {
         let lists = Checkpoint { handoff_md: String::new(), ..checkpoint.clone() };
-        !note.is_empty() && lists == Checkpoint::default()
+        !note.is_empty() && lists == Checkpoint::default() && note != handoff(&lists)
     };
     match note.split_once(SUMMARY) {
         Some((_, summary)) => Some(summary),

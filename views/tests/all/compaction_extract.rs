@@ -688,11 +688,18 @@ fn a_demand_that_is_taken_back_goes() {
 /// The summary that an agent wrote was gone with the next compaction, and with it all that it stood for.
 #[test]
 fn the_summary_of_another_program_is_carried_on() {
-    let imported = Checkpoint { handoff_md: "The port is 4711.\n\nNever touch prod.".into(), ..Checkpoint::default() };
-    let mut next = after(&imported, &[("user", "Please add a login page."), ("assistant", "I added src/login.rs.")]);
+    let imported =
+        Checkpoint { handoff_md: "The port is 4711.\n\nNever touch prod.".into(), ..Checkpoint::default() };
+    let mut next =
+        after(&imported, &[("user", "Please add a login page."), ("assistant", "I added src/login.rs.")]);
     for _ in 0..3 {
         assert!(next.handoff_md.starts_with("**Goal:** Please add a login page."), "{}", next.handoff_md);
-        assert_eq!(next.handoff_md.matches("The port is 4711.\n\nNever touch prod.").count(), 1, "{}", next.handoff_md);
+        assert_eq!(
+            next.handoff_md.matches("The port is 4711.\n\nNever touch prod.").count(),
+            1,
+            "{}",
+            next.handoff_md
+        );
         next = after(&next, &[("user", "Now add a logout page."), ("assistant", "I added src/logout.rs.")]);
     }
     let small = fitted(&next, |checkpoint| render(checkpoint).len() < 200).unwrap();
