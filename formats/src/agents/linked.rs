@@ -31,8 +31,8 @@ pub struct Linked {
     titled: (bool, bool),
     /// A message of Qwen Code, of which further lines may follow.
     open: Option<Open>,
-    /// Names of the lines of pi: its first versions had no ids, and counted lines.
-    order: Vec<u64>,
+    /// Lines of pi, whose first versions had no ids and counted lines: the turn of each, and whether it is a tool result.
+    order: Vec<Option<(u64, bool)>>,
 }
 
 /// A message whose parts come line by line.
@@ -77,10 +77,13 @@ impl Linked {
         }
     }
 
-    /// The turn at, or next after, a line that pi counts, the header being the first.
+    /// The turn at, or next after, a line that pi counts, the header being the first. It is no tool result, whose call would
+    /// be missing.
     fn counted(&self, index: u64) -> Option<u64> {
-        let from = self.order.get(usize::try_from(index).ok()?..)?;
-        from.iter().copied().find(|line| self.tree.find(*line).is_some())
+        let index = usize::try_from(index).ok()?;
+        let first = index + self.order.get(index..)?.iter().position(Option::is_some)?;
+        let turns = self.order[..=first].iter().rev().flatten();
+        turns.into_iter().find(|(_, result)| !result).map(|(name, _)| *name)
     }
 
     fn begin(&mut self, text: &str, line: &Line<'_>) {
@@ -217,7 +220,10 @@ impl Mapper for Linked {
             nth(spelt, self.tree.count(spelt))
         });
         if self.format == Format::Pi {
-            self.order.push(name);
+            self.order.push(match &what {
+                What::Turn(_, speaker) => Some((name, *speaker == Speaker::Tool)),
+                _ => None,
+            });
         }
         let title = self.call(&line, &what);
         let mut entry = Entry {
@@ -251,7 +257,7 @@ impl Mapper for Linked {
                 (entry.thread, _) = self.place(parent, name);
                 self.tree.note(name, entry.thread, None);
                 let counted = || self.counted(line.number("firstKeptEntryIndex")?);
-                let kept = kept.or_else(counted).and_then(|line| self.tree.turn_at(line));
+                let kept = kept.and_then(|line| self.tree.turn_at(line)).or_else(counted);
                 let (what, body) = (kind(&line), body());
                 entry.step = EntryContent::Compaction { what, summary, tokens_before, kept, body };
                 out.push(entry);

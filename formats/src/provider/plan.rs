@@ -157,7 +157,8 @@ fn usable(provider: Provider, item: &mut Item<'_>, form: Form, left_out: &mut Ve
             _ => None,
         };
         if let Some(words) = words {
-            piece.kind = Kind::Text(Cow::Owned(words));
+            // Texts of the assistant may be joined.
+            piece.kind = Kind::Text(Cow::Owned(words + "\n"));
             (piece.fresh, piece.seal) = (true, None);
             item.lost = true;
             continue;
