@@ -1,7 +1,7 @@
 //! The entries that the extractive checkpoint finds, list by list.
 
 use crate::compaction_talk::Talk;
-use everturn_views::compaction::{Checkpoint, extract, fitted, limits, render};
+use everturn_views::compaction::{Checkpoint, extract, limits};
 use serde_json::json;
 
 fn of(lines: &[(&str, &str)]) -> Checkpoint {
