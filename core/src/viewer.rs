@@ -108,7 +108,7 @@ impl Viewer {
             (event.body, event.hidden) = (None, true);
             return event;
         }
-        if self.is_confided_to_others(&event) || tells_of_private_blocks(&event) {
+        if self.is_confided_to_others(&event) {
             (event.body, event.hidden) = (None, true);
             return event;
         }
@@ -120,6 +120,9 @@ impl Viewer {
         let body: Option<TurnBody> = if kind::is_of_turn(&event.kind) { event.read() } else { None };
         let Some((body, message)) = body.and_then(|body| body.message.clone().map(|message| (body, message)))
         else {
+            if tells_of_private_blocks(&event) {
+                (event.body, event.hidden) = (None, true);
+            }
             return event;
         };
         let rest = match without_private(message.get()) {
@@ -177,7 +180,7 @@ impl Viewer {
     }
 }
 
-/// Whether this is the imported record of a message that has private blocks.
+/// Whether this is the imported record of a message, without the message itself, that has private blocks.
 fn tells_of_private_blocks(event: &Event) -> bool {
     #[derive(Deserialize)]
     struct Given {
@@ -187,9 +190,8 @@ fn tells_of_private_blocks(event: &Event) -> bool {
     struct Told {
         blocks: Raw,
     }
-    // Most events have none and are not parsed. A turn is shown without them.
-    let has_some = !kind::is_of_turn(&event.kind)
-        && event.text().is_some_and(|text| text.contains("private") || text.contains("\\u"));
+    // Most events have none and are not parsed.
+    let has_some = event.text().is_some_and(|text| text.contains("private") || text.contains("\\u"));
     let given: Option<Given> = if has_some { event.read() } else { None };
     given.is_some_and(|given| matches!(blocks_without_private(given.event.blocks.get(), true), Cow::Owned(_)))
 }

@@ -20,7 +20,7 @@ mod rows;
 pub use append::{has_room_for, new_conversation, usage};
 pub use body::{ErasedBody, Learned, StateBody, Summarized, SupersededBody};
 pub use delete::{Deletion, Purge, deletion, needed};
-pub use erase::{Erasure, copies, learned};
+pub use erase::{Erasure, checkpoint, copies, learned};
 pub use fold::{fold, move_view};
 pub use lookup::{
     EventRef, Fork, ForkParent, ForkPoint, Level, Lookup, Statement, StatementsOf, Traces, Turns, owner,

@@ -298,8 +298,10 @@ impl Fold {
         match event.kind.as_str() {
             kind::CREATED | kind::UPDATED => self.settings(event),
             kind::FORKED => {
-                // It has all settings of the fork, so what it does not name is not set.
-                self.prompt = None;
+                // It has all settings of the fork, so what it does not name is not set. An imported record has none.
+                if event.read::<Settings>().is_some_and(|settings| settings.parent.is_some()) {
+                    self.prompt = None;
+                }
                 self.settings(event);
                 // A turn that was open in the parent is never finished in the fork.
                 self.open.clear();

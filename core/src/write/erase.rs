@@ -263,37 +263,47 @@ impl Erasing<'_> {
             family.extend(forks.filter(|fork| unsummarized.insert(*fork)));
         }
         for conversation in unsummarized {
-            erasure.checkpoints.push((conversation, self.checkpoint(conversation, u64::MAX)?));
+            let gone = |at: EventRef| self.bodies.contains_key(&at);
+            let left = checkpoint_at(conversation, u64::MAX, &gone, self.lookup)?;
+            erasure.checkpoints.push((conversation, left));
         }
         erasure.released = super::delete::released(hashes, self.lookup)?;
         Ok(erasure)
     }
+}
 
-    /// The checkpoint in force at a `seq`, according to the remaining events of a conversation.
-    fn checkpoint(&self, conversation: u64, through: u64) -> Result<Option<CheckpointRef>, Error> {
-        let (mut checkpoint, mut budget) = (None, None);
-        for row in self.lookup.summaries(conversation, 0..=through)? {
-            let at = EventRef { conversation, seq: row.seq };
-            if self.bodies.contains_key(&at) {
-                continue;
-            }
-            let Some(event) = self.lookup.event(at)? else { continue };
-            if kind::is_settings(&event.kind) {
-                let Some(settings) = event.read::<Settings>() else { continue };
-                let parent = match settings.parent {
-                    Some(parent) => self.lookup.number(parent.conversation)?.zip(Some(parent.at_seq)),
-                    None => None,
-                };
-                checkpoint = match parent {
-                    Some((parent, at_seq)) => self.checkpoint(parent, at_seq)?,
-                    None => settings.checkpoint.or(checkpoint),
-                };
-            } else {
-                fold::move_view(&event, &mut checkpoint, &mut budget);
-            }
+/// The checkpoint in force according to the events that have their body: that of a fork may be inherited, and erased in the
+/// parent since.
+pub fn checkpoint(conversation: u64, lookup: &dyn Lookup) -> Result<Option<CheckpointRef>, Error> {
+    checkpoint_at(conversation, u64::MAX, &|_| false, lookup)
+}
+
+/// The same at a `seq`, without the events that are `gone` in a moment.
+fn checkpoint_at(
+    conversation: u64,
+    through: u64,
+    gone: &dyn Fn(EventRef) -> bool,
+    lookup: &dyn Lookup,
+) -> Result<Option<CheckpointRef>, Error> {
+    let (mut checkpoint, mut budget) = (None, None);
+    for row in lookup.summaries(conversation, 0..=through)? {
+        let at = EventRef { conversation, seq: row.seq };
+        let Some(event) = lookup.event(at)?.filter(|_| !gone(at)) else { continue };
+        if !kind::is_settings(&event.kind) {
+            fold::move_view(&event, &mut checkpoint, &mut budget);
+            continue;
         }
-        Ok(checkpoint)
+        let Some(settings) = event.read::<Settings>() else { continue };
+        let parent = match settings.parent {
+            Some(parent) => lookup.number(parent.conversation)?.zip(Some(parent.at_seq)),
+            None => None,
+        };
+        checkpoint = match parent {
+            Some((parent, at_seq)) => checkpoint_at(parent, at_seq, gone, lookup)?,
+            None => settings.checkpoint.or(checkpoint),
+        };
     }
+    Ok(checkpoint)
 }
 
 #[cfg(test)]

@@ -316,13 +316,14 @@ fn the_transcript_value_holds_the_caps_and_tells_the_budget() {
 fn the_threshold_is_counted_as_the_last_prompt_was() {
     for (model, is_due) in [("gpt-4.1", false), ("claude-x", true)] {
         let stage = Stage::new();
-        let store = stage.open();
+        // When a store is closed, a last look is taken at what changed.
+        let store = stage.open_with(Options::default());
         let scope = store.tenant("acme").unwrap();
         let threshold =
             json!({"strategy": "threshold", "input_limit": 12_000, "reserved_tokens": 2_000, "keep_last": 1});
         let id = scope.begin_with(policy("compaction", threshold)).id;
         let turn = "These are some words about nothing in particular. ".repeat(50);
-        for _ in 0..16 {
+        for _ in 0..19 {
             scope.say(id, NewTurn::user(&turn));
         }
         let options = ContextOptions { model: Some(model.into()), ..ContextOptions::new(50_000) };

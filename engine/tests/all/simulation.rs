@@ -480,6 +480,8 @@ impl Run {
         self.wrote(id, &[kind, "turn.superseded"]);
         let head = self.talk(id).head();
         (said.id, said.seq, said.content, said.place) = (appended.turns[0].id, head - 1, head - 1, head - 1);
+        // An edit is by the author of the turn, unless it names another.
+        said.actor = said.actor.or(old.actor);
         let by = said.id;
         self.talk(id).join(&said.actor);
         self.talk(id).said.push(said);

@@ -18,7 +18,17 @@ pub struct Chat {
 const OF_ANTHROPIC: [&str; 2] = ["cache_control", "citations"];
 /// Fields that agents and other APIs add to messages. Further ones, as those for reasoning, belong to the servers that made
 /// them.
-const OF_OTHERS: [&str; 5] = ["timestamp", "finish_reason", "toolCalls", "origin", "cache_control"];
+const OF_OTHERS: [&str; 9] = [
+    "timestamp",
+    "created_at",
+    "finish_reason",
+    "toolCalls",
+    "origin",
+    "cache_control",
+    "id",
+    "model",
+    "usage",
+];
 
 impl Chat {
     /// Whether the message has no field that is another API's.

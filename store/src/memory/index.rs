@@ -16,7 +16,7 @@ use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
-use everturn_core::write::{self, Changes, EventAddress, Learned, Lookup, absent_turn};
+use everturn_core::write::{self, Changes, EventAddress, Learned, Lookup, Traces, absent_turn};
 
 impl ConversationIndex for Memory {
     fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
@@ -331,6 +331,11 @@ impl Maintenance for Memory {
                     &InMemory { kept: &kept, key: &key, parent: None },
                 )?;
                 kept.entry(&key)?.apply(changes);
+            }
+            if fresh.parent.is_some() && fresh.checkpoint.is_some() {
+                let lookup = InMemory { kept: &kept, key: &key, parent: None };
+                let no = lookup.number(key.id)?.unwrap_or_default();
+                fresh.set_checkpoint(write::checkpoint(no, &lookup)?);
             }
             kept.entry(&key)?.conversation = fresh;
         }

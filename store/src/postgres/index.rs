@@ -396,6 +396,9 @@ impl Maintenance for Postgres {
                 }
             }
             buffer.borrow_mut().flush(&db, false)?;
+            if fresh.parent.is_some() && fresh.checkpoint.is_some() {
+                fresh.set_checkpoint(write::checkpoint(no as u64, &lookup)?);
+            }
             if !deleted {
                 let sql = "UPDATE conversation_rows SET row = $2, updated = $3, state = $4, expires = $5, title = $6, said = $8,
                          changed = pg_current_xact_id() WHERE tenant = $7 AND no = $1";

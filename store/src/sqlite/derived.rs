@@ -14,7 +14,7 @@ use crate::{Problem, ProblemKind};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Parent};
 use everturn_core::id::{ConversationId, Key, TenantName};
-use everturn_core::write::{Changes, fold, new_conversation};
+use everturn_core::write::{Changes, checkpoint, fold, new_conversation};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeSet;
 
@@ -309,6 +309,9 @@ fn derive(db: &Connection, given: &Given) -> Result<(), Failure> {
             fold(&mut fresh, event, &mut changes, &lookup)?;
             write::insert_changes(db, no, &changes)?;
         }
+    }
+    if fresh.parent.is_some() && fresh.checkpoint.is_some() {
+        fresh.set_checkpoint(checkpoint(no as u64, &lookup)?);
     }
     db.execute("UPDATE conversation_rows SET created = ? WHERE no = ?", params![fresh.created.0, no])?;
     write::update_all(db, no, &fresh)?;
