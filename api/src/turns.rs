@@ -105,8 +105,14 @@ impl TurnInput {
     }
 }
 
+/// A longer message is not looked into: parsing each would slow every append.
+const EMPTY_BYTES_MAX: usize = 512;
+
 /// Whether this is a message of a user without anything in it, in whatever shape.
 fn says_nothing(message: &str) -> bool {
+    if message.len() > EMPTY_BYTES_MAX {
+        return false;
+    }
     let Ok(message) = serde_json::from_str::<Value>(message) else { return false };
     let is_blank = |part: &Part<'_>| matches!(part, Part::Text(text) if text.trim().is_empty());
     message::role(&message).is_ok_and(|role| role == Role::User)
