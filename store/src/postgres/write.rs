@@ -81,11 +81,12 @@ const REPLACE_TURNS: &str = insert_turns!(
 );
 
 /// Updates conversations that were not read. It fails, and the transaction with it, unless each is as this process knows it.
+/// (With `deleted IS NULL`, an index of all conversations that are not deleted could be taken for the one by number.)
 const UPDATE_ASSUMED: &str = "WITH done AS (UPDATE conversation_rows c SET title = n.title, state = n.state, updated = n.updated,
          expires = n.expires, row = n.row, head_seq = n.head_seq, said = n.said, changed = pg_current_xact_id()
      FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::bigint[], $9::bigint[], $10::text[])
          AS n (no, title, state, updated, expires, row, tenant, head_seq, said, known)
-     WHERE c.tenant = n.tenant AND c.no = n.no AND c.row = n.known AND c.deleted IS NULL RETURNING 1)
+     WHERE c.tenant = n.tenant AND c.no = n.no AND c.row = n.known AND coalesce(c.deleted, 0) = 0 RETURNING 1)
      SELECT 1 / (count(*) = $11)::integer FROM done";
 
 macro_rules! insert_requests {
