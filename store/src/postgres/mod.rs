@@ -142,6 +142,13 @@ impl Postgres {
         Db::begin(&self.link, scope, Mode::Write)
     }
 
+    /// A transaction for a batch of the tenants in it.
+    fn committing(&self, batch: &[Write], waits: bool) -> Result<Db, Broken> {
+        let tenants: BTreeSet<&TenantName> = batch.iter().map(|write| &write.key.tenant).collect();
+        let tenants: Vec<&TenantName> = tenants.into_iter().collect();
+        Db::begin(&self.link, Scope::Tenants(&tenants), Mode::Commit { waits }).map_err(Broken::lost)
+    }
+
     /// Work on the whole store that may take any time.
     fn whole(&self) -> Result<Db, Error> {
         Db::begin(&self.link, Scope::All, Mode::Long)
@@ -161,12 +168,8 @@ impl Postgres {
         sent: &mut Option<Sent>,
         locks: Locks,
     ) -> Result<Answers, Broken> {
-        let failed = Broken::lost;
-        let tenants: BTreeSet<&TenantName> = batch.iter().map(|write| &write.key.tenant).collect();
-        let tenants: Vec<&TenantName> = tenants.into_iter().collect();
-        let mode = Mode::Commit { waits: locks == Locks::Wait };
-        let db = Db::begin(&self.link, Scope::Tenants(&tenants), mode).map_err(failed)?;
-        let failed = |error| db.broken().unwrap_or(failed(error));
+        let db = self.committing(&batch, locks == Locks::Wait)?;
+        let failed = |error| db.broken().unwrap_or(Broken::lost(error));
         // Waits for the locks of an earlier attempt, so that it has ended one way or the other.
         let node = self.node_number();
         let mut open = write::Batch::begin(&db, &batch, node, locks, &self.recent).map_err(failed)?;
@@ -193,10 +196,7 @@ impl Postgres {
         known: HashMap<Key, Known>,
         sent: &mut Option<Sent>,
     ) -> Result<Answers, Broken> {
-        let tenants: BTreeSet<&TenantName> = batch.iter().map(|write| &write.key.tenant).collect();
-        let tenants: Vec<&TenantName> = tenants.into_iter().collect();
-        let mode = Mode::Commit { waits: false };
-        let db = Db::begin(&self.link, Scope::Tenants(&tenants), mode).map_err(Broken::lost)?;
+        let db = self.committing(&batch, false)?;
         let mut open = write::Batch::assuming(&db, &batch, self.node_number(), known);
         let mut answers = Vec::with_capacity(batch.len());
         for request in batch {
