@@ -4,7 +4,7 @@ import { h, MOD, clear, plainly, icon, iconButton, button, words, when, number, 
 import { get, post, put, patch, del, generate, unsent } from "./api.js";
 import { Timeline, waits, failed } from "./timeline.js";
 import { menu } from "./menu.js";
-import { hit, chosenWords, nameOf, origin } from "./list.js";
+import { hit, chosenWords, nameOf, origin, LOOK_AGAIN } from "./list.js";
 
 const VIEWS = [["", "Timeline"], ["projected", "Raw and projected"], ["calls", "What the model saw"], ["state", "State"], ["proof", "Proof"]];
 
@@ -192,28 +192,35 @@ export class ConversationPage {
   find() {
     this.findField = h("input.search", { type: "search", placeholder: "Find in this conversation", "aria-label": "Find in this conversation", autocomplete: "off", spellcheck: false });
     this.found = h("div.found", { "aria-live": "polite" });
-    let timer, asking;
+    this.count = h("p.dim");
+    let timer, asking, hits;
+    const look = async (query) => {
+      asking = new AbortController();
+      try {
+        const { data, behind } = await post(`/conversations/${this.id}/recall`, { query, limit: 40, mode: "lexical", kinds: ["turn"] }, asking.signal);
+        const had = hits?.map((one) => one.seq).join();
+        hits = data.sort((a, b) => a.seq - b.seq);
+        clear(this.count, [data.length ? plural(data.length, "place") : "Nothing found", behind?.events && `${plural(behind.events, "event")} not indexed yet`].filter(Boolean).join("; "));
+        // The hits stay as they are where nothing new was found, with the focus that one may have.
+        if (hits.map((one) => one.seq).join() !== had) clear(this.found, this.count, hits.map((one) => {
+          const el = hit({ ...one, conversation: this.id });
+          el.lastChild.textContent = "#" + one.seq;
+          // On a phone the panel covers everything.
+          el.addEventListener("click", () => innerWidth <= 760 && this.closeFind());
+          return el;
+        }));
+        if (behind?.events) timer = setTimeout(() => this.finder.isConnected && !this.finder.hidden && look(query), LOOK_AGAIN);
+      } catch (error) {
+        if (error.name !== "AbortError") hits = undefined, clear(this.found, h("p.dim", null, words(error.message)));
+      }
+    };
     this.findField.addEventListener("input", () => {
       clearTimeout(timer);
       asking?.abort();
       const query = this.findField.value.trim();
+      hits = undefined;
       if (!query) return void clear(this.found);
-      timer = setTimeout(async () => {
-        asking = new AbortController();
-        try {
-          const { data } = await post(`/conversations/${this.id}/recall`, { query, limit: 40, mode: "lexical", kinds: ["turn"] }, asking.signal);
-          this.hits = data.sort((a, b) => a.seq - b.seq);
-          clear(this.found, h("p.dim", null, data.length ? plural(data.length, "place") : "Nothing found"), this.hits.map((one) => {
-            const el = hit({ ...one, conversation: this.id });
-            el.lastChild.textContent = "#" + one.seq;
-            // On a phone the panel covers everything.
-            el.addEventListener("click", () => innerWidth <= 760 && this.closeFind());
-            return el;
-          }));
-        } catch (error) {
-          if (error.name !== "AbortError") clear(this.found, h("p.dim", null, words(error.message)));
-        }
-      }, 90);
+      timer = setTimeout(look, 90, query);
     });
     const el = h("div.finder", { hidden: true, role: "search" }, h("div.row", null, h("div.search-box", null, icon("search"), this.findField), iconButton("close", "Close", () => this.closeFind())), this.found);
     el.addEventListener("keydown", (event) => {

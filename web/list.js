@@ -4,6 +4,8 @@ import { h, MOD, clear, icon, iconButton, words, ago, brief, said, plural, short
 import { get, post, upload, follow, memory } from "./api.js";
 
 const SIZE = 60;
+/** Milliseconds until a search is repeated that not all events were searched for. */
+export const LOOK_AGAIN = 700;
 
 /** The latest conversations of a filter. */
 export const firstPage = (filter) => get("/conversations", { limit: SIZE, ...filter });
@@ -248,7 +250,7 @@ export class List {
     this.timer = setTimeout(() => this.find(this.query), 90);
   }
 
-  async find(query) {
+  async find(query, isAgain) {
     const { signal } = (this.asking = new AbortController());
     this.entries.setAttribute("aria-busy", "true");
     try {
@@ -257,6 +259,9 @@ export class List {
         post("/recall", { query, limit: 30 }, signal),
       ]);
       if (this.query !== query) return;
+      if (found.behind?.events) this.timer = setTimeout(() => this.query === query && this.find(query, true), LOOK_AGAIN);
+      // Whoever reads the hits is not disturbed by more of them.
+      if (isAgain && (this.entries.scrollTop || this.entries.contains(document.activeElement))) return;
       const children = [];
       if (titles.data.length) children.push(h("h2.group", null, "Titles"), titles.data.map((one) => this.item(one)));
       if (found.data.length) children.push(h("h2.group", null, "Messages"), found.data.map((one) => hit(one)));

@@ -749,7 +749,8 @@ export class Timeline {
   async goTo(seq) {
     this.current = seq;
     this.scroller.jump(seq);
-    for (let n = 0; n < 60; n++) {
+    // However long the page of it takes to load, until somebody goes elsewhere.
+    for (let drawn = 0; drawn < 50; ) {
       await new Promise((resolve) => setTimeout(resolve, 50));
       if (this.abort.signal.aborted || this.current !== seq) return;
       // A result that is merged into its call has no row of its own.
@@ -761,9 +762,11 @@ export class Timeline {
         if (this.current !== seq) this.scroller.jump(this.current);
         return this.toWords(row);
       }
-      const moved = this.scroller.data.get(this.scroller.pageOf(seq))?.find((entry) => entry.seq === seq && entry.place && entry.place !== seq);
+      const loaded = this.scroller.data.get(this.scroller.pageOf(seq));
+      if (!loaded) continue;
+      const moved = loaded.find((entry) => entry.seq === seq && entry.place && entry.place !== seq);
       if (moved) return this.goTo(moved.place);
-      if (n > 10 && this.scroller.data.has(this.scroller.pageOf(seq))) {
+      if (++drawn > 10) {
         const near = this.scroller.rows().filter((one) => Number(one.dataset.seq) <= seq).at(-1);
         if (near) return this.select(near, { align: true });
       }

@@ -534,6 +534,46 @@ test("a hit is opened where it is, and its words are marked", async () => {
   await server.end();
 });
 
+test("a turn is selected however late it is loaded", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Late", "Read it", { role: "assistant", content: [{ type: "tool_use", id: "a", name: "read", input: { path: "a.txt" } }] }, { role: "user", content: [{ type: "tool_result", tool_use_id: "a", content: "nothing" }] },
+    ...Array.from({ length: 100 }, (_, n) => `Line ${n}`));
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn:has-text('Line 99')");
+  await page.route("**/turns?*", async (route) => {
+    await new Promise((resolve) => setTimeout(resolve, 4000));
+    await route.continue();
+  });
+  // The result is shown in its call.
+  await page.goto(`${server.url}/#/c/${id}@4`);
+  await page.waitForSelector('.turn.current[data-seq="3"]');
+  await server.end();
+});
+
+test("what was said a moment ago is found as soon as it is indexed", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Fresh", "The quagga is here");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn");
+  // As it is answered while the index is behind: that one event was not searched.
+  const asked = [];
+  await page.route("**/recall", async (route) => {
+    asked.push(route.request().url());
+    if (asked.length > 2) return route.continue();
+    await route.fulfill({ json: { mode: "lexical", behind: { events: 1, vectors: 0 }, data: [] } });
+  });
+  await page.keyboard.press("/");
+  await page.getByRole("searchbox", { name: "Find in this conversation" }).fill("quagga");
+  await page.waitForSelector(".found:has-text('1 event not indexed yet')");
+  await page.waitForSelector(".found .hit mark");
+  assert.equal(await text(page, ".found p"), "1 place");
+  asked.length = 0;
+  await page.getByRole("searchbox", { name: "Search everything" }).fill("quagga");
+  await page.waitForSelector(".entries .note:has-text('1 event not indexed yet')");
+  await page.waitForSelector(".entries .hit mark");
+  await server.end();
+});
+
 test("Ctrl+K goes to conversations, to places and does things", async () => {
   const page = await open(demo);
   await page.waitForSelector(".entry .title");
