@@ -305,7 +305,7 @@ pub enum Verb {
     Restore(restore::Restore),
     /// Copy the whole store to another, of any kind
     Copy(copy::Copy),
-    /// Delete expired conversations and end idle turns, now
+    /// Delete expired conversations, and end idle turns, overdue calls and approvals, now
     Sweep(sweep::Sweep),
     /// Open a conversation of a running server in the browser
     Open(open::Open),

@@ -4,6 +4,7 @@
 //! blocked by a tool call that is never answered.
 
 use crate::Error;
+use crate::conversation::EventsLeft;
 use crate::json::Raw;
 use crate::write::Summarized;
 use serde::{Deserialize, Serialize};
@@ -153,6 +154,15 @@ impl Policy {
         Error::too_large("budget.exceeded", text)
     }
 
+    /// The error for an append that has no room beside events that cannot leave the view.
+    pub fn refuse_events(&self, usage: &Usage) -> Error {
+        let text = format!(
+            "{}, and pins, scratchpads, pending approvals and tools cannot leave; remove or resolve some, or raise the limit",
+            self.over(usage)
+        );
+        Error::too_large("budget.exceeded", text)
+    }
+
     /// The limit that a usage is over.
     pub fn over(&self, usage: &Usage) -> String {
         let (name, limit, used) = self.first_over(usage);
@@ -210,6 +220,9 @@ pub struct Action {
     /// New start of the view, if it was trimmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trimmed: Option<Summarized>,
+    /// The events that left the view without their turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<EventsLeft>,
 }
 
 #[cfg(test)]

@@ -107,6 +107,19 @@ pub struct BudgetRef {
     pub through_seq: u64,
     /// Number of turns up to it, superseded ones included.
     pub turns_before: u64,
+    /// The events that left the view, if some did without their turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<EventsLeft>,
+}
+
+/// Events that left the messages view although the turns beside them stay: earlier values of pins and scratchpads, resolved
+/// approvals, custom events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct EventsLeft {
+    /// They are among the events up to this `seq`.
+    pub through_seq: u64,
+    /// Number of events up to it that stayed.
+    pub kept: u64,
 }
 
 /// Start of the messages view: the `seq` up to which turns are summarized or trimmed, and the number of those
@@ -471,6 +484,16 @@ impl Conversation {
     /// Current start of the messages view, see [`view_start`].
     pub fn view_start(&self) -> (u64, u64) {
         view_start(self.checkpoint, self.budget)
+    }
+
+    /// Number of events in the messages view. Where none left it, those that are in force since before its start are not
+    /// among them.
+    pub fn view_events(&self) -> u64 {
+        let start = self.view_start().0;
+        match self.budget.and_then(|budget| budget.left).filter(|left| left.through_seq > start) {
+            Some(left) => left.kept + self.head.seq.saturating_sub(left.through_seq),
+            None => self.head.seq.saturating_sub(start),
+        }
     }
 
     /// Replaces the checkpoint in force.

@@ -17,7 +17,7 @@ mod lookup;
 mod refusal;
 mod rows;
 
-pub use append::{has_room_for, new_conversation, usage};
+pub use append::{has_room_for, new_conversation, surely_fits, usage};
 pub use body::{ErasedBody, Learned, StateBody, Summarized, SupersededBody};
 pub use delete::{Deletion, Purge, deletion, needed};
 pub use erase::{Erasure, checkpoint, copies, learned};

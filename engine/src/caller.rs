@@ -169,6 +169,7 @@ impl Tenant {
         action: &mut Action,
     ) -> Result<(), Error> {
         let begins = matches!(action, Action::Create { .. } | Action::Branch { .. });
+        let forks = matches!(action, Action::Create { parent: Some(_), .. } | Action::Branch { .. });
         let copies = match action {
             Action::Branch { copies, .. } => copies.clone(),
             _ => BTreeMap::new(),
@@ -186,7 +187,11 @@ impl Tenant {
             self.check_calls(key, drafts)?;
         }
         // A copy keeps its author and the key that wrote it.
-        let mut own = drafts.iter_mut().filter(|draft| !copies.contains_key(&draft.id));
+        let is_copy = |draft: &Draft| {
+            let was_open = matches!(&*draft.kind, kind::OPENED | kind::INTERRUPTED);
+            copies.contains_key(&draft.id) || forks && was_open
+        };
+        let mut own = drafts.iter_mut().filter(|draft| !is_copy(draft));
         own.try_for_each(|draft| self.caller.sign(draft))?;
         address_assets(drafts)?;
         // Bodies of turns and settings were redacted where they came in.

@@ -119,6 +119,8 @@ pub enum DraftKind {
     Said(Role),
     /// A copy of a turn in a branch: its role, and the turns that it is a copy of.
     Copied(Role, Vec<TurnId>),
+    /// The end of the copy of an open turn in a fork: its id, and the turns that it is a copy of.
+    Cut(TurnId, Vec<TurnId>),
     /// The end of an open turn: its id, the role in which it was opened, the kind of its end, and the reason.
     End(TurnId, Role, &'static str, Option<String>),
 }
@@ -162,7 +164,9 @@ impl Shared {
         let (stored, payloads) = match place {
             // Interrupted text stays text, whatever it looks like: it must be possible to write it also where no
             // asset can be added, or the store could not be opened again.
-            DraftKind::End(.., kind::INTERRUPTED, _) => (redacted.into_owned(), Vec::new()),
+            DraftKind::End(.., kind::INTERRUPTED, _) | DraftKind::Cut(..) => {
+                (redacted.into_owned(), Vec::new())
+            }
             _ => self.extract(&redacted)?,
         };
         let role = match (message::role(&speaker(&stored)), &place) {
@@ -181,7 +185,10 @@ impl Shared {
             DraftKind::Found(turn) | DraftKind::Imported(Some(turn), _) => turn.0,
             _ => self.journal.source.ulid()?,
         };
-        let turn_id = if let DraftKind::End(turn, ..) = &place { *turn } else { TurnId(id) };
+        let turn_id = match &place {
+            DraftKind::End(turn, ..) | DraftKind::Cut(turn, ..) => *turn,
+            _ => TurnId(id),
+        };
         let public = without_private(&stored);
         let default = match role {
             // The message itself says so.
@@ -212,6 +219,10 @@ impl Shared {
             DraftKind::Copied(_, origins) => {
                 copy_of = origins;
                 (whole, None, None)
+            }
+            DraftKind::Cut(_, origins) => {
+                copy_of = origins;
+                (kind::INTERRUPTED, Some("the fork was made while it was open".into()), None)
             }
             DraftKind::End(_, _, kind, reason) => (kind, reason, None),
         };

@@ -142,8 +142,8 @@ pub use everturn_core::asset::Asset;
 pub use everturn_core::budget::Usage;
 pub use everturn_core::chain::{Hash, Head, Report};
 pub use everturn_core::conversation::{
-    BudgetRef, CheckpointRef, Conversation, Lifecycle, Parent, PromptRef, Retention, Settings, SystemPrompt,
-    Tombstone,
+    BudgetRef, CheckpointRef, Conversation, EventsLeft, Lifecycle, Parent, PromptRef, Retention, Settings,
+    SystemPrompt, Tombstone,
 };
 pub use everturn_core::error::code;
 pub use everturn_core::event::{Body, Event, Visibility};

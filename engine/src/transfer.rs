@@ -18,6 +18,7 @@ use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
 use everturn_core::asset::Asset;
+use everturn_core::budget;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Visibility, kind};
@@ -368,13 +369,7 @@ impl ConversationHandle {
         conversation.metadata.insert("transcript_budget".into(), self.transcript_budget(&conversation)?);
         let head = conversation.head.seq;
         let fold = self.fold_now(&conversation)?;
-        let over = conversation.limits().max_events.is_some_and(|max| head > max);
-        let set = fold.pins.values().chain(fold.scratchpads.values()).copied();
-        let waiting = fold.approvals.iter().map(|waiting| waiting.seq);
-        let tools = fold.tools.iter().filter(|tool| tool.turn.is_none()).map(|tool| tool.seq);
-        let abandoned = fold.abandoned.iter().filter_map(|abandoned| abandoned.seq);
-        let checkpoint = fold.checkpoint.map(|at| at.seq);
-        let in_force = set.chain(waiting).chain(tools).chain(abandoned).chain(checkpoint).collect();
+        let (events_after, in_force) = self.shown_events(&conversation, &fold)?;
         if is_redacted {
             conversation = redacted::conversation(conversation)?;
         }
@@ -446,7 +441,7 @@ impl ConversationHandle {
             waiting: &waiting,
             unanswered: &unanswered,
             summary: summary.as_deref(),
-            events_after: if over { conversation.view_start().0 } else { 0 },
+            events_after,
             in_force: &in_force,
         };
         transcript::export(&source, out)
@@ -485,7 +480,7 @@ impl ConversationHandle {
 
     /// The turns of the messages view where some were edited, without calls and results that lost each other by it. `None`
     /// if none was, or if they are too many to be held at once.
-    fn edited_view(
+    pub(crate) fn edited_view(
         &self,
         start: u64,
         page: &dyn Fn(u64, bool) -> Result<Vec<Turn>, Error>,
@@ -704,6 +699,7 @@ impl ConversationHandle {
 
     fn transcript_drafts(&self, value: transcript::Imported, into: &mut Ingested) -> Result<(), Error> {
         let shared = self.shared();
+        let told = value.settings.metadata.get("transcript_budget").and_then(Raw::read::<ToldBudget>);
         let settings = value.settings.normalise()?.redacted(Mode::default())?;
         // Stands for the conversation while its turns are read: it is not there yet, and its policy decides about secrets.
         let created = Conversation::new(
@@ -739,6 +735,11 @@ impl ConversationHandle {
         }
         check_state_limits(&into.drafts)?;
         bind_assets(&mut into.drafts);
+        if let Some(last) = told.and_then(|told| told.last_action) {
+            // The places that it names are in the log that the value was made from.
+            let last = budget::Action { trimmed: None, left: None, ..last };
+            into.drafts.push(shared.draft(kind::BUDGET, &last)?);
+        }
         into.drafts.push(shared.draft(kind::IMPORT_FINISHED, &serde_json::json!({"format": "transcript"}))?);
         if value.state != Lifecycle::Active {
             let body = StateBody { state: value.state, reason: Some(transcript::STATE_REASON.into()) };
@@ -746,6 +747,12 @@ impl ConversationHandle {
         }
         into.drafts.iter().try_for_each(Draft::check)
     }
+}
+
+/// `metadata.transcript_budget` of a value.
+#[derive(Deserialize)]
+struct ToldBudget {
+    last_action: Option<budget::Action>,
 }
 
 /// Whether messages begin with those of these turns, or end before. An erased turn may have been any.

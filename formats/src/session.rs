@@ -32,6 +32,7 @@ pub use entry::{
     AgentThinking, AgentToolCall, Entry, Fields, MaskGenerated, Payload, PhotographerMessage,
     SnapshotCreated, TasteConfirmation, TasteProposal, ToolResult, VocabularyGapLogged,
 };
+pub(crate) use map::{MESSAGE, role_of};
 pub use map::{Mapped, Mapper, conversation_id};
 pub use read::{Item, Reader, Recorded};
 pub use sink::Sink;

@@ -36,7 +36,8 @@ pub trait Leases {
     fn due_work(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error>;
     /// State of the work on conversations, each with its head, in the same order.
     fn work_left(&self, heads: &[(Key, u64)]) -> Result<Vec<Work>, Error>;
-    /// Conversations that changed after this time, each with its head: a process that ended may have left work on them.
+    /// Conversations that changed after this time, the last first, each with its head: a process that ended may have left work
+    /// on them.
     fn changed_since(&self, since: Timestamp, limit: usize) -> Result<Vec<(Key, u64)>, Error>;
     /// Deletes traces of work that ended long ago.
     fn forget_work(&self) -> Result<(), Error>;

@@ -15,6 +15,10 @@ use crate::time::Timestamp;
 use crate::turn::{Status, Successor, TurnRow};
 use std::collections::BTreeMap;
 
+/// Upper bound of the events that are shown although they are before the start of the view: pins, scratchpads, approvals and
+/// tools that are pending or given up.
+const EVENTS_IN_FORCE_MAX: u64 = 5000;
+
 /// A conversation before its first event. A fork begins at a point of its parent.
 pub fn new_conversation(key: &Key, created: Timestamp, fork: Option<(Parent, ForkPoint)>) -> Conversation {
     let head = fork.map_or(Head::genesis(key.id), |(_, point)| point.head);
@@ -64,7 +68,10 @@ pub(super) fn append(
     let grows = |kind: &str| kind::begins_turn(kind) || !kind::RESERVED.contains(&kind) && !ends_wait(kind);
     // What begins as an import was accepted elsewhere; its budget holds from then on.
     let is_carried_on = events[0].seq == 1 && events.iter().any(|event| event.kind == kind::IMPORT_FINISHED);
-    if !is_carried_on && events.iter().any(|event| grows(&event.kind)) {
+    // A fork begins with what its parent had; the text of a turn that is open there is no more.
+    let is_fork = events[0].kind == kind::FORKED
+        && !events.iter().any(|event| matches!(event.kind.as_str(), kind::MESSAGE | kind::TOOL_RESULT));
+    if !is_carried_on && !is_fork && events.iter().any(|event| grows(&event.kind)) {
         check_budget(&conversation, &changes, lookup)?;
     }
     Ok(Append::new(conversation, events, changes))
@@ -125,10 +132,10 @@ pub(super) fn restore(
 /// Messages and events in the messages view, without bytes. `fallen` is the number of superseded turns, which
 /// do not count.
 pub fn usage(conversation: &Conversation, fallen: u64) -> Usage {
-    let (start, turns_before) = conversation.view_start();
+    let (_, turns_before) = conversation.view_start();
     Usage {
         messages: conversation.turns.saturating_sub(turns_before).saturating_sub(fallen),
-        events: conversation.head.seq.saturating_sub(start),
+        events: conversation.view_events(),
         bytes: 0,
     }
 }
@@ -138,12 +145,18 @@ pub fn is_outdated(known: &Conversation, now: &Conversation, drafts: usize) -> b
     known.policy != now.policy || !has_room_for(now, drafts)
 }
 
-/// Whether this many events, each of which may begin a turn, certainly fit, without counting the view. Superseded turns
-/// count too, which costs nothing and settles nearly every append.
+/// Whether this many events, each of which may begin a turn, certainly fit, without counting the view.
 pub fn has_room_for(conversation: &Conversation, events: usize) -> bool {
     let incoming = Usage { messages: events as u64, events: events as u64, ..Usage::default() };
-    let limits = conversation.limits();
-    limits.max_bytes.is_none() && limits.exceeded(&usage(conversation, 0).plus(incoming)).is_none()
+    surely_fits(conversation, incoming)
+}
+
+/// Whether an append certainly fits, without counting the view. Counts superseded turns, and as many events as can be in
+/// force since before its start, which costs nothing and settles nearly every append.
+pub fn surely_fits(conversation: &Conversation, incoming: Usage) -> bool {
+    let (limits, roughly) = (conversation.limits(), usage(conversation, 0));
+    let events = conversation.head.seq.min(roughly.events + EVENTS_IN_FORCE_MAX);
+    limits.max_bytes.is_none() && limits.exceeded(&Usage { events, ..roughly }.plus(incoming)).is_none()
 }
 
 /// Refuses an append over the conversation's budget, if its policy is to reject. The engine counts bytes, and

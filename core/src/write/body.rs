@@ -1,7 +1,7 @@
 //! Event bodies that the rules of writing read. Frozen: logs hold them.
 
 use super::EventAddress;
-use crate::conversation::{CheckpointRef, Lifecycle};
+use crate::conversation::{CheckpointRef, EventsLeft, Lifecycle};
 use crate::id::{ConversationId, EventId, FactId, TurnId};
 use serde::{Deserialize, Serialize};
 
@@ -86,4 +86,7 @@ pub(super) struct Trimmed {
     /// The turns before the new start of the view.
     #[serde(default)]
     pub trimmed: Option<Summarized>,
+    /// The events that left the view without their turns.
+    #[serde(default)]
+    pub left: Option<EventsLeft>,
 }

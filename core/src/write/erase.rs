@@ -47,8 +47,8 @@ pub fn learned<E>(
     Ok(gone.iter().map(|one| Learned { conversation: one.conversation, fact: one.row.id }).collect())
 }
 
-/// Copies of a turn in branches, in all conversations that share a history with this one. A branch has them at its
-/// beginning.
+/// Copies of a turn in branches, and of an open one in forks, in all conversations that share a history with this one. They
+/// are at the beginning.
 pub fn copies(turn: TurnId, lookup: &dyn Lookup) -> Result<Vec<Event>, Error> {
     let mut found = Vec::new();
     let mut family: Vec<u64> =
@@ -60,12 +60,12 @@ pub fn copies(turn: TurnId, lookup: &dyn Lookup) -> Result<Vec<Event>, Error> {
                 let Some(event) = lookup.event(EventRef { conversation: fork.conversation, seq })? else {
                     break;
                 };
-                match event.read::<TurnBody>().filter(|_| kind::begins_turn(&event.kind)) {
+                match event.read::<TurnBody>().filter(|_| kind::is_of_turn(&event.kind)) {
                     Some(body) if body.copy_of.contains(&turn) => found.push(event),
                     Some(body) if !body.copy_of.is_empty() => {}
                     Some(_) => break,
                     // An erased turn may be a copy.
-                    None if kind::begins_turn(&event.kind) => {}
+                    None if kind::is_of_turn(&event.kind) => {}
                     None if kind::is_settings(&event.kind) || event.kind == kind::SUPERSEDED => {}
                     None => break,
                 }

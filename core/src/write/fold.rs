@@ -178,7 +178,13 @@ pub fn move_view(event: &Event, checkpoint: &mut Option<CheckpointRef>, budget: 
         && let Some(body) = event.read::<Compacted>()
     {
         match (body.reverts, body.summarized) {
-            (Some(_), _) => *checkpoint = body.restores,
+            (Some(_), _) => {
+                *checkpoint = body.restores;
+                // Turns that are back have their events back.
+                if let Some(budget) = budget {
+                    budget.left = None;
+                }
+            }
             (None, Some(Summarized { through, through_seq, turns_before })) => {
                 let (event, seq) = (event.id, event.seq);
                 *checkpoint = Some(CheckpointRef { event, seq, through, through_seq, turns_before });
@@ -191,6 +197,7 @@ pub fn move_view(event: &Event, checkpoint: &mut Option<CheckpointRef>, budget: 
     {
         let before = budget.map_or((0, 0), |b| (b.through_seq, b.turns_before));
         let (through_seq, turns_before) = body.trimmed.map_or(before, |t| (t.through_seq, t.turns_before));
-        *budget = Some(BudgetRef { seq: event.seq, through_seq, turns_before });
+        let left = body.left.or(budget.and_then(|budget| budget.left));
+        *budget = Some(BudgetRef { seq: event.seq, through_seq, turns_before, left });
     }
 }

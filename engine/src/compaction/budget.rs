@@ -2,28 +2,35 @@
 //!
 //! Under the policy `reject`, `core::write` refuses what goes over the number of turns or events. Under the others, the
 //! engine makes room first: it compacts or trims the view. It also counts bytes, which takes reading the turns.
+//!
+//! Events that are no turns leave the view when it has too many: all that nothing depends on any more. The others (values of
+//! pins and scratchpads, pending approvals) stay, and an append that has no room beside them is refused. The view never shows
+//! more events than its limit: of those that could leave, the newest for which there is room.
 
 use super::ConversationCompaction;
 use super::compact::Purpose;
 use crate::conversation::ConversationHandle;
 use everturn_core::Error;
 use everturn_core::budget::{Action, Policy, Recovery, Usage};
-use everturn_core::conversation::{Conversation, Retention};
+use everturn_core::conversation::{Conversation, EventsLeft, Retention};
 use everturn_core::error::code;
-use everturn_core::event::{Draft, kind};
+use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::Key;
 use everturn_core::json::Raw;
-use everturn_core::limits::BATCH_EVENTS_MAX;
+use everturn_core::limits::{BATCH_EVENTS_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::pairing;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnBody};
 use everturn_core::write::{self, Summarized, Write};
+use everturn_formats::transcript;
 use everturn_store::TurnQuery;
+use everturn_views::state::{Fold, PinBody, Tool};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// Most compactions for one append.
 const ROUNDS_MAX: usize = 16;
@@ -78,9 +85,7 @@ impl ConversationCompaction<'_> {
     /// Usage of a conversation's messages view.
     pub fn usage(&self) -> Result<Usage, Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
-        let (start, _) = conversation.view_start();
-        let turns = self.0.view_turns(start)?;
-        Ok(retained(&conversation, start, &standing(&turns, start)))
+        self.0.view_usage(&conversation)
     }
 }
 
@@ -99,7 +104,7 @@ impl ConversationHandle {
         }
         let policy = conversation.limits();
         let incoming = incoming(drafts, policy.max_bytes.is_some());
-        if fits(conversation, &policy, incoming) {
+        if write::surely_fits(conversation, incoming) {
             return Ok(Vec::new());
         }
         if policy.exceeded(&self.counted(conversation, &policy)?.plus(incoming)).is_none() {
@@ -136,6 +141,7 @@ impl ConversationHandle {
             removed_messages: 0,
             removed_events: 0,
             trimmed: None,
+            left: None,
         };
         let never_fits = policy.exceeded(&incoming).is_some();
         let (compacts, keep_last) = match policy.recovery {
@@ -149,25 +155,35 @@ impl ConversationHandle {
                 return Err(self.reject(&conversation, &policy, action, error));
             }
         };
-        if compacts {
-            self.tenant.conversation(self.key().id).compact_for(&policy, keep_last, incoming)?;
-        }
-        let mut after = self.tenant.conversation(self.key().id).compaction().usage()?;
-        if policy.exceeded(&after.plus(incoming)).is_some() {
+        let handle = self.tenant.conversation(self.key().id);
+        let mut made = handle.view(&conversation)?.without_events(&policy, keep_last, incoming, drafts);
+        let only_events = made.is_some();
+        if !only_events && compacts {
+            handle.compact_for(&policy, keep_last, incoming)?;
             let conversation = self.shared().journal.index.conversation(self.key())?;
-            match self.trim(&conversation, &policy, keep_last, incoming, messages(drafts))? {
-                Some((trimmed, left)) => (action.trimmed, after) = (Some(trimmed), left),
-                // A single pair of tool call and result spans the whole view, or the excess is in events and not in
-                // turns.
-                None => return Ok(Vec::new()),
-            }
+            let view = handle.view(&conversation)?;
+            let start = conversation.view_start().0;
+            made = view.room(&policy, start, &view.standing(), incoming, drafts);
         }
-        let what = if action.trimmed.is_some() { "trim" } else { "compact" };
+        if made.is_none() {
+            let conversation = self.shared().journal.index.conversation(self.key())?;
+            made = handle.view(&conversation)?.trim(&policy, keep_last, incoming, drafts);
+        }
+        let Some(Room { after, trimmed, left }) = made else {
+            // A single pair of tool call and result spans the whole view, or the append ends what takes the room.
+            let counts = Policy { max_events: None, ..policy };
+            if counts.exceeded(&attempted).is_some() || drafts.iter().any(|draft| settles(&draft.kind)) {
+                return Ok(Vec::new());
+            }
+            return Err(self.reject(&conversation, &policy, action, policy.refuse_events(&attempted)));
+        };
+        (action.trimmed, action.left) = (trimmed, left);
+        let what = if trimmed.is_some() || only_events { "trim" } else { "compact" };
         action.action = what.into();
         action.removed_messages = before.messages.saturating_sub(after.messages);
         action.removed_events = before.events.saturating_sub(after.events);
-        // This event is in the view as well.
-        action.usage_after = Usage { events: after.events + 1, ..after };
+        // This event is in the view as well, if there is room for it.
+        action.usage_after = shown(&policy, Usage { events: after.events + 1, ..after });
         metrics::counter!("everturn_budget_actions_total", "action" => what).increment(1);
         let draft = self.shared().draft(kind::BUDGET, &action)?;
         match action.trimmed.filter(|_| conversation.retention == Retention::Ephemeral) {
@@ -224,9 +240,10 @@ impl ConversationHandle {
             // Another process, or this one before a restart, may have recorded it.
             let last = conversation.budget.map(|budget| self.event_at(budget.seq)).transpose()?.flatten();
             let is_same = |last: &Action| last.action == action.action && names(&last.reason, limit);
-            if last
-                .is_some_and(|event| is_recent(event.at, now) && event.read().as_ref().is_some_and(is_same))
-            {
+            // A full view has no room for more of them.
+            let is_full = policy.max_events.is_some_and(|max| write::usage(conversation, 0).events > max);
+            let is_told = |event: &Event| is_full || is_recent(event.at, now);
+            if last.is_some_and(|event| is_told(&event) && event.read().as_ref().is_some_and(is_same)) {
                 return Ok(());
             }
             let drafts = vec![self.shared().draft(kind::BUDGET, &action)?];
@@ -240,56 +257,42 @@ impl ConversationHandle {
         error
     }
 
-    /// The `seq` after which the view must begin to retain the turns that are to be kept, or fewer if those do not
-    /// fit. Pairs of tool call and result stay together, including those that the drafts complete. Also returns the
-    /// resulting usage.
-    fn trim(
-        &self,
-        conversation: &Conversation,
-        policy: &Policy,
-        keep_last: u64,
-        incoming: Usage,
-        said: Vec<Value>,
-    ) -> Result<Option<(Summarized, Usage)>, Error> {
-        let (start, before) = conversation.view_start();
-        let all = self.tenant.conversation(conversation.id).view_turns(start)?;
-        let standing = standing(&all, start);
-        let mut values: Vec<Value> = standing.iter().map(|turn| turn.value().unwrap_or_default()).collect();
-        values.extend(said);
-        let pairs = pairing::pair(&values);
-        let keep = usize::try_from(keep_last).unwrap_or(usize::MAX);
-        let wanted = pairs.cut_at_or_before(standing.len().saturating_sub(keep));
-        let mut cut = pairs.cut_at_or_after(wanted.max(1), values.len());
-        loop {
-            // A view without turns would be useless.
-            let last = (1..values.len()).contains(&cut).then(|| standing.get(cut - 1)).flatten();
-            let Some(last) = last else { return Ok(None) };
-            let turns = all.iter().filter(|turn| turn.seq <= last.place).count() as u64;
-            let trimmed =
-                Summarized { through: last.id, through_seq: last.place, turns_before: before + turns };
-            let after = retained(conversation, last.place, &standing[cut..]);
-            if policy.exceeded(&after.plus(incoming)).is_none() {
-                return Ok(Some((trimmed, after)));
-            }
-            cut = pairs.cut_at_or_after(cut + 1, values.len());
-        }
-    }
-
     /// As `usage`, but counts bytes only where they are limited: otherwise no turn needs to be read.
     fn counted(&self, conversation: &Conversation, policy: &Policy) -> Result<Usage, Error> {
-        if policy.max_bytes.is_some() {
-            return self.tenant.conversation(conversation.id).compaction().usage();
-        }
+        let handle = self.tenant.conversation(conversation.id);
         let start = conversation.view_start().0;
+        if policy.max_bytes.is_some() || events_left(conversation) > start {
+            return handle.view_usage(conversation);
+        }
         let fallen = self.shared().journal.index.fallen_after(&self.tenant.key(conversation.id), start)?;
-        Ok(write::usage(conversation, fallen))
+        let usage = write::usage(conversation, fallen);
+        let fold = handle.fold_now(conversation)?;
+        let events = usage.events + in_force(&fold, start).range(..=start).count() as u64;
+        Ok(shown(policy, Usage { events: events + waiting_before(&fold, start), ..usage }))
+    }
+
+    fn view_usage(&self, conversation: &Conversation) -> Result<Usage, Error> {
+        let view = self.view(conversation)?;
+        let start = conversation.view_start().0;
+        Ok(shown(&conversation.limits(), view.retained(start, &view.standing())))
+    }
+
+    fn view<'a>(&self, conversation: &'a Conversation) -> Result<View<'a>, Error> {
+        let turns = self.view_turns(conversation.view_start().0)?;
+        Ok(View { conversation, turns, fold: self.fold_now(conversation)? })
     }
 
     /// Refuses a change after which the view of this conversation is over its budget.
     pub(super) fn check_view(&self, changed: &Conversation) -> Result<(), Error> {
         let (start, policy) = (changed.view_start().0, changed.limits());
-        let all = self.view_turns(start)?;
-        let usage = retained(changed, start, &standing(&all, start));
+        let turns = self.view_turns(start)?;
+        let fold = self.shared().fold(self.key(), changed.head.seq)?;
+        let view = View { conversation: changed, turns, fold };
+        let standing = view.standing();
+        let usage = match policy.rejects() {
+            true => view.retained(start, &standing),
+            false => view.needed(start, &standing),
+        };
         match policy.exceeded(&usage) {
             Some(_) => Err(Error::too_large(
                 "budget.exceeded",
@@ -297,6 +300,57 @@ impl ConversationHandle {
             )),
             None => Ok(()),
         }
+    }
+
+    /// Events that a transcript value shows: the `seq` after which all are, and earlier ones that are nevertheless. Both
+    /// together are no more than the limit, unless more are in force.
+    pub(crate) fn shown_events(
+        &self,
+        conversation: &Conversation,
+        fold: &Fold,
+    ) -> Result<(u64, BTreeSet<u64>), Error> {
+        let (head, start) = (conversation.head.seq, conversation.view_start().0);
+        let mut needed = in_force(fold, start);
+        let Some(max) = conversation.limits().max_events.filter(|max| head > *max) else {
+            return Ok((0, needed));
+        };
+        let query = TurnQuery { after: Some(start), as_of: Some(head), ..TurnQuery::default() };
+        self.each_turn(query, |turn| {
+            needed.insert(turn.seq);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let room = max.saturating_sub(needed.len() as u64 + waiting_before(fold, start));
+        let first = events_left(conversation).max(start);
+        let others = self.leaving_events(first, head, &needed)?;
+        // Of the others, the newest are shown while there is room.
+        let hidden = others.len().saturating_sub(usize::try_from(room).unwrap_or(usize::MAX));
+        Ok((hidden.checked_sub(1).map_or(first, |last| others[last]), needed))
+    }
+
+    /// `seq` of the events in a range that a transcript value shows and does not need.
+    fn leaving_events(&self, first: u64, head: u64, needed: &BTreeSet<u64>) -> Result<Vec<u64>, Error> {
+        let (mut after, mut others) = (first, Vec::new());
+        while after < head {
+            let left = usize::try_from(head - after).unwrap_or(usize::MAX);
+            let page = self.events(after, left.min(PAGE_ENTRIES_MAX))?;
+            let Some(last) = page.last() else { break };
+            after = last.seq;
+            for event in page {
+                let body = event.read::<Value>().unwrap_or_default();
+                let is_given = body["event"].is_object();
+                let is_content = matches!(event.kind.as_str(), kind::COMMITTED | kind::INTERRUPTED);
+                match event.kind.as_str() {
+                    // What the import of a value wrote by itself is no part of the value.
+                    kind::IMPORT_FINISHED if !is_given && body["format"] == "transcript" => {
+                        others.retain(|(_, is_given)| *is_given);
+                    }
+                    kind::STATE if body["reason"] == transcript::STATE_REASON => {}
+                    _ if is_content || needed.contains(&event.seq) => {}
+                    _ => others.push((event.seq, is_given)),
+                }
+            }
+        }
+        Ok(others.into_iter().map(|(seq, _)| seq).collect())
     }
 
     fn view_turns(&self, after: u64) -> Result<Vec<Turn>, Error> {
@@ -326,33 +380,163 @@ impl ConversationHandle {
     }
 }
 
-/// Also counts superseded turns, which costs nothing and settles nearly every append.
-fn fits(conversation: &Conversation, policy: &Policy, incoming: Usage) -> bool {
-    let roughly = write::usage(conversation, 0).plus(incoming);
-    policy.max_bytes.is_none() && policy.exceeded(&roughly).is_none()
-}
-
 /// Whether a reason is about this limit: see [`Policy::refuse`].
 fn names(reason: &str, limit: &str) -> bool {
     reason.strip_prefix("policy.budget.").is_some_and(|rest| rest.starts_with(limit))
 }
 
-/// Usage of a view that begins after `start` and contains these turns.
-fn retained(conversation: &Conversation, start: u64, standing: &[&Turn]) -> Usage {
-    Usage {
-        messages: standing.len() as u64,
-        events: conversation.head.seq.saturating_sub(start),
-        bytes: standing.iter().filter_map(|t| t.message.as_ref()).map(|m| m.get().len() as u64).sum(),
+/// The messages view of a conversation.
+struct View<'a> {
+    conversation: &'a Conversation,
+    /// Its turns in order, superseded ones included.
+    turns: Vec<Turn>,
+    fold: Arc<Fold>,
+}
+
+/// Room that can be made in a view.
+#[derive(Default)]
+struct Room {
+    /// The resulting usage.
+    after: Usage,
+    /// New start of the view.
+    trimmed: Option<Summarized>,
+    /// Events that leave it without their turns.
+    left: Option<EventsLeft>,
+}
+
+impl View<'_> {
+    /// The turns that are read, in reading order.
+    fn standing(&self) -> Vec<&Turn> {
+        let start = self.conversation.view_start().0;
+        let stands = |turn: &&Turn| {
+            turn.superseded_by.is_none() && turn.status != Status::Aborted && turn.place > start
+        };
+        let mut standing: Vec<&Turn> = self.turns.iter().filter(stands).collect();
+        standing.sort_by_key(|turn| turn.place);
+        standing
+    }
+
+    /// Usage if the view begins after `start` and contains these turns.
+    fn retained(&self, start: u64, standing: &[&Turn]) -> Usage {
+        let from = events_left(self.conversation).max(start);
+        let earlier = in_force(&self.fold, start).range(..=from).count()
+            + standing.iter().filter(|turn| turn.seq <= from).count();
+        let since = self.conversation.head.seq.saturating_sub(from);
+        let events = since + earlier as u64 + waiting_before(&self.fold, start);
+        Usage { events, ..self.needed(start, standing) }
+    }
+
+    /// The same without the events that could leave.
+    fn needed(&self, start: u64, standing: &[&Turn]) -> Usage {
+        let events = in_force(&self.fold, start).len() + standing.len();
+        Usage {
+            messages: standing.len() as u64,
+            events: events as u64 + waiting_before(&self.fold, start),
+            bytes: standing.iter().filter_map(|t| t.message.as_ref()).map(|m| m.get().len() as u64).sum(),
+        }
+    }
+
+    /// Room for drafts if the view begins after `start` and contains these turns; `None` if that is not enough.
+    fn room(
+        &self,
+        policy: &Policy,
+        start: u64,
+        standing: &[&Turn],
+        incoming: Usage,
+        drafts: &[Draft],
+    ) -> Option<Room> {
+        let retained = self.retained(start, standing);
+        if policy.exceeded(&retained.plus(incoming)).is_none() {
+            return Some(Room { after: retained, ..Room::default() });
+        }
+        let after = self.needed(start, standing);
+        let ended = drafts.iter().filter(|draft| self.replaces(draft)).count() as u64;
+        let events = after.events.saturating_sub(ended);
+        let fits = policy.exceeded(&Usage { events, ..after }.plus(incoming)).is_none();
+        let left = EventsLeft { through_seq: self.conversation.head.seq, kept: after.events };
+        fits.then_some(Room { after, left: Some(left), trimmed: None })
+    }
+
+    /// Room if events leave and all turns stay; `None` if that is not enough. Unless there are no more turns than are to be
+    /// kept, a quarter of the limit must become free: otherwise nearly every append would have to make room.
+    fn without_events(
+        &self,
+        policy: &Policy,
+        keep_last: u64,
+        incoming: Usage,
+        drafts: &[Draft],
+    ) -> Option<Room> {
+        let standing = self.standing();
+        let room = self.room(policy, self.conversation.view_start().0, &standing, incoming, drafts)?;
+        let enough = policy.max_events.is_none_or(|max| room.after.plus(incoming).events <= max - max / 4);
+        (enough || standing.len() as u64 <= keep_last).then_some(room)
+    }
+
+    /// Room if the view begins later and retains the turns that are to be kept, or fewer if those do not fit. Pairs of tool
+    /// call and result stay together, including those that the drafts complete.
+    fn trim(&self, policy: &Policy, keep_last: u64, incoming: Usage, drafts: &[Draft]) -> Option<Room> {
+        let (_, before) = self.conversation.view_start();
+        let standing = self.standing();
+        let mut values: Vec<Value> = standing.iter().map(|turn| turn.value().unwrap_or_default()).collect();
+        values.extend(messages(drafts));
+        let pairs = pairing::pair(&values);
+        let keep = usize::try_from(keep_last).unwrap_or(usize::MAX);
+        let wanted = pairs.cut_at_or_before(standing.len().saturating_sub(keep));
+        let mut cut = pairs.cut_at_or_after(wanted.max(1), values.len());
+        loop {
+            // A view without turns would be useless.
+            let last = (1..values.len()).contains(&cut).then(|| standing.get(cut - 1)).flatten()?;
+            if let Some(room) = self.room(policy, last.place, &standing[cut..], incoming, drafts) {
+                let turns = self.turns.iter().filter(|turn| turn.seq <= last.place).count() as u64;
+                let (through, through_seq) = (last.id, last.place);
+                let trimmed = Summarized { through, through_seq, turns_before: before + turns };
+                return Some(Room { trimmed: Some(trimmed), ..room });
+            }
+            cut = pairs.cut_at_or_after(cut + 1, values.len());
+        }
+    }
+
+    /// Whether a draft takes the place of an event that is in force.
+    fn replaces(&self, draft: &Draft) -> bool {
+        let set = match &*draft.kind {
+            kind::PIN | kind::UNPIN => &self.fold.pins,
+            kind::SCRATCHPAD_SET | kind::SCRATCHPAD_CLEAR => &self.fold.scratchpads,
+            _ => return false,
+        };
+        serde_json::from_str::<PinBody>(&draft.body.text).is_ok_and(|body| set.contains_key(&body.name))
     }
 }
 
-/// The turns of a view that begins after `start`, in reading order.
-fn standing(turns: &[Turn], start: u64) -> Vec<&Turn> {
-    let stands =
-        |turn: &&Turn| turn.superseded_by.is_none() && turn.status != Status::Aborted && turn.place > start;
-    let mut standing: Vec<&Turn> = turns.iter().filter(stands).collect();
-    standing.sort_by_key(|turn| turn.place);
-    standing
+/// Whether an event of this kind ends something that takes room: it is not refused for want of it.
+fn settles(kind: &str) -> bool {
+    let ends = [kind::UNPIN, kind::SCRATCHPAD_CLEAR, kind::TOOL_FINISHED, kind::TOOL_ABANDONED];
+    kind == kind::TOOL_RESULT || ends.contains(&kind)
+}
+
+/// `seq` up to which events left the view without their turns.
+fn events_left(conversation: &Conversation) -> u64 {
+    conversation.budget.and_then(|budget| budget.left).map_or(0, |left| left.through_seq)
+}
+
+/// `seq` of the events other than turns that a view after `start` needs, wherever they are.
+pub(crate) fn in_force(fold: &Fold, start: u64) -> BTreeSet<u64> {
+    let set = fold.pins.values().chain(fold.scratchpads.values()).copied();
+    let waiting = fold.approvals.iter().map(|waiting| waiting.seq);
+    let tools = fold.tools.iter().filter(|tool| tool.turn.is_none()).map(|tool| tool.seq);
+    let is_shown = |tool: &Tool| tool.turn.is_none() || tool.place > start;
+    let abandoned = fold.abandoned.iter().filter(|abandoned| is_shown(&abandoned.tool));
+    let abandoned = abandoned.filter_map(|abandoned| abandoned.seq);
+    set.chain(waiting).chain(tools).chain(abandoned).chain(fold.checkpoint.map(|at| at.seq)).collect()
+}
+
+/// Number of calls before the view that wait for their result: an event tells each of them.
+fn waiting_before(fold: &Fold, start: u64) -> u64 {
+    fold.tools.iter().filter(|tool| tool.turn.is_some() && tool.place <= start).count() as u64
+}
+
+/// Usage as the view shows it, which leaves events out that there is no room for.
+fn shown(policy: &Policy, usage: Usage) -> Usage {
+    Usage { events: policy.max_events.map_or(usage.events, |max| usage.events.min(max)), ..usage }
 }
 
 /// Usage that drafts would add.

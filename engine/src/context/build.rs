@@ -15,6 +15,7 @@ use everturn_core::error::code;
 use everturn_core::event::Visibility;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::pairing::{self, Call};
 use everturn_core::redaction::Mode;
 use everturn_core::turn::{Status, Turn};
@@ -33,7 +34,7 @@ use everturn_views::tokens::{Family, PART_TOKENS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Turns of the tail read at a time.
 const PAGE: usize = 64;
@@ -52,8 +53,9 @@ const ATTEMPTS: usize = 4;
 /// bold, and identifiers that its sentences contain are not listed; since version 8, failed results for OpenAI chat have
 /// only fields that it knows, and participants are not told of calls whose result was edited away; since version 9, a
 /// checkpoint that is too large keeps constraints longest and uses the room that it has, fields of other APIs are not passed
-/// on, and blocks that the provider does not know are shown as the text in them.
-pub(super) const RENDERER_VERSION: u32 = 9;
+/// on, and blocks that the provider does not know are shown as the text in them; since version 10, calls and results that
+/// lost each other by an edit take no room, and participants are not told of them.
+pub(super) const RENDERER_VERSION: u32 = 10;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
 /// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
@@ -708,8 +710,52 @@ impl ConversationHandle {
         projected: bool,
         version: u32,
     ) -> Result<(Vec<Tailed>, bool), Error> {
+        let gathered = self.tail_of(fold, options, projected, version, None)?;
+        let pairs = pairing::pair(gathered.0.iter().map(|turn| turn.message.value()));
+        let is_paired = pairs.calls.iter().all(|call| call.result.is_some())
+            && pairs.results.iter().all(|result| result.call.is_some());
+        // Others can be told in words of a result that is no part any more.
+        if version < 10 || is_paired && options.participants.is_empty() {
+            return Ok(gathered);
+        }
+        match self.messages_after_edits(fold)? {
+            None => Ok(gathered),
+            read => self.tail_of(fold, options, projected, version, read.as_ref()),
+        }
+    }
+
+    /// The messages of the view as they read after edits, without calls and results that lost each other. `None` if nothing
+    /// was edited.
+    fn messages_after_edits(&self, fold: &Fold) -> Result<Option<HashMap<TurnId, Raw>>, Error> {
+        let (start, _) = view_start(fold.checkpoint, fold.budget);
+        let page = |after: u64, whole_log: bool| {
+            self.turns(&TurnQuery {
+                after: Some(after),
+                before: Some(fold.through_seq + 1),
+                as_of: Some(fold.through_seq),
+                whole_log,
+                limit: PAGE_ENTRIES_MAX,
+                bytes_max: Some(PAGE_BYTES_MAX),
+                ..TurnQuery::default()
+            })
+        };
+        let read = self.edited_view(start, &page)?;
+        Ok(read.map(|turns| turns.into_iter().filter_map(|turn| Some((turn.id, turn.message?))).collect()))
+    }
+
+    /// The tail, given the messages as they read where turns were edited.
+    fn tail_of(
+        &self,
+        fold: &Fold,
+        options: &ContextOptions,
+        projected: bool,
+        version: u32,
+        read: Option<&HashMap<TurnId, Raw>>,
+    ) -> Result<(Vec<Tailed>, bool), Error> {
         let family = options.family();
         let (start, _) = view_start(fold.checkpoint, fold.budget);
+        // Counts are cached for whole messages only.
+        let mut partial = HashSet::new();
         let budgets = if projected { PROJECTED_BUDGETS } else { 1 };
         let room = options.token_budget.saturating_mul(budgets);
         let mut turns: Vec<(Turn, Message)> = Vec::new();
@@ -745,9 +791,16 @@ impl ConversationHandle {
                     turn.visibility = Visibility::Public;
                 }
                 let stands = turn.status != Status::Pending && turn.superseded_by.is_none();
-                let Some(raw) = turn.message.take().filter(|_| stands) else {
+                let Some(mut raw) = turn.message.take().filter(|_| stands) else {
                     continue;
                 };
+                if let Some(read) = read.filter(|_| !is_asked) {
+                    let Some(left) = read.get(&turn.id) else { continue };
+                    if *left != raw {
+                        partial.insert(turn.id);
+                        raw = left.clone();
+                    }
+                }
                 // One group more than asked for, so that the first one is complete.
                 let enough = options.last_n.is_some_and(|n| turns.len() >= n.saturating_add(PAGE));
                 let asked = options.input_from.is_some_and(|from| position(&turn) >= from);
@@ -756,7 +809,10 @@ impl ConversationHandle {
                     break 'pages;
                 }
                 let message = Message::read(raw)?;
-                let cost = self.count(family, &turn, message.value());
+                let cost = match partial.contains(&turn.id) {
+                    true => family.message(message.value()),
+                    false => self.count(family, &turn, message.value()),
+                };
                 let left = room.saturating_sub(tokens);
                 // If a turn does not fit, older ones may.
                 if version >= 4 && cost > left && left >= room / FREE_PART && skipped < SKIPPED_MAX {
@@ -782,7 +838,10 @@ impl ConversationHandle {
             let (message, tokens) = match seen {
                 Seen::Hidden => continue,
                 Seen::Own => {
-                    let tokens = self.count(family, &turn, message.value());
+                    let tokens = match partial.contains(&turn.id) {
+                        true => family.message(message.value()),
+                        false => self.count(family, &turn, message.value()),
+                    };
                     (message, tokens)
                 }
                 Seen::Told(told) => {

@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Age of changes that are looked at when a process begins.
 const LOOK_BACK_S: u64 = 30 * 24 * 60 * 60;
+/// Most conversations that are looked at for it where many processes share a store: the last that changed.
+const LOOK_BACK_MAX: usize = 10_000;
 
 /// Conversations in which something may become due.
 #[derive(Default)]
@@ -80,6 +82,7 @@ pub fn settle_all(shared: &Arc<Shared>) -> Result<Settled, Error> {
 /// As [`settle_all`], where any process may have asked or called: whoever checks a conversation notes its next deadline.
 fn settle_shared(shared: &Arc<Shared>, leases: &dyn Elsewhere) -> Result<Settled, Error> {
     let mut all = Settled::default();
+    look_back(shared, leases, &mut all)?;
     for key in leases.due_work(shared.now(), PAGE_ENTRIES_MAX)? {
         if leases.take_work(&key)?.is_none() {
             continue;
@@ -103,6 +106,30 @@ fn settle_shared(shared: &Arc<Shared>, leases: &dyn Elsewhere) -> Result<Settled
         }
     }
     Ok(all)
+}
+
+/// Settles what is due in conversations that changed lately, once: processes that ended before they checked them noted no
+/// deadline.
+fn look_back(shared: &Arc<Shared>, leases: &dyn Elsewhere, all: &mut Settled) -> Result<(), Error> {
+    if shared.deadlines.searched.load(Ordering::SeqCst) {
+        return Ok(());
+    }
+    let lately = Timestamp(shared.now().0.saturating_sub_unsigned(LOOK_BACK_S * 1_000_000));
+    for (key, _) in leases.changed_since(lately, LOOK_BACK_MAX)? {
+        let conversation = Tenant::within(shared.clone(), key.tenant.clone()).conversation(key.id);
+        // Settling does no harm if another process does it at the same time.
+        let settled = match conversation.settle_due() {
+            Err(Error::NotFound(_) | Error::Conflict(_)) => continue,
+            settled => settled?,
+        };
+        all.abandoned += settled.abandoned;
+        all.expired += settled.expired;
+        if settled.next.is_some() && leases.take_work(&key)?.is_some() {
+            leases.end_work(&key, Some(WorkDone { through: 0, due: settled.next }))?;
+        }
+    }
+    shared.deadlines.searched.store(true, Ordering::SeqCst);
+    Ok(())
 }
 
 /// Finds the conversations of earlier processes in which something may become due: those whose policy sets a deadline, and

@@ -1,8 +1,9 @@
 //! Lifecycle of a conversation: settings, state, forks, the end.
 
 use super::{ConversationHandle, ConversationState, idempotency};
+use crate::background;
 use crate::context::check_projection;
-use crate::ingest::redaction_mode;
+use crate::ingest::{DraftKind, Ingested, NewTurn, redaction_mode};
 use crate::tenant::NewConversation;
 use crate::writer::Commit;
 use everturn_core::Error;
@@ -11,12 +12,13 @@ use everturn_core::conversation::{
     Conversation, Lifecycle, POLICIES, Parent, Retention, Settings, SystemPrompt, Tombstone, fork_title,
 };
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::ConversationId;
+use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::redaction::{Mode, mask};
 use everturn_core::time::Timestamp;
-use everturn_core::write::{Action, StateBody, stale_seq};
+use everturn_core::turn::{Status, TurnBody};
+use everturn_core::write::{Action, StateBody, SupersededBody, stale_seq};
 use everturn_store::TurnQuery;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -240,7 +242,70 @@ impl ConversationHandle {
             let titled = Settings { title, ..Settings::default() };
             drafts.push(self.shared().draft(kind::UPDATED, &titled)?);
         }
+        self.cut_open_turns(&parent, at_seq, &mut drafts)?;
         Ok((at, drafts))
+    }
+
+    /// Adds copies of the turns that are open at a fork point, with the text so far: they go on only in the parent. One that has
+    /// ended since has no text there, because nobody knows what it was then.
+    fn cut_open_turns(
+        &self,
+        parent: &Conversation,
+        at_seq: u64,
+        drafts: &mut Vec<Draft>,
+    ) -> Result<(), Error> {
+        let shared = self.shared();
+        let fold = shared.fold(self.key(), at_seq)?;
+        if !fold.open.is_empty() {
+            background::flush(shared);
+        }
+        for open in &fold.open {
+            let stored = shared.journal.index.stored_turn_in(self.key(), open.turn)?;
+            let key = stored.events.first().and_then(|event| event.key.clone());
+            let turn = shared.journal.index.turn_in(self.key(), open.turn)?;
+            if turn.status != Status::Pending {
+                continue;
+            }
+            let text = shared.journal.log.open_text(self.key(), turn.id)?;
+            if text.is_empty() {
+                continue;
+            }
+            let copy = TurnId(shared.journal.source.ulid()?);
+            let body = TurnBody {
+                model: turn.model.clone(),
+                metadata: turn.metadata.clone(),
+                audience: turn.audience.clone(),
+                copy_of: vec![turn.id],
+                ..TurnBody::default()
+            };
+            let said_at = Some(turn.occurred_at.unwrap_or(turn.created));
+            drafts.push(Draft {
+                id: EventId(copy.0),
+                turn: Some(copy),
+                occurred_at: said_at,
+                actor: turn.actor.clone(),
+                role: Some(turn.role),
+                visibility: turn.visibility,
+                key: key.clone(),
+                ..shared.draft(kind::OPENED, &body)?
+            });
+            let new = NewTurn {
+                actor: turn.actor,
+                visibility: Some(turn.visibility),
+                audience: turn.audience,
+                model: turn.model,
+                metadata: turn.metadata,
+                occurred_at: said_at,
+                ..NewTurn::text(turn.role, &text)
+            };
+            let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
+            let end = DraftKind::Cut(copy, vec![turn.id]);
+            shared.ingest(parent, new, end, &mut ingested)?;
+            drafts.extend(ingested.drafts.into_iter().map(|draft| Draft { key: key.clone(), ..draft }));
+            let replaced = shared.draft(kind::SUPERSEDED, &SupersededBody { by: copy })?;
+            drafts.push(Draft { turn: Some(turn.id), ..replaced });
+        }
+        Ok(())
     }
 
     /// Times of the first and of the last turn up to a `seq`.

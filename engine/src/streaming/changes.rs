@@ -334,7 +334,10 @@ impl Tenant {
             return Ok(TenantChanges { data: Vec::new(), next: now, reset: true });
         }
         data.sort_by_key(|change| change.at);
-        let next = data.iter().map(|change| change.at).max().map_or(since, |newest| newest.max(since));
+        // What was told is behind the position once it is older than any commit that may still come.
+        let settled = Timestamp(now.0.saturating_sub(OVERLAP_US));
+        let newest = data.iter().map(|change| change.at).max();
+        let next = newest.into_iter().chain([since, settled]).max().unwrap_or(since);
         Ok(TenantChanges { data, next, reset: false })
     }
 }

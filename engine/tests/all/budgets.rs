@@ -3,9 +3,10 @@
 use crate::compacting::{by_hand, policy, talk};
 use crate::stage::{Short, Stage, memory, quiet, refused};
 use everturn::model::Summarize;
-use everturn::{ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant};
-use everturn_core::approval::ApprovalBody;
+use everturn::{ApprovalOutcome, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant};
+use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::conversation::{Settings, SystemPrompt};
+use everturn_core::event::Event;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use serde_json::json;
@@ -16,6 +17,10 @@ fn shown_budget(scope: &Tenant, id: ConversationId) -> serde_json::Value {
     let shown = scope.conversation(id).get().unwrap();
     assert!(!shown.metadata.contains_key("transcript_budget"), "metadata is the caller's own");
     shown.transcript_budget.unwrap().read().unwrap()
+}
+
+fn shown_value(scope: &Tenant, id: ConversationId) -> serde_json::Value {
+    serde_json::from_str(&scope.conversation(id).transcript().unwrap()).unwrap()
 }
 
 fn last_action(scope: &Tenant, id: ConversationId) -> serde_json::Value {
@@ -307,6 +312,112 @@ fn the_transcript_value_holds_the_caps_and_tells_the_budget() {
             (&json!("trim"), &json!(4))
         );
         assert_eq!(scope.turns(id).len(), 30, "the log keeps everything");
+    }
+}
+
+/// Regression: pins, scratchpads, approvals and custom events passed `max_events`, because only turns could leave the view.
+#[test]
+fn events_that_are_no_turns_leave_the_view_and_never_pass_its_limit() {
+    let stage = Stage::new();
+    let stored = stage.open();
+    let ask = |scope: &Tenant, id, n: u64| {
+        let approval = ApprovalBody { approval_id: format!("a{n}"), ..ApprovalBody::default() };
+        scope.conversation(id).state().request_approval(approval, None).wait()
+    };
+    type Add<'a> = &'a dyn Fn(&Tenant, ConversationId, u64) -> Result<Event, Error>;
+    let add: [(&str, Add<'_>); 4] = [
+        ("state.pin", &|scope, id, n| scope.conversation(id).state().pin("k", n).wait()),
+        ("scratchpad.set", &|scope, id, n| scope.conversation(id).state().set_scratchpad("k", n).wait()),
+        ("note", &|scope, id, n| scope.conversation(id).append_event("note", None, json!({"n": n})).wait()),
+        ("approval.resolved", &|scope, id, n| {
+            ask(scope, id, n)?;
+            let (approval_id, state) = (format!("a{n}"), Approval::Denied);
+            let outcome = ApprovalOutcome { approval_id, state, actor: None, reason: None };
+            scope.conversation(id).state().resolve_approval(outcome).wait()
+        }),
+    ];
+    for scope in [memory().1, stored.tenant("acme").unwrap()] {
+        for recovery in [json!({"trim": {"keep_last": 4}}), json!({"compact": {"keep_last": 4}})] {
+            for (kind, add) in add {
+                let id =
+                    scope.begin_with(policy("budget", json!({"max_events": 12, "recovery": recovery}))).id;
+                talk(&scope, id, 3);
+                let told = |scope: &Tenant| {
+                    scope.kinds(id).iter().filter(|kind| *kind == "transcript_budget").count()
+                };
+                for n in 0..30 {
+                    add(&scope, id, n).unwrap();
+                    let (shown, usage) = (shown_value(&scope, id), shown_budget(&scope, id)["usage"].clone());
+                    let events = shown["events"].as_array().unwrap();
+                    assert!(events.len() <= 12, "{kind}, {n}: {} events", events.len());
+                    assert!(usage["events"].as_u64().unwrap() <= 12, "{usage}");
+                    assert!(events.iter().any(|event| event["kind"] == kind), "the newest is shown");
+                    assert_eq!(shown["messages"].as_array().unwrap().len(), 3, "no turn leaves for it");
+                }
+                assert_eq!(last_action(&scope, id)["action"], "trim");
+                assert!((1..=10).contains(&told(&scope)), "{} actions", told(&scope));
+                talk(&scope, id, 20);
+                let shown = shown_value(&scope, id);
+                let budget = &shown["metadata"]["transcript_budget"];
+                assert!(shown["events"].as_array().unwrap().len() <= 12, "{budget}");
+                let is_set = shown["events"].as_array().unwrap().iter().any(|event| event["kind"] == kind);
+                assert_eq!(is_set, matches!(kind, "state.pin" | "scratchpad.set"), "what is in force stays");
+                let copy = memory().1;
+                let copied = copy.import(shown.to_string().as_bytes(), &mut |_| {}).unwrap();
+                assert_eq!(
+                    copy.conversation(copied.conversation.id).state().read().unwrap().pins.len(),
+                    scope.conversation(id).state().read().unwrap().pins.len()
+                );
+                scope.conversation(id).log().verify(None).unwrap();
+            }
+        }
+    }
+}
+
+/// What is in force cannot leave, so what has no room beside it is refused, and what ends it is not.
+#[test]
+fn an_append_without_room_beside_what_is_in_force_is_refused() {
+    let (_store, scope) = memory();
+    let recovery = json!({"trim": {"keep_last": 4}});
+    let id = scope.begin_with(policy("budget", json!({"max_events": 12, "recovery": recovery}))).id;
+    talk(&scope, id, 1);
+    let state = |scope: &Tenant| scope.conversation(id);
+    for n in 0..11 {
+        state(&scope).state().pin(&format!("pin {n}"), n).wait().unwrap();
+    }
+    let is_full = |scope: &Tenant| {
+        assert_eq!(shown_value(scope, id)["events"].as_array().unwrap().len(), 12);
+        assert_eq!(shown_budget(scope, id)["usage"]["events"], 12);
+    };
+    is_full(&scope);
+    let says = "max_events is 12, this would make it 13, and pins";
+    refused(state(&scope).state().pin("one more", 1).wait(), "budget.exceeded", says);
+    refused(state(&scope).append_event("note", None, json!({})).wait(), "budget.exceeded", says);
+    is_full(&scope);
+    assert_eq!(last_action(&scope, id)["action"], "reject");
+    state(&scope).state().pin("pin 1", "changed").wait().unwrap();
+    is_full(&scope);
+    scope.say(id, NewTurn::user("instead of the first turn"));
+    is_full(&scope);
+    for n in 0..8 {
+        state(&scope).state().unpin(&format!("pin {n}")).wait().unwrap();
+    }
+    talk(&scope, id, 3);
+    assert!(shown_value(&scope, id)["events"].as_array().unwrap().len() <= 12);
+    assert_eq!(scope.conversation(id).compaction().usage().unwrap().messages, 4);
+}
+
+/// Regression: the event that records a refusal made 13 events of 12.
+#[test]
+fn the_record_of_a_refusal_does_not_pass_the_limit() {
+    let (_store, scope) = memory();
+    let id = scope.begin_with(policy("budget", json!({"max_events": 12, "recovery": "reject"}))).id;
+    talk(&scope, id, 11);
+    for _ in 0..3 {
+        refused(scope.try_say(id, NewTurn::user("more")), "budget.exceeded", "this would make it 13");
+        assert_eq!(shown_budget(&scope, id)["usage"]["events"], 12);
+        assert_eq!(shown_value(&scope, id)["events"].as_array().unwrap().len(), 12);
+        assert_eq!(last_action(&scope, id)["action"], "reject");
     }
 }
 

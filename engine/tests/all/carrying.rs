@@ -51,6 +51,10 @@ fn prompts(scope: &Tenant, id: ConversationId) -> Vec<String> {
         ContextOptions { last_n: Some(8), ..with(Provider::OpenaiChat, 100_000, &[], None) },
         ContextOptions { last_n: Some(5), ..with(Provider::Anthropic, 900, &[], None) },
     ];
+    // Other turns fit where the room is tight.
+    let tight = (300..1500).step_by(400).map(|room| with(Provider::OpenaiChat, room, &[], None));
+    let told = ["ann", "bot", "ben"].map(|actor| with(Provider::Neutral, 1100, &[actor], None));
+    let options: Vec<ContextOptions> = options.into_iter().chain(tight).chain(told).collect();
     let prompt = |options| match scope.conversation(id).contexts().build(options) {
         Ok(context) => json!([context.system, context.messages]).to_string(),
         Err(error) => error.code().to_string(),
@@ -73,6 +77,10 @@ fn carried_on(scope: &Tenant, id: ConversationId) {
             assert_eq!(there, here, "{}", scope.conversation(id).transcript().unwrap());
         }
         let mut again = value(&elsewhere, id);
+        let mut last = ours["metadata"]["transcript_budget"]["last_action"].clone();
+        // Places in another log.
+        last.as_object_mut().into_iter().for_each(|last| drop((last.remove("trimmed"), last.remove("left"))));
+        assert_eq!(again["metadata"]["transcript_budget"]["last_action"], last);
         again["metadata"]["transcript_budget"] = ours["metadata"]["transcript_budget"].clone();
         assert_eq!(again, ours, "and the value is equal");
         // Once more adds nothing, there as here.
@@ -279,6 +287,47 @@ fn every_prompt_is_the_same_after_export_and_import() {
         }
         let id = talk.id;
         carried_on(&scope, id);
+    }
+}
+
+/// Regression: a call that had lost its result to an edit took room in the prompt although it was not shown, and another actor
+/// was told of a result that had lost its call.
+#[test]
+fn what_lost_its_other_half_by_an_edit_takes_no_room_and_is_not_told() {
+    let (_store, scope) = memory();
+    let words = (0..60).map(|n| format!("word{n} ")).collect::<String>();
+    let call = |id: &str| {
+        let thinking = json!({"type": "thinking", "thinking": words});
+        let call = json!({"type": "tool_use", "id": id, "name": "ls", "input": {}});
+        NewTurn::message(json!({"role": "assistant", "content": [thinking, call]}).to_string()).by("bot")
+    };
+    let lost = ["result", "call"].map(|what| {
+        let id = scope.begin();
+        scope.say(id, NewTurn::user(&words));
+        scope.say(id, NewTurn::assistant(&words));
+        scope.say(id, NewTurn::user("Q1"));
+        let called = scope.say(id, call("c1"));
+        let result = scope.say(id, NewTurn::tool_result("c1", &words));
+        scope.say(id, NewTurn::user("Q2"));
+        let edited = if what == "call" { called.id } else { result.id };
+        scope.conversation(id).supersede(edited, NewTurn::user("X")).wait().unwrap();
+        id
+    });
+    let (_other, elsewhere) = memory();
+    for id in lost {
+        let text = scope.conversation(id).transcript().unwrap();
+        elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
+        for token_budget in (60..900).step_by(20) {
+            for participants in [vec![], vec!["ann".to_string()], vec!["bot".to_string()]] {
+                let options = ContextOptions { participants, ..ContextOptions::new(token_budget) };
+                let prompt = |scope: &Tenant| match scope.conversation(id).contexts().build(&options) {
+                    Ok(context) => json!([context.system, context.messages]).to_string(),
+                    Err(error) => error.code().to_string(),
+                };
+                assert_eq!(prompt(&elsewhere), prompt(&scope), "{token_budget} {:?}", options.participants);
+                assert!(!prompt(&scope).contains("<tool_result"));
+            }
+        }
     }
 }
 

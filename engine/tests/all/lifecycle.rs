@@ -1,11 +1,13 @@
 //! From the beginning of a conversation to its end: states, forks, a fresh start, who took part.
 
-use crate::stage::{Short, Stage, memory, refused, words};
-use everturn::{Change, NewStream, NewTurn, Tenant};
+use crate::compacting::policy;
+use crate::stage::{Short, Stage, memory, refused, turns_of, words};
+use everturn::{Caller, Change, HistoryQuery, NewStream, NewTurn, Tenant};
 use everturn_core::conversation::{Lifecycle, Parent, Settings};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Successor};
+use serde_json::json;
 
 fn said(scope: &Tenant, id: everturn_core::id::ConversationId) -> Vec<String> {
     let page = scope.conversation(id).history(Default::default()).unwrap().data;
@@ -104,6 +106,46 @@ fn an_open_turn_stays_unfinished_in_a_fork_and_can_be_finished_in_the_parent_onl
     scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
     assert_eq!(scope.conversation(id).turn(turn).unwrap().status, Status::Complete);
     assert_eq!(scope.conversation(fork).turn(turn).unwrap().status, Status::Interrupted);
+}
+
+/// Regression: what an open turn had said so far was in no fork.
+#[test]
+fn a_fork_has_the_text_of_an_open_turn_so_far() {
+    let stage = Stage::new();
+    let stored = stage.open();
+    for scope in [memory().1, stored.tenant("acme").unwrap()] {
+        let id = scope.begin_with(policy("budget", json!({"max_events": 4, "recovery": "reject"}))).id;
+        let chat = scope.conversation(id);
+        let stream = NewStream { actor: Some("bot".into()), ..NewStream::default() };
+        let turn = chat.open(stream).wait().unwrap().id;
+        chat.open_turn(turn).chunk(None, "said so far").unwrap();
+        scope.say(id, NewTurn::user("meanwhile"));
+        // Of another author than who forks, and without room for more.
+        let caller = Caller::default().acting_as(vec!["ann".into()]).unwrap();
+        let fork = scope.called_by(caller).conversation(id).fork(3).wait().unwrap().id();
+        chat.open_turn(turn).chunk(None, ", and more").unwrap();
+        chat.open_turn(turn).commit(NewTurn::default()).wait().unwrap();
+        let read = |id| {
+            let turns = turns_of(scope.conversation(id).history(HistoryQuery::default()).unwrap().data);
+            turns.into_iter().map(|turn| (turn.text(|_| None), turn.status, turn.actor)).collect::<Vec<_>>()
+        };
+        let bot = Some("bot".to_string());
+        let user = ("meanwhile".to_string(), Status::Complete, None);
+        assert_eq!(read(fork), [("said so far".into(), Status::Interrupted, bot.clone()), user.clone()]);
+        assert_eq!(read(id), [("said so far, and more".into(), Status::Complete, bot), user]);
+        let verified = scope.conversation(fork).log().verify(None);
+        verified.unwrap();
+        assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
+        // A later fork at the same place, and the erasure of the turn, which goes for the copy as well.
+        let later = scope.conversation(id).fork(3).wait().unwrap().id();
+        assert_eq!(read(later)[0].0, "", "nobody knows what had been said there");
+        chat.erase(turn, None, "asked for").wait().unwrap();
+        for id in [id, fork] {
+            let events = scope.conversation(id).log().read(0, 100).unwrap();
+            assert!(!format!("{events:?}").contains("said so far"), "{events:?}");
+        }
+        assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
+    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Sessions that are logged into a store, and conversations as session files.
 
 use crate::stage::{Stage, refused};
-use everturn::{Everturn, Format, HistoryEntry, HistoryQuery, NewConversation, NewTurn, Tenant};
+use everturn::{
+    ConversationHandle, Everturn, Format, HistoryEntry, HistoryQuery, NewConversation, NewTurn, Tenant,
+};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use everturn_formats::session::{self, Fields, New};
@@ -168,6 +170,55 @@ fn any_conversation_is_a_session_file_that_can_be_read_back() {
         assert!(longer.starts_with(&text));
         let again = elsewhere.import(longer.as_bytes(), &mut |_| {}).unwrap();
         assert_eq!((again.added, again.conversation.id), (1, id));
+    });
+}
+
+/// Regression: calls and results in the shapes of Responses and Gemini came back as events, a refusal not at all, and the
+/// model of a turn only if it was the assistant's.
+#[test]
+fn messages_of_every_shape_come_back_from_a_session_file() {
+    on_both(|tenant| {
+        let chat = tenant.create(NewConversation::default()).wait().unwrap();
+        let turns = [
+            json!({"role": "user", "content": "q"}),
+            json!({"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "why"}]}),
+            json!({"type": "function_call", "call_id": "c7", "name": "run", "arguments": "{\"a\":1}"}),
+            json!({"type": "function_call_output", "call_id": "c7", "output": "done"}),
+            json!({"role": "assistant", "content": "ok"}),
+            json!({"role": "model", "parts": [{"text": "I look"}, {"functionCall": {"name": "ls", "args": {"a": 1}}}]}),
+            json!({"role": "user", "parts": [{"functionResponse": {"name": "ls", "response": {"files": "x"}}}]}),
+            json!({"role": "model", "parts": [{"text": "one file"}]}),
+            json!({"role": "assistant", "content": "", "refusal": "I will not"}),
+            json!({"type": "function_call", "call_id": "c8", "name": "run", "arguments": "{}", "timestamp": "2026-01-02T03:04:05Z"}),
+            json!({"type": "function_call_output", "call_id": "c8", "output": "again"}),
+            json!({"role": "user", "content": "and now?"}),
+        ];
+        for turn in turns {
+            let turn = NewTurn { model: Some("m-1".into()), ..NewTurn::message(turn.to_string()) };
+            chat.append(turn).wait().unwrap();
+        }
+        let text = exported(tenant, chat.id());
+        assert!(session::check(text.as_bytes()).unwrap().is_ok());
+        let elsewhere = Everturn::open("memory:").unwrap().tenant("other").unwrap();
+        let imported = elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!((imported.problems, imported.turns), (Vec::<String>::new(), 12));
+        let there = elsewhere.conversation(imported.conversation.id);
+        assert_eq!(exported(&elsewhere, there.id()), text);
+        for format in [Format::OpenaiChat, Format::OpenaiResponses, Format::Anthropic, Format::Gemini] {
+            let messages = |chat: &ConversationHandle| {
+                let mut list = Vec::new();
+                chat.export(format, &mut list, &mut |_| {}).unwrap();
+                String::from_utf8(list).unwrap()
+            };
+            assert_eq!(messages(&there), messages(&chat), "{format}");
+        }
+        let history = there.history(HistoryQuery::default()).unwrap();
+        let models = history.data.into_iter().filter_map(|entry| match entry {
+            HistoryEntry::Turn(turn) => Some(turn.model),
+            HistoryEntry::Event(_) => None,
+        });
+        assert!(models.eq(vec![Some("m-1".to_string()); 12]));
+        assert!(there.state().read().unwrap().pending_tools.is_empty());
     });
 }
 

@@ -495,6 +495,11 @@ impl Run {
         let head = self.talk(id).head();
         let at = self.dice.roll(head as usize + 2) as u64;
         let expected = if (1..=head).contains(&at) { Ok(()) } else { Err("seq.out_of_range") };
+        // The fork would copy the text so far, which this model does not know: see `lifecycle`.
+        let is_said = |said: &Said| said.seq <= at && said.open.as_ref().is_some_and(|text| !text.is_empty());
+        if self.talk(id).said.iter().any(is_said) {
+            return;
+        }
         let Some(fork) = self.expect(expected, |scope| scope.conversation(id).fork(at).wait()?.get()) else {
             return;
         };

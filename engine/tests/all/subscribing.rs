@@ -1,7 +1,7 @@
 //! Following a conversation: what is there, then what comes, each once and in order.
 
 use crate::dice::{Dice, ToldOnFailure, seed};
-use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused, seqs};
+use crate::stage::{PATIENCE, START, Short, Stage, Still, memory, quiet, refused, seqs};
 use everturn::{
     ChangeKind, ChangeSubscription, Chunk, Everturn, NewConversation, NewStream, NewTurn, Options, Position,
     Subscription, Tenant, Update,
@@ -455,6 +455,31 @@ fn a_tenant_is_followed_from_its_first_conversation_to_the_deletion_of_the_last(
             drop((scope, other, store));
             assert!(waiting.join().unwrap().unwrap().is_none());
         });
+    }
+}
+
+/// Regression: who came back with the last position was told the same changes for ever, as long as nothing else changed.
+#[test]
+fn a_reader_that_comes_back_is_told_the_last_changes_for_a_moment_only() {
+    let stage = Stage::new();
+    for url in ["memory:", &stage.url()] {
+        let clock = Still::new(3);
+        let store = Everturn::open_with(url, clock.options()).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        scope.begin();
+        let read = |since| scope.changes(Some(since)).read().unwrap();
+        let mut position = START;
+        let mut told = Vec::new();
+        for _ in 0..5 {
+            let changes = read(position);
+            told.push(changes.data.len());
+            assert!(changes.next >= position);
+            position = changes.next;
+            clock.advance_s(15);
+        }
+        assert_eq!((told[0], told[4]), (1, 0), "{told:?}");
+        scope.begin();
+        assert_eq!(read(position).data.len(), 1, "what is new is told");
     }
 }
 

@@ -3,7 +3,7 @@
 //! The types of lines are those that [`session`](crate::session) reads: exporting an imported file gives the same file.
 
 use super::{About, Document, Out, is_said, time, title};
-use crate::session::{Fields, New, line};
+use crate::session::{Fields, MESSAGE, New, line, role_of};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Event, kind};
@@ -125,9 +125,11 @@ impl<'a, W: Write> SessionDocument<'a, W> {
             tool_call_id: Option<Raw>,
             #[serde(default)]
             tool_results: Option<Raw>,
+            #[serde(default)]
+            refusal: Option<Raw>,
         }
         let parsed: Message = message.read()?;
-        if parsed.tool_results.is_some() {
+        if parsed.tool_results.is_some() || parsed.refusal.is_some_and(|refusal| refusal.get() != "null") {
             return None;
         }
         let content = parsed.content.as_ref().filter(|content| content.get() != "null");
@@ -229,14 +231,24 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let Some(message) = turn.message.as_ref().filter(|_| is_said(turn)) else { return Ok(()) };
         let at = time(turn);
         self.latest = self.latest.max(at);
+        let mut whole: Fields = message.read().unwrap_or_default();
+        let own_type = whole.get("type").and_then(Raw::read::<String>);
+        let is_message = role_of(&whole).is_some();
         // The line itself, if the turn was made from one.
-        if message.read::<Value>().is_some_and(|own| own["type"].is_string() && own["timestamp"].is_string())
-        {
-            let name = message.read::<Value>().and_then(|own| own["type"].as_str().map(str::to_string));
-            return self.line(&name.unwrap_or_default(), &format!("{}\n", message.get()));
+        if let Some(name) = own_type.as_ref().filter(|_| {
+            is_message && whole.get("timestamp").is_some_and(|time| time.read::<String>().is_some())
+        }) {
+            return self.line(name, &format!("{}\n", message.get()));
         }
         let Some(lines) = self.lines(turn, message) else {
-            let mut whole: Fields = message.read().unwrap_or_default();
+            let mut rest: Fields = turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();
+            let original_time = rest.take("timestamp").and_then(|raw| raw.read::<Timestamp>());
+            // A message that reads differently as a line: an item of Responses, Gemini's parts, a refusal.
+            let differs =
+                whole.get("refusal").is_some() || own_type.as_ref().is_some_and(|own| own != MESSAGE);
+            if !is_message || differs {
+                whole = Fields(vec![(MESSAGE.into(), message.clone())]);
+            }
             whole.take("type");
             // The line has a time of its own.
             let own_time = whole.take("timestamp");
@@ -251,7 +263,8 @@ impl<W: Write> Document for SessionDocument<'_, W> {
                     whole.0.push((name.into(), Raw::of(given)?));
                 }
             }
-            return self.entry("message", said_at.unwrap_or(at), &whole);
+            whole.0.extend(rest.0);
+            return self.entry(MESSAGE, said_at.or(original_time).unwrap_or(at), &whole);
         };
         self.begin(None)?;
         let mut rest: Fields = turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();
@@ -267,7 +280,8 @@ impl<W: Write> Document for SessionDocument<'_, W> {
             if let Some(actor) = turn.actor.as_deref().filter(|actor| Some(*actor) != usual) {
                 fields.0.push(("actor".into(), Raw::of(&actor)?));
             }
-            if let Some(model) = turn.model.as_ref().filter(|model| Some(*model) != self.agent.as_ref()) {
+            let usual = self.agent.as_ref().filter(|_| turn.role == Role::Assistant);
+            if let Some(model) = turn.model.as_ref().filter(|model| Some(*model) != usual) {
                 fields.0.push(("model".into(), Raw::of(model)?));
             }
             // Once: they are about the line that the turn was made of.

@@ -9,6 +9,7 @@
 //! | `agent_tool_call` | an assistant turn with one tool call |
 //! | `tool_result` | a tool turn |
 //! | a message with `role` and `content` | that turn, of its `actor` and `model` |
+//! | `message` with a message of any other shape under `message` | that turn, of its `actor` and `model` |
 //! | anything else, `session_end` too | an event of its type with the line as its body |
 //!
 //! A line gives one step. Fields that a turn has no place for are in its metadata under `session`, so that nothing is
@@ -55,7 +56,7 @@ pub enum Mapped {
         message: Raw,
         /// Speaker, if the type of the line implies one.
         actor: Option<String>,
-        /// Model, for turns of the agent.
+        /// Model that the line names; for turns of the agent, otherwise that of the header.
         model: Option<String>,
         /// Fields that the message has no place for, under `session`.
         metadata: BTreeMap<String, Raw>,
@@ -80,6 +81,8 @@ pub struct Mapper {
     pending: VecDeque<(String, Option<String>)>,
 }
 
+/// Type of a line that is a message or holds one, and the field that holds it.
+pub(crate) const MESSAGE: &str = "message";
 /// Names that programs use for the same field; the first is ours.
 pub(super) const TEXT: [&str; 4] = ["text", "message", "content", "thinking"];
 pub(super) const TOOL: [&str; 3] = ["tool", "name", "tool_name"];
@@ -178,13 +181,14 @@ impl Mapper {
             Some("agent_thinking") => thinking(&mut fields)?,
             Some("agent_tool_call") => self.call(recorded.line, &mut fields)?,
             Some("tool_result") => self.result(&mut fields)?,
+            Some(MESSAGE) if role_of(&fields).is_none() => whole(&mut fields),
             _ => None,
         };
         let said = |role, message, actor, model: Option<String>, metadata| Mapped::Turn {
             role,
             message,
             actor,
-            model: model.or_else(|| self.model.clone()).filter(|_| role == Role::Assistant),
+            model: model.or_else(|| self.model.clone().filter(|_| role == Role::Assistant)),
             metadata,
             occurred_at: recorded.at,
         };
@@ -192,7 +196,7 @@ impl Mapper {
         match parts {
             Some(Parts { role, message, actor }) if fits(message.get()) => {
                 let actor = take(&mut fields, "actor", named).or(actor);
-                let model = take(&mut fields, "model", named).filter(|_| role == Role::Assistant);
+                let model = take(&mut fields, "model", named);
                 // A time that loses precision in our format is kept as written, too.
                 if let Some(raw) = timestamp.filter(|raw| !same_time(raw, recorded.at)) {
                     fields.0.insert(0, ("timestamp".into(), raw));
@@ -292,8 +296,15 @@ fn event(kind: Option<&str>, text: &str, occurred_at: Option<Timestamp>) -> Resu
     Ok(Mapped::Event { kind, body: Raw::new(text.to_string())?, occurred_at })
 }
 
+/// A message that would not be one as a line: it has a `type` of its own, or its content is elsewhere.
+fn whole(fields: &mut Fields) -> Option<Parts> {
+    let role = |raw: &Raw| message::role(&raw.read::<serde_json::Value>()?).ok();
+    let role = fields.get(MESSAGE).and_then(role)?;
+    Some(Parts { role, message: fields.take(MESSAGE)?, actor: None })
+}
+
 /// The role of a line that is a message by itself.
-fn role_of(fields: &Fields) -> Option<Role> {
+pub(crate) fn role_of(fields: &Fields) -> Option<Role> {
     let role: String = fields.get("role")?.read()?;
     fields.get("content").or_else(|| fields.get("tool_calls"))?;
     message::role(&serde_json::json!({ "role": role })).ok()

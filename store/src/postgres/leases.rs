@@ -103,7 +103,7 @@ impl Leases for Postgres {
 
     fn changed_since(&self, since: Timestamp, limit: usize) -> Result<Vec<(Key, u64)>, Error> {
         let sql = "SELECT tenant, id, head_seq FROM conversation_rows
-             WHERE updated > $1 AND deleted IS NULL AND NOT replaced LIMIT $2";
+             WHERE updated > $1 AND deleted IS NULL AND NOT replaced ORDER BY updated DESC LIMIT $2";
         let changed = |row| {
             let tenant = TenantName::new(rows::get::<String>(row, 0)?)?;
             let id = ConversationId::from_bytes(rows::bytes(row, 1)?);

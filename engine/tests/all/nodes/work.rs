@@ -3,7 +3,7 @@
 use super::{CONVERSATION, STORE, open};
 use crate::child::{Process, given, tell};
 use crate::compacting::{good, talk};
-use crate::stage::{Short, Still, refused, until};
+use crate::stage::{START, Short, Still, refused, until};
 use base64::Engine;
 use everturn::model::Summarize;
 use everturn::{Error, Everturn, NewTurn, Options, Tenant};
@@ -122,6 +122,35 @@ fn what_nobody_checked_is_checked_by_a_node_that_starts_later() {
     drop(before);
     let store = Arc::<SlowModel>::default().open(&database.url());
     until("it is compacted", || compactions(&store.tenant("acme").unwrap(), id) == 1);
+}
+
+/// Regression: a process that ended before it checked the conversation had noted no deadline, and no sweep found one.
+#[test]
+fn a_sweep_settles_what_ended_processes_asked_for() {
+    let Some(database) = Database::new() else { return };
+    let clock = Still::new(5);
+    let ask = |store: &Everturn, deadline: Timestamp| {
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        let (approval_id, deadline) = ("a1".to_string(), Some(deadline));
+        let body = ApprovalBody { approval_id, deadline, ..ApprovalBody::default() };
+        scope.conversation(id).state().request_approval(body, None).wait().unwrap();
+        id
+    };
+    let open = || Everturn::open_with(&database.url(), clock.options()).unwrap();
+    let store = open();
+    let (first, later) = (ask(&store, START.plus_s(10)), ask(&store, START.plus_s(100)));
+    drop(store);
+    clock.advance_s(20);
+    let store = open();
+    let scope = store.tenant("acme").unwrap();
+    let is_resolved = |id| scope.kinds(id).iter().any(|kind| kind == "approval.resolved");
+    assert_eq!(store.sweep_all().unwrap().approvals, 1);
+    assert_eq!((is_resolved(first), is_resolved(later)), (true, false));
+    // The deadline of the other is noted, for this process as for any other.
+    clock.advance_s(100);
+    assert_eq!(store.sweep_all().unwrap().approvals, 1);
+    assert!(is_resolved(later));
 }
 
 /// The child: does the work of the whole store, and asks for an approval that has a deadline.
