@@ -137,7 +137,8 @@ fn files_in(text: &str) -> Option<(usize, usize)> {
     let lines = |mark: &'static str| {
         text.match_indices(mark).map(|(at, _)| at).filter(move |at| {
             let (before, after) = (&text[..*at], &text[at + mark.len()..]);
-            (before.is_empty() || before.ends_with('\n')) && (after.is_empty() || after.starts_with(['\r', '\n']))
+            (before.is_empty() || before.ends_with('\n'))
+                && (after.is_empty() || after.starts_with(['\r', '\n']))
         })
     };
     let from = lines(FILES.0).next()?;
@@ -571,14 +572,23 @@ mod tests {
         let message = json!({"role": "user", "content": parts});
         let found: Vec<_> = spoken(&message).iter().map(|one| (one.notice, one.text)).collect();
         let attached = |text: &'static str| (Some("attachment"), text.trim());
-        let expected =
-            [(None, texts[0]), attached(texts[1]), attached(texts[2]), attached(texts[3]), attached(texts[4]), (None, "Now.")];
+        let expected = [
+            (None, texts[0]),
+            attached(texts[1]),
+            attached(texts[2]),
+            attached(texts[3]),
+            attached(texts[4]),
+            (None, "Now."),
+        ];
         assert_eq!(found, expected);
         assert_eq!(of_message(Role::User, &message).role, Role::User);
         let whole = texts[..5].concat();
         assert_eq!(words(&whole).unwrap(), texts[0]);
         assert_eq!(stretches(&whole).len(), 2);
-        for text in ["What is --- Content from referenced files ---?", "Look:\n--- Content from referenced files ---\nWhy?"] {
+        for text in [
+            "What is --- Content from referenced files ---?",
+            "Look:\n--- Content from referenced files ---\nWhy?",
+        ] {
             assert_eq!(stretches(text), [Stretch { notice: None, text }]);
         }
     }

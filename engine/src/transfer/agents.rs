@@ -150,7 +150,8 @@ impl Tenant {
 }
 
 fn at_once() -> Error {
-    let text = "another request imports the same session at this moment; import it again: what is there is skipped";
+    let text =
+        "another request imports the same session at this moment; import it again: what is there is skipped";
     Error::conflict("import.at_once", text)
 }
 

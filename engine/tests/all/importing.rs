@@ -606,7 +606,14 @@ fn unanswered_calls_of_qwen_are_given_up_like_those_of_others() {
     let lines = [
         line(1, "user", say("user", json!({"text": "Read the file please"}))),
         line(2, "assistant", say("model", call("ls"))),
-        line(3, "tool_result", say("user", json!({"functionResponse": {"id": "call_ls", "name": "ls", "response": {"output": "a"}}}))),
+        line(
+            3,
+            "tool_result",
+            say(
+                "user",
+                json!({"functionResponse": {"id": "call_ls", "name": "ls", "response": {"output": "a"}}}),
+            ),
+        ),
         line(4, "assistant", say("model", call("read_file"))),
         line(5, "user", say("user", json!({"text": "Never mind"}))),
         line(6, "assistant", say("model", json!({"text": "Ok."}))),
@@ -621,7 +628,8 @@ fn unanswered_calls_of_qwen_are_given_up_like_those_of_others() {
         .filter(|event| event.kind == "tool.abandoned")
         .map(|event| serde_json::from_str(event.text().unwrap()).unwrap())
         .collect();
-    let said: Vec<_> = bodies.iter().map(|body| (body["tool_name"].as_str(), body["reason"].as_str())).collect();
+    let said: Vec<_> =
+        bodies.iter().map(|body| (body["tool_name"].as_str(), body["reason"].as_str())).collect();
     assert_eq!(
         said,
         [

@@ -164,7 +164,8 @@ impl Mapper for Opencode {
             };
             // A message that was exported before it was whole has a newer version later.
             let key = nth(name, name_of(&[&turn.message]));
-            let is_synthetic = if index == 0 { is_first_synthetic } else { turn.metadata.contains_key("opencode") };
+            let is_synthetic =
+                if index == 0 { is_first_synthetic } else { turn.metadata.contains_key("opencode") };
             let title = if is_synthetic { None } else { self.title(&turn.message) };
             let step = match summary.take_if(|_| index == 0) {
                 Some(summary) => EntryContent::Compaction {

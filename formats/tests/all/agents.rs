@@ -860,7 +860,8 @@ fn a_lone_surrogate_is_a_replacement_character_and_the_line_is_kept_as_it_was() 
 #[test]
 fn a_message_with_a_byte_that_is_no_text_is_a_turn_and_its_original_is_kept() {
     let messages_of = |between: &str, end: &str| -> Vec<u8> {
-        let each = ["hi", "h\u{1}llo", "more"].map(|text| json!({"role": "user", "content": text}).to_string());
+        let each =
+            ["hi", "h\u{1}llo", "more"].map(|text| json!({"role": "user", "content": text}).to_string());
         let text = each.join(between).replace("\\u0001", "\u{1}") + end;
         text.bytes().map(|byte| if byte == 1 { 0xe9 } else { byte }).collect()
     };
@@ -881,17 +882,26 @@ fn a_message_with_a_byte_that_is_no_text_is_a_turn_and_its_original_is_kept() {
 /// Regression: such messages had the time of the import.
 #[test]
 fn times_are_read_as_numbers_and_without_a_zone() {
-    for time in
-        ["1767261600", "1767261600.0", "1767261600000", "1767261600000000", "\"2026-01-01T10:00:00\"", "\"2026-01-01 10:00:00\""]
-    {
-        let file = format!("[{{\"role\":\"user\",\"content\":\"hi\",\"timestamp\":{time}}},{{\"role\":\"assistant\",\"content\":\"ho\"}}]");
+    for time in [
+        "1767261600",
+        "1767261600.0",
+        "1767261600000",
+        "1767261600000000",
+        "\"2026-01-01T10:00:00\"",
+        "\"2026-01-01 10:00:00\"",
+    ] {
+        let file = format!(
+            "[{{\"role\":\"user\",\"content\":\"hi\",\"timestamp\":{time}}},{{\"role\":\"assistant\",\"content\":\"ho\"}}]"
+        );
         let read = read(file.as_bytes()).unwrap();
         let expected: everturn_core::time::Timestamp = "2026-01-01T10:00:00Z".parse().unwrap();
         assert_eq!(read.entries[0].at, Some(expected), "{time}");
         assert_eq!(agents::first_time(file.as_bytes()), Some(expected), "{time}");
     }
     for time in ["5", "-1767261600", "\"soon\"", "1e300"] {
-        let file = format!("[{{\"role\":\"user\",\"content\":\"hi\",\"timestamp\":{time}}},{{\"role\":\"assistant\",\"content\":\"ho\"}}]");
+        let file = format!(
+            "[{{\"role\":\"user\",\"content\":\"hi\",\"timestamp\":{time}}},{{\"role\":\"assistant\",\"content\":\"ho\"}}]"
+        );
         assert_eq!(read(file.as_bytes()).unwrap().entries[0].at, None, "{time}");
     }
 }
@@ -899,7 +909,9 @@ fn times_are_read_as_numbers_and_without_a_zone() {
 /// Regression: a session of pi that begins with a command was called "/mode".
 #[test]
 fn a_command_alone_is_no_title() {
-    for (first, title) in [("/mode", "fix it"), ("/review the login", "/review the login"), ("/etc/hosts", "/etc/hosts")] {
+    for (first, title) in
+        [("/mode", "fix it"), ("/review the login", "/review the login"), ("/etc/hosts", "/etc/hosts")]
+    {
         let file = lines(&[
             json!({"type":"session","version":3,"id":"s","timestamp":"2026-01-01T10:00:00Z","cwd":"/"}),
             json!({"type":"message","id":"1","parentId":null,"timestamp":"2026-01-01T10:00:01Z","message":{"role":"user","content":[{"type":"text","text":first}]}}),
@@ -1277,17 +1289,19 @@ fn what_opencode_adds_is_not_said_by_the_user_and_its_summary_is_a_compaction() 
         .iter()
         .map(|turn| {
             let message: Value = serde_json::from_str(&turn.message).unwrap();
-            let first = ["Explain", "Called", "It is", "Continue"].into_iter().find(|word| {
-                message["content"][0]["text"].as_str().unwrap().starts_with(word)
-            });
-            let mark = turn.metadata.get("opencode").and_then(|kept| {
-                serde_json::from_str::<Value>(kept.get()).unwrap()["synthetic"].as_bool()
-            });
+            let first = ["Explain", "Called", "It is", "Continue"]
+                .into_iter()
+                .find(|word| message["content"][0]["text"].as_str().unwrap().starts_with(word));
+            let mark = turn
+                .metadata
+                .get("opencode")
+                .and_then(|kept| serde_json::from_str::<Value>(kept.get()).unwrap()["synthetic"].as_bool());
             (first.unwrap(), mark)
         })
         .collect();
     assert_eq!(said, [("Explain", None), ("Called", Some(true)), ("It is", None), ("Continue", Some(true))]);
-    let second = read.entries.iter().filter(|entry| matches!(entry.step, EntryContent::Turn(_))).nth(2).unwrap().name;
+    let second =
+        read.entries.iter().filter(|entry| matches!(entry.step, EntryContent::Turn(_))).nth(2).unwrap().name;
     let compaction = read.entries.iter().find_map(|entry| match &entry.step {
         EntryContent::Compaction { summary, kept, .. } => Some((summary.as_str(), *kept)),
         _ => None,
