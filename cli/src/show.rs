@@ -144,6 +144,7 @@ fn body(
         let tool = tool.filter(|tool| turn.actor.as_deref() != Some(*tool));
         folded("←", &format!("{}{text}", tool.map(|tool| format!("{tool}: ")).unwrap_or_default()), full)
     };
+    let mut texts = speech::Texts::default();
     let blocks = message["content"].as_array();
     for (at, part) in message::parts(message).into_iter().enumerate() {
         let block = blocks.and_then(|blocks| blocks.get(at)).unwrap_or(message);
@@ -157,7 +158,7 @@ fn body(
                 out.push_str(&result(called, id, name, &output(text)));
             }
             Part::Text(text) if role == Role::User => {
-                for stretch in speech::stretches(text) {
+                for stretch in texts.stretches(text) {
                     out.push_str(&match stretch.notice {
                         Some(kind) => {
                             folded("←", &format!("{kind}: {}", speech::without_tags(stretch.text)), full)

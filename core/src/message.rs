@@ -189,7 +189,7 @@ pub fn block(block: &Value) -> Part<'_> {
 }
 
 /// The part that a Gemini part represents, in either spelling of its fields.
-fn gemini_part(part: &Value) -> Part<'_> {
+pub fn gemini_part(part: &Value) -> Part<'_> {
     let any = |names: &[&str]| names.iter().find_map(|name| field(part, name));
     if let Some(call) = any(&["functionCall", "function_call"]) {
         return tool_call(call);

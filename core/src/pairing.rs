@@ -16,6 +16,8 @@ pub enum BlockPath {
     Message,
     /// `content[n]`.
     Block(usize),
+    /// `parts[n]`, Gemini's.
+    Part(usize),
     /// `tool_calls[n]`.
     ToolCall(usize),
     /// `tool_results[n]`.
@@ -28,7 +30,9 @@ impl BlockPath {
     /// The index in its list.
     pub fn index(self) -> Option<usize> {
         match self {
-            BlockPath::Block(n) | BlockPath::ToolCall(n) | BlockPath::ToolResult(n) => Some(n),
+            BlockPath::Block(n) | BlockPath::Part(n) | BlockPath::ToolCall(n) | BlockPath::ToolResult(n) => {
+                Some(n)
+            }
             BlockPath::Message | BlockPath::FunctionCall => None,
         }
     }
@@ -42,6 +46,7 @@ impl BlockPath {
         let n = n.parse().ok()?;
         match list {
             "content" => Some(BlockPath::Block(n)),
+            "parts" => Some(BlockPath::Part(n)),
             "tool_calls" => Some(BlockPath::ToolCall(n)),
             "tool_results" => Some(BlockPath::ToolResult(n)),
             _ => None,
@@ -54,6 +59,7 @@ impl fmt::Display for BlockPath {
         match self {
             BlockPath::Message => f.write_str("message"),
             BlockPath::Block(n) => write!(f, "content[{n}]"),
+            BlockPath::Part(n) => write!(f, "parts[{n}]"),
             BlockPath::ToolCall(n) => write!(f, "tool_calls[{n}]"),
             BlockPath::ToolResult(n) => write!(f, "tool_results[{n}]"),
             BlockPath::FunctionCall => f.write_str("function_call"),
@@ -342,6 +348,7 @@ fn whole(message: &Value, place: BlockPath) -> &Value {
     let found = match place {
         BlockPath::Message => None,
         BlockPath::Block(n) => at("content", n),
+        BlockPath::Part(n) => at("parts", n),
         BlockPath::ToolCall(n) => at("tool_calls", n),
         BlockPath::ToolResult(n) => at("tool_results", n),
         BlockPath::FunctionCall => field(message, "function_call"),
@@ -358,6 +365,7 @@ fn part_of(whole: &Value, place: BlockPath, has_role: impl Fn() -> bool) -> Part
     match place {
         BlockPath::Message if has_role() => message::tool_message(whole),
         BlockPath::Message | BlockPath::Block(_) => message::block(whole),
+        BlockPath::Part(_) => message::gemini_part(whole),
         BlockPath::ToolCall(_) | BlockPath::FunctionCall => message::tool_call(whole),
         BlockPath::ToolResult(_) => message::tool_result(whole),
     }
@@ -365,8 +373,8 @@ fn part_of(whole: &Value, place: BlockPath, has_role: impl Fn() -> bool) -> Part
 
 fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
     let (calls, results) = (pairs.calls.len(), pairs.results.len());
-    let [role, content, tool_calls, function_call, tool_results] =
-        fields(message, ["role", "content", "tool_calls", "function_call", "tool_results"]);
+    let [role, content, parts, tool_calls, function_call, tool_results] =
+        fields(message, ["role", "content", "parts", "tool_calls", "function_call", "tool_results"]);
     let note = |place: BlockPath, whole: &'a Value, pairs: &mut Pairs<'a>| match part_of(whole, place, || {
         role.is_some()
     }) {
@@ -377,7 +385,10 @@ fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
         }
         Part::Result { id, name, content } => {
             let nth = pairs.results.len() - results;
-            let failed = failed(whole, content);
+            let failed = match place {
+                BlockPath::Part(_) => content.is_some_and(is_gemini_error),
+                _ => failed(whole, content),
+            };
             let (call, said) = (None, message);
             pairs.results.push(PairedResult { message: index, place, id, name, failed, call, nth, said });
         }
@@ -391,6 +402,7 @@ fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
         items.enumerate().for_each(|(n, item)| note(place(n), item, pairs));
     };
     each(content, BlockPath::Block, pairs);
+    each(parts.filter(|_| content.is_none()), BlockPath::Part, pairs);
     each(tool_calls, BlockPath::ToolCall, pairs);
     if let Some(call) = function_call.filter(|call| call.is_object()) {
         note(BlockPath::FunctionCall, call, pairs);
@@ -399,6 +411,11 @@ fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
     if results == pairs.results.len() && matches!(message::role_of(role, None), Ok(crate::turn::Role::Tool)) {
         note(BlockPath::Message, message, pairs);
     }
+}
+
+/// Whether the response of a Gemini result reports a failure: `{"error": …}` alone.
+fn is_gemini_error(response: &Value) -> bool {
+    response.as_object().is_some_and(|fields| fields.len() == 1) && field(response, "error").is_some()
 }
 
 /// Whether a result reports a failure. The text is examined only if there is no flag.

@@ -23,6 +23,7 @@ use crate::streaming::hub::Hub;
 use crate::streaming::open_turns::Streams;
 use crate::tenant::Tenant;
 use crate::token_usage::{Price, TokenCounts};
+use crate::transfer::one_at_a_time::RunningImports;
 use crate::world::{Source, SystemWorld, World};
 use crate::writer::{self, PrepareAgain, Submitted};
 use crate::{backup, model, private};
@@ -154,6 +155,7 @@ pub(crate) struct Shared {
     pub pauses: Pauses,
     /// Limits the large conversations held in memory as a whole.
     pub wholes: Slots,
+    pub imports: RunningImports,
     /// Held during a check of the whole store.
     pub checking: Mutex<()>,
 }
@@ -284,6 +286,7 @@ impl Everturn {
             load: Load::default(),
             pauses: Pauses::default(),
             wholes: Slots::new(load::heavy_max()),
+            imports: RunningImports::default(),
             checking: Mutex::default(),
             options,
         });

@@ -3,6 +3,7 @@
 mod agents;
 mod export;
 mod live;
+pub(crate) mod one_at_a_time;
 mod redacted;
 mod restore;
 mod session;

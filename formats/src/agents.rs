@@ -207,7 +207,12 @@ fn digest(parts: &[&str]) -> Hash {
 
 /// A title from a prompt: the beginning of the person's own words in it.
 fn prompt_title(text: &str) -> Option<String> {
-    speech::words(text).ok().and_then(|words| title(&words))
+    // A command alone ("/model") says nothing about what follows.
+    let is_command = |words: &str| {
+        let command = words.trim().strip_prefix('/').unwrap_or_default();
+        !command.is_empty() && !command.contains(|c: char| c.is_whitespace() || c == '/')
+    };
+    speech::words(text).ok().filter(|words| !is_command(words)).and_then(|words| title(&words))
 }
 
 /// The beginning of a text as a title.

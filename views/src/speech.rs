@@ -79,6 +79,10 @@ const REQUEST: &str = "## My request for Codex:";
 /// The element in which Cursor puts them, behind others of its own.
 const QUERY: (&str, &str) = ("<user_query>", "</user_query>");
 
+/// The lines between which Gemini CLI and Qwen Code put the files that a person named, behind their words.
+const FILES: (&str, &str) = ("--- Content from referenced files ---", "--- End of content ---");
+const FILE: &str = "attachment";
+
 /// A stretch of a text of the role `user`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch<'t> {
@@ -91,7 +95,58 @@ pub struct Stretch<'t> {
 /// The words of a person in a text of the role `user`, without what a program put before, between and behind them. `Err`
 /// with the kind of notice if nothing is left.
 pub fn words(text: &str) -> Result<Cow<'_, str>, &'static str> {
-    let all = stretches(text);
+    Texts::default().words(text)
+}
+
+/// Splits a text of the role `user` into what a program wrote and the words of a person. Neighbouring notices of one kind
+/// are one.
+pub fn stretches(text: &str) -> Vec<Stretch<'_>> {
+    Texts::default().stretches(text)
+}
+
+/// The texts of one message, read in order: what a program wrote may begin in one and end in another.
+#[derive(Default)]
+pub struct Texts {
+    in_files: bool,
+}
+
+impl Texts {
+    /// As [`words`], of the next text.
+    pub fn words<'t>(&mut self, text: &'t str) -> Result<Cow<'t, str>, &'static str> {
+        words_of(&self.stretches(text))
+    }
+
+    /// As [`stretches`], of the next text.
+    pub fn stretches<'t>(&mut self, text: &'t str) -> Vec<Stretch<'t>> {
+        let trimmed = text.trim();
+        if self.in_files || trimmed == FILES.0 {
+            self.in_files = trimmed != FILES.1;
+            let text = Some(trimmed).filter(|text| !text.is_empty());
+            return text.map(|text| Stretch { notice: Some(FILE), text }).into_iter().collect();
+        }
+        let Some((from, to)) = files_in(trimmed) else { return split(trimmed) };
+        let mut all = split(&trimmed[..from]);
+        all.push(Stretch { notice: Some(FILE), text: &trimmed[from..to] });
+        all.extend(split(&trimmed[to..]));
+        all
+    }
+}
+
+/// Where the files of a person begin and end, if they are all in one text.
+fn files_in(text: &str) -> Option<(usize, usize)> {
+    let lines = |mark: &'static str| {
+        text.match_indices(mark).map(|(at, _)| at).filter(move |at| {
+            let (before, after) = (&text[..*at], &text[at + mark.len()..]);
+            (before.is_empty() || before.ends_with('\n'))
+                && (after.is_empty() || after.starts_with(['\r', '\n']))
+        })
+    };
+    let from = lines(FILES.0).next()?;
+    let to = lines(FILES.1).last().filter(|to| *to > from)?;
+    Some((from, to + FILES.1.len()))
+}
+
+fn words_of<'t>(all: &[Stretch<'t>]) -> Result<Cow<'t, str>, &'static str> {
     let words: Vec<&str> = all.iter().filter(|one| one.notice.is_none()).map(|one| one.text).collect();
     match (&words[..], all.first().and_then(|first| first.notice)) {
         ([], Some(notice)) => Err(notice),
@@ -101,9 +156,7 @@ pub fn words(text: &str) -> Result<Cow<'_, str>, &'static str> {
     }
 }
 
-/// Splits a text of the role `user` into what a program wrote and the words of a person. Neighbouring notices of one kind
-/// are one.
-pub fn stretches(text: &str) -> Vec<Stretch<'_>> {
+fn split(text: &str) -> Vec<Stretch<'_>> {
     let mut found = Stretches { text: text.trim(), all: Vec::new(), last: 0 };
     let rest = found.leading();
     match found.text[rest..].strip_prefix(QUERY.0) {
@@ -289,10 +342,10 @@ fn closing(text: &str, name: &str) -> Option<usize> {
 
 /// The texts of a message, split by speaker, if a program wrote some of what a person sent. Empty otherwise.
 pub fn spoken(message: &Value) -> Vec<Stretch<'_>> {
-    let (mut all, mut is_split) = (Vec::new(), false);
+    let (mut all, mut is_split, mut texts) = (Vec::new(), false, Texts::default());
     for part in message::parts(message) {
         if let Part::Text(text) = part {
-            let stretches = stretches(text);
+            let stretches = texts.stretches(text);
             is_split |= stretches.iter().any(|one| one.notice.is_some() || one.text != text.trim());
             all.extend(stretches);
         }
@@ -314,15 +367,18 @@ pub fn of_said(turn: &Turn, message: Option<&Value>) -> Speech {
         is_meta: bool,
         #[serde(default)]
         subtype: Option<String>,
+        #[serde(default)]
+        synthetic: bool,
     }
     let Some(message) = message.filter(|_| turn.role == Role::User) else {
         return Speech { role: turn.role, notice: None };
     };
     let speech = of_message(turn.role, message);
-    // Claude Code and Qwen Code mark what they wrote themselves.
+    // Claude Code, opencode and Qwen Code mark what they wrote themselves.
     let line = |name: &str| turn.metadata.get(name).and_then(|line| line.read::<Line>()).unwrap_or_default();
     match speech.role == Role::User {
         true if line("claude_code").is_meta => Speech { role: Role::Tool, notice: Some("program text") },
+        true if line("opencode").synthetic => Speech { role: Role::Tool, notice: Some("program text") },
         true if line("qwen_code").subtype.as_deref() == Some("notification") => {
             Speech { role: Role::Tool, notice: Some("notification") }
         }
@@ -334,12 +390,12 @@ pub fn of_said(turn: &Turn, message: Option<&Value>) -> Speech {
 pub fn of_message(role: Role, message: &Value) -> Speech {
     let parts = if role == Role::User { message::parts(message) } else { Vec::new() };
     let answers = parts.iter().any(|part| matches!(part, Part::Result { .. }));
-    let mut notice = None;
+    let (mut notice, mut texts) = (None, Texts::default());
     for part in parts {
         match part {
             Part::Result { .. } => {}
             Part::Text(text) if text.trim().is_empty() => {}
-            Part::Text(text) => match words(text) {
+            Part::Text(text) => match texts.words(text) {
                 Ok(_) => return Speech { role, notice: None },
                 Err(kind) => notice = notice.or(Some(kind)),
             },
@@ -499,6 +555,42 @@ mod tests {
         let named = "[WIP] how do I parse <user_query> in a prompt?";
         assert_eq!(stretches(named).len(), 1, "a person may name the editor's element");
         assert!(stretches(named)[0].notice.is_none());
+    }
+
+    /// Regression: files that a person named with `@` were the person's words.
+    #[test]
+    fn files_that_gemini_read_for_a_person_are_attachments() {
+        let texts = [
+            "Fix the bug in @a.txt",
+            "\n--- Content from referenced files ---",
+            "\nContent from @a.txt:\n",
+            "okapi\n--- End of content ---\nzebra",
+            "\n--- End of content ---",
+            "Now.",
+        ];
+        let parts: Vec<Value> = texts.iter().map(|text| json!({"text": text})).collect();
+        let message = json!({"role": "user", "content": parts});
+        let found: Vec<_> = spoken(&message).iter().map(|one| (one.notice, one.text)).collect();
+        let attached = |text: &'static str| (Some("attachment"), text.trim());
+        let expected = [
+            (None, texts[0]),
+            attached(texts[1]),
+            attached(texts[2]),
+            attached(texts[3]),
+            attached(texts[4]),
+            (None, "Now."),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(of_message(Role::User, &message).role, Role::User);
+        let whole = texts[..5].concat();
+        assert_eq!(words(&whole).unwrap(), texts[0]);
+        assert_eq!(stretches(&whole).len(), 2);
+        for text in [
+            "What is --- Content from referenced files ---?",
+            "Look:\n--- Content from referenced files ---\nWhy?",
+        ] {
+            assert_eq!(stretches(text), [Stretch { notice: None, text }]);
+        }
     }
 
     #[test]

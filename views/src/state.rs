@@ -22,7 +22,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Version of [`State`] and of a stored [`Fold`]; a fold of another version is rebuilt from the log.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Maximum number of turns in [`State::recent_turn_ids`].
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Maximum number of pins of one conversation.
@@ -584,7 +584,8 @@ impl Fold {
 
 /// Whether a message or body may have tool calls or results, or be about some.
 pub fn speaks_of_tools(text: &str) -> bool {
-    text.contains("tool") || text.contains("_call")
+    // The last is for Gemini's `functionCall` and `functionResponse`.
+    text.contains("tool") || text.contains("_call") || text.contains("\"function")
 }
 
 /// Removes a turn from a list of turns.

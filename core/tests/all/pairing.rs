@@ -1,6 +1,6 @@
 //! Pairing of tool calls with their results, in every shape.
 
-use everturn_core::pairing::{Pairs, pair};
+use everturn_core::pairing::{BlockPath, Pairs, pair};
 use serde_json::{Value, json};
 
 fn pairs(messages: &Value) -> Pairs<'_> {
@@ -176,4 +176,31 @@ fn a_cut_parts_no_call_from_its_result() {
 fn a_call_that_waits_does_not_hold_a_cut() {
     let messages = json!([{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"ls"}}]},{"role":"user","content":"x"}]);
     assert_eq!(pairs(&messages).cut_at_or_before(1), 1);
+}
+
+#[test]
+fn calls_in_parts_of_gemini_are_paired_with_their_results() {
+    let call = |name: &str| json!({"functionCall": {"name": name, "args": {"n": 1}}});
+    let response =
+        |name: &str, response: Value| json!({"functionResponse": {"name": name, "response": response}});
+    let messages = [
+        json!({"role": "model", "parts": [{"text": "I look."}, call("ls"), call("cat"), call("rm")]}),
+        json!({"role": "user", "parts": [
+            response("cat", json!({"error": "denied"})), response("ls", json!({"output": "error: none"}))]}),
+    ];
+    let pairs = pair(&messages);
+    let calls: Vec<_> =
+        pairs.calls.iter().map(|call| (call.place.to_string(), call.name, call.result)).collect();
+    assert_eq!(
+        calls,
+        [
+            ("parts[1]".to_string(), "ls", Some(1)),
+            ("parts[2]".to_string(), "cat", Some(0)),
+            ("parts[3]".to_string(), "rm", None)
+        ]
+    );
+    assert_eq!(pairs.calls[0].arguments(), Some(&json!({"n": 1})));
+    let failed: Vec<bool> = pairs.results.iter().map(|result| result.failed).collect();
+    assert_eq!((failed, pairs.cut_at_or_before(1)), (vec![true, false], 0));
+    assert_eq!(BlockPath::read("parts[3]"), Some(BlockPath::Part(3)));
 }

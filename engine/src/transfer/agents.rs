@@ -72,8 +72,13 @@ impl Tenant {
             added: 0,
             kept: BTreeMap::new(),
         };
+        let ahead: Vec<Result<Entry, Error>> = reader.by_ref().take(AHEAD_MAX).collect();
+        let running = &self.shared().imports;
+        let _right = match reader.threads().first() {
+            Some(thread) => Some(running.begin(self.key(thread.id)).ok_or_else(at_once)?),
+            None => None,
+        };
         let read = (|| {
-            let ahead: Vec<Result<Entry, Error>> = reader.by_ref().take(AHEAD_MAX).collect();
             import.tell_apart(reader.threads(), &ahead)?;
             for entry in ahead {
                 import.take(reader.threads(), entry?)?;
@@ -87,10 +92,8 @@ impl Tenant {
         // Entries read before a failure are kept.
         let flushed = import.flush_all();
         read.and(flushed).map_err(|error| match error.code() {
-            "conversation.exists" => {
-                let text = "another request imports the same session at this moment; import it again: what is there is skipped";
-                Error::conflict("import.at_once", text)
-            }
+            // Another process does so.
+            "conversation.exists" => at_once(),
             _ => error,
         })?;
         let told = reader.problems();
@@ -144,6 +147,12 @@ impl Tenant {
             problems,
         })
     }
+}
+
+fn at_once() -> Error {
+    let text =
+        "another request imports the same session at this moment; import it again: what is there is skipped";
+    Error::conflict("import.at_once", text)
 }
 
 impl ConversationHandle {

@@ -570,6 +570,80 @@ fn only_sessions_with_turns_become_conversations_and_a_turn_without_a_time_has_t
     }
 }
 
+/// Regression: all but one were refused, with a conflict.
+#[test]
+fn imports_of_one_session_at_the_same_time_wait_for_each_other() {
+    let (_store, scope) = memory();
+    let mut file = Claude::default();
+    file.user("u0", None, "begin");
+    for n in 1..200 {
+        file.user(&format!("u{n}"), Some(&format!("u{}", n - 1)), &format!("more {n}"));
+    }
+    let (part, whole) = (file.lines[..100].join("\n") + "\n", file.text());
+    let added: Vec<u64> = std::thread::scope(|threads| {
+        let texts = [&part, &whole, &part, &whole];
+        let running: Vec<_> =
+            texts.map(|text| threads.spawn(|| import(&scope, text).unwrap().added)).into_iter().collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(added.iter().sum::<u64>(), 200, "{added:?}");
+    let id = import(&scope, &whole).unwrap().conversation.id;
+    assert_eq!(standing(&scope, id).len(), 200);
+}
+
+/// Regression: calls in Gemini's `parts` were left out of prompts, but never given up: nothing said why.
+#[test]
+fn unanswered_calls_of_qwen_are_given_up_like_those_of_others() {
+    let (_store, scope) = memory();
+    let line = |n: u32, kind: &str, message: Value| {
+        let parent = (n > 1).then(|| format!("q{}", n - 1));
+        let time = format!("2026-08-17T12:00:0{n}.000Z");
+        json!({"uuid": format!("q{n}"), "parentUuid": parent, "sessionId": "019f0000-0000-7000-8000-0000000000aa",
+            "timestamp": time, "type": kind, "cwd": "/p", "version": "0.9.0", "message": message})
+    };
+    let say = |role: &str, part: Value| json!({"role": role, "parts": [part]});
+    let call = |name: &str| json!({"functionCall": {"id": format!("call_{name}"), "name": name, "args": {}}});
+    let lines = [
+        line(1, "user", say("user", json!({"text": "Read the file please"}))),
+        line(2, "assistant", say("model", call("ls"))),
+        line(
+            3,
+            "tool_result",
+            say(
+                "user",
+                json!({"functionResponse": {"id": "call_ls", "name": "ls", "response": {"output": "a"}}}),
+            ),
+        ),
+        line(4, "assistant", say("model", call("read_file"))),
+        line(5, "user", say("user", json!({"text": "Never mind"}))),
+        line(6, "assistant", say("model", json!({"text": "Ok."}))),
+        line(7, "user", say("user", json!({"text": "Write it then"}))),
+        line(8, "assistant", say("model", call("write_file"))),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let id = import(&scope, &text).unwrap().conversation.id;
+    let events = scope.conversation(id).log().read(0, 100).unwrap();
+    let bodies: Vec<Value> = events
+        .iter()
+        .filter(|event| event.kind == "tool.abandoned")
+        .map(|event| serde_json::from_str(event.text().unwrap()).unwrap())
+        .collect();
+    let said: Vec<_> =
+        bodies.iter().map(|body| (body["tool_name"].as_str(), body["reason"].as_str())).collect();
+    assert_eq!(
+        said,
+        [
+            (Some("read_file"), Some("the session went on without a result")),
+            (Some("write_file"), Some("the session ends without a result")),
+        ]
+    );
+    let context = scope.conversation(id).contexts().build(&ContextOptions::new(10_000)).unwrap();
+    let prompt = json!(context.messages).to_string();
+    assert!(prompt.contains("No result: the call was abandoned"), "{prompt}");
+    assert_eq!(import(&scope, &text).unwrap().added, 0);
+    assert_eq!(scope.conversation(id).log().read(0, 100).unwrap().len(), events.len());
+}
+
 /// Regression: the turn was missing in history and prompts, and its call was said to be abandoned.
 #[test]
 fn a_result_with_a_lone_surrogate_answers_its_call_and_is_erased_with_its_original() {

@@ -192,6 +192,29 @@ fn begins_with_event(list: &str) -> bool {
     })
 }
 
+/// Names of the fields of an object of which only the beginning is known.
+fn names_in(text: &str) -> Vec<&str> {
+    let (mut names, mut depth, mut quoted, mut escaped) = (Vec::new(), 0, None, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match (quoted, byte) {
+            (Some(_), _) if escaped => escaped = false,
+            (Some(_), b'\\') => escaped = true,
+            (Some(from), b'"') => {
+                if depth == 1 && text[at + 1..].trim_start().starts_with(':') {
+                    names.push(&text[from..at]);
+                }
+                quoted = None;
+            }
+            (Some(_), _) => {}
+            (None, b'"') => quoted = Some(at + 1),
+            (None, b'{' | b'[') => depth += 1,
+            (None, b'}' | b']') => depth -= 1,
+            _ => {}
+        }
+    }
+    names
+}
+
 /// Error for a file of no known format: a description of it, and the known formats.
 pub fn unknown(head: &[u8]) -> Error {
     let text = String::from_utf8_lossy(head);
@@ -211,7 +234,11 @@ pub fn unknown(head: &[u8]) -> Error {
         _ if begins_with_object(text.trim_start_matches('[')) && text.starts_with('[') => {
             "a JSON list, and not of messages".to_string()
         }
-        _ if text.starts_with('{') => "the beginning of a JSON object".to_string(),
+        _ if text.starts_with('{') => {
+            let names: Vec<String> = names_in(text).into_iter().take(FIELDS_MAX).map(shown).collect();
+            let fields = if names.is_empty() { String::new() } else { format!(" with {}", names.join(", ")) };
+            format!("a JSON object, long or cut off,{fields}").trim_end_matches(',').to_string()
+        }
         _ if let Ok(value) = serde_json::from_str::<Value>(text) => match value {
             Value::Array(items) if items.is_empty() => "an empty JSON list",
             Value::Array(_) => "a JSON list, and not of messages",

@@ -52,7 +52,7 @@ impl<'a> Line<'a> {
 
     /// A time, in the forms that programs write.
     pub fn time(&self, name: &str) -> Option<Timestamp> {
-        self.text(name)?.parse().ok()
+        time_of(self.raw(name)?)
     }
 
     /// The elements of a field that is an array.
@@ -133,4 +133,21 @@ pub fn words(content: &str) -> String {
         false => Line::parse(block.get())?.text("text").map(Cow::into_owned),
     });
     texts.collect::<Vec<_>>().join("\n")
+}
+
+/// A time as JSON: a text with a zone or without one, which then is UTC, or a number of seconds, milliseconds, microseconds or
+/// nanoseconds since 1970.
+pub fn time_of(raw: &str) -> Option<Timestamp> {
+    if raw.starts_with('"') {
+        let text: String = serde_json::from_str(raw).ok()?;
+        let zoneless = || format!("{}Z", text.trim().replacen(' ', "T", 1)).parse().ok();
+        return text.parse().ok().or_else(zoneless);
+    }
+    // The year 2001 in seconds, and from there on a thousandfold each.
+    const SECONDS: std::ops::Range<f64> = 1e9..1e11;
+    let number: f64 = raw.parse().ok()?;
+    let per_second = [1.0, 1e3, 1e6, 1e9].into_iter().find(|unit| SECONDS.contains(&(number / unit)))?;
+    // Seconds have at most eleven digits, so that the product is exact enough.
+    let time = Timestamp((number / per_second * 1e6).round() as i64);
+    time.check().is_ok().then_some(time)
 }

@@ -1,10 +1,11 @@
 //! Sessions that `opencode export` writes: `{"info": {…}, "messages": [{"info": {…}, "parts": […]}]}`.
 //!
 //! One message of opencode holds all steps of an answer, with the result of each call in the call itself. Here a step
-//! is a turn, and the results of its calls are the next one. What is no text, thought or call stays in the metadata of
+//! is a turn, and the results of its calls are the next one. What the program adds to a prompt is a turn of its own, and a
+//! summary that it goes on from is a compaction. What is no text, thought or call stays in the metadata of
 //! the message's first turn.
 
-use super::line::{Line, made};
+use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::{
     Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth, prompt_title,
@@ -15,6 +16,9 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::Tokens;
 use std::borrow::Cow;
 
+/// The metadata of a turn that the program wrote in the name of the user.
+const SYNTHETIC: &str = "{\"synthetic\":true}";
+
 /// Reads one file.
 pub struct Opencode {
     threads: Vec<Thread>,
@@ -23,11 +27,15 @@ pub struct Opencode {
     info: String,
     titled: bool,
     kept: u64,
+    /// The first message that the next summary does not replace.
+    tail: Option<String>,
 }
 
 /// A turn of a message.
 #[derive(Default)]
 struct Step {
+    /// Whether the program wrote it in the name of the user.
+    synthetic: bool,
     blocks: Vec<String>,
     results: Vec<String>,
 }
@@ -35,7 +43,7 @@ struct Step {
 impl Opencode {
     /// For a file with this name.
     pub fn new(fallback: Option<String>) -> Opencode {
-        Opencode { threads: Vec::new(), fallback, info: "{}".to_string(), titled: false, kept: 0 }
+        Opencode { threads: Vec::new(), fallback, info: "{}".to_string(), titled: false, kept: 0, tail: None }
     }
 
     fn begin(&mut self, message: &Line<'_>) {
@@ -72,7 +80,7 @@ impl Opencode {
         let found = given.as_deref().and_then(title).or_else(|| {
             let message = Line::parse(message)?;
             let said = message.text("role").as_deref() == Some("user");
-            said.then(|| prompt_title(&super::line::words(message.raw("content")?))).flatten()
+            said.then(|| prompt_title(&words(message.raw("content")?))).flatten()
         });
         self.titled = found.is_some();
         found
@@ -100,15 +108,25 @@ impl Mapper for Opencode {
         else {
             return self.keep(number, "message", made(text.to_string()), None, out);
         };
-        let (steps, rest) = steps(&parts.iter().map(|part| part.get()).collect::<Vec<_>>());
+        let mut lines = parts.iter().filter_map(|part| Line::parse(part.get()));
+        if let Some(part) = lines.find(|part| part.text("type").as_deref() == Some("compaction")) {
+            self.tail = part.text("tail_start_id").map(Cow::into_owned);
+        }
+        let raws: Vec<&str> = parts.iter().map(|part| part.get()).collect();
+        let (steps, rest) = steps(&raws, role == "user");
         let at = info.object("time").and_then(|time| time.number("created")).and_then(at);
         let id = info.text("id").unwrap_or_default();
         let mut turns: Vec<ParsedTurn> = Vec::new();
+        let is_first_synthetic = steps.first().is_some_and(|step| step.synthetic);
         for step in steps {
             if !step.blocks.is_empty() {
                 let message =
                     format!("{{\"role\":{},\"content\":[{}]}}", quote(&role), step.blocks.join(","));
-                turns.push(ParsedTurn { message, ..ParsedTurn::default() });
+                let mut turn = ParsedTurn { message, ..ParsedTurn::default() };
+                if step.synthetic {
+                    turn.metadata.insert("opencode".to_string(), made(SYNTHETIC.to_string()));
+                }
+                turns.push(turn);
             }
             if !step.results.is_empty() {
                 let message = format!("{{\"role\":\"tool\",\"content\":[{}]}}", step.results.join(","));
@@ -118,6 +136,14 @@ impl Mapper for Opencode {
         if turns.is_empty() {
             return self.keep(number, "message", made(text.to_string()), None, out);
         }
+        // What the program asked its model to sum up, to go on from there.
+        let mut summary = match turns.as_slice() {
+            [only] if info.is("summary") && role == "assistant" => {
+                let said = Line::parse(&only.message).and_then(|said| Some(words(said.raw("content")?)));
+                said.filter(|summary| !summary.trim().is_empty())
+            }
+            _ => None,
+        };
         let model =
             info.text("modelID").or_else(|| info.object("model").and_then(|model| model.text("modelID")));
         let answers = |turn: &&mut ParsedTurn| turn.message.starts_with("{\"role\":\"assistant\"");
@@ -127,8 +153,9 @@ impl Mapper for Opencode {
         if let Some(turn) = turns.iter_mut().rfind(answers) {
             turn.tokens = info.object("tokens").map(|tokens| tokens_of(&tokens));
         }
+        let mark = if is_first_synthetic { ",\"synthetic\":true" } else { "" };
         let kept =
-            format!("{{\"info\":{},\"parts\":[{}]}}", line.raw("info").unwrap_or("{}"), rest.join(","));
+            format!("{{\"info\":{},\"parts\":[{}]{mark}}}", line.raw("info").unwrap_or("{}"), rest.join(","));
         turns[0].metadata.insert("opencode".to_string(), made(kept));
         for (index, turn) in turns.into_iter().enumerate() {
             let name = match id.is_empty() {
@@ -137,8 +164,19 @@ impl Mapper for Opencode {
             };
             // A message that was exported before it was whole has a newer version later.
             let key = nth(name, name_of(&[&turn.message]));
-            let title = self.title(&turn.message);
-            let step = EntryContent::Turn(Box::new(turn));
+            let is_synthetic =
+                if index == 0 { is_first_synthetic } else { turn.metadata.contains_key("opencode") };
+            let title = if is_synthetic { None } else { self.title(&turn.message) };
+            let step = match summary.take_if(|_| index == 0) {
+                Some(summary) => EntryContent::Compaction {
+                    what: "summary".into(),
+                    summary,
+                    tokens_before: None,
+                    kept: self.tail.take().map(|id| name_of(&["id", &id, "0"])),
+                    body: made(text.to_string()),
+                },
+                None => EntryContent::Turn(Box::new(turn)),
+            };
             out.push(Entry { thread: 0, line: number, name, key, at, title, step });
         }
     }
@@ -154,8 +192,9 @@ impl Mapper for Opencode {
     fn settle(&mut self, _out: &mut Vec<Entry>) {}
 }
 
-/// The steps of a message, and its parts that are in none of them. A step ends where something follows its calls.
-fn steps<'a>(parts: &[&'a str]) -> (Vec<Step>, Vec<&'a str>) {
+/// The steps of a message, and its parts that are in none of them. A step ends where something follows its calls, and
+/// where the words of the user and of the program meet.
+fn steps<'a>(parts: &[&'a str], of_user: bool) -> (Vec<Step>, Vec<&'a str>) {
     let (mut steps, mut step, mut rest) = (Vec::new(), Step::default(), Vec::new());
     let mut called = false;
     for raw in parts {
@@ -175,10 +214,12 @@ fn steps<'a>(parts: &[&'a str]) -> (Vec<Step>, Vec<&'a str>) {
                 continue;
             }
         };
-        if called && result.is_none() {
+        let synthetic = of_user && part.is("synthetic");
+        if called && result.is_none() || !step.blocks.is_empty() && step.synthetic != synthetic {
             steps.push(std::mem::take(&mut step));
             called = false;
         }
+        step.synthetic = synthetic;
         called |= result.is_some();
         step.blocks.push(block);
         step.results.extend(result.flatten());

@@ -7,7 +7,7 @@ use super::elements::{Elements, Fragment};
 use super::expand::Expanded;
 use super::gemini::Gemini;
 use super::kimi_code::KimiCode;
-use super::line::made;
+use super::line::{self, made};
 use super::lines::{LineRead, Lines};
 use super::linked::Linked;
 use super::messages::Messages;
@@ -76,8 +76,11 @@ pub fn first_time(source: impl BufRead) -> Option<Timestamp> {
         keys.iter().flat_map(|key| text.match_indices(key).map(|(at, key)| at + key.len())).collect();
     places.sort_unstable();
     places.into_iter().find_map(|at| {
-        let value = text[at..].trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
-        value.split('"').next()?.parse().ok()
+        let value = text[at..].trim_start().strip_prefix(':')?.trim_start();
+        match value.strip_prefix('"') {
+            Some(text) => line::time_of(&format!("\"{}\"", text.split('"').next()?)),
+            None => line::time_of(value.split([',', '}', ']', '\r', '\n']).next()?.trim()),
+        }
     })
 }
 
@@ -268,8 +271,22 @@ impl<R: BufRead> Reader<R> {
                 }
                 error.text().to_string()
             }
-            Err(_) if last => return false,
-            Err(error) => format!("not UTF-8 at its byte {}", error.valid_up_to()),
+            Err(error) => {
+                let reason = format!("not UTF-8 at its byte {}", error.valid_up_to());
+                let lossy = String::from_utf8_lossy(bytes);
+                let replaced = json::replace_lone_surrogates(&lossy);
+                if let Some(values) = self.values(&replaced) {
+                    values.iter().for_each(|value| self.mapper.take(number, value, out));
+                    let base64 = Some(BASE64.encode(bytes));
+                    let body = kept(&Unreadable { text: &lossy, base64, reason: &reason });
+                    self.mapper.keep(number, "unreadable", body, values.first().copied(), out);
+                    return true;
+                }
+                if last {
+                    return false;
+                }
+                reason
+            }
         };
         let lossy = String::from_utf8_lossy(bytes);
         // A line that was cut off when the program died, with another one written after it.

@@ -180,7 +180,7 @@ impl<'m> Shower<'m> {
                 self.called.insert(id.to_string(), call.name.to_string());
             }
         }
-        let mut parts: Vec<Part> = Vec::new();
+        let (mut parts, mut texts): (Vec<Part>, _) = (Vec::new(), speech::Texts::default());
         for piece in &item.pieces {
             let part = match &piece.kind {
                 Kind::ToolResult { answer, content, failed, .. } => {
@@ -206,11 +206,17 @@ impl<'m> Shower<'m> {
                     (None, _) => continue,
                 },
             };
-            let split = if role == Role::User { split(part) } else { vec![part] };
+            let split = if role == Role::User { split(part, &mut texts) } else { vec![part] };
             for part in split {
                 // Text blocks follow each other without a space between them, so they are joined.
                 match (parts.last_mut(), part) {
                     (Some(Part::Words(before)), Part::Words(words)) => before.push_str(&words),
+                    (Some(Part::Notice { kind, text }), Part::Notice { kind: next, text: more })
+                        if *kind == next =>
+                    {
+                        text.push('\n');
+                        text.push_str(&more);
+                    }
                     (_, part) => parts.push(part),
                 }
             }
@@ -251,9 +257,9 @@ fn noticed(kind: &'static str, part: Part) -> Part {
 }
 
 /// A part of a person's turn, split into what a program wrote and the person's words.
-fn split(part: Part) -> Vec<Part> {
+fn split(part: Part, texts: &mut speech::Texts) -> Vec<Part> {
     let Part::Words(text) = &part else { return vec![part] };
-    let stretches = speech::stretches(text);
+    let stretches = texts.stretches(text);
     if let [words] = stretches[..]
         && words.notice.is_none()
         && words.text == text.trim()

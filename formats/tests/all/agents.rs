@@ -133,7 +133,9 @@ fn a_file_of_no_known_format_is_described_in_one_short_line() {
         ("[{\"a\":1}]", "a JSON list, and not of messages;"),
         ("[2026-01-01] INFO", "text that is not JSON, beginning with \"[2026-01-01] INFO\";"),
         ("PK\u{3}\u{4}\0\0", "binary data;"),
-        ("{\"a\":{", "the beginning of a JSON object;"),
+        ("{\"a\":{", "a JSON object, long or cut off, with \"a\";"),
+        ("{\"a\":{\"b\":\"c\\\": {\"},\"d\":[", "long or cut off, with \"a\", \"d\";"),
+        ("{", "a JSON object, long or cut off;"),
         (&long, "a JSON object with"),
     ] {
         let error = everturn_formats::agents::unknown(head.as_bytes());
@@ -854,6 +856,73 @@ fn a_lone_surrogate_is_a_replacement_character_and_the_line_is_kept_as_it_was() 
     assert!(read.threads[kept.thread].1.agent.is_some());
 }
 
+/// Regression: a byte that is no UTF-8 made a message an event called "no role".
+#[test]
+fn a_message_with_a_byte_that_is_no_text_is_a_turn_and_its_original_is_kept() {
+    let messages_of = |between: &str, end: &str| -> Vec<u8> {
+        let each =
+            ["hi", "h\u{1}llo", "more"].map(|text| json!({"role": "user", "content": text}).to_string());
+        let text = each.join(between).replace("\\u0001", "\u{1}") + end;
+        text.bytes().map(|byte| if byte == 1 { 0xe9 } else { byte }).collect()
+    };
+    let list = [b"[".to_vec(), messages_of(",", "]")].concat();
+    let lines = messages_of("\n", "\n");
+    for file in [list, lines] {
+        let read = read(&file).unwrap();
+        let said: Vec<Value> = messages(&read).iter().map(|message| message["content"].clone()).collect();
+        assert_eq!(said, ["hi", "h\u{fffd}llo", "more"]);
+        let bodies = read.entries.iter().filter_map(|entry| match &entry.step {
+            EntryContent::Event { body, .. } => serde_json::from_str::<Value>(body.get()).ok(),
+            _ => None,
+        });
+        assert!(bodies.into_iter().any(|body| body["base64"].is_string()));
+    }
+}
+
+/// Regression: such messages had the time of the import.
+#[test]
+fn times_are_read_as_numbers_and_without_a_zone() {
+    for time in [
+        "1767261600",
+        "1767261600.0",
+        "1767261600000",
+        "1767261600000000",
+        "\"2026-01-01T10:00:00\"",
+        "\"2026-01-01 10:00:00\"",
+    ] {
+        let file = format!(
+            "[{{\"role\":\"user\",\"content\":\"hi\",\"timestamp\":{time}}},{{\"role\":\"assistant\",\"content\":\"ho\"}}]"
+        );
+        let read = read(file.as_bytes()).unwrap();
+        let expected: everturn_core::time::Timestamp = "2026-01-01T10:00:00Z".parse().unwrap();
+        assert_eq!(read.entries[0].at, Some(expected), "{time}");
+        assert_eq!(agents::first_time(file.as_bytes()), Some(expected), "{time}");
+    }
+    for time in ["5", "-1767261600", "\"soon\"", "1e300"] {
+        let file = format!(
+            "[{{\"role\":\"user\",\"content\":\"hi\",\"timestamp\":{time}}},{{\"role\":\"assistant\",\"content\":\"ho\"}}]"
+        );
+        assert_eq!(read(file.as_bytes()).unwrap().entries[0].at, None, "{time}");
+    }
+}
+
+/// Regression: a session of pi that begins with a command was called "/mode".
+#[test]
+fn a_command_alone_is_no_title() {
+    for (first, title) in
+        [("/mode", "fix it"), ("/review the login", "/review the login"), ("/etc/hosts", "/etc/hosts")]
+    {
+        let file = lines(&[
+            json!({"type":"session","version":3,"id":"s","timestamp":"2026-01-01T10:00:00Z","cwd":"/"}),
+            json!({"type":"message","id":"1","parentId":null,"timestamp":"2026-01-01T10:00:01Z","message":{"role":"user","content":[{"type":"text","text":first}]}}),
+            json!({"type":"message","id":"2","parentId":"1","timestamp":"2026-01-01T10:00:02Z","message":{"role":"user","content":[{"type":"text","text":"fix it"}]}}),
+        ]);
+        let read = read(file.as_bytes()).unwrap();
+        let found = read.entries.iter().find_map(|entry| entry.title.clone());
+        assert_eq!((read.format.name(), found.as_deref()), ("pi", Some(title)));
+    }
+}
+
 #[test]
 fn lines_that_cannot_be_read_are_kept_and_a_line_that_was_cut_waits() {
     let good =
@@ -1198,6 +1267,46 @@ fn cursor_transcripts_are_read_with_their_calls() {
     let agent = read_at(&format!("{folder}/subagents/s-1.jsonl"), &lines(&file));
     let origin = &agent.threads[0].1;
     assert_eq!((origin.agent.as_deref(), origin.parent), (Some("s-1"), Some(read.threads[0].0)));
+}
+
+/// Regression: what opencode adds to a prompt was the person's words, and its summary an answer like others.
+#[test]
+fn what_opencode_adds_is_not_said_by_the_user_and_its_summary_is_a_compaction() {
+    let text = |id: &str, text: &str| json!({"id": id, "type": "text", "text": text});
+    let synthetic = |id: &str, text: &str| json!({"id": id, "type": "text", "synthetic": true, "text": text});
+    let info = |id: &str, role: &str| json!({"id": id, "sessionID": "ses_1", "role": role, "time": {"created": 1767261600000u64}});
+    let mut summary = info("m4", "assistant");
+    summary["summary"] = true.into();
+    let file = json!({"info": {"id": "ses_1", "title": "New session - x"}, "messages": [
+        {"info": info("m1", "user"), "parts": [text("p1", "Explain @a.ts"), synthetic("p2", "Called the Read tool"), synthetic("p3", "okapi")]},
+        {"info": info("m2", "assistant"), "parts": [text("p4", "It is a constant.")]},
+        {"info": info("m3", "user"), "parts": [{"id": "p5", "type": "compaction", "auto": true, "tail_start_id": "m2"}]},
+        {"info": summary, "parts": [text("p6", "We looked at a.ts.")]},
+        {"info": info("m5", "user"), "parts": [synthetic("p7", "Continue if you have next steps")]},
+    ]});
+    let read = read(file.to_string().as_bytes()).unwrap();
+    let said: Vec<(&str, Option<bool>)> = turns(&read)
+        .iter()
+        .map(|turn| {
+            let message: Value = serde_json::from_str(&turn.message).unwrap();
+            let first = ["Explain", "Called", "It is", "Continue"]
+                .into_iter()
+                .find(|word| message["content"][0]["text"].as_str().unwrap().starts_with(word));
+            let mark = turn
+                .metadata
+                .get("opencode")
+                .and_then(|kept| serde_json::from_str::<Value>(kept.get()).unwrap()["synthetic"].as_bool());
+            (first.unwrap(), mark)
+        })
+        .collect();
+    assert_eq!(said, [("Explain", None), ("Called", Some(true)), ("It is", None), ("Continue", Some(true))]);
+    let second =
+        read.entries.iter().filter(|entry| matches!(entry.step, EntryContent::Turn(_))).nth(2).unwrap().name;
+    let compaction = read.entries.iter().find_map(|entry| match &entry.step {
+        EntryContent::Compaction { summary, kept, .. } => Some((summary.as_str(), *kept)),
+        _ => None,
+    });
+    assert_eq!(compaction, Some(("We looked at a.ts.", Some(second))));
 }
 
 #[test]

@@ -97,6 +97,7 @@ fn rewrite(text: &str, value: &Value, edit: &mut Edit) -> Result<Written, serde_
         let value = field(value, &key).unwrap_or(&Value::Null);
         let is_touched = |place: &BlockPath| match place {
             BlockPath::Block(_) => key == "content",
+            BlockPath::Part(_) => key == "parts",
             BlockPath::ToolCall(_) => key == "tool_calls",
             BlockPath::ToolResult(_) => key == "tool_results",
             BlockPath::Message => false,

@@ -38,6 +38,7 @@ impl Edit {
         }
         match place {
             BlockPath::Block(_) => BlockPath::Block(n),
+            BlockPath::Part(_) => BlockPath::Part(n),
             BlockPath::ToolCall(_) => BlockPath::ToolCall(n),
             _ => BlockPath::ToolResult(n),
         }
@@ -137,17 +138,20 @@ fn is_nothing_left(message: &Value, gone: &HashSet<BlockPath>) -> bool {
         let items = field(message, key).and_then(Value::as_array).map_or(0, Vec::len);
         (0..items).all(|n| gone.contains(&place(n)))
     };
-    let empty_content = match field(message, "content") {
-        Some(Value::String(text)) => text.trim().is_empty(),
-        Some(Value::Array(blocks)) => blocks.iter().enumerate().all(|(n, block)| {
-            gone.contains(&BlockPath::Block(n))
-                || match message::block(block) {
-                    Part::Text(text) => text.trim().is_empty(),
-                    Part::Thinking { .. } => true,
-                    _ => false,
-                }
-        }),
-        other => other.is_none_or(Value::is_null),
+    let says_nothing = |part: Part<'_>| match part {
+        Part::Text(text) => text.trim().is_empty(),
+        Part::Thinking { .. } => true,
+        _ => false,
+    };
+    let is_empty = |blocks: &[Value], place: fn(usize) -> BlockPath, read: fn(&Value) -> Part<'_>| {
+        let mut blocks = blocks.iter().enumerate();
+        blocks.all(|(n, block)| gone.contains(&place(n)) || says_nothing(read(block)))
+    };
+    let empty_content = match (field(message, "content"), field(message, "parts")) {
+        (Some(Value::String(text)), _) => text.trim().is_empty(),
+        (Some(Value::Array(blocks)), _) => is_empty(blocks, BlockPath::Block, message::block),
+        (None, Some(Value::Array(parts))) => is_empty(parts, BlockPath::Part, message::gemini_part),
+        (content, _) => content.is_none_or(Value::is_null),
     };
     let has = |key: &str| field(message, key).is_some_and(|value| !value.is_null() && value != "");
     gone.contains(&BlockPath::Message)

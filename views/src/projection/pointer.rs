@@ -242,6 +242,7 @@ impl Pointer {
         let element = match self.place {
             BlockPath::Message => message,
             BlockPath::Block(n) => at("content", n)?,
+            BlockPath::Part(n) => at("parts", n)?,
             BlockPath::ToolCall(n) => at("tool_calls", n)?,
             BlockPath::ToolResult(n) => at("tool_results", n)?,
             BlockPath::FunctionCall => get(message, "function_call")?,

@@ -72,7 +72,7 @@ pub fn raw_text_of(message: &Value) -> String {
 }
 
 fn read(message: &Value, decoded: bool, with_hosted: bool, whose: Whose) -> String {
-    let mut out = String::new();
+    let (mut out, mut texts) = (String::new(), speech::Texts::default());
     let blocks = message["content"].as_array();
     for (at, part) in message::parts(message).into_iter().enumerate() {
         if with_hosted && whose != Whose::Others {
@@ -81,7 +81,7 @@ fn read(message: &Value, decoded: bool, with_hosted: bool, whose: Whose) -> Stri
         }
         match part {
             Part::Text(text) if whose != Whose::All => {
-                for stretch in speech::stretches(text) {
+                for stretch in texts.stretches(text) {
                     if stretch.notice.is_some() == (whose == Whose::Others) {
                         push(&mut out, stretch.text);
                     }

@@ -236,6 +236,7 @@ pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Sourc
     if is_private(message) {
         return out;
     }
+    let mut texts = speech::Texts::default();
     let blocks = match message.get("content") {
         Some(Value::Array(blocks)) if message.get("role").is_some() => &blocks[..],
         _ => &[],
@@ -246,7 +247,7 @@ pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Sourc
         }
         match part {
             Part::Text(text) => match role {
-                Role::User => match speech::words(text) {
+                Role::User => match texts.words(text) {
                     Ok(Cow::Borrowed(words)) => push(Source::User, words, &mut out),
                     Ok(Cow::Owned(words)) => push_owned(Source::User, &words, &mut out),
                     Err(_) => push(Source::Output, text, &mut out),
