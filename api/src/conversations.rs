@@ -424,6 +424,8 @@ pub struct ForkConversation {
     pub conversation: ConversationName,
     /// `seq` of the last shared event; by default the newest.
     pub at_seq: Option<u64>,
+    /// Title of the fork; by default that of the conversation, with the place of the fork.
+    pub title: Option<String>,
     /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
     /// restart.
     pub idempotency_key: Option<String>,
@@ -444,7 +446,8 @@ impl Operation for ForkConversation {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        let options = ForkOptions { at_seq: self.at_seq, idempotency_key: self.idempotency_key };
+        let options =
+            ForkOptions { at_seq: self.at_seq, title: self.title, idempotency_key: self.idempotency_key };
         with_preview(&asker.tenant, asker.conversation(&self.conversation)?.fork(options).wait()?.get()?)
     }
 

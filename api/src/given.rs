@@ -174,8 +174,12 @@ fn explain(path: &str, error: &str) -> String {
         return subject(path, &format!("must be {}, not {}", wanted_words(&wanted), came_words(&came)));
     }
     if let Some((came, wanted)) = rest("invalid value: ").and_then(expected) {
-        let came = came.split_once(' ').map_or(came.as_str(), |(_, value)| value);
-        return subject(path, &format!("must be {}, not {}", wanted_words(&wanted), clip(came)));
+        let came = came.split_once(' ').map_or(came.as_str(), |(_, value)| value).trim_matches('`');
+        let wanted = match wanted.starts_with('u') && came.starts_with('-') {
+            true => UNSIGNED,
+            false => wanted_words(&wanted),
+        };
+        return subject(path, &format!("must be {wanted}, not {}", clip(came)));
     }
     if text.starts_with("data did not match any variant") {
         return subject(path, "has none of the shapes that it can have");
@@ -432,6 +436,9 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Limited<V> {
     }
 }
 
+/// A number that cannot be negative, in words.
+const UNSIGNED: &str = "a whole number, 0 or more";
+
 /// A value written as text: parsed as the type that is wanted.
 struct Text<'a, E> {
     values: Vec<&'a str>,
@@ -448,7 +455,7 @@ impl<'a, E: serde::de::Error> Text<'a, E> {
 }
 
 macro_rules! parsed {
-    ($($method:ident $visit:ident $what:literal),+ $(,)?) => {$(
+    ($($method:ident $visit:ident $what:expr),+ $(,)?) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
             let text = self.one()?;
             match text.parse() {
@@ -468,9 +475,9 @@ impl<'de, E: serde::de::Error> Deserializer<'de> for Text<'_, E> {
 
     parsed!(
         deserialize_bool visit_bool "true or false",
-        deserialize_u8 visit_u8 "a number",
-        deserialize_u16 visit_u16 "a number",
-        deserialize_u32 visit_u32 "a number",
+        deserialize_u8 visit_u8 UNSIGNED,
+        deserialize_u16 visit_u16 UNSIGNED,
+        deserialize_u32 visit_u32 UNSIGNED,
         deserialize_i8 visit_i8 "a number",
         deserialize_i16 visit_i16 "a number",
         deserialize_i32 visit_i32 "a number",
@@ -483,7 +490,7 @@ impl<'de, E: serde::de::Error> Deserializer<'de> for Text<'_, E> {
         let text = self.one()?;
         match text.parse() {
             Ok(number) => visitor.visit_u64(check_number(number)?),
-            Err(_) => Err(E::invalid_value(Unexpected::Str(text), &"a number")),
+            Err(_) => Err(E::invalid_value(Unexpected::Str(text), &UNSIGNED)),
         }
     }
 
@@ -662,7 +669,21 @@ mod tests {
         };
         let here = [("place", "here")];
         let table = [
-            (wrong(&here, &[("limit", "x")], ""), Part::Query, "`limit` must be a number, not \"x\""),
+            (
+                wrong(&here, &[("limit", "x")], ""),
+                Part::Query,
+                "`limit` must be a whole number, 0 or more, not \"x\"",
+            ),
+            (
+                wrong(&here, &[("limit", "-1")], ""),
+                Part::Query,
+                "`limit` must be a whole number, 0 or more, not \"-1\"",
+            ),
+            (
+                wrong(&here, &[], r#"{"limit": -1}"#),
+                Part::Body,
+                "`limit` must be a whole number, 0 or more, not -1",
+            ),
             (wrong(&here, &[("limit", "9223372036854775808")], ""), Part::Query, "the largest number is"),
             (wrong(&here, &[], r#"{"limit": 9223372036854775808}"#), Part::Body, "the largest number is"),
             (wrong(&here, &[("limit", "1"), ("limit", "2")], ""), Part::Query, "`limit` is given twice"),

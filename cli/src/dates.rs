@@ -11,7 +11,7 @@ pub fn parse(text: &str) -> Result<Timestamp, Error> {
     read(text.trim(), &now()).ok_or_else(|| {
         let shown = everturn_core::id::clip(text);
         let text = format!(
-            "{shown:?} is not a date; write 2026-01-31, '2026-01-31 14:30', 14:30, today, yesterday, 7d, '2 weeks ago' or 2026-01-31T14:30:00Z"
+            "{shown:?} is not a date; write 2026-01-31, '2026-01-31 14:30', 14:30, today, yesterday, 7d, '2 weeks ago', 'last week' or 2026-01-31T14:30:00Z"
         );
         Error::invalid("time.malformed", text)
     })
@@ -71,6 +71,14 @@ fn read(text: &str, now: &Zoned) -> Option<Timestamp> {
         "now" => return micros(now),
         "today" => today.to_datetime(Time::midnight()),
         "yesterday" => today.yesterday().ok()?.to_datetime(Time::midnight()),
+        "this week" => {
+            let days = i64::from(today.weekday().to_monday_zero_offset());
+            today.checked_sub(Span::new().days(days)).ok()?.to_datetime(Time::midnight())
+        }
+        "this month" => today.first_of_month().to_datetime(Time::midnight()),
+        "last week" => today.checked_sub(Span::new().weeks(1)).ok()?.to_datetime(Time::midnight()),
+        "last month" => today.checked_sub(Span::new().months(1)).ok()?.to_datetime(Time::midnight()),
+        "last year" => today.checked_sub(Span::new().years(1)).ok()?.to_datetime(Time::midnight()),
         // A day without a time is its beginning, as is a month.
         word => match (word.parse::<DateTime>(), format!("{word}-01").parse::<DateTime>(), clock(word)) {
             (Ok(at), _, _) | (_, Ok(at), _) => at,
@@ -156,6 +164,11 @@ mod tests {
             ("90m", "2026-11-17T13:30:30+01:00"),
             ("2 weeks ago", "2026-11-03T15:00:30+01:00"),
             ("3 months", "2026-08-17T15:00:30+02:00"),
+            ("last week", "2026-11-10T00:00:00+01:00"),
+            ("this week", "2026-11-16T00:00:00+01:00"),
+            ("last month", "2026-10-17T00:00:00+02:00"),
+            ("this month", "2026-11-01T00:00:00+01:00"),
+            ("last year", "2025-11-17T00:00:00+01:00"),
             ("1y", "2025-11-17T15:00:30+01:00"),
         ] {
             let meant: Timestamp = meant.parse().unwrap();

@@ -6,6 +6,7 @@ use crate::lanes::{self, SMALL_BYTES};
 use crate::problem::Problem;
 use axum::body::{BodyDataStream, Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::HeaderMap;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
@@ -18,19 +19,22 @@ use std::time::Duration;
 
 /// The text of a JSON body.
 pub async fn text(request: Request, app: &App) -> Result<String, Problem> {
-    let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default().to_string());
+    let is_other = request.headers().contains_key(CONTENT_TYPE) && !is_json(request.headers());
     let text = body(request, &app.config, app.config.body_bytes_max).await?;
-    if let Some(kind) = kind.filter(|_| !text.is_empty()) {
-        let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        if essence != "application/json" && !essence.ends_with("+json") {
-            return Err(Problem::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "body.not_json",
-                "the body must be JSON; send it with Content-Type: application/json",
-            ));
-        }
-    }
-    Ok(text)
+    if is_other && !text.is_empty() { Err(not_json()) } else { Ok(text) }
+}
+
+/// Whether a request says that its body is JSON.
+pub fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence == "application/json" || essence.ends_with("+json")
+}
+
+/// The answer to a body that is said to be something else.
+pub fn not_json() -> Problem {
+    let text = "the body must be JSON; send it with Content-Type: application/json";
+    Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "body.not_json", text)
 }
 
 /// A JSON body. Its text is validated like everything that is stored, so [`Raw`] fields keep their bytes.

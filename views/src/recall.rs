@@ -39,7 +39,7 @@ use std::sync::Arc;
 pub const TERMS_VERSION: u32 = 7;
 
 /// Two texts with a lower cosine are unrelated, whatever the model.
-pub const UNRELATED_BELOW: f64 = 0.2;
+pub const UNRELATED_BELOW: f64 = 0.25;
 
 /// Kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]

@@ -131,12 +131,13 @@ pub fn run(args: &Args, verb: &Export) -> Result<(), Failure> {
     }
 }
 
-/// Writes every conversation of the tenant. Files that are there already are left, unless they are to be replaced.
+/// Writes every conversation of the tenant. Files that are there already are left, unless they are to be replaced. One that
+/// cannot be written is named, and does not stop the others.
 fn all(store: &Client, verb: &Export, format: Format, folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)
         .map_err(|e| Error::invalid("file.cannot_write", format!("cannot make {}: {e}", folder.display())))?;
     let bar = output::progress(0, "conversations");
-    let (mut written, mut left, mut after) = (0, 0, None);
+    let (mut written, mut left, mut failed, mut after) = (0, 0, 0, None);
     loop {
         let query =
             ListConversations { after, limit: Some(PAGE_ENTRIES_MAX), ..ListConversations::default() };
@@ -153,6 +154,10 @@ fn all(store: &Client, verb: &Export, format: Format, folder: &Path) -> Result<(
                 Ok(()) => written += 1,
                 // Deleted meanwhile.
                 Err(Failure::Error(Error::NotFound(_))) => {}
+                Err(Failure::Error(error)) => {
+                    failed += 1;
+                    bar.suspend(|| eprintln!("failed  {}: {error}", conversation.id));
+                }
                 Err(failure) => return Err(failure),
             }
         }
@@ -166,8 +171,12 @@ fn all(store: &Client, verb: &Export, format: Format, folder: &Path) -> Result<(
         0 => String::new(),
         left => format!("; {} there already, --force replaces them", show::count(left, "file")),
     };
-    eprintln!("wrote {} to {}{kept}", show::count(written, "file"), folder.display());
-    Ok(())
+    let lost = match failed {
+        0 => String::new(),
+        failed => format!("; {} failed", show::count(failed, "conversation")),
+    };
+    eprintln!("wrote {} to {}{kept}{lost}", show::count(written, "file"), folder.display());
+    if failed == 0 { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// `2026-11-15_fix-the-build_conv_….html`: sorted by day, and unique.

@@ -15,13 +15,20 @@ pub struct Fork {
     /// seq of the last shared event; by default the newest
     #[arg(long, value_name = "SEQ")]
     at: Option<u64>,
+    /// Title of the fork; by default that of the conversation, with the place of the fork
+    #[arg(long)]
+    title: Option<String>,
 }
 
 pub fn run(args: &Args, verb: &Fork) -> Result<(), Failure> {
     let store = open::writing(args)?;
     let id = store.resolve(&verb.conversation)?;
-    let fork =
-        store.call(ForkConversation { conversation: id.into(), at_seq: verb.at, idempotency_key: None })?;
+    let fork = store.call(ForkConversation {
+        conversation: id.into(),
+        at_seq: verb.at,
+        title: verb.title.clone(),
+        idempotency_key: None,
+    })?;
     if args.json {
         return output::json(&fork);
     }

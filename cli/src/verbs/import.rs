@@ -89,7 +89,13 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         let paths: Vec<PathBuf> = files.into_iter().map(|file| file.path).collect();
         let report = one(&store, &paths, false, &bar);
         if !args.json && (each || !report.is_clean() || report.late() > 0) {
-            bar.suspend(|| output::text(report.text()))?;
+            bar.suspend(|| match report.error {
+                Some(_) => {
+                    anstream::eprintln!("{}", report.text());
+                    Ok(())
+                }
+                None => output::text(report.text()),
+            })?;
         }
         reports.push(report);
     }
@@ -143,7 +149,7 @@ fn total(reports: &[Report], (files, unknown): (usize, usize), each: bool) -> St
     if !said.is_empty() {
         out += &format!(" ({})", said.join(", "));
     }
-    if !each {
+    if !each && files > 1 {
         out += &format!("\n{DIM}-v shows a line for each file{DIM:#}");
     }
     out

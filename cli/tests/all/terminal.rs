@@ -150,6 +150,8 @@ fn a_conversation_is_described_and_renamed() {
     shell.ok(&["rename", &id, &"Login ".repeat(20)]);
     shell.ok(&["fork", &id, "--at", "2"]);
     assert!(shell.ok(&["list"]).contains(" Login… (fork at #2)\n"), "{}", shell.ok(&["list"]));
+    let fork = shell.json(&["fork", &id, "--at", "2", "--title", "Another way", "--json"]);
+    assert_eq!(fork["title"], "Another way");
 }
 
 #[test]

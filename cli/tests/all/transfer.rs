@@ -193,6 +193,24 @@ fn a_lost_write_ahead_log_is_said_by_every_command() {
     shell.ok(&["append", &id, "again"]);
 }
 
+/// Regression: the first conversation that could not be exported ended it, and was not named.
+#[test]
+fn an_export_of_all_goes_on_after_one_that_fails() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "hello there"]);
+    for words in ["one", "two"] {
+        let other = shell.json(&["new", "--json"])["id"].as_str().unwrap().to_string();
+        shell.ok(&["append", &other, words]);
+    }
+    damage(&shell, b"hello there");
+    let said = shell.run(&["export", "--all", "out"]);
+    assert_eq!((said.out.as_str(), said.code), ("", 1));
+    assert!(said.err.contains(&format!("failed  {id}: ")), "{}", said.err);
+    assert!(said.err.ends_with("wrote 2 files to out; 1 conversation failed\n"), "{}", said.err);
+    assert_eq!(std::fs::read_dir(shell.path("out")).unwrap().count(), 2);
+}
+
 #[test]
 fn a_damaged_turn_is_an_error_and_leaves_no_file_that_looks_whole() {
     let shell = Shell::new();

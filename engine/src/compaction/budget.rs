@@ -266,9 +266,18 @@ impl ConversationHandle {
         }
         let fallen = self.shared().journal.index.fallen_after(&self.tenant.key(conversation.id), start)?;
         let usage = write::usage(conversation, fallen);
-        let fold = handle.fold_now(conversation)?;
-        let events = usage.events + in_force(&fold, start).range(..=start).count() as u64;
-        Ok(shown(policy, Usage { events: events + waiting_before(&fold, start), ..usage }))
+        let earlier = match start {
+            0 => 0,
+            // Damage is told where turns are read; the rest of the log can still be read and written.
+            _ => match handle.fold_now(conversation) {
+                Err(Error::Corrupt(_)) => 0,
+                fold => {
+                    let fold = fold?;
+                    in_force(&fold, start).range(..=start).count() as u64 + waiting_before(&fold, start)
+                }
+            },
+        };
+        Ok(shown(policy, Usage { events: usage.events + earlier, ..usage }))
     }
 
     fn view_usage(&self, conversation: &Conversation) -> Result<Usage, Error> {

@@ -53,13 +53,15 @@ impl From<Lifecycle> for Change {
 pub struct ForkOptions {
     /// Last `seq` of the shared history; the newest event by default.
     pub at_seq: Option<u64>,
+    /// Title; by default that of the conversation, with the place of the fork.
+    pub title: Option<String>,
     /// A fork repeated with the same key returns the existing one.
     pub idempotency_key: Option<String>,
 }
 
 impl From<u64> for ForkOptions {
     fn from(at_seq: u64) -> ForkOptions {
-        ForkOptions { at_seq: Some(at_seq), idempotency_key: None }
+        ForkOptions { at_seq: Some(at_seq), ..ForkOptions::default() }
     }
 }
 
@@ -203,19 +205,26 @@ impl ConversationHandle {
     pub(crate) fn fork_as(
         &self,
         new: ConversationId,
-        ForkOptions { at_seq, idempotency_key }: ForkOptions,
+        ForkOptions { at_seq, title, idempotency_key }: ForkOptions,
     ) -> Commit<ConversationHandle> {
         let prepared = (|| {
-            let request = Hash::of(format!("fork {} {at_seq:?}", self.id()).as_bytes());
+            let title =
+                Settings { title: title.map(Some), ..Settings::default() }.normalise()?.title.flatten();
+            let titled = title.as_ref().map(|title| format!(" {title:?}")).unwrap_or_default();
+            let request = Hash::of(format!("fork {} {at_seq:?}{titled}", self.id()).as_bytes());
             let idempotency = idempotency(idempotency_key, Some(request))?;
-            let (at, drafts) = self.fork_drafts(at_seq)?;
+            let (at, drafts) = self.fork_drafts(at_seq, title)?;
             Ok(Action::Create { drafts, parent: Some(at), idempotency })
         })();
         self.tenant.begun(new, prepared)
     }
 
     /// The origin of a fork and its first events.
-    pub(super) fn fork_drafts(&self, at_seq: Option<u64>) -> Result<(Parent, Vec<Draft>), Error> {
+    pub(super) fn fork_drafts(
+        &self,
+        at_seq: Option<u64>,
+        title: Option<String>,
+    ) -> Result<(Parent, Vec<Draft>), Error> {
         let parent = self.shared().journal.index.conversation(self.key())?;
         let at_seq = at_seq.unwrap_or(parent.head.seq);
         let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
@@ -225,18 +234,22 @@ impl ConversationHandle {
         } else {
             (parent.checkpoint, parent.budget, [parent.began, parent.last_said])
         };
+        let own = self.settings_of(&parent)?;
+        let given = title.is_some();
         let mut settings = Settings {
+            title: title.map(Some).or(own.title.clone()),
             parent: Some(at),
             participants: parent.participants.clone(),
             checkpoint,
             budget,
             began,
             last_said,
-            ..self.settings_of(&parent)?
+            ..own
         }
         .redacted(redaction_mode(&parent))?;
         // In an event of its own, so that erasing the turn it was made from leaves the other settings.
-        let title = settings.title.take().map(|title| title.map(|title| fork_title(&title, at_seq)));
+        let named = |title: String| if given { title } else { fork_title(&title, at_seq) };
+        let title = settings.title.take().map(|title| title.map(named));
         let mut drafts = vec![self.shared().draft(kind::FORKED, &settings)?];
         if title.is_some() {
             let titled = Settings { title, ..Settings::default() };

@@ -110,7 +110,7 @@ impl ConversationHandle {
         let journal = &self.shared().journal;
         let mark = journal.index.erasures(&self.key().tenant)?;
         let fork = self.tenant.conversation(ConversationId(journal.source.ulid()?));
-        let (parent, drafts) = self.fork_drafts(Some(place - 1))?;
+        let (parent, drafts) = self.fork_drafts(Some(place - 1), None)?;
         let (mut ingested, mut copies) = (Ingested { drafts, uploads: Vec::new() }, BTreeMap::new());
         let prepared = (|| {
             let conversation = journal.conversation(self.key())?;

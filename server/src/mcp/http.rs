@@ -183,11 +183,21 @@ async fn guard(
         None => None,
     };
     let ends = request.method() == Method::DELETE;
+    let is_json = json::is_json(request.headers());
     let request = match read(&sessions.app, request).await {
         Ok(request) => request,
         Err(problem) => return problem.into_response(),
     };
     let response = next.run(request).await;
+    // The SDK answers both alike, in words of its own parser.
+    match response.status() {
+        StatusCode::UNSUPPORTED_MEDIA_TYPE if is_json => {
+            let text = "the body is not a JSON-RPC message; send one such as {\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"ping\"}";
+            return Problem::new(StatusCode::BAD_REQUEST, "mcp.malformed", text).into_response();
+        }
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => return json::not_json().into_response(),
+        _ => {}
+    }
     match (named, session_id(response.headers())) {
         (Some(id), _) if ends && response.status().is_success() => {
             sessions.open().remove(&id);

@@ -69,7 +69,7 @@ async fn a_wrong_shape_names_its_field_and_hints_name_routes() {
     let said = detail(stage.post("/api/v1/recall", &json!({"query": 7}), 400).await);
     assert!(said.contains("`query` must be a string, not 7"), "{said}");
     let said = detail(stage.get(&format!("{path}/turns?limit=many"), 400).await);
-    assert!(said.contains("`limit` must be a number, not \"many\""), "{said}");
+    assert!(said.contains("`limit` must be a whole number, 0 or more, not \"many\""), "{said}");
     let state = "; `GET /api/v1/conversations/{conversation}/state` shows the pins";
     let said = detail(stage.send(Method::DELETE, &format!("{path}/pins/goal"), &json!({}), 404).await);
     assert!(said.ends_with(state), "{said}");

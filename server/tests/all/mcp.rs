@@ -495,6 +495,25 @@ async fn what_a_tool_is_given_keeps_its_bytes() {
     stage.stop().await;
 }
 
+/// Regression: both were a 415 in the words of a parser, which did not say what to send.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_no_message_is_told_what_to_send() {
+    let stage = Stage::new().await;
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}).to_string();
+    for (kind, body, status, says) in [
+        ("text/plain", message.as_str(), 415, "send it with Content-Type: application/json"),
+        ("application/json", "{\"jsonrpc\":", 400, "the body is not a JSON-RPC message"),
+    ] {
+        let request = stage.request(Method::POST, "/mcp").header("content-type", kind);
+        let request = request.header("accept", "application/json, text/event-stream");
+        let answer = request.body(body.to_string()).send().await.unwrap();
+        assert_eq!(answer.status(), status);
+        let text = answer.text().await.unwrap();
+        assert!(text.contains(says), "{text}");
+    }
+    stage.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tool_sets_are_asked_for_by_name() {
     let stage = Stage::new().await;

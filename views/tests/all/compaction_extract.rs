@@ -698,3 +698,31 @@ fn a_todo_app_that_is_ready_is_no_work() {
     ]);
     assert_eq!(left.pending_work.len(), 1, "{left:?}");
 }
+
+/// Regression: what was needed and done at once was left, the noun "pending" made work of anything.
+#[test]
+fn steps_that_were_taken_are_not_left() {
+    let mut talk = Talk::of(&[("user", "The bash output is lost. We need a queue for it in the session.")]);
+    for (text, path) in [
+        ("Now I need to move pending bash components to the chat.", "/w/app/src/cli/args.ts"),
+        (
+            "The parameter `deferred` needs to be passed on. Now update `handleBashCommand` for pending output.",
+            "/w/app/src/modes/chat.ts",
+        ),
+    ] {
+        talk.say(None, json!({"role":"assistant","content":text}));
+        talk.tool("edit_file", json!({"path":path}), "ok");
+    }
+    for (role, text) in [
+        ("assistant", "The queue in cli/args.ts holds pending messages until the agent ends."),
+        ("user", "Look at @src/cli/args.ts again.\n\n+314 - Tips for creating harmonious themes"),
+        ("assistant", "The queue in src/cli/args.ts is complete. The docs are not written yet."),
+        ("user", "fine"),
+    ] {
+        talk.say(None, json!({"role":role,"content":text}));
+    }
+    let checkpoint = extract(None, &talk.candidates());
+    assert_eq!(checkpoint.pending_work, ["The docs are not written yet."]);
+    assert_eq!(checkpoint.relevant_files, ["src/cli/args.ts", "src/modes/chat.ts"]);
+    assert!(!format!("{checkpoint:?}").contains("harmonious"), "{checkpoint:?}");
+}

@@ -184,6 +184,18 @@ impl Files {
                 by_name.entry(name).or_default().push(path);
             }
         }
+        // A file in the folder of the project may be named with that folder.
+        for (name, paths) in &by_name {
+            if let Some(path) = whole.get(name).and_then(|name| longer(name, paths)) {
+                self.resolved.insert(name.to_string(), path.to_string());
+            }
+        }
+        for paths in by_name.values_mut() {
+            let ends: Vec<(&str, &str)> =
+                paths.iter().filter_map(|path| Some((*path, longer(path, paths)?))).collect();
+            paths.retain(|path| !ends.iter().any(|(end, _)| end == path));
+            self.resolved.extend(ends.into_iter().map(|(end, path)| (end.to_string(), path.to_string())));
+        }
         let mut unknown: Vec<&str> = Vec::new();
         for (name, _) in said {
             if name.contains('/') || whole.contains(name) || unknown.contains(name) {
@@ -247,6 +259,10 @@ impl Files {
         for (name, score) in said {
             let path = self.spelt(name);
             let bare = !path.contains('/');
+            // "main.ts/cli.ts" are two files.
+            if path.rsplit('/').skip(1).any(has_file_ending) {
+                continue;
+            }
             let last = path.rsplit('/').next().unwrap_or_default();
             let known = files.contains_key(&path)
                 || self.previous.contains(&path)
@@ -275,6 +291,20 @@ impl Files {
             .map(|(path, file)| File { path, edited: file.edited, score: file.score })
             .collect();
     }
+}
+
+/// The one path of which a relative path is the end, if there is no other: `src/cli/args.ts` for `cli/args.ts`.
+fn longer<'p>(path: &str, paths: &[&'p str]) -> Option<&'p str> {
+    /// More files of one name are not compared.
+    const PATHS_MAX: usize = 256;
+    let is_end = |end: &str, path: &str| path.strip_suffix(end).is_some_and(|rest| rest.ends_with('/'));
+    if path.starts_with('/') || paths.len() > PATHS_MAX {
+        return None;
+    }
+    let others = || paths.iter().copied().filter(|other| is_end(path, other));
+    let longest = others().max_by_key(|other| (other.len(), *other))?;
+    let relative = others().filter(|other| !other.starts_with('/')).max_by_key(|other| other.len());
+    relative.filter(|_| others().all(|other| other == longest || is_end(other, longest)))
 }
 
 /// Names of files that people and the model say, with a score.
@@ -422,6 +452,10 @@ fn clean(path: &str) -> Option<String> {
             .map(|(path, _)| path.to_string())
     };
     let path = numbered(&path).unwrap_or(path);
+    // As a person mentions it to an agent: `@src/cli/args.ts`.
+    let mentioned =
+        path.strip_prefix('@').filter(|path| has_file_ending(path.rsplit('/').next().unwrap_or(path)));
+    let path = mentioned.map_or(path.clone(), str::to_string);
     (!path.is_empty() && path != "." && path != "..").then_some(path)
 }
 

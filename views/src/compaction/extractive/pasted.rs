@@ -13,8 +13,12 @@ pub(super) fn split(text: &str) -> (Cow<'_, str>, Option<String>) {
         return (Cow::Borrowed(text), None);
     }
     let lines: Vec<&str> = text.lines().collect();
-    let printed: Vec<bool> = lines.iter().map(|line| is_printed(line)).collect();
-    if printed.iter().filter(|printed| **printed).count() < LINES_MIN {
+    let mut printed: Vec<bool> = lines.iter().map(|line| is_printed(line)).collect();
+    for at in 1..lines.len() {
+        printed[at] |= printed[at - 1] && goes_on(lines[at]);
+    }
+    let is_log = printed.iter().filter(|printed| **printed).count() >= LINES_MIN;
+    if !is_log && !lines.iter().any(|line| is_of_diff(line)) {
         return (Cow::Borrowed(text), None);
     }
     let (mut words, mut log) = (String::new(), String::new());
@@ -35,9 +39,21 @@ pub(super) fn split(text: &str) -> (Cow<'_, str>, Option<String>) {
     (Cow::Owned(words), Some(log))
 }
 
+/// Whether this is a line of a diff with its number, as some agents show them: "+314 - Tips for". A person writes none.
+fn is_of_diff(line: &str) -> bool {
+    let first = line.split_whitespace().next().unwrap_or_default();
+    let number = first.strip_prefix(['+', '-']).unwrap_or_default();
+    number.len() > 1 && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether a line goes on with what a program printed before it: "Waiting for the debugger to disconnect...".
+fn goes_on(line: &str) -> bool {
+    line.trim_end().ends_with("...")
+}
+
 /// Whether a line looks like the output of a program.
 fn is_printed(line: &str) -> bool {
-    const BEGINNINGS: [&str; 18] = [
+    const BEGINNINGS: [&str; 22] = [
         "error:",
         "error[",
         "warning:",
@@ -56,11 +72,18 @@ fn is_printed(line: &str) -> bool {
         "exception in",
         "test result:",
         "--- fail",
+        "node.js v",
+        "$ ",
+        "➜ ",
+        "❯ ",
     ];
     const LEVELS: [&str; 10] =
         ["ERROR", "WARN", "WARNING", "INFO", "DEBUG", "TRACE", "FATAL", "CRITICAL", "FAIL", "FAILED"];
     let trimmed = line.trim();
     let Some(first) = trimmed.split_whitespace().next() else { return false };
+    if is_of_diff(line) {
+        return true;
+    }
     let is_item = first.len() <= 2 && first.starts_with(['-', '*', '+', '•']);
     if is_item || trimmed.starts_with("```") {
         return false;
@@ -107,7 +130,7 @@ fn is_place(word: &str) -> bool {
     let mut parts = word.trim_end_matches(':').split(':');
     let name = parts.next().unwrap_or_default();
     let mut numbers = parts.clone();
-    name.starts_with(char::is_alphabetic)
+    name.starts_with(|c: char| c.is_alphabetic() || c == '/')
         && numbers.next().is_some()
         && parts.all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -132,6 +155,12 @@ mod tests {
                 "Never seen before.",
             ),
             ("level=warn msg=slow took=3s\nlevel=info msg=done", ""),
+            ("+314 - Tips for themes\n\nkill this.", "kill this."),
+            (
+                "It crashed.\n\n/a/theme.ts:213\n    throw new Error();\n\n    at main (/a/main.ts:5:2)\nWaiting for the debugger to \
+                 disconnect...\n\nNode.js v23.4.0\nWaiting for the debugger to disconnect...",
+                "It crashed.",
+            ),
             // A single line is a quotation, a list is what its author says.
             ("I get this:\nerror: no such file", "I get this: error: no such file"),
             (

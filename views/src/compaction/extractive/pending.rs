@@ -47,6 +47,8 @@ struct Standing {
     overtaken: bool,
     /// The model edited something in the same turn, and has reported since.
     followed: bool,
+    /// The model called a tool at once, and has reported since.
+    acted: bool,
 }
 
 /// Maximum number of items of one round, half of them the first and half the last.
@@ -105,6 +107,7 @@ impl<'m> Pending<'m> {
                 followed: spoken.role == Role::Assistant
                     && last_report.is_some_and(|report| report > index)
                     && edits(spoken.turn),
+                acted: last_report.is_some_and(|report| report > index) && whole.leads_to_call(index),
             };
             let said = spoken.said.clone().zip(sentences);
             for (at, said) in said.filter(|(_, said)| is_left(whole, said, &standing)) {
@@ -239,6 +242,10 @@ fn is_left(material: &Material<'_>, said: &ReadSentence, standing: &Standing) ->
     if said.lead == Some(Group::Pending) {
         return true;
     }
+    // "Now I need to move the pending components.", and the call. "Next steps:" is a heading.
+    if material.announces(said) || said.text.trim_end().ends_with(':') {
+        return false;
+    }
     let is_forgotten = || standing.overtaken && is_forgotten(material, said);
     if said.question {
         // "What remains is a translation, if you want one?", "Can you prepare docs/export.md meanwhile?"
@@ -247,7 +254,8 @@ fn is_left(material: &Material<'_>, said: &ReadSentence, standing: &Standing) ->
     // A person's next step is a request; the model's is left until it is taken.
     let is_due = if by_person { asked } else { standing.newest_step };
     // "One caller is left.", and the edit of it.
-    let is_followed = standing.followed && !is_definite(said);
+    let is_followed = (standing.followed && !is_definite(said))
+        || (is_need(&said.text) && if by_person { !asked } else { standing.acted });
     let remains = remains(said) && (is_due || !is_step(&said.text)) && !is_followed;
     // "I'll ask Bea to run it on cache-prod." defers an answer, and is a promise.
     let asks_somebody = by_person && said.terms.len() >= 3 && is_definite(said) && will_ask(&said.text);
@@ -304,6 +312,20 @@ fn is_step(text: &str) -> bool {
         .iter()
         .filter_map(|step| start.strip_prefix(step))
         .any(|rest| !rest.starts_with(char::is_alphanumeric) && !rest.starts_with(" steps"))
+}
+
+/// "We need a section on themes.": what is to be done now, and not what was left.
+fn is_need(text: &str) -> bool {
+    #[rustfmt::skip]
+    const LEFT: [&str; 12] = [
+        "still", "yet", "later", "somebody", "someone", "nobody", "before", "until", "once", "remaining", "left", "after",
+    ];
+    let mut needs = false;
+    let is_left = text.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase).any(|word| {
+        needs |= matches!(word.as_str(), "need" | "needs");
+        LEFT.contains(&word.as_str())
+    });
+    needs && !is_left
 }
 
 /// Whether a sentence begins as an order does: with none of the words that begin a statement.
