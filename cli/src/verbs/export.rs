@@ -152,9 +152,12 @@ fn all(store: &Client, verb: &Export, format: Format, folder: &Path) -> Result<(
             }
             match into_file(store, conversation.id, verb, format, &path, &ProgressBar::hidden()) {
                 Ok(()) => written += 1,
-                // Deleted meanwhile.
-                Err(Failure::Error(Error::NotFound(_))) => {}
                 Err(Failure::Error(error)) => {
+                    let gone = store.call(GetConversation { conversation: conversation.id.into() });
+                    if matches!(gone, Err(Error::NotFound(_))) {
+                        // Deleted meanwhile.
+                        continue;
+                    }
                     failed += 1;
                     bar.suspend(|| eprintln!("failed  {}: {error}", conversation.id));
                 }

@@ -222,6 +222,49 @@ fn messages_of_every_shape_come_back_from_a_session_file() {
     });
 }
 
+/// A message may look like a line that means something else.
+#[test]
+fn a_message_with_the_type_of_a_line_stays_what_its_author_said() {
+    on_both(|tenant| {
+        let chat = tenant.create(NewConversation::default()).wait().unwrap();
+        let types = [
+            "session_start",
+            "session_end",
+            "agent_message",
+            "agent_tool_call",
+            "tool_result",
+            "photographer_message",
+            "user_message",
+            "message",
+            "snapshot_created",
+            "own",
+        ];
+        for name in types {
+            let message = json!({"type": name, "timestamp": "2024-01-01T00:00:00Z", "role": "user", "content": format!("words {name}"), "tool": "x"});
+            let turn = NewTurn { model: Some("m-1".into()), ..NewTurn::message(message.to_string()) };
+            chat.append(turn.by("eve")).wait().unwrap();
+        }
+        let text = exported(tenant, chat.id());
+        let elsewhere = Everturn::open("memory:").unwrap().tenant("other").unwrap();
+        let imported = elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!(imported.turns, types.len() as u64, "{text}");
+        let there = elsewhere.conversation(imported.conversation.id);
+        let said = |chat: &ConversationHandle| -> Vec<_> {
+            let history = chat.history(HistoryQuery::default()).unwrap();
+            let turns = history.data.into_iter().filter_map(|entry| match entry {
+                HistoryEntry::Turn(turn) => Some(turn),
+                HistoryEntry::Event(_) => None,
+            });
+            let part = |turn: Box<everturn::Turn>| {
+                (turn.role, turn.actor, turn.model, turn.message.unwrap().get().to_string())
+            };
+            turns.map(part).collect()
+        };
+        assert_eq!(said(&there), said(&chat));
+        assert_eq!(exported(&elsewhere, there.id()), text);
+    });
+}
+
 /// An entry whose answer was lost, because the process that owned the store ended, is sent again to the next one.
 #[test]
 fn whatever_is_sent_again_under_its_key_happens_once() {

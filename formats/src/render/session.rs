@@ -3,7 +3,7 @@
 //! The types of lines are those that [`session`](crate::session) reads: exporting an imported file gives the same file.
 
 use super::{About, Document, Out, is_said, time, title};
-use crate::session::{Fields, MESSAGE, New, line, role_of};
+use crate::session::{Fields, MESSAGE, Mapped, Mapper, New, Recorded, line, role_of};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Event, kind};
@@ -110,6 +110,23 @@ impl<'a, W: Write> SessionDocument<'a, W> {
                 Ok(named.or(called))
             }
             (_, named) => Ok(named),
+        }
+    }
+
+    /// Whether an import makes this turn of its message as a line.
+    fn comes_back(&self, turn: &Turn, message: &Raw) -> bool {
+        let recorded = Recorded::new(1, message.get().to_string());
+        if matches!(recorded.kind.as_deref(), Some(START | END)) {
+            return false;
+        }
+        let of_header = self.agent.as_ref().filter(|_| turn.role == Role::Assistant);
+        match Mapper::resume(None, std::iter::empty()).step(&recorded) {
+            Ok(Mapped::Turn { role, message: mapped, actor, model, .. }) => {
+                let model = model.as_ref().or(of_header);
+                (role, mapped.get(), &actor, model)
+                    == (turn.role, message.get(), &turn.actor, turn.model.as_ref())
+            }
+            _ => false,
         }
     }
 
@@ -234,19 +251,21 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let mut whole: Fields = message.read().unwrap_or_default();
         let own_type = whole.get("type").and_then(Raw::read::<String>);
         let is_message = role_of(&whole).is_some();
-        // The line itself, if the turn was made from one.
-        if let Some(name) = own_type.as_ref().filter(|_| {
-            is_message && whole.get("timestamp").is_some_and(|time| time.read::<String>().is_some())
-        }) {
+        self.begin(None)?;
+        // A message that looks like a line is one if an import makes this turn of it, and not if it is another's words then.
+        let looks_like_one = is_message && whole.get("timestamp").and_then(Raw::read::<String>).is_some();
+        if let Some(name) = own_type.as_ref().filter(|_| looks_like_one && self.comes_back(turn, message)) {
             return self.line(name, &format!("{}\n", message.get()));
         }
-        let Some(lines) = self.lines(turn, message) else {
+        let is_whole = own_type.is_some() && looks_like_one;
+        let lines = if is_whole { None } else { self.lines(turn, message) };
+        let Some(lines) = lines else {
             let mut rest: Fields = turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();
             let original_time = rest.take("timestamp").and_then(|raw| raw.read::<Timestamp>());
             // A message that reads differently as a line: an item of Responses, Gemini's parts, a refusal.
             let differs =
                 whole.get("refusal").is_some() || own_type.as_ref().is_some_and(|own| own != MESSAGE);
-            if !is_message || differs {
+            if !is_message || differs || is_whole {
                 whole = Fields(vec![(MESSAGE.into(), message.clone())]);
             }
             whole.take("type");
@@ -266,7 +285,6 @@ impl<W: Write> Document for SessionDocument<'_, W> {
             whole.0.extend(rest.0);
             return self.entry(MESSAGE, said_at.or(original_time).unwrap_or(at), &whole);
         };
-        self.begin(None)?;
         let mut rest: Fields = turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();
         let original_time = rest.take("timestamp").and_then(|raw| raw.read::<Timestamp>());
         for (name, mut fields) in lines {
