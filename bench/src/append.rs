@@ -223,7 +223,7 @@ pub fn on_threads(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Dur
 }
 
 /// Each conversation has a task that awaits each append, all on this thread.
-fn as_tasks(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Duration) -> Result<f64> {
+pub fn as_tasks(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Duration) -> Result<f64> {
     let started = Instant::now();
     let writers = ids.iter().map(|id| async move {
         let mut count = 0;
