@@ -5,7 +5,7 @@ use anstyle::{AnsiColor, Style};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::conversation::{Conversation, Lifecycle};
-use everturn_core::event::Event;
+use everturn_core::event::{Event, Visibility};
 use everturn_core::fact::Fact;
 use everturn_core::id::TurnId;
 use everturn_core::message::{self, Part};
@@ -90,6 +90,12 @@ pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut Called) 
         notes.push(match &turn.reason {
             Some(reason) => format!("{}: {reason}", turn.status),
             None => turn.status.to_string(),
+        });
+    }
+    if turn.visibility == Visibility::Private {
+        notes.push(match turn.audience.is_empty() {
+            true => "private".to_string(),
+            false => format!("private, for {}", turn.audience.join(", ")),
         });
     }
     notes.extend(turn.model.clone());

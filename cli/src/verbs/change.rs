@@ -40,7 +40,8 @@ pub struct Update {
     /// Retention of content: full, audit-only or ephemeral
     #[arg(long)]
     retention: Option<String>,
-    /// Policies to set (compaction, budget, facts, redaction), merged key by key; null removes a key
+    /// Policies to set (compaction, budget, facts, redaction, projection, abandon_tools_after_s), merged key by key; null
+    /// removes a key
     #[arg(long, value_name = "JSON")]
     policy: Option<String>,
     /// Instructions for the whole conversation; an empty text removes them

@@ -144,6 +144,7 @@ pages! {
     the_page_on_backups_runs_as_typed "docs/backup.md" [];
     the_page_on_compaction_runs_as_typed "docs/compaction.md" ["would summarize 11 turns", "summarized 18 turns"];
     the_page_on_context_runs_as_typed "docs/context.md" ["recorded at #"];
+    the_page_on_conversations_runs_as_typed "docs/conversations.md" ["replaces #2, which stays in the log", "branched into"];
     the_page_on_export_runs_as_typed "docs/export.md" ["the signature is as it was", "no scripts"];
     the_page_on_facts_runs_as_typed "docs/facts.md"
         ["Ana lives in Porto", "Vila Nova de Gaia\n", "from #2", "retracted: only in the evening"];

@@ -382,6 +382,16 @@ fn a_hyphen_is_standard_output_and_an_unknown_ending_is_refused() {
 }
 
 #[test]
+fn history_marks_private_turns() {
+    let shell = Shell::new();
+    shell.new_conversation();
+    shell.ok(&["append", "@last", "mine", "--actor", "ana", "--private"]);
+    shell.ok(&["append", "@last", "yours", "--actor", "ana", "--to", "ben"]);
+    let shown = shell.ok(&["history", "@last"]);
+    assert!(shown.contains("(private)") && shown.contains("(private, for ben)"), "{shown}");
+}
+
+#[test]
 fn history_shows_blocks_in_their_order_with_name_and_query() {
     let shell = Shell::new();
     shell.new_conversation();

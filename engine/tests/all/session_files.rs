@@ -31,6 +31,21 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// Regression: private turns were left out, and private blocks written.
+#[test]
+fn a_session_file_has_nothing_private() {
+    on_both(|tenant| {
+        let chat = tenant.create("A trip").wait().unwrap();
+        let blocks = json!([{"type": "text", "text": "hello"}, {"type": "text", "text": "wombat", "visibility": "private"}]);
+        let message = json!({"role": "user", "content": blocks}).to_string();
+        chat.append(NewTurn::message(message)).wait().unwrap();
+        let private = NewTurn { audience: vec!["ben".into()], ..NewTurn::user("quokka").by("ana") };
+        chat.append(private).wait().unwrap();
+        let text = exported(tenant, chat.id());
+        assert!(text.contains("hello") && !text.contains("wombat") && !text.contains("quokka"), "{text}");
+    });
+}
+
 #[test]
 fn a_session_is_started_logged_ended_and_exported() {
     on_both(|tenant| {

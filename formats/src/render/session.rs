@@ -11,9 +11,10 @@ use everturn_core::json::Raw;
 use everturn_core::message::{Part, block};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
-use everturn_core::viewer::Viewer;
+use everturn_core::viewer::{Viewer, without_private};
 use serde::Deserialize;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
@@ -246,6 +247,12 @@ fn fields<const N: usize>(named: [(&str, Option<Result<Raw, Error>>); N]) -> Opt
 impl<W: Write> Document for SessionDocument<'_, W> {
     fn turn(&mut self, turn: &Turn) -> Result<(), Error> {
         let Some(message) = turn.message.as_ref().filter(|_| is_said(turn)) else { return Ok(()) };
+        // A line cannot say that it is not for everyone.
+        let message = &match without_private(message.get()) {
+            Some(Cow::Borrowed(_)) => message.clone(),
+            Some(Cow::Owned(public)) => Raw::new(public)?,
+            None => return Ok(()),
+        };
         let at = time(turn);
         self.latest = self.latest.max(at);
         let mut whole: Fields = message.read().unwrap_or_default();
@@ -317,7 +324,6 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let name = event.kind.strip_prefix(IMPORTED).unwrap_or(&event.kind);
         let is_ours = kind::RESERVED.contains(&event.kind.as_str())
             || matches!(event.kind.as_str(), kind::IMPORT_FINISHED | kind::ASSET_ADDED);
-        // A line cannot say that it is not for everyone.
         let is_for_everyone = || !Viewer::everyone().event(event.clone()).hidden;
         let Some(text) = event.text().filter(|_| !is_ours && is_for_everyone()) else { return Ok(()) };
         let at = event.occurred_at.unwrap_or(event.at);
