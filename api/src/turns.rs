@@ -74,20 +74,23 @@ impl TurnInput {
             ("tool_calls", self.tool_calls),
             ("tool_call_id", self.tool_call_id),
         ];
-        let fields: Vec<String> = fields
-            .iter()
-            .filter_map(|(name, value)| Some(format!("\"{name}\":{}", value.as_ref()?.get())))
-            .collect();
+        let says_something = fields[1].1.as_ref().is_some_and(begins_with_text);
+        let mut said = String::new();
+        for (name, value) in &fields {
+            let Some(value) = value else { continue };
+            let before = if said.is_empty() { "{\"" } else { ",\"" };
+            [before, name, "\":", value.get()].into_iter().for_each(|part| said.push_str(part));
+        }
         let message = match self.message {
-            Some(_) if !fields.is_empty() => {
+            Some(_) if !said.is_empty() => {
                 let text = "a turn has `message`, or `role` and `content`; send one of the two";
                 return Err(Error::invalid("turn.said_twice", text));
             }
             Some(message) => message.get().to_string(),
-            None if fields.is_empty() => String::new(),
-            None => format!("{{{}}}", fields.join(",")),
+            None if said.is_empty() => said,
+            None => said + "}",
         };
-        if says_nothing(&message) {
+        if !says_something && says_nothing(&message) {
             let text = "the turn says nothing; give it some content: a text, or blocks with some";
             return Err(Error::invalid("turn.empty", text));
         }
@@ -103,6 +106,13 @@ impl TurnInput {
             occurred_at: self.occurred_at,
         })
     }
+}
+
+/// Whether a content is a text that begins with something to read, as nearly every one does: its message need not be
+/// parsed to see that it says something.
+fn begins_with_text(content: &Raw) -> bool {
+    let first = content.get().strip_prefix('"').and_then(|text| text.chars().next());
+    first.is_some_and(|first| !first.is_whitespace() && !matches!(first, '"' | '\\'))
 }
 
 /// A longer message is not looked into: parsing each would slow every append.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use ulid::Ulid;
 
 macro_rules! id {
@@ -121,8 +122,9 @@ id!(
 );
 
 /// Name of a tenant, the isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
-pub struct TenantName(String);
+/// Shared instead of copied: each request hands it on several times.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TenantName(Arc<str>);
 
 impl TenantName {
     /// Checks the name.
@@ -138,12 +140,18 @@ impl TenantName {
                 ),
             ));
         }
-        Ok(TenantName(name))
+        Ok(TenantName(name.into()))
     }
 
     /// The name as given.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl Serialize for TenantName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 

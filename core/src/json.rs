@@ -205,6 +205,12 @@ pub fn array(elements: &[String]) -> String {
     format!("[{}]", elements.join(","))
 }
 
+/// Whether a character may be written as `\uXXXX`, which would hide a word. Most texts have no escape at all, and a single
+/// byte is found faster than two.
+pub fn has_unicode_escape(text: &str) -> bool {
+    memchr::memchr(b'\\', text.as_bytes()).is_some_and(|at| text[at..].contains("\\u"))
+}
+
 struct Fields<'a>(Vec<(Cow<'a, str>, &'a str)>);
 
 impl<'de> Deserialize<'de> for Fields<'de> {

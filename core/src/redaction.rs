@@ -100,7 +100,7 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
 pub fn redact(message: &str, mode: Mode) -> Result<(Cow<'_, str>, Vec<Secret>), Error> {
     let mut secrets: Vec<Secret> = Vec::new();
     // These escapes can spell a hint in other letters.
-    let is_plain = !message.contains("\\u") && !message.contains("\\/");
+    let is_plain = !json::has_unicode_escape(message) && !message.contains("\\/");
     if mode == Mode::Off || (is_plain && !HINT.is_match(message)) {
         return Ok((Cow::Borrowed(message), secrets));
     }

@@ -6,7 +6,7 @@
 use crate::Error;
 use crate::event::{Body, Event, Visibility, kind};
 use crate::id::clip;
-use crate::json::{Raw, array, elements, fields, object};
+use crate::json::{Raw, array, elements, fields, has_unicode_escape, object};
 use crate::turn::{Turn, TurnBody};
 use serde::Deserialize;
 use serde_json::Value;
@@ -191,7 +191,7 @@ fn tells_of_private_blocks(event: &Event) -> bool {
         blocks: Raw,
     }
     // Most events have none and are not parsed.
-    let has_some = event.text().is_some_and(|text| text.contains("private") || text.contains("\\u"));
+    let has_some = event.text().is_some_and(|text| text.contains("private") || has_unicode_escape(text));
     let given: Option<Given> = if has_some { event.read() } else { None };
     given.is_some_and(|given| matches!(blocks_without_private(given.event.blocks.get(), true), Cow::Owned(_)))
 }
@@ -227,7 +227,7 @@ pub const NESTS: [&str; 7] =
 /// A message without its private blocks; `None` if all of it is private.
 pub fn without_private(message: &str) -> Option<Cow<'_, str>> {
     // Most messages have no private block and are not taken apart. An escape could hide the word.
-    if !message.contains("private") && !message.contains("\\u") {
+    if !message.contains("private") && !has_unicode_escape(message) {
         return Some(Cow::Borrowed(message));
     }
     object_without_private(message)
@@ -280,7 +280,10 @@ fn blocks_without_private(text: &str, all: bool) -> Cow<'_, str> {
 pub fn check_blocks(message: &str) -> Result<(), Error> {
     // Most messages say nothing of this and are not taken apart. An escape could hide the words.
     let says = |word: &str| message.contains(word);
-    if says("visibility") || says("audience") || says("\\u") { check_block(message) } else { Ok(()) }
+    match says("visibility") || says("audience") || has_unicode_escape(message) {
+        true => check_block(message),
+        false => Ok(()),
+    }
 }
 
 fn check_block(text: &str) -> Result<(), Error> {

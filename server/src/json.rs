@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// The text of a JSON body.
 pub async fn text(request: Request, app: &App) -> Result<String, Problem> {
-    let is_other = request.headers().contains_key(CONTENT_TYPE) && !is_json(request.headers());
+    let is_other = !is_json(request.headers()) && request.headers().contains_key(CONTENT_TYPE);
     let text = body(request, &app.config, app.config.body_bytes_max).await?;
     if is_other && !text.is_empty() { Err(not_json()) } else { Ok(text) }
 }
@@ -27,8 +27,10 @@ pub async fn text(request: Request, app: &App) -> Result<String, Problem> {
 /// Whether a request says that its body is JSON.
 pub fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    essence == "application/json" || essence.ends_with("+json")
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    let suffix = essence.rsplit_once('+').map(|(_, suffix)| suffix);
+    essence.eq_ignore_ascii_case("application/json")
+        || suffix.is_some_and(|it| it.eq_ignore_ascii_case("json"))
 }
 
 /// The answer to a body that is said to be something else.

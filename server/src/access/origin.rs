@@ -15,13 +15,13 @@ pub fn check(config: &Config, request: &Parts) -> Result<(), Problem> {
     let header = |name| request.headers.get(name).map(|value| value.to_str().unwrap_or_default());
     // HTTP/2 has the name in the URI instead.
     let host = request.uri.authority().map(|authority| authority.as_str()).or_else(|| header(HOST));
-    let listens = config.listen.ip().to_string();
-    if !host.is_some_and(|host| is_ours(host, &listens)) {
+    let listens = config.listen.ip();
+    if !host.is_some_and(|host| is_ours(host, listens)) {
         let text = "this server has no keys and answers only to localhost; ask it as http://localhost:PORT";
         return Err(Problem::new(StatusCode::FORBIDDEN, "access.host", text));
     }
     let Some(origin) = header(ORIGIN) else { return Ok(()) };
-    let ours = origin.split_once("://").is_some_and(|(_, host)| is_ours(host, &listens));
+    let ours = origin.split_once("://").is_some_and(|(_, host)| is_ours(host, listens));
     if ours || config.cors_origins.iter().any(|allowed| allowed == origin) {
         return Ok(());
     }
@@ -30,7 +30,7 @@ pub fn check(config: &Config, request: &Parts) -> Result<(), Problem> {
 }
 
 /// Whether a host, with or without a port, is this machine.
-fn is_ours(host: &str, listens: &str) -> bool {
+fn is_ours(host: &str, listens: impl ToString) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
             Some((name, port)) if port.is_empty() || is_port(port) => name,
@@ -42,7 +42,10 @@ fn is_ours(host: &str, listens: &str) -> bool {
             None => host,
         },
     };
-    name.eq_ignore_ascii_case("localhost") || ["127.0.0.1", "::1", listens].contains(&name)
+    // Nearly every request names one of these, and the address need not be written.
+    name.eq_ignore_ascii_case("localhost")
+        || ["127.0.0.1", "::1"].contains(&name)
+        || name == listens.to_string()
 }
 
 fn is_port(text: &str) -> bool {
