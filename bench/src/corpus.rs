@@ -87,10 +87,13 @@ pub fn begin(scope: &Tenant, count: usize) -> Result<Vec<ConversationId>> {
 
 /// Opens a store without a running sweeper, which would disturb measurements.
 pub fn open(url: &str) -> Result<Everturn> {
+    Ok(Everturn::open_with(url, options())?)
+}
+
+pub fn options() -> Options {
     // Nor does the indexer run, which `recall` measures.
     let sweep_every = std::time::Duration::from_secs(24 * 60 * 60);
-    let options = Options { sweep_every, index: false, ..Options::default() };
-    Ok(Everturn::open_with(url, options)?)
+    Options { sweep_every, index: false, ..Options::default() }
 }
 
 impl Filled {

@@ -11,7 +11,7 @@ use crate::place::processor_time;
 use crate::report::Row;
 use crate::{Result, Scale, context, read, recall};
 use everturn::model::BuiltinEmbedder;
-use everturn::{RecallMode, Tenant};
+use everturn::{Everturn, Options, RecallMode, Tenant};
 use everturn_core::id::ConversationId;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ pub fn run(server: &str, scale: Scale) -> Result<Vec<Row>> {
 
 fn appends(database: &Database<'_>, for_plain: &Database<'_>, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("appends: {} rounds", scale.rounds);
-    let node = corpus::open(&database.url)?;
+    let node = node_for_appends(&database.url)?;
     let tenant = node.tenant("bench")?;
     let one = corpus::begin(&tenant, 1)?[0];
     let many = corpus::begin(&tenant, WRITERS)?;
@@ -83,7 +83,7 @@ fn appends(database: &Database<'_>, for_plain: &Database<'_>, scale: Scale) -> R
         tasks.push(cost_tasks.of(|| as_tasks(&tenant, &many, &text, slice))?);
     }
     // A node hears of every commit, so the second one comes only now.
-    let second = corpus::open(&database.url)?;
+    let second = node_for_appends(&database.url)?;
     let nodes = [tenant, second.tenant("bench")?];
     for _ in 0..scale.rounds {
         two.push(cost_two.of(|| on_both(&nodes, &many, &text, slice))?);
@@ -147,6 +147,11 @@ fn appends(database: &Database<'_>, for_plain: &Database<'_>, scale: Scale) -> R
     ];
     rows.push(followed(&nodes, one, &text)?);
     Ok(rows)
+}
+
+/// Its appends are not compacted: that would be done while the plain inserts are timed, and slow them.
+fn node_for_appends(url: &str) -> Result<Everturn> {
+    Ok(Everturn::open_with(url, Options { auto_compaction: false, ..corpus::options() })?)
 }
 
 /// From an append on one node to its event at a subscriber of the other.
